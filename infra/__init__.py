@@ -1,0 +1,1 @@
+"""Everything about running: settings, telemetry, clients, local stack, migrations, command line."""

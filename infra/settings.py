@@ -1,0 +1,134 @@
+"""Settings: one typed object, from the environment (prefix DRUMLINE_, `__` between levels) and secret files.
+
+`DRUMLINE_KAFKA__BOOTSTRAP=host:9092`, `DRUMLINE_CLICKHOUSE__PASSWORD_FILE=/run/secrets/ch`. Secrets are SecretStr:
+they never appear in logs or in `drumline config`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+def _read_secret(value: SecretStr | None, file: Path | None) -> SecretStr | None:
+    if file is not None:
+        return SecretStr(file.read_text().strip())
+    return value
+
+
+class KafkaSettings(BaseModel):
+    """Where the broker is. Without `bootstrap`, the local stack's."""
+
+    bootstrap: str = Field("", description="host:port, comma separated; empty = the local stack")
+    partitions: int = Field(4, ge=1, description="partitions of every topic: the most workers there will ever be")
+    replication: int = Field(1, ge=1, description="replicas of every topic")
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    sasl_username: str = ""
+    sasl_password: SecretStr | None = None
+    sasl_password_file: Path | None = None
+    ssl_ca: Path | None = Field(None, description="CA certificates, PEM")
+    ssl_certificate: Path | None = None
+    ssl_key: Path | None = None
+    registry_url: str = Field("", description="Confluent-compatible schema registry; empty = lock file in the package")
+
+    @model_validator(mode="after")
+    def _secrets(self) -> KafkaSettings:
+        self.sasl_password = _read_secret(self.sasl_password, self.sasl_password_file)
+        return self
+
+
+class ClickHouseSettings(BaseModel):
+    """Where ClickHouse is. Without `url`, the local stack's engine."""
+
+    url: str = Field("", description="http(s)://host:port; empty = the local stack's engine")
+    database: str = Field("gpu", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    user: str = "writer"
+    password: SecretStr | None = None
+    password_file: Path | None = None
+    reader: str = Field("analyst", description="read-only user of `drumline sql`")
+    reader_password: SecretStr | None = None
+    reader_password_file: Path | None = None
+    ca: Path | None = Field(None, description="CA certificates, PEM, for https")
+
+    @model_validator(mode="after")
+    def _secrets(self) -> ClickHouseSettings:
+        self.password = _read_secret(self.password, self.password_file)
+        self.reader_password = _read_secret(self.reader_password, self.reader_password_file)
+        return self
+
+
+class LocalSettings(BaseModel):
+    """The local stack: one state directory, loopback ports."""
+
+    state: Path = Field(Path("~/.local/state/drumline"), description="data, logs, lock and pid of the local stack")
+    cache: Path = Field(Path("~/.cache/drumline"), description="Kafka's jars")
+    kafka_port: int = 19092
+    controller_port: int = 19093
+    clickhouse_http_port: int = 18123
+    clickhouse_tcp_port: int = 19000
+    kafka_heap_mb: int = Field(320, ge=192)
+
+    @model_validator(mode="after")
+    def _expand(self) -> LocalSettings:
+        self.state = self.state.expanduser().resolve()
+        self.cache = self.cache.expanduser().resolve()
+        return self
+
+
+class StreamSettings(BaseModel):
+    """The Faust worker."""
+
+    app_id: str = "drumline-streams"
+    window_s: float = Field(10.0, gt=0, description="hopping windows: length; s of event time")
+    hop_s: float = Field(5.0, gt=0, description="hopping windows: distance; s; divides window_s")
+    grace_s: float = Field(30.0, ge=0, description="how long a closed window still takes late rows; s of event time")
+    idle_s: float = Field(5.0, gt=0, description="silence after which windows of a process close; s")
+    window_steps: int = Field(20, ge=2, description="straggler windows: steps")
+    price_per_gpu_hour: float = Field(0.0, ge=0, description="for the money in verdicts; any currency")
+    data_dir: Path | None = None
+    instance: str = Field("", description="static group membership: a name per worker")
+
+
+class SinkSettings(BaseModel):
+    """The ClickHouse sinks."""
+
+    group: str = "drumline-sink"
+    flush_rows: int = Field(100_000, ge=1, le=1_000_000, description="rows after which a range is written")
+    flush_s: float = Field(1.0, gt=0, description="time after which a range is written; s")
+    dead_letter_ratio: float = Field(0.5, gt=0, le=1, description="share of dead records in a flood")
+    dead_letter_run: int = Field(200, ge=1, description="dead records in a row that stop the sink")
+
+
+class Settings(BaseSettings):
+    """All of drumline's settings."""
+
+    model_config = SettingsConfigDict(env_prefix="DRUMLINE_", env_nested_delimiter="__", extra="ignore")
+
+    kafka: KafkaSettings = KafkaSettings()
+    clickhouse: ClickHouseSettings = ClickHouseSettings()
+    local: LocalSettings = LocalSettings()
+    stream: StreamSettings = StreamSettings()
+    sink: SinkSettings = SinkSettings()
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_json: bool = False
+
+    @property
+    def bootstrap(self) -> str:
+        """The broker to talk to: the configured one, else the local stack's."""
+        return self.kafka.bootstrap or f"127.0.0.1:{self.local.kafka_port}"
+
+    @property
+    def clickhouse_url(self) -> str:
+        """The ClickHouse HTTP address: the configured one, else the local engine's."""
+        return self.clickhouse.url or f"http://127.0.0.1:{self.local.clickhouse_http_port}"
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process, read once. Raises pydantic.ValidationError naming the field."""
+    return Settings()

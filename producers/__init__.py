@@ -1,0 +1,1 @@
+"""GPU side: trace reading, collectives and step budgets, batches, publishing."""

@@ -1,0 +1,69 @@
+"""Every topic of ours, declared once: key, retention, cleanup. Partitions come from settings: one number for all
+topics, since Faust joins topics by partition number (docs/design/streams.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+DAY_MS = 86_400_000
+
+
+class Topic(StrEnum):
+    PROCESS = "gpu.process.v1"
+    KERNEL = "gpu.kernel.v1"
+    MEMCPY = "gpu.memcpy.v1"
+    COLLECTIVE = "gpu.collective.v1"
+    STEP = "gpu.step.v1"
+    RANGE = "gpu.range.v1"
+    DEVICE = "gpu.device.v1"
+    KERNEL_FREQUENCY = "gpu.kernel-frequency.v1"
+    MEMCPY_BANDWIDTH = "gpu.memcpy-bandwidth.v1"
+    LATENESS = "gpu.lateness.v1"
+    STRAGGLER = "gpu.straggler.v1"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """`key`: what the record key is, in words. `derived`: written by the stream processors."""
+
+    topic: Topic
+    key: str
+    retention_ms: int
+    cleanup: str = "delete"
+    derived: bool = False
+
+    @property
+    def config(self) -> dict[str, str]:
+        """Topic configuration as Kafka names it. Producers compress (zstd), so the broker keeps what comes."""
+        config = {
+            "cleanup.policy": self.cleanup,
+            "compression.type": "producer",
+            "max.message.bytes": "1048576",
+            "message.timestamp.type": "CreateTime",
+        }
+        if self.cleanup == "delete":
+            config["retention.ms"] = str(self.retention_ms)
+        return config
+
+
+TOPICS: tuple[TopicSpec, ...] = (
+    TopicSpec(Topic.PROCESS, "process id", -1, cleanup="compact"),
+    TopicSpec(Topic.KERNEL, "process id", 3 * DAY_MS),
+    TopicSpec(Topic.MEMCPY, "process id", 3 * DAY_MS),
+    TopicSpec(Topic.COLLECTIVE, "job:communicator", 7 * DAY_MS),
+    TopicSpec(Topic.STEP, "job", 7 * DAY_MS),
+    TopicSpec(Topic.RANGE, "process id", 3 * DAY_MS),
+    TopicSpec(Topic.DEVICE, "job, or GPU UUID where no job runs", 7 * DAY_MS),
+    TopicSpec(Topic.KERNEL_FREQUENCY, "process id", 7 * DAY_MS, derived=True),
+    TopicSpec(Topic.MEMCPY_BANDWIDTH, "process id", 7 * DAY_MS, derived=True),
+    TopicSpec(Topic.LATENESS, "job", 7 * DAY_MS, derived=True),
+    TopicSpec(Topic.STRAGGLER, "job", 30 * DAY_MS, derived=True),
+)
+
+DLQ_RETENTION_MS = 30 * DAY_MS
+
+
+def dlq(topic: str) -> str:
+    """The dead-letter topic of a topic: original key and bytes, headers say where from and why."""
+    return f"{topic}.dlq"

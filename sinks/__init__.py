@@ -1,0 +1,1 @@
+"""Kafka to ClickHouse, exactly once: ranges, intents, ledger, dead letters, audit."""

@@ -1,0 +1,20 @@
+import numpy as np
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+
+def test_every_topic_round_trips_its_columns():
+    rng = np.random.default_rng(1)
+    for topic in Topic:
+        columns = {}
+        for c in model(topic).columns:
+            high = 2 if c.dictionary or c.dtype.itemsize == 1 else 30_000
+            columns[c.name] = rng.integers(0, high, 50).astype(c.dtype)
+        envelope = {"rows": 50, "base_time_ns": 1_000, **{d: ["a", "b"] for d in model(topic).dictionaries}}
+        back = Codec().decode(topic, Codec().encode(Batch(topic, envelope, columns)))
+        for name, values in columns.items():
+            assert np.array_equal(back.columns[name], values), name
+            assert back.columns[name].dtype == values.dtype

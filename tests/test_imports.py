@@ -1,0 +1,34 @@
+"""Which module may import which program: the part that import-linter's contract leaves to the command modules."""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PROGRAMS = ("drumline.producers", "drumline.streams", "drumline.sinks")
+
+
+def imported(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module or "")
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def test_in_infra_only_command_modules_import_a_program():
+    for path in (ROOT / "infra").glob("*.py"):
+        if path.name.startswith("command_"):
+            continue
+        found = {n for n in imported(path) if n.startswith(PROGRAMS)}
+        assert not found, f"{path.name} imports {found}"
+
+
+def test_command_modules_import_programs_only_inside_functions():
+    for path in (ROOT / "infra").glob("command_*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                source = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+                assert not (source or "").startswith(PROGRAMS), f"{path.name} loads {source} at import"
