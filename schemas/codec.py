@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 from drumline.schemas.batch import Batch, decode, encode
-from drumline.schemas.errors import BadEnvelope
-from drumline.schemas.model import model
+from drumline.schemas.compatibility import unreadable
+from drumline.schemas.errors import UnknownSchema, WrongSchema
+from drumline.schemas.model import RecordModel, model
 from drumline.schemas.registry import Registry, lock_file_registry
-from drumline.schemas.wire import frame, unframe
+from drumline.schemas.wire import HEADER, header, schema_id
 
 
 class Codec:
-    """Encodes and decodes Kafka values of our topics. One a thread is not needed: it holds no mutable state."""
+    """Encodes and decodes Kafka values of our topics. Safe to share between threads: it only remembers verdicts."""
 
     def __init__(self, registry: Registry | None = None) -> None:
         self.registry = registry or lock_file_registry()
+        self._readable: set[tuple[int, str]] = set()
 
     def encode(self, batch: Batch) -> bytes:
-        """The Kafka value of a batch."""
-        return frame(self.registry.id_of(batch.topic), encode(model(batch.topic), batch))
+        """The Kafka value of a batch. Raises Unencodable naming the field; KeyError for a topic without a schema."""
+        return encode(model(batch.topic), batch, header(self.registry.id_of(batch.topic)))
 
     def decode(self, topic: str, value: bytes | None) -> Batch:
-        """The batch in a Kafka value read from `topic`. Raises BadRecord (see errors.py), nothing else."""
-        schema_id, body = unframe(value)
-        writer = self.registry.model_of(schema_id)
+        """The batch in a Kafka value read from `topic`. Raises BadRecord (errors.py) whatever the bytes are.
+
+        Also KeyError for a topic without a schema, and RegistryUnavailable, which is no verdict on the record.
+        """
         reader = model(topic)
-        if writer.parsed["name"] != reader.parsed["name"]:
-            raise BadEnvelope(f"schema id {schema_id} is {writer.parsed['name']}, not this topic's", topic=topic)
-        return decode(writer, body, reader)
+        number = schema_id(value, topic)
+        try:
+            writer = self.registry.model_of(number)
+        except UnknownSchema as error:
+            raise UnknownSchema(error.detail, topic=topic) from None
+        if writer is not reader and (number, topic) not in self._readable:
+            self._judge(number, writer, reader)
+        assert value is not None
+        return decode(writer, value, reader, HEADER.size)
+
+    def _judge(self, number: int, writer: RecordModel, reader: RecordModel) -> None:
+        if writer.name != reader.name:
+            raise WrongSchema(f"schema id {number} is {writer.name}, not this topic's", topic=reader.topic)
+        if faults := unreadable(writer, reader):
+            raise WrongSchema(f"schema id {number} cannot be read: {faults[0]}", topic=reader.topic)
+        self._readable.add((number, reader.topic))

@@ -1,12 +1,13 @@
-"""Schema ids. The lock file in the repo gives every committed schema version an id that never changes."""
+"""Schema ids. The lock file in the package gives every committed schema version an id that never changes."""
 
 from __future__ import annotations
 
 import json
 from functools import cache
+from pathlib import Path
 from typing import Protocol
 
-from drumline.schemas.errors import UnknownSchema
+from drumline.schemas.errors import BadSchema, UnknownSchema
 from drumline.schemas.model import AVRO, RecordModel, model, parse_model
 
 
@@ -17,30 +18,41 @@ class Registry(Protocol):
         """The id to write the topic's current schema with. Raises KeyError for a topic without a schema."""
 
     def model_of(self, schema_id: int) -> RecordModel:
-        """The schema that a record was written with. Raises UnknownSchema."""
+        """The schema that a record was written with; the very object `model(topic)` if it is the current one.
+        Raises UnknownSchema, or RegistryUnavailable if it cannot be asked."""
 
 
 class LockFileRegistry:
-    """Ids from schemas/avro/lock.json; no network. Released versions are kept beside the current one."""
+    """Ids from schemas/avro/lock.json; no network. Written by `python -m drumline.schemas.lock`."""
 
-    def __init__(self) -> None:
-        lock = json.loads((AVRO / "lock.json").read_text())
-        self._ids: dict[str, int] = {topic: versions[-1]["id"] for topic, versions in lock.items()}
-        self._files = {v["id"]: (topic, v["file"]) for topic, versions in lock.items() for v in versions}
+    def __init__(self, root: Path = AVRO) -> None:
+        self._root = root
+        lock = json.loads((root / "lock.json").read_text())
+        self._latest = {topic: versions[-1] for topic, versions in lock.items()}
+        self._versions = {v["id"]: (topic, v) for topic, versions in lock.items() for v in versions}
+        self._ids: dict[str, int] = {}
         self._models: dict[int, RecordModel] = {}
 
     def id_of(self, topic: str) -> int:
-        return self._ids[topic]
+        number = self._ids.get(topic)
+        if number is None:
+            latest = self._latest[topic]
+            if model(topic).fingerprint != latest["sha256"]:
+                raise BadSchema(f"{topic}.avsc is newer than its lock: run python -m drumline.schemas.lock --add")
+            number = self._ids[topic] = int(latest["id"])
+        return number
 
     def model_of(self, schema_id: int) -> RecordModel:
-        if schema_id not in self._models:
-            if schema_id not in self._files:
+        found = self._models.get(schema_id)
+        if found is None:
+            if schema_id not in self._versions:
                 raise UnknownSchema(f"schema id {schema_id} is not in the lock file")
-            topic, file = self._files[schema_id]
+            topic, version = self._versions[schema_id]
             current = model(topic)
-            text = (AVRO / file).read_text()
-            self._models[schema_id] = current if text == current.text else parse_model(topic, text)
-        return self._models[schema_id]
+            same = current.fingerprint == version["sha256"]
+            found = current if same else parse_model(topic, (self._root / version["file"]).read_text())
+            self._models[schema_id] = found
+        return found
 
 
 @cache

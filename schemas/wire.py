@@ -1,4 +1,4 @@
-"""Confluent wire format: byte 0, then the schema id (4 bytes, big endian), then the Avro body."""
+"""Bytes around columns. Confluent wire format: byte 0, then the schema id (4 bytes, big endian), then the Avro body."""
 
 from __future__ import annotations
 
@@ -6,18 +6,34 @@ import struct
 
 from drumline.schemas.errors import BadFrame
 
-HEADER = struct.Struct(">bI")
+HEADER = struct.Struct(">BI")
+#: Far above what a producer may send (1 MB); a bound on what a compressed bad record can unfold to.
+MAX_BYTES = 16 << 20
 
 
-def frame(schema_id: int, body: bytes) -> bytes:
-    return HEADER.pack(0, schema_id) + body
+def header(schema_id: int) -> bytes:
+    """The five bytes before an Avro body."""
+    return HEADER.pack(0, schema_id)
 
 
-def unframe(value: bytes | None) -> tuple[int, bytes]:
-    """(schema id, body). Raises BadFrame if there is no header or its magic byte is not 0."""
+def schema_id(value: bytes | None, topic: str = "") -> int:
+    """The schema id of a Kafka value; the body starts at HEADER.size. Raises BadFrame."""
     if value is None or len(value) < HEADER.size:
-        raise BadFrame(f"{0 if value is None else len(value)} bytes, shorter than the 5-byte header")
-    magic, schema_id = HEADER.unpack_from(value)
+        raise BadFrame(f"{0 if value is None else len(value)} bytes, shorter than the 5-byte header", topic=topic)
+    if len(value) > MAX_BYTES:
+        raise BadFrame(f"{len(value)} bytes, longer than {MAX_BYTES}", topic=topic)
+    magic, number = HEADER.unpack_from(value)
     if magic != 0:
-        raise BadFrame(f"magic byte {magic}, expected 0 (Confluent wire format)")
-    return schema_id, value[HEADER.size :]
+        raise BadFrame(f"magic byte {magic}, expected 0 (Confluent wire format)", topic=topic)
+    return int(number)
+
+
+def varint(size: int) -> bytes:
+    """A length as an Avro long: zigzag, then 7 bits a byte, low bits first. `size` >= 0."""
+    left = size << 1
+    out = bytearray()
+    while left > 0x7F:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    out.append(left)
+    return bytes(out)

@@ -2,13 +2,13 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.schemas.model import model
+from drumline.schemas.model import has_schema, model
 from drumline.schemas.topics import Topic
 
 
 def test_every_topic_round_trips_its_columns():
     rng = np.random.default_rng(1)
-    for topic in Topic:
+    for topic in (t for t in Topic if has_schema(t) and model(t).columns):
         columns = {}
         for c in model(topic).columns:
             high = 2 if c.dictionary or c.dtype.itemsize == 1 else 30_000

@@ -1,0 +1,82 @@
+"""What an envelope value may be, checked before writing and after reading: fastavro checks neither."""
+
+from __future__ import annotations
+
+import copy
+from operator import index
+from typing import Any
+
+from drumline.schemas.errors import Unencodable
+from drumline.schemas.model import RecordModel
+
+LIMITS = {"int": (-(1 << 31), (1 << 31) - 1), "long": (-(1 << 63), (1 << 63) - 1)}
+
+
+def _scalar(kind: str, value: Any) -> Any:
+    """`value` as Avro's `kind`. Raises TypeError, ValueError or UnicodeEncodeError."""
+    if kind == "string":
+        if not isinstance(value, str):
+            raise TypeError("not a string")
+        value.encode()  # lone surrogates have no UTF-8
+        return str(value)
+    if kind == "boolean":
+        if not isinstance(value, bool):
+            raise TypeError("not a boolean")
+        return value
+    if kind == "double":
+        return float(value)
+    number = index(value)
+    low, high = LIMITS[kind]
+    if not low <= number <= high:
+        raise ValueError(f"outside Avro's {kind}")
+    return number
+
+
+def _value(kind: str, value: Any) -> Any:
+    if kind.startswith("array<"):
+        if isinstance(value, str | bytes | dict):
+            raise TypeError("not a list")
+        inner = kind[6:-1]
+        if inner == "string":
+            words = list(value)
+            "".join(words).encode()  # one check of all words: kernel batches carry hundreds
+            return words
+        return [_scalar(inner, item) for item in value]
+    if kind.startswith("map<"):
+        return {_scalar("string", key): _scalar(kind[4:-1], item) for key, item in value.items()}
+    return _scalar(kind, value)
+
+
+def checked(model: RecordModel, envelope: dict[str, Any]) -> dict[str, Any]:
+    """A copy of an envelope with all fields of the schema, defaults filled in. Raises Unencodable naming the field."""
+    record: dict[str, Any] = {}
+    known = 0
+    for name, kind in model.envelope.items():
+        if name in envelope:
+            known += 1
+            try:
+                record[name] = _value(kind, envelope[name])
+            except (TypeError, ValueError, AttributeError) as error:
+                raise Unencodable(
+                    f"not a valid {kind} ({type(error).__name__})", topic=model.topic, field=name
+                ) from None
+        elif name in model.defaults:
+            record[name] = copy.copy(model.defaults[name])
+        else:
+            raise Unencodable("missing, and the schema has no default", topic=model.topic, field=name)
+    if known != len(envelope):
+        stray = sorted(str(name) for name in envelope.keys() - model.envelope.keys())
+        raise Unencodable("no such envelope field in the schema", topic=model.topic, field=", ".join(stray))
+    return record
+
+
+def within_int32(model: RecordModel, record: dict[str, Any]) -> str | None:
+    """The first `int` field of a decoded record that holds more than 32 bits, or None."""
+    low, high = LIMITS["int"]
+    for name, kind in model.envelope.items():
+        if kind == "int":
+            if not low <= record[name] <= high:
+                return name
+        elif kind == "array<int>" and any(not low <= item <= high for item in record[name]):
+            return name
+    return None
