@@ -1,0 +1,81 @@
+"""Why a rank was late: its own time budget against the ranks it met, component by component."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from drumline.streams.blame import Floats, Meeting, WindowTable, comparable, peers_median
+from drumline.streams.thresholds import StragglerConfig
+
+#: Budget component -> the cause it speaks for. Their sum is a rank's own time (see blame.py).
+COMPONENTS = {"idle_ns": "host_stall", "copy_ns": "slow_copy", "compute_ns": "slow_compute"}
+#: Parts of idle that only some producers know (-1 otherwise) -> what they make of a host stall.
+IDLE_DETAILS = {"input_ns": "data_loading", "sync_ns": "host_sync", "launch_late_ns": "launch_late"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """`excess_ns`: component -> what the rank spent more than its median peer; ns over the window, may be negative."""
+
+    cause: str
+    detail: str = ""
+    confidence: str = "none"
+    excess_ns: dict[str, int] = field(default_factory=dict)
+    ratios: dict[str, float] = field(default_factory=dict)
+
+
+NO_CAUSE = Cause("ok")
+
+
+def find_cause(table: WindowTable, meeting: Meeting, member: int, config: StragglerConfig) -> Cause:
+    """The cause for row `member` of a meeting.
+
+    Peers' compute is inflated while they wait (their kernels share the GPU with a spinning NCCL kernel), which can only
+    make an excess of compute smaller; negative excesses therefore explain nothing and are left out of the sum.
+    """
+    excess = {name: _excess(table, meeting, member, name, config) for name in COMPONENTS}
+    gains = {name: max(0.0, value) for name, value in excess.items()}
+    total = sum(gains.values())
+    ratios = {name: _ratio(table, meeting, member, name, config) for name in ("kernels", "blocks")}
+    found = {name: round(value) for name, value in excess.items()}
+    if total <= 0.0:
+        return Cause("unknown", "", "low", found, ratios)
+    other_work = max(ratios.values()) >= config.imbalance_ratio
+    compute = gains["compute_ns"] / total
+    if other_work and compute >= config.imbalance_compute:
+        share = compute + gains["idle_ns"] / total
+        if share >= config.cause_share:
+            return Cause("slow_compute", "more_work", _confidence(share, config), found, ratios)
+    leading = max(gains, key=lambda name: gains[name])
+    share = gains[leading] / total
+    if share < config.cause_share:
+        return Cause("unknown", "mixed", "low", found, ratios)
+    detail = "same_work" if leading == "compute_ns" else ""
+    if leading == "idle_ns":
+        detail = _idle_detail(table, meeting, member, gains["idle_ns"], config)
+    return Cause(COMPONENTS[leading], detail, _confidence(share, config), found, ratios)
+
+
+def _confidence(share: float, config: StragglerConfig) -> str:
+    return "high" if share >= config.cause_share_high else "medium"
+
+
+def _excess(table: WindowTable, meeting: Meeting, member: int, column: str, config: StragglerConfig) -> float:
+    values = comparable(table, meeting, column, config.quorum)
+    return float(np.nansum((values - peers_median(values))[member]))
+
+
+def _ratio(table: WindowTable, meeting: Meeting, member: int, column: str, config: StragglerConfig) -> float:
+    values: Floats = comparable(table, meeting, column, config.quorum)
+    own, peers = float(np.nansum(values[member])), float(np.nansum(peers_median(values)[member]))
+    return round(own / peers, 4) if peers > 0 else 1.0
+
+
+def _idle_detail(table: WindowTable, meeting: Meeting, member: int, idle: float, config: StragglerConfig) -> str:
+    for column, detail in IDLE_DETAILS.items():
+        known = not (table.budget[column][meeting.members] < 0).any()
+        if known and _excess(table, meeting, member, column, config) >= config.cause_share * idle:
+            return detail
+    return ""

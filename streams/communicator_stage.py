@@ -1,0 +1,143 @@
+"""Per communicator: join the k-th collective of a step over its ranks, emit each rank's lateness (gpu.lateness.v1).
+
+Pure: the store is any mapping of bytes (a Faust table in production), the clock is an argument. Build a new stage
+after recovery or a rebalance; it reads its index from the store and emits what it holds once more, which changes
+nothing downstream.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import numpy as np
+
+from drumline.schemas.batch import Batch
+from drumline.streams.communicator_state import CommunicatorState, Store
+from drumline.streams.matching import LATENESS_ROW, match_step
+from drumline.streams.packed_rows import Rows, key, pack_rows, unpack_rows
+from drumline.streams.thresholds import StragglerConfig
+
+TOPIC = "gpu.lateness.v1"
+_NO_ROWS = np.dtype([("none", "u1")])
+Key = tuple[str, str]
+
+
+class CommunicatorStage:
+    """Reads gpu.collective.v1. Send what `on_batch` and `on_tick` return, keyed by job, then call `mark_sent`."""
+
+    def __init__(self, store: Store, config: StragglerConfig) -> None:
+        self.store, self.config = store, config
+        self.states: dict[Key, CommunicatorState] = {}
+        self._handed: dict[tuple[str, int], tuple[Key, list[int], int]] = {}
+        self._restore()
+
+    @property
+    def too_old(self) -> int:
+        """Rows that came for steps already forgotten; counted, never silent."""
+        return sum(state.too_old for state in self.states.values())
+
+    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+        """Apply one gpu.collective.v1 batch; what became complete with it."""
+        state = self._state(batch.envelope["run"], batch.envelope["communicator"])
+        state.apply(batch, offset, now_ns)
+        if self._frontier(state, now_ns) <= state.emitted:
+            return []
+        return self._emit(state, now_ns)
+
+    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Once a second. `caught_up`: no lag, so that silence is silence and not a slow worker."""
+        out: list[Batch] = []
+        for process_sequence, (where, steps, handed_ns) in list(self._handed.items()):
+            if now_ns - handed_ns > self.config.resend_ns:
+                del self._handed[process_sequence]
+                if where in self.states:
+                    self.states[where].dirty.update(steps)
+        for where, state in list(self.states.items()):
+            for member in state.members.values():
+                member.seen_ns = member.seen_ns or now_ns  # restored: silent from now on
+                member.silent = member.silent or (caught_up and now_ns - member.seen_ns > self.config.idle_ns)
+            if caught_up and all(now_ns - m.seen_ns > self.config.forget_ns for m in state.members.values()):
+                self._forget(where)
+                continue
+            frontier = self._frontier(state, now_ns)
+            if frontier > state.emitted or any(step <= frontier for step in state.dirty):
+                out += self._emit(state, now_ns)
+        return out
+
+    def mark_sent(self, batch: Batch) -> None:
+        """The broker has it."""
+        envelope = batch.envelope
+        where = (envelope["run"], envelope["communicator"])
+        if self._handed.pop((envelope["process_id"], int(envelope["sequence"])), None) is None:
+            return
+        head = {"emitted": int(envelope["complete_step"]), "sequence": int(envelope["sequence"]) + 1}
+        head["skipped"] = int(envelope["skipped_steps"])
+        self.store[key("e", where[1], where[0])] = pack_rows(-1, head, np.zeros(0, _NO_ROWS))
+
+    def _state(self, run: str, communicator: str) -> CommunicatorState:
+        where = (run, communicator)
+        if where not in self.states:
+            self.states[where] = CommunicatorState(self.store, run, communicator)
+        return self.states[where]
+
+    def _restore(self) -> None:
+        for name in list(self.store):
+            kind, rest = name.split("|", 1)
+            if kind == "m":
+                chunk, rank, communicator, run = rest.split("|", 3)
+                self._state(run, communicator).restore_chunk(int(chunk), int(rank))
+            elif kind == "e":
+                communicator, run = rest.split("|", 1)
+                state, head = self._state(run, communicator), unpack_rows(self.store[name], _NO_ROWS).head
+                state.emitted, state.sequence, state.skipped = head["emitted"], head["sequence"], head["skipped"]
+
+    def _frontier(self, state: CommunicatorState, now_ns: int) -> int:
+        """The last step that every live rank has completed; with no rank alive, everything there is."""
+        whole = 0 < state.world_size <= len(state.members)
+        settled = whole or now_ns - state.first_seen_ns > self.config.settle_ns
+        if len(state.members) < 2 or not settled:
+            return -1
+        live = [member.complete for member in state.members.values() if not member.silent]
+        return min(live) if live else max(state.dirty | {m.complete for m in state.members.values()})
+
+    def _emit(self, state: CommunicatorState, now_ns: int) -> list[Batch]:
+        frontier = self._frontier(state, now_ns)
+        steps = sorted(step for step in state.dirty if step <= frontier)
+        rows_of = state.rows_of_steps(steps)
+        parts = [match_step(s, rows_of[s], len(state.members), self.config.quorum) for s in steps if rows_of[s]]
+        first_time = [part for part in parts if part["step"][0] > state.emitted]
+        state.skipped += sum(int((part["collectives"] == 0).all()) for part in first_time)
+        state.dirty.difference_update(steps)
+        state.emitted = max(state.emitted, frontier)
+        batch = self._batch(state, np.concatenate([np.zeros(0, LATENESS_ROW), *parts]), now_ns)
+        where = (state.run, state.communicator)
+        self._handed[(batch.envelope["process_id"], state.sequence)] = (where, steps, now_ns)
+        state.sequence += 1
+        newest = max(member.complete for member in state.members.values())
+        state.drop_before(max(frontier - self.config.retention_steps, newest - self.config.max_steps))
+        return [batch]
+
+    def _batch(self, state: CommunicatorState, rows: Rows, now_ns: int) -> Batch:
+        ranks = sorted(state.members)
+        envelope: dict[str, Any] = {
+            "job": state.job,
+            "run": state.run,
+            "world_size": state.world_size,
+            "process_id": str(uuid.uuid5(uuid.NAMESPACE_OID, key(TOPIC, state.communicator, state.run))),
+            "sequence": state.sequence,
+            "rows": len(rows),
+            "sent_ns": now_ns,
+            "communicator": state.communicator,
+            "complete_step": state.emitted,
+            "ranks": len(ranks),
+            "rank_list": ranks,
+            "skipped_steps": state.skipped,
+        }
+        names = LATENESS_ROW.names or ()
+        return Batch(TOPIC, envelope, {name: np.ascontiguousarray(rows[name]) for name in names})
+
+    def _forget(self, where: Key) -> None:
+        state = self.states.pop(where)
+        state.drop_before(1 << 62)
+        self.store.pop(key("e", where[1], where[0]), None)

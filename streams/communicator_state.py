@@ -1,0 +1,149 @@
+"""What is kept of one communicator of one run: its ranks' collectives of the last steps, in a store of bytes.
+
+Keys: m|chunk|rank|communicator|run: one rank's rows of a few steps. e|communicator|run: what was emitted.
+A batch rewrites only the chunks its steps fall in; everything else here is an index that `restore` builds again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from drumline.schemas.batch import Batch
+from drumline.streams.matching import COLLECTIVE_ROW, LOCKSTEP, merge
+from drumline.streams.packed_rows import Packed, Rows, key, pack_rows, unpack_rows
+
+#: Steps a chunk holds: what one batch rewrites, against the number of keys.
+CHUNK_STEPS = 4
+Store = MutableMapping[str, bytes]
+_NOTHING = np.zeros(0, COLLECTIVE_ROW)
+
+
+@dataclass(slots=True)
+class Member:
+    """One rank. `complete`: its collectives up to this step are in. `seen_ns`: worker's clock."""
+
+    complete: int = -1
+    seen_ns: int = 0
+    silent: bool = False
+    chunks: set[int] = field(default_factory=set)
+
+
+def collective_rows(batch: Batch) -> Rows:
+    """COLLECTIVE_ROW rows of a gpu.collective.v1 batch that belong to a step."""
+    inside = batch.columns["step"] >= 0
+    rows = np.zeros(int(inside.sum()), COLLECTIVE_ROW)
+    for name in ("step", "ordinal", "bytes", "start_ns", "duration_ns", "covered_ns"):
+        rows[name] = batch.columns[name][inside]
+    names = batch.envelope["operations"]
+    if len(rows):
+        index = batch.columns["operation"][inside]
+        rows["lockstep"] = np.array([name in LOCKSTEP for name in names])[index]
+        rows["operation"] = np.array([_name_id(name) for name in names], "u4")[index]
+    return rows
+
+
+def _name_id(name: str) -> int:
+    """The same number for the same operation in every process: its first bytes and length."""
+    return int.from_bytes(name.encode()[:3].ljust(3, b"\0"), "little") << 8 | len(name) & 255
+
+
+class CommunicatorState:
+    """Index and access of one (run, communicator)."""
+
+    def __init__(self, store: Store, run: str, communicator: str) -> None:
+        self.store, self.run, self.communicator = store, run, communicator
+        self.job, self.world_size = "", 0
+        self.members: dict[int, Member] = {}
+        self.dirty: set[int] = set()
+        self.emitted, self.sequence, self.skipped, self.horizon = -1, 0, 0, 0
+        self.too_old, self.first_seen_ns = 0, 0
+        self._cache: dict[str, tuple[bytes, Packed]] = {}
+
+    def chunk_key(self, chunk: int, rank: int) -> str:
+        return key("m", chunk, rank, self.communicator, self.run)
+
+    def chunk(self, chunk: int, rank: int) -> Packed | None:
+        name = self.chunk_key(chunk, rank)
+        data = self.store.get(name)
+        if data is None:
+            return None
+        cached = self._cache.get(name)
+        if cached is None or cached[0] is not data:
+            cached = (data, unpack_rows(data, COLLECTIVE_ROW))
+            self._cache[name] = cached
+        return cached[1]
+
+    def restore_chunk(self, chunk: int, rank: int) -> None:
+        """Index a chunk found in the store. Its steps may have been emitted or not: they are, once more."""
+        packed = self.chunk(chunk, rank)
+        assert packed is not None
+        member = self.members.setdefault(rank, Member())
+        member.chunks.add(chunk)
+        member.complete = max(member.complete, int(packed.head["complete"]))
+        self.job, self.world_size = packed.head["job"], packed.head["world_size"]
+        self.dirty.update(np.unique(packed.rows["step"]).tolist())
+
+    def apply(self, batch: Batch, offset: int, now_ns: int) -> None:
+        """Take a batch in. A chunk that has seen this offset stays as it is; rows behind the horizon are counted."""
+        envelope = batch.envelope
+        rank = int(envelope["rank"])
+        self.job, self.world_size = envelope["job"], int(envelope["world_size"])
+        self.first_seen_ns = self.first_seen_ns or now_ns
+        member = self.members.setdefault(rank, Member())
+        member.seen_ns, member.silent = now_ns, False
+        rows = collective_rows(batch)
+        fresh = rows["step"] >= self.horizon
+        self.too_old += int(len(rows) - fresh.sum())
+        rows = rows[fresh]
+        complete = int(envelope["complete_step"])
+        chunks = set(np.unique(rows["step"] // CHUNK_STEPS).tolist())
+        if complete > member.complete and complete >= self.horizon:
+            chunks.add(complete // CHUNK_STEPS)
+        head = {"complete": max(complete, member.complete), "job": self.job, "world_size": self.world_size}
+        for chunk in sorted(chunks):
+            self._apply_chunk(chunk, rank, rows[rows["step"] // CHUNK_STEPS == chunk], offset, head)
+            member.chunks.add(chunk)
+        member.complete = max(member.complete, complete)
+
+    def _apply_chunk(self, chunk: int, rank: int, rows: Rows, offset: int, head: dict[str, Any]) -> None:
+        old = self.chunk(chunk, rank)
+        if old is not None and offset <= old.offset:
+            return
+        merged = merge(_NOTHING if old is None else old.rows, rows)
+        self.store[self.chunk_key(chunk, rank)] = pack_rows(offset, head, merged)
+        if len(rows):
+            self.dirty.update(np.unique(rows["step"]).tolist())
+
+    def rows_of_steps(self, steps: list[int]) -> dict[int, dict[int, Rows]]:
+        """step -> rank -> its rows, for ranks that have any."""
+        out: dict[int, dict[int, Rows]] = {step: {} for step in steps}
+        for rank, member in self.members.items():
+            for chunk in {step // CHUNK_STEPS for step in steps} & member.chunks:
+                packed = self.chunk(chunk, rank)
+                if packed is None:
+                    continue
+                inside = [step for step in steps if step // CHUNK_STEPS == chunk]
+                for step, (first, end) in zip(inside, _bounds(packed.rows["step"], inside), strict=True):
+                    if end > first:
+                        out[step][rank] = packed.rows[first:end]
+        return out
+
+    def drop_before(self, horizon: int) -> None:
+        """Forget the chunks that lie wholly before a step."""
+        self.horizon = max(self.horizon, horizon // CHUNK_STEPS * CHUNK_STEPS)
+        for rank, member in self.members.items():
+            for chunk in [c for c in member.chunks if (c + 1) * CHUNK_STEPS <= self.horizon]:
+                member.chunks.discard(chunk)
+                name = self.chunk_key(chunk, rank)
+                self._cache.pop(name, None)
+                self.store.pop(name, None)
+        self.dirty = {step for step in self.dirty if step >= self.horizon}
+
+
+def _bounds(steps: Any, wanted: list[int]) -> list[tuple[int, int]]:
+    ends = np.searchsorted(steps, [bound for step in wanted for bound in (step, step + 1)])
+    return list(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True))

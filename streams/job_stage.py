@@ -1,0 +1,150 @@
+"""Per job: judge windows of steps once all live ranks and communicators are through them (gpu.straggler.v1).
+
+Pure, like communicator_stage.py. What is emitted last for a window is a function of the rows that came, not of their
+order: late or repeated rows judge the window again, and a higher revision follows only if it says something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from drumline.schemas.batch import Batch
+from drumline.streams.alarm import Alarm, advance
+from drumline.streams.job_state import NO_ROWS, JobState, Source, Store
+from drumline.streams.packed_rows import key, pack_rows
+from drumline.streams.restore import restore_jobs
+from drumline.streams.thresholds import StragglerConfig
+from drumline.streams.verdict import judge
+from drumline.streams.verdict_batch import digest, verdict_batch
+from drumline.streams.window_table import window_table
+
+
+class JobStage:
+    """Reads gpu.lateness.v1, gpu.step.v1 and gpu.device.v1. Send what the methods return, keyed by job, then
+    call `mark_sent`."""
+
+    def __init__(self, store: Store, config: StragglerConfig) -> None:
+        self.store, self.config = store, config
+        self.states: dict[str, JobState] = restore_jobs(store, config)
+        self._handed: dict[tuple[str, int], tuple[Batch, dict[str, Any], int]] = {}
+
+    @property
+    def too_old(self) -> int:
+        """Rows that came for windows already forgotten."""
+        return sum(state.too_old for state in self.states.values())
+
+    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+        """Apply one batch; `offset` is that of its own topic and partition. What became ready with it."""
+        run = batch.envelope["run"]
+        if batch.topic == "gpu.step.v1":
+            self._state(run).apply_steps(batch, offset, now_ns)
+        elif batch.topic == "gpu.lateness.v1":
+            self._state(run).apply_lateness(batch, offset, now_ns)
+        else:
+            return []  # device samples refine details only; not used yet
+        state = self.states[run]
+        last = self._through(state, now_ns)
+        ready = [w for w in state.dirty if w not in state.heads and self._last_step(w) <= last]
+        return self._judge(state, ready, now_ns)
+
+    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Once a second: what fell silent no longer holds a window up; changed windows are judged again."""
+        out = []
+        for name, (batch, head, handed_ns) in list(self._handed.items()):
+            if now_ns - handed_ns > self.config.resend_ns:
+                self._handed[name] = (batch, head, now_ns)
+                out.append(batch)
+        for run, state in list(self.states.items()):
+            sources = [*state.ranks.values(), *state.communicators.values()]
+            for source in sources:
+                source.seen_ns = source.seen_ns or now_ns
+                source.silent = source.silent or (caught_up and now_ns - source.seen_ns > self.config.idle_ns)
+            if caught_up and all(now_ns - source.seen_ns > self.config.forget_ns for source in sources):
+                state.forget()
+                del self.states[run]
+                continue
+            last = self._through(state, now_ns)
+            out += self._judge(state, [w for w in state.dirty if self._last_step(w) <= last], now_ns)
+        return out
+
+    def mark_sent(self, batch: Batch) -> None:
+        """The broker has it: from now on this is what the window said."""
+        run, window = batch.envelope["run"], self.config.window_of(int(batch.envelope["first_step"]))
+        handed = self._handed.pop((run, int(batch.envelope["sequence"])), None)
+        if handed is not None and run in self.states and window in self.states[run].heads:
+            self.store[key("v", window, run)] = pack_rows(-1, handed[1], np.zeros(0, NO_ROWS))
+
+    def _state(self, run: str) -> JobState:
+        if run not in self.states:
+            self.states[run] = JobState(self.store, run, self.config)
+        return self.states[run]
+
+    def _last_step(self, window: int) -> int:
+        return (window + 1) * self.config.window_steps - 1
+
+    def _through(self, state: JobState, now_ns: int) -> int:
+        """The last step that is complete as far as anybody alive can tell."""
+        sources: Iterable[Source] = [*state.ranks.values(), *state.communicators.values()]
+        live = [source.complete for source in sources if not source.silent]
+        if not live:
+            return 1 << 62
+        missing = len(state.ranks) < state.world_size or not state.communicators
+        if missing and now_ns - state.first_seen_ns <= self.config.idle_ns:
+            return -1  # the run has just begun: its other ranks are on their way
+        return min(live)
+
+    def _judge(self, state: JobState, windows: Iterable[int], now_ns: int) -> list[Batch]:
+        """Judge windows and those after them that rest on them (alarm, links' history); what has changed."""
+        wanted = set(windows)
+        out: list[Batch] = []
+        for window in sorted(w for w in state.windows if wanted and w >= min(wanted)):
+            if window in wanted or window in state.heads:
+                out += self._judge_one(state, window, now_ns)
+        state.dirty -= wanted
+        if wanted:
+            late = -(-self.config.retention_steps // self.config.window_steps)
+            state.drop_before(max(state.heads, default=0) - late)
+        return out
+
+    def _judge_one(self, state: JobState, window: int, now_ns: int) -> list[Batch]:
+        earlier = sorted(w for w in state.heads if w < window)
+        history = [state.heads[w]["summary"] for w in earlier if state.heads[w]["summary"]]
+        history = [{name: tuple(entry) for name, entry in summary.items()} for summary in history]
+        table, start_ns, end_ns = window_table(state, window)
+        verdict = judge(table, state.world_size, history, self.config)
+        before: dict[str, list[Any]] = state.heads[earlier[-1]]["alarms"] if earlier else {}
+        alarms = {}
+        for row in verdict.rows:
+            old = before.get(str(row.rank))
+            alarm = Alarm(old[0], old[1], tuple(old[2]), tuple(old[3])) if old else Alarm()
+            alarms[row.rank] = advance(alarm, row.severity, self.config)
+        envelope: dict[str, Any] = {
+            "job": state.job,
+            "run": state.run,
+            "world_size": state.world_size,
+            "sequence": state.sequence,
+            "base_time_ns": start_ns,
+            "sent_ns": now_ns,
+            "first_step": window * self.config.window_steps,
+            "last_step": self._last_step(window),
+            "window_start_ns": start_ns,
+            "window_end_ns": end_ns,
+        }
+        hosts = {rank: source.host for rank, source in state.ranks.items()}
+        batch = verdict_batch(verdict, {rank: alarm.state for rank, alarm in alarms.items()}, hosts, envelope)
+        head = state.heads.get(window)
+        said = digest(batch)
+        kept = {str(rank): [a.state, a.level, a.recent, a.below] for rank, a in alarms.items()}
+        if head is not None and head["digest"] == said:
+            head.update(summary=verdict.summary, alarms=kept)
+            return []
+        batch.envelope["revision"] = 0 if head is None else head["revision"] + 1
+        state.sequence += 1
+        head = {"revision": batch.envelope["revision"], "digest": said, "alarms": kept, "summary": verdict.summary}
+        head["sequence"] = state.sequence
+        state.heads[window] = head
+        self._handed[(state.run, envelope["sequence"])] = (batch, dict(head), now_ns)
+        return [batch]

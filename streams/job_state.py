@@ -1,0 +1,149 @@
+"""What is kept of one run for its verdicts: step budgets by rank, lateness by communicator, windows already judged.
+
+Keys: s|window|rank|run, l|step|communicator|run, c|communicator|run, v|window|run. The index here is rebuilt by
+`restore`; a batch rewrites only the values its rows fall in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from drumline.schemas.batch import Batch
+from drumline.streams.budgets import STEP_ROW, latest_steps, step_rows
+from drumline.streams.matching import LATENESS_ROW
+from drumline.streams.packed_rows import Packed, key, pack_rows, unpack_rows
+from drumline.streams.thresholds import StragglerConfig
+
+Store = MutableMapping[str, bytes]
+NO_ROWS = np.dtype([("none", "u1")])
+
+
+@dataclass(slots=True)
+class Source:
+    """A rank or a communicator that feeds the run. `complete`: all steps up to this one are in."""
+
+    complete: int = -1
+    seen_ns: int = 0
+    silent: bool = False
+    host: str = ""
+
+
+@dataclass(slots=True)
+class Cells:
+    """What a window has: ranks with step rows, (step, communicator) with lateness."""
+
+    ranks: set[int] = field(default_factory=set)
+    meetings: set[tuple[int, str]] = field(default_factory=set)
+
+
+class JobState:
+    """Index and access of one run."""
+
+    def __init__(self, store: Store, run: str, config: StragglerConfig) -> None:
+        self.store, self.run, self.config = store, run, config
+        self.job, self.world_size, self.sequence = "", 0, 0
+        self.first_seen_ns = 0
+        self.ranks: dict[int, Source] = {}
+        self.communicators: dict[str, Source] = {}
+        self.sizes: dict[str, int] = {}
+        self.windows: dict[int, Cells] = {}
+        self.dirty: set[int] = set()
+        #: Judged windows, as they were last handed out: see job_stage.py.
+        self.heads: dict[int, dict[str, Any]] = {}
+        self.horizon = 0  # first window that still takes rows
+        self.too_old = 0
+
+    def rank_rows(self, window: int, rank: int) -> Packed | None:
+        data = self.store.get(key("s", window, rank, self.run))
+        return None if data is None else unpack_rows(data, STEP_ROW)
+
+    def lateness_rows(self, step: int, communicator: str) -> Packed | None:
+        data = self.store.get(key("l", step, communicator, self.run))
+        return None if data is None else unpack_rows(data, LATENESS_ROW)
+
+    def apply_steps(self, batch: Batch, offset: int, now_ns: int) -> None:
+        """A gpu.step.v1 batch. A value that has seen this offset stays as it is."""
+        envelope = batch.envelope
+        rank, complete = int(envelope["rank"]), int(envelope["complete_step"])
+        source = self._heard(self.ranks, rank, now_ns)
+        source.host, source.complete = envelope["host"], max(source.complete, complete)
+        self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
+        rows = step_rows(batch)
+        window_of = rows["step"] // self.config.window_steps
+        touched = self._fresh(np.unique(window_of).tolist(), window_of)
+        if complete >= 0 and self.config.window_of(complete) >= self.horizon:
+            touched.add(self.config.window_of(complete))
+        head = {"complete": source.complete, "job": self.job, "world_size": self.world_size, "host": source.host}
+        for window in sorted(touched):
+            old = self.rank_rows(window, rank)
+            if old is not None and offset <= old.offset:
+                continue
+            mine = rows[window_of == window]
+            merged = mine if old is None else np.concatenate([old.rows, mine])
+            self.store[key("s", window, rank, self.run)] = pack_rows(offset, head, latest_steps(merged))
+            self.windows.setdefault(window, Cells()).ranks.add(rank)
+            if len(mine):
+                self.dirty.add(window)
+
+    def apply_lateness(self, batch: Batch, offset: int, now_ns: int) -> None:
+        """A gpu.lateness.v1 batch: each step in it replaces what was known of it, unless that has seen this offset."""
+        envelope, columns = batch.envelope, batch.columns
+        communicator = envelope["communicator"]
+        source = self._heard(self.communicators, communicator, now_ns)
+        source.complete = max(source.complete, int(envelope["complete_step"]))
+        self.sizes[communicator] = max(self.sizes.get(communicator, 0), int(envelope["ranks"]))
+        self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
+        rows = np.zeros(batch.rows, LATENESS_ROW)
+        for name in LATENESS_ROW.names or ():
+            rows[name] = columns[name]
+        self._fresh([], rows["step"] // self.config.window_steps)
+        for step in np.unique(rows["step"]).tolist():
+            window = self.config.window_of(step)
+            old = self.lateness_rows(step, communicator)
+            if window < self.horizon or (old is not None and offset <= old.offset):
+                continue
+            mine = rows[rows["step"] == step]
+            self.store[key("l", step, communicator, self.run)] = pack_rows(offset, {}, mine)
+            self.windows.setdefault(window, Cells()).meetings.add((step, communicator))
+            if old is None or old.rows.tobytes() != mine.tobytes():
+                self.dirty.add(window)
+        head = {"complete": source.complete, "ranks": self.sizes[communicator], "job": self.job}
+        head["world_size"] = self.world_size
+        self.store[key("c", communicator, self.run)] = pack_rows(offset, head, np.zeros(0, NO_ROWS))
+
+    def _fresh(self, windows: list[int], window_of: Any) -> set[int]:
+        """Windows that still take rows; rows of the others are counted."""
+        self.too_old += int((window_of < self.horizon).sum())
+        return {window for window in windows if window >= self.horizon}
+
+    def _heard(self, sources: dict[Any, Source], name: Any, now_ns: int) -> Source:
+        self.first_seen_ns = self.first_seen_ns or now_ns
+        source = sources.setdefault(name, Source())
+        source.seen_ns, source.silent = now_ns, False
+        return source
+
+    def drop_before(self, window: int) -> None:
+        """Forget the rows of earlier windows, and verdicts older than the history."""
+        self.horizon = max(self.horizon, window)
+        for old in [w for w in self.windows if w < self.horizon]:
+            cells = self.windows.pop(old)
+            for rank in cells.ranks:
+                self.store.pop(key("s", old, rank, self.run), None)
+            for step, communicator in cells.meetings:
+                self.store.pop(key("l", step, communicator, self.run), None)
+        self.dirty = {w for w in self.dirty if w >= self.horizon}
+        for old in sorted(self.heads)[: -self.config.history_windows]:
+            del self.heads[old]
+            self.store.pop(key("v", old, self.run), None)
+
+    def forget(self) -> None:
+        """Drop everything of this run."""
+        self.drop_before(1 << 60)
+        for window in self.heads:
+            self.store.pop(key("v", window, self.run), None)
+        for communicator in self.communicators:
+            self.store.pop(key("c", communicator, self.run), None)

@@ -1,0 +1,90 @@
+"""The k-th collective of a communicator in a step, over its ranks: who waited, who was late. Durations only, no clock.
+
+All ranks leave a collective together, so the one that entered last has the shortest kernel. For collective j:
+floor = min over ranks of D, wait of a rank = D - floor, lateness = max over ranks of D - D (docs/design/stragglers.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from drumline.streams.packed_rows import Rows
+
+#: Operations that no rank can leave before the last one has entered. A sender, a broadcast's root or a reduction's
+#: leaf may leave early, so their durations say nothing about who was late.
+LOCKSTEP = frozenset({"AllReduce", "AllGather", "ReduceScatter", "AllToAll"})
+
+#: One collective of one rank, as the communicator stage keeps it. `operation`: 8 bytes of a hash of its name.
+COLLECTIVE_ROW = np.dtype(
+    [("step", "<i8"), ("ordinal", "<i4"), ("lockstep", "u1"), ("operation", "<u4"), ("bytes", "<u8")]
+    + [(name, "<i8") for name in ("start_ns", "duration_ns", "covered_ns")]
+)
+_SUMS = ("wait_ns", "lateness_ns", "exposed_wait_ns", "floor_ns")
+#: One rank in one step: gpu.lateness.v1's columns. collectives = 0 says that the step could not be compared.
+LATENESS_ROW = np.dtype(
+    [
+        *(("step", "<i8"), ("of_rank", "<i4"), ("collectives", "<i4")),
+        *((name, "<i8") for name in _SUMS),
+        *(("bytes", "<u8"), ("worst_ordinal", "<i4"), ("worst_longest_ns", "<i8"), ("worst_own_ns", "<i8")),
+    ]
+)
+
+
+def merge(old: Rows, new: Rows) -> Rows:
+    """Rows of one rank, sorted by (step, ordinal), each once.
+
+    A step number that comes twice (a warm-up that counts from 0 too, a restart) is the later one: of equal
+    (step, ordinal) the later start wins, and what started before the step's first collective belongs to the earlier.
+    The result depends on the set of rows only, not on the order they came in.
+    """
+    rows = np.concatenate([old, new])
+    rows = rows[np.lexsort((rows["start_ns"], rows["ordinal"], rows["step"]))]
+    if len(rows) < 2:
+        return rows
+    same = (rows["step"][1:] == rows["step"][:-1]) & (rows["ordinal"][1:] == rows["ordinal"][:-1])
+    rows = rows[np.r_[~same, True]]
+    first = np.flatnonzero(np.r_[True, rows["step"][1:] != rows["step"][:-1]])
+    begin = np.repeat(rows["start_ns"][first], np.diff(np.r_[first, len(rows)]))
+    return rows[rows["start_ns"] >= begin]
+
+
+def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float) -> Rows:
+    """LATENESS_ROW rows of the ranks that can be compared in a step.
+
+    `rows_of`: rank -> its collectives of this step, sorted by ordinal. `ranks`: ranks seen in the communicator.
+    Ranks with a gap in their ordinals or another count than most are left out (rows were lost); if fewer than
+    `quorum` of all ranks remain, the step is skipped: every rank gets a row with collectives = 0.
+    """
+    whole = {rank: rows for rank, rows in rows_of.items() if len(rows) and rows["ordinal"][-1] + 1 == len(rows)}
+    counts = Counter(len(rows) for rows in whole.values())
+    usual = max(counts, key=lambda n: (counts[n], n), default=0)
+    chosen = sorted(rank for rank, rows in whole.items() if len(rows) == usual)
+    if len(chosen) < max(2.0, quorum * ranks):
+        skipped = np.zeros(len(rows_of), LATENESS_ROW)
+        skipped["step"], skipped["of_rank"] = step, sorted(rows_of)
+        return skipped
+    table = np.stack([whole[rank] for rank in chosen])
+    same = (table["operation"] == table["operation"][0]).all(0) & (table["lockstep"][0] == 1)
+    table = table[:, same]
+    out = np.zeros(len(chosen), LATENESS_ROW)
+    out["step"], out["of_rank"], out["collectives"] = step, chosen, table.shape[1]
+    if table.shape[1]:
+        _compare(table, out)
+    return out
+
+
+def _compare(table: np.ndarray[Any, Any], out: Rows) -> None:
+    duration = table["duration_ns"]
+    floor, longest = duration.min(0), duration.max(0)
+    wait, late = duration - floor, longest - duration
+    out["wait_ns"], out["lateness_ns"], out["floor_ns"] = wait.sum(1), late.sum(1), floor.sum()
+    out["exposed_wait_ns"] = np.maximum(0, wait - table["covered_ns"]).sum(1)
+    out["bytes"] = table["bytes"][0].sum()
+    worst = late.argmax(1)
+    every = np.arange(len(out))
+    out["worst_ordinal"] = table["ordinal"][0][worst]
+    out["worst_longest_ns"], out["worst_own_ns"] = longest[worst], duration[every, worst]

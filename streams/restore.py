@@ -1,0 +1,50 @@
+"""The index of the job stage, read back from its store after recovery."""
+
+from __future__ import annotations
+
+from drumline.streams.budgets import STEP_ROW
+from drumline.streams.job_state import NO_ROWS, Cells, JobState, Source, Store
+from drumline.streams.packed_rows import unpack_rows
+from drumline.streams.thresholds import StragglerConfig
+
+
+def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
+    """Run -> state. Every window that still has its rows is judged once more; only what changed is emitted."""
+    states: dict[str, JobState] = {}
+
+    def state_of(run: str) -> JobState:
+        return states.setdefault(run, JobState(store, run, config))
+
+    for name in list(store):
+        kind, rest = name.split("|", 1)
+        if kind == "s":
+            window, rank, run = rest.split("|", 2)
+            _restore_steps(state_of(run), int(window), int(rank), store[name])
+        elif kind == "l":
+            step, communicator, run = rest.split("|", 2)
+            state, at = state_of(run), config.window_of(int(step))
+            state.windows.setdefault(at, Cells()).meetings.add((int(step), communicator))
+        elif kind == "c":
+            communicator, run = rest.split("|", 1)
+            state, head = state_of(run), unpack_rows(store[name], NO_ROWS).head
+            state.communicators[communicator] = Source(head["complete"])
+            state.sizes[communicator] = head["ranks"]
+            state.job, state.world_size = head["job"], max(state.world_size, head["world_size"])
+        elif kind == "v":
+            window, run = rest.split("|", 1)
+            state, head = state_of(run), unpack_rows(store[name], NO_ROWS).head
+            state.heads[int(window)] = head
+            state.sequence = max(state.sequence, head["sequence"])
+    for state in states.values():
+        state.horizon = min(state.windows, default=max(state.heads, default=-1) + 1)
+        state.dirty = {window for window, cells in state.windows.items() if cells.ranks}
+    return states
+
+
+def _restore_steps(state: JobState, window: int, rank: int, data: bytes) -> None:
+    packed = unpack_rows(data, STEP_ROW)
+    state.windows.setdefault(window, Cells()).ranks.add(rank)
+    source = state.ranks.setdefault(rank, Source())
+    if packed.head["complete"] >= source.complete:
+        source.complete, source.host = int(packed.head["complete"]), packed.head["host"]
+    state.job, state.world_size = packed.head["job"], max(state.world_size, int(packed.head["world_size"]))

@@ -1,0 +1,73 @@
+"""Every number the straggler verdicts depend on, with its reason (measurements: docs/design/stragglers.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Severities of one window, as gpu.straggler.v1 writes them.
+OK, SUSPECT, WARNING, CRITICAL, INSUFFICIENT = 0, 1, 2, 3, 255
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerConfig:
+    """Frozen, so that every stage of one worker judges alike. Shares are 0..1 of the job's time."""
+
+    #: Windows are runs of steps, never spans of time: a slower job must not get more evidence per window.
+    window_steps: int = 20
+    #: A rank or communicator not heard for so long no longer holds anything up; ns of the worker's clock.
+    idle_ns: int = 5_000_000_000
+    #: How long a communicator smaller than the job waits for more ranks when it is first seen; ns, worker's clock.
+    #: Producers flush at 1 s at the latest.
+    settle_ns: int = 2_000_000_000
+    #: State of a run that is silent for so long is dropped; ns of the worker's clock.
+    forget_ns: int = 3_600_000_000_000
+    price_per_gpu_hour: float = 0.0
+
+    #: Healthy GPU-bound windows stay below 1% (recorded, 4 ranks); suspect is twice that.
+    suspect: float = 0.02
+    #: A loss of 5% of the job's time is worth a look. The measure sees 60-95% of a loss, since waiting ranks' own
+    #: kernels run slower beside a spinning NCCL kernel (recorded), so 5% shows as about 4%.
+    warning: float = 0.04
+    #: TraceML's critical share: every fifth step is lost.
+    critical: float = 0.20
+
+    #: Share of a communicator's (or job's) ranks that must be comparable; below it, "insufficient data".
+    quorum: float = 0.8
+    #: Share of a window's steps that a rank must have been compared in.
+    used_steps: float = 0.5
+
+    #: One component explains the excess from this share on (high confidence from the second; TraceML uses 80%).
+    cause_share: float = 0.6
+    cause_share_high: float = 0.8
+    #: More blocks or kernels than the peers' median by this ratio means other work, not a slower GPU ...
+    imbalance_ratio: float = 1.1
+    #: ... if compute is at least this part of the excess (the rest may be launches and allocation for that work).
+    imbalance_compute: float = 0.25
+
+    #: A collective's floor above its own history by this ratio, with nobody late, is a slow link.
+    link_ratio: float = 1.3
+    #: Healthy windows of the same collectives needed before there is a history.
+    link_history: int = 3
+
+    #: Alarm: a level is raised when `raise_windows` of the last `raise_of` windows reach it, lowered after
+    #: `clear_windows` windows in a row below it. One-off spikes (checkpoints, start-up) stay "suspect".
+    raise_windows: int = 2
+    raise_of: int = 3
+    clear_windows: int = 3
+
+    #: Steps kept behind the slowest live rank for rows that come late; older rows are counted and dropped.
+    retention_steps: int = 64
+    #: Steps kept at most, however far the ranks drift apart; a bound on memory.
+    max_steps: int = 4096
+    #: Verdicts kept for the alarm and the links' history; windows.
+    history_windows: int = 64
+    #: An emission that was handed out and not confirmed is handed out again after this; ns of the worker's clock.
+    resend_ns: int = 30_000_000_000
+
+    def severity(self, share: float) -> int:
+        """The level of one window that lost `share` of its time."""
+        return int(share >= self.suspect) + int(share >= self.warning) + int(share >= self.critical)
+
+    def window_of(self, step: int) -> int:
+        """Window k covers steps [k * window_steps, (k + 1) * window_steps)."""
+        return step // self.window_steps
