@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
 
 import click
+import typer
 import typer.main
 from pydantic import ValidationError
 
@@ -28,6 +28,22 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 
 
+class TyperCommand(click.Command):
+    """Hands everything after the command's name to typer, which brings a click of its own: its exits and usage errors
+    are not click's, so only its own `main` turns them into exit codes."""
+
+    def __init__(self, name: str, app: typer.Typer) -> None:
+        super().__init__(name)
+        self._app = app
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.args = list(args)
+        return ctx.args
+
+    def invoke(self, ctx: click.Context) -> None:
+        typer.main.get_command(self._app).main(args=ctx.args, prog_name=ctx.command_path)
+
+
 class LazyCommands(click.Group):
     """A group whose commands are imported on use, so that `drumline sql` does not load Faust."""
 
@@ -38,9 +54,7 @@ class LazyCommands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"drumline.infra.{COMMANDS[cmd_name][0]}")
-        command: Any = typer.main.get_command(module.app)
-        command.name = cmd_name
-        return command  # type: ignore[no-any-return]
+        return TyperCommand(cmd_name, module.app)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
