@@ -25,13 +25,15 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """`key`: what the record key is, in words. `derived`: written by the stream processors."""
+    """`key`: what the record key is, in words. `derived`: written by the stream processors. `dead_letters`: has a
+    dead-letter topic. A topic without an .avsc (model.has_schema) is internal: its values are not batches."""
 
     topic: Topic
     key: str
     retention_ms: int
     cleanup: str = "delete"
     derived: bool = False
+    dead_letters: bool = True
 
     @property
     def config(self) -> dict[str, str]:
@@ -67,3 +69,14 @@ DLQ_RETENTION_MS = 30 * DAY_MS
 def dlq(topic: str) -> str:
     """The dead-letter topic of a topic: original key and bytes, headers say where from and why."""
     return f"{topic}.dlq"
+
+
+def dlq_config() -> dict[str, str]:
+    """Configuration of every dead-letter topic. Larger records than the origin's: headers come on top of its bytes."""
+    return {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "max.message.bytes": "2097152",
+        "message.timestamp.type": "CreateTime",
+        "retention.ms": str(DLQ_RETENTION_MS),
+    }

@@ -1,0 +1,189 @@
+"""Create our topics and compare those that are there with what is declared (schemas/topics.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public names that its stubs do not export
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from drumline.infra.kafka import client_config
+from drumline.infra.settings import Settings
+from drumline.schemas.topics import TOPICS, dlq, dlq_config
+
+TIMEOUT_S = 10.0
+
+
+class BrokerUnreachable(ConnectionError):
+    """No broker answered within the bounded time. The message says which and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic as it should be."""
+
+    name: str
+    partitions: int
+    replication: int
+    config: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A topic as the broker has it. `config`: effective values, defaults of the broker among them."""
+
+    partitions: int
+    replication: int
+    config: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one topic needs. `drift`: setting -> (value there, value wanted)."""
+
+    topic: str
+    action: Literal["create", "ok", "alter", "error"]
+    drift: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    problem: str = ""
+
+
+def wanted(settings: Settings, partitions: int | None = None) -> list[Wanted]:
+    """All topics and their dead-letter topics. `partitions` overrides the settings'."""
+    count = partitions or settings.kafka.partitions
+    replication = settings.kafka.replication
+    topics = []
+    for spec in TOPICS:
+        topics.append(Wanted(str(spec.topic), count, replication, spec.config))
+        if spec.dead_letters:  # rare, read by people: one partition
+            topics.append(Wanted(dlq(spec.topic), 1, replication, dlq_config()))
+    return topics
+
+
+def plan(topics: Iterable[Wanted], found: Mapping[str, Found]) -> list[Step]:
+    """What is to be done, topic by topic. Pure."""
+    steps = []
+    for topic in topics:
+        there = found.get(topic.name)
+        if there is None:
+            steps.append(Step(topic.name, "create"))
+            continue
+        drift = {k: (there.config.get(k), v) for k, v in topic.config.items() if there.config.get(k) != v}
+        if there.partitions != topic.partitions:
+            problem = (
+                f"has {there.partitions} partitions, wanted {topic.partitions}. All topics need the same number "
+                "(workers join them by partition), and adding partitions moves keys. Keep the number with "
+                f"DRUMLINE_KAFKA__PARTITIONS={there.partitions}, or stop all programs, delete the topic and apply again"
+            )
+            steps.append(Step(topic.name, "error", drift, problem))
+        else:
+            note = ""
+            if there.replication != topic.replication:
+                note = f"has {there.replication} replicas, wanted {topic.replication}; see kafka-reassign-partitions"
+            steps.append(Step(topic.name, "alter" if drift else "ok", drift, note))
+    return steps
+
+
+class TopicsAdmin:
+    """The I/O. Every call ends within TIMEOUT_S or raises BrokerUnreachable or KafkaException."""
+
+    def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
+        self.where = settings.bootstrap
+        self.timeout_s = timeout_s
+        self._admin = AdminClient(quiet(client_config(settings, "drumline-topics")))
+
+    def found(self, names: Iterable[str]) -> dict[str, Found]:
+        """Those of the topics that exist."""
+        listed = self._metadata().topics
+        here = [name for name in names if name in listed]
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in here]
+        configs: dict[str, Any] = {}
+        if resources:
+            for resource, future in self._admin.describe_configs(resources, request_timeout=self.timeout_s).items():
+                entries = future.result()
+                configs[resource.name] = {name: entry.value for name, entry in entries.items()}
+        return {
+            name: Found(
+                partitions=len(listed[name].partitions),
+                replication=min((len(p.replicas) for p in listed[name].partitions.values()), default=0),
+                config=configs[name],
+            )
+            for name in here
+        }
+
+    def apply(self, topics: Iterable[Wanted], steps: Iterable[Step]) -> list[Step]:
+        """Do the steps that are safe: create, and alter drifted settings. Returns the steps with what went wrong."""
+        by_name = {topic.name: topic for topic in topics}
+        steps = list(steps)
+        failed = {**self._create([by_name[s.topic] for s in steps if s.action == "create"]), **self._alter(steps)}
+        return [Step(s.topic, "error", s.drift, failed[s.topic]) if s.topic in failed else s for s in steps]
+
+    def _create(self, topics: list[Wanted]) -> dict[str, str]:
+        new = [NewTopic(t.name, t.partitions, t.replication, config=dict(t.config)) for t in topics]
+        failed = {}
+        if new:
+            timeouts = {"operation_timeout": self.timeout_s, "request_timeout": self.timeout_s}
+            for name, future in self._admin.create_topics(new, **timeouts).items():
+                try:
+                    future.result()
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another apply was faster
+                        failed[name] = error.args[0].str()
+            self._settle([topic.name for topic in topics if topic.name not in failed])
+        return failed
+
+    def _settle(self, names: list[str]) -> None:
+        """Wait until the brokers' metadata shows the new topics with leaders, so that what starts next can use them."""
+        deadline = time.monotonic() + self.timeout_s
+        while time.monotonic() < deadline:
+            listed = self._metadata().topics
+            if all(n in listed and all(p.leader >= 0 for p in listed[n].partitions.values()) for n in names):
+                return
+            time.sleep(0.1)
+
+    def _alter(self, steps: list[Step]) -> dict[str, str]:
+        resources = []
+        for step in steps:
+            if step.drift and step.action == "alter":
+                entries = [
+                    ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                    for name, (_, value) in step.drift.items()
+                ]
+                resources.append(ConfigResource(ResourceType.TOPIC, step.topic, incremental_configs=entries))
+        failed = {}
+        if resources:
+            altered = self._admin.incremental_alter_configs(resources, request_timeout=self.timeout_s)
+            for resource, future in altered.items():
+                try:
+                    future.result()
+                except KafkaException as error:
+                    failed[resource.name] = error.args[0].str()
+        return failed
+
+    def _metadata(self) -> Any:
+        try:
+            return self._admin.list_topics(timeout=self.timeout_s)
+        except KafkaException as error:
+            raise unreachable(self.where, self.timeout_s, error) from None
+
+
+def unreachable(where: str, timeout_s: float, error: KafkaException) -> BrokerUnreachable:
+    """One clear message for a broker that did not answer."""
+    return BrokerUnreachable(
+        f"no Kafka broker answers at {where} within {timeout_s:g} s ({error.args[0].name()}). "
+        "`drumline up` starts the local one; DRUMLINE_KAFKA__BOOTSTRAP names another"
+    )
+
+
+def quiet(config: dict[str, Any]) -> dict[str, Any]:
+    """librdkafka reports failures to connect on stderr, again and again; our message says it once."""
+    return {**config, "log_level": 0, "error_cb": lambda error: None}

@@ -1,0 +1,99 @@
+"""Read a topic as rows, without joining a group or committing anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from drumline.infra.kafka import client_config
+from drumline.infra.settings import Settings
+from drumline.infra.topics_admin import TIMEOUT_S, quiet, unreachable
+from drumline.schemas.codec import Codec
+from drumline.schemas.errors import BadRecord
+from drumline.schemas.model import has_schema
+from drumline.schemas.rows import to_rows
+
+
+class NoSuchTopic(LookupError):
+    """The broker does not have the topic."""
+
+
+def read(
+    settings: Settings, topic: str, start: Literal["beginning", "end"], follow: bool, timeout_s: float = TIMEOUT_S
+) -> Iterator[Message]:
+    """Records of all partitions as they come; without `follow`, up to the ends that were there at the start of each.
+
+    Raises BrokerUnreachable, NoSuchTopic, or KafkaException (authorisation).
+    """
+    config = client_config(settings, "drumline-tail") | {
+        "group.id": "drumline-tail",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "allow.auto.create.topics": False,
+    }
+    consumer = Consumer(quiet(config))
+    try:
+        try:
+            listed = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
+        except KafkaException as error:
+            raise unreachable(settings.bootstrap, timeout_s, error) from None
+        if listed.error is not None or not listed.partitions:
+            raise NoSuchTopic(f"no topic {topic} at {settings.bootstrap}; `drumline topics apply` creates ours")
+        offset = OFFSET_BEGINNING if start == "beginning" else OFFSET_END
+        consumer.assign([TopicPartition(topic, number, offset) for number in listed.partitions])
+        open_ends = set(listed.partitions)
+        while follow or open_ends:
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            fault = message.error()
+            if fault is None:
+                if follow or message.partition() in open_ends:
+                    yield message
+            elif fault.code() == KafkaError._PARTITION_EOF:
+                open_ends.discard(message.partition())
+            elif not fault.retriable():
+                raise KafkaException(fault)
+    finally:
+        consumer.close()
+
+
+def entries(
+    codec: Codec, message: Message, where: dict[str, str], *, batches: bool = False
+) -> Iterable[dict[str, Any]]:
+    """What to print of a record: its rows (with `batches`: its envelope), `_partition, _offset, _row` first. `where`:
+    envelope fields that must have these values. Bad records, dead letters and internal records give one entry without
+    their bytes."""
+    place = {"_partition": message.partition(), "_offset": message.offset()}
+    topic, value = str(message.topic()), message.value()
+    if not has_schema(topic):
+        headers = {name: _text(value) for name, value in dict(message.headers() or []).items()}
+        return [{**place, "bytes": len(value or b""), "headers": headers}]
+    if value is None:
+        return [{**place, "tombstone": True}]
+    try:
+        batch = codec.decode(topic, value)
+    except BadRecord as bad:
+        return [{**place, "error": {"reason": bad.reason, "field": bad.field, "detail": bad.detail}}]
+    if any(batch.envelope[name] != wanted for name, wanted in where.items()):
+        return []
+    if batches:
+        return [{**place, **batch.envelope}]
+    return ({**place, "_row": number, **row} for number, row in enumerate(to_rows(batch)))
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+
+
+def jsonable(value: Any) -> Any:
+    """`value` with NaN and infinities, which JSON does not have, as null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: jsonable(item) for name, item in value.items()}
+    return [jsonable(item) for item in value] if isinstance(value, list) else value
