@@ -35,10 +35,16 @@ class KafkaSettings(BaseModel):
     ssl_certificate: Path | None = None
     ssl_key: Path | None = None
     registry_url: str = Field("", description="Confluent-compatible schema registry; empty = lock file in the package")
+    registry_register: bool = Field(True, description="register our schemas there; false = they must be there already")
+    registry_user: str = ""
+    registry_password: SecretStr | None = None
+    registry_password_file: Path | None = None
+    registry_ca: Path | None = Field(None, description="CA certificates, PEM, for https")
 
     @model_validator(mode="after")
     def _secrets(self) -> KafkaSettings:
         self.sasl_password = _read_secret(self.sasl_password, self.sasl_password_file)
+        self.registry_password = _read_secret(self.registry_password, self.registry_password_file)
         return self
 
 
