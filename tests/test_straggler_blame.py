@@ -1,0 +1,117 @@
+"""Planted stragglers are found with their cause, their victims are not: simulated ranks through both stages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from straggler_sim import MS, Fault, batches, ddp, fsdp, mesh, simulate
+
+from drumline.streams.offline import latest, verdicts
+from drumline.streams.thresholds import INSUFFICIENT, OK, WARNING, StragglerConfig
+
+LAYOUTS = {
+    "ddp4": ddp(4),
+    "ddp8": ddp(8),
+    "fsdp4": fsdp(4),
+    "mesh2x2": mesh(2, 2),
+    "mesh2x2-no-world": mesh(2, 2, world=False),
+    "mesh4x2": mesh(4, 2),
+    "mesh2x2x2": mesh(2, 2, 2),
+}
+CAUSES = {"idle": "host_stall", "copy": "slow_copy", "compute": "slow_compute", "work": "slow_compute"}
+CONFIG = StragglerConfig(window_steps=12)
+STEPS = 24
+Verdicts = dict[int, dict[int, tuple[int, str, float]]]
+
+
+def judged(stream, config=CONFIG) -> Verdicts:
+    """first step -> rank -> (severity, cause, share)."""
+    out: Verdicts = {}
+    for (_, first), batch in sorted(latest(verdicts(stream, config)).items()):
+        c, causes = batch.columns, batch.strings("cause", "causes")
+        out[first] = {
+            int(c["of_rank"][i]): (int(c["severity"][i]), str(causes[i]), float(c["lost_share"][i]))
+            for i in range(batch.rows)
+        }
+    return out
+
+
+def blamed(found: Verdicts) -> list[dict[int, str]]:
+    """For each window, rank -> cause of those blamed at warning or above."""
+    return [
+        {rank: cause for rank, (severity, cause, _) in rows.items() if WARNING <= severity < INSUFFICIENT}
+        for rows in found.values()
+    ]
+
+
+layouts = st.sampled_from(sorted(LAYOUTS))
+kinds = st.sampled_from(sorted(CAUSES))
+#: Mean cost of a fault as a share of the step without it.
+costs = st.floats(0.07, 2.0)
+
+
+@given(layouts, st.integers(0, 7), kinds, costs, st.integers(1, 4), st.integers(0, 3))
+@settings(max_examples=40, deadline=None)
+def test_a_planted_rank_is_found_with_its_cause_and_nobody_else(layout, rank, kind, cost, every, seed):
+    shape = LAYOUTS[layout]
+    fault = Fault(rank % shape.ranks, kind, int(cost * 60 * MS * every), every)
+    found = blamed(judged(batches(simulate(shape, STEPS, (fault,), seed=seed))))
+    assert found == [{fault.rank: CAUSES[kind]}] * 2
+
+
+@given(layouts, st.permutations(range(4)), kinds, kinds, st.floats(0.15, 1.0), st.floats(0.5, 1.0))
+@settings(max_examples=30, deadline=None)
+def test_two_planted_ranks_are_both_found(layout, order, kind, other, cost, ratio):
+    shape = LAYOUTS[layout]
+    first = Fault(order[0], kind, int(cost * 60 * MS))
+    second = Fault(order[1], other, int(cost * ratio * 60 * MS))
+    found = blamed(judged(batches(simulate(shape, STEPS, (first, second)))))
+    assert found == [{first.rank: CAUSES[kind], second.rank: CAUSES[other]}] * 2
+
+
+@pytest.mark.parametrize("layout", ["ddp4", "ddp8", "fsdp4", "mesh2x2", "mesh4x2", "mesh2x2x2"])
+def test_a_whole_host_late_together_is_found_whole(layout):
+    shape = LAYOUTS[layout]
+    late = range(shape.ranks // 2)
+    faults = tuple(Fault(rank, "idle", 30 * MS) for rank in late)
+    assert blamed(judged(batches(simulate(shape, STEPS, faults)))) == [dict.fromkeys(late, "host_stall")] * 2
+
+
+@given(layouts, st.integers(0, 20), st.floats(0.0, 0.01))
+@settings(max_examples=20, deadline=None)
+def test_healthy_jobs_blame_nobody(layout, seed, noise):
+    found = judged(batches(simulate(LAYOUTS[layout], STEPS, noise=noise, seed=seed)))
+    assert all(severity == OK for rows in found.values() for severity, _, _ in rows.values())
+
+
+def test_a_rank_with_less_work_does_not_make_the_others_late():
+    faults = tuple(Fault(rank, "work", 10 * MS) for rank in (0, 1, 2))
+    assert blamed(judged(batches(simulate(ddp(4), STEPS, faults)))) == [{}, {}]
+
+
+def test_a_fault_in_one_window_is_blamed_in_that_window():
+    fault = Fault(2, "copy", 20 * MS, first=12, last=23)
+    assert blamed(judged(batches(simulate(ddp(4), 36, (fault,))))) == [{}, {2: "slow_copy"}, {}]
+
+
+def test_a_slow_link_is_the_jobs_not_a_ranks():
+    found = blamed(judged(batches(simulate(ddp(4), 72, slow_link=(48, 8.0)))))
+    assert found == [{}] * 4 + [{-1: "slow_link"}] * 2
+
+
+@given(layouts, st.randoms(use_true_random=False), st.integers(2, 1000))
+@settings(max_examples=10, deadline=None)
+def test_renaming_ranks_and_scaling_time_change_nothing_else(layout, random, scale):
+    shape = LAYOUTS[layout]
+    recording = simulate(shape, STEPS, (Fault(1, "idle", 20 * MS),))
+    order = list(range(shape.ranks))
+    random.shuffle(order)
+    names = dict(enumerate(order))
+    plain, other = judged(batches(recording)), judged(batches(recording, names=names, scale=scale))
+    for first, rows in plain.items():
+        for rank, (severity, cause, share) in rows.items():
+            same = other[first][names.get(rank, -1)]
+            assert same[:2] == (severity, cause)
+            assert np.isclose(same[2], share, rtol=0, atol=1e-9)

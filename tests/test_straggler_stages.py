@@ -1,0 +1,189 @@
+"""The stages as processors: replays, order, duplicates, kills, clocks, silence. What they say last must not change."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from straggler_sim import MS, Fault, batches, ddp, mesh, simulate
+from test_straggler_blame import judged
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.streams.communicator_stage import CommunicatorStage
+from drumline.streams.job_stage import JobStage
+from drumline.streams.offline import latest, verdicts
+from drumline.streams.thresholds import INSUFFICIENT, StragglerConfig
+
+CONFIG = StragglerConfig(window_steps=12)
+SHAPE = mesh(2, 2)
+STREAM = batches(simulate(SHAPE, 60, (Fault(1, "idle", 25 * MS, first=12, last=35), Fault(2, "copy", 9 * MS, 2))))
+SECOND = 1_000_000_000
+
+
+def said(stream, config=CONFIG):
+    """Everything a consumer sees of the last revisions but times and revisions."""
+    out = {}
+    for where, batch in latest(verdicts(stream, config)).items():
+        envelope = {
+            k: v for k, v in batch.envelope.items() if not k.endswith("_ns") and k not in ("revision", "sequence")
+        }
+        out[where] = (envelope, {name: column.tolist() for name, column in batch.columns.items()})
+    return out
+
+
+EXPECTED = said(STREAM)
+
+
+def test_the_reference_blames_both_ranks():
+    found = judged(STREAM, CONFIG)
+    assert [sorted(r for r, row in rows.items() if 2 <= row[0] < 255) for rows in found.values()] == [
+        *([2], [1, 2], [1, 2], [2], [2])
+    ]
+
+
+@pytest.mark.parametrize("error_ns", [-500 * MS, 500 * MS])
+def test_a_hosts_clock_may_be_wrong(error_ns):
+    recording = simulate(SHAPE, 60, (Fault(1, "idle", 25 * MS, first=12, last=35), Fault(2, "copy", 9 * MS, 2)))
+    assert said(batches(recording, shift_ns={2: error_ns, 3: error_ns})) == EXPECTED
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_batches_of_different_ranks_may_come_in_any_order(seed):
+    jitter = random.Random(seed)
+    late = {(b.envelope["rank"], b.topic): jitter.uniform(0, 3 * SECOND) for _, b in STREAM}
+    shuffled = sorted(STREAM, key=lambda item: item[0] + late[item[1].envelope["rank"], item[1].topic])
+    assert said(shuffled) == EXPECTED
+
+
+def test_batches_may_come_twice():
+    again = random.Random(1)
+    twice = [item for item in STREAM for _ in range(1 + (again.random() < 0.3))]
+    assert said(twice) == EXPECTED
+
+
+def test_runs_never_mix():
+    other = batches(simulate(SHAPE, 60, (Fault(0, "compute", 30 * MS),)), run="other")
+    both = sorted([*STREAM, *other], key=lambda item: item[0])
+    found = said(both)
+    assert {where: value for where, value in found.items() if where[0] == "run"} == EXPECTED
+    assert len(found) == 2 * len(EXPECTED)
+
+
+class Kafka:
+    """Both stages over stores that survive, with a log that can be read again from anywhere."""
+
+    def __init__(self) -> None:
+        self.lateness: list[Batch] = []
+        self.verdicts: list[Batch] = []
+        self.stores: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})
+        self.start()
+
+    def start(self) -> None:
+        self.communicators = CommunicatorStage(self.stores[0], CONFIG)
+        self.jobs = JobStage(self.stores[1], CONFIG)
+
+    def read(self, first: int, end: int, now_ns: int) -> None:
+        for offset, (_, batch) in enumerate(STREAM[first:end], first):
+            if batch.topic == "gpu.step.v1":
+                self.send_verdicts(self.jobs.on_batch(batch, offset, now_ns))
+            else:
+                self.send_lateness(self.communicators.on_batch(batch, offset, now_ns), now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        self.send_lateness(self.communicators.on_tick(now_ns, True), now_ns)
+        self.send_verdicts(self.jobs.on_tick(now_ns, True))
+
+    def send_lateness(self, found: list[Batch], now_ns: int) -> None:
+        for batch in found:
+            self.lateness.append(batch)
+            self.communicators.mark_sent(batch)
+            self.send_verdicts(self.jobs.on_batch(batch, len(self.lateness), now_ns))
+
+    def send_verdicts(self, found: list[Batch]) -> None:
+        for batch in found:
+            self.verdicts.append(batch)
+            self.jobs.mark_sent(batch)
+
+    def last(self):
+        out = {}
+        for where, batch in latest(self.verdicts).items():
+            keep = {
+                k: v for k, v in batch.envelope.items() if not k.endswith("_ns") and k not in ("revision", "sequence")
+            }
+            out[where] = (keep, {name: column.tolist() for name, column in batch.columns.items()})
+        return out
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_kill_and_a_replay_of_what_was_not_committed_change_nothing(seed):
+    kill = random.Random(seed)
+    kafka, at, now = Kafka(), 0, 10**18
+    while at < len(STREAM):
+        end = min(len(STREAM), at + kill.randrange(1, 40))
+        kafka.read(at, end, now)
+        now += SECOND
+        kafka.tick(now)
+        if kill.random() < 0.4:
+            kafka.start()
+            end = max(0, end - kill.randrange(0, 30))
+        at = end
+    for _ in range(2):
+        now += 6 * SECOND
+        kafka.tick(now)
+    assert kafka.last() == EXPECTED
+    revisions = [(b.envelope["first_step"], b.envelope["revision"]) for b in kafka.verdicts]
+    assert len(set(revisions)) == len(revisions)
+
+
+def test_what_was_not_confirmed_is_handed_out_again():
+    stage = CommunicatorStage({}, CONFIG)
+    out = [b for o, (t, x) in enumerate(STREAM) if x.topic == "gpu.collective.v1" for b in stage.on_batch(x, o, t)]
+    now = STREAM[-1][0]
+    assert out
+    assert stage.on_tick(now + CONFIG.resend_ns + 1, False)
+
+
+def test_a_silent_rank_does_not_hold_the_verdict_up_nor_count_as_healthy():
+    mute = [item for item in STREAM if not (item[1].envelope["rank"] == 3 and item[1].columns["step"][0] >= 24)]
+    found = judged(mute, CONFIG)
+    assert [rows[1][0] != INSUFFICIENT for rows in found.values()] == [True, True, False, False, False]
+    assert all(severity == INSUFFICIENT for rows in list(found.values())[2:] for severity, _, _ in rows.values())
+
+
+def test_lost_batches_name_nobody_wrongly():
+    for seed in range(6):
+        lost = random.Random(seed)
+        kept = [item for item in STREAM if lost.random() > 0.03]
+        for first, rows in judged(kept, CONFIG).items():
+            named = {rank for rank, row in rows.items() if 2 <= row[0] < INSUFFICIENT}
+            assert named <= ({1, 2} if 12 <= first < 36 else {2})
+
+
+def test_memory_stays_bounded():
+    config = StragglerConfig(window_steps=4, retention_steps=16, history_windows=8)
+    stores: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})
+    stage, jobs, sizes = CommunicatorStage(stores[0], config), JobStage(stores[1], config), []
+    for offset, (time_ns, batch) in enumerate(batches(simulate(ddp(4), 400, noise=0.0))):
+        if batch.topic == "gpu.step.v1":
+            found = jobs.on_batch(batch, offset, time_ns)
+        else:
+            late = stage.on_batch(batch, offset, time_ns)
+            found = [v for b in late for v in jobs.on_batch(b, offset, time_ns)]
+            for b in late:
+                stage.mark_sent(b)
+        for b in found:
+            jobs.mark_sent(b)
+        sizes.append(sum(len(v) for store in stores for v in store.values()))
+    assert max(sizes[len(sizes) // 2 :]) <= 1.1 * max(sizes[: len(sizes) // 2])
+
+
+def test_every_batch_survives_the_codec():
+    codec = Codec()
+    stage = CommunicatorStage({}, CONFIG)
+    late = [b for o, (t, x) in enumerate(STREAM) if x.topic == "gpu.collective.v1" for b in stage.on_batch(x, o, t)]
+    for batch in [*late, *verdicts(STREAM, CONFIG)]:
+        back = codec.decode(batch.topic, codec.encode(batch))
+        for name, column in batch.columns.items():
+            np.testing.assert_array_equal(back.columns[name], column)
