@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from drumline.infra.evaluation import BadManifest, Report, Row, judge_phases
+from drumline.infra.evaluation import BadManifest, Phase, Report, Row, judge_phases
 from drumline.infra.settings import settings
 
 app = typer.Typer(add_completion=False)
@@ -116,6 +116,12 @@ def without_phases(folder: Path, copy: Path) -> Path:
     manifest.pop("phases", None)
     (copy / "manifest.json").write_text(json.dumps(manifest))
     return copy
+
+
+def _judgement(phase: Phase) -> str:
+    if not phase.counted:
+        return "not counted"
+    return ("yes" if phase.right else "NO") if phase.windows else "too short"
 
 
 def _print(report: Report, name: str, window_steps: int) -> None:
