@@ -56,18 +56,23 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     """LATENESS_ROW rows of the ranks that can be compared in a step.
 
     `rows_of`: rank -> its collectives of this step, sorted by ordinal. `ranks`: ranks seen in the communicator.
-    Ranks with a gap in their ordinals or another count than most are left out (rows were lost); if fewer than
-    `quorum` of all ranks remain, the step is skipped: every rank gets a row with collectives = 0.
+    Ranks that disagree with most on the count (last ordinal + 1) are left out; if fewer than `quorum` of all ranks
+    remain, the step is skipped: every rank gets a row with collectives = 0. A hole in the ordinals is a row that was
+    lost: that collective is not compared.
     """
-    whole = {rank: rows for rank, rows in rows_of.items() if len(rows) and rows["ordinal"][-1] + 1 == len(rows)}
-    counts = Counter(len(rows) for rows in whole.values())
+    count_of = {rank: int(rows["ordinal"][-1]) + 1 for rank, rows in rows_of.items() if len(rows)}
+    counts = Counter(count_of.values())
     usual = max(counts, key=lambda n: (counts[n], n), default=0)
-    chosen = sorted(rank for rank, rows in whole.items() if len(rows) == usual)
-    if len(chosen) < max(2.0, quorum * ranks):
+    chosen = sorted(rank for rank, count in count_of.items() if count == usual)
+    held = np.zeros(usual, np.int64)
+    for rank in chosen:
+        held[rows_of[rank]["ordinal"]] += 1
+    common = held == len(chosen)
+    if len(chosen) < max(2.0, quorum * ranks) or 2 * common.sum() < usual:
         skipped = np.zeros(len(rows_of), LATENESS_ROW)
         skipped["step"], skipped["of_rank"] = step, sorted(rows_of)
         return skipped
-    table = np.stack([whole[rank] for rank in chosen])
+    table = np.stack([rows_of[rank][common[rows_of[rank]["ordinal"]]] for rank in chosen])
     same = (table["operation"] == table["operation"][0]).all(0) & (table["lockstep"][0] == 1)
     table = table[:, same]
     out = np.zeros(len(chosen), LATENESS_ROW)

@@ -55,9 +55,20 @@ def test_a_step_whose_ranks_disagree_on_the_count_is_skipped():
     assert found["collectives"].tolist() == [0, 0]
 
 
-def test_a_rank_with_a_gap_is_left_out_of_a_large_communicator():
-    table = {rank: rows([5, 6, 7]) for rank in range(9)} | {9: rows([5, 7], ordinals=[0, 2])}
+def test_a_rank_that_lost_its_last_rows_is_left_out_of_a_large_communicator():
+    table = {rank: rows([5, 6, 7]) for rank in range(9)} | {9: rows([5, 6])}
     assert match_step(0, table, 10, 0.8)["of_rank"].tolist() == list(range(9))
+
+
+def test_a_lost_row_in_between_costs_only_its_collective():
+    found = match_step(0, {0: rows([5, 6, 7]), 1: rows([3, 4], ordinals=[0, 2])}, 2, 0.8)
+    assert found["collectives"].tolist() == [2, 2]
+    assert found["wait_ns"].tolist() == [2 + 3, 0]
+
+
+def test_a_step_that_lost_most_of_its_rows_is_skipped():
+    found = match_step(0, {0: rows([5, 6, 7]), 1: rows([4], ordinals=[2])}, 2, 0.8)
+    assert found["collectives"].tolist() == [0, 0]
 
 
 def test_a_rank_that_is_missing_from_a_pair_skips_the_step():
