@@ -14,6 +14,7 @@ from drumline.schemas.columns import Array, Column, filled, fit, pack, unpack
 from drumline.schemas.envelope import checked, within_int32
 from drumline.schemas.errors import BadColumn, BadEnvelope, Unencodable
 from drumline.schemas.model import RecordModel
+from drumline.schemas.strict import malformed
 from drumline.schemas.wire import varint
 
 #: More rows than any producer may put into a batch (they flush at 4,096); a bound on what a bad record can allocate.
@@ -90,6 +91,9 @@ def decode(writer: RecordModel, body: bytes, reader: RecordModel | None = None, 
     """
     target = reader or writer
     topic = target.topic
+    if fault := malformed(writer, body, start):
+        name, _, detail = fault.partition(": ")
+        raise BadEnvelope(detail, topic=topic, field=name)
     stream = BytesIO(body)
     stream.seek(start)
     try:
@@ -102,8 +106,8 @@ def decode(writer: RecordModel, body: bytes, reader: RecordModel | None = None, 
         raise BadEnvelope(f"Avro body does not decode ({type(error).__name__})", topic=topic) from None
     if stream.tell() != len(body):
         raise BadEnvelope(f"{len(body) - stream.tell()} bytes after the record", topic=topic)
-    if (name := within_int32(target, record)) is not None:
-        raise BadEnvelope("value outside Avro's int", topic=topic, field=name)
+    if (wide := within_int32(target, record)) is not None:
+        raise BadEnvelope("value outside Avro's int", topic=topic, field=wide)
     rows = record["rows"]
     if not 0 <= rows <= most_rows(target):
         raise BadEnvelope(f"{rows} rows, allowed are 0..{most_rows(target)}", topic=topic, field="rows")

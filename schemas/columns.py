@@ -46,7 +46,8 @@ def fit(column: Column, values: Any, topic: str) -> Array:
     if array.ndim != 1:
         raise Unencodable(f"{array.ndim}-dimensional, columns have 1", topic=topic, field=column.name)
     dtype = column.dtype
-    if array.dtype == dtype or np.can_cast(array.dtype, dtype, "safe"):
+    wide = array.dtype.kind in "iu" and array.dtype.itemsize == 8 and dtype.kind == "f"  # numpy calls this cast safe
+    if array.dtype == dtype or (not wide and np.can_cast(array.dtype, dtype, "safe")):
         return np.ascontiguousarray(array, dtype=dtype)
     if array.dtype.kind not in "iuf" or (array.dtype.kind == "f" and dtype.kind != "f"):
         if array.size == 0:
@@ -64,7 +65,7 @@ def fit(column: Column, values: Any, topic: str) -> Array:
     with np.errstate(all="ignore"):
         cast = array.astype(dtype)
         back = cast.astype(array.dtype)
-    if not (np.array_equal(back, array, equal_nan=array.dtype.kind == "f") and np.array_equal(cast, array, True)):
+    if not np.array_equal(back, array, equal_nan=array.dtype.kind == "f"):
         raise Unencodable(f"{array.dtype} values that {dtype} cannot hold exactly", topic=topic, field=column.name)
     return cast
 

@@ -148,13 +148,17 @@ def _parts(raw: dict[str, Any], columns: dict[str, Column]) -> tuple[Column | di
     return tuple(parts)
 
 
-@cache
 def model(topic: str) -> RecordModel:
-    """The current model of a topic of ours. Raises KeyError for a topic that has none."""
+    """The current model of a topic of ours, always the same object. Raises KeyError for a topic that has none."""
+    return _model(str(topic))  # a cache takes Topic.KERNEL and its equal str for two keys
+
+
+@cache
+def _model(topic: str) -> RecordModel:
     path = AVRO / f"{topic}.avsc"
     if not path.is_file():
         raise KeyError(topic)
-    return parse_model(str(topic), path.read_text())
+    return parse_model(topic, path.read_text())
 
 
 def has_schema(topic: str) -> bool:

@@ -1,0 +1,172 @@
+"""Ids from a Confluent-compatible registry, against a small HTTP server that speaks its REST API (a fake)."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+pytest.importorskip("authlib", reason="pip install 'drumline[registry]'")
+
+from drumline.infra.registry_client import UNKNOWN_IDS, UNKNOWN_S, codec, connect, subject
+from drumline.infra.settings import KafkaSettings, Settings
+from drumline.schemas.batch import Batch, encode
+from drumline.schemas.errors import BadSchema, RegistryUnavailable, UnknownSchema, WrongSchema
+from drumline.schemas.model import model, parse_model
+from drumline.schemas.wire import header
+
+TOPIC = "gpu.memcpy.v1"
+
+
+class FakeRegistry:
+    """POST /subjects/S/versions, POST /subjects/S, GET /schemas/ids/N. `status`: the only answer."""
+
+    def __init__(self):
+        self.schemas, self.calls, self.status = {}, [], None
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self, status, body):
+                data = json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def do_POST(self):
+                text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["schema"]
+                path = self.path.split("?")[0].split("/")
+                fake.calls.append(("POST", path[2], self.headers.get("Authorization")))
+                known = next((n for n, (name, old) in fake.schemas.items() if (name, old) == (path[2], text)), None)
+                if fake.status:
+                    return self.answer(fake.status, {"error_code": fake.status, "message": "no"})
+                if known is None and path[-1] != "versions":
+                    return self.answer(404, {"error_code": 40403, "message": "Schema not found"})
+                if known is None:
+                    fake.schemas[known := 100 + len(fake.schemas)] = (path[2], text)
+                return self.answer(200, {"subject": path[2], "id": known, "version": 1, "schema": text})
+
+            def do_GET(self):
+                number = int(self.path.split("?")[0].split("/")[-1])
+                fake.calls.append(("GET", number, self.headers.get("Authorization")))
+                if fake.status or number not in fake.schemas:
+                    code = fake.status or 404
+                    return self.answer(code, {"error_code": 40403, "message": "Schema not found"})
+                return self.answer(200, {"schema": fake.schemas[number][1]})
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def fake():
+    registry = FakeRegistry()
+    yield registry
+    registry.server.shutdown()
+    registry.server.server_close()
+
+
+def made(fake, writes=(), **kafka):
+    return codec(Settings(kafka=KafkaSettings(registry_url=fake.url, **kafka)), writes)
+
+
+def test_schemas_are_registered_once_and_records_need_no_call_after_that(fake):
+    coder = made(fake, [TOPIC])
+    for _ in range(3):
+        value = coder.encode(Batch(TOPIC, {"rows": 1}, {"bytes": np.array([9])}))
+        assert coder.decode(TOPIC, value).columns["bytes"].tolist() == [9]
+    assert value[:5] == header(100)
+    assert [call[:2] for call in fake.calls] == [("POST", subject(TOPIC))]
+
+
+def test_another_process_reads_the_same_ids_and_asks_for_an_id_once(fake):
+    value = made(fake).encode(Batch(TOPIC, {"rows": 0}))
+    fake.calls.clear()
+    reader = made(fake)
+    for _ in range(3):
+        assert reader.decode(TOPIC, value).rows == 0
+    assert [call[:2] for call in fake.calls] == [("GET", 100)]
+
+
+def test_an_older_version_from_the_registry_is_read(fake):
+    schema = json.loads(model(TOPIC).text)
+    schema["fields"] = [field for field in schema["fields"] if field["name"] != "is_async"]
+    fake.schemas[7] = (subject(TOPIC), json.dumps(schema))
+    old = parse_model(TOPIC, json.dumps(schema))
+    batch = made(fake).decode(TOPIC, encode(old, Batch(TOPIC, {"rows": 2}), header(7)))
+    assert batch.columns["is_async"].tolist() == [0, 0]
+
+
+def test_an_unknown_id_is_asked_for_once_until_it_may_have_come(fake):
+    clock = [0.0]
+    registry = connect(KafkaSettings(registry_url=fake.url))
+    registry._clock = lambda: clock[0]
+    for _ in range(3):
+        with pytest.raises(UnknownSchema):
+            registry.model_of(5)
+    assert len(fake.calls) == 1
+    fake.schemas[5] = (subject(TOPIC), model(TOPIC).text)
+    clock[0] = UNKNOWN_S + 1
+    assert registry.model_of(5) is model(TOPIC)
+
+
+def test_remembered_unknown_ids_are_bounded(fake):
+    registry = connect(KafkaSettings(registry_url=fake.url))
+    registry._unknown = dict.fromkeys(range(10_000, 10_000 + UNKNOWN_IDS), 1e12)
+    with pytest.raises(UnknownSchema):
+        registry.model_of(5)
+    assert len(registry._unknown) == UNKNOWN_IDS
+
+
+def test_schemas_that_are_not_ours_are_bad_records(fake):
+    spoiled = json.loads(model(TOPIC).text)
+    spoiled["fields"][-1]["type"]["dtype"] = "<u8"
+    fake.schemas |= {1: ("x", '"string"'), 2: ("y", json.dumps(spoiled)), 3: ("z", model("gpu.step.v1").text)}
+    coder = made(fake)
+    for number, kind in ((1, UnknownSchema), (2, WrongSchema), (3, WrongSchema)):
+        with pytest.raises(kind) as bad:
+            coder.decode(TOPIC, header(number))
+        assert bad.value.topic == TOPIC
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_registry_that_refuses_to_answer_is_no_verdict_on_the_record(fake, status):
+    fake.status = status
+    with pytest.raises(RegistryUnavailable, match=str(status)):
+        made(fake).decode(TOPIC, header(5))
+
+
+def test_a_registry_that_is_not_there_fails_at_start_and_the_message_has_no_password():
+    kafka = KafkaSettings(registry_url="http://127.0.0.1:1", registry_user="me", registry_password="hush")
+    with pytest.raises(RegistryUnavailable) as gone:
+        codec(Settings(kafka=kafka), [TOPIC])
+    assert "127.0.0.1:1" in str(gone.value)
+    assert "hush" not in str(gone.value)
+
+
+def test_without_the_right_to_register_the_schema_must_be_there(fake):
+    with pytest.raises(BadSchema, match="REGISTRY_REGISTER"):
+        made(fake, [TOPIC], registry_register=False)
+    fake.schemas[42] = (subject(TOPIC), model(TOPIC).text)
+    assert made(fake, registry_register=False).registry.id_of(TOPIC) == 42
+
+
+def test_a_refused_schema_says_which_subject(fake):
+    fake.status = 409
+    with pytest.raises(BadSchema, match=subject(TOPIC)):
+        made(fake, [TOPIC])
+
+
+def test_credentials_are_sent(fake):
+    made(fake, [TOPIC], registry_user="me", registry_password="hush")
+    assert fake.calls[0][2].startswith("Basic ")
+
+
+def test_without_a_url_the_lock_file_gives_the_ids():
+    assert codec(Settings(kafka=KafkaSettings())).registry.id_of(TOPIC) == 3
