@@ -1,0 +1,93 @@
+"""NCCL calls as the host made them: NVTX ranges with their payloads, grouped where NCCL launches them as one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from drumline.producers import nccl
+from drumline.producers.table import Table
+from drumline.schemas.columns import Array
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Launches that the host asked for, in order: one per NCCL range, or one per group of them. `known` is False where
+    the communicator cannot be told (no payload, or a group over several communicators or kinds of operation)."""
+
+    start_ns: Array
+    operation: Array
+    communicator: Array
+    bytes: Array
+    known: Array
+
+    def take(self, index: Array) -> Calls:
+        """The calls at these positions."""
+        return Calls(*(getattr(self, f.name)[index] for f in fields(self)))
+
+
+def calls(ranges: Table, payloads: Table) -> Calls:
+    """The NCCL calls among a process's ranges, by start; `payloads` as in Activity."""
+    operations = nccl.range_operations(ranges.words["names"])
+    domain = np.array([name == nccl.DOMAIN for name in ranges.words["domains"]], dtype=bool)
+    rows = ranges.take((operations[ranges["name"]] > 0) & domain[ranges["domain"]])
+    order = np.argsort(payloads["id"], kind="stable")
+    known, at = np.zeros(rows.rows, bool), np.zeros(rows.rows, np.int64)
+    if payloads.rows:
+        at = np.minimum(np.searchsorted(payloads["id"], rows["id"], sorter=order), payloads.rows - 1)
+        at = order[at]
+        known = payloads["id"][at] == rows["id"]
+    pick = np.flatnonzero(known)
+    communicator, size = np.zeros(rows.rows, np.uint64), np.zeros(rows.rows, np.uint64)
+    communicator[pick] = payloads["communicator"][at[pick]]
+    size[pick] = payloads["bytes"][at[pick]]
+    return Calls(rows["start_ns"], operations[rows["name"]], communicator, size, known)
+
+
+def groups(ranges: Table, at: Array) -> Array:
+    """The ncclGroupStart..ncclGroupEnd section that each time lies in: 1, 2, ...; 0 = none. Nested ones count once."""
+    words = list(ranges.words["names"])
+    code = np.array([(name == nccl.GROUP_START) - (name == nccl.GROUP_END) for name in words], dtype=np.int64)
+    rows = ranges.take(code[ranges["name"]] != 0) if words else ranges
+    if rows.rows == 0:
+        return np.zeros(len(at), np.int64)
+    depth = np.cumsum(code[rows["name"]])
+    depth -= np.minimum.accumulate(np.minimum(depth, 0))  # an end whose start was not recorded opens nothing
+    outermost = (depth == 1) & (code[rows["name"]] > 0)
+    last = np.searchsorted(rows["start_ns"], at, side="right") - 1
+    inside = (last >= 0) & (depth[np.maximum(last, 0)] > 0)
+    return np.where(inside, np.cumsum(outermost)[np.maximum(last, 0)], 0)
+
+
+def grouped(each: Calls, group: Array) -> Calls:
+    """One call per (group, communicator), the others as they are."""
+    klass = nccl.kernel_class(each.operation)
+    alone = group == 0
+    section = np.where(alone, -1 - np.arange(len(group)), group)
+    by_section = np.lexsort((np.arange(len(group)), section))
+    first, inverse = _runs(section[by_section])
+    mixed = _differs(klass[by_section], first, inverse) | ~np.logical_and.reduceat(each.known[by_section], first)
+    several = _differs(each.communicator[by_section], first, inverse)
+    one = by_section[first]
+    same = ~_differs(each.operation[by_section], first, inverse)
+    result = Calls(
+        start_ns=each.start_ns[one],
+        operation=np.where(same, each.operation[one], klass[one]).astype(np.uint8),
+        communicator=each.communicator[one],
+        bytes=np.add.reduceat(each.bytes[by_section], first),
+        known=~mixed & ~several,
+    )
+    return result.take(np.argsort(result.start_ns, kind="stable"))
+
+
+def _runs(values: Array) -> tuple[Array, Array]:
+    """(position of the first of each run of equal values, run number of each value)."""
+    new = np.concatenate([[True], values[1:] != values[:-1]])
+    return np.flatnonzero(new), np.cumsum(new) - 1
+
+
+def _differs(values: Array, first: Array, run: Array) -> Array:
+    """For each run: does any value differ from the run's first."""
+    other: Array = np.logical_or.reduceat(values != values[first][run], first)
+    return other

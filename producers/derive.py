@@ -1,0 +1,102 @@
+"""From what a process did to what is published: rows of every topic. Pure: no clock, no I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from drumline.producers import collectives as matching
+from drumline.producers import nccl
+from drumline.producers.activity import Activity, ends
+from drumline.producers.calls import calls, groups
+from drumline.producers.ranges import ranges as nested_ranges
+from drumline.producers.steps import STEP_PATTERN, Steps, budgets, busy, host_steps
+from drumline.producers.table import Table
+from drumline.schemas.columns import Array
+from drumline.schemas.topics import Topic
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What could not be told or read of one process."""
+
+    unattributed_collectives: int = 0
+    skipped_steps: int = 0
+    unfinished_ranges: int = 0
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Rows of one process, columns as in the schemas. `collectives` has a `communicator` column too (u8 hash)."""
+
+    kernels: Table
+    copies: Table
+    collectives: Table
+    steps: Table
+    ranges: Table
+    samples: Table
+    counts: Counts
+    invalid: dict[Topic, int]
+
+
+def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0) -> Derived:
+    """Ranges, steps, collectives and budgets of a process. Pieces that are absent (no NVTX, no NCCL, no copies) give
+    empty tables. `pattern`, `since_ns`: see host_steps."""
+    kernels = activity.kernels
+    ranges, unfinished = nested_ranges(activity.markers)
+    steps = host_steps(ranges, pattern, since_ns)
+    ranges = Table({**ranges.columns, "step": steps.number_at(ranges["start_ns"])}, ranges.words)
+
+    communication = nccl.is_kernel(kernels.words["names"])
+    is_nccl = communication[kernels["name"]] if kernels.rows else np.zeros(0, bool)
+    gpu = busy(kernels, is_nccl, activity.copies)
+    # NCCL kernels of a CUDA graph have no range of their own: the calls were made when the graph was captured.
+    launched = np.flatnonzero(is_nccl & (kernels["graph"] == 0))
+    launched = launched[np.lexsort((kernels["start_ns"][launched], kernels["correlation"][launched]))]
+    own = kernels.take(launched)
+    operations = nccl.kernel_operations(kernels.words["names"])
+    each = calls(ranges, activity.payloads)
+    called, call_of = matching.pair(
+        operations[own["name"]] if own.rows else np.zeros(0, np.uint8),
+        own["start_ns"],
+        each,
+        groups(ranges, each.start_ns),
+    )
+    step_index = steps.index_at(called.start_ns)
+    call_step = np.where(step_index >= 0, steps.number[step_index], -1) if len(steps.number) else step_index
+    rows, left_out = matching.table(own, called, call_of, call_step, gpu.compute_or_copy)
+
+    last, count = _per_step(steps, step_index, call_of, own)
+    skipped = _skipped(steps, step_index, called.known, call_of)
+    return Derived(
+        kernels=kernels,
+        copies=activity.copies,
+        collectives=rows,
+        steps=budgets(steps, last, count, skipped, kernels, is_nccl, gpu),
+        ranges=ranges,
+        samples=activity.samples,
+        counts=Counts(left_out, int(skipped.sum()), unfinished),
+        invalid=activity.invalid,
+    )
+
+
+def _per_step(steps: Steps, step_index: Array, call_of: Array, own: Table) -> tuple[Array, Array]:
+    """(end of the last collective, number of collectives) of each step, by the call's step; 0 = none."""
+    last, count = np.zeros(len(steps.number), np.int64), np.zeros(len(steps.number), np.int64)
+    paired = np.flatnonzero(call_of >= 0)
+    index = step_index[call_of[paired]]
+    paired, index = paired[index >= 0], index[index >= 0]
+    np.maximum.at(last, index, ends(own)[paired])
+    np.add.at(count, index, 1)
+    return last, count
+
+
+def _skipped(steps: Steps, step_index: Array, known: Array, call_of: Array) -> Array:
+    """Steps with a call whose communicator or kernel is not known."""
+    attributed = np.zeros(len(known), bool)
+    attributed[call_of[call_of >= 0]] = True
+    bad = step_index[(step_index >= 0) & ~(attributed & known)]
+    skipped = np.zeros(len(steps.number), bool)
+    skipped[bad] = True
+    return skipped

@@ -1,0 +1,86 @@
+"""What NCCL leaves behind: kernel names, NVTX range names, NVTX payloads.
+
+Names: NCCL's device code generators (src/device/generate.py, src/device/symmetric/generate.py) and the NVTX ranges of
+its API functions. Payloads: structs of src/include/nvtx_payload_schemas.h; all collectives start with u64 communicator
+hash, u64 message bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from drumline.schemas.columns import Array
+
+DOMAIN = "NCCL"
+GROUP_START = "ncclGroupStart"
+GROUP_END = "ncclGroupEnd"
+
+#: Dictionary of gpu.collective.v1; "" stands for a kernel whose name says nothing.
+OPERATIONS = (
+    "",
+    "AllReduce",
+    "AllGather",
+    "ReduceScatter",
+    "Broadcast",
+    "Reduce",
+    "Send",
+    "Recv",
+    "SendRecv",
+    "AllToAll",
+    "Gather",
+    "Scatter",
+)
+_CODE = {name.lower(): code for code, name in enumerate(OPERATIONS)}
+_RANGES = {f"nccl{name}".lower(): _CODE[name.lower()] for name in OPERATIONS if name and name != "SendRecv"}
+_RANGES["ncclbcast"] = _CODE["broadcast"]
+
+#: Range operations that NCCL runs as point-to-point work: their kernel is called SendRecv.
+_POINT_TO_POINT = {_CODE[name] for name in ("send", "recv", "sendrecv", "alltoall", "gather", "scatter")}
+SEND_RECV = _CODE["sendrecv"]
+
+_KERNEL = re.compile(r"nccl(?:Dev|Symk?Dev)?Kernel_([A-Za-z]+)")
+
+
+def is_kernel(names: Sequence[str]) -> Array:
+    """Which kernel names (mangled or not) are NCCL's: bool, one a name."""
+    return np.array([_KERNEL.search(name) is not None for name in names], dtype=bool)
+
+
+def kernel_operations(names: Sequence[str]) -> Array:
+    """Operation code (index into OPERATIONS) in each kernel name; 0 where there is none (ncclDevKernel_Generic)."""
+    found = [_KERNEL.search(name) for name in names]
+    return np.array([_CODE.get(m.group(1).lower(), 0) if m else 0 for m in found], dtype=np.uint8)
+
+
+def range_operations(names: Sequence[str]) -> Array:
+    """Operation code of each NVTX range name; 0 for ranges that launch no kernel (ncclCommSplit, ...)."""
+    return np.array([_RANGES.get(name.lower(), 0) for name in names], dtype=np.uint8)
+
+
+def kernel_class(operations: Array) -> Array:
+    """The operation that the kernel of a range operation is called after."""
+    table = np.arange(len(OPERATIONS), dtype=np.uint8)
+    table[list(_POINT_TO_POINT)] = SEND_RECV
+    return table[operations]
+
+
+def payload_fields(data: bytes, offsets: Array) -> tuple[Array, Array, Array]:
+    """(communicator u8, bytes u8, valid) of payloads that lie one after the other in `data`; `offsets`: len + 1.
+
+    Payloads shorter than 16 bytes are no collective's: not valid, both fields 0.
+    """
+    starts = np.asarray(offsets[:-1], np.int64)
+    valid = np.diff(offsets) >= 16
+    fields = np.zeros((len(starts), 16), np.uint8)
+    blob = np.frombuffer(data, np.uint8)
+    fields[valid] = blob[starts[valid, None] + np.arange(16)]
+    words = fields.view("<u8")
+    return words[:, 0].copy(), words[:, 1].copy(), valid
+
+
+def hash_text(communicator: int) -> str:
+    """A communicator hash as it is written everywhere: 16 hex digits."""
+    return f"{communicator:016x}"

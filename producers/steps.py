@@ -1,0 +1,155 @@
+"""Training steps of one rank: from NVTX ranges, with the GPU's time budget in each.
+
+The host runs ahead of the GPU by up to a step, so host times of a step say little about what the GPU did in it. A
+step's budget interval ends with the last collective that was *called* in the step: all ranks leave a collective
+together, so the intervals of all ranks are comparable without a common clock. Work after the last collective (the
+optimizer) counts into the next step.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from drumline.producers import nccl
+from drumline.producers.activity import HOST_COPIES, HOST_TO_HOST, ends
+from drumline.producers.intervals import Union, union
+from drumline.producers.table import Table
+from drumline.schemas.columns import Array
+
+STEP_PATTERN = r"^step (\d+)$"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Host view of the steps, by start: number, start and end in ns, all int64."""
+
+    number: Array
+    start_ns: Array
+    end_ns: Array
+
+    def index_at(self, times: Array) -> Array:
+        """Index of the step in which each host time lies; -1 = none."""
+        if len(self.number) == 0:
+            return np.full(len(times), -1, np.int64)
+        at = np.searchsorted(self.start_ns, times, side="right") - 1
+        inside = (at >= 0) & (times < self.end_ns[np.maximum(at, 0)])
+        return np.where(inside, at, -1)
+
+    def number_at(self, times: Array) -> Array:
+        """Number of the step in which each host time lies; -1 = none."""
+        at = self.index_at(times)
+        return np.where(at >= 0, self.number[at], -1) if len(self.number) else at
+
+
+def host_steps(ranges: Table, pattern: str = STEP_PATTERN, since_ns: int = 0) -> Steps:
+    """Ranges outside NCCL's domain whose name matches; the pattern's first group is the number.
+
+    Numbers must rise. Where they start again, the rest is counted on (epochs that number their steps alike), but a
+    numbering that ended before `since_ns` was a warm-up and has no steps. A step inside another is no step.
+    """
+    if ranges.rows == 0:
+        return Steps(*(np.empty(0, np.int64) for _ in range(3)))
+    compiled = re.compile(pattern)
+    found = [compiled.search(name) for name in ranges.words["names"]]
+    numbers = np.array([int(m.group(1)) if m else -1 for m in found], dtype=np.int64)
+    other = np.array([name != nccl.DOMAIN for name in ranges.words["domains"]], dtype=bool)
+    rows = ranges.take((numbers[ranges["name"]] >= 0) & other[ranges["domain"]])
+    start, end, number = rows["start_ns"], ends(rows), numbers[rows["name"]]
+    outer = start >= np.maximum.accumulate(np.concatenate([[0], end]))[:-1]
+    start, end, number = start[outer], end[outer], number[outer]
+    if len(number) == 0:
+        return Steps(number, start, end)
+    numbering = np.concatenate([[0], np.cumsum(np.diff(number) <= 0)])
+    finished = end[np.searchsorted(numbering, numbering, side="right") - 1]
+    start, end, number = (values[finished > since_ns] for values in (start, end, number))
+    rise = np.diff(number, prepend=number[:1] - 1)
+    return Steps(number + np.cumsum(np.where(rise <= 0, 1 - rise, 0)), start, end)
+
+
+@dataclass(frozen=True)
+class Busy:
+    """When the GPU did what. `compute`: kernels that are not NCCL's, memsets and copies that stay on devices; `copy`:
+    copies between host and device; `comm`: NCCL kernels."""
+
+    compute: Union
+    copy: Union
+    comm: Union
+    compute_or_copy: Union
+    compute_or_comm: Union
+    any: Union
+
+
+def busy(kernels: Table, is_nccl: Array, copies: Table) -> Busy:
+    """`is_nccl`: which kernels are communication."""
+    start, end = kernels["start_ns"], ends(kernels)
+    between = np.isin(copies["kind"], HOST_COPIES)
+    on_device = ~between & (copies["kind"] != HOST_TO_HOST)
+    c_start, c_end = copies["start_ns"], ends(copies)
+    compute = union((start[~is_nccl], end[~is_nccl]), (c_start[on_device], c_end[on_device]))
+    copy = union((c_start[between], c_end[between]))
+    comm = union((start[is_nccl], end[is_nccl]))
+    compute_or_copy = union(compute, copy)
+    return Busy(compute, copy, comm, compute_or_copy, union(compute, comm), union(compute_or_copy, comm))
+
+
+def gpu_intervals(steps: Steps, last_collective_ns: Array) -> tuple[Array, Array]:
+    """(start, end) of each step's budget interval. `last_collective_ns`: end of the step's last collective; 0 = none.
+
+    From the end of the previous step's last collective to that of this one. A step without collectives keeps its host
+    times, and the step after it starts at its own host start.
+    """
+    has = last_collective_ns > 0
+    previous = np.concatenate([[0], last_collective_ns[:-1]])
+    start = np.where(has & (previous > 0), previous, steps.start_ns)
+    end = np.where(has, last_collective_ns, steps.end_ns)
+    return start, np.maximum(end, start)
+
+
+def budgets(
+    steps: Steps,
+    last_collective_ns: Array,
+    collectives: Array,
+    skipped: Array,
+    kernels: Table,
+    is_nccl: Array,
+    gpu: Busy,
+) -> Table:
+    """Columns of gpu.step.v1. Exactly compute + copy + comm_exposed + idle = gpu_duration: nested unions.
+
+    `collectives` and `skipped`: per step, see gpu.step.v1.
+    """
+    start, end = gpu_intervals(steps, last_collective_ns)
+    compute, copy, comm = (part.covered(start, end) for part in (gpu.compute, gpu.copy, gpu.comm))
+    with_copy, everything = gpu.compute_or_copy.covered(start, end), gpu.any.covered(start, end)
+    work = kernels.take(~is_nccl)
+    at = np.sort(work["start_ns"])
+    blocks = work["grid_x"].astype(np.int64) * work["grid_y"] * work["grid_z"]
+    total = np.concatenate([[0], np.cumsum(blocks[np.argsort(work["start_ns"], kind="stable")])])
+    low, high = np.searchsorted(at, start), np.searchsorted(at, end)
+    unknown = np.full(len(start), -1, np.int64)
+    return Table(
+        {
+            "step": steps.number,
+            "start_ns": steps.start_ns,
+            "duration_ns": steps.end_ns - steps.start_ns,
+            "gpu_start_ns": start,
+            "gpu_duration_ns": end - start,
+            "compute_ns": compute,
+            "compute_overlapped_ns": compute + comm - gpu.compute_or_comm.covered(start, end),
+            "copy_ns": with_copy - compute,
+            "copy_total_ns": copy,
+            "comm_ns": comm,
+            "comm_exposed_ns": everything - with_copy,
+            "idle_ns": (end - start) - everything,
+            "launch_late_ns": unknown,
+            "sync_ns": unknown,
+            "input_ns": unknown,
+            "kernels": high - low,
+            "blocks": total[high] - total[low],
+            "collectives": collectives,
+            "skipped": skipped.astype(np.uint8),
+        }
+    )
