@@ -11,7 +11,7 @@ import pytest
 from drumline.schemas import lock
 from drumline.schemas.batch import Batch, decode, encode
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import BadSchema
+from drumline.schemas.errors import REASONS, BadSchema
 from drumline.schemas.model import AVRO, ENVELOPE, model, parse_model
 from drumline.schemas.registry import LockFileRegistry
 
@@ -177,3 +177,7 @@ def test_the_example_in_formats_is_what_the_codec_writes():
     assert record["operation"] == ["AllReduce", "AllReduce"]
     assert record["step"] == [7, 8]
     assert record["start_ns"] == [1_763_000_000_000_001_000, 1_763_000_000_000_066_000]
+
+
+def test_formats_documents_every_reason():
+    assert all(f"| `{reason}` |" in FORMATS for reason in REASONS)
