@@ -48,6 +48,23 @@ class KafkaSettings(BaseModel):
         return self
 
 
+class RetentionSettings(BaseModel):
+    """How long ClickHouse keeps what, by event time; days, 0 = for ever. `drumline migrate` applies it."""
+
+    kernels: int = Field(7, ge=0)
+    memcpys: int = Field(14, ge=0)
+    collectives: int = Field(14, ge=0)
+    ranges: int = Field(14, ge=0)
+    steps: int = Field(180, ge=0)
+    device_samples: int = Field(90, ge=0)
+    kernel_frequency: int = Field(90, ge=0)
+    memcpy_bandwidth: int = Field(90, ge=0)
+    lateness: int = Field(14, ge=0)
+    stragglers: int = Field(365, ge=0)
+    processes: int = Field(365, ge=0)
+    ledger: int = Field(365, ge=0)
+
+
 class ClickHouseSettings(BaseModel):
     """Where ClickHouse is. Without `url`, the local stack's engine."""
 
@@ -60,6 +77,7 @@ class ClickHouseSettings(BaseModel):
     reader_password: SecretStr | None = None
     reader_password_file: Path | None = None
     ca: Path | None = Field(None, description="CA certificates, PEM, for https")
+    retention: RetentionSettings = RetentionSettings()
 
     @model_validator(mode="after")
     def _secrets(self) -> ClickHouseSettings:
@@ -108,6 +126,7 @@ class SinkSettings(BaseModel):
     flush_s: float = Field(1.0, gt=0, description="time after which a range is written; s")
     dead_letter_ratio: float = Field(0.5, gt=0, le=1, description="share of dead records in a flood")
     dead_letter_run: int = Field(200, ge=1, description="dead records in a row that stop the sink")
+    instance: str = Field("", description="static group membership: a name per sink process, for restarts without a wait")
 
 
 class Settings(BaseSettings):

@@ -1,0 +1,136 @@
+"""The one way to ClickHouse: clickhouse-connect over HTTP, from settings; and what its errors mean to us."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from drumline.infra.settings import Settings
+
+#: ClickHouse error codes that no retry mends: wrong user or password, missing grants, database, table, column, function
+#: or setting, bad SQL, values that do not fit. Everything else may pass: network, memory, too many parts, shutting down.
+PERMANENT = frozenset({6, 16, 27, 36, 38, 41, 43, 44, 46, 47, 48, 50, 53, 60, 62, 70, 72, 80, 81, 115, 117, 164, 192, 193,
+                       194, 291, 452, 497, 516})  # fmt: skip
+
+#: Settings that versions of ClickHouse give different defaults; exactly-once inserts rely on each of them.
+INSERT_SETTINGS: dict[str, str | int] = {
+    "async_insert": 0,
+    "insert_deduplicate": 1,
+    "deduplicate_blocks_in_dependent_materialized_views": 1,
+    "max_insert_block_size": 1_048_449,
+    "min_insert_block_size_rows": 1_048_449,
+    "min_insert_block_size_bytes": 268_402_944,
+    "max_partitions_per_insert_block": 0,
+    "input_format_parallel_parsing": 0,
+    "max_insert_threads": 1,
+    "wait_end_of_query": 1,
+}
+
+
+class ClickHouseFailed(RuntimeError):
+    """ClickHouse said no, or nothing. `code` is its error code, 0 where there is none."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unavailable(ClickHouseFailed):
+    """Down, unreachable, overloaded: worth trying again."""
+
+
+class Refused(ClickHouseFailed):
+    """It will answer the same next time: wrong password, missing table, bad SQL."""
+
+
+class Client(Protocol):
+    """What we use of a clickhouse-connect client."""
+
+    def command(self, cmd: str, **kwargs: Any) -> Any: ...
+    def query(self, query: str, **kwargs: Any) -> Any: ...
+    def raw_query(self, query: str, **kwargs: Any) -> bytes: ...
+    def raw_stream(self, query: str, **kwargs: Any) -> Any: ...
+    def raw_insert(self, table: str, **kwargs: Any) -> Any: ...
+    def close(self) -> None: ...
+
+
+def password(settings: Settings, reader: bool) -> str:
+    """The configured password of the writer or the reader, else the local stack's, else empty."""
+    clickhouse = settings.clickhouse
+    secret = clickhouse.reader_password if reader else clickhouse.password
+    if secret is not None:
+        return secret.get_secret_value()
+    if clickhouse.url:
+        return ""
+    from drumline.infra.credentials import local_password
+
+    return local_password(settings, clickhouse.reader if reader else clickhouse.user)
+
+
+def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, database: str = "") -> Client:
+    """A client for one thread. Raises Unavailable or Refused. Its database is `database` (default: none, so that it can
+    connect before the migrations); statements name theirs."""
+    import clickhouse_connect
+
+    url = urlsplit(settings.clickhouse_url)
+    user = settings.clickhouse.reader if reader else settings.clickhouse.user
+    options: dict[str, Any] = {"ca_cert": str(settings.clickhouse.ca)} if settings.clickhouse.ca else {}
+    try:
+        client: Client = clickhouse_connect.get_client(
+            host=url.hostname or "127.0.0.1",
+            port=url.port or (8443 if url.scheme == "https" else 8123),
+            interface=url.scheme or "http",
+            username=user,
+            password=password(settings, reader),
+            database=database or "default",
+            connect_timeout=5,
+            send_receive_timeout=timeout_s,
+            autogenerate_session_id=False,
+            compress=False,
+            query_retries=0,
+            **options,
+        )
+    except Exception as error:
+        raise failure(error, f"{user} at {settings.clickhouse_url}") from None
+    return client
+
+
+def failure(error: Exception, where: str = "") -> ClickHouseFailed:
+    """What an exception of clickhouse-connect means: Refused or Unavailable, with ClickHouse's own message."""
+    if isinstance(error, ClickHouseFailed):
+        return error
+    code = getattr(error, "code", None) or 0
+    message = message_of(error)
+    text = f"{where}: {message}" if where else message
+    if code in PERMANENT:
+        return Refused(text, code)
+    return Unavailable(text, code)
+
+
+def message_of(error: Exception) -> str:
+    """ClickHouse's sentence without stack, version trailer and the driver's wrapping."""
+    text = str(error).strip()
+    if "DB::Exception:" in text:
+        text = text.split("DB::Exception:", 1)[1]
+    text = text.split("\nStack trace", 1)[0].split(", Stack trace", 1)[0].split("(version ", 1)[0]
+    return " ".join(text.split())[:2000]
+
+
+def command(client: Client, sql: str, parameters: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
+    """Run a statement. Raises Refused or Unavailable."""
+    try:
+        return client.command(sql, parameters=dict(parameters or {}), **kwargs)
+    except Exception as error:
+        raise failure(error) from None
+
+
+def rows(client: Client, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Run a query; a dict a row. Raises Refused or Unavailable."""
+    try:
+        result = client.query(sql, parameters=dict(parameters or {}))
+    except Exception as error:
+        raise failure(error) from None
+    return [dict(zip(result.column_names, row, strict=True)) for row in result.result_rows]

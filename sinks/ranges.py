@@ -1,0 +1,106 @@
+"""Offsets of one topic partition as ranges: the algebra behind exactly once. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """Offsets first..last of one partition of one incarnation of a topic, both included."""
+
+    topic_id: str
+    partition: int
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= self.last:
+            raise ValueError(f"no range: {self.first}..{self.last}")
+
+    @property
+    def token(self) -> str:
+        """Names this range's content for ever: a topic created anew has another id, so its offsets never collide."""
+        return f"{self.topic_id}:{self.partition}:{self.first}-{self.last}"
+
+    @property
+    def topic_partition(self) -> str:
+        """What raw rows carry as `_topic_partition`."""
+        return f"{self.topic_id}:{self.partition}"
+
+
+def pack(offsets: Iterable[int], base: int) -> str:
+    """Offsets >= base as runs relative to it: {base, base+3, base+4, base+5} -> "0,3-5". The order does not matter."""
+    runs: list[list[int]] = []
+    for value in sorted(set(offsets)):
+        if value < base:
+            raise ValueError(f"offset {value} below {base}")
+        if runs and runs[-1][1] == value - base - 1:
+            runs[-1][1] = value - base
+        else:
+            runs.append([value - base, value - base])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def unpack(text: str, base: int, limit: int) -> frozenset[int]:
+    """The offsets that `pack` wrote. Raises ValueError on anything else, or on an offset beyond `limit`."""
+    found: set[int] = set()
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if not 0 <= low <= high or base + high > limit:
+            raise ValueError(f"bad run {part!r}")
+        found.update(range(base + low, base + high + 1))
+    return frozenset(found)
+
+
+class Intervals:
+    """A set of integers kept as disjoint, sorted, closed intervals: small while the integers are nearly contiguous."""
+
+    def __init__(self, values: Iterable[int] = ()) -> None:
+        self._first: list[int] = []
+        self._last: list[int] = []
+        for value in values:
+            self.add(value)
+
+    def add(self, value: int) -> bool:
+        """Put it in; False if it was in already."""
+        at = bisect_right(self._first, value) - 1
+        if at >= 0 and value <= self._last[at]:
+            return False
+        joins_left = at >= 0 and self._last[at] == value - 1
+        joins_right = at + 1 < len(self._first) and self._first[at + 1] == value + 1
+        if joins_left and joins_right:
+            self._last[at] = self._last.pop(at + 1)
+            self._first.pop(at + 1)
+        elif joins_left:
+            self._last[at] = value
+        elif joins_right:
+            self._first[at + 1] = value
+        else:
+            self._first.insert(at + 1, value)
+            self._last.insert(at + 1, value)
+        return True
+
+    def __contains__(self, value: int) -> bool:
+        at = bisect_right(self._first, value) - 1
+        return at >= 0 and value <= self._last[at]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(zip(self._first, self._last, strict=True))
+
+    def gaps(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """The closed intervals of first..last that are not in the set."""
+        at = first
+        for low, high in self:
+            if high < at:
+                continue
+            if low > last:
+                break
+            if low > at:
+                yield at, low - 1
+            at = high + 1
+        if at <= last:
+            yield at, last
