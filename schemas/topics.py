@@ -6,7 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-DAY_MS = 86_400_000
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 
 class Topic(StrEnum):
@@ -21,6 +22,7 @@ class Topic(StrEnum):
     MEMCPY_BANDWIDTH = "gpu.memcpy-bandwidth.v1"
     LATENESS = "gpu.lateness.v1"
     STRAGGLER = "gpu.straggler.v1"
+    TICK = "drumline.tick.v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.MEMCPY_BANDWIDTH, "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.LATENESS, "job", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.STRAGGLER, "job", 30 * DAY_MS, derived=True),
+    TopicSpec(Topic.TICK, "none; one empty record per partition and second", HOUR_MS, derived=True, dead_letters=False),
 )
 
 DLQ_RETENTION_MS = 30 * DAY_MS

@@ -1,0 +1,79 @@
+"""Faust's settings from ours. Each one that differs from Faust's default has a reason (docs/design/streams.md)."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+from typing import Any
+
+from drumline.infra.settings import Settings
+
+
+def credentials(settings: Settings) -> Any:
+    """Faust credentials for TLS and SASL, or None for PLAINTEXT. Raises OSError, ssl.SSLError on bad files."""
+    from aiokafka.helpers import create_ssl_context
+    from faust.auth import SASLCredentials, SSLCredentials
+
+    kafka = settings.kafka
+    context: ssl.SSLContext | None = None
+    if kafka.security_protocol.endswith("SSL"):
+        context = create_ssl_context(
+            cafile=_text(kafka.ssl_ca), certfile=_text(kafka.ssl_certificate), keyfile=_text(kafka.ssl_key)
+        )
+    if kafka.security_protocol.startswith("SASL"):
+        return SASLCredentials(
+            username=kafka.sasl_username,
+            password=kafka.sasl_password.get_secret_value() if kafka.sasl_password else "",
+            mechanism=kafka.sasl_mechanism,
+            ssl_context=context,
+        )
+    return SSLCredentials(context) if context is not None else None
+
+
+def data_dir(settings: Settings) -> Path:
+    """Where this worker may write: one directory per worker, readable by its owner only."""
+    base = settings.stream.data_dir or settings.local.state / "stream"
+    path = base / (settings.stream.instance or "worker")
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return path
+
+
+def faust_settings(settings: Settings, partitions: int) -> dict[str, Any]:
+    """Keyword arguments of faust.App. `partitions`: of every topic the app reads, changelogs get as many."""
+    brokers = [f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")]
+    options: dict[str, Any] = {
+        "id": settings.stream.app_id,
+        "broker": brokers,
+        "broker_credentials": credentials(settings),
+        "datadir": str(data_dir(settings)),
+        "autodiscover": False,
+        "store": "memory://",
+        "processing_guarantee": "at_least_once",  # exactly_once crashes or duplicates; offsets in the state do better
+        "consumer_auto_offset_reset": "earliest",
+        "broker_commit_interval": 1.0,
+        "broker_session_timeout": 10.0,
+        "broker_heartbeat_interval": 3.0,
+        "broker_rebalance_timeout": 30.0,
+        "stream_buffer_maxsize": 32,  # messages of up to 1 MB
+        "stream_wait_empty": True,
+        "table_standby_replicas": 0,
+        "topic_disable_leader": True,
+        "topic_allow_declare": True,  # changelogs; every topic of ours is declared with allow_declare=False
+        "topic_partitions": partitions,
+        "topic_replication_factor": settings.kafka.replication,
+        "producer_acks": -1,
+        "producer_compression_type": "zstd",
+        "producer_linger": 0.01,
+        "producer_max_batch_size": 500_000,
+        "producer_max_request_size": 1_000_000,
+        "web_enabled": False,
+        "key_serializer": "raw",
+        "value_serializer": "raw",
+    }
+    if settings.stream.instance:
+        options["consumer_group_instance_id"] = settings.stream.instance
+    return options
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)

@@ -1,0 +1,103 @@
+"""Runs one stage in Faust: a table for its state, a stage object per partition, batches in, batches out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import structlog
+
+from drumline.schemas.batch import Batch
+from drumline.streams.settle import Output
+from drumline.streams.stage import Stage
+from drumline.streams.store import PartitionStore
+
+log = structlog.get_logger()
+Send = Callable[[Batch], Awaitable[Awaitable[object]]]
+
+#: Changelogs are compacted soon and often: recovery reads all of them, 10,000 records a second.
+CHANGELOG = {
+    "segment.ms": "600000",
+    "segment.bytes": "67108864",
+    "min.cleanable.dirty.ratio": "0.1",
+    "max.compaction.lag.ms": "3600000",
+    "max.message.bytes": "1048576",
+}
+_PARTITION = 5  # b"0042|" before every key: a memory store does not know which partition wrote a key
+
+
+class StageRunner:
+    """`build`: makes the stage of a partition from its store. `send`: hands a batch to the producer and returns what
+    to await for the broker's acknowledgement."""
+
+    def __init__(self, app: Any, name: str, build: Callable[[PartitionStore], Stage], send: Send) -> None:
+        self.name = name
+        self._app, self._build, self._send = app, build, send
+        self._parts: dict[int, tuple[Stage, PartitionStore]] = {}
+        self.table = app.Table(name, key_type=bytes, value_type=bytes, extra_topic_configs=CHANGELOG)
+        self.table.on_recover(self._recovered)
+
+    @property
+    def partitions(self) -> list[int]:
+        return sorted(self._parts)
+
+    def stage(self, partition: int) -> Stage | None:
+        """The stage of a partition, None if the partition is not (or no longer) this worker's."""
+        part = self._parts.get(partition)
+        return part[0] if part else None
+
+    async def _recovered(self) -> None:
+        """After every rebalance, before anything flows: build stages anew from what the changelog says."""
+        started = time.perf_counter()
+        changelog = self.table.changelog_topic.get_topic_name()
+        mine = {tp.partition for tp in self._app.assignor.assigned_actives() if tp.topic == changelog}
+        for _, store in self._parts.values():
+            store.closed = True
+        found: dict[int, dict[str, bytes]] = {partition: {} for partition in mine}
+        data = self.table.data.data
+        for key in list(data):
+            partition = int(key[: _PARTITION - 1])
+            if partition in mine:
+                found[partition][key[_PARTITION:].decode()] = data[key]
+            else:  # Faust reads the whole changelog again when the partition comes back
+                del data[key]
+        self._parts = {}
+        for partition, state in found.items():
+            store = PartitionStore(state, self._writer(partition))
+            self._parts[partition] = (self._build(store), store)
+        log.info(
+            "state restored",
+            stage=self.name,
+            partitions=sorted(mine),
+            keys=sum(map(len, found.values())),
+            seconds=round(time.perf_counter() - started, 3),
+        )
+
+    def _writer(self, partition: int) -> Callable[[str, bytes | None], Awaitable[object]]:
+        prefix = b"%04d|" % partition
+        data = self.table.data.data
+
+        def write(key: str, value: bytes | None) -> Awaitable[object]:
+            name = prefix + key.encode()
+            if value is None:
+                data.pop(name, None)
+            else:
+                data[name] = value
+            sent: Awaitable[object] = self.table.send_changelog(partition, name, value)
+            return sent
+
+        return write
+
+    async def apply(
+        self, partition: int, work: Callable[[Stage], list[Batch]]
+    ) -> tuple[list[Awaitable[object]], list[Output]]:
+        """Call the stage of a partition, send what it returns; (changelog writes to await, outputs to await).
+
+        Raises KeyError if the partition is not this worker's, and whatever the stage raises.
+        """
+        stage, store = self._parts[partition]
+        batches = work(stage)
+        writes = store.take_pending()
+        outputs = [Output(stage, store, batch, await self._send(batch)) for batch in batches]
+        return writes, outputs

@@ -1,0 +1,45 @@
+"""The state of one stage in one partition: a mapping of bytes in memory, every change of which goes to a changelog."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+
+#: Sends one change (None = tombstone) to the changelog; the awaitable is done when the broker has it.
+Write = Callable[[str, bytes | None], Awaitable[object]]
+
+
+class PartitionStore(MutableMapping[str, bytes]):
+    """`data`: what recovery found. Changes are kept in `pending` until somebody takes them, to wait for them.
+
+    A closed store (its partition is gone) takes no more changes: the new owner replays what was not acknowledged.
+    """
+
+    def __init__(self, data: dict[str, bytes], write: Write) -> None:
+        self._data = data
+        self._write = write
+        self._pending: list[Awaitable[object]] = []
+        self.closed = False
+
+    def __getitem__(self, key: str) -> bytes:
+        return self._data[key]
+
+    def __setitem__(self, key: str, value: bytes) -> None:
+        if not self.closed:
+            self._data[key] = value
+            self._pending.append(self._write(key, value))
+
+    def __delitem__(self, key: str) -> None:
+        if not self.closed:
+            del self._data[key]
+            self._pending.append(self._write(key, None))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data)
+
+    def __len__(self) -> int:
+        return len(self._data)
+
+    def take_pending(self) -> list[Awaitable[object]]:
+        """Changes since the last call. Await them all before acknowledging what caused them."""
+        taken, self._pending = self._pending, []
+        return taken

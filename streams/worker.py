@@ -1,0 +1,174 @@
+"""One Faust app from stages: an agent per topic, a table per stage, ticks, dead letters. What stages do is theirs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import structlog
+
+from drumline.infra.settings import Settings
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.errors import BadRecord
+from drumline.schemas.topics import Topic, dlq
+from drumline.streams import counters
+from drumline.streams.deadletter import Origin, headers
+from drumline.streams.faust_settings import faust_settings
+from drumline.streams.keys import record_key
+from drumline.streams.recovery import guard_recovery
+from drumline.streams.runner import StageRunner
+from drumline.streams.settle import Delivery, Output, Settler
+from drumline.streams.stage import Stage
+from drumline.streams.store import PartitionStore
+from drumline.streams.tick import TICK_S, Lag
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """A stage, the topics it reads, and what it is called in logs and in its changelog's name."""
+
+    name: str
+    inputs: tuple[str, ...]
+    build: Callable[[PartitionStore], Stage]
+
+
+class StreamWorker:
+    """`app` is the Faust app. `failure` is the error that ended it, if one did."""
+
+    def __init__(self, settings: Settings, wirings: Sequence[Wiring], partitions: int, codec: Codec) -> None:
+        import faust
+
+        self.failure: BaseException | None = None
+        self._codec, self._clock = codec, time.time_ns
+        self.app: Any = faust.App(**faust_settings(settings, partitions))
+        self.runners = {w.name: StageRunner(self.app, w.name, w.build, self._send) for w in wirings}
+        self._readers: dict[str, list[StageRunner]] = {}
+        for wiring in wirings:
+            for topic in wiring.inputs:
+                self._readers.setdefault(topic, []).append(self.runners[wiring.name])
+        self.lag = Lag(self.app, self._readers)
+        self._settlers: list[Settler] = []
+        self._ticked: dict[int, int] = {}
+        for topic in self._readers:
+            self._agent(topic, self._on_record)
+        self._agent(Topic.TICK, self._on_tick)
+        self.app.timer(TICK_S)(self._tick)
+        self.app.on_partitions_assigned.connect(self._on_assigned, weak=False)
+        guard_recovery(self.app)
+
+    def _agent(self, topic: str, handle: Callable[[Any], Awaitable[Delivery | None]]) -> None:
+        settler = Settler(self._fail)
+        self._settlers.append(settler)
+        source = self.app.topic(topic, key_type=bytes, value_type=bytes, allow_declare=False)
+
+        async def agent(stream: Any) -> None:
+            async for event in stream.noack().events():
+                delivery = await handle(event)
+                if delivery is not None:
+                    await settler.put(delivery)
+
+        self.app.agent(source, name=f"drumline.{topic}")(agent)
+
+    async def _on_record(self, event: Any) -> Delivery | None:
+        """Decode, apply to every stage that reads the topic, send. Never raises: a record at fault is a dead letter."""
+        message = event.message
+        delivery = Delivery(event.ack)
+        try:
+            batch = self._codec.decode(message.topic, message.value)
+            counters.ROWS.labels(message.topic).inc(batch.rows)
+            for runner in self._readers[message.topic]:
+                if runner.stage(message.partition) is None:
+                    counters.DISOWNED.labels(message.topic).inc()
+                    return None
+                work = partial(_on_batch, batch=batch, offset=message.offset, now_ns=self._clock())
+                await self._apply(runner, message.partition, work, delivery)
+        except BadRecord as error:
+            await self._dead_letter(message, error, delivery)
+        except Exception as error:
+            log.exception("stage failed", topic=message.topic, partition=message.partition, offset=message.offset)
+            await self._dead_letter(message, error, delivery)
+        self.lag.handled(message.tp, message.offset)
+        counters.MESSAGES.labels(message.topic).inc()
+        return delivery
+
+    async def _on_tick(self, event: Any) -> Delivery | None:
+        """Let every stage of the partition close what has been silent. Ticks that queued up count as one."""
+        delivery, number, now_ns = Delivery(event.ack), event.message.partition, self._clock()
+        if now_ns - self._ticked.get(number, 0) < TICK_S * 5e8:
+            return delivery
+        self._ticked[number] = now_ns
+        behind = await self.lag.records()
+        if behind is not None:
+            counters.LAG.set(behind)
+        for runner in self.runners.values():
+            try:
+                if runner.stage(number) is not None:
+                    work = partial(_on_tick, now_ns=now_ns, caught_up=behind == 0)
+                    await self._apply(runner, number, work, delivery)
+            except Exception:
+                log.exception("stage failed on a tick", stage=runner.name, partition=number)
+        return delivery
+
+    async def _apply(
+        self, runner: StageRunner, number: int, work: Callable[[Stage], list[Batch]], delivery: Delivery
+    ) -> None:
+        writes, outputs = await runner.apply(number, work)
+        delivery.writes += writes
+        delivery.outputs += outputs
+
+    async def _send(self, batch: Batch) -> Awaitable[object]:
+        counters.SENT.labels(batch.topic).inc()
+        value = self._codec.encode(batch)
+        arrived: Awaitable[object] = await self.app.producer.send(
+            batch.topic, record_key(batch), value, None, None, None
+        )
+        return arrived
+
+    async def _dead_letter(self, message: Any, error: Exception, delivery: Delivery) -> None:
+        counters.DEAD_LETTERS.labels(message.topic, type(error).__name__).inc()
+        origin = Origin(message.topic, message.partition, message.offset)
+        if isinstance(error, BadRecord):
+            log.warning("dead letter", reason=str(error), partition=origin.partition, offset=origin.offset)
+        sent = await self.app.producer.send(
+            dlq(message.topic), message.key, message.value, None, None, headers(origin, error, self.app.conf.id)
+        )
+        delivery.writes.append(sent)
+
+    async def _tick(self) -> None:
+        """Only sends: a timer may not touch tables."""
+        if self.app.rebalancing or self.app.in_recovery:
+            return
+        mine: Iterable[Any] = self.app.consumer.assignment()
+        for number in sorted(tp.partition for tp in mine if tp.topic == Topic.TICK):
+            await self.app.producer.send(Topic.TICK, None, b"", number, None, None)
+
+    async def _on_assigned(self, *_: Any, **__: Any) -> None:
+        self.lag.reset()
+        self._ticked.clear()
+
+    async def _fail(self, error: BaseException) -> None:
+        """The broker refused state or results for good: end, and let the next worker replay."""
+        log.error("worker ends: the broker did not take a record", error=repr(error))
+        self.failure = error
+        await self.app.crash(error)
+
+    def close(self) -> None:
+        for settler in self._settlers:
+            settler.cancel()
+
+
+def _on_batch(stage: Stage, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+    return stage.on_batch(batch, offset, now_ns)
+
+
+def _on_tick(stage: Stage, now_ns: int, caught_up: bool) -> list[Batch]:
+    return stage.on_tick(now_ns, caught_up)
+
+
+__all__ = ["Output", "StreamWorker", "Wiring"]
