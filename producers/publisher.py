@@ -1,0 +1,106 @@
+"""Batches to Kafka, with an account of what the broker acknowledged. One idempotent producer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection
+from typing import Any, Protocol
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from drumline.infra.kafka import producer_config
+from drumline.infra.settings import Settings
+from drumline.infra.topics_admin import TIMEOUT_S, unreachable
+from drumline.producers.recorded import Outgoing
+from drumline.schemas.codec import Codec
+
+log = structlog.get_logger()
+
+
+class MissingTopics(RuntimeError):
+    """Topics that are not there; they are never created by accident."""
+
+
+class NotDelivered(RuntimeError):
+    """The broker refused a batch, or did not take it in time. What was acknowledged stays counted."""
+
+
+class Client(Protocol):
+    """What is used of confluent_kafka.Producer."""
+
+    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None: ...
+    def poll(self, timeout: float) -> int: ...
+    def flush(self, timeout: float) -> int: ...
+    def list_topics(self, timeout: float) -> Any: ...
+
+
+class Publisher:
+    """`rows`, `batches`: acknowledged, per topic. `handed_over`: rows given to the client, acknowledged or not."""
+
+    def __init__(self, settings: Settings, codec: Codec, client_id: str, client: Client | None = None) -> None:
+        self._codec = codec
+        self._where = settings.bootstrap
+        self._client: Client = client or Producer(
+            {**producer_config(settings, client_id), "error_cb": _say, "log_level": 2}
+        )  # type: ignore[assignment]
+        self.rows: Counter[str] = Counter()
+        self.batches: Counter[str] = Counter()
+        self.handed_over: Counter[str] = Counter()
+        self._problem = ""
+
+    def require(self, topics: Collection[str]) -> None:
+        """Raises MissingTopics, or BrokerUnreachable if nobody answers."""
+        try:
+            there = self._client.list_topics(timeout=TIMEOUT_S).topics
+        except KafkaException as error:
+            raise unreachable(self._where, TIMEOUT_S, error) from None
+        if missing := sorted(set(topics) - set(there)):
+            raise MissingTopics(
+                f"{self._where} has no topic {', '.join(missing)}; create them with `drumline topics apply`"
+            )
+
+    def publish(self, outgoing: Outgoing, sent_ns: int) -> None:
+        """Hand one batch over; waits while the client's queue is full. Raises NotDelivered once one was refused."""
+        batch = outgoing.batch
+        batch.envelope["sent_ns"] = sent_ns
+        topic, rows = str(batch.topic), batch.rows
+        value = self._codec.encode(batch)
+
+        def delivered(error: KafkaError | None, _message: Any) -> None:
+            if error is None:
+                self.rows[topic] += rows
+                self.batches[topic] += 1
+            else:
+                self._problem = self._problem or f"{topic}: {error.str()}"
+
+        while True:
+            self._raise_if_refused()
+            try:
+                self._client.produce(topic, value=value, key=outgoing.key.encode(), on_delivery=delivered)
+                break
+            except BufferError:
+                self._client.poll(0.1)
+            except KafkaException as error:
+                raise NotDelivered(f"{topic}: {error.args[0].str()}") from None
+        self.handed_over[topic] += rows
+        self._client.poll(0)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass and take acknowledgements."""
+        self._client.poll(seconds)
+
+    def flush(self, timeout_s: float = 130.0) -> None:
+        """Wait until the broker has answered for every batch. Raises NotDelivered if one was refused or has no answer."""
+        left = self._client.flush(timeout_s)
+        self._raise_if_refused()
+        if left:
+            raise NotDelivered(f"{self._where}: no answer for {left} batches within {timeout_s:g} s")
+
+    def _raise_if_refused(self) -> None:
+        if self._problem:
+            raise NotDelivered(self._problem)
+
+
+def _say(error: KafkaError) -> None:
+    log.warning("kafka", problem=error.str(), fatal=error.fatal())
