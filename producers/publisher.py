@@ -91,11 +91,15 @@ class Publisher:
         self._client.poll(seconds)
 
     def flush(self, timeout_s: float = 130.0) -> None:
-        """Wait until the broker has answered for every batch. Raises NotDelivered if one was refused or has no answer."""
+        """Wait until the broker has answered for every batch. Raises NotDelivered if one got none or a no."""
         left = self._client.flush(timeout_s)
         self._raise_if_refused()
         if left:
             raise NotDelivered(f"{self._where}: no answer for {left} batches within {timeout_s:g} s")
+
+    def settle(self, timeout_s: float = 10.0) -> None:
+        """After a failure: take what acknowledgements still come."""
+        self._client.flush(timeout_s)
 
     def _raise_if_refused(self) -> None:
         if self._problem:

@@ -95,6 +95,9 @@ def replay(
         publisher.flush()
     except NotDelivered as error:
         problem = str(error)
+        publisher.settle()
+    except KeyboardInterrupt:  # the second one: do not wait for the broker any longer
+        complete = False
     counts = recording.counts
     return ReplaySummary(
         job=recording.job,
