@@ -58,7 +58,7 @@ def faust_settings(settings: Settings, partitions: int) -> dict[str, Any]:
         "stream_wait_empty": True,
         "table_standby_replicas": 0,
         "topic_disable_leader": True,
-        "topic_allow_declare": True,  # changelogs; every topic of ours is declared with allow_declare=False
+        "topic_allow_declare": False,  # never by accident: `drumline topics apply`, and preflight.py for changelogs
         "topic_partitions": partitions,
         "topic_replication_factor": settings.kafka.replication,
         "producer_acks": -1,

@@ -16,14 +16,6 @@ from drumline.streams.store import PartitionStore
 log = structlog.get_logger()
 Send = Callable[[Batch], Awaitable[Awaitable[object]]]
 
-#: Changelogs are compacted soon and often: recovery reads all of them, 10,000 records a second.
-CHANGELOG = {
-    "segment.ms": "600000",
-    "segment.bytes": "67108864",
-    "min.cleanable.dirty.ratio": "0.1",
-    "max.compaction.lag.ms": "3600000",
-    "max.message.bytes": "1048576",
-}
 _PARTITION = 5  # b"0042|" before every key: a memory store does not know which partition wrote a key
 
 
@@ -35,7 +27,7 @@ class StageRunner:
         self.name = name
         self._app, self._build, self._send = app, build, send
         self._parts: dict[int, tuple[Stage, PartitionStore]] = {}
-        self.table = app.Table(name, key_type=bytes, value_type=bytes, extra_topic_configs=CHANGELOG)
+        self.table = app.Table(name, key_type=bytes, value_type=bytes)
         self.table.on_recover(self._recovered)
 
     @property

@@ -65,7 +65,7 @@ class StreamWorker:
     def _agent(self, topic: str, handle: Callable[[Any], Awaitable[Delivery | None]]) -> None:
         settler = Settler(self._fail)
         self._settlers.append(settler)
-        source = self.app.topic(topic, key_type=bytes, value_type=bytes, allow_declare=False)
+        source = self.app.topic(topic, key_type=bytes, value_type=bytes)
 
         async def agent(stream: Any) -> None:
             async for event in stream.noack().events():

@@ -1,0 +1,108 @@
+"""Worker processes and topics for the tests of the streams; not a test itself."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from drumline.infra.kafka import client_config, producer_config
+from drumline.schemas.codec import Codec
+
+HERE = Path(__file__).parent
+
+
+def unique(prefix):
+    return f"{prefix}-{uuid.uuid4().hex[:8]}"
+
+
+class Child:
+    """A worker process; `lines` are the JSON objects it prints, `log` the path of everything it wrote to stderr."""
+
+    def __init__(self, stack, tmp_path, app_id, command, instance=""):
+        name = unique(instance or "worker")
+        environment = {
+            **os.environ,
+            "DRUMLINE_KAFKA__BOOTSTRAP": stack.bootstrap,
+            "DRUMLINE_STREAM__APP_ID": app_id,
+            "DRUMLINE_STREAM__DATA_DIR": str(tmp_path / name),
+            "DRUMLINE_STREAM__INSTANCE": instance,
+        }
+        self.log = tmp_path / f"{name}.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
+        self._lines = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                self._lines.put(json.loads(line))
+
+    def wait_for(self, wanted, timeout_s=60.0):
+        """The first printed object for which `wanted` is true."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                line = self._lines.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"worker did not report in {timeout_s} s:\n{self.log.read_text()[-3000:]}") from None
+            if wanted(line):
+                return line
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, timeout_s=20.0):
+        """SIGTERM; the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout_s)
+
+
+def publish(stack, batches, key):
+    """Send batches in order and wait for the broker to have them."""
+    producer = Producer(producer_config(stack, "test"))
+    for batch in batches:
+        producer.produce(str(batch.topic), key=key(batch), value=Codec().encode(batch))
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+class Reader:
+    """Everything in a topic from now on (or from its beginning), decoded."""
+
+    def __init__(self, stack, topic, *, beginning=False):
+        config = {**client_config(stack, "test"), "group.id": unique("reader"), "enable.auto.commit": False}
+        self.consumer, self.topic = Consumer(config), str(topic)
+        numbers = self.consumer.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+        parts = []
+        for number in numbers:
+            low, high = self.consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=10)
+            parts.append(TopicPartition(self.topic, number, low if beginning else high))
+        self.consumer.assign(parts)
+        self.batches = []
+
+    def until(self, done, timeout_s=60.0):
+        """Read until done(self.batches); the batches. Fails when time is up."""
+        deadline = time.monotonic() + timeout_s
+        while not done(self.batches):
+            assert time.monotonic() < deadline, f"{len(self.batches)} batches of {self.topic} in {timeout_s} s"
+            message = self.consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                self.batches.append(Codec().decode(self.topic, message.value()))
+        return self.batches
+
+    def close(self):
+        self.consumer.close()
+
+
+PYTHON = sys.executable

@@ -1,0 +1,99 @@
+"""Faust and aiokafka, as pinned, on the real broker: what streams/worker.py stands on, with a trivial stage."""
+
+import time
+
+import numpy as np
+import pytest
+from stream_helpers import HERE, PYTHON, Child, Reader, publish, unique
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.topics import Topic
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+PROCESSES = 12
+EVERYTHING = [0, 1, 2, 3]
+
+
+@pytest.fixture
+def lab(stack, tmp_path):
+    app_id = unique("probe")
+    reader, children = Reader(stack, Topic.KERNEL_FREQUENCY), []
+
+    def worker(instance=""):
+        children.append(Child(stack, tmp_path, app_id, [PYTHON, str(HERE / "faust_probe.py")], instance))
+        return children[-1]
+
+    yield Lab(stack, reader, worker)
+    for child in children:
+        child.kill()
+    reader.close()
+
+
+class Lab:
+    def __init__(self, stack, reader, worker):
+        self.stack, self.reader, self.worker = stack, reader, worker
+        self.run, self.sent = unique("run"), dict.fromkeys(range(PROCESSES), 0)
+
+    def publish(self, rounds):
+        batches = []
+        for _ in range(rounds):
+            for n in self.sent:
+                rows = n + 1
+                envelope = {"process_id": f"{self.run}/{n}", "rows": rows, "names": ["a"]}
+                batches.append(Batch(Topic.KERNEL, envelope, {"start_ns": np.arange(rows)}))
+                self.sent[n] += rows
+        publish(self.stack, batches, lambda batch: batch.envelope["process_id"])
+
+    def sums(self, batches):
+        own = [b.envelope for b in batches if b.envelope["process_id"].startswith(self.run)]
+        return {int(e["process_id"].split("/")[1]): e["late_rows"] for e in own}
+
+    def wait_for_exact_sums(self):
+        self.reader.until(lambda batches: self.sums(batches) == self.sent)
+        time.sleep(1.5)  # anything counted twice would come after it
+        assert self.sums(self.reader.until(lambda _: True)) == self.sent
+
+
+def has(partitions):
+    return lambda line: line["owned"] == partitions
+
+
+def test_state_survives_kill_9_from_the_changelog_alone(lab):
+    first = lab.worker()
+    first.wait_for(has(EVERYTHING))
+    lab.publish(20)
+    lab.reader.until(lambda batches: len(lab.sums(batches)) > 3)
+    lab.publish(20)
+    first.kill()  # some were applied and not committed, some are in flight
+    lab.publish(5)
+    second = lab.worker()
+    assert second.wait_for(has(EVERYTHING))["restored"] > 3
+    lab.publish(5)
+    lab.wait_for_exact_sums()
+    assert second.stop() == 0
+
+
+def test_a_worker_joins_and_leaves_and_nothing_is_lost_or_doubled(lab):
+    first = lab.worker()
+    first.wait_for(has(EVERYTHING))
+    lab.publish(10)
+    second = lab.worker()
+    owned = second.wait_for(lambda line: len(line["owned"]) == 2)["owned"]
+    assert first.wait_for(lambda line: len(line["owned"]) == 2)["owned"] == [p for p in EVERYTHING if p not in owned]
+    lab.publish(10)
+    lab.wait_for_exact_sums()
+    assert second.stop() == 0
+    first.wait_for(has(EVERYTHING))
+    lab.publish(10)
+    lab.wait_for_exact_sums()
+
+
+def test_a_named_worker_that_was_killed_gets_its_partitions_back(lab):
+    first = lab.worker("one")
+    first.wait_for(has(EVERYTHING))
+    lab.publish(10)
+    lab.reader.until(lambda batches: len(lab.sums(batches)) > 3)
+    first.kill()
+    lab.publish(10)
+    lab.worker("one").wait_for(has(EVERYTHING))
+    lab.wait_for_exact_sums()
