@@ -11,9 +11,11 @@ if TYPE_CHECKING:
     from drumline.infra.settings import Settings
 
 #: ClickHouse error codes that no retry mends: wrong user or password, missing grants, database, table, column, function
-#: or setting, bad SQL, values that do not fit. Everything else may pass: network, memory, too many parts, shutting down.
-PERMANENT = frozenset({6, 16, 27, 36, 38, 41, 43, 44, 46, 47, 48, 50, 53, 60, 62, 70, 72, 80, 81, 115, 117, 164, 192, 193,
-                       194, 291, 452, 497, 516})  # fmt: skip
+#: or setting, bad SQL, values that do not fit. All else may pass: network, memory, too many parts, shutting down.
+PERMANENT = frozenset(
+    {6, 16, 27, 36, 38, 41, 43, 44, 46, 47, 48, 50, 53, 60, 62, 70, 72, 80, 81, 115, 117, 164, 192, 193, 194, 291, 452}
+    | {497, 516}
+)
 
 #: Settings that versions of ClickHouse give different defaults; exactly-once inserts rely on each of them.
 INSERT_SETTINGS: dict[str, str | int] = {
@@ -105,7 +107,9 @@ def failure(error: Exception, where: str = "") -> ClickHouseFailed:
     code = getattr(error, "code", None) or 0
     message = message_of(error)
     text = f"{where}: {message}" if where else message
-    if code in PERMANENT:
+    if code in PERMANENT or (
+        code == 0 and type(error).__name__ in ("ProgrammingError", "NotSupportedError", "DataError")
+    ):
         return Refused(text, code)
     return Unavailable(text, code)
 

@@ -18,7 +18,7 @@ from importlib.resources.abc import Traversable
 from drumline.infra.clickhouse import Client, Refused, command, rows
 from drumline.infra.settings import Settings
 
-FOLDER = resources.files("drumline.infra") / "clickhouse" / "migrations"
+FOLDER = resources.files("drumline.infra") / "migrations"
 _FILE = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 LOCK_STALE_S = 600
 TABLE_EXISTS = 57
@@ -83,7 +83,8 @@ def pending(files: list[Migration], applied: dict[int, str]) -> list[Migration]:
             )
         if known[version].checksum != checksum:
             raise MigrationConflict(
-                f"migration {version:04d}_{known[version].name}.sql changed after it was applied; restore it and write a new one"
+                f"migration {version:04d}_{known[version].name}.sql changed after it was applied; "
+                "restore it and write a new one"
             )
     return [migration for migration in files if migration.version not in applied]
 

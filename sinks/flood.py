@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class FloodGauge:
-    """Per topic. Trips after `run` dead records in a row, or when at least `ratio` of the last `window` are dead (judged
-    from `run` records on). It never untrips."""
+    """Per topic. Trips after `run` dead records in a row, or when at least `ratio` of the last `window` are dead
+    (judged from `run` records on)."""
 
     run: int
     ratio: float

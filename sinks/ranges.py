@@ -84,6 +84,16 @@ class Intervals:
             self._last.insert(at + 1, value)
         return True
 
+    def add_run(self, first: int, last: int) -> None:
+        """Put in first..last, which lies behind everything that is in. Raises ValueError if it does not."""
+        if last < first or (self._last and first <= self._last[-1]):
+            raise ValueError(f"{first}..{last} is not behind the rest")
+        if self._last and self._last[-1] == first - 1:
+            self._last[-1] = last
+        else:
+            self._first.append(first)
+            self._last.append(last)
+
     def __contains__(self, value: int) -> bool:
         at = bisect_right(self._first, value) - 1
         return at >= 0 and value <= self._last[at]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
-from drumline.schemas.model import model
+from drumline.schemas.model import has_schema, model
 from drumline.schemas.topics import Topic
 
 TIME = "DateTime64(9, 'UTC')"
@@ -156,4 +156,4 @@ def table(topic: Topic) -> Table:
     return Table(topic, rule.name, rule.upsert, tuple(columns), times, durations, rule.clock)
 
 
-TABLES: tuple[Table, ...] = tuple(table(topic) for topic in Topic)
+TABLES: tuple[Table, ...] = tuple(table(topic) for topic in Topic if has_schema(topic))

@@ -1,5 +1,7 @@
 """Range algebra: what a crash may rely on holds for every set of offsets."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,7 +41,7 @@ def test_intervals_are_a_set(values):
         reference.add(value)
     assert [v for v in range(-2, 43) if v in ours] == sorted(reference)
     spans = list(ours)
-    assert all(b + 1 < c for (_, b), (c, _) in zip(spans, spans[1:], strict=False)), "disjoint and not touching"
+    assert all(b + 1 < c for (_, b), (c, _) in pairwise(spans)), "disjoint and not touching"
 
 
 @given(offsets, st.integers(0, 300), st.integers(0, 300))

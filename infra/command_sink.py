@@ -1,0 +1,95 @@
+"""`drumline sink`: topics to ClickHouse, exactly once."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from drumline.infra.logs import configure
+from drumline.infra.settings import settings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def sink(
+    topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")] = None,
+    instance: Annotated[
+        str, typer.Option(help="Static group membership: a name of its own per sink process; restarts do not wait.")
+    ] = "",
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Go on behind records that Kafka removed before they were stored.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object at the end.")] = False,
+) -> None:
+    """Write topics to ClickHouse, exactly once; all topics by default. Runs until SIGINT or SIGTERM (exit 0).
+
+    Killed at any moment, it goes on where it was: no row is lost or doubled. ClickHouse may go away and come back.
+    It stops by itself, changing nothing, with exit code
+
+    \b
+    3  too many dead letters (DRUMLINE_SINK__DEAD_LETTER_RUN, DRUMLINE_SINK__DEAD_LETTER_RATIO)
+    4  records are gone from Kafka, or an announced range cannot be rebuilt
+    5  ClickHouse refuses: wrong password, missing table (`drumline migrate`), full disk quota, ...
+    6  another sink runs under the same --instance
+    """
+    from confluent_kafka import KafkaException, Producer
+
+    from drumline.infra import clickhouse
+    from drumline.infra.kafka import producer_config
+    from drumline.infra.registry_client import codec
+    from drumline.schemas.topics import Topic
+    from drumline.sinks.consumer import Fenced, KafkaTrouble, LostRecords, SinkConsumer
+    from drumline.sinks.deadletter import DeadLetters
+    from drumline.sinks.partition import ReplayImpossible
+    from drumline.sinks.sink import Flooded, Sink, missing_topics
+    from drumline.sinks.tables import TABLES
+
+    config = settings()
+    if instance:
+        config.sink.instance = instance
+    configure(config, "sink")
+    known: list[str] = [stored.topic.value for stored in TABLES]
+    unknown = [name for name in topic or [] if name not in known]
+    if unknown:
+        _stop(2, f"{unknown[0]} has no table; topics are {', '.join(known)}")
+    topics = [Topic(name) for name in topic or known]
+    stopped: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _frame: stopped.append(got))
+    try:
+        kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
+        missing = missing_topics(kafka, topics)
+        if missing:
+            _stop(2, f"topics are missing: {', '.join(missing)}; `drumline topics apply` creates them")
+        letters = DeadLetters(Producer(producer_config(config, "drumline-sink-dead-letters")))
+        program = Sink(
+            config, kafka, letters, lambda: clickhouse.connect(config), codec(config), stopping=lambda: bool(stopped)
+        )
+        program.run()
+    except Flooded as error:
+        _stop(
+            3,
+            f"stopped by dead letters: {error}. Nothing of this is committed; "
+            "mend the producer or upgrade, then restart",
+        )
+    except (LostRecords, ReplayImpossible) as error:
+        _stop(4, str(error))
+    except clickhouse.Refused as error:
+        hint = "; run `drumline migrate`" if error.code in (16, 60, 81) else ""
+        _stop(5, f"ClickHouse refuses: {error}{hint}")
+    except Fenced as error:
+        _stop(6, f"another sink runs as this instance: {error}")
+    except (KafkaTrouble, KafkaException) as error:
+        _stop(1, f"Kafka at {config.bootstrap}: {error}")
+    if as_json:
+        print(json.dumps({name: getattr(program.counts, name) for name in program.counts.__slots__}))
+
+
+def _stop(code: int, reason: str) -> None:
+    print(f"drumline sink: {reason}", file=sys.stderr)
+    raise typer.Exit(code)

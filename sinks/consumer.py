@@ -1,0 +1,242 @@
+"""The Kafka side of a sink: partitions come and go, offsets are committed with intents, a fenced member is out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from drumline.infra.kafka import client_config
+from drumline.infra.settings import Settings
+from drumline.schemas.topics import TOPICS, Topic
+from drumline.sinks.entry import Record
+from drumline.sinks.intent import BadIntent, read_metadata
+from drumline.sinks.partition import PartitionState
+from drumline.sinks.tables import table
+
+log = structlog.get_logger()
+REQUEST_S = 15.0
+Commit = tuple[PartitionState, int, str]
+
+
+class LostRecords(RuntimeError):
+    """Kafka removed records before they were stored (retention). The sink does not skip them silently."""
+
+
+class KafkaTrouble(RuntimeError):
+    """A commit or question that failed and may succeed later, or by another member."""
+
+
+class Fenced(RuntimeError):
+    """Another sink runs under this one's static instance name; this one is out."""
+
+
+def consumer_config(settings: Settings) -> dict[str, str | int | float | bool]:
+    """No auto-commit and no automatic offset reset: where to start is decided on assignment, never guessed."""
+    config: dict[str, str | int | float | bool] = {
+        **client_config(settings, "drumline-sink"),
+        "group.id": settings.sink.group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "enable.partition.eof": True,
+        "partition.assignment.strategy": "cooperative-sticky",
+        "session.timeout.ms": 10_000,
+        "heartbeat.interval.ms": 2_000,
+        "max.poll.interval.ms": 300_000,
+        "queued.max.messages.kbytes": 16_384,
+        "queued.min.messages": 1_000,
+        "fetch.message.max.bytes": 4_194_304,
+        "fetch.wait.max.ms": 100,
+        "isolation.level": "read_committed",
+    }
+    if settings.sink.instance:
+        config["group.instance.id"] = f"{settings.sink.group}-{settings.sink.instance}"
+    return config
+
+
+class SinkConsumer:
+    """`states`: the partitions held now. Callbacks run inside `poll`, in the caller's thread; so no locks."""
+
+    def __init__(self, settings: Settings, topics: Sequence[Topic], *, accept_loss: bool = False) -> None:
+        self.states: dict[tuple[str, int], PartitionState] = {}
+        self._trouble: Exception | None = None
+        self._topics, self._accept_loss = list(topics), accept_loss
+        self._compacted = {spec.topic.value for spec in TOPICS if "compact" in spec.cleanup}
+        self._admin = AdminClient(client_config(settings, "drumline-sink-admin"))
+        self._consumer = Consumer(consumer_config(settings))
+
+    def subscribe(self) -> None:
+        self._consumer.subscribe(
+            [topic.value for topic in self._topics],
+            on_assign=self._guarded(self._assigned),
+            on_revoke=self._guarded(self._revoked),
+            on_lost=self._guarded(self._revoked),
+        )
+
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
+        """Kafka's id of each topic that exists. Raises KafkaTrouble."""
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        found = {}
+        try:
+            answers = self._admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_S)
+            for name, answer in answers.items():
+                try:
+                    found[name] = str(answer.result().topic_id)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+        except KafkaException as error:
+            raise KafkaTrouble(str(error.args[0])) from None
+        return found
+
+    def poll(self, timeout_s: float) -> Record | None:
+        """The next record of a partition held, or None. Raises LostRecords, Fenced, KafkaTrouble."""
+        message = self._consumer.poll(timeout_s)
+        if self._trouble is not None:
+            trouble, self._trouble = self._trouble, None
+            raise trouble
+        if message is None:
+            return None
+        error = message.error()
+        if error is not None:
+            self._on_error(error, message)
+            return None
+        raw: Any = message
+        return Record(
+            raw.topic(),
+            raw.partition(),
+            raw.offset(),
+            raw.key(),
+            raw.value(),
+            raw.timestamp()[1],
+            list(raw.headers() or []),
+        )
+
+    def _on_error(self, error: Any, message: Any) -> None:
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            state = self.states.get((message.topic(), message.partition()))
+            if state is not None and state.intent is not None and state.compacted:
+                state.next_offset = max(state.next_offset, message.offset())  # its last records were compacted away
+        elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise LostRecords(f"{message.topic()} partition {message.partition()}: {error.str()}")
+        elif code == KafkaError.FENCED_INSTANCE_ID or (error.fatal() and "fenced" in str(error).lower()):
+            raise Fenced(str(error))
+        elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
+            log.warning("topic does not exist; `drumline topics apply` creates it", topic=message.topic())
+        else:
+            log.warning("kafka", error=str(error))
+
+    def commit(self, commits: Sequence[Commit]) -> None:
+        """Commit (state, offset, metadata), for what is still held. Raises KafkaTrouble: then nothing may be relied on.
+
+        Kafka fences a member by its generation, not by what it owns, so we leave out what we no longer hold.
+        """
+        offsets = [
+            TopicPartition(state.table.topic.value, state.partition, offset, metadata)
+            for state, offset, metadata in commits
+            if self.holds(state)
+        ]
+        if not offsets:
+            return
+        try:
+            answers = self._consumer.commit(offsets=offsets, asynchronous=False) or []
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.FENCED_INSTANCE_ID:
+                raise Fenced(str(error.args[0])) from None
+            raise KafkaTrouble(f"commit: {error.args[0]}") from None
+        for answer in answers:
+            if answer.error is not None:
+                raise KafkaTrouble(f"commit: {answer.error}")
+
+    def holds(self, state: PartitionState) -> bool:
+        return self.states.get((state.table.topic.value, state.partition)) is state
+
+    def pause(self) -> None:
+        self._consumer.pause(self._partitions(self.states.values()))
+
+    def resume(self) -> None:
+        """Fetch again from every partition that is open."""
+        self._consumer.resume(self._partitions(state for state in self.states.values() if state.opened))
+
+    def drop(self) -> None:
+        """Forget everything collected and leave the group, to start over with `subscribe`."""
+        self.states.clear()
+        self._consumer.unsubscribe()
+
+    def close(self) -> None:
+        self.states.clear()
+        self._consumer.close()
+
+    def lag(self) -> int:
+        """Records known to be in Kafka and not yet taken in, over the partitions held; from the last fetches."""
+        behind = 0
+        for (topic, partition), state in self.states.items():
+            _, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
+            behind += max(0, high - state.next_offset)
+        return behind
+
+    @staticmethod
+    def _partitions(states: Iterable[PartitionState]) -> list[TopicPartition]:
+        return [TopicPartition(state.table.topic.value, state.partition) for state in states]
+
+    def _guarded(self, taken_up: Callable[[Any, list[TopicPartition]], None]) -> Callable[..., None]:
+        """A callback whose exception is kept for `poll` to raise: confluent-kafka cannot carry one out of a callback."""
+
+        def callback(consumer: Any, partitions: list[TopicPartition]) -> None:
+            try:
+                taken_up(consumer, partitions)
+            except Exception as error:
+                self._trouble = KafkaTrouble(str(error.args[0])) if isinstance(error, KafkaException) else error
+
+        return callback
+
+    def _revoked(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        for partition in partitions:  # nothing to flush: what was collected will be read again by whoever gets it
+            self.states.pop((partition.topic, partition.partition), None)
+        consumer.incremental_unassign(partitions)
+
+    def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
+        start = []
+        if partitions:
+            ids = self.topic_ids(partition.topic for partition in partitions)
+            for committed in consumer.committed(partitions, timeout=REQUEST_S):
+                if committed.error is not None:
+                    raise KafkaTrouble(f"committed: {committed.error}")
+                state = self._state(consumer, committed, ids.get(committed.topic, ""))
+                self.states[(committed.topic, committed.partition)] = state
+                start.append(TopicPartition(committed.topic, committed.partition, state.next_offset))
+        consumer.incremental_assign(start)
+        consumer.pause(start)  # until the ledger has been asked
+
+    def _state(self, consumer: Any, committed: TopicPartition, topic_id: str) -> PartitionState:
+        name, partition = committed.topic, committed.partition
+        low, _ = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=REQUEST_S, cached=False)
+        target, compacted = table(Topic(name)), name in self._compacted
+        state = PartitionState(target, partition, topic_id, low, compacted)
+        if committed.offset < 0:
+            return state
+        try:
+            of_topic, intent = read_metadata(committed.metadata, partition, committed.offset)
+        except BadIntent as error:
+            raise LostRecords(f"{name} partition {partition}: {error}; another program commits to this group") from None
+        if of_topic not in ("", topic_id):
+            log.warning("topic was created anew; reading it from its start", topic=name, partition=partition)
+            return state
+        if committed.offset < low and not compacted:
+            lost = low - committed.offset
+            if not self._accept_loss:
+                raise LostRecords(
+                    f"{name} partition {partition}: Kafka removed {lost} records ({committed.offset}..{low - 1}) "
+                    "before they were stored; `drumline sink --accept-loss` goes on behind them"
+                )
+            log.error("records were removed before they were stored", topic=name, partition=partition, lost=lost)
+            return state
+        state.next_offset, state.intent = committed.offset, intent
+        return state

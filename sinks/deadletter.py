@@ -1,0 +1,71 @@
+"""Dead letters: the original key and value, with headers that say where from and why. At least once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import version
+from typing import Any
+
+from confluent_kafka import Producer
+
+from drumline.schemas.topics import dlq
+from drumline.schemas.wire import HEADER
+from drumline.sinks.entry import Entry, Verdict
+
+
+class DeadLettersFailed(RuntimeError):
+    """Not all dead letters were acknowledged. Nothing of the range may be committed; try again."""
+
+
+def headers(entry: Entry, topic_id: str) -> list[tuple[str, str | bytes | None]]:
+    """Headers of a dead letter; the record's own come after ours."""
+    record = entry.record
+    value = record.value or b""
+    schema = str(HEADER.unpack_from(value)[1]) if len(value) >= HEADER.size and value[0] == 0 else ""
+    code, text = entry.error
+    return [
+        ("drumline.origin.topic", record.topic),
+        ("drumline.origin.topic_id", topic_id),
+        ("drumline.origin.partition", str(record.partition)),
+        ("drumline.origin.offset", str(record.offset)),
+        ("drumline.origin.timestamp_ms", str(record.timestamp_ms)),
+        ("drumline.error.code", code),
+        ("drumline.error.text", text[:1_000]),
+        ("drumline.schema_id", schema),
+        ("drumline.version", version("drumline")),
+        *record.headers,
+    ]
+
+
+class DeadLetters:
+    def __init__(self, producer: Producer, timeout_s: float = 30.0) -> None:
+        self._producer, self._timeout_s = producer, timeout_s
+
+    def send(self, entries: Iterable[Entry], topic_id: str) -> int:
+        """Send those of `entries` that are dead and wait until all are acknowledged; how many.
+
+        Raises DeadLettersFailed."""
+        failed: list[str] = []
+
+        def acknowledged(error: Any, _message: Any) -> None:
+            if error is not None:
+                failed.append(str(error))
+
+        sent = 0
+        try:
+            for entry in entries:
+                if entry.verdict is Verdict.DEAD:
+                    self._producer.produce(
+                        dlq(entry.record.topic),
+                        key=entry.record.key,
+                        value=entry.record.value,
+                        headers=headers(entry, topic_id),
+                        on_delivery=acknowledged,
+                    )
+                    sent += 1
+            left = self._producer.flush(self._timeout_s) if sent else 0
+        except Exception as error:  # BufferError: the queue is full; KafkaException: no such topic, no broker
+            raise DeadLettersFailed(str(error)) from None
+        if failed or left:
+            raise DeadLettersFailed(failed[0] if failed else f"{left} not acknowledged in {self._timeout_s:.0f} s")
+        return sent

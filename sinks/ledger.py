@@ -1,0 +1,114 @@
+"""The ledger: one row per Kafka record, and what a sink asks it when it gets a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from drumline.infra.clickhouse import Client, rows
+from drumline.sinks import native
+from drumline.sinks.entry import Entry, Verdict
+from drumline.sinks.partition import History
+from drumline.sinks.ranges import Intervals, OffsetRange
+from drumline.sinks.rows import TIME_END_NS
+from drumline.sinks.tables import TIME, WORDS
+
+_MILLI = "DateTime64(3, 'UTC')"
+
+
+def _envelope(field: str, default: object) -> Callable[[Entry], object]:
+    return lambda entry: entry.batch.envelope.get(field, default) if entry.batch is not None else default
+
+
+#: column, type, numpy dtype ("" = text), value of an entry. The migrations create the same columns.
+COLUMNS: tuple[tuple[str, str, str, Callable[[Entry], object]], ...] = (
+    ("topic", WORDS, "", lambda e: e.record.topic),
+    ("partition", "UInt32", "<u4", lambda e: e.record.partition),
+    ("offset", "UInt64", "<u8", lambda e: e.record.offset),
+    ("published", _MILLI, "<i8", lambda e: min(max(e.record.timestamp_ms, 0), TIME_END_NS // 1_000_000 - 1)),
+    ("verdict", WORDS, "", lambda e: e.verdict.value),
+    ("error", WORDS, "", lambda e: e.error[0]),
+    ("job", WORDS, "", _envelope("job", "")),
+    ("run", WORDS, "", _envelope("run", "")),
+    ("rank", "Int32", "<i4", _envelope("rank", -1)),
+    ("host", WORDS, "", _envelope("host", "")),
+    ("process_id", WORDS, "", _envelope("process_id", "")),
+    ("key", "String", "", lambda e: e.record.key_text),
+    ("sequence", "Int64", "<i8", _envelope("sequence", 0)),
+    ("dropped_before", "Int64", "<i8", _envelope("dropped_before", 0)),
+    ("rows", "UInt32", "<u4", lambda e: e.rows or (e.batch.rows if e.batch is not None else 0)),
+    ("late_rows", "Int64", "<i8", _envelope("late_rows", 0)),
+    ("time_min", TIME, "<i8", lambda e: e.time_min),
+    ("time_max", TIME, "<i8", lambda e: e.time_max),
+    ("sent_ns", "Int64", "<i8", _envelope("sent_ns", 0)),
+    ("bytes", "UInt32", "<u4", lambda e: e.size),
+)
+
+
+def ledger_block(offsets: OffsetRange, entries: Sequence[Entry]) -> bytes:
+    """The ledger's rows of one range, as one Native block."""
+    count = len(entries)
+    zeros = np.zeros(count, dtype=np.uint8)
+    columns = [("topic_id", WORDS, native.low_cardinality([offsets.topic_id], zeros))]
+    for name, kind, dtype, value in COLUMNS:
+        values = [value(entry) for entry in entries]
+        if dtype:
+            data = np.array(values, dtype=dtype).tobytes()
+        elif kind == WORDS:
+            words = {word: i for i, word in enumerate(dict.fromkeys(map(str, values)))}
+            data = native.low_cardinality(list(words), np.array([words[str(v)] for v in values]))
+        else:
+            data = native.strings([str(v) for v in values])
+        columns.append((name, kind, data))
+    for name, bound in (("range_first", offsets.first), ("range_last", offsets.last)):
+        columns.append((name, "UInt64", np.full(count, bound, dtype="<u8").tobytes()))
+    return native.block(count, columns)
+
+
+class Ledger:
+    """Questions to the ledger table. All raise Unavailable or Refused (infra.clickhouse)."""
+
+    def __init__(self, client: Client, database: str) -> None:
+        self._client, self._table = client, f"{database}.ledger"
+
+    def high_water(self, topic: str, topic_id: str, partition: int) -> int:
+        """The offset after the last one accounted for; 0 if there is none. Ranges of a partition are written in order
+        and whole, so everything before it is stored."""
+        found = rows(
+            self._client,
+            f"SELECT max(offset) + 1 AS next, count() AS n FROM {self._table} "
+            "WHERE topic = {topic:String} AND topic_id = {id:String} AND partition = {p:UInt32}",
+            {"topic": topic, "id": topic_id, "p": partition},
+        )
+        return int(found[0]["next"]) if found and found[0]["n"] else 0
+
+    def history(self, topic: str, wanted: set[tuple[str, str]], before: OffsetRange) -> History:
+        """Sequences stored so far of each (process, key), wherever they are stored, but not at or after `before.first`
+        of the partition itself: a record is no duplicate of itself."""
+        history: History = {identity: Intervals() for identity in wanted}
+        if not wanted:
+            return history
+        found = rows(
+            self._client,
+            "SELECT process_id, key, min(sequence) AS a, max(sequence) AS b FROM ("
+            "SELECT process_id, key, sequence, "
+            "sequence - row_number() OVER (PARTITION BY process_id, key ORDER BY sequence) AS island FROM ("
+            f"SELECT DISTINCT process_id, key, sequence FROM {self._table} WHERE topic = {{topic:String}} "
+            "AND process_id IN {processes:Array(String)} AND verdict IN {verdicts:Array(String)} "
+            "AND NOT (topic_id = {id:String} AND partition = {p:UInt32} AND offset >= {first:UInt64}))"
+            ") GROUP BY process_id, key, island ORDER BY a",
+            {
+                "topic": topic,
+                "processes": sorted({process for process, _ in wanted}),
+                "verdicts": [Verdict.STORED.value, Verdict.EMPTY.value],
+                "id": before.topic_id,
+                "p": before.partition,
+                "first": before.first,
+            },
+        )
+        for row in found:
+            identity = (str(row["process_id"]), str(row["key"]))
+            if identity in history:
+                history[identity].add_run(int(row["a"]), int(row["b"]))
+        return history

@@ -1,0 +1,292 @@
+"""The sink: topics to tables, exactly once. The protocol's steps are numbered as in docs/design/exactly-once.md.
+
+One thread does everything, so that nothing is written for a partition that is no longer held. It polls while it waits
+for ClickHouse, so that a slow or dead ClickHouse costs no rebalance, and collects nothing meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from drumline.infra.clickhouse import ClickHouseFailed, Client, Unavailable
+from drumline.infra.settings import Settings
+from drumline.schemas.codec import Codec
+from drumline.schemas.errors import RegistryUnavailable
+from drumline.schemas.topics import Topic
+from drumline.sinks.consumer import KafkaTrouble, SinkConsumer
+from drumline.sinks.deadletter import DeadLetters, DeadLettersFailed
+from drumline.sinks.entry import Record, Verdict, read
+from drumline.sinks.flood import FloodGauge
+from drumline.sinks.intent import write_done, write_intent
+from drumline.sinks.ledger import Ledger
+from drumline.sinks.partition import PartitionState, Pending, Stage
+from drumline.sinks.ranges import OffsetRange
+from drumline.sinks.writer import Writer
+
+log = structlog.get_logger()
+BACKOFF_S = (0.2, 10.0)
+REPORT_S = 10.0
+#: Rows collected over all partitions, in flush_rows, at which everything is written: the bound on memory.
+PRESSURE = 3
+
+
+class Flooded(RuntimeError):
+    """Too many dead letters: something is wrong with a producer or with us, not with a record."""
+
+
+class TopicReplaced(RuntimeError):
+    """A topic was deleted and created anew while we read it; what was collected is worth nothing."""
+
+
+@dataclass(slots=True)
+class Counts:
+    records: int = 0
+    rows: int = 0
+    ranges: int = 0
+    replays: int = 0
+    duplicates: int = 0
+    dead: int = 0
+    retries: int = 0
+
+
+def backoff_s(attempt: int, jitter: float) -> float:
+    """Wait before try `attempt` (1, 2, ...): doubling, bounded; `jitter` in 0..1 spreads it over its upper half."""
+    low, high = BACKOFF_S
+    return min(high, low * 2.0 ** min(attempt - 1, 10)) * (0.5 + 0.5 * jitter)
+
+
+@dataclass
+class Sink:
+    """`connect` makes a ClickHouse client. `run` ends when `stopping()` says so, or raises what stopped it."""
+
+    settings: Settings
+    kafka: SinkConsumer
+    letters: DeadLetters
+    connect: Callable[[], Client]
+    codec: Codec
+    stopping: Callable[[], bool]
+    counts: Counts = field(default_factory=Counts)
+    _gauges: dict[str, FloodGauge] = field(default_factory=dict)
+    _held: deque[Record] = field(default_factory=deque)
+    _cycle: list[tuple[PartitionState, Pending]] = field(default_factory=list)
+    _client: Client | None = None
+    _attempt: int = 0
+    _retry_at: float = 0.0
+    _reported: tuple[float, int] = (0.0, 0)
+
+    def run(self) -> None:
+        """Raises Flooded, ReplayImpossible, LostRecords, Fenced, Refused."""
+        self.kafka.subscribe()
+        self._reported = (time.monotonic(), 0)
+        try:
+            while not self.stopping():
+                self._poll()
+                if self._retry_at <= time.monotonic():
+                    self._work()
+                self._report()
+            if self._cycle and not self._attempt:
+                self._work()
+        finally:
+            self.kafka.close()
+            log.info("stopped", **self._totals())
+
+    def _poll(self) -> None:
+        try:
+            record = self.kafka.poll(0.1)
+        except KafkaTrouble as error:  # an assignment that could not be taken up
+            self._later(error)
+            self._start_over()
+            return
+        if record is not None:
+            self._held.append(record)
+        self._take_held()
+
+    def _take_held(self) -> None:
+        """Decode what came, in order. With the registry down, records wait; they are not dead."""
+        try:
+            while self._held and self._retry_at <= time.monotonic():
+                self._collect(self._held[0])
+                self._held.popleft()
+        except RegistryUnavailable as error:
+            self._later(error)
+
+    def _start_over(self) -> None:
+        self._cycle.clear()
+        self._held.clear()
+        self.kafka.drop()
+        self.kafka.subscribe()
+
+    def _later(self, error: Exception) -> None:
+        """Note when to try again, and fetch nothing until then."""
+        self._attempt += 1
+        self.counts.retries += 1
+        wait = backoff_s(self._attempt, random.random())
+        self._retry_at = time.monotonic() + wait
+        log.warning("will try again", attempt=self._attempt, wait_s=round(wait, 1), error=str(error))
+        self.kafka.pause()
+
+    def _collect(self, record: Record) -> None:
+        state = self.kafka.states.get((record.topic, record.partition))
+        if state is None or record.offset < state.next_offset:
+            return
+        if record.offset > state.next_offset and not state.compacted:
+            log.warning(
+                "offsets are missing in Kafka", topic=record.topic, partition=record.partition,
+                first=state.next_offset, last=record.offset - 1,
+            )  # fmt: skip
+        entry = read(record, state.table, self.codec)
+        replayed = state.intent is not None and record.offset <= state.intent.range.last
+        if not replayed:
+            gauge = self._gauges.setdefault(
+                record.topic, FloodGauge(self.settings.sink.dead_letter_run, self.settings.sink.dead_letter_ratio)
+            )
+            why = gauge.add(entry.verdict is Verdict.DEAD)
+            if why:
+                at = f"partition {record.partition}, offset {record.offset}"
+                raise Flooded(f"{record.topic}: {why}; the last at {at}: {entry.error[1]}")
+        state.take(entry, time.monotonic())
+
+    def _work(self) -> None:
+        """One try at everything that needs ClickHouse or a commit."""
+        try:
+            self._open()
+            self._cut_due()
+            if self._cycle:
+                self._advance()
+        except TopicReplaced as error:
+            log.warning("topic was deleted or created anew; starting over", topic=str(error))
+            self._start_over()
+        except (Unavailable, KafkaTrouble, DeadLettersFailed) as error:
+            if isinstance(error, ClickHouseFailed):
+                self._disconnect()
+            self._later(error)
+        else:
+            self._take_held()
+            if self._attempt and not self._held:
+                self._attempt = 0
+                self.kafka.resume()
+
+    def _open(self) -> None:
+        """Step 0: a partition that we just got goes on behind what the ledger has, whatever was committed."""
+        for state in list(self.kafka.states.values()):
+            if state.opened:
+                continue
+            topic = state.table.topic.value
+            stored = self._ledger().high_water(topic, state.topic_id, state.partition)
+            if state.intent is not None:
+                if stored > state.intent.range.last:  # only its last commit was missing
+                    state.intent = None
+                else:
+                    log.info("finishing an announced range", topic=topic, token=state.intent.range.token)
+            elif stored < state.next_offset and state.next_offset > 0 and not state.compacted:
+                log.info(
+                    "ledger ends before the committed offset", topic=topic, ledger=stored, committed=state.next_offset
+                )
+            if state.intent is None and stored > state.next_offset:
+                state.next_offset = stored
+                self.kafka.commit([(state, stored, write_done(state.topic_id))])
+            state.opened = True
+            self.kafka.resume()
+
+    def _cut_due(self) -> None:
+        """Step 1: cut ranges of the partitions that are due, and judge their records."""
+        if self._cycle:
+            return
+        sink, now = self.settings.sink, time.monotonic()
+        full = sum(state.rows for state in self.kafka.states.values()) >= PRESSURE * sink.flush_rows
+        for state in list(self.kafka.states.values()):
+            if not (state.due(now, sink.flush_rows, sink.flush_s) or (full and state.entries and state.intent is None)):
+                continue
+            wanted = state.unknown() if state.intent is None else set()
+            if wanted:
+                before = OffsetRange(
+                    state.topic_id, state.partition, state.entries[0].record.offset, state.next_offset - 1
+                )
+                state.history.update(self._ledger().history(state.table.topic.value, wanted, before))
+            self._cycle.append((state, state.cut(sink.flush_rows, now)))
+
+    def _advance(self) -> None:
+        """Steps 2 to 6 for all ranges of the cycle; may be repeated from wherever it broke off."""
+        self._cycle = [(state, pending) for state, pending in self._cycle if self.kafka.holds(state)]
+        self._check_topics()
+        announce = []
+        for state, pending in self._cycle:
+            if pending.stage < Stage.LETTERS_SENT:  # 2: dead letters, acknowledged before anything is announced
+                self.letters.send(pending.entries, pending.range.topic_id)
+                pending.stage = Stage.LETTERS_SENT
+            if pending.stage < Stage.INTENT_COMMITTED:
+                announce.append((state, pending))
+        self.kafka.commit([(s, p.range.first, write_intent(p.intent)) for s, p in announce])  # 3: intents
+        for _, pending in announce:
+            pending.stage = Stage.INTENT_COMMITTED
+        writer = Writer(self._connected(), self.settings.clickhouse.database)
+        for _, pending in self._cycle:
+            if pending.stage < Stage.ROWS_INSERTED:  # 4: one block under the range's token
+                self.counts.rows += writer.insert_rows(pending)
+                pending.stage = Stage.ROWS_INSERTED
+            if pending.stage < Stage.LEDGER_INSERTED:  # 5: what became of each record, under the same token
+                writer.insert_ledger(pending)
+                pending.stage = Stage.LEDGER_INSERTED
+        self.kafka.commit([(s, p.range.last + 1, write_done(p.range.topic_id)) for s, p in self._cycle])  # 6
+        for state, pending in self._cycle:
+            pending.stage = Stage.COMMITTED
+            self._count(state, pending)
+        self._cycle = []
+
+    def _check_topics(self) -> None:
+        """A topic created anew has another id: its offsets name other records, so no token may be made of them."""
+        ids = self.kafka.topic_ids(state.table.topic.value for state, _ in self._cycle)
+        for state, _ in self._cycle:
+            if ids.get(state.table.topic.value) != state.topic_id:
+                raise TopicReplaced(state.table.topic.value)
+
+    def _count(self, state: PartitionState, pending: Pending) -> None:
+        self.counts.ranges += 1
+        self.counts.replays += pending.replay
+        self.counts.records += len(pending.entries)
+        self.counts.dead += sum(entry.verdict is Verdict.DEAD for entry in pending.entries)
+        self.counts.duplicates += sum(entry.verdict is Verdict.DUPLICATE for entry in pending.entries)
+        if len(state.history) > 20_000:  # asked again when needed; what is collected is not judged yet
+            state.history.clear()
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = self.connect()
+        return self._client
+
+    def _ledger(self) -> Ledger:
+        return Ledger(self._connected(), self.settings.clickhouse.database)
+
+    def _disconnect(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _totals(self) -> dict[str, int]:
+        return {name: getattr(self.counts, name) for name in self.counts.__slots__}
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        since, rows = self._reported
+        if now - since >= REPORT_S:
+            rate = (self.counts.rows - rows) / (now - since)
+            log.info(
+                "sink",
+                rows_per_s=round(rate),
+                lag=self.kafka.lag(),
+                partitions=len(self.kafka.states),
+                **self._totals(),
+            )
+            self._reported = (now, self.counts.rows)
+
+
+def missing_topics(kafka: SinkConsumer, topics: Sequence[Topic]) -> list[str]:
+    """Topics among `topics` that do not exist. Raises KafkaTrouble."""
+    there = kafka.topic_ids(topic.value for topic in topics)
+    return [topic.value for topic in topics if topic.value not in there]

@@ -1,0 +1,48 @@
+"""Inserts of a range into ClickHouse: its rows, then its ledger rows, each as one block under the range's token."""
+
+from __future__ import annotations
+
+from drumline.infra.clickhouse import INSERT_SETTINGS, Client, failure
+from drumline.sinks.ledger import ledger_block
+from drumline.sinks.partition import Pending
+from drumline.sinks.rows import rows_block
+
+
+class Writer:
+    """Both calls may be repeated: the token makes the second insert of the same range do nothing."""
+
+    def __init__(self, client: Client, database: str) -> None:
+        self._client, self._database = client, database
+
+    def insert_rows(self, pending: Pending) -> int:
+        """Insert the stored rows; how many. Raises Unavailable or Refused."""
+        stored = pending.stored
+        if not stored:
+            return 0
+        rows, block = rows_block(
+            pending.table,
+            pending.range.topic_partition,
+            [entry.batch for entry in stored if entry.batch is not None],
+            [entry.record.offset for entry in stored],
+            [entry.record.timestamp_ms for entry in stored],
+        )
+        self._insert(
+            pending.table.target, [column.name for column in pending.table.columns], block, pending.range.token
+        )
+        return rows
+
+    def insert_ledger(self, pending: Pending) -> None:
+        """Insert what became of each record. Raises Unavailable or Refused."""
+        self._insert("ledger", None, ledger_block(pending.range, pending.entries), pending.range.token)
+
+    def _insert(self, table: str, columns: list[str] | None, block: bytes, token: str) -> None:
+        try:
+            self._client.raw_insert(
+                f"{self._database}.{table}",
+                column_names=columns,
+                insert_block=block,
+                fmt="Native",
+                settings={**INSERT_SETTINGS, "insert_deduplication_token": token},
+            )
+        except Exception as error:
+            raise failure(error, table) from None
