@@ -40,7 +40,7 @@ def anonymise(source: Path, target: Path) -> None:
             shutil.copyfile(source / f"{name}.parquet", target / f"{name}.parquet")
     if (source / "nvml.parquet").is_file():
         table = pq.read_table(source / "nvml.parquet")
-        found = table["uuid"].to_pylist()
+        found = [str(uuid) for uuid in table["uuid"].to_pylist()]
         if unknown := sorted({uuid for uuid in found if uuid not in uuids}):
             raise BadTrace(f"{source / 'nvml.parquet'}: samples of {len(unknown)} GPUs that the manifest does not name")
         replaced = pa.array([uuids[uuid] for uuid in found], pa.string())

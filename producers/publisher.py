@@ -17,6 +17,9 @@ from drumline.schemas.codec import Codec
 
 log = structlog.get_logger()
 
+#: What may wait in the client's memory; kB. Its default of 1 GB would hold most of a recording.
+_QUEUE_KB = 65_536
+
 
 class MissingTopics(RuntimeError):
     """Topics that are not there; they are never created by accident."""
@@ -42,7 +45,12 @@ class Publisher:
         self._codec = codec
         self._where = settings.bootstrap
         self._client: Client = client or Producer(
-            {**producer_config(settings, client_id), "error_cb": _say, "log_level": 2}
+            {
+                **producer_config(settings, client_id),
+                "queue.buffering.max.kbytes": _QUEUE_KB,
+                "error_cb": _say,
+                "log_level": 2,
+            }
         )  # type: ignore[assignment]
         self.rows: Counter[str] = Counter()
         self.batches: Counter[str] = Counter()
