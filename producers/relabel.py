@@ -62,6 +62,8 @@ def parts(
     sources = list(recorded)
     members = [_communicators(d) for d in recorded]
     world = set(members[0]).intersection(*members[1:])
+    spans = segments(phases)
+    repeated = [healthy(recorded, role, spans, world) for role in range(len(ranks))] if wanted > len(ranks) else []
     made: dict[tuple[int, ...], int] = {}
     result = []
     for rank in range(wanted):
@@ -70,10 +72,10 @@ def parts(
         if copy == 0:
             result.append(Part(info, local, role, {c: hash_text(c) for c in members[role]}))
             continue
-        chosen = healthy(recorded, role, segments(phases), world)
+        chosen = repeated[role]
         if chosen not in made:
             made[chosen] = len(sources)
-            sources.append(_spliced(recorded, chosen, segments(phases)))
+            sources.append(_spliced(recorded, chosen, spans))
         names = {
             source: hash_text(own) if own in world else _copied_hash(own, copy)
             for source, own in zip(members[chosen[0]], members[role], strict=True)

@@ -29,14 +29,6 @@ class Table:
         """The rows at `index` (positions, a boolean mask or a slice)."""
         return Table({name: values[index] for name, values in self.columns.items()}, self.words)
 
-    def shifted(self, by: Mapping[str, int]) -> Table:
-        """With a constant added to some columns."""
-        columns = dict(self.columns)
-        for name, amount in by.items():
-            if name in columns and amount:
-                columns[name] = columns[name] + np.asarray(amount).astype(columns[name].dtype)
-        return Table(columns, self.words)
-
 
 def concatenated(tables: Iterable[Table]) -> Table:
     """Tables with the same columns and the same words, one after the other. Raises ValueError when there are none."""
