@@ -43,7 +43,9 @@ def preflight(settings: Settings, topics: Iterable[str], stages: Iterable[str]) 
     counts = {found[name].partitions for name in names}
     if len(counts) > 1:
         listed = ", ".join(f"{name} {found[name].partitions}" for name in names)
-        raise TopicsNotReady(f"topics differ in their number of partitions ({listed}); a worker joins them by partition")
+        raise TopicsNotReady(
+            f"topics differ in their number of partitions ({listed}); a worker joins them by partition"
+        )
     partitions = counts.pop()
     wanted = [
         Wanted(changelog(settings.stream.app_id, stage), partitions, settings.kafka.replication, CHANGELOG)

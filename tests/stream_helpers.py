@@ -53,7 +53,9 @@ class Child:
             try:
                 line = self._lines.get(timeout=max(0.01, deadline - time.monotonic()))
             except queue.Empty:
-                raise AssertionError(f"worker did not report in {timeout_s} s:\n{self.log.read_text()[-3000:]}") from None
+                raise AssertionError(
+                    f"worker did not report in {timeout_s} s:\n{self.log.read_text()[-3000:]}"
+                ) from None
             if wanted(line):
                 return line
 

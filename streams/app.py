@@ -1,0 +1,49 @@
+"""The worker's stages and the topics between them, in one place."""
+
+from __future__ import annotations
+
+from drumline.infra.settings import Settings
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+from drumline.streams.communicator_stage import CommunicatorStage
+from drumline.streams.job_stage import JobStage
+from drumline.streams.kernel_frequency import KernelFrequency
+from drumline.streams.memcpy_bandwidth import MemcpyBandwidth
+from drumline.streams.preflight import preflight
+from drumline.streams.process_windows import ProcessWindows
+from drumline.streams.thresholds import StragglerConfig
+from drumline.streams.watermark import WindowConfig
+from drumline.streams.worker import StreamWorker, Wiring
+
+#: Everything the worker reads or writes; all have the same number of partitions.
+TOPICS = (
+    *(Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.TICK),
+    *(Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER),
+)
+
+
+def straggler_config(settings: Settings) -> StragglerConfig:
+    stream = settings.stream
+    return StragglerConfig(
+        window_steps=stream.window_steps,
+        idle_ns=round(stream.idle_s * 1e9),
+        price_per_gpu_hour=stream.price_per_gpu_hour,
+    )
+
+
+def wirings(settings: Settings) -> list[Wiring]:
+    """Per process, per communicator, per job. Raises ValueError if the hop does not divide the window."""
+    windows, stragglers = WindowConfig.of(settings.stream), straggler_config(settings)
+    return [
+        Wiring("kernel-frequency", (Topic.KERNEL,), lambda store: ProcessWindows(store, windows, KernelFrequency())),
+        Wiring("memcpy-bandwidth", (Topic.MEMCPY,), lambda store: ProcessWindows(store, windows, MemcpyBandwidth())),
+        Wiring("communicator", (Topic.COLLECTIVE,), lambda store: CommunicatorStage(store, stragglers)),
+        Wiring("job", (Topic.LATENESS, Topic.STEP, Topic.DEVICE), lambda store: JobStage(store, stragglers)),
+    ]
+
+
+def build(settings: Settings) -> StreamWorker:
+    """Check the topics, make the changelogs, build the worker. Raises TopicsNotReady, BrokerUnreachable, ValueError."""
+    stages = wirings(settings)
+    partitions = preflight(settings, TOPICS, [stage.name for stage in stages])
+    return StreamWorker(settings, stages, partitions, Codec())
