@@ -7,18 +7,19 @@ order: late or repeated rows judge the window again, and a higher revision follo
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.streams.alarm import Alarm, advance
+from drumline.streams.alarm import Alarm, advance, stored
 from drumline.streams.job_state import NO_ROWS, JobState, Source, Store
 from drumline.streams.packed_rows import key, pack_rows
 from drumline.streams.restore import restore_jobs
 from drumline.streams.thresholds import StragglerConfig
 from drumline.streams.verdict import judge
-from drumline.streams.verdict_batch import digest, verdict_batch
+from drumline.streams.verdict_batch import digest, said, verdict_batch
 from drumline.streams.window_table import window_table
 
 
@@ -114,13 +115,11 @@ class JobStage:
         history = [state.heads[w]["summary"] for w in earlier if state.heads[w]["summary"]]
         history = [{name: tuple(entry) for name, entry in summary.items()} for summary in history]
         table, start_ns, end_ns = window_table(state, window)
-        verdict = judge(table, state.world_size, history, self.config)
-        before: dict[str, list[Any]] = state.heads[earlier[-1]]["alarms"] if earlier else {}
-        alarms = {}
-        for row in verdict.rows:
-            old = before.get(str(row.rank))
-            alarm = Alarm(old[0], old[1], tuple(old[2]), tuple(old[3])) if old else Alarm()
-            alarms[row.rank] = advance(alarm, row.severity, self.config)
+        hosts = {rank: source.host for rank, source in state.ranks.items()}
+        verdict = judge(table, state.world_size, history, self.config, hosts)
+        before = state.heads[earlier[-1]] if earlier else {"alarms": {}, "said": {}}
+        alarms = {int(rank): stored(old) for rank, old in before["alarms"].items()}
+        alarms |= {r.rank: advance(alarms.get(r.rank, Alarm()), r.severity, self.config, window) for r in verdict.rows}
         envelope: dict[str, Any] = {
             "job": state.job,
             "run": state.run,
@@ -133,18 +132,21 @@ class JobStage:
             "window_start_ns": start_ns,
             "window_end_ns": end_ns,
         }
-        hosts = {rank: source.host for rank, source in state.ranks.items()}
-        batch = verdict_batch(verdict, {rank: alarm.state for rank, alarm in alarms.items()}, hosts, envelope)
+        spoken = {int(rank): text for rank, text in before["said"].items()}
+        batch = verdict_batch(verdict, alarms, spoken, hosts, self.config.window_steps, envelope)
         head = state.heads.get(window)
-        said = digest(batch)
-        kept = {str(rank): [a.state, a.level, a.recent, a.below] for rank, a in alarms.items()}
-        if head is not None and head["digest"] == said:
-            head.update(summary=verdict.summary, alarms=kept)
+        kept = {
+            "digest": digest(batch),
+            "alarms": {str(rank): list(astuple(alarm)) for rank, alarm in alarms.items()},
+            "said": before["said"] | {str(row.rank): said(row, alarms[row.rank]) for row in verdict.rows},
+            "summary": verdict.summary,
+        }
+        if head is not None and head["digest"] == kept["digest"]:
+            head.update(kept)
             return []
         batch.envelope["revision"] = 0 if head is None else head["revision"] + 1
         state.sequence += 1
-        head = {"revision": batch.envelope["revision"], "digest": said, "alarms": kept, "summary": verdict.summary}
-        head["sequence"] = state.sequence
+        head = {"revision": batch.envelope["revision"], "sequence": state.sequence, **kept}
         state.heads[window] = head
         self._handed[(state.run, envelope["sequence"])] = (batch, dict(head), now_ns)
         return [batch]

@@ -10,6 +10,7 @@ import numpy as np
 
 from drumline.streams.blame import Blame, WindowTable, blame, step_length
 from drumline.streams.cause import NO_CAUSE, Cause, find_cause
+from drumline.streams.groups import groups_late, labels
 from drumline.streams.links import SlowLink, Summary, slow_link, summarise
 from drumline.streams.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 
@@ -30,6 +31,7 @@ class RankVerdict:
     wait_ns: int = 0
     gpu_seconds_lost: float = 0.0
     money_lost: float = 0.0
+    group: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -45,8 +47,15 @@ class WindowVerdict:
     summary: Summary
 
 
-def judge(table: WindowTable, world_size: int, history: Sequence[Summary], config: StragglerConfig) -> WindowVerdict:
+def judge(
+    table: WindowTable,
+    world_size: int,
+    history: Sequence[Summary],
+    config: StragglerConfig,
+    hosts: Mapping[int, str] | None = None,
+) -> WindowVerdict:
     """`world_size`: ranks of the job as told, 0 = unknown. `history`: summaries of earlier windows, see links.py.
+    `hosts`: rank -> host.
 
     A function of its arguments only. Below the quorum of ranks that were compared in enough steps, every row says
     insufficient data: silence is never health.
@@ -63,6 +72,7 @@ def judge(table: WindowTable, world_size: int, history: Sequence[Summary], confi
         else:
             row = RankVerdict(rank, INSUFFICIENT, INSUFFICIENT_DATA)
         rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))
+    rows = _grouped(rows, table, hosts or {})
     late_ranks = any(SUSPECT <= row.severity < INSUFFICIENT for row in rows)
     link = slow_link(table, history, config) if quorate and not late_ranks else None
     rows.insert(0, _job(quorate, link, config))
@@ -108,6 +118,27 @@ def _rank(table: WindowTable, found: Blame, index: int, config: StragglerConfig)
         "steps": int(found.steps[index]),
     }
     return RankVerdict(rank, severity, cause, lost, share, evidence=evidence)
+
+
+def _grouped(rows: list[RankVerdict], table: WindowTable, hosts: Mapping[int, str]) -> list[RankVerdict]:
+    """The rows, with what is late as a whole named in those of its ranks."""
+    blamed = {r.rank: (r.cause.cause, r.share) for r in rows if SUSPECT <= r.severity < INSUFFICIENT}
+    if len(blamed) < 2:
+        return rows
+    everybody = table.ranks.tolist()
+    candidates = labels(
+        {rank: hosts.get(rank, "") for rank in everybody},
+        {meeting.communicator: table.ranks[meeting.members].tolist() for meeting in table.meetings},
+    )
+    late = groups_late(blamed, everybody, candidates)
+    return [
+        replace(
+            row, group=late[row.rank], evidence={**row.evidence, "late_together": sorted(candidates[late[row.rank]])}
+        )
+        if row.rank in late
+        else row
+        for row in rows
+    ]
 
 
 def _priced(row: RankVerdict, ranks: int, config: StragglerConfig) -> RankVerdict:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.streams.alarm import STATES
+from drumline.streams.alarm import STATES, Alarm
 from drumline.streams.packed_rows import key
-from drumline.streams.verdict import WindowVerdict
+from drumline.streams.verdict import RankVerdict, WindowVerdict
 
 TOPIC = "gpu.straggler.v1"
 
@@ -23,17 +23,30 @@ def process_id(run: str) -> str:
     return str(uuid.uuid5(uuid.NAMESPACE_OID, key(TOPIC, run)))
 
 
+def said(row: RankVerdict, alarm: Alarm) -> str:
+    """What a row says about its rank; while it stays the same, rows are heartbeats."""
+    return "|".join((STATES[alarm.state], str(row.severity), row.cause.cause, row.cause.detail, row.group))
+
+
 def verdict_batch(
-    verdict: WindowVerdict, states: Mapping[int, int], hosts: Mapping[int, str], envelope: dict[str, Any]
+    verdict: WindowVerdict,
+    alarms: Mapping[int, Alarm],
+    before: Mapping[int, str],
+    hosts: Mapping[int, str],
+    window_steps: int,
+    envelope: dict[str, Any],
 ) -> Batch:
-    """`states`: rank -> index into alarm.STATES. `envelope`: identity, revision, sequence and the window's range."""
+    """`alarms`: by rank, after the window. `before`: what `said` was of each rank in the window before. `envelope`:
+    identity, revision, sequence and the window's range."""
     rows = verdict.rows
+    after = [alarms[row.rank] for row in rows]
     texts: dict[str, tuple[list[str], list[int]]] = {}
     for name, values in (
         ("hosts", [hosts.get(row.rank, "") for row in rows]),
         ("causes", [row.cause.cause for row in rows]),
         ("details", [row.cause.detail for row in rows]),
-        ("states", [STATES[states[row.rank]] for row in rows]),
+        ("states", [STATES[alarm.state] for alarm in after]),
+        ("groups", [row.group for row in rows]),
         ("evidence", [json.dumps(row.evidence, sort_keys=True) for row in rows]),
         ("confidences", [row.cause.confidence for row in rows]),
     ):
@@ -43,8 +56,12 @@ def verdict_batch(
         "of_host": np.array(texts["hosts"][1], "<u4"),
         "severity": np.array([row.severity for row in rows], "u1"),
         "state": np.array(texts["states"][1], "<u4"),
+        "changed": np.array([said(r, a) != before.get(r.rank) for r, a in zip(rows, after, strict=True)], "u1"),
+        "episode_first_step": np.array([a.first * window_steps if a.first >= 0 else -1 for a in after], "<i8"),
+        "episode_last_step": np.array([(a.last + 1) * window_steps - 1 if a.last >= 0 else -1 for a in after], "<i8"),
         "cause": np.array(texts["causes"][1], "<u4"),
         "detail": np.array(texts["details"][1], "<u4"),
+        "of_group": np.array(texts["groups"][1], "<u4"),
         "confidence": np.array(texts["confidences"][1], "<u4"),
         "lost_ns": np.array([row.lost_ns for row in rows], "<i8"),
         "lost_share": np.array([row.share for row in rows], "<f8"),
@@ -70,9 +87,9 @@ def verdict_batch(
 def digest(batch: Batch) -> str:
     """Of what a batch says, not of when or how often it was said."""
     out = hashlib.blake2b(digest_size=16)
-    said = ("ranks_seen", "steps_used", "steps_skipped", "step_ns", "window_start_ns", "window_end_ns")
-    words = ("hosts", "causes", "details", "states", "evidence", "confidences")
-    out.update(json.dumps([batch.envelope[name] for name in (*said, *words)]).encode())
+    numbers = ("ranks_seen", "steps_used", "steps_skipped", "step_ns", "window_start_ns", "window_end_ns")
+    words = ("hosts", "causes", "details", "states", "evidence", "groups", "confidences")
+    out.update(json.dumps([batch.envelope[name] for name in (*numbers, *words)]).encode())
     for column in batch.columns.values():
         out.update(column.tobytes())
     return out.hexdigest()

@@ -125,7 +125,7 @@ def main(amend: bool) -> None:
     newest = dict(versions())
     for topic, version in versions():
         stem = HERE / f"{topic}.{version['version']}"
-        if stem.with_name(stem.name + ".bin").exists() and not (amend and newest[topic] is version):
+        if stem.with_name(stem.name + ".bin").exists() and not (amend and newest[topic] == version):
             continue
         record = released(topic, version)
         batch = sample(record)
