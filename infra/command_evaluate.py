@@ -28,6 +28,9 @@ def evaluate(
         int | None, typer.Option(min=2, help="steps a window; default: DRUMLINE_STREAM__WINDOW_STEPS, 20")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    side_by_side: Annotated[
+        bool, typer.Option("--compare", help="run published methods over the same data too")
+    ] = False,
 ) -> None:
     """Run the straggler code over DIR as a stream and judge each phase of its manifest.
 
@@ -35,20 +38,25 @@ def evaluate(
     rank is found where at least half of them blame it at warning or above. Recall and cause accuracy are over counted
     fault phases, false alarms over counted healthy ones.
 
+    --compare prints who else finds what, from the same data, by the same judge: NVRx, TraceML, HTA, ingero, and the
+    longest collective (docs/design/comparison.md). JSON then has `methods`, ours first, and the window's steps.
+
     Exit code: 0 all counted phases right, 1 not, 2 bad input.
     """
     try:
         phases = read_phases(folder)
         steps = window_steps or settings().stream.window_steps
         report = judge_phases(phases, straggler_rows(folder, steps, quiet=as_json))
+        if side_by_side:
+            _compare(folder, steps, phases, report, as_json)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except (BadManifest, OSError, ValueError) as error:
         typer.echo(f"drumline evaluate: {folder}: {error}", err=True)
         raise typer.Exit(BAD_INPUT) from None
-    if as_json:
+    if as_json and not side_by_side:
         typer.echo(json.dumps(report.as_json()))
-    else:
+    elif not side_by_side:
         _print(report, folder.name, steps)
     if report.unjudged:
         typer.echo(
@@ -57,6 +65,20 @@ def evaluate(
             err=True,
         )
     raise typer.Exit(0 if report.right else 1)
+
+
+def _compare(folder: Path, steps: int, phases: list[dict[str, Any]], ours: Report, as_json: bool) -> None:
+    from drumline.comparison.methods import compare
+    from drumline.comparison.table import table
+
+    judged = compare(folder, steps, phases, ours)
+    if as_json:
+        typer.echo(json.dumps({"window_steps": steps, "methods": [each.as_json() for each in judged]}))
+        return
+    console = Console(file=sys.stdout)
+    console.print(table(judged, f"{folder.name}, windows of {steps} steps"))
+    for each in judged:
+        console.print(f"{each.method}: {each.source}" + (f"; without {each.lacks}" if each.lacks else ""))
 
 
 def read_phases(folder: Path) -> list[dict[str, Any]]:
@@ -136,13 +158,7 @@ def _print(report: Report, name: str, window_steps: int) -> None:
             " ".join(map(str, [*phase.expected_ranks, "|".join(phase.accepted_causes)])),
             " ".join(str(part) for part in found),
             f"{phase.lost_share:.1%}",
-            "not counted"
-            if not phase.counted
-            else "too short"
-            if not phase.windows
-            else "yes"
-            if phase.right
-            else "NO",
+            _judgement(phase),
         )
     Console(file=sys.stdout).print(table)
     numbers = {"recall": report.recall, "cause accuracy": report.cause_accuracy, "false alarms": report.false_alarms}

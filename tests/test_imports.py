@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PROGRAMS = ("drumline.producers", "drumline.streams", "drumline.sinks")
+PROGRAMS = ("drumline.producers", "drumline.streams", "drumline.sinks", "drumline.comparison")
 
 
 def imported(path: Path) -> set[str]:
@@ -32,3 +32,10 @@ def test_command_modules_import_programs_only_inside_functions():
             if isinstance(node, ast.ImportFrom | ast.Import):
                 source = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
                 assert not (source or "").startswith(PROGRAMS), f"{path.name} loads {source} at import"
+
+
+def test_nothing_but_the_evaluate_command_loads_the_published_methods():
+    for folder in ("producers", "streams", "schemas", "sinks", "infra"):
+        for path in (ROOT / folder).glob("*.py"):
+            if path.name != "command_evaluate.py":
+                assert not {n for n in imported(path) if n.startswith("drumline.comparison")}, path
