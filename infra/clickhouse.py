@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
@@ -69,7 +71,7 @@ def password(settings: Settings, reader: bool) -> str:
         return ""
     from drumline.infra.credentials import local_password
 
-    return local_password(settings, clickhouse.reader if reader else clickhouse.user)
+    return local_password(settings, clickhouse.reader if reader else clickhouse.user).get_secret_value()
 
 
 def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, database: str = "") -> Client:
@@ -77,6 +79,7 @@ def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, da
     connect before the migrations); statements name theirs."""
     import clickhouse_connect
 
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # what it has to say comes as an exception
     url = urlsplit(settings.clickhouse_url)
     user = settings.clickhouse.reader if reader else settings.clickhouse.user
     options: dict[str, Any] = {"ca_cert": str(settings.clickhouse.ca)} if settings.clickhouse.ca else {}
@@ -117,10 +120,14 @@ def failure(error: Exception, where: str = "") -> ClickHouseFailed:
 def message_of(error: Exception) -> str:
     """ClickHouse's sentence without stack, version trailer and the driver's wrapping."""
     text = str(error).strip()
+    no_answer = re.search(r"\[Errno \d+\] ([A-Za-z ]+)|(Read timed out|Name or service not known)", text)
+    if no_answer and "DB::Exception" not in text:
+        return f"ClickHouse does not answer ({no_answer[1] or no_answer[2]})"
     if "DB::Exception:" in text:
         text = text.split("DB::Exception:", 1)[1]
     text = text.split("\nStack trace", 1)[0].split(", Stack trace", 1)[0].split("(version ", 1)[0]
-    return " ".join(text.split())[:2000]
+    text = re.sub(r" Expected one of: .*(?= \([A-Z_]+\)|$)", "", " ".join(text.split()))
+    return re.sub(r" \(for url [^)]*\)$", "", text)[:2000]
 
 
 def command(client: Client, sql: str, parameters: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:

@@ -1,0 +1,189 @@
+"""The audit: is every Kafka record accounted for once, every published row stored once, every window complete?
+
+It reads Kafka and ClickHouse and believes neither the sink nor its own ledger: counts come from the tables themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from drumline.schemas.topics import Topic
+from drumline.sinks.audit_kafka import KafkaFacts, PartitionFacts
+from drumline.sinks.audit_queries import Queries
+from drumline.sinks.tables import TABLES, table
+
+#: Missing offsets are looked up in Kafka one by one only up to this many.
+LOOKED_UP = 100_000
+WINDOWS = (
+    (Topic.KERNEL, Topic.KERNEL_FREQUENCY, "launches"),
+    (Topic.MEMCPY, Topic.MEMCPY_BANDWIDTH, "copies"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`kind`: lost, doubled, rows_differ, sequence_gap, windows_differ, not_drained, windows_open. The last two mean
+    "not yet", the others "wrong"."""
+
+    kind: str
+    where: str
+    text: str
+
+
+@dataclass(slots=True)
+class TopicAccount:
+    """Kafka records by verdict, over all incarnations the ledger knows; rows as the ledger has them and as stored."""
+
+    topic: str
+    records: int = 0
+    stored: int = 0
+    empty: int = 0
+    duplicate: int = 0
+    dead: int = 0
+    waiting: int = 0
+    rows_published: int = 0
+    rows_stored: int = 0
+    rows_expired: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """What `drumline audit` prints."""
+
+    topics: list[TopicAccount] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    dropped: list[dict[str, Any]] = field(default_factory=list)
+    windows: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "clean": self.clean,
+            "findings": [asdict(finding) for finding in self.findings],
+            "topics": [asdict(account) for account in self.topics],
+            "dropped_before_publication": self.dropped,
+            "windows": self.windows,
+        }
+
+
+def audit(kafka: KafkaFacts, queries: Queries) -> Report:
+    """Raises KafkaUnreachable, Unavailable, Refused: then there is no answer."""
+    report = Report()
+    facts = kafka.partitions(t.topic.value for t in TABLES)
+    entries = queries.records()
+    for stored in TABLES:
+        account = TopicAccount(stored.topic.value)
+        report.topics.append(account)
+        ours = [f for f in facts if f.topic == account.topic]
+        mine = [e for e in entries if e["topic"] == account.topic]
+        _records(report, account, ours, mine, kafka, queries)
+        _rows(report, account, queries, stored.topic)
+        if not stored.upsert:
+            _sequences(report, queries, stored.topic, mine)
+    report.dropped = queries.dropped()
+    for raw, windows, amount in WINDOWS:
+        _windows(report, queries, raw, windows, amount)
+    return report
+
+
+def _records(
+    report: Report,
+    account: TopicAccount,
+    facts: Iterable[PartitionFacts],
+    entries: list[dict[str, Any]],
+    kafka: KafkaFacts,
+    queries: Queries,
+) -> None:
+    for entry in entries:
+        for verdict in ("records", "stored", "empty", "duplicate", "dead"):
+            setattr(account, verdict, getattr(account, verdict) + int(entry[verdict]))
+        if entry["entries"] != entry["records"]:
+            where = f"{entry['topic']}[{entry['partition']}]"
+            text = f"{entry['entries'] - entry['records']} records are in the ledger more than once"
+            report.findings.append(Finding("doubled", where, text))
+    for place in facts:
+        where = f"{place.topic}[{place.partition}]"
+        if place.waiting:
+            account.waiting += place.waiting
+            text = f"{place.waiting} records wait to be stored" + (" (a range is announced)" if place.pending else "")
+            report.findings.append(Finding("not_drained", where, text))
+        if place.committed <= place.low:
+            continue
+        have = queries.covered(place.topic, place.topic_id, place.partition, place.low, place.committed - 1)
+        looked_up = lost = 0
+        first_lost = -1
+        for first, last in have.gaps(place.low, place.committed - 1):
+            count = last - first + 1
+            if looked_up + count <= LOOKED_UP:  # offsets without a record are no loss
+                looked_up += count
+                count = kafka.existing(place, first, last)
+            lost += count
+            first_lost = first if count and first_lost < 0 else first_lost
+        if lost:
+            text = f"{lost} records were committed as stored but are not in the ledger, from offset {first_lost}"
+            report.findings.append(Finding("lost", where, text))
+
+
+def _rows(report: Report, account: TopicAccount, queries: Queries, topic: Topic) -> None:
+    stored = table(topic)
+    if stored.upsert:
+        newest = queries.newest_rows(stored)
+        account.rows_stored = account.rows_published = int(newest["newest"])
+        for kind, field_, text in (
+            ("lost", "missing", "newest records left no row"),
+            ("rows_differ", "unknown", "records have rows but are not in the ledger as stored"),
+        ):
+            if newest[field_]:
+                report.findings.append(Finding(kind, stored.target, f"{newest[field_]} {text}"))
+        return
+    found = queries.stored_rows(stored)
+    account.rows_published, account.rows_stored = int(found["published"]), int(found["kept"])
+    account.rows_expired = int(found["expired_rows"])
+    if found["bad"]:
+        examples = "; ".join(f"{place} offset {offset}: {want} published, {have} stored"
+                             for place, offset, want, have in found["examples"])  # fmt: skip
+        kind = "doubled" if found["more"] == found["bad"] else "rows_differ"
+        report.findings.append(Finding(kind, stored.name, f"{found['bad']} records with wrong rows: {examples}"))
+
+
+def _sequences(report: Report, queries: Queries, topic: Topic, entries: list[dict[str, Any]]) -> None:
+    unread = sum(int(entry["dead_unread"]) for entry in entries)
+    bad = queries.sequences(table(topic))
+    gap = sum(int(row["length"]) - int(row["known"]) for row in bad)
+    for row in bad:
+        where = f"{topic.value} process {row['process_id']} key {row['key']}"
+        if row["batches"] != row["sequences"]:
+            text = f"{row['batches'] - row['sequences']} batches are stored twice"
+            report.findings.append(Finding("doubled", where, text))
+        if row["mentioned"] != row["known"]:
+            text = f"{row['mentioned'] - row['known']} batches are known as duplicates only: the original is gone"
+            report.findings.append(Finding("lost", where, text))
+        missing = int(row["length"]) - int(row["known"])
+        if missing > 0 and gap > unread:  # a dead letter that cannot be read has a sequence nobody knows
+            text = f"{missing} of {row['length']} batches never came (and {unread} unreadable dead letters)"
+            report.findings.append(Finding("sequence_gap", where, text))
+
+
+def _windows(report: Report, queries: Queries, raw: Topic, windows: Topic, amount: str) -> None:
+    found = queries.windows(table(raw), table(windows), amount)
+    if not any(row["in_windows"] or row["late_rows"] for row in found):
+        return  # no stream worker has run
+    for row in found:
+        row["topic"] = windows.value
+        report.windows.append(row)
+        where = f"{windows.value} process {row['process_id']}"
+        is_there = int(row["in_windows"]) + int(row["late_rows"])
+        if is_there != row["closed"]:
+            text = (
+                f"{row['closed']} rows lie in closed windows, the windows count {row['in_windows']} "
+                f"and {row['late_rows']} were late"
+            )
+            report.findings.append(Finding("windows_differ", where, text))
+        if row["raw_rows"] > row["closed"]:
+            text = f"{row['raw_rows'] - row['closed']} rows lie in windows that are not closed yet"
+            report.findings.append(Finding("windows_open", where, text))

@@ -1,0 +1,115 @@
+"""What Kafka has and what was committed: the side of the audit that ClickHouse cannot know."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from drumline.infra.kafka import client_config
+from drumline.infra.settings import Settings
+from drumline.sinks.intent import BadIntent, read_metadata
+
+REQUEST_S = 15.0
+
+
+class KafkaUnreachable(RuntimeError):
+    """The audit cannot run."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """Offsets low..high-1 are in Kafka; those below `committed` were said to be stored. `pending`: a range is announced."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    low: int
+    high: int
+    committed: int
+    pending: bool
+
+    @property
+    def waiting(self) -> int:
+        """Records not stored yet."""
+        return max(0, self.high - max(self.committed, self.low))
+
+
+class KafkaFacts:
+    """Reads only: joins no group, commits nothing."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._admin = AdminClient(client_config(settings, "drumline-audit"))
+        self._consumer = Consumer(
+            {
+                **client_config(settings, "drumline-audit"),
+                "group.id": settings.sink.group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            }
+        )
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def partitions(self, topics: Iterable[str]) -> list[PartitionFacts]:
+        """All partitions of those topics that exist. Raises KafkaUnreachable."""
+        try:
+            return [facts for topic in sorted(topics) for facts in self._topic(topic)]
+        except KafkaException as error:
+            raise KafkaUnreachable(str(error.args[0])) from None
+
+    def _topic(self, topic: str) -> list[PartitionFacts]:
+        try:
+            answer = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)[topic].result()
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return []
+            raise
+        wanted = [TopicPartition(topic, info.id) for info in answer.partitions]
+        found = []
+        for committed in self._consumer.committed(wanted, timeout=REQUEST_S):
+            place: Any = committed
+            low, high = self._consumer.get_watermark_offsets(
+                TopicPartition(topic, place.partition), timeout=REQUEST_S, cached=False
+            )
+            offset, pending = place.offset, False
+            try:
+                of_topic, intent = read_metadata(place.metadata, place.partition, max(offset, 0))
+                pending = intent is not None
+                if of_topic not in ("", str(answer.topic_id)):
+                    offset = low
+            except BadIntent:
+                offset = low
+            found.append(
+                PartitionFacts(topic, str(answer.topic_id), place.partition, low, high, max(offset, low), pending)
+            )
+        return found
+
+    def existing(self, facts: PartitionFacts, first: int, last: int, timeout_s: float = 30.0) -> int:
+        """How many records Kafka really holds at first..last (compaction and transactions leave offsets without one)."""
+        self._consumer.assign([TopicPartition(facts.topic, facts.partition, first)])
+        count, until = 0, time.monotonic() + timeout_s
+        try:
+            while time.monotonic() < until:
+                message: Any = self._consumer.poll(0.5)
+                if message is None:
+                    continue
+                if message.error() is not None:
+                    if message.error().code() == KafkaError._PARTITION_EOF:
+                        return count
+                    raise KafkaUnreachable(str(message.error()))
+                if message.offset() > last:
+                    return count
+                count += 1
+                if message.offset() == last:
+                    return count
+            raise KafkaUnreachable(f"{facts.topic} partition {facts.partition} could not be read in {timeout_s:.0f} s")
+        finally:
+            self._consumer.unassign()
