@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from drumline.infra.registry_client import codec
 from drumline.infra.settings import Settings
-from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.streams.communicator_stage import CommunicatorStage
 from drumline.streams.job_stage import JobStage
@@ -46,4 +46,4 @@ def build(settings: Settings) -> StreamWorker:
     """Check the topics, make the changelogs, build the worker. Raises TopicsNotReady, BrokerUnreachable, ValueError."""
     stages = wirings(settings)
     partitions = preflight(settings, TOPICS, [stage.name for stage in stages])
-    return StreamWorker(settings, stages, partitions, Codec())
+    return StreamWorker(settings, stages, partitions, codec(settings))

@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+from drumline.infra.drain import worker_dir
 from drumline.infra.settings import Settings
 
 
@@ -31,9 +32,8 @@ def credentials(settings: Settings) -> Any:
 
 
 def data_dir(settings: Settings) -> Path:
-    """Where this worker may write: one directory per worker, readable by its owner only."""
-    base = settings.stream.data_dir or settings.local.state / "stream"
-    path = base / (settings.stream.instance or "worker")
+    """This worker's directory, readable by its owner only; created if need be."""
+    path = worker_dir(settings)
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     return path
 

@@ -9,8 +9,10 @@ from typing import Any
 import structlog
 
 from drumline.schemas.batch import Batch
+from drumline.streams import counters
 from drumline.streams.settle import Output
 from drumline.streams.stage import Stage
+from drumline.streams.status import open_windows
 from drumline.streams.store import PartitionStore
 
 log = structlog.get_logger()
@@ -34,6 +36,10 @@ class StageRunner:
     def partitions(self) -> list[int]:
         return sorted(self._parts)
 
+    @property
+    def open_windows(self) -> int:
+        return sum(open_windows(stage) for stage, _ in self._parts.values())
+
     def stage(self, partition: int) -> Stage | None:
         """The stage of a partition, None if the partition is not (or no longer) this worker's."""
         part = self._parts.get(partition)
@@ -54,6 +60,7 @@ class StageRunner:
                 found[partition][key[_PARTITION:].decode()] = data[key]
             else:  # Faust reads the whole changelog again when the partition comes back
                 del data[key]
+        counters.RECOVERIES.labels(self.name).inc()
         self._parts = {}
         for partition, state in found.items():
             store = PartitionStore(state, self._writer(partition))

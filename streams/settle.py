@@ -44,8 +44,10 @@ class Settler:
         self._depth = depth
         self._queue: asyncio.Queue[Delivery] | None = None
         self._task: asyncio.Task[None] | None = None
+        self.unsettled = 0
 
     async def put(self, delivery: Delivery) -> None:
+        self.unsettled += 1
         if self._queue is None:
             self._queue = asyncio.Queue(self._depth)
             self._task = asyncio.create_task(self._run(self._queue), name="settle")
@@ -55,6 +57,7 @@ class Settler:
         try:
             while True:
                 await settle(await queue.get())
+                self.unsettled -= 1
         except asyncio.CancelledError:
             raise
         except BaseException as error:

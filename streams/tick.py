@@ -6,54 +6,62 @@ in order with everything else of the partition's worker, closes what has been si
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Any
 
 TICK_S = 1.0
-#: How old an answer about lag may be. Ticks of all partitions share it.
-LAG_CACHE_S = 0.5
 
 
 class Lag:
-    """How far this worker is behind, over all partitions it has of `topics`."""
+    """How far this worker is behind, over all partitions it has of `topics`.
+
+    Ends of partitions are those that came with the last fetch. Asking the broker would queue behind a fetch that waits
+    up to 1.5 s for data; a new record ends that wait, so what fetches say is as fresh.
+    """
 
     def __init__(self, app: Any, topics: Iterable[str]) -> None:
         self._app, self._topics = app, frozenset(topics)
         self._done: dict[Any, int] = {}
-        self._asked = -1e9
-        self._answer: int | None = None
+        self._first: dict[Any, int] = {}
+        self.count = 0
 
     def handled(self, tp: Any, offset: int) -> None:
         """A record has been applied."""
         self._done[tp] = offset + 1
+        self.count += 1
 
     def reset(self) -> None:
         """Partitions have moved."""
         self._done.clear()
-        self._asked = -1e9
+        self._first.clear()
 
-    async def records(self) -> int | None:
-        """Records not applied yet; None when the broker does not say. At most LAG_CACHE_S old when it was 0."""
-        if time.monotonic() - self._asked > LAG_CACHE_S:
-            self._answer = await self._ask()
-            self._asked = time.monotonic()
-        return self._answer
+    async def prepare(self) -> None:
+        """Ask once where partitions without a committed offset begin."""
+        new = [tp for tp in self._mine() if self._next(tp) is None]
+        if new:
+            offsets = await self._app.consumer.earliest_offsets(*new)
+            self._first.update({tp: offset for tp, offset in offsets.items() if offset is not None})
 
-    async def _ask(self) -> int | None:
-        consumer = self._app.consumer
-        mine = [tp for tp in consumer.assignment() if tp.topic in self._topics]
-        try:
-            ends = await consumer.highwaters(*mine)
-        except Exception:  # no answer is not "no lag"
-            return None
+    def positions(self) -> dict[Any, int | None]:
+        """Partition -> offset of the first record not applied yet; None = not known yet."""
+        return {tp: self._next(tp) for tp in self._mine()}
+
+    def records(self) -> int | None:
+        """Records not applied yet; None while not all ends are known."""
         behind = 0
-        for tp in mine:
-            end = ends.get(tp)
-            done = self._done.get(tp)
-            if done is None:  # nothing applied since the partition came: where reading would start
-                done = await consumer.position(tp)
-            if end is None or done is None:
+        for tp, position in self.positions().items():
+            end = self._app.consumer.highwater(tp)
+            if end is None or end < 0 or position is None:
                 return None
-            behind += max(0, end - done)
+            behind += max(0, end - position)
         return behind
+
+    def _mine(self) -> list[Any]:
+        return [tp for tp in self._app.consumer.assignment() if tp.topic in self._topics]
+
+    def _next(self, tp: Any) -> int | None:
+        done = self._done.get(tp)
+        if done is not None:
+            return done
+        committed: int | None = self._app.consumer._committed_offset.get(tp)
+        return committed if committed is not None else self._first.get(tp)

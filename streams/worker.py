@@ -17,16 +17,19 @@ from drumline.schemas.errors import BadRecord
 from drumline.schemas.topics import Topic, dlq
 from drumline.streams import counters
 from drumline.streams.deadletter import Origin, headers
-from drumline.streams.faust_settings import faust_settings
+from drumline.streams.faust_settings import data_dir, faust_settings
 from drumline.streams.keys import record_key
 from drumline.streams.recovery import guard_recovery
 from drumline.streams.runner import StageRunner
 from drumline.streams.settle import Delivery, Output, Settler
 from drumline.streams.stage import Stage
+from drumline.streams.status import write_status
 from drumline.streams.store import PartitionStore
 from drumline.streams.tick import TICK_S, Lag
 
 log = structlog.get_logger()
+#: Changes of state that wait for the producer before agents pause. Faust's 100 is a second of quiet life.
+MAX_UNSENT = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +56,20 @@ class StreamWorker:
             for topic in wiring.inputs:
                 self._readers.setdefault(topic, []).append(self.runners[wiring.name])
         self.lag = Lag(self.app, self._readers)
-        self._settlers: list[Settler] = []
+        self._settlers: dict[str, Settler] = {}
+        self._partitions, self._status_path = partitions, data_dir(settings) / "status.json"
         self._ticked: dict[int, int] = {}
         for topic in self._readers:
             self._agent(topic, self._on_record)
         self._agent(Topic.TICK, self._on_tick)
         self.app.timer(TICK_S)(self._tick)
+        self.app.producer.buffer.max_messages = MAX_UNSENT
         self.app.on_partitions_assigned.connect(self._on_assigned, weak=False)
         guard_recovery(self.app)
 
     def _agent(self, topic: str, handle: Callable[[Any], Awaitable[Delivery | None]]) -> None:
         settler = Settler(self._fail)
-        self._settlers.append(settler)
+        self._settlers[topic] = settler
         source = self.app.topic(topic, key_type=bytes, value_type=bytes)
 
         async def agent(stream: Any) -> None:
@@ -103,7 +108,7 @@ class StreamWorker:
         if now_ns - self._ticked.get(number, 0) < TICK_S * 5e8:
             return delivery
         self._ticked[number] = now_ns
-        behind = await self.lag.records()
+        behind = self.lag.records()
         if behind is not None:
             counters.LAG.set(behind)
         for runner in self.runners.values():
@@ -145,8 +150,27 @@ class StreamWorker:
         if self.app.rebalancing or self.app.in_recovery:
             return
         mine: Iterable[Any] = self.app.consumer.assignment()
-        for number in sorted(tp.partition for tp in mine if tp.topic == Topic.TICK):
+        numbers = sorted(tp.partition for tp in mine if tp.topic == Topic.TICK)
+        for number in numbers:
             await self.app.producer.send(Topic.TICK, None, b"", number, None, None)
+        await self._say(numbers)
+
+    async def _say(self, partitions: list[int]) -> None:
+        """Status file, for infra/drain.py."""
+        await self.lag.prepare()
+        positions = {f"{tp.topic}:{tp.partition}": position for tp, position in self.lag.positions().items()}
+        status: dict[str, Any] = {
+            "app": self.app.conf.id,
+            "partitions": partitions,
+            "of": self._partitions,
+            "open": sum(runner.open_windows for runner in self.runners.values()),
+            "unsettled": sum(settler.unsettled for topic, settler in self._settlers.items() if topic != Topic.TICK),
+            "handled": self.lag.count,
+            "lag": self.lag.records(),
+            "positions": positions,
+            "time_ns": self._clock(),
+        }
+        write_status(self._status_path, status)
 
     async def _on_assigned(self, *_: Any, **__: Any) -> None:
         self.lag.reset()
@@ -159,7 +183,7 @@ class StreamWorker:
         await self.app.crash(error)
 
     def close(self) -> None:
-        for settler in self._settlers:
+        for settler in self._settlers.values():
             settler.cancel()
 
 

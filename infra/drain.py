@@ -1,0 +1,115 @@
+"""Wait until the stream workers on this machine have worked everything off: no lag, no open window, nothing in flight.
+
+Every worker writes a status file each second (streams/worker.py). Nothing follows if, in two statuses of every worker,
+nothing is open and the same number of records was handled, and the broker, asked between the two, has no more than they
+say was applied.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # stubs do not export them
+
+from drumline.infra.kafka import client_config
+from drumline.infra.settings import Settings
+from drumline.infra.topics_admin import quiet
+
+#: A status older than this is that of a worker that has ended; s.
+FRESH_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """`reason`: why it is not drained, in words, or ""."""
+
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return not self.reason
+
+
+def worker_dir(settings: Settings) -> Path:
+    """Where a stream worker may write: one directory per worker."""
+    base = settings.stream.data_dir or settings.local.state / "stream"
+    return base / (settings.stream.instance or "worker")
+
+
+def status_files(settings: Settings) -> list[Path]:
+    return sorted(worker_dir(settings).parent.glob("*/status.json"))
+
+
+def read_statuses(settings: Settings, since_ns: int) -> dict[str, dict[str, Any]]:
+    """Statuses of the workers of this app that are alive and were written after `since_ns`, by worker."""
+    found = {}
+    for path in status_files(settings):
+        try:
+            status = json.loads(path.read_text())
+        except (OSError, ValueError):
+            continue
+        fresh = time.time_ns() - status["time_ns"] < FRESH_S * 1e9 and status["time_ns"] > since_ns
+        if fresh and status["app"] == settings.stream.app_id:
+            found[path.parent.name] = status
+    return found
+
+
+def judge(
+    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]], ends: Mapping[str, int]
+) -> Drained:
+    """From two readings of all workers' statuses, and what the broker said between them. Pure."""
+    if not after:
+        return Drained("no stream worker runs")
+    owned = {number for status in after.values() for number in status["partitions"]}
+    missing = set(range(max(status["of"] for status in after.values()))) - owned
+    if missing:
+        return Drained(f"nobody has partitions {sorted(missing)} yet")
+    for name, status in after.items():
+        old = before.get(name)
+        if old is None or old["time_ns"] >= status["time_ns"]:
+            return Drained(f"{name}: one more status to come")
+        for what in ("open", "unsettled"):
+            if old[what] or status[what]:
+                return Drained(f"{name}: {what} {status[what]}")
+        if old["handled"] != status["handled"]:
+            return Drained(f"{name}: records still come")
+        for where, position in status["positions"].items():
+            if position is None or position < ends.get(where, 0):
+                return Drained(f"{name}: {where} is at {position} of {ends.get(where, 0)}")
+    return Drained()
+
+
+def wait_drained(settings: Settings, timeout_s: float) -> Drained:
+    """Call it once the last input is in Kafka. True when worked off, else what was still missing after `timeout_s`.
+
+    Raises KafkaException if the broker does not answer.
+    """
+    admin = AdminClient(quiet(client_config(settings, "drumline-drain")))
+    since_ns, deadline = time.time_ns(), time.monotonic() + timeout_s
+    before: dict[str, dict[str, Any]] = {}
+    ends: dict[str, int] = {}
+    while True:
+        after = read_statuses(settings, since_ns)
+        result = judge(before, after, ends)
+        if result or time.monotonic() > deadline:
+            return result
+        if all(name not in before or before[name]["time_ns"] < status["time_ns"] for name, status in after.items()):
+            before = after
+            ends = _ends(admin, [where for status in after.values() for where in status["positions"]])
+        time.sleep(0.25)
+
+
+def _ends(admin: AdminClient, partitions: list[str]) -> dict[str, int]:
+    asked = {}
+    for where in partitions:
+        topic, number = where.rsplit(":", 1)
+        asked[TopicPartition(topic, int(number))] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    if not asked:
+        return {}
+    answers = admin.list_offsets(asked, request_timeout=10.0)
+    return {f"{tp.topic}:{tp.partition}": future.result().offset for tp, future in answers.items()}

@@ -1,0 +1,52 @@
+"""Run one worker in this process until a signal or a failure ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import structlog
+import uvloop
+
+from drumline.infra.settings import Settings
+from drumline.streams.app import build
+
+log = structlog.get_logger()
+#: A clean stop: what is in hand is finished and committed, the group is told.
+STOP_S = 20.0
+
+
+def serve(settings: Settings) -> int:
+    """The exit code: 0 after SIGTERM, 130 after SIGINT, 1 when the worker failed.
+
+    Raises TopicsNotReady or BrokerUnreachable when there is nothing to work on, ValueError on impossible settings.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    worker = build(settings)
+    app = worker.app
+    signals: list[int] = []
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signals.append, number)
+    log.info("worker starts", app=settings.stream.app_id, brokers=settings.bootstrap, instance=settings.stream.instance)
+    starting = asyncio.create_task(app.start())
+    while not signals and not app.crashed and not (starting.done() and starting.exception()):
+        await asyncio.sleep(0.1)
+    failed = worker.failure or app.crash_reason or (starting.exception() if starting.done() else None)
+    if not starting.done():
+        starting.cancel()
+    try:
+        await asyncio.wait_for(app.stop(), STOP_S)
+    except (TimeoutError, Exception) as error:
+        log.warning("worker did not stop cleanly; what was not committed is replayed", error=repr(error))
+        failed = failed or error
+    worker.close()
+    if failed:
+        log.error("worker failed", error=repr(failed))
+        return 1
+    log.info("worker ended")
+    return 130 if signals and signals[0] == signal.SIGINT else 0
