@@ -95,6 +95,7 @@ class LocalSettings(BaseModel):
     controller_port: int = 19093
     clickhouse_http_port: int = 18123
     clickhouse_tcp_port: int = 19000
+    clickhouse_memory_mb: int = Field(1200, ge=512, description="the most the local engine may use; MB")
     kafka_heap_mb: int = Field(320, ge=192)
 
     @model_validator(mode="after")

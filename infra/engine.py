@@ -1,0 +1,230 @@
+"""The local ClickHouse engine: its configuration, and ways to have it running. The process itself: engine_main.py."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from string import Template
+
+from pydantic import SecretStr
+
+from drumline.infra.credentials import USERS, local_password, sha256_hex
+from drumline.infra.ports import require_free
+from drumline.infra.settings import Settings
+from drumline.infra.state import StackError, State, acquire, held, locked
+from drumline.infra.supervisor import Child
+
+RESOURCES = Path(__file__).parent / "local" / "clickhouse"
+#: How long a clean stop may take (running queries are cancelled); s.
+STOP_S = 15.0
+START_S = 60.0
+#: System tables that readers need to find their way; none of them shows data of others.
+READER_TABLES = [
+    "clusters",
+    "columns",
+    "data_skipping_indices",
+    "data_type_families",
+    "databases",
+    "formats",
+    "functions",
+    "one",
+    "parts",
+    "parts_columns",
+    "settings",
+    "tables",
+    "table_functions",
+    "time_zones",
+]
+
+
+def reader_grants(database: str) -> str:
+    """<query> elements of the read-only users: our databases and what clients ask the catalogue."""
+    grants = [f"GRANT SHOW, SELECT ON {name}.*" for name in (database, f"{database}_*")]
+    grants += [f"GRANT SELECT ON system.{table}" for table in READER_TABLES]
+    grants += ["GRANT SELECT ON information_schema.*"]
+    return "".join(f"<query>{grant}</query>" for grant in grants)
+
+
+def write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as handle:
+        handle.write(text)
+
+
+def prepare_engine(settings: Settings) -> Child:
+    """Write the engine's configuration; returns what to run. Raises StackError (state directory not usable)."""
+    state = State.of(settings)
+    state.create()
+    conf = state.clickhouse / "conf"
+    local = settings.local
+    config = Template((RESOURCES / "config.xml").read_text()).safe_substitute(
+        http_port=local.clickhouse_http_port,
+        tcp_port=local.clickhouse_tcp_port,
+        logs=state.logs,
+        memory_bytes=local.clickhouse_memory_mb * 1_000_000,
+    )
+    write_private(conf / "config.xml", config)
+    users = Template((RESOURCES / "users.xml").read_text())
+    values = {f"{user}_sha256": sha256_hex(local_password(settings, user)) for user in USERS}
+    values |= {"database": settings.clickhouse.database, "reader_grants": reader_grants(settings.clickhouse.database)}
+    write_private(conf / "users.xml", users.safe_substitute(values))
+    return Child(
+        name="engine",
+        argv=[sys.executable, "-m", "drumline.infra.engine_main", str(state.clickhouse), str(state.logs)],
+        cwd=str(conf),
+        log=str(state.logs / "engine.log"),
+        stop="stdin",
+        stop_s=STOP_S,
+        # No secrets from the environment: SQL can read /proc/self.
+        environment={name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ},
+    )
+
+
+def engine_ports(settings: Settings) -> dict[str, tuple[str, int]]:
+    """setting -> (what listens there, port)."""
+    return {
+        "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT": ("ClickHouse (HTTP)", settings.local.clickhouse_http_port),
+        "DRUMLINE_LOCAL__CLICKHOUSE_TCP_PORT": ("ClickHouse (native)", settings.local.clickhouse_tcp_port),
+    }
+
+
+def answers(settings: Settings, timeout_s: float = 2.0) -> bool:
+    """Whether the engine (or the configured ClickHouse) answers /ping over HTTP."""
+    try:
+        with urllib.request.urlopen(f"{settings.clickhouse_url}/ping", timeout=timeout_s) as answer:
+            return bool(answer.read().strip() == b"Ok.")
+    except (OSError, ValueError, urllib.error.URLError):
+        return False
+
+
+def is_ours(settings: Settings) -> bool:
+    """Whether the local engine answers. Raises StackError when something else answers on its port."""
+    if not answers(settings):
+        return False
+    try:
+        query(settings, "SELECT 1", "analyst")
+    except StackError as error:
+        if "AUTHENTICATION_FAILED" in str(error):
+            raise StackError(
+                f"what answers at {settings.clickhouse_url} is not the engine of {settings.local.state}; set "
+                "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT and ..._TCP_PORT to free ports, or ..._STATE to its folder"
+            ) from error
+    return True
+
+
+def wait_until(ready: Callable[[], bool], timeout_s: float, alive: Callable[[], bool] = lambda: True) -> bool:
+    """Poll until ready; False when the time (s) is over or nothing is alive that could become ready."""
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        if time.monotonic() > deadline or not alive():
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def last_words(log: Path, lines: int = 5) -> str:
+    """The end of a child's log, for an error message."""
+    try:
+        return "\n".join(log.read_text(errors="replace").rstrip().splitlines()[-lines:])
+    except OSError:
+        return "(nothing)"
+
+
+@contextmanager
+def temporary_engine(settings: Settings) -> Iterator[None]:
+    """Run the engine as a child of this process. Raises StackError: port in use, or its last words."""
+    require_free(engine_ports(settings))
+    child = prepare_engine(settings)
+    child.start(time.monotonic())
+    process = child.process
+    try:
+        if process is None or not wait_until(lambda: answers(settings), START_S, lambda: process.poll() is None):
+            raise StackError(
+                f"the ClickHouse engine did not start; {child.log} ends with:\n{last_words(Path(child.log))}"
+            )
+        yield
+    finally:
+        child.end()
+
+
+@contextmanager
+def ensure_engine(settings: Settings) -> Iterator[None]:
+    """ClickHouse answers inside this block: a configured server, the running engine, or one started for the block.
+
+    Safe beside others that do the same: who started the engine stops it only when nobody uses it any more. Raises
+    StackError when it cannot be had.
+    """
+    if settings.clickhouse.url:
+        yield
+        return
+    state = State.of(settings)
+    state.create()
+    busy = "the engine is being started or stopped by another process for two minutes; see `drumline status`"
+    with locked(state.engine_users, busy, shared=True) as users:
+        with locked(state.command_lock, busy):
+            starter = None if is_ours(settings) or wait_for_supervisor(settings) else temporary_engine(settings)
+            if starter is not None:
+                starter.__enter__()
+        try:
+            yield
+        finally:
+            if starter is not None:
+                try:
+                    acquire(users, busy, timeout_s=600)
+                finally:
+                    starter.__exit__(None, None, None)
+
+
+def wait_for_supervisor(settings: Settings) -> bool:
+    """A supervisor runs, so the engine is about to come (back): wait for it. False without a supervisor."""
+    state = State.of(settings)
+    if not held(state.lock):
+        return False
+    if wait_until(lambda: answers(settings), START_S, lambda: held(state.lock)):
+        return True
+    if held(state.lock):
+        raise StackError(
+            f"the engine does not answer at {settings.clickhouse_url}; see `drumline status` and {state.logs}"
+        )
+    return False
+
+
+def self_test(settings: Settings) -> str:
+    """Start, /ping, SELECT version(), stop; returns the version. Needs the engine's ports and state for itself.
+
+    Raises StackError naming the step that failed: the wheel's private entry point is proven here.
+    """
+    with temporary_engine(settings):
+        version = query(settings, "SELECT version()", "analyst")
+        try:
+            query(settings, "SELECT 1", "default", SecretStr(""))
+        except StackError:
+            pass
+        else:
+            raise StackError("the engine lets user `default` in without a password")
+    if answers(settings):
+        raise StackError("the engine still answers after its stdin was closed")
+    return version
+
+
+def query(settings: Settings, sql: str, user: str, password: SecretStr | None = None) -> str:
+    """One statement over plain HTTP, for checks (programs use clickhouse-connect). Raises StackError: the refusal."""
+    secret = password if password is not None else local_password(settings, user)
+    request = urllib.request.Request(
+        settings.clickhouse_url,
+        data=sql.encode(),
+        headers={"X-ClickHouse-User": user, "X-ClickHouse-Key": secret.get_secret_value()},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return str(answer.read().decode()).strip()
+    except urllib.error.HTTPError as error:
+        raise StackError(error.read().decode(errors="replace").strip()) from error
+    except OSError as error:
+        raise StackError(f"no answer from {settings.clickhouse_url}: {error}") from error

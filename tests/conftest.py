@@ -1,0 +1,177 @@
+"""One private local stack per test session: free ports, a temporary state directory, the shared jar cache.
+
+`stack` gives Settings that point at it; `clean_stack` gives them with empty topics and a database of their own;
+`kill9` and `wait_for_stack` break it and wait until it is back; `environment` is for subprocesses.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from drumline.infra import stack as local_stack
+from drumline.infra.engine import query
+from drumline.infra.jars import ensure_jars
+from drumline.infra.java import find_java
+from drumline.infra.settings import (
+    ClickHouseSettings,
+    KafkaSettings,
+    LocalSettings,
+    Settings,
+    SinkSettings,
+    StreamSettings,
+)
+from drumline.infra.state import StackError
+
+PORTS = ("kafka_port", "controller_port", "clickhouse_http_port", "clickhouse_tcp_port")
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now, all different: held open together until all are known."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for opened in sockets:
+            opened.bind(("127.0.0.1", 0))
+        return [int(opened.getsockname()[1]) for opened in sockets]
+    finally:
+        for opened in sockets:
+            opened.close()
+
+
+def private_settings(state: Path, cache: Path | None = None) -> Settings:
+    """Settings of a stack of its own, whatever the environment says about the user's one."""
+    local = LocalSettings(
+        state=state, cache=cache or LocalSettings().cache, **dict(zip(PORTS, free_ports(4), strict=True))
+    )
+    return Settings(kafka=KafkaSettings(), clickhouse=ClickHouseSettings(), local=local)
+
+
+def settings_environment(settings: Settings) -> dict[str, str]:
+    """The environment in which a `drumline` subprocess sees the same stack."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRUMLINE_")}
+    local = {
+        f"DRUMLINE_LOCAL__{name.upper()}": str(getattr(settings.local, name)) for name in ("state", "cache", *PORTS)
+    }
+    return {
+        **kept,
+        **local,
+        "DRUMLINE_CLICKHOUSE__DATABASE": settings.clickhouse.database,
+        "DRUMLINE_KAFKA__PARTITIONS": str(settings.kafka.partitions),
+        "DRUMLINE_SINK__GROUP": settings.sink.group,
+        "DRUMLINE_STREAM__APP_ID": settings.stream.app_id,
+    }
+
+
+@pytest.fixture(scope="session")
+def jars() -> Path:
+    """Kafka's jars and a Java to run them. Without, stack tests are skipped; in CI (CI=true) they fail."""
+    try:
+        find_java()
+        return ensure_jars(Settings())
+    except StackError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(f"no local stack: {error}")
+
+
+@pytest.fixture
+def private(tmp_path: Path) -> Iterator[Settings]:
+    """Settings of a stack that is not started; whatever a test starts there is stopped."""
+    settings = private_settings(tmp_path / "state")
+    yield settings
+    local_stack.down(settings)
+
+
+@pytest.fixture(scope="session")
+def stack(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A running broker and engine; Settings that point at them."""
+    settings = private_settings(tmp_path_factory.mktemp("stack"), jars.parent)
+    local_stack.up(settings)
+    yield settings
+    local_stack.down(settings)
+
+
+@pytest.fixture
+def clean_stack(stack: Settings, wait_for_stack: Callable[[], None]) -> Iterator[Settings]:
+    """The running stack without topics and groups of ours, and with names of its own for what outlives those:
+    database (not created; dropped afterwards), sink group, Faust app id."""
+    wait_for_stack()
+    mark = secrets.token_hex(4)
+    settings = stack.model_copy(
+        update={
+            "clickhouse": stack.clickhouse.model_copy(update={"database": f"gpu_{mark}"}),
+            "sink": SinkSettings(group=f"sink-{mark}"),
+            "stream": StreamSettings(app_id=f"streams-{mark}"),
+        }
+    )
+    delete_topics(stack)
+    yield settings
+    wait_for_stack()
+    query(stack, f"DROP DATABASE IF EXISTS {settings.clickhouse.database} SYNC", "writer")
+    delete_topics(stack)
+
+
+def delete_topics(settings: Settings) -> None:
+    """All topics that are not Kafka's own; returns when the broker does not list them any more."""
+    admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+
+    def ours() -> list[str]:
+        return [name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")]
+
+    if names := ours():
+        for done in admin.delete_topics(names).values():
+            done.result(30)
+        assert local_stack.wait_until(lambda: not ours(), 30)
+
+
+@pytest.fixture
+def environment(stack: Settings) -> dict[str, str]:
+    """Environment of a subprocess that talks to the running stack."""
+    return settings_environment(stack)
+
+
+@pytest.fixture
+def environment_of() -> Callable[[Settings], dict[str, str]]:
+    """Environment of a subprocess for other settings (of `clean_stack` or `private`)."""
+    return settings_environment
+
+
+@pytest.fixture
+def new_topic(stack: Settings) -> Callable[..., str]:
+    """Make a topic with a name of its own: new_topic(partitions=1, **config) -> name."""
+
+    def create(partitions: int = 1, **config: str) -> str:
+        name = f"test-{secrets.token_hex(4)}"
+        dotted = {key.replace("_", "."): value for key, value in config.items()}
+        admin = AdminClient({"bootstrap.servers": stack.bootstrap})
+        admin.create_topics([NewTopic(name, partitions, 1, config=dotted)])[name].result(30)
+        return name
+
+    return create
+
+
+@pytest.fixture
+def kill9(stack: Settings) -> Callable[[str], int]:
+    """SIGKILL the `broker`, `engine` or `supervisor` of the running stack; returns the pid that died."""
+
+    def kill(name: str) -> int:
+        [process] = local_stack.own_processes(stack)[name]
+        os.kill(process.pid, signal.SIGKILL)
+        psutil.wait_procs([process], timeout=10)
+        return process.pid
+
+    return kill
+
+
+@pytest.fixture
+def wait_for_stack(stack: Settings) -> Callable[[], None]:
+    """Until broker and engine answer (again)."""
+    return lambda: local_stack.wait_for_stack(stack)
