@@ -14,9 +14,10 @@ from drumline.producers.activity import Identity, ends
 from drumline.producers.derive import Derived, derive
 from drumline.producers.feed import Shift, feeds, process_batch
 from drumline.producers.parquet import BadTrace
+from drumline.producers.ranges import ranges
 from drumline.producers.relabel import Part, parts
-from drumline.producers.steps import STEP_PATTERN
-from drumline.producers.trace import read_trace
+from drumline.producers.steps import STEP_PATTERN, numbering_ends
+from drumline.producers.trace import Trace, read_trace
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import TOPICS, Topic
 
@@ -65,8 +66,8 @@ class Recording:
         trace = read_trace(folder, manifest, self.topics)
         self.manifest = trace.manifest
         self.unknown_samples = trace.unknown_samples
-        since = _measured_from(trace.manifest)
-        recorded = [derive(activity, pattern, since) for activity in trace.activities]
+        since = measured_from(trace, pattern)
+        recorded = [derive(each, pattern, at) for each, at in zip(trace.activities, since, strict=True)]
         self.parts, sources = parts(
             trace.ranks, recorded, ranks or len(trace.ranks), trace.manifest.get("phases") or ()
         )
@@ -166,13 +167,22 @@ def recorded_batches(
     return recording.batches(run or "recorded", shift_ns)
 
 
-def _measured_from(manifest: Mapping[str, Any]) -> int:
-    """When the recording's first counted step began; a numbering of steps that ended before is warm-up. 0 = unknown."""
-    listed = manifest.get("steps_rank0")
+def measured_from(trace: Trace, pattern: str = STEP_PATTERN) -> list[int]:
+    """For each rank, when the numbering of steps ended that came before the first counted step, in ns; 0 = none did.
+
+    The manifest knows that step's start by rank 0's clock. Other ranks may have clocks of their own, so they leave out
+    as many numberings (warm-ups) as rank 0 does. Raises BadTrace.
+    """
+    listed = trace.manifest.get("steps_rank0")
     try:
-        return int(listed[0]["start_ns"]) if listed else 0
+        first = int(listed[0]["start_ns"]) if listed else 0
     except (KeyError, TypeError, ValueError) as error:
         raise BadTrace(f"manifest.json: `steps_rank0` needs start_ns ({error!r})") from None
+    if not first:
+        return [0] * len(trace.activities)
+    ended = [numbering_ends(ranges(activity.markers)[0], pattern) for activity in trace.activities]
+    warm_ups = int((ended[0] <= first).sum())
+    return [int(at[warm_ups - 1]) if 0 < warm_ups <= len(at) else 0 for at in ended]
 
 
 def _span(derived: Derived) -> tuple[int, int] | None:

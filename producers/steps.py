@@ -50,8 +50,28 @@ def host_steps(ranges: Table, pattern: str = STEP_PATTERN, since_ns: int = 0) ->
     Numbers must rise. Where they start again, the rest is counted on (epochs that number their steps alike), but a
     numbering that ended before `since_ns` was a warm-up and has no steps. A step inside another is no step.
     """
+    start, end, number = _numbered(ranges, pattern)
+    if len(number) == 0:
+        return Steps(number, start, end)
+    numbering = _numbering(number)
+    finished = end[np.searchsorted(numbering, numbering, side="right") - 1]
+    start, end, number = (values[finished > since_ns] for values in (start, end, number))
+    rise = np.diff(number, prepend=number[:1] - 1)
+    return Steps(number + np.cumsum(np.where(rise <= 0, 1 - rise, 0)), start, end)
+
+
+def numbering_ends(ranges: Table, pattern: str = STEP_PATTERN) -> Array:
+    """When each numbering of steps ended, in ns of the process's own clock, in order."""
+    _, end, number = _numbered(ranges, pattern)
+    ended: Array = end[np.flatnonzero(np.diff(_numbering(number), append=np.iinfo(np.int64).max))]
+    return ended
+
+
+def _numbered(ranges: Table, pattern: str) -> tuple[Array, Array, Array]:
+    """(start, end, number as named) of the outermost step ranges, by start."""
     if ranges.rows == 0:
-        return Steps(*(np.empty(0, np.int64) for _ in range(3)))
+        none = np.empty(0, np.int64)
+        return none, none, none
     compiled = re.compile(pattern)
     found = [compiled.search(name) for name in ranges.words["names"]]
     numbers = np.array([int(m.group(1)) if m else -1 for m in found], dtype=np.int64)
@@ -59,14 +79,12 @@ def host_steps(ranges: Table, pattern: str = STEP_PATTERN, since_ns: int = 0) ->
     rows = ranges.take((numbers[ranges["name"]] >= 0) & other[ranges["domain"]])
     start, end, number = rows["start_ns"], ends(rows), numbers[rows["name"]]
     outer = start >= np.maximum.accumulate(np.concatenate([[0], end]))[:-1]
-    start, end, number = start[outer], end[outer], number[outer]
-    if len(number) == 0:
-        return Steps(number, start, end)
-    numbering = np.concatenate([[0], np.cumsum(np.diff(number) <= 0)])
-    finished = end[np.searchsorted(numbering, numbering, side="right") - 1]
-    start, end, number = (values[finished > since_ns] for values in (start, end, number))
-    rise = np.diff(number, prepend=number[:1] - 1)
-    return Steps(number + np.cumsum(np.where(rise <= 0, 1 - rise, 0)), start, end)
+    return start[outer], end[outer], number[outer]
+
+
+def _numbering(number: Array) -> Array:
+    """0, 1, ... for each run of rising step numbers."""
+    return np.concatenate([[0], np.cumsum(np.diff(number) <= 0)])[: len(number)]
 
 
 @dataclass(frozen=True)

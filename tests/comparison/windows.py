@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from drumline.infra.evaluation import WARNING, Row
 from drumline.producers import nccl
 from drumline.producers.derive import Derived, derive
-from drumline.producers.steps import STEP_PATTERN
+from drumline.producers.recorded import measured_from
 from drumline.producers.table import Table
 from drumline.producers.trace import Trace, read_trace
 from drumline.schemas.columns import Array
@@ -73,8 +73,8 @@ def read_job(folder: Path, window_steps: int) -> Job:
 
 def job_of(trace: Trace, window_steps: int) -> Job:
     """The windows of a trace that was read with all kernel columns."""
-    listed = trace.manifest.get("steps_rank0") or [{"start_ns": 0}]
-    derived = tuple(derive(a, STEP_PATTERN, int(listed[0]["start_ns"])) for a in trace.activities)
+    since = measured_from(trace)
+    derived = tuple(derive(a, since_ns=at) for a, at in zip(trace.activities, since, strict=True))
     common = reduce(np.intersect1d, [d.steps["step"] for d in derived])
     window, count = np.unique(common // window_steps, return_counts=True)
     return Job(window_steps, window[count == window_steps] * window_steps, derived)
