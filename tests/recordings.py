@@ -1,0 +1,59 @@
+"""Recorded jobs for tests: the one in the repo, and those in the folders that DRUMLINE_TRACES names (as PATH does)."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+from drumline.infra.evaluation import Row, judge_phases
+from drumline.producers import recorded
+from drumline.producers.trace import read_trace
+from drumline.schemas.topics import Topic
+from drumline.streams.offline import latest, verdicts
+from drumline.streams.thresholds import StragglerConfig
+
+DEMO = Path(__file__).parent.parent / "infra" / "demo" / "ddp-gpu-bound"
+TOPICS = {Topic.COLLECTIVE, Topic.STEP}
+
+
+def others():
+    """Folders of recorded jobs with known faults, the demo's job left out; empty without DRUMLINE_TRACES."""
+    roots = [Path(p) for p in os.environ.get("DRUMLINE_TRACES", "").split(os.pathsep) if p]
+    found = [path.parent for root in roots for path in sorted(root.glob("*/manifest.json"))]
+    return [folder for folder in found if folder.name != DEMO.name and phases(folder)]
+
+
+def phases(folder):
+    return json.loads((folder / "manifest.json").read_text()).get("phases") or []
+
+
+@cache
+def trace(folder):
+    """What was recorded, before anything is paired or derived."""
+    return read_trace(folder, topics=TOPICS)
+
+
+def stream(folder, changed=None, monkeypatch=None):
+    """(time, batch) of collectives and steps; `changed`: a trace to take instead of the recorded one."""
+    if changed is not None:
+        monkeypatch.setattr(recorded, "read_trace", lambda *_: changed)
+    made = recorded.Recording(folder, topics=TOPICS).batches("run")
+    return [(out.time_ns, out.batch) for out in made]
+
+
+def rows(batches, window_steps=5):
+    """Verdicts on ranks: (first step, rank) -> Row; the job as a whole is rank -1."""
+    out = {}
+    for _, batch in sorted(latest(verdicts(batches, StragglerConfig(window_steps=window_steps))).items()):
+        c, first, last = batch.columns, int(batch.envelope["first_step"]), int(batch.envelope["last_step"])
+        causes, details = batch.strings("cause", "causes"), batch.strings("detail", "details")
+        for i, rank in enumerate(c["of_rank"].tolist()):
+            severity, share = int(c["severity"][i]), float(c["lost_share"][i])
+            out[first, rank] = Row(first, last, rank, severity, causes[i], details[i], share)
+    return out
+
+
+def report(folder, found):
+    return judge_phases(phases(folder), found.values())

@@ -1,0 +1,103 @@
+"""Verdicts on recorded jobs against an oracle that shares no code with them (straggler_oracle.py)."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from recordings import DEMO, others, phases, report, rows, stream, trace
+from straggler_oracle import costs, step_ms
+
+from drumline.producers.derive import derive
+from drumline.producers.recorded import measured_from
+from drumline.producers.table import Table
+
+#: A loss that matters (design, section 5): every injected rank has it, and nobody who is named lacks it.
+MATTERS = 0.05
+JOBS = [pytest.param(DEMO, id=DEMO.name)] + [
+    pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in others()
+]
+
+
+@cache
+def derived(folder):
+    recorded = trace(folder)
+    pairs = zip(recorded.activities, measured_from(recorded), strict=True)
+    return [derive(activity, since_ns=since) for activity, since in pairs]
+
+
+@cache
+def verdicts(folder):
+    return report(folder, rows(stream(folder)))
+
+
+def costs_of(folder, phase):
+    return costs(derived(folder), phase["first_step"], phase["last_step"])
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_every_injected_rank_costs_what_matters_and_healthy_ranks_do_not(folder):
+    for phase in (p for p in phases(folder) if p["counted"]):
+        cost = costs_of(folder, phase)
+        for rank in phase["fault_ranks"]:
+            assert cost[rank] >= MATTERS, (phase["phase"], rank, cost)
+        if not phase["fault_ranks"] and not phase["accepted_causes"]:
+            assert cost.max() < MATTERS, (phase["phase"], cost)
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_the_oracle_agrees_with_how_much_slower_the_job_was(folder):
+    healthy = [p for p in phases(folder) if p["counted"] and not p["fault_ranks"]]
+    if not healthy:
+        pytest.skip("no counted healthy phase to compare with")
+    usual = np.median([step_ms(derived(folder), p["first_step"] + 1, p["last_step"]) for p in healthy])
+    for phase in (p for p in phases(folder) if p["counted"] and len(p["fault_ranks"]) == 1):
+        lost = 1 - usual / step_ms(derived(folder), phase["first_step"] + 1, phase["last_step"])
+        said = costs_of(folder, phase)[phase["fault_ranks"][0]]
+        assert 0.5 <= said / lost <= 2.0, (phase["phase"], said, lost)
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_nobody_is_named_whom_the_oracle_acquits(folder):
+    for phase, found in zip(phases(folder), verdicts(folder).phases, strict=True):
+        if phase["counted"]:
+            cost = costs_of(folder, phase)
+            extra = set(found.found_ranks) - set(phase["fault_ranks"])
+            assert all(cost[rank] >= MATTERS for rank in extra), (phase["phase"], extra, cost)
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_every_rank_that_the_oracle_and_the_manifest_agree_on_is_found(folder):
+    missed = [
+        (phase["phase"], rank, costs_of(folder, phase)[rank])
+        for phase, found in zip(phases(folder), verdicts(folder).phases, strict=True)
+        for rank in phase["fault_ranks"]
+        if phase["counted"] and found.windows and rank not in found.found_ranks
+    ]
+    assert not missed
+
+
+def processes(collectives, time=100):
+    """Ranks with one step each; `collectives`: rank -> [(communicator, ordinal, duration, covered)]."""
+    out = []
+    for mine in collectives.values():
+        names = ("communicator", "ordinal", "duration_ns", "covered_ns")
+        columns = dict(zip(names, np.array(mine, np.int64).T, strict=True))
+        columns |= {"step": np.zeros(len(mine), np.int64), "operation": np.zeros(len(mine), np.int64)}
+        steps = Table({"step": np.zeros(1, np.int64), "gpu_duration_ns": np.full(1, time)})
+        out.append(SimpleNamespace(collectives=Table(columns, {"operations": ("AllReduce",)}), steps=steps))
+    return out
+
+
+def test_the_oracle_blames_the_root_of_a_chain():
+    # Rank 1 is late in {0, 1}; rank 0, which waited for it, then comes late in {0, 2}.
+    chain = {0: [(7, 0, 31, 0), (8, 0, 1, 0)], 1: [(7, 0, 1, 0)], 2: [(8, 0, 31, 0)]}
+    assert costs(processes(chain), 0, 0) == pytest.approx([0.0, 0.3, 0.0])
+
+
+def test_the_oracle_counts_a_lead_that_is_seen_in_many_collectives_once():
+    late = [(7, k, 1, 0) for k in range(4)]
+    ahead = [(7, k, 11, 11) for k in range(4)]
+    assert costs(processes({0: ahead, 1: late, 2: ahead}), 0, 0) == pytest.approx([-0.05, 0.1, -0.05])
