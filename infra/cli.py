@@ -81,3 +81,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         print(f"drumline: {error}; install the extra that has it: pip install 'drumline[all]'", file=sys.stderr)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
