@@ -12,14 +12,21 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from drumline.streams.medians import peers_median
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """One communicator in a window. `members` [m]: indices into WindowTable.ranks. Others [m, S], NaN = not comparable;
-    `floor_ns`, `bytes`, `collectives` [S]."""
+    """One communicator in a window. `members` [m]: indices into WindowTable.ranks.
+
+    [m, S], NaN = not comparable: `wait_ns`, `lateness_ns`, `lag_ns`, `worst`. [S]: `floor_ns`, `bytes`, `collectives`.
+    `listed`: indices of all its known ranks; `held` [S]: did it meet. `roles` [m]: members are compared with members of
+    the same role (pipeline stage); None = all are alike. `usual`: a pipeline without peers: budget column -> [m] what
+    each member's step usually has. Members are compared by what they have more than that; waiting is not known.
+    """
 
     communicator: str
     size: int
@@ -30,47 +37,35 @@ class Meeting:
     bytes: Floats
     collectives: Floats
     worst: NDArray[np.void]
+    lag_ns: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    listed: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    held: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
+    roles: Ints | None = None
+    usual: dict[str, Floats] | None = None
 
 
 @dataclass(frozen=True)
 class WindowTable:
-    """One window of one run. `ranks` [R] sorted, `steps` [S], `budget`: gpu.step.v1 column -> [R, S], NaN = no row."""
+    """One window of one run. `ranks` [R] sorted, `steps` [S], `budget`: gpu.step.v1 column -> [R, S], NaN = no row.
+    `chains`: indices of the ranks of each pipeline."""
 
     ranks: Ints
     steps: Ints
     budget: dict[str, Floats]
     meetings: list[Meeting] = field(default_factory=list)
+    chains: list[Ints] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Blame:
     """Per rank [R]: `lost_ns` over its compared steps, `share` of those steps' time, `steps` compared, `via` the
-    meeting with the largest loss (-1 = compared nowhere)."""
+    meeting with the largest loss (-1 = compared nowhere), `time_ns` the length of the compared steps."""
 
     lost_ns: Floats
     share: Floats
     steps: Ints
     via: Ints
-
-
-def peers_median(values: Floats) -> Floats:
-    """[m, S] -> [m, S]: per column the median of the *other* rows, NaN where there is no other. Skips NaN.
-
-    Leaving oneself out makes half of the ranks being late together (one of two hosts) still stand out.
-    """
-    m, s = values.shape
-    valid = np.isfinite(values)
-    n = valid.sum(0) - 1  # others of a valid entry
-    order = np.argsort(np.where(valid, values, np.inf), axis=0, kind="stable")
-    ordered = np.take_along_axis(values, order, 0)
-    place = np.empty_like(order)
-    np.put_along_axis(place, order, np.broadcast_to(np.arange(m)[:, None], (m, s)), 0)
-    out = np.zeros((m, s))
-    for middle in ((n - 1) // 2, n // 2):
-        index = middle + (place <= middle)
-        out += 0.5 * np.take_along_axis(ordered, np.clip(index, 0, m - 1), 0)
-    out[~valid | (n < 1)[None, :]] = np.nan
-    return out
+    time_ns: Floats
 
 
 def blame(table: WindowTable, quorum: float) -> Blame:
@@ -82,23 +77,42 @@ def blame(table: WindowTable, quorum: float) -> Blame:
     compared = np.zeros((count, len(table.steps)), bool)
     for index, meeting in enumerate(table.meetings):
         mine = comparable(table, meeting, "comm_exposed_ns", quorum)
-        met = np.isfinite(mine)
-        longer = np.where(met, peers_median(mine) - mine, 0.0).sum(1)
-        waited = np.where(met, peers_median(np.where(met, meeting.wait_ns, np.nan)), 0.0).sum(1)
+        peers = norm(meeting, mine)
+        met = np.isfinite(mine) & np.isfinite(peers)
+        longer = np.where(met, peers - mine, 0.0).sum(1)
+        # Without known waiting: what the others' waiting grew, which is what `peers` then is.
+        waiting = meeting.wait_ns if meeting.usual is None else mine
+        waited = np.where(met, norm(meeting, np.where(met, waiting, np.nan)), 0.0).sum(1)
         here = np.clip(np.minimum(longer, waited), 0.0, np.where(met, length, 0.0).sum(1))
         who = meeting.members
         better = met.any(1) & ((via[who] < 0) | (here > lost[who]))
+        if meeting.usual is not None:
+            better &= via[who] < 0  # the past is asked only where there are no peers
+            met &= better[:, None]
         lost[who[better]], via[who[better]] = here[better], index
         compared[who] |= met
     # All its compared steps, not only those of the communicator: one that meets once a window weighs once.
     time = np.where(compared, length, 0.0).sum(1)
     share = np.divide(lost, time, out=np.zeros(count), where=time > 0)
-    return Blame(lost, share, compared.sum(1), via)
+    return Blame(lost, share, compared.sum(1), via, time)
+
+
+def norm(meeting: Meeting, values: Floats) -> Floats:
+    """[m, S] -> [m, S]: for each member the median of the others of its role, NaN where there is none."""
+    if meeting.roles is None:
+        return peers_median(values)
+    out = np.full(values.shape, np.nan)
+    for role in np.unique(meeting.roles):
+        out[meeting.roles == role] = peers_median(values[meeting.roles == role])
+    return out
 
 
 def comparable(table: WindowTable, meeting: Meeting, column: str, quorum: float) -> Floats:
-    """[m, S]: a budget column of a meeting's members, NaN where the rank, or too much of the meeting, is missing."""
+    """[m, S]: a budget column of a meeting's members, NaN where the rank, or too much of the meeting, is missing.
+    Where there are no peers: what it has more than usual."""
     values = np.where(np.isfinite(meeting.wait_ns), table.budget[column][meeting.members], np.nan)
+    if meeting.usual is not None:
+        values -= meeting.usual.get(column, np.full(len(meeting.members), np.nan))[:, None]
     values[:, np.isfinite(values).sum(0) < max(2.0, quorum * meeting.size)] = np.nan
     return values
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from drumline.streams.blame import Floats, Meeting, WindowTable, comparable, peers_median
+from drumline.streams.blame import Floats, Meeting, WindowTable, comparable, norm
 from drumline.streams.thresholds import StragglerConfig
 
 #: Budget component -> the cause it speaks for. Their sum is a rank's own time (see blame.py).
@@ -29,13 +29,21 @@ class Cause:
 NO_CAUSE = Cause("ok")
 
 
-def find_cause(table: WindowTable, meeting: Meeting, member: int, config: StragglerConfig) -> Cause:
+def find_cause(
+    table: WindowTable, meeting: Meeting, member: int, config: StragglerConfig, usual_compute_ns: float | None = None
+) -> Cause:
     """The cause for row `member` of a meeting.
 
     Peers' compute is inflated while they wait (their kernels share the GPU with a spinning NCCL kernel), which can only
     make an excess of compute smaller; negative excesses therefore explain nothing and are left out of the sum.
+    `usual_compute_ns`: a step's compute of the median rank when nobody was late, if the work is the same as then; peers
+    count as no slower than that.
     """
     excess = {name: _excess(table, meeting, member, name, config) for name in COMPONENTS}
+    if usual_compute_ns is not None and meeting.usual is None:
+        values = comparable(table, meeting, "compute_ns", config.quorum)
+        peers = np.minimum(norm(meeting, values), usual_compute_ns)
+        excess["compute_ns"] = float(np.nansum((values - peers)[member]))
     gains = {name: max(0.0, value) for name, value in excess.items()}
     total = sum(gains.values())
     ratios = {name: _ratio(table, meeting, member, name, config) for name in ("kernels", "blocks")}
@@ -64,12 +72,15 @@ def _confidence(share: float, config: StragglerConfig) -> str:
 
 def _excess(table: WindowTable, meeting: Meeting, member: int, column: str, config: StragglerConfig) -> float:
     values = comparable(table, meeting, column, config.quorum)
-    return float(np.nansum((values - peers_median(values))[member]))
+    return float(np.nansum((values - norm(meeting, values))[member]))
 
 
 def _ratio(table: WindowTable, meeting: Meeting, member: int, column: str, config: StragglerConfig) -> float:
     values: Floats = comparable(table, meeting, column, config.quorum)
-    own, peers = float(np.nansum(values[member])), float(np.nansum(peers_median(values)[member]))
+    if meeting.usual is not None:  # against its own past
+        peers = float(meeting.usual[column][member]) * int(np.isfinite(values[member]).sum())
+        return round(1.0 + float(np.nansum(values[member])) / peers, 4) if peers > 0 else 1.0
+    own, peers = float(np.nansum(values[member])), float(np.nansum(norm(meeting, values)[member]))
     return round(own / peers, 4) if peers > 0 else 1.0
 
 

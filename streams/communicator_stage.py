@@ -14,7 +14,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.communicator_state import CommunicatorState, Store
-from drumline.streams.matching import LATENESS_ROW, match_step
+from drumline.streams.matching import LATENESS_ROW, match_step, point_to_point
 from drumline.streams.packed_rows import Rows, key, pack_rows, unpack_rows
 from drumline.streams.thresholds import StragglerConfig
 
@@ -31,6 +31,11 @@ class CommunicatorStage:
         self.states: dict[Key, CommunicatorState] = {}
         self._handed: dict[tuple[str, int], tuple[Key, list[int], int]] = {}
         self._restore()
+
+    @property
+    def open_windows(self) -> int:
+        """Steps not emitted as they are now, and emissions not acknowledged."""
+        return sum(len(state.dirty) for state in self.states.values()) + len(self._handed)
 
     @property
     def too_old(self) -> int:
@@ -106,6 +111,7 @@ class CommunicatorStage:
         steps = sorted(step for step in state.dirty if step <= frontier)
         rows_of = state.rows_of_steps(steps)
         parts = [match_step(s, rows_of[s], len(state.members), self.config.quorum) for s in steps if rows_of[s]]
+        state.patterns.update(pattern for s in steps if (pattern := point_to_point(rows_of[s])))
         first_time = [part for part in parts if part["step"][0] > state.emitted]
         state.skipped += sum(int((part["collectives"] == 0).all()) for part in first_time)
         state.dirty.difference_update(steps)
@@ -133,6 +139,7 @@ class CommunicatorStage:
             "ranks": len(ranks),
             "rank_list": ranks,
             "skipped_steps": state.skipped,
+            "point_to_point": max(state.patterns, key=lambda name: state.patterns[name], default=""),
         }
         names = LATENESS_ROW.names or ()
         return Batch(TOPIC, envelope, {name: np.ascontiguousarray(rows[name]) for name in names})

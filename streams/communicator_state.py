@@ -6,6 +6,7 @@ A batch rewrites only the chunks its steps fall in; everything else here is an i
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.streams.matching import COLLECTIVE_ROW, LOCKSTEP, merge
+from drumline.streams.matching import COLLECTIVE_ROW, KIND, OTHER, merge
 from drumline.streams.packed_rows import Packed, Rows, key, pack_rows, unpack_rows
 
 #: Steps a chunk holds: what one batch rewrites, against the number of keys.
@@ -41,7 +42,7 @@ def collective_rows(batch: Batch) -> Rows:
     names = batch.envelope["operations"]
     if len(rows):
         index = batch.columns["operation"][inside]
-        rows["lockstep"] = np.array([name in LOCKSTEP for name in names])[index]
+        rows["lockstep"] = np.array([KIND.get(name, OTHER) for name in names], "u1")[index]
         rows["operation"] = np.array([_name_id(name) for name in names], "u4")[index]
     return rows
 
@@ -61,6 +62,7 @@ class CommunicatorState:
         self.dirty: set[int] = set()
         self.emitted, self.sequence, self.skipped, self.horizon = -1, 0, 0, 0
         self.too_old, self.first_seen_ns = 0, 0
+        self.patterns: Counter[str] = Counter()
         self._cache: dict[str, tuple[bytes, Packed]] = {}
 
     def chunk_key(self, chunk: int, rank: int) -> str:

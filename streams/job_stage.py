@@ -16,6 +16,7 @@ from drumline.schemas.batch import Batch
 from drumline.streams.alarm import Alarm, advance, stored
 from drumline.streams.job_state import NO_ROWS, JobState, Source, Store
 from drumline.streams.packed_rows import key, pack_rows
+from drumline.streams.past import read
 from drumline.streams.restore import restore_jobs
 from drumline.streams.thresholds import StragglerConfig
 from drumline.streams.verdict import judge
@@ -31,6 +32,11 @@ class JobStage:
         self.store, self.config = store, config
         self.states: dict[str, JobState] = restore_jobs(store, config)
         self._handed: dict[tuple[str, int], tuple[Batch, dict[str, Any], int]] = {}
+
+    @property
+    def open_windows(self) -> int:
+        """Windows not judged as they are now, and verdicts not acknowledged."""
+        return sum(len(state.dirty) for state in self.states.values()) + len(self._handed)
 
     @property
     def too_old(self) -> int:
@@ -92,7 +98,7 @@ class JobStage:
         live = [source.complete for source in sources if not source.silent]
         if not live:
             return 1 << 62
-        missing = len(state.ranks) < state.world_size or not state.communicators
+        missing = len(state.ranks) < state.world_size or (state.world_size != 1 and not state.communicators)
         if missing and now_ns - state.first_seen_ns <= self.config.idle_ns:
             return -1  # the run has just begun: its other ranks are on their way
         return min(live)
@@ -112,11 +118,10 @@ class JobStage:
 
     def _judge_one(self, state: JobState, window: int, now_ns: int) -> list[Batch]:
         earlier = sorted(w for w in state.heads if w < window)
-        history = [state.heads[w]["summary"] for w in earlier if state.heads[w]["summary"]]
-        history = [{name: tuple(entry) for name, entry in summary.items()} for summary in history]
+        past = read((state.heads[w]["past"] for w in earlier), self.config)
         table, start_ns, end_ns = window_table(state, window)
         hosts = {rank: source.host for rank, source in state.ranks.items()}
-        verdict = judge(table, state.world_size, history, self.config, hosts)
+        verdict = judge(table, state.world_size, past, self.config, hosts)
         before = state.heads[earlier[-1]] if earlier else {"alarms": {}, "said": {}}
         alarms = {int(rank): stored(old) for rank, old in before["alarms"].items()}
         alarms |= {r.rank: advance(alarms.get(r.rank, Alarm()), r.severity, self.config, window) for r in verdict.rows}
@@ -139,7 +144,7 @@ class JobStage:
             "digest": digest(batch),
             "alarms": {str(rank): list(astuple(alarm)) for rank, alarm in alarms.items()},
             "said": before["said"] | {str(row.rank): said(row, alarms[row.rank]) for row in verdict.rows},
-            "summary": verdict.summary,
+            "past": verdict.past,
         }
         if head is not None and head["digest"] == kept["digest"]:
             head.update(kept)

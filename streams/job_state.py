@@ -6,7 +6,7 @@ Keys: s|window|rank|run, l|step|communicator|run, c|communicator|run, v|window|r
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.budgets import STEP_ROW, latest_steps, step_rows
-from drumline.streams.matching import LATENESS_ROW
+from drumline.streams.matching import LATENESS_ROW, PIPELINE
 from drumline.streams.packed_rows import Packed, key, pack_rows, unpack_rows
 from drumline.streams.thresholds import StragglerConfig
 
@@ -49,7 +49,9 @@ class JobState:
         self.first_seen_ns = 0
         self.ranks: dict[int, Source] = {}
         self.communicators: dict[str, Source] = {}
-        self.sizes: dict[str, int] = {}
+        self.members: dict[str, tuple[int, ...]] = {}
+        #: Communicators in which one rank sends what another receives -> their ranks.
+        self.pipelines: dict[str, frozenset[int]] = {}
         self.windows: dict[int, Cells] = {}
         self.dirty: set[int] = set()
         #: Judged windows, as they were last handed out: see job_stage.py.
@@ -95,7 +97,7 @@ class JobState:
         communicator = envelope["communicator"]
         source = self._heard(self.communicators, communicator, now_ns)
         source.complete = max(source.complete, int(envelope["complete_step"]))
-        self.sizes[communicator] = max(self.sizes.get(communicator, 0), int(envelope["ranks"]))
+        self.members[communicator] = tuple(sorted({*self.members.get(communicator, ()), *envelope["rank_list"]}))
         self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
         rows = np.zeros(batch.rows, LATENESS_ROW)
         for name in LATENESS_ROW.names or ():
@@ -111,9 +113,18 @@ class JobState:
             self.windows.setdefault(window, Cells()).meetings.add((step, communicator))
             if old is None or old.rows.tobytes() != mine.tobytes():
                 self.dirty.add(window)
-        head = {"complete": source.complete, "ranks": self.sizes[communicator], "job": self.job}
-        head["world_size"] = self.world_size
+        self._pipeline(communicator, envelope["rank_list"] if envelope["point_to_point"] == PIPELINE else ())
+        head = {"complete": source.complete, "ranks": self.members[communicator], "job": self.job}
+        head |= {"world_size": self.world_size, "pipeline": sorted(self.pipelines.get(communicator, ()))}
         self.store[key("c", communicator, self.run)] = pack_rows(offset, head, np.zeros(0, NO_ROWS))
+
+    def _pipeline(self, communicator: str, ranks: Iterable[int]) -> None:
+        """What is known now. It decides who is compared with whom, so after a change all windows are judged again."""
+        known, now = self.pipelines.pop(communicator, frozenset()), frozenset(ranks)
+        if now:
+            self.pipelines[communicator] = now
+        if now != known:
+            self.dirty |= {window for window, cells in self.windows.items() if cells.ranks}
 
     def _fresh(self, windows: list[int], window_of: Any) -> set[int]:
         """Windows that still take rows; rows of the others are counted."""
@@ -136,7 +147,9 @@ class JobState:
             for step, communicator in cells.meetings:
                 self.store.pop(key("l", step, communicator, self.run), None)
         self.dirty = {w for w in self.dirty if w >= self.horizon}
-        for old in sorted(self.heads)[: -self.config.history_windows]:
+        # The job's own past must outlast a fault of any length.
+        past = [w for w in sorted(self.heads) if self.heads[w]["past"]][-self.config.past_windows :]
+        for old in set(sorted(self.heads)[: -self.config.history_windows]) - set(past):
             del self.heads[old]
             self.store.pop(key("v", old, self.run), None)
 

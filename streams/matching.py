@@ -12,13 +12,22 @@ from typing import Any
 
 import numpy as np
 
+from drumline.streams.medians import peers_median
 from drumline.streams.packed_rows import Rows
 
-#: Operations that no rank can leave before the last one has entered. A sender, a broadcast's root or a reduction's
-#: leaf may leave early, so their durations say nothing about who was late.
-LOCKSTEP = frozenset({"AllReduce", "AllGather", "ReduceScatter", "AllToAll"})
+#: What an operation's durations tell. LOCKSTEP: no rank can leave before the last has entered. ROOTED: all wait for one
+#: rank, which may leave before them: waiting, but no lateness. POINT_TO_POINT: two ranks. OTHER: nothing (a reduction's
+#: leaf may leave early).
+OTHER, LOCKSTEP, POINT_TO_POINT, ROOTED = 0, 1, 2, 3
+KIND = {
+    **dict.fromkeys(("AllReduce", "AllGather", "ReduceScatter", "AllToAll"), LOCKSTEP),
+    **dict.fromkeys(("Send", "Recv", "SendRecv"), POINT_TO_POINT),
+    **dict.fromkeys(("Broadcast", "Scatter"), ROOTED),
+}
+#: What the ranks of a communicator do with their sends and receives, as gpu.lateness.v1 says it.
+EXCHANGE, PIPELINE = "exchange", "pipeline"
 
-#: One collective of one rank, as the communicator stage keeps it. `operation`: 8 bytes of a hash of its name.
+#: One collective of one rank, as the communicator stage keeps it. `lockstep`: its KIND. `operation`: see _name_id.
 COLLECTIVE_ROW = np.dtype(
     [("step", "<i8"), ("ordinal", "<i4"), ("lockstep", "u1"), ("operation", "<u4"), ("bytes", "<u8")]
     + [(name, "<i8") for name in ("start_ns", "duration_ns", "covered_ns")]
@@ -29,7 +38,13 @@ LATENESS_ROW = np.dtype(
     [
         *(("step", "<i8"), ("of_rank", "<i4"), ("collectives", "<i4")),
         *((name, "<i8") for name in _SUMS),
-        *(("bytes", "<u8"), ("worst_ordinal", "<i4"), ("worst_longest_ns", "<i8"), ("worst_own_ns", "<i8")),
+        *(
+            ("lag_ns", "<i8"),
+            ("bytes", "<u8"),
+            ("worst_ordinal", "<i4"),
+            ("worst_longest_ns", "<i8"),
+            ("worst_own_ns", "<i8"),
+        ),
     ]
 )
 
@@ -60,35 +75,62 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     remain, the step is skipped: every rank gets a row with collectives = 0. A hole in the ordinals is a row that was
     lost: that collective is not compared.
     """
-    count_of = {rank: int(rows["ordinal"][-1]) + 1 for rank, rows in rows_of.items() if len(rows)}
+    whole = {rank: _without_point_to_point(rows) for rank, rows in rows_of.items()}
+    count_of = {rank: int(rows["ordinal"][-1]) + 1 for rank, rows in whole.items() if len(rows)}
     counts = Counter(count_of.values())
     usual = max(counts, key=lambda n: (counts[n], n), default=0)
     chosen = sorted(rank for rank, count in count_of.items() if count == usual)
     held = np.zeros(usual, np.int64)
     for rank in chosen:
-        held[rows_of[rank]["ordinal"]] += 1
+        held[whole[rank]["ordinal"]] += 1
     common = held == len(chosen)
     if len(chosen) < max(2.0, quorum * ranks) or 2 * common.sum() < usual:
         skipped = np.zeros(len(rows_of), LATENESS_ROW)
         skipped["step"], skipped["of_rank"] = step, sorted(rows_of)
         return skipped
-    table = np.stack([rows_of[rank][common[rows_of[rank]["ordinal"]]] for rank in chosen])
-    same = (table["operation"] == table["operation"][0]).all(0) & (table["lockstep"][0] == 1)
-    table = table[:, same]
+    table = np.stack([whole[rank][common[whole[rank]["ordinal"]]] for rank in chosen])
+    kind = table["lockstep"][0]
+    table = table[:, (table["operation"] == table["operation"][0]).all(0) & ((kind == LOCKSTEP) | (kind == ROOTED))]
     out = np.zeros(len(chosen), LATENESS_ROW)
-    out["step"], out["of_rank"], out["collectives"] = step, chosen, table.shape[1]
-    if table.shape[1]:
+    out["step"], out["of_rank"], out["collectives"] = step, chosen, (table["lockstep"][:1] == LOCKSTEP).sum()
+    if out["collectives"].any():
         _compare(table, out)
     return out
 
 
+def point_to_point(rows_of: Mapping[int, Rows]) -> str:
+    """What the ranks of one communicator do in one step: EXCHANGE if their k-th operations are the same, PIPELINE if
+    one sends what another receives, "" if that cannot be told. Lost rows leave holes and decide nothing."""
+    some = [rows for rows in rows_of.values() if (rows["lockstep"] == POINT_TO_POINT).any()]
+    if len(some) < 2:
+        return ""
+    for rows in some[1:]:
+        _, mine, first = np.intersect1d(rows["ordinal"], some[0]["ordinal"], return_indices=True)
+        if (rows["operation"][mine] != some[0]["operation"][first]).any():
+            return PIPELINE
+    return EXCHANGE
+
+
+def _without_point_to_point(rows: Rows) -> Rows:
+    """The other operations, counted on their own: ranks send and receive in unequal numbers. With a hole in the
+    ordinals the count is unknown, and the rank has no rows."""
+    other = rows["lockstep"] != POINT_TO_POINT
+    if other.all():
+        return rows
+    rest: Rows = rows[other].copy()
+    rest["ordinal"] = np.arange(len(rest))
+    return rest if len(rows) == int(rows["ordinal"][-1]) + 1 else rest[:0]
+
+
 def _compare(table: np.ndarray[Any, Any], out: Rows) -> None:
-    duration = table["duration_ns"]
+    duration, lockstep = table["duration_ns"], table["lockstep"][0] == LOCKSTEP
     floor, longest = duration.min(0), duration.max(0)
     wait, late = duration - floor, longest - duration
-    out["wait_ns"], out["lateness_ns"], out["floor_ns"] = wait.sum(1), late.sum(1), floor.sum()
+    out["wait_ns"], out["lateness_ns"] = wait.sum(1), late[:, lockstep].sum(1)
     out["exposed_wait_ns"] = np.maximum(0, wait - table["covered_ns"]).sum(1)
-    out["bytes"] = table["bytes"][0].sum()
+    out["floor_ns"], out["bytes"] = floor[lockstep].sum(), table["bytes"][0][lockstep].sum()
+    behind = peers_median(duration[:, lockstep].astype(np.float64)) - duration[:, lockstep]
+    out["lag_ns"] = behind.max(1)
     worst = late.argmax(1)
     every = np.arange(len(out))
     out["worst_ordinal"] = table["ordinal"][0][worst]

@@ -28,7 +28,9 @@ def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
             communicator, run = rest.split("|", 1)
             state, head = state_of(run), unpack_rows(store[name], NO_ROWS).head
             state.communicators[communicator] = Source(head["complete"])
-            state.sizes[communicator] = head["ranks"]
+            state.members[communicator] = tuple(head["ranks"])
+            if head["pipeline"]:
+                state.pipelines[communicator] = frozenset(head["pipeline"])
             state.job, state.world_size = head["job"], max(state.world_size, head["world_size"])
         elif kind == "v":
             window, run = rest.split("|", 1)

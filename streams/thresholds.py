@@ -44,6 +44,16 @@ class StragglerConfig:
     #: ... if compute is at least this part of the excess (the rest may be launches and allocation for that work).
     imbalance_compute: float = 0.25
 
+    #: Windows without a late rank that make up the job's own past, and how many of them are needed to speak of it.
+    past_windows: int = 16
+    past_windows_min: int = 3
+
+    #: All ranks slower together: steps longer than the past's median by this ratio, and by as many times its spread
+    #: (1.4826 MAD). A job may change by design, so it is never more than `suspect`.
+    changed_ratio: float = 1.1
+    changed_spreads: float = 5.0
+    changed_windows_min: int = 5
+
     #: A collective's floor above its own history by this ratio, with nobody late, is a slow link.
     link_ratio: float = 1.3
     #: Healthy windows of the same collectives needed before there is a history.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -10,8 +10,12 @@ import numpy as np
 
 from drumline.streams.blame import Blame, WindowTable, blame, step_length
 from drumline.streams.cause import NO_CAUSE, Cause, find_cause
+from drumline.streams.chains import alone, chain_meetings
+from drumline.streams.changed import ChangedJob, changed_job
 from drumline.streams.groups import groups_late, labels
-from drumline.streams.links import SlowLink, Summary, slow_link, summarise
+from drumline.streams.lag import with_lag
+from drumline.streams.links import SlowLink, slow_link, summarise
+from drumline.streams.past import STEP, Past, of_window, same_work
 from drumline.streams.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 
 WHOLE_JOB = -1
@@ -37,46 +41,61 @@ class RankVerdict:
 
 @dataclass(frozen=True, slots=True)
 class WindowVerdict:
-    """`rows`: the job first, then ranks ascending. `summary`: for the links' history; empty unless all was well."""
+    """`rows`: the job first, then ranks ascending. `past`: what later windows compare with; empty if a rank was late, a
+    link slow, or too little came."""
 
     rows: tuple[RankVerdict, ...]
     ranks_seen: int
     steps_used: int
     steps_skipped: int
     step_ns: int
-    summary: Summary
+    past: dict[str, Any]
 
 
 def judge(
     table: WindowTable,
     world_size: int,
-    history: Sequence[Summary],
+    past: Past,
     config: StragglerConfig,
     hosts: Mapping[int, str] | None = None,
 ) -> WindowVerdict:
-    """`world_size`: ranks of the job as told, 0 = unknown. `history`: summaries of earlier windows, see links.py.
-    `hosts`: rank -> host.
+    """`world_size`: ranks of the job as told, 0 = unknown. `past`: of the windows before. `hosts`: rank -> host.
 
     A function of its arguments only. Below the quorum of ranks that were compared in enough steps, every row says
     insufficient data: silence is never health.
     """
     found = blame(table, config.quorum)
-    enough = found.steps >= config.used_steps * config.window_steps
-    expected = max(world_size, len(table.ranks))
-    quorate = bool(enough.sum() >= config.quorum * expected) and expected > 0
+    lonely = alone(table, found)
+    if len(lonely):
+        table = replace(table, meetings=[*table.meetings, *chain_meetings(table, past, config)])
+        found = blame(table, config.quorum)
+    usual = past.usual(config)
+    if usual:
+        found = with_lag(table, found, usual[STEP])
+    least = config.used_steps * config.window_steps
+    enough = found.steps >= least
+    present = np.isfinite(table.budget["gpu_duration_ns"]).sum(1) >= least
+    expected = max(world_size, len(table.ranks), 1)
+    quorate, there = (bool(which.sum() >= config.quorum * expected) for which in (enough, present))
+    #: Ranks that nothing can be compared with, by the shape of the job.
+    unlike = np.isin(np.arange(len(table.ranks)), lonely) | (expected == 1)
+    compute = usual["compute_ns"] if usual and same_work(table, usual, config) else None
     wait, late = _totals(table)
     rows = []
     for index, rank in enumerate(table.ranks.tolist()):
         if quorate and enough[index]:
-            row = _rank(table, found, index, config)
+            row = _rank(table, found, index, compute, config)
         else:
-            row = RankVerdict(rank, INSUFFICIENT, INSUFFICIENT_DATA)
+            detail = "" if not unlike[index] else "no_peers" if expected == 1 else "no_past"
+            row = RankVerdict(rank, INSUFFICIENT, Cause("insufficient_data", detail))
         rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))
     rows = _grouped(rows, table, hosts or {})
     late_ranks = any(SUSPECT <= row.severity < INSUFFICIENT for row in rows)
-    link = slow_link(table, history, config) if quorate and not late_ranks else None
-    rows.insert(0, _job(quorate, link, config))
-    healthy = quorate and not late_ranks and link is None
+    judged = quorate or (there and bool((enough | unlike)[present].all()))
+    link = slow_link(table, past.links, config) if judged and not late_ranks else None
+    changed = changed_job(table, past, config) if judged and not late_ranks and link is None else None
+    rows.insert(0, _job(judged, link, changed, config))
+    healthy = judged and not late_ranks and link is None
     length = step_length(table)
     used = int(found.steps.max(initial=0))
     return WindowVerdict(
@@ -85,7 +104,7 @@ def judge(
         steps_used=used,
         steps_skipped=len(table.steps) - used,
         step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
-        summary=summarise(table) if healthy else {},
+        past={"links": summarise(table), **of_window(table, lonely.tolist())} if healthy else {},
     )
 
 
@@ -97,7 +116,9 @@ def _totals(table: WindowTable) -> tuple[list[int], list[int]]:
     return [round(v) for v in wait.tolist()], [round(v) for v in late.tolist()]
 
 
-def _rank(table: WindowTable, found: Blame, index: int, config: StragglerConfig) -> RankVerdict:
+def _rank(
+    table: WindowTable, found: Blame, index: int, usual_compute_ns: float | None, config: StragglerConfig
+) -> RankVerdict:
     rank, share = int(table.ranks[index]), float(found.share[index])
     severity = config.severity(share)
     lost = round(float(found.lost_ns[index]))
@@ -105,7 +126,7 @@ def _rank(table: WindowTable, found: Blame, index: int, config: StragglerConfig)
         return RankVerdict(rank, OK, NO_CAUSE, lost, share)
     meeting = table.meetings[int(found.via[index])]
     member = int(np.flatnonzero(meeting.members == index)[0])
-    cause = find_cause(table, meeting, member, config)
+    cause = find_cause(table, meeting, member, config, usual_compute_ns)
     worst = meeting.worst[member]
     at = worst[int(np.argmax(worst["worst_longest_ns"] - worst["worst_own_ns"]))]
     evidence = {
@@ -147,13 +168,17 @@ def _priced(row: RankVerdict, ranks: int, config: StragglerConfig) -> RankVerdic
     return replace(row, gpu_seconds_lost=seconds, money_lost=seconds / 3600.0 * config.price_per_gpu_hour)
 
 
-def _job(quorate: bool, link: SlowLink | None, config: StragglerConfig) -> RankVerdict:
-    if not quorate:
+def _job(judged: bool, link: SlowLink | None, changed: ChangedJob | None, config: StragglerConfig) -> RankVerdict:
+    if not judged:
         return RankVerdict(WHOLE_JOB, INSUFFICIENT, INSUFFICIENT_DATA)
-    severity = config.severity(link.share) if link else OK
-    if link is None or severity == OK:
-        return RankVerdict(WHOLE_JOB, OK, NO_CAUSE)
-    cause = Cause("slow_link", "above_own_history", "medium")
-    evidence = {"communicator": link.communicator, "ratio": link.ratio}
-    lost = round(link.lost_ns)
-    return RankVerdict(WHOLE_JOB, severity, cause, lost, link.share, evidence=evidence)
+    if link is not None and config.severity(link.share) > OK:
+        cause = Cause("slow_link", "above_own_history", "medium")
+        evidence: dict[str, Any] = {"communicator": link.communicator, "ratio": link.ratio}
+        severity, lost = config.severity(link.share), round(link.lost_ns)
+        return RankVerdict(WHOLE_JOB, severity, cause, lost, link.share, evidence=evidence)
+    if changed is not None:
+        cause = Cause("changed_job", changed.detail, "medium")
+        evidence = {"ratio": changed.ratio, "grew_ns": changed.grew_ns}
+        lost = round(changed.lost_ns)
+        return RankVerdict(WHOLE_JOB, SUSPECT, cause, lost, changed.share, evidence=evidence)
+    return RankVerdict(WHOLE_JOB, OK, NO_CAUSE)

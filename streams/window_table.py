@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from drumline.streams.blame import Meeting, WindowTable
@@ -9,12 +11,14 @@ from drumline.streams.budgets import BUDGET
 from drumline.streams.job_state import JobState
 from drumline.streams.matching import LATENESS_ROW
 from drumline.streams.packed_rows import Rows
+from drumline.streams.roles import joined, stage_of
 
 
 def window_table(state: JobState, window: int) -> tuple[WindowTable, int, int]:
     """The table, and the window's host start (earliest rank) and end (latest rank); ns, 0 without rows.
 
-    Rows marked as skipped by their rank count as missing, as do lateness rows without compared collectives.
+    Rows marked as skipped by their rank, or without a budget, count as missing, as do lateness rows without compared
+    collectives.
     """
     cells = state.windows[window]
     found = {rank: packed.rows for rank in sorted(cells.ranks) if (packed := state.rank_rows(window, rank))}
@@ -23,13 +27,21 @@ def window_table(state: JobState, window: int) -> tuple[WindowTable, int, int]:
     steps = np.unique(np.concatenate([np.zeros(0, np.int64), *(rows["step"] for rows in found.values())]))
     budget = {name: np.full((len(ranks), len(steps)), np.nan) for name in BUDGET}
     for index, rows in enumerate(found.values()):
-        usable = rows[rows["skipped"] == 0]
+        usable = rows[(rows["skipped"] == 0) & (rows["gpu_duration_ns"] > 0) & (rows["comm_exposed_ns"] >= 0)]
         at = np.searchsorted(steps, usable["step"])
         for name in BUDGET:
             budget[name][index, at] = usable[name]
     start = min((int(rows["start_ns"].min()) for rows in found.values()), default=0)
     end = max((int((rows["start_ns"] + rows["duration_ns"]).max()) for rows in found.values()), default=0)
-    return WindowTable(ranks, steps, budget, _meetings(state, window, ranks, steps)), start, end
+    meetings = _meetings(state, window, ranks, steps)
+    together = {m.communicator: frozenset(ranks[m.members].tolist()) for m in meetings}
+    stages = stage_of(state.pipelines.values(), together)
+    if stages is None:
+        return WindowTable(ranks, steps, budget, meetings), start, end
+    roles = np.array([stages.get(rank, -1 - rank) for rank in ranks.tolist()], np.int64)
+    meetings = [replace(meeting, roles=roles[meeting.members]) for meeting in meetings]
+    chains = [np.flatnonzero(np.isin(ranks, list(chain))) for chain in joined(state.pipelines.values())]
+    return WindowTable(ranks, steps, budget, meetings, chains), start, end
 
 
 def _meetings(state: JobState, window: int, ranks: np.ndarray, steps: np.ndarray) -> list[Meeting]:
@@ -41,21 +53,25 @@ def _meetings(state: JobState, window: int, ranks: np.ndarray, steps: np.ndarray
             rows_of.setdefault(communicator, []).append(packed.rows)
     out = []
     for communicator in sorted(rows_of):
-        rows = np.concatenate(rows_of[communicator])
-        rows = rows[(rows["collectives"] > 0) & np.isin(rows["of_rank"], ranks)]
+        every = np.concatenate(rows_of[communicator])
+        rows = every[(every["collectives"] > 0) & np.isin(every["of_rank"], ranks)]
         members = np.unique(rows["of_rank"])
         if len(members) >= 2:
-            size = max(len(members), state.sizes.get(communicator, 0))
-            out.append(_meeting(communicator, size, rows, members, ranks, steps))
+            listed = np.union1d(members, np.intersect1d(state.members.get(communicator, ()), ranks)).astype(np.int64)
+            size = max(len(members), len(state.members.get(communicator, ())))
+            meeting = _meeting(communicator, size, rows, members, ranks, steps)
+            held = np.isin(steps, every["step"])
+            out.append(replace(meeting, listed=np.searchsorted(ranks, listed), held=held))
     return out
 
 
 def _meeting(name: str, size: int, rows: Rows, members: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> Meeting:
     who, when = np.searchsorted(members, rows["of_rank"]), np.searchsorted(steps, rows["step"])
-    wait, late = (np.full((len(members), len(steps)), np.nan) for _ in range(2))
-    wait[who, when], late[who, when] = rows["wait_ns"], rows["lateness_ns"]
+    wait, late, lag = (np.full((len(members), len(steps)), np.nan) for _ in range(3))
+    wait[who, when], late[who, when], lag[who, when] = rows["wait_ns"], rows["lateness_ns"], rows["lag_ns"]
     floor, size_bytes, collectives = (np.zeros(len(steps)) for _ in range(3))
     floor[when], size_bytes[when], collectives[when] = rows["floor_ns"], rows["bytes"], rows["collectives"]
     worst = np.zeros((len(members), len(steps)), LATENESS_ROW)
     worst[who, when] = rows
-    return Meeting(name, size, np.searchsorted(ranks, members), wait, late, floor, size_bytes, collectives, worst)
+    at = np.searchsorted(ranks, members)
+    return Meeting(name, size, at, wait, late, floor, size_bytes, collectives, worst, lag)

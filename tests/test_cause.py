@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from drumline.streams.blame import Meeting, WindowTable, peers_median
+from drumline.streams.blame import Meeting, WindowTable
 from drumline.streams.budgets import BUDGET
 from drumline.streams.cause import find_cause
 from drumline.streams.matching import LATENESS_ROW
+from drumline.streams.medians import peers_median
 from drumline.streams.thresholds import StragglerConfig
 
 

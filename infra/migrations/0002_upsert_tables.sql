@@ -120,6 +120,7 @@ CREATE TABLE IF NOT EXISTS {database}.lateness_versions
     lateness_ns Int64 CODEC(T64, ZSTD(1)),
     exposed_wait_ns Int64 CODEC(T64, ZSTD(1)),
     floor_ns Int64 CODEC(T64, ZSTD(1)),
+    lag_ns Int64 CODEC(T64, ZSTD(1)),
     bytes UInt64 CODEC(ZSTD(1)),
     worst_ordinal Int32 CODEC(ZSTD(1)),
     worst_longest_ns Int64 CODEC(T64, ZSTD(1)),

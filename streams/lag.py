@@ -1,0 +1,50 @@
+"""Lateness that hides behind compute: who arrived last, where nobody's waiting shows as exposed time.
+
+While ranks wait in a collective that overlaps their compute, their kernels share the GPU with the spinning NCCL kernel
+and take longer: by the last collective of the step they are hardly ahead any more, and what they lost counts as work.
+The lag at the first collectives still shows it. It names victims too, so waiting in other communicators is taken off;
+and it says nothing of what the job lost, so it counts up to what the steps grew against the job's own past.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from drumline.streams.blame import Blame, WindowTable, step_length
+
+
+def with_lag(table: WindowTable, found: Blame, usual_step_ns: float) -> Blame:
+    """`found`, raised for ranks whose lag shows more: min(sum of lag - waiting elsewhere, growth of the steps).
+
+    `usual_step_ns`: mean step of the job when nobody was late. Steps in which any of a rank's communicators could not
+    be compared count for nothing, nor do ranks of a pipeline (what they wait for in a receive is not known).
+    """
+    length = step_length(table)
+    seen = np.isfinite(length)
+    growth = float((length[seen] - usual_step_ns).sum())
+    if growth <= 0.0:
+        return found
+    shape = (len(table.ranks), len(table.steps))
+    waiting, known = np.zeros(shape), np.zeros(shape, bool) | seen
+    for meeting in table.meetings:
+        if meeting.usual is not None or meeting.roles is not None:
+            known[meeting.members] = False
+            continue
+        waiting[meeting.members] += np.nan_to_num(meeting.wait_ns)
+        there = np.zeros(shape, bool)
+        there[meeting.members] = np.isfinite(meeting.wait_ns)
+        known[meeting.listed] &= there[meeting.listed] | ~meeting.held
+    lost, via = found.lost_ns.copy(), found.via.copy()
+    for index, meeting in enumerate(table.meetings):
+        who = meeting.members
+        if meeting.usual is not None or meeting.roles is not None:
+            continue
+        here = known[who] & np.isfinite(meeting.lag_ns)
+        beyond = np.where(here, meeting.lag_ns - (waiting[who] - meeting.wait_ns), 0.0).sum(1)
+        # Of the growth only the part of the steps that were looked at.
+        most = growth * here.sum(1) / seen.sum()
+        more = np.clip(np.minimum(beyond, most), 0.0, None)
+        better = (via[who] >= 0) & (more > lost[who])
+        lost[who[better]], via[who[better]] = more[better], index
+    share = np.divide(lost, found.time_ns, out=np.zeros(len(lost)), where=found.time_ns > 0)
+    return Blame(lost, np.minimum(share, 1.0), found.steps, via, found.time_ns)

@@ -1,0 +1,28 @@
+"""The norm that a rank is compared with."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+def peers_median(values: Floats) -> Floats:
+    """[m, S] -> [m, S]: per column the median of the *other* rows, NaN where there is no other. Skips NaN.
+
+    Leaving oneself out makes half of the ranks being late together (one of two hosts) still stand out.
+    """
+    m, s = values.shape
+    valid = np.isfinite(values)
+    n = valid.sum(0) - 1  # others of a valid entry
+    order = np.argsort(np.where(valid, values, np.inf), axis=0, kind="stable")
+    ordered = np.take_along_axis(values, order, 0)
+    place = np.empty_like(order)
+    np.put_along_axis(place, order, np.broadcast_to(np.arange(m)[:, None], (m, s)), 0)
+    out = np.zeros((m, s))
+    for middle in ((n - 1) // 2, n // 2):
+        index = middle + (place <= middle)
+        out += 0.5 * np.take_along_axis(ordered, np.clip(index, 0, m - 1), 0)
+    out[~valid | (n < 1)[None, :]] = np.nan
+    return out
