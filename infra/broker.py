@@ -23,6 +23,14 @@ def marker(state: State) -> str:
     return f"-Ddrumline.state={state.root}"
 
 
+def broker_ports(settings: Settings) -> dict[str, tuple[str, int]]:
+    """setting -> (what listens there, port)."""
+    return {
+        "DRUMLINE_LOCAL__KAFKA_PORT": ("Kafka", settings.local.kafka_port),
+        "DRUMLINE_LOCAL__CONTROLLER_PORT": ("Kafka's controller", settings.local.controller_port),
+    }
+
+
 def properties(settings: Settings) -> str:
     """server.properties: the committed part, then ports and folders.
 

@@ -64,8 +64,8 @@ def describe(name: str, entry: dict[str, Any], found: dict[str, Any]) -> str:
         return "running" if found["running"] else "stopped"
     if entry["orphan"]:
         return "orphan (drumline up or down clears it)"
-    if name == "broker" and found["external_broker"]:
-        return "answers (not ours)" if entry["answers"] else "does not answer"
-    if entry["pid"] is None:
+    if entry["pid"] is None and not entry["answers"]:
         return "restarting" if found["running"] else "stopped"
+    if entry["pid"] is None:
+        return "answers (not ours)"
     return "answers" if entry["answers"] else "does not answer"

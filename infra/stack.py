@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import psutil
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from drumline.infra.broker import marker, prepare_broker
+from drumline.infra.broker import broker_ports, marker, prepare_broker
 from drumline.infra.engine import START_S, answers, engine_ports, is_ours, last_words, prepare_engine, wait_until
 from drumline.infra.kafka import client_config
 from drumline.infra.ports import require_free
@@ -98,51 +99,54 @@ def stop_orphans(settings: Settings) -> int:
     return len(orphans)
 
 
-def write_plan(settings: Settings, *, with_broker: bool) -> None:
-    """Prepare both programs and write down what the supervisor runs."""
+def write_plan(settings: Settings) -> None:
+    """Prepare what is not elsewhere and write down what the supervisor runs. Raises StackError, as `up`."""
     state = State.of(settings)
-    children = [prepare_broker(settings)] if with_broker else []
-    children.append(prepare_engine(settings))
+    ports, children = {}, []
+    if not settings.kafka.bootstrap:
+        ports |= broker_ports(settings)
+    if not settings.clickhouse.url:
+        ports |= engine_ports(settings)
+    require_free(ports)
+    if not settings.kafka.bootstrap:
+        children.append(prepare_broker(settings))
+    elif not broker_answers(settings, timeout_s=3):
+        raise StackError(f"no Kafka broker answers at {settings.kafka.bootstrap}")
+    if not settings.clickhouse.url:
+        children.append(prepare_engine(settings))
+    elif not answers(settings):
+        raise StackError(f"no ClickHouse answers at {settings.clickhouse.url}")
+    if not children:
+        raise StackError("settings name a Kafka and a ClickHouse elsewhere, and both answer: there is nothing to start")
     fields = ("name", "argv", "cwd", "log", "stop", "stop_s", "environment")
     plan = [{name: value for name, value in asdict(child).items() if name in fields} for child in children]
     write_json(state.plan, {"addresses": addresses(settings), "children": plan})
     state.children.unlink(missing_ok=True)
 
 
-def require_ports(settings: Settings, *, with_broker: bool) -> None:
-    ports = engine_ports(settings)
-    if with_broker:
-        ports |= {
-            "DRUMLINE_LOCAL__KAFKA_PORT": ("Kafka", settings.local.kafka_port),
-            "DRUMLINE_LOCAL__CONTROLLER_PORT": ("Kafka's controller", settings.local.controller_port),
-        }
-    require_free(ports)
-
-
 def up(settings: Settings, *, wait: bool = True, foreground: bool = False) -> dict[str, Any]:
     """Start what is not running; returns the addresses and `already_running`.
 
-    The broker is left out where settings.kafka.bootstrap names one, which must answer then. `foreground` replaces this
-    process by the supervisor and does not return. Raises StackError; what was half started is stopped again.
+    What settings.kafka.bootstrap and settings.clickhouse.url name is used instead of started, and must answer.
+    `foreground` replaces this process by the supervisor and does not return. Raises StackError; what was half started
+    is stopped again.
     """
     state = State.of(settings)
     state.create()
-    with_broker = not settings.kafka.bootstrap
-    with locked(state.command_lock, BUSY):
+    with ExitStack() as stack:
+        # Same order as in `ensure_engine`. Who only looks at a running stack need not wait for the engine's users.
+        if not held(state.lock):
+            stack.enter_context(locked(state.engine_users, "`drumline sql` has been using the engine for two minutes"))
+        stack.enter_context(locked(state.command_lock, BUSY))
         if running := held(state.lock):
             if foreground:
                 raise StackError(f"the stack of {state.root} runs already; `drumline down` stops it")
             require_same(settings)
         else:
-            if not with_broker and not broker_answers(settings, timeout_s=5):
-                raise StackError(f"no Kafka broker answers at {settings.kafka.bootstrap}")
-            with locked(state.engine_users, "`drumline sql` has been using the engine for two minutes"):
-                stop_orphans(settings)
-                require_ports(settings, with_broker=with_broker)
-                write_plan(settings, with_broker=with_broker)
+            stop_orphans(settings)
+            write_plan(settings)
             command = [sys.executable, "-m", "drumline.infra.supervisor", str(state.root)]
             if foreground:
-                sys.stdout.flush()
                 os.execv(command[0], command)
             start_supervisor(state, command)
         if wait:
@@ -213,32 +217,38 @@ def stop(settings: Settings) -> bool:
 
 
 def status(settings: Settings) -> dict[str, Any]:
-    """How the stack is, JSON-ready. `running`: a supervisor lives. Per process: pid, answers, restarts, MiB, uptime s."""
+    """How the stack is, JSON-ready. `running`: a supervisor lives. `addresses`: of what runs, else of the settings.
+
+    Per process: pid (None: not ours, or down), answers, restarts, orphan, rss_mib, uptime_s.
+    """
     state = State.of(settings)
-    plan = read_json(state.plan) or {"addresses": addresses(settings), "children": []}
-    progress = read_json(state.children) or {}
     running = held(state.lock)
-    processes = {}
-    for name, found in own_processes(settings).items():
-        report: dict[str, Any] = {"pid": None, "rss_mib": 0.0, "uptime_s": 0.0}
-        for process in found:
-            try:
-                rss, started = process.memory_info().rss, process.create_time()
-            except psutil.Error:
-                continue
-            report = {"pid": process.pid, "rss_mib": round(rss / 2**20, 1), "uptime_s": round(time.time() - started, 1)}
-        if name != "supervisor":
-            report["restarts"] = progress.get(name, {}).get("restarts", 0) if running else 0
-            report["answers"] = answers(settings) if name == "engine" else broker_answers(settings)
-            report["orphan"] = bool(found) and not running
-        processes[name] = report
-    return {
-        "running": running,
-        "external_broker": bool(settings.kafka.bootstrap),
-        "addresses": plan["addresses"],
-        "processes": processes,
-        "logs": str(state.logs),
-    }
+    where = addresses(settings)
+    if running:
+        where = (read_json(state.plan) or {}).get("addresses", where)
+    progress = (read_json(state.children) if running else None) or {}
+    kafka = settings.kafka.model_copy(update={"bootstrap": where["kafka"]})
+    clickhouse = settings.clickhouse.model_copy(update={"url": where["clickhouse_http"]})
+    there = settings.model_copy(update={"kafka": kafka, "clickhouse": clickhouse})
+    processes = {name: measure(found) for name, found in own_processes(settings).items()}
+    for name, probe in (("broker", broker_answers), ("engine", answers)):
+        processes[name] |= {
+            "answers": probe(there),
+            "restarts": progress.get(name, {}).get("restarts", 0),
+            "orphan": processes[name]["pid"] is not None and not running,
+        }
+    return {"running": running, "addresses": where, "processes": processes, "logs": str(state.logs)}
+
+
+def measure(processes: list[psutil.Process]) -> dict[str, Any]:
+    """pid, memory (MiB) and age (s) of the first that is still there."""
+    for process in processes:
+        try:
+            rss, age = process.memory_info().rss, time.time() - process.create_time()
+        except psutil.Error:
+            continue
+        return {"pid": process.pid, "rss_mib": round(rss / 2**20, 1), "uptime_s": round(age, 1)}
+    return {"pid": None, "rss_mib": 0.0, "uptime_s": 0.0}
 
 
 def password_files(settings: Settings) -> dict[str, Path]:
