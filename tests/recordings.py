@@ -7,6 +7,8 @@ import os
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from drumline.infra.evaluation import Row, judge_phases
 from drumline.producers import recorded
 from drumline.producers.trace import read_trace
@@ -19,14 +21,18 @@ TOPICS = {Topic.COLLECTIVE, Topic.STEP}
 
 
 def others():
-    """Folders of recorded jobs with known faults, the demo's job left out; empty without DRUMLINE_TRACES."""
+    """Folders of recorded jobs of several ranks with phases, the demo's job left out; empty without DRUMLINE_TRACES."""
     roots = [Path(p) for p in os.environ.get("DRUMLINE_TRACES", "").split(os.pathsep) if p]
     found = [path.parent for root in roots for path in sorted(root.glob("*/manifest.json"))]
-    return [folder for folder in found if folder.name != DEMO.name and phases(folder)]
+    return [folder for folder in found if folder.name != DEMO.name and phases(folder) and _ranks(folder) > 1]
 
 
 def phases(folder):
     return json.loads((folder / "manifest.json").read_text()).get("phases") or []
+
+
+def _ranks(folder):
+    return len(json.loads((folder / "manifest.json").read_text()).get("ranks") or [])
 
 
 @cache
@@ -35,11 +41,11 @@ def trace(folder):
     return read_trace(folder, topics=TOPICS)
 
 
-def stream(folder, changed=None, monkeypatch=None):
+def stream(folder, changed=None):
     """(time, batch) of collectives and steps; `changed`: a trace to take instead of the recorded one."""
-    if changed is not None:
-        monkeypatch.setattr(recorded, "read_trace", lambda *_: changed)
-    made = recorded.Recording(folder, topics=TOPICS).batches("run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded, "read_trace", lambda *_: changed or trace(folder))
+        made = recorded.Recording(folder, topics=TOPICS).batches("run")
     return [(out.time_ns, out.batch) for out in made]
 
 

@@ -72,13 +72,14 @@ def phases(job: Job, rank: int) -> dict[str, Floats]:
     gpu = busy(derived.kernels, communication, derived.copies)
     work = derived.kernels.take(~communication)
     at = job.step_at(rank, work["start_ns"])
+    work, at = work.take(at >= 0), at[at >= 0]
     backward = np.full(steps.rows, np.iinfo(np.int64).max)
-    mine = (at >= 0) & _named(work.words["names"], BACKWARD)[work["name"]]
+    mine = _named(work.words["names"], BACKWARD)[work["name"]]
     np.minimum.at(backward, at[mine], work["start_ns"][mine])
     known = backward < end
     backward = np.where(known, backward, end)
     optimized = start.copy()
-    mine = (at >= 0) & _named(work.words["names"], OPTIMIZER)[work["name"]] & (work["start_ns"] < backward[at])
+    mine = _named(work.words["names"], OPTIMIZER)[work["name"]] & (work["start_ns"] < backward[at])
     np.maximum.at(optimized, at[mine], ends(work)[mine])
     starts = np.sort(work["start_ns"])
     following = np.searchsorted(starts, optimized)

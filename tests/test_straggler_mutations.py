@@ -1,0 +1,115 @@
+"""Recorded jobs with damaged records: verdicts hold, or say that the data does not suffice; never a wrong name."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import mutations
+import pytest
+from recordings import DEMO, others, phases, report, rows, stream, trace
+
+from drumline.streams.thresholds import INSUFFICIENT, OK, WARNING
+
+JOBS = [pytest.param(DEMO, id=DEMO.name)] + [
+    pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in others()
+]
+KINDS = ("kernels", "copies", "markers", "payloads")
+LOSSES = [(kind,) for kind in KINDS] + [KINDS]
+MS = 1_000_000
+CLEAR = 0.10
+
+
+@cache
+def undisturbed(folder):
+    return rows(stream(folder))
+
+
+def unchanged(folder, found, names=None):
+    """The same windows name the same ranks, under their new `names`, for the same cause and about the same loss."""
+    expected = {(first, (names or {}).get(rank, rank)): row for (first, rank), row in undisturbed(folder).items()}
+    assert found.keys() == expected.keys()
+    for where, row in found.items():
+        was = expected[where]
+        assert (row.severity, row.cause) == (was.severity, was.cause) or abs(row.share - was.share) < 0.002, where
+        assert row.share == pytest.approx(was.share, abs=0.005), where
+
+
+def unharmed(folder, found):
+    """Nobody is named who was not; who clearly was, is not acquitted, unless the data is said not to suffice.
+
+    Clearly: 10% lost in a window wholly inside a counted phase. A window with one bad step may lose just that step, and
+    a milder loss may only show against the job's past, which lost windows take away."""
+    whole = [(p["first_step"], p["last_step"]) for p in phases(folder) if p["counted"]]
+    for where, row in found.items():
+        was = undisturbed(folder).get(where)
+        if was is None or INSUFFICIENT in (row.severity, was.severity):
+            continue
+        assert not (was.severity == OK and row.severity >= WARNING), (where, was, row)
+        if any(first <= row.first_step and row.last_step <= last for first, last in whole):
+            assert not (was.share >= CLEAR and row.severity == OK), (where, was, row)
+    for phase in report(folder, found).phases:
+        if phase.counted:
+            assert set(phase.found_ranks) <= set(phase.expected_ranks), phase
+
+
+@pytest.mark.parametrize("folder", JOBS)
+@pytest.mark.parametrize("kinds", LOSSES, ids=lambda kinds: "+".join(kinds))
+@pytest.mark.parametrize("share", [0.001, 0.01])
+def test_records_are_lost_at_random(folder, kinds, share):
+    for seed in range(2):
+        unharmed(folder, rows(stream(folder, mutations.lost(trace(folder), share, seed, kinds))))
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_lost_copies_and_payloads_cost_only_their_own_steps(folder):
+    found = rows(stream(folder, mutations.lost(trace(folder), 0.001, 1, ("copies", "payloads"))))
+    silent = sum(row.severity == INSUFFICIENT for row in found.values())
+    assert silent <= sum(row.severity == INSUFFICIENT for row in undisturbed(folder).values()) + len(found) // 4
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_one_ranks_batches_are_missing_for_two_seconds(folder):
+    batches = stream(folder)
+    busy = [time for time, batch in batches if batch.topic == "gpu.step.v1" and batch.rows]
+    begin = busy[len(busy) // 3]
+    gone = mutations.without(batches, 1, begin, begin + 2000 * MS)
+    assert len(gone) < len(batches)
+    unharmed(folder, rows(gone))
+
+
+@pytest.mark.parametrize("folder", JOBS)
+@pytest.mark.parametrize("off", [(0, 500, 0, 0), (0, -500, 500, 250), (500, 0, 0, -500)], ids=str)
+def test_clocks_are_off_by_half_a_second(folder, off):
+    shift = [off[rank % len(off)] * MS for rank in range(len(trace(folder).activities))]
+    moved = mutations.clocks(trace(folder), shift, [0.0] * len(shift))
+    unchanged(folder, rows(stream(folder, moved)))
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_clocks_drift_by_100_ppm(folder):
+    drift = [(0.0, 1e-4, -1e-4, 5e-5)[rank % 4] for rank in range(len(trace(folder).activities))]
+    unchanged(folder, rows(stream(folder, mutations.clocks(trace(folder), [0] * len(drift), drift))))
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_names_follow_the_ranks(folder):
+    count = len(trace(folder).activities)
+    order = [(rank + 1) % count for rank in range(count)]
+    found = rows(stream(folder, mutations.permuted(trace(folder), order)))
+    unchanged(folder, found, dict(enumerate(order)))
+
+
+@pytest.mark.parametrize("folder", JOBS)
+@pytest.mark.parametrize("how", ["renamed", "renumbered", "shuffled"])
+def test_names_of_kernels_numbers_of_streams_and_the_order_of_records_say_nothing(folder, how):
+    change = {
+        "renamed": mutations.renamed,
+        "renumbered": lambda t: mutations.renumbered(t, 3),
+        "shuffled": lambda t: mutations.shuffled(t, 3),
+    }[how]
+    unchanged(folder, rows(stream(folder, change(trace(folder)))))
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_batches_come_in_another_order_and_twice(folder):
+    unchanged(folder, rows(mutations.disordered(stream(folder), 3)))
