@@ -4,7 +4,7 @@
     CACHE/kafka.lock         held while Maven runs, so that two `up` fetch once
     CACHE/maven.log          what Maven said the last time
 
-`python -m drumline.infra.jars` fetches them and prints the folder (`make setup`).
+`python -m drumline.infra.jars` checks Java, fetches them and prints the folder (`make setup`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from drumline.infra.java import find_maven
+from drumline.infra.java import find_java, find_maven
 from drumline.infra.settings import Settings, settings
 from drumline.infra.state import StackError, locked
 
@@ -90,6 +90,7 @@ def fetch(maven: str, folder: Path, log: Path) -> None:
 
 def main() -> int:
     try:
+        find_java()
         print(ensure_jars(settings()))
     except StackError as error:
         print(f"drumline: {error}", file=sys.stderr)

@@ -12,7 +12,8 @@ from drumline.infra.state import StackError
 
 #: Kafka 4's brokers need Java 17.
 OLDEST = 17
-INSTALL = "install it with `apt-get install openjdk-17-jre-headless maven` (or `make setup` as root)"
+#: The distribution's own Java: 17 in Debian 12, 21 in Debian 13.
+INSTALL = "install it with `apt-get install default-jre-headless maven` (`make setup` does that as root)"
 
 
 def java_version(program: str) -> int | None:

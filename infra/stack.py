@@ -26,6 +26,7 @@ from drumline.infra.kafka import client_config
 from drumline.infra.ports import require_free
 from drumline.infra.settings import Settings
 from drumline.infra.state import StackError, State, held, locked, read_json, write_json
+from drumline.infra.supervisor import Child
 
 BUSY = "another `drumline up` or `down` has been running for two minutes; see `drumline status`"
 #: Restarts of a child before it answered once, after which `up` gives up.
@@ -102,7 +103,8 @@ def stop_orphans(settings: Settings) -> int:
 def write_plan(settings: Settings) -> None:
     """Prepare what is not elsewhere and write down what the supervisor runs. Raises StackError, as `up`."""
     state = State.of(settings)
-    ports, children = {}, []
+    ports: dict[str, tuple[str, int]] = {}
+    children: list[Child] = []
     if not settings.kafka.bootstrap:
         ports |= broker_ports(settings)
     if not settings.clickhouse.url:

@@ -56,7 +56,8 @@ def test_writer_makes_tables_views_and_materialized_views_only_in_our_databases(
     database, writer = clean_stack.clickhouse.database, client(clean_stack, "writer")
     writer.command(f"CREATE TABLE {database}.u (k UInt64, c UInt64) ENGINE = SummingMergeTree ORDER BY k")
     writer.command(
-        f"CREATE MATERIALIZED VIEW {database}.m TO {database}.u AS SELECT n % 2 AS k, count() AS c FROM {table} GROUP BY k"
+        f"CREATE MATERIALIZED VIEW {database}.m TO {database}.u AS "
+        f"SELECT n % 2 AS k, count() AS c FROM {table} GROUP BY k"
     )
     writer.command(f"ALTER TABLE {table} ADD COLUMN name String")
     writer.insert(table, [[1, "a"], [3, "b"]], column_names=["n", "name"])

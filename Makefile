@@ -1,0 +1,50 @@
+# drumline. Prerequisites: git, make, Python 3.11 or newer with venv. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# KEEP=1: `make demo` leaves the stack up.
+KEEP ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java test demo lint
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: java $(VENV)/ready ## Java and Maven (by apt where root), a virtual environment, Kafka's jars
+	@$(BIN)/python -m drumline.infra.jars > /dev/null
+	@echo "ready: $(BIN)/drumline"
+
+# Maven runs once, for the jars; Java runs the local broker.
+java:
+	@if command -v java > /dev/null && command -v mvn > /dev/null; then exit 0; fi; \
+	packages="default-jre-headless maven"; \
+	if [ "$$(id -u)" -eq 0 ] && command -v apt-get > /dev/null; then \
+		echo "installing $$packages with apt-get: the local Kafka needs them"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages; \
+	else \
+		echo "the local Kafka needs Java 17 or newer and Maven; install them, on Debian or Ubuntu:" >&2; \
+		echo "  sudo apt-get install $$packages" >&2; \
+		exit 1; \
+	fi
+
+$(VENV)/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"{sys.executable} is older than Python 3.11; make PYTHON=...")'
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || { \
+		echo "no venv module: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+	@echo "installing Python packages into $(VENV) (a few minutes the first time)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+test: setup ## All tests, with a real Kafka and a real ClickHouse engine
+	@$(BIN)/pytest
+
+demo: setup ## A recorded GPU job through the whole platform (KEEP=1 leaves the stack up)
+	@$(BIN)/drumline demo $(if $(KEEP),--keep)
+
+lint: $(VENV)/ready ## Style, types, import directions
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
