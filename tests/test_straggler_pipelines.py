@@ -1,0 +1,98 @@
+"""Pipeline jobs: unequal stages and their bubbles blame nobody, a late rank is found and its upstream is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipeline_sim import simulate_pipeline
+from straggler_sim import MS, Fault, batches
+from test_matching import rows
+from test_straggler_blame import CAUSES, blamed, judged
+
+from drumline.streams.matching import EXCHANGE, LOCKSTEP, PIPELINE, POINT_TO_POINT, match_step, point_to_point
+from drumline.streams.roles import stage_of
+from drumline.streams.thresholds import INSUFFICIENT, OK
+
+UNEQUAL = (1.0, 1.3, 0.8, 1.1)
+
+
+@pytest.mark.parametrize("world", [False, True])
+@pytest.mark.parametrize("one_communicator", [False, True])
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_unequal_stages_are_no_stragglers(replicas, one_communicator, world):
+    job = simulate_pipeline(UNEQUAL, replicas, 24, world=world, one_communicator=one_communicator)
+    assert all(row[0] == OK for rows in judged(batches(job)).values() for row in rows.values())
+
+
+def costly(fault, replicas, steps, **shape):
+    """The job with the fault, and the share it really lost: a stage that is not the slowest has time to spare."""
+    job, healthy = (simulate_pipeline(UNEQUAL, replicas, steps, f, **shape) for f in ((fault,), ()))
+    last = slice(fault.first, None)
+    took, usual = (sum(row["duration_ns"] for row in j.steps[0][last]) for j in (job, healthy))
+    return job, 1 - usual / took
+
+
+@given(st.integers(0, 7), st.sampled_from(sorted(CAUSES)), st.floats(0.1, 1.0), st.booleans(), st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_a_late_rank_of_a_replicated_stage_is_found_alone(rank, kind, cost, world, one_communicator):
+    fault = Fault(rank, kind, int(cost * 60 * MS))
+    job, lost = costly(fault, 2, 24, world=world, one_communicator=one_communicator)
+    for named in blamed(judged(batches(job))):
+        assert named == {rank: CAUSES[kind]} if lost > 0.05 else named.keys() <= {rank}
+
+
+@given(st.integers(0, 3), st.sampled_from(sorted(CAUSES)), st.floats(0.1, 1.0), st.booleans())
+@settings(max_examples=15, deadline=None)
+def test_without_replicas_a_rank_is_compared_with_its_own_past(rank, kind, cost, world):
+    fault = Fault(rank, kind, int(cost * 60 * MS), first=60)
+    job, lost = costly(fault, 1, 84, world=world)
+    found = judged(batches(job))
+    learning = list(found.values())[:3]
+    assert all(row[0] == INSUFFICIENT for rows in learning for r, row in rows.items() if r >= 0)
+    assert blamed(found)[:5] == [{}] * 5
+    for named in blamed(found)[5:]:
+        assert named == {rank: CAUSES[kind]} if lost > 0.05 else named.keys() <= {rank}
+
+
+def test_what_one_sends_the_other_receives():
+    sends, receives = (
+        rows([5, 5], operation=[1, 2], lockstep=POINT_TO_POINT),
+        rows([5, 5], operation=[2, 1], lockstep=2),
+    )
+    assert point_to_point({0: sends, 1: receives}) == PIPELINE
+    assert point_to_point({0: sends, 1: sends}) == EXCHANGE
+    assert point_to_point({0: sends, 1: rows([5], operation=[2], ordinals=[1], lockstep=2)}) == EXCHANGE
+    assert point_to_point({0: sends, 1: rows([5, 5])}) == ""
+
+
+def test_a_collective_beside_unequal_numbers_of_sends_is_compared():
+    first = rows([9, 50], operation=[1, 7], lockstep=[POINT_TO_POINT, LOCKSTEP])
+    middle = rows([9, 9, 10], operation=[1, 2, 7], lockstep=[POINT_TO_POINT, POINT_TO_POINT, LOCKSTEP])
+    assert match_step(0, {0: first, 1: middle}, 2, 0.8)["wait_ns"].tolist() == [40, 0]
+    holed = middle[[0, 2]]
+    assert match_step(0, {0: first, 1: holed}, 2, 0.8)["collectives"].tolist() == [0, 0]
+
+
+def sets(**groups):
+    return {name: frozenset(ranks) for name, ranks in groups.items()}
+
+
+def test_stages():
+    pairs = [frozenset({0, 2}), frozenset({1, 3})]
+    inside = sets(a={0, 1}, b={2, 3}, world={0, 1, 2, 3})
+    assert stage_of([], inside) is None
+    assert stage_of(pairs, inside) == {0: 0, 1: 0, 2: 2, 3: 2}
+    assert stage_of([frozenset(range(4))], inside) == {0: 0, 1: 0, 2: 2, 3: 2}
+    # the first and last stage of one pipeline share their embeddings
+    chain = [frozenset({0, 1}), frozenset({1, 2}), frozenset({2, 3})]
+    assert stage_of(chain, sets(tied={0, 3}, world={0, 1, 2, 3})) == {}
+
+
+def test_lost_rows_do_not_make_a_ring_a_pipeline():
+    random, found = np.random.default_rng(0), []
+    for _ in range(50):
+        ring = {r: rows(np.full(20, 5), operation=[3] * 20, lockstep=POINT_TO_POINT) for r in range(4)}
+        found.append(point_to_point({r: row[random.random(20) > 0.1] for r, row in ring.items()}))
+    assert set(found) == {EXCHANGE}
