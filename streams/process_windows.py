@@ -39,6 +39,7 @@ class ProcessWindows:
     def __init__(self, store: Store, config: WindowConfig, reducer: Reducer) -> None:
         self.store, self.config, self.reducer = store, config, reducer
         self.processes: dict[Key, Progress] = {}
+        self.duplicates = 0  # batches that were published twice, since this stage was built
         panes: dict[Key, set[int]] = {}
         for name in list(store):
             kind, rest = name.split("|", 1)
@@ -63,9 +64,9 @@ class ProcessWindows:
         """Apply one batch; the windows that its watermark closes, and closed ones that late rows changed."""
         progress = self._progress(batch.envelope["process_id"], batch.envelope["run"])
         progress.seen_ns = now_ns
-        if offset > progress.offset:
+        if offset > progress.offset and self._is_new(progress, batch):
             self._apply(progress, batch, offset, now_ns)
-            progress.save(self.store)
+            self._save(progress)
         return self._emit(progress, progress.watermark_ns, now_ns)
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
@@ -99,14 +100,18 @@ class ProcessWindows:
             progress.late_handed = False
         progress.sent = max(progress.sent, int(envelope["sequence"]) + 1)
         progress.late_said = max(progress.late_said, int(envelope["late_rows"]))
-        self._tidy(progress)
-        progress.save(self.store)
+        self._save(progress)
 
     def _progress(self, process: str, run: str) -> Progress:
         where = (process, run)
         if where not in self.processes:
             self.processes[where] = load(self.store, process, run, Names(self.store, process, run))
         return self.processes[where]
+
+    def _is_new(self, progress: Progress, batch: Batch) -> bool:
+        new = progress.applied.add(int(batch.envelope["sequence"]))
+        self.duplicates += not new
+        return new
 
     def _apply(self, progress: Progress, batch: Batch, offset: int, now_ns: int) -> None:
         config, starts = self.config, batch.columns["start_ns"]
@@ -125,7 +130,6 @@ class ProcessWindows:
         progress.identity = identity_of(batch)
         progress.offset = offset
         progress.watermark_ns = advanced(progress.watermark_ns, batch, latest)
-        self._tidy(progress)
 
     def _add(self, progress: Progress, start: int, part: Pane, offset: int) -> None:
         name = progress.pane_key(start)
@@ -138,16 +142,18 @@ class ProcessWindows:
         progress.panes.add(start)
         progress.touch(self.config.windows_of(start))
 
-    def _tidy(self, progress: Progress) -> None:
-        """Drop panes and windows that nothing can need any more."""
+    def _save(self, progress: Progress) -> None:
+        """Store progress, then drop panes that nothing can need any more: never the other way round, since a crash in
+        between must not leave a window to be sent whose panes are gone."""
         config, watermark = self.config, progress.watermark_ns
+        for start, window in list(progress.windows.items()):
+            if not window.dirty and start + config.window_ns + config.grace_ns <= watermark:
+                del progress.windows[start]
+        progress.save(self.store)
         needed = {pane for w, window in progress.windows.items() if window.dirty for pane in config.panes_of(w)}
         for pane in [p for p in progress.panes if config.pane_is_done(p, watermark) and p not in needed]:
             progress.panes.discard(pane)
             self.store.pop(progress.pane_key(pane), None)
-        for start, window in list(progress.windows.items()):
-            if not window.dirty and start + config.window_ns + config.grace_ns <= watermark:
-                del progress.windows[start]
 
     def _emit(self, progress: Progress, watermark_ns: int | None, now_ns: int) -> list[Batch]:
         """Windows that changed and are over at this watermark; None = all that changed."""
@@ -194,8 +200,7 @@ class ProcessWindows:
         if progress.panes:
             end = max(progress.panes) + self.config.window_ns + self.config.grace_ns
             progress.watermark_ns = max(progress.watermark_ns, end)
-            self._tidy(progress)
-            progress.save(self.store)
+            self._save(progress)
 
     def _forget(self, where: Key) -> None:
         progress = self.processes.pop(where)

@@ -15,6 +15,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.schemas.model import IDENTITY
 from drumline.streams.packed_rows import key, pack_rows, unpack_rows
+from drumline.streams.sequences import Sequences
 
 Store = MutableMapping[str, bytes]
 _WINDOW = np.dtype([("start", "<i8"), ("revision", "<u4"), ("dirty", "u1")])
@@ -98,7 +99,7 @@ class Progress:
     """`offset`: last source offset applied. `late`: rows that came too late, so far; `late_said`: as last emitted.
     `sequence`: of the next batch to emit; `sent`: of the first that the broker has not acknowledged. Only that is
     stored, so a crash may repeat a number but never leaves a gap. `seen_ns`: worker's clock at the last batch, 0 = not
-    since a restart."""
+    since a restart. `applied`: sequence numbers of the source batches that are in."""
 
     process: str
     run: str
@@ -114,6 +115,7 @@ class Progress:
     windows: dict[int, Window] = field(default_factory=dict)
     panes: set[int] = field(default_factory=set)
     late_handed: bool = False
+    applied: Sequences = field(default_factory=Sequences)
 
     @property
     def dirty(self) -> list[int]:
@@ -131,7 +133,7 @@ class Progress:
 
     def save(self, store: Store) -> None:
         head: dict[str, Any] = {"watermark": self.watermark_ns, "late": self.late, "said": self.late_said}
-        head.update(sent=self.sent, identity=self.identity)
+        head.update(sent=self.sent, identity=self.identity, applied=self.applied.runs)
         rows = np.zeros(len(self.windows), _WINDOW)
         rows["start"] = list(self.windows)
         rows["revision"] = [window.revision for window in self.windows.values()]
@@ -154,6 +156,7 @@ def load(store: Store, process: str, run: str, names: Names) -> Progress:
     progress.identity, progress.offset, progress.watermark_ns = head["identity"], packed.offset, head["watermark"]
     progress.late, progress.late_said, progress.sent = head["late"], head["said"], head["sent"]
     progress.sequence = progress.sent
+    progress.applied = Sequences(head["applied"])
     for start, revision, dirty in packed.rows.tolist():
         progress.windows[start] = Window(revision, bool(dirty))
     return progress

@@ -1,7 +1,6 @@
 """Worker processes and topics for the tests of the streams; not a test itself."""
 
 import json
-import os
 import queue
 import signal
 import subprocess
@@ -11,9 +10,10 @@ import time
 import uuid
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from drumline.infra.kafka import client_config, producer_config
+from drumline.infra.topics_admin import TopicsAdmin, plan, wanted
 from drumline.schemas.codec import Codec
 
 HERE = Path(__file__).parent
@@ -23,19 +23,25 @@ def unique(prefix):
     return f"{prefix}-{uuid.uuid4().hex[:8]}"
 
 
+def apply_topics(settings):
+    """What `drumline topics apply` does."""
+    admin, topics = TopicsAdmin(settings), wanted(settings)
+    steps = admin.apply(topics, plan(topics, admin.found([topic.name for topic in topics])))
+    assert not [step for step in steps if step.action == "error"]
+
+
 class Child:
     """A worker process; `lines` are the JSON objects it prints, `log` the path of everything it wrote to stderr."""
 
-    def __init__(self, stack, tmp_path, app_id, command, instance=""):
+    def __init__(self, environment, data, command, instance=""):
         name = unique(instance or "worker")
         environment = {
-            **os.environ,
-            "DRUMLINE_KAFKA__BOOTSTRAP": stack.bootstrap,
-            "DRUMLINE_STREAM__APP_ID": app_id,
-            "DRUMLINE_STREAM__DATA_DIR": str(tmp_path / name),
+            **environment,
+            "DRUMLINE_STREAM__DATA_DIR": str(data),
             "DRUMLINE_STREAM__INSTANCE": instance,
         }
-        self.log = tmp_path / f"{name}.log"
+        data.mkdir(exist_ok=True, parents=True)
+        self.log = data / f"{name}.log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=log, text=True)
         self._lines = queue.Queue()
@@ -84,14 +90,24 @@ class Reader:
 
     def __init__(self, stack, topic, *, beginning=False):
         config = {**client_config(stack, "test"), "group.id": unique("reader"), "enable.auto.commit": False}
+        config["log_level"] = 0
         self.consumer, self.topic = Consumer(config), str(topic)
         numbers = self.consumer.list_topics(self.topic, timeout=10).topics[self.topic].partitions
         parts = []
         for number in numbers:
-            low, high = self.consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=10)
+            low, high = self._ends(number)
             parts.append(TopicPartition(self.topic, number, low if beginning else high))
         self.consumer.assign(parts)
         self.batches = []
+
+    def _ends(self, number):
+        """A topic made a moment ago may have no leader yet."""
+        for _ in range(50):
+            try:
+                return self.consumer.get_watermark_offsets(TopicPartition(self.topic, number), timeout=10)
+            except KafkaException:
+                time.sleep(0.2)
+        raise AssertionError(f"{self.topic} has no leader")
 
     def until(self, done, timeout_s=60.0):
         """Read until done(self.batches); the batches. Fails when time is up."""
@@ -101,6 +117,32 @@ class Reader:
             message = self.consumer.poll(0.2)
             if message is not None and message.error() is None:
                 self.batches.append(Codec().decode(self.topic, message.value()))
+        return self.batches
+
+    def raw(self, wanted, timeout_s=60.0):
+        """The headers of the first message for which `wanted` is true."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            message = self.consumer.poll(0.2)
+            if message is not None and message.error() is None and wanted(message):
+                return dict(message.headers())
+        raise AssertionError(f"nothing of the kind in {self.topic}")
+
+    def everything(self):
+        """All that is in the topic by now."""
+        left = {}
+        for part in self.consumer.assignment():
+            low, high = self.consumer.get_watermark_offsets(part, timeout=10)
+            if high > low:
+                left[part.partition] = high
+        while left:
+            message = self.consumer.poll(1.0)
+            if message is None or message.error() is not None:
+                continue
+            self.batches.append(Codec().decode(self.topic, message.value()))
+            if message.offset() + 1 >= left.get(message.partition(), 1 << 62):
+                left.pop(message.partition(), None)
+        self.consumer.close()
         return self.batches
 
     def close(self):

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from stream_helpers import HERE, PYTHON, Child, Reader, publish, unique
+from stream_helpers import HERE, PYTHON, Child, Reader, apply_topics, publish, unique
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
@@ -15,15 +15,16 @@ EVERYTHING = [0, 1, 2, 3]
 
 
 @pytest.fixture
-def lab(stack, tmp_path):
-    app_id = unique("probe")
-    reader, children = Reader(stack, Topic.KERNEL_FREQUENCY), []
+def lab(clean_stack, environment_of, tmp_path):
+    apply_topics(clean_stack)
+    reader, children = Reader(clean_stack, Topic.KERNEL_FREQUENCY), []
 
     def worker(instance=""):
-        children.append(Child(stack, tmp_path, app_id, [PYTHON, str(HERE / "faust_probe.py")], instance))
+        data = tmp_path / unique("worker")
+        children.append(Child(environment_of(clean_stack), data, [PYTHON, str(HERE / "faust_probe.py")], instance))
         return children[-1]
 
-    yield Lab(stack, reader, worker)
+    yield Lab(clean_stack, reader, worker)
     for child in children:
         child.kill()
     reader.close()

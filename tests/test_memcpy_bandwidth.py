@@ -25,8 +25,10 @@ def test_pageable_and_pinned_copies_stand_apart():
 def test_every_copy_is_in_one_window_of_a_tiling_or_counted_as_late(feeds):
     lab = Lab(MemcpyBandwidth())
     for n, rows in enumerate(feeds):
-        lab.feed(copies(rows, watermark=9 * n + 1))
-        lab.feed(copies(rows, watermark=9 * n + 1), offset=n)
+        batch = copies(rows, watermark=9 * n + 1)
+        lab.feed(batch, offset=2 * n)
+        lab.feed(batch, offset=2 * n)
+        lab.feed(batch, offset=2 * n + 1)
     lab.silence()
     lab.silence()
     assert sum(lab.audit()) == sum(map(len, feeds))

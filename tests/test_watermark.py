@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from drumline.infra.settings import StreamSettings
 from drumline.schemas.batch import Batch
+from drumline.streams import sequences
+from drumline.streams.sequences import Sequences
 from drumline.streams.watermark import SECOND_NS, WindowConfig, accepted, advanced, latest_plausible
 
 CONFIG = WindowConfig(grace_ns=3 * SECOND_NS)
@@ -58,3 +60,20 @@ def test_a_producer_whose_clock_is_far_ahead_cannot_vouch_for_its_rows():
 def test_recorded_time_long_past_is_fine():
     starts = np.arange(0, 4) * SECOND_NS + 12_345 * SECOND_NS
     assert accepted(starts, latest_plausible(envelope(), NOW, CONFIG), 0, CONFIG).all()
+
+
+@given(st.lists(st.integers(0, 40)))
+def test_every_sequence_number_is_new_once(numbers):
+    known, told = set(), Sequences()
+    for number in numbers:
+        assert told.add(number) == (number not in known)
+        known.add(number)
+        told = Sequences(told.runs)
+    assert all((n in told) == (n in known) for n in range(42))
+
+
+def test_gaps_are_bounded(monkeypatch):
+    monkeypatch.setattr(sequences, "MAX_RUNS", 3)
+    told = Sequences()
+    assert all(told.add(n) for n in range(0, 20, 2))
+    assert told.runs == [[0, 14], [16, 16], [18, 18]]

@@ -57,6 +57,7 @@ class Lab:
         self.reducer, self.config = reducer or KernelFrequency(), config
         self.store = {} if store is None else store
         self.offset, self.now, self.sent, self.results = -1, T0 + 100 * S, [], {}
+        self.sequences = {}
         self.restart()
 
     def restart(self):
@@ -64,6 +65,9 @@ class Lab:
 
     def feed(self, batch, offset=None, acknowledge=True):
         self.offset = self.offset + 1 if offset is None else offset
+        if "sequence" not in batch.envelope:
+            process = batch.envelope["process_id"]
+            batch.envelope["sequence"] = self.sequences[process] = self.sequences.get(process, -1) + 1
         return self.take(self.stage.on_batch(batch, self.offset, self.now), acknowledge)
 
     def tick(self, seconds=1.0, caught_up=True, acknowledge=True):
