@@ -33,7 +33,8 @@ def verdicts(job: Job) -> tuple[Bools, Floats, list[list[str]]]:
     ranks, windows = job.shape
     parts = [phases(job, rank) for rank in range(ranks)]
     mean = {
-        name: np.array([p[name].reshape(windows, -1).mean(1) for p in parts]).reshape(job.shape) for name in parts[0]
+        name: np.array([p[name].reshape(-1, job.window_steps).mean(1) for p in parts]).reshape(job.shape)
+        for name in parts[0]
     }
     sharded = is_sharded(job)
     visible = mean["forward"] + mean["backward"] if sharded else mean["backward"]
