@@ -1,50 +1,50 @@
-# drumline: `make demo` shows it, `make test` checks it. Each does its own set-up.
+# drumline. Prerequisites: git, make, Python 3.11 or newer with venv. `make` alone lists the targets.
+
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+# KEEP=1: `make demo` leaves the stack up.
+KEEP ?=
 
-.PHONY: help setup demo test lint format clean
+.DEFAULT_GOAL := help
+.PHONY: help setup java test demo lint
 
-help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(STAMP) java  ## .venv, Java and Maven (by apt, as root), Kafka's jars
-	@$(BIN)/python -m drumline.infra.jars
+setup: java $(VENV)/ready ## Java and Maven (by apt where root), a virtual environment, Kafka's jars
+	@$(BIN)/python -m drumline.infra.jars > /dev/null
+	@echo "ready: $(BIN)/drumline"
 
-$(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "drumline needs Python 3.11 or newer; set PYTHON=python3.12, say"; exit 1; }
-	@$(PYTHON) -m venv $(VENV) || \
-		{ echo "no venv in this Python: apt-get install python3-venv"; exit 1; }
-	@echo "installing drumline and what it needs into $(VENV)"
+# Maven runs once, for the jars; Java runs the local broker.
+java:
+	@if command -v java > /dev/null && command -v mvn > /dev/null; then exit 0; fi; \
+	packages="default-jre-headless maven"; \
+	if [ "$$(id -u)" -eq 0 ] && command -v apt-get > /dev/null; then \
+		echo "installing $$packages with apt-get: the local Kafka needs them"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages; \
+	else \
+		echo "the local Kafka needs Java 17 or newer and Maven; install them, on Debian or Ubuntu:" >&2; \
+		echo "  sudo apt-get install $$packages" >&2; \
+		exit 1; \
+	fi
+
+$(VENV)/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"{sys.executable} is older than Python 3.11; make PYTHON=...")'
+	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || { \
+		echo "no venv module: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
+	@echo "installing Python packages into $(VENV) (a few minutes the first time)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-.PHONY: java
-java:
-	@if command -v mvn >/dev/null && { command -v java >/dev/null || [ -n "$$JAVA_HOME" ]; }; then :; \
-	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing Java and Maven with apt"; \
-		apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y default-jre-headless maven >/dev/null; \
-	else \
-		echo "the local broker needs Java 17 or newer and Maven: apt-get install default-jre-headless maven"; exit 1; \
-	fi
-
-demo: setup  ## a recorded job through the whole platform (KEEP=1 leaves Kafka and ClickHouse up)
-	@$(BIN)/drumline demo $(if $(KEEP),--keep)
-
-test: setup lint  ## all checks and tests
+test: setup lint ## Style, types, imports; then all tests, with a real Kafka and a real ClickHouse engine
 	@$(BIN)/pytest
 
-lint: $(STAMP)  ## style, types, import directions
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check --quiet .
+demo: setup ## A recorded GPU job through the whole platform (KEEP=1 leaves the stack up)
+	@$(BIN)/drumline demo $(if $(KEEP),--keep)
+
+lint: $(VENV)/ready ## Style, types, import directions
+	@$(BIN)/ruff check
+	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports >.lint-imports.log || { cat .lint-imports.log; exit 1; }
-
-format: $(STAMP)  ## rewrite to the house style
-	@$(BIN)/ruff check --fix --quiet . ; $(BIN)/ruff format --quiet .
-
-clean:  ## remove what make made here
-	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .lint-imports.log
+	@$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
