@@ -84,7 +84,7 @@ def verdicts(query: Query, run: str, phases: Sequence[Mapping[str, Any]]) -> Rep
 
 def _table(title: str, *columns: str, right: str = "") -> Table:
     """A narrow table; `right`: columns of numbers."""
-    table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False)
     for name in columns:
         table.add_column(name, justify="right" if name in right.split("|") else "left", no_wrap=True)
     return table
@@ -121,8 +121,9 @@ def print_kernels(console: Console, query: Query, run: str) -> None:
 
 def print_rates(console: Console, query: Query, run: str, window_s: float) -> None:
     asked = {"run": run, "window_s": window_s}
-    title = f"Kernel frequency, busiest rolling window of {window_s:g} s"
-    table = _table(title, "rank", "host", "launches/s", "kernel s/s", right="launches/s|kernel s/s")
+    table = _table(
+        f"Kernels, busiest {window_s:g} s", "rank", "host", "launches/s", "kernel s/s", right="launches/s|kernel s/s"
+    )
     for r in query(LAUNCHES, asked):
         table.add_row(str(r["rank"]), r["host"], f"{r['per_second']:,.0f}", f"{r['busy']:.2f}")
     console.print(table)
