@@ -84,7 +84,7 @@ def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, da
     user = settings.clickhouse.reader if reader else settings.clickhouse.user
     options: dict[str, Any] = {"ca_cert": str(settings.clickhouse.ca)} if settings.clickhouse.ca else {}
     try:
-        client: Client = clickhouse_connect.get_client(
+        client: Any = clickhouse_connect.get_client(
             host=url.hostname or "127.0.0.1",
             port=url.port or (8443 if url.scheme == "https" else 8123),
             interface=url.scheme or "http",
@@ -100,7 +100,8 @@ def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, da
         )
     except Exception as error:
         raise failure(error, f"{user} at {settings.clickhouse_url}") from None
-    return client
+    made: Client = client
+    return made
 
 
 def failure(error: Exception, where: str = "") -> ClickHouseFailed:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 
-from drumline.infra.clickhouse import Client, Refused, command, rows
+from drumline.infra.clickhouse import ClickHouseFailed, Client, command, rows
 from drumline.infra.settings import Settings
 
 FOLDER = resources.files("drumline.infra") / "migrations"
@@ -160,42 +160,53 @@ class _Lock:
     lease: a lock older than LOCK_STALE_S, or of a dead process of this host, is taken over."""
 
     def __init__(self, client: Client, database: str, wait_s: float = 60.0) -> None:
-        self._client, self._name, self._wait_s = client, f"{database}.schema_migrations_lock", wait_s
-        self._database = database
+        self._client, self._database, self._wait_s = client, database, wait_s
+        self._name = f"{database}.schema_migrations_lock"
+        self._me = f"{socket.gethostname()}:{os.getpid()}"
 
     def __enter__(self) -> None:
         until = time.monotonic() + self._wait_s
-        holder = f"{socket.gethostname()}:{os.getpid()}"
-        while True:
-            try:
-                command(self._client, f"CREATE TABLE {self._name} (x UInt8) ENGINE = Memory COMMENT '{holder}'")
-                return
-            except Refused as error:
-                raise error
-            except Exception as error:
-                if getattr(error, "code", 0) != TABLE_EXISTS:
-                    raise
-            other, age = self._holder()
+        while not self._create(self._name):
+            other, age, uuid = self._holder()
+            if time.monotonic() > until:
+                raise MigrationConflict(f"{other} migrates for {age:.0f} s; if it is gone: DROP TABLE {self._name}")
             if other and (age > LOCK_STALE_S or _dead(other)):
-                command(self._client, f"DROP TABLE IF EXISTS {self._name}")
-            elif time.monotonic() > until:
-                raise MigrationConflict(
-                    f"{other} has been migrating for {age:.0f} s; if it is gone: DROP TABLE {self._name}"
-                )
+                self._take_over(uuid)
             else:
-                time.sleep(0.5)
+                time.sleep(0.2)
 
     def __exit__(self, *_: object) -> None:
-        command(self._client, f"DROP TABLE IF EXISTS {self._name}")
+        command(self._client, f"DROP TABLE IF EXISTS {self._name} SYNC")
 
-    def _holder(self) -> tuple[str, float]:
+    def _create(self, name: str) -> bool:
+        try:
+            command(self._client, f"CREATE TABLE {name} (x UInt8) ENGINE = Memory COMMENT '{self._me}'")
+        except ClickHouseFailed as error:
+            if error.code == TABLE_EXISTS:
+                return False
+            raise
+        return True
+
+    def _take_over(self, uuid: str) -> None:
+        """Drop the stale lock with this uuid and no other: of several that found it, one holds its marker, and looks
+        again before it drops."""
+        marker = f"{self._name}_stale_{uuid.replace('-', '')}"
+        if not self._create(marker):
+            time.sleep(0.2)
+            return
+        if self._holder()[2] == uuid:
+            command(self._client, f"DROP TABLE IF EXISTS {self._name} SYNC")
+        command(self._client, f"DROP TABLE IF EXISTS {marker} SYNC")
+
+    def _holder(self) -> tuple[str, float, str]:
+        """(host:pid, age in s, uuid) of the lock; empty if nobody has it."""
         found = rows(
             self._client,
-            "SELECT comment, dateDiff('second', metadata_modification_time, now()) AS age FROM system.tables "
-            "WHERE database = {d:String} AND name = 'schema_migrations_lock'",
+            "SELECT comment, dateDiff('second', metadata_modification_time, now()) AS age, toString(uuid) AS uuid "
+            "FROM system.tables WHERE database = {d:String} AND name = 'schema_migrations_lock'",
             {"d": self._database},
         )
-        return (str(found[0]["comment"]), float(found[0]["age"])) if found else ("", 0.0)
+        return (str(found[0]["comment"]), float(found[0]["age"]), str(found[0]["uuid"])) if found else ("", 0.0, "")
 
 
 def _dead(holder: str) -> bool:

@@ -23,7 +23,8 @@ class KafkaUnreachable(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """Offsets low..high-1 are in Kafka; those below `committed` were said to be stored. `pending`: a range is announced."""
+    """Offsets low..high-1 are in Kafka; those below `committed` were said to be stored. `pending`: a range is
+    announced."""
 
     topic: str
     topic_id: str
@@ -93,7 +94,7 @@ class KafkaFacts:
         return found
 
     def existing(self, facts: PartitionFacts, first: int, last: int, timeout_s: float = 30.0) -> int:
-        """How many records Kafka really holds at first..last (compaction and transactions leave offsets without one)."""
+        """How many records Kafka holds at first..last: compaction and transactions leave offsets without one."""
         self._consumer.assign([TopicPartition(facts.topic, facts.partition, first)])
         count, until = 0, time.monotonic() + timeout_s
         try:

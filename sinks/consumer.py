@@ -30,6 +30,10 @@ class KafkaTrouble(RuntimeError):
     """A commit or question that failed and may succeed later, or by another member."""
 
 
+class TopicReplaced(RuntimeError):
+    """A topic was deleted and created anew while we read it; what was collected is worth nothing."""
+
+
 class Fenced(RuntimeError):
     """Another sink runs under this one's static instance name; this one is out."""
 
@@ -96,7 +100,8 @@ class SinkConsumer:
         return found
 
     def poll(self, timeout_s: float) -> Record | None:
-        """The next record of a partition held, or None. Raises LostRecords, Fenced, KafkaTrouble."""
+        """The next record of a partition held, or None. Raises LostRecords, TopicReplaced, Fenced,
+        KafkaTrouble."""
         message = self._consumer.poll(timeout_s)
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
@@ -125,6 +130,9 @@ class SinkConsumer:
             if state is not None and state.intent is not None and state.compacted:
                 state.next_offset = max(state.next_offset, message.offset())  # its last records were compacted away
         elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            state = self.states.get((message.topic(), message.partition()))
+            if state is not None and self.topic_ids([message.topic()]).get(message.topic()) != state.topic_id:
+                raise TopicReplaced(message.topic())
             raise LostRecords(f"{message.topic()} partition {message.partition()}: {error.str()}")
         elif code == KafkaError.FENCED_INSTANCE_ID or (error.fatal() and "fenced" in str(error).lower()):
             raise Fenced(str(error))
@@ -187,7 +195,7 @@ class SinkConsumer:
         return [TopicPartition(state.table.topic.value, state.partition) for state in states]
 
     def _guarded(self, taken_up: Callable[[Any, list[TopicPartition]], None]) -> Callable[..., None]:
-        """A callback whose exception is kept for `poll` to raise: confluent-kafka cannot carry one out of a callback."""
+        """A callback whose exception is kept for `poll` to raise: confluent-kafka carries none out of a callback."""
 
         def callback(consumer: Any, partitions: list[TopicPartition]) -> None:
             try:

@@ -19,7 +19,7 @@ from drumline.infra.settings import Settings
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.topics import Topic
-from drumline.sinks.consumer import KafkaTrouble, SinkConsumer
+from drumline.sinks.consumer import KafkaTrouble, SinkConsumer, TopicReplaced
 from drumline.sinks.deadletter import DeadLetters, DeadLettersFailed
 from drumline.sinks.entry import Record, Verdict, read
 from drumline.sinks.flood import FloodGauge
@@ -33,15 +33,11 @@ log = structlog.get_logger()
 BACKOFF_S = (0.2, 10.0)
 REPORT_S = 10.0
 #: Rows collected over all partitions, in flush_rows, at which everything is written: the bound on memory.
-PRESSURE = 3
+PRESSURE = 2
 
 
 class Flooded(RuntimeError):
     """Too many dead letters: something is wrong with a producer or with us, not with a record."""
-
-
-class TopicReplaced(RuntimeError):
-    """A topic was deleted and created anew while we read it; what was collected is worth nothing."""
 
 
 @dataclass(slots=True)
@@ -101,6 +97,10 @@ class Sink:
             record = self.kafka.poll(0.1)
         except KafkaTrouble as error:  # an assignment that could not be taken up
             self._later(error)
+            self._start_over()
+            return
+        except TopicReplaced as error:
+            log.warning("topic was created anew; starting over", topic=str(error))
             self._start_over()
             return
         if record is not None:

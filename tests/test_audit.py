@@ -1,0 +1,134 @@
+"""The audit must be able to fail: every way in which a row can be lost or doubled is tried on it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from sink_helpers import NOW_NS, Pipeline, any_batch, process_id
+
+from drumline.schemas.topics import Topic
+
+pytestmark = pytest.mark.stack
+WINDOW_NS = 10**10
+
+
+@pytest.fixture
+def pipeline(clean_stack, environment_of):
+    """Four kernel batches, stored, with a window that counts them all."""
+    made = Pipeline(clean_stack, environment_of(clean_stack))
+    for sequence in range(4):
+        made.publish(any_batch(Topic.KERNEL, 100, process_id(0), sequence))
+    made.publish(window(0, 400))
+    sink = made.sink(lambda s: s.counts.records == 5, [Topic.KERNEL, Topic.KERNEL_FREQUENCY])
+    sink.settings.sink.flush_s = 0.05
+    sink.run()
+    yield made
+    made.stop()
+
+
+def window(sequence, launches, late=0, topic=Topic.KERNEL_FREQUENCY):
+    batch = any_batch(topic, 1, process_id(0), sequence)
+    start = NOW_NS // WINDOW_NS * WINDOW_NS
+    batch.envelope |= {"window_start_ns": start, "window_end_ns": start + 2 * WINDOW_NS, "late_rows": late}
+    if start % (2 * WINDOW_NS):
+        batch.envelope["window_start_ns"] = start - WINDOW_NS
+        batch.envelope["window_end_ns"] = start + WINDOW_NS
+    batch.columns["name"][:] = 0
+    batch.columns["launches"][:] = launches
+    return batch
+
+
+def kinds(pipeline):
+    return {finding.kind for finding in pipeline.audit().findings}
+
+
+def drain(pipeline, records):
+    pipeline.sink(lambda s: s.counts.records == records, [Topic.KERNEL, Topic.KERNEL_FREQUENCY]).run()
+
+
+def alter(pipeline, sql):
+    pipeline.client().command(
+        sql.replace("{db}", pipeline.settings.clickhouse.database), settings={"mutations_sync": 2, "async_insert": 0}
+    )
+
+
+DAMAGE = {
+    "a row is gone": ("ALTER TABLE {db}.kernels DELETE WHERE _offset = 1 AND _row = 7", "rows_differ"),
+    "a batch is gone": ("ALTER TABLE {db}.kernels DELETE WHERE _offset = 1", "rows_differ"),
+    "a row is there twice": (
+        "INSERT INTO {db}.kernels SELECT * FROM {db}.kernels WHERE _offset = 1 AND _row = 7", "doubled",
+    ),
+    "a row is there twice and another is gone": (
+        "ALTER TABLE {db}.kernels UPDATE _row = 6 WHERE _offset = 1 AND _row = 7", "rows_differ",
+    ),
+    "a batch from nowhere": (
+        "INSERT INTO {db}.kernels (job, run, process_id, start, _offset) SELECT 'j', 'r', 'p', now64(9), 99", "doubled",
+    ),
+    "the ledger lost a record": ("ALTER TABLE {db}.ledger DELETE WHERE topic = 'gpu.kernel.v1' AND offset = 2", "lost"),
+    "the ledger has a record twice": ("INSERT INTO {db}.ledger SELECT * FROM {db}.ledger WHERE offset = 2", "doubled"),
+    "a sequence is missing": (
+        "ALTER TABLE {db}.ledger UPDATE sequence = 9 WHERE topic = 'gpu.kernel.v1' AND offset = 2", "sequence_gap",
+    ),
+    "a sequence is stored twice": (
+        "ALTER TABLE {db}.ledger UPDATE sequence = 1 WHERE topic = 'gpu.kernel.v1' AND offset = 2", "doubled",
+    ),
+    "the original of a duplicate is missing": (
+        "ALTER TABLE {db}.ledger UPDATE verdict = 'duplicate' WHERE topic = 'gpu.kernel.v1' AND offset = 2", "lost",
+    ),
+    "a window counts too few": (
+        "ALTER TABLE {db}.kernel_frequency_versions UPDATE launches = 399 WHERE 1", "windows_differ",
+    ),
+    "a result left no row": ("ALTER TABLE {db}.kernel_frequency_versions DELETE WHERE 1", "lost"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_found(pipeline, damage):
+    before = pipeline.audit()
+    assert before.clean, before.findings
+    sql, kind = DAMAGE[damage]
+    alter(pipeline, sql)
+    assert kind in kinds(pipeline)
+
+
+def test_late_rows_and_duplicates_and_open_windows_are_no_loss(pipeline):
+    pipeline.publish(window(1, 390, late=10), any_batch(Topic.KERNEL, 100, process_id(0), 3), again=True)
+    drain(pipeline, 2)
+    assert pipeline.audit().clean
+    later = any_batch(Topic.KERNEL, 50, process_id(0), 4)
+    later.envelope["base_time_ns"] += 10**11
+    later.columns["start_ns"] += 10**11
+    pipeline.publish(later)
+    assert kinds(pipeline) == {"not_drained"}
+    drain(pipeline, 1)
+    assert kinds(pipeline) == {"windows_open"}
+
+
+def test_what_retention_removed_is_not_missing(pipeline):
+    old = any_batch(Topic.KERNEL, 100, process_id(0), 4)
+    old.columns["start_ns"] -= 30 * 86_400 * 10**9
+    pipeline.publish(old)
+    drain(pipeline, 1)
+    alter(pipeline, "OPTIMIZE TABLE {db}.kernels FINAL")
+    report = pipeline.audit()
+    assert report.clean, report.findings
+    assert next(t.rows_expired for t in report.topics if t.topic == Topic.KERNEL) == 100
+
+
+def test_exit_codes_and_json(pipeline):
+    def run(*arguments, **environment):
+        return subprocess.run(
+            [sys.executable, "-m", "drumline.infra.cli", "audit", *arguments],
+            env=pipeline.environment | environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    clean = run("--json", "--job", "job", "--run", "run")
+    assert (clean.returncode, json.loads(clean.stdout)["clean"]) == (0, True)
+    alter(pipeline, "ALTER TABLE {db}.kernels DELETE WHERE _offset = 1 AND _row = 7")
+    damaged = run()
+    assert damaged.returncode == 1
+    assert "rows_differ kernels" in damaged.stdout
+    away = run(DRUMLINE_CLICKHOUSE__DATABASE="gpu_nowhere")
+    assert away.returncode == 2
+    assert "Traceback" not in away.stderr

@@ -1,0 +1,124 @@
+"""drumline sql: reads everything, writes nothing, says what is wrong in one sentence."""
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from drumline.infra import clickhouse
+from drumline.infra.clickhouse import Refused, Unavailable, failure
+from drumline.infra.migrate import migrate
+
+
+class ServerError(Exception):
+    def __init__(self, text, code=None):
+        super().__init__(text)
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (ServerError("HTTPDriver ... Code: 60. DB::Exception: Table gpu.x does not exist. (UNKNOWN_TABLE) (version 26.9.2.1)", 60),
+         Refused, "Table gpu.x does not exist. (UNKNOWN_TABLE)"),
+        (ServerError("Code: 241. DB::Exception: Memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)\nStack trace:\n0. foo", 241),
+         Unavailable, "Memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)"),
+        (ServerError("HTTPConnectionPool(...): [Errno 111] Connection refused"), Unavailable,
+         "ClickHouse does not answer (Connection refused)"),
+        (ServerError("Code: 252. DB::Exception: Too many parts. (TOO_MANY_PARTS)", 252), Unavailable,
+         "Too many parts. (TOO_MANY_PARTS)"),
+    ],
+)  # fmt: skip
+def test_errors_become_one_sentence_and_a_decision(error, kind, text):
+    made = failure(error)
+    assert (type(made), str(made)) == (kind, text)
+
+
+@pytest.fixture
+def ask(clean_stack, environment_of):
+    migrate(clickhouse.connect(clean_stack), clean_stack)
+    environment = environment_of(clean_stack)
+
+    def run(*arguments, stdin=None):
+        return subprocess.run(
+            [sys.executable, "-m", "drumline.infra.cli", "sql", *arguments],
+            env=environment, input=stdin, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    run.environment = environment
+    return run
+
+
+QUERY = "SELECT number AS n, toDateTime64('2026-01-02 03:04:05.123456789', 9, 'UTC') AS t, NULL AS x FROM numbers(2)"
+
+
+@pytest.mark.stack
+def test_three_shapes_of_the_same_answer(ask):
+    table = ask(QUERY)
+    assert table.returncode == 0
+    assert "2026-01-02 03:04:05.123456789" in table.stdout, "no digit is lost"
+    rows = [json.loads(line) for line in ask("--json", stdin=QUERY + ";\n").stdout.splitlines()]
+    assert rows == [{"n": i, "t": "2026-01-02 03:04:05.123456789", "x": None} for i in (0, 1)]
+    read = list(csv.DictReader(io.StringIO(ask("--csv", QUERY).stdout)))
+    assert [row["n"] for row in read] == ["0", "1"]
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    "statement",
+    ["INSERT INTO kernels (job) VALUES ('x')", "DROP TABLE kernels", "ALTER TABLE kernels DELETE WHERE 1",
+     "CREATE TABLE t (x Int8) ENGINE = Memory", "SELECT * FROM file('/etc/passwd', 'LineAsString')",
+     "TRUNCATE TABLE ledger", "SELECT * FROM url('http://127.0.0.1:1', 'CSV', 'x Int8')"],
+)  # fmt: skip
+def test_nothing_can_be_written_and_no_file_read(ask, statement):
+    answer = ask(statement)
+    assert answer.returncode == 1
+    assert "Traceback" not in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.stack
+def test_a_writing_user_cannot_write_through_it_either(ask, clean_stack):
+    ask.environment |= {
+        "DRUMLINE_CLICKHOUSE__READER": "writer",
+        "DRUMLINE_CLICKHOUSE__READER_PASSWORD": clickhouse.password(clean_stack, reader=False),
+    }
+    answer = ask("DROP TABLE kernels")
+    assert answer.returncode == 1
+    assert "readonly" in answer.stderr
+
+
+@pytest.mark.stack
+def test_mistakes_are_named(ask):
+    assert "nope" in ask("SELECT nope FROM kernels").stderr
+    assert ask("SELEC 1").returncode == 1
+    assert ask(" ; ").returncode == 2
+    assert ask("--json", "--csv", "SELECT 1").returncode == 2
+
+
+@pytest.mark.stack
+def test_ctrl_c_cancels_the_query(ask, clean_stack):
+    slow = "SELECT count() FROM numbers(1000000000000) WHERE NOT ignore(sipHash64(number))"
+    running = (
+        "SELECT count() AS n FROM system.processes WHERE query LIKE '%1000000000000) WHERE NOT%' AND user = 'analyst'"
+    )
+    client = clickhouse.connect(clean_stack)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "drumline.infra.cli", "sql", slow], env=ask.environment, stderr=subprocess.PIPE
+    )
+    until = time.monotonic() + 20
+    while not clickhouse.rows(client, running)[0]["n"]:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    assert b"Traceback" not in process.stderr.read()
+    until = time.monotonic() + 20
+    while clickhouse.rows(client, running)[0]["n"]:
+        assert time.monotonic() < until, "the query still runs"
+        time.sleep(0.1)
