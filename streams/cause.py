@@ -17,13 +17,15 @@ IDLE_DETAILS = {"input_ns": "data_loading", "sync_ns": "host_sync", "launch_late
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`excess_ns`: component -> what the rank spent more than its median peer; ns over the window, may be negative."""
+    """`excess_ns`: component -> what the rank spent more than its median peer; ns over the window, may be negative.
+    `slowdown`: its compute over the peers'."""
 
     cause: str
     detail: str = ""
     confidence: str = "none"
     excess_ns: dict[str, int] = field(default_factory=dict)
     ratios: dict[str, float] = field(default_factory=dict)
+    slowdown: float = 1.0
 
 
 NO_CAUSE = Cause("ok")
@@ -63,7 +65,10 @@ def find_cause(
     detail = "same_work" if leading == "compute_ns" else ""
     if leading == "idle_ns":
         detail = _idle_detail(table, meeting, member, gains["idle_ns"], config)
-    return Cause(COMPONENTS[leading], detail, _confidence(share, config), found, ratios)
+    values = comparable(table, meeting, "compute_ns", config.quorum)
+    own = float(np.nansum(values[member])) if meeting.usual is None else 0.0
+    slowdown = own / (own - excess["compute_ns"]) if own > excess["compute_ns"] > 0.0 else 1.0
+    return Cause(COMPONENTS[leading], detail, _confidence(share, config), found, ratios, round(slowdown, 4))
 
 
 def _confidence(share: float, config: StragglerConfig) -> str:

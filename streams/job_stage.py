@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import astuple
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,9 @@ class JobStage:
         elif batch.topic == "gpu.lateness.v1":
             self._state(run).apply_lateness(batch, offset, now_ns)
         else:
-            return []  # device samples refine details only; not used yet
+            if run in self.states:  # samples alone start no run
+                self.states[run].apply_device(batch, offset, now_ns)
+            return []
         state = self.states[run]
         last = self._through(state, now_ns)
         ready = [w for w in state.dirty if w not in state.heads and self._last_step(w) <= last]
@@ -121,7 +124,9 @@ class JobStage:
         past = read((state.heads[w]["past"] for w in earlier), self.config)
         table, start_ns, end_ns = window_table(state, window)
         hosts = {rank: source.host for rank, source in state.ranks.items()}
-        verdict = judge(table, state.world_size, past, self.config, hosts)
+        verdict = judge(table, state.world_size, past, self.config, hosts, partial(state.device_rows, window))
+        if any(row.cause.cause == "slow_compute" for row in verdict.rows):
+            state.watched[window] = (start_ns, end_ns)
         before = state.heads[earlier[-1]] if earlier else {"alarms": {}, "said": {}}
         alarms = {int(rank): stored(old) for rank, old in before["alarms"].items()}
         alarms |= {r.rank: advance(alarms.get(r.rank, Alarm()), r.severity, self.config, window) for r in verdict.rows}

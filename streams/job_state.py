@@ -1,7 +1,7 @@
 """What is kept of one run for its verdicts: step budgets by rank, lateness by communicator, windows already judged.
 
 Keys: s|window|rank|run, l|step|communicator|run, c|communicator|run, v|window|run. The index here is rebuilt by
-`restore`; a batch rewrites only the values its rows fall in.
+`restore`; a batch rewrites only the values its rows fall in. Samples of GPUs: see sample_state.py.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.budgets import STEP_ROW, latest_steps, step_rows
+from drumline.streams.devices import SAMPLE_ROW
 from drumline.streams.matching import LATENESS_ROW, PIPELINE
-from drumline.streams.packed_rows import Packed, key, pack_rows, unpack_rows
+from drumline.streams.packed_rows import Packed, Rows, key, pack_rows, unpack_rows
+from drumline.streams.sample_state import SampleState
 from drumline.streams.thresholds import StragglerConfig
 
 Store = MutableMapping[str, bytes]
@@ -56,6 +58,9 @@ class JobState:
         self.dirty: set[int] = set()
         #: Judged windows, as they were last handed out: see job_stage.py.
         self.heads: dict[int, dict[str, Any]] = {}
+        self.samples = SampleState(store, run)
+        #: Windows -> (start, end) in ns, whose causes samples refine.
+        self.watched: dict[int, tuple[int, int]] = {}
         self.horizon = 0  # first window that still takes rows
         self.too_old = 0
 
@@ -118,6 +123,20 @@ class JobState:
         head |= {"world_size": self.world_size, "pipeline": sorted(self.pipelines.get(communicator, ()))}
         self.store[key("c", communicator, self.run)] = pack_rows(offset, head, np.zeros(0, NO_ROWS))
 
+    def apply_device(self, batch: Batch, offset: int, now_ns: int) -> None:
+        """A gpu.device.v1 batch: samples refine what was said of windows they fall in. They hold nothing up."""
+        times = self.samples.apply(batch, offset)
+        if times is not None:
+            self.dirty |= {w for w, (start, end) in self.watched.items() if times[0] <= end and start <= times[1]}
+
+    def device_rows(self, window: int, rank: int) -> Rows:
+        """Samples of a rank's GPU during its steps in a window."""
+        packed = self.rank_rows(window, rank)
+        if packed is None or not len(packed.rows):
+            return np.zeros(0, SAMPLE_ROW)
+        ends = packed.rows["start_ns"] + packed.rows["duration_ns"]
+        return self.samples.rows(rank, int(packed.rows["start_ns"].min()), int(ends.max()))
+
     def _pipeline(self, communicator: str, ranks: Iterable[int]) -> None:
         """What is known now. It decides who is compared with whom, so after a change all windows are judged again."""
         known, now = self.pipelines.pop(communicator, frozenset()), frozenset(ranks)
@@ -147,6 +166,7 @@ class JobState:
             for step, communicator in cells.meetings:
                 self.store.pop(key("l", step, communicator, self.run), None)
         self.dirty = {w for w in self.dirty if w >= self.horizon}
+        self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
         # The job's own past must outlast a fault of any length.
         past = [w for w in sorted(self.heads) if self.heads[w]["past"]][-self.config.past_windows :]
         for old in set(sorted(self.heads)[: -self.config.history_windows]) - set(past):
@@ -158,5 +178,6 @@ class JobState:
         self.drop_before(1 << 60)
         for window in self.heads:
             self.store.pop(key("v", window, self.run), None)
+        self.samples.forget()
         for communicator in self.communicators:
             self.store.pop(key("c", communicator, self.run), None)

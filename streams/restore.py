@@ -32,6 +32,9 @@ def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
             if head["pipeline"]:
                 state.pipelines[communicator] = frozenset(head["pipeline"])
             state.job, state.world_size = head["job"], max(state.world_size, head["world_size"])
+        elif kind == "d":
+            bucket, rank, run = rest.split("|", 2)
+            state_of(run).samples.buckets.setdefault(int(rank), set()).add(int(bucket))
         elif kind == "v":
             window, run = rest.split("|", 1)
             state, head = state_of(run), unpack_rows(store[name], NO_ROWS).head

@@ -13,7 +13,8 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.streams.alarm import STATES, Alarm
 from drumline.streams.packed_rows import key
-from drumline.streams.verdict import RankVerdict, WindowVerdict
+from drumline.streams.verdict import WindowVerdict
+from drumline.streams.verdict_rows import RankVerdict
 
 TOPIC = "gpu.straggler.v1"
 

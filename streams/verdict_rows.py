@@ -1,0 +1,128 @@
+"""The rows of a verdict: one rank, the job as a whole, what is late together, what it costs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from drumline.streams.blame import Blame, WindowTable
+from drumline.streams.cause import NO_CAUSE, Cause, find_cause
+from drumline.streams.changed import ChangedJob
+from drumline.streams.devices import PEERS, device_detail
+from drumline.streams.groups import groups_late, labels
+from drumline.streams.links import SlowLink
+from drumline.streams.packed_rows import Rows
+from drumline.streams.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
+
+WHOLE_JOB = -1
+INSUFFICIENT_DATA = Cause("insufficient_data")
+
+
+@dataclass(frozen=True, slots=True)
+class RankVerdict:
+    """A row of gpu.straggler.v1 without the alarm state; times in ns, money in the configured currency."""
+
+    rank: int
+    severity: int
+    cause: Cause
+    lost_ns: int = 0
+    share: float = 0.0
+    lateness_ns: int = 0
+    wait_ns: int = 0
+    gpu_seconds_lost: float = 0.0
+    money_lost: float = 0.0
+    group: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+def totals(table: WindowTable) -> tuple[list[int], list[int]]:
+    wait, late = np.zeros(len(table.ranks)), np.zeros(len(table.ranks))
+    for meeting in table.meetings:
+        wait[meeting.members] += np.nansum(meeting.wait_ns, axis=1)
+        late[meeting.members] += np.nansum(meeting.lateness_ns, axis=1)
+    return [round(v) for v in wait.tolist()], [round(v) for v in late.tolist()]
+
+
+def rank_row(
+    table: WindowTable,
+    found: Blame,
+    index: int,
+    usual_compute_ns: float | None,
+    samples: Callable[[int], Rows] | None,
+    config: StragglerConfig,
+) -> RankVerdict:
+    rank, share = int(table.ranks[index]), float(found.share[index])
+    severity = config.severity(share)
+    lost = round(float(found.lost_ns[index]))
+    if severity == OK:
+        return RankVerdict(rank, OK, NO_CAUSE, lost, share)
+    meeting = table.meetings[int(found.via[index])]
+    member = int(np.flatnonzero(meeting.members == index)[0])
+    cause = find_cause(table, meeting, member, config, usual_compute_ns)
+    seen: dict[str, object] = {}
+    if samples is not None and cause.detail == "same_work":
+        others = table.ranks[np.delete(meeting.members, member)].tolist()
+        others = others[:: -(-len(others) // PEERS)]
+        equal = max(cause.ratios.values()) <= config.equal_ratio
+        peers = [samples(other) for other in others]
+        detail, seen = device_detail(samples(rank), peers, cause.slowdown, equal, config)
+        cause = replace(cause, detail=detail or cause.detail)
+    worst = meeting.worst[member]
+    at = worst[int(np.argmax(worst["worst_longest_ns"] - worst["worst_own_ns"]))]
+    evidence = {
+        "communicator": meeting.communicator,
+        "collective": {"step": int(at["step"]), "ordinal": int(at["worst_ordinal"])},
+        "longest_ns": int(at["worst_longest_ns"]),
+        "own_ns": int(at["worst_own_ns"]),
+        "excess_ns": cause.excess_ns,
+        "ratios": cause.ratios,
+        "steps": int(found.steps[index]),
+        **seen,
+    }
+    return RankVerdict(rank, severity, cause, lost, share, evidence=evidence)
+
+
+def grouped(rows: list[RankVerdict], table: WindowTable, hosts: Mapping[int, str]) -> list[RankVerdict]:
+    """The rows, with what is late as a whole named in those of its ranks."""
+    blamed = {r.rank: (r.cause.cause, r.share) for r in rows if SUSPECT <= r.severity < INSUFFICIENT}
+    if len(blamed) < 2:
+        return rows
+    everybody = table.ranks.tolist()
+    candidates = labels(
+        {rank: hosts.get(rank, "") for rank in everybody},
+        {meeting.communicator: table.ranks[meeting.members].tolist() for meeting in table.meetings},
+    )
+    late = groups_late(blamed, everybody, candidates)
+    return [
+        replace(
+            row, group=late[row.rank], evidence={**row.evidence, "late_together": sorted(candidates[late[row.rank]])}
+        )
+        if row.rank in late
+        else row
+        for row in rows
+    ]
+
+
+def priced(row: RankVerdict, ranks: int, config: StragglerConfig) -> RankVerdict:
+    """With the GPU-seconds that the others (all, where the job as a whole lost) spent waiting, and their price."""
+    seconds = row.lost_ns / 1e9 * (ranks if row.rank == WHOLE_JOB else max(0, ranks - 1))
+    return replace(row, gpu_seconds_lost=seconds, money_lost=seconds / 3600.0 * config.price_per_gpu_hour)
+
+
+def job_row(judged: bool, link: SlowLink | None, changed: ChangedJob | None, config: StragglerConfig) -> RankVerdict:
+    if not judged:
+        return RankVerdict(WHOLE_JOB, INSUFFICIENT, INSUFFICIENT_DATA)
+    if link is not None and config.severity(link.share) > OK:
+        cause = Cause("slow_link", "above_own_history", "medium")
+        evidence: dict[str, Any] = {"communicator": link.communicator, "ratio": link.ratio}
+        severity, lost = config.severity(link.share), round(link.lost_ns)
+        return RankVerdict(WHOLE_JOB, severity, cause, lost, link.share, evidence=evidence)
+    if changed is not None:
+        cause = Cause("changed_job", changed.detail, "medium")
+        evidence = {"ratio": changed.ratio, "grew_ns": changed.grew_ns}
+        lost = round(changed.lost_ns)
+        return RankVerdict(WHOLE_JOB, SUSPECT, cause, lost, changed.share, evidence=evidence)
+    return RankVerdict(WHOLE_JOB, OK, NO_CAUSE)
