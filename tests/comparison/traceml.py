@@ -6,9 +6,9 @@ or forward + backward (FSDP), on the GPU's clock. Culprit = smallest visible pha
 host to device copies, with DDP also forward) whose excess covers 80% of the gap names the cause.
 
 TraceML times phases with CUDA events. The recordings have the kernels: backward starts with the step's first kernel
-named so and ends with the step's last collective (which the optimizer waits for), forward starts with the first kernel
-after the optimizer's. Input wait needs a wrapped data loader; what stands in for it is the GPU's idle time between
-optimizer and forward, which is generous. Means over the window's steps.
+named so and ends with the step's last collective (which the optimizer waits for); forward starts with the first kernel,
+NCCL's too, after the optimizer's, which are those named so before the step's first collective. Input wait needs a
+wrapped data loader; what stands in for it is the GPU's idle time before forward, which is generous. Means over steps.
 """
 
 from __future__ import annotations
@@ -79,13 +79,16 @@ def phases(job: Job, rank: int) -> dict[str, Floats]:
     np.minimum.at(backward, at[mine], work["start_ns"][mine])
     known = backward < end
     backward = np.where(known, backward, end)
+    met = np.sort(derived.kernels["start_ns"][communication])
+    first = met[np.minimum(np.searchsorted(met, start), len(met) - 1)] if len(met) else end
+    before = np.minimum(backward, np.where(first >= start, first, end))
     optimized = start.copy()
-    mine = _named(work.words["names"], OPTIMIZER)[work["name"]] & (work["start_ns"] < backward[at])
+    mine = _named(work.words["names"], OPTIMIZER)[work["name"]] & (work["start_ns"] < before[at])
     np.maximum.at(optimized, at[mine], ends(work)[mine])
-    starts = np.sort(work["start_ns"])
+    starts = np.sort(derived.kernels["start_ns"])
     following = np.searchsorted(starts, optimized)
     forward = np.minimum(starts[np.minimum(following, len(starts) - 1)], backward) if len(starts) else backward
-    waited = (forward - optimized) - gpu.compute_or_copy.covered(optimized, forward)
+    waited = (forward - start) - gpu.any.covered(start, forward)
     values = {
         "input": np.maximum(waited, 0),
         "h2d": gpu.copy.covered(start, end),
