@@ -1,0 +1,157 @@
+"""The job as a whole: changed jobs, single ranks, what is late together, episodes and heartbeats, GPU samples."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from straggler_sim import MS, Fault, Layout, batches, ddp, mesh, simulate
+from test_straggler_blame import CONFIG, blamed, judged
+
+from drumline.schemas.batch import Batch
+from drumline.streams.devices import SAMPLE_ROW, device_detail
+from drumline.streams.groups import groups_late, labels
+from drumline.streams.offline import latest, verdicts
+from drumline.streams.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
+
+JOB = -1
+
+
+def rows_of(stream, column, dictionary=None, config=CONFIG):
+    """first step -> rank -> a column of the last revision."""
+    out = {}
+    for (_, first), batch in sorted(latest(verdicts(stream, config)).items()):
+        values = batch.strings(column, dictionary) if dictionary else batch.columns[column].tolist()
+        out[first] = dict(zip(batch.columns["of_rank"].tolist(), list(values), strict=True))
+    return out
+
+
+def everybody(kind, cost_ns, **when):
+    return tuple(Fault(rank, kind, cost_ns, **when) for rank in range(4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail"), [("idle", "idle"), ("copy", "copy"), ("compute", "compute"), ("work", "more_work")]
+)
+def test_all_ranks_slower_together_is_the_jobs_and_only_suspect(kind, detail):
+    job = batches(simulate(ddp(4), 96, everybody(kind, 20 * MS, first=72)))
+    found = judged(job)
+    assert [found[first][JOB][:2] for first in (60, 72, 84)] == [(OK, "ok"), *[(SUSPECT, "changed_job")] * 2]
+    assert found[72][JOB][2] == pytest.approx(0.25, abs=0.02)
+    assert rows_of(job, "detail", "details")[72][JOB] == detail
+    assert blamed(found) == [{}] * 8
+
+
+def test_one_long_step_is_no_changed_job():
+    found = judged(batches(simulate(ddp(4), 96, everybody("idle", 200 * MS, first=75, last=75))))
+    assert {rows[JOB][1] for rows in found.values()} == {"ok"}
+
+
+def test_a_job_that_stays_changed_becomes_usual():
+    found = judged(batches(simulate(ddp(4), 12 * 30, everybody("work", 20 * MS, first=72))))
+    assert [rows[JOB][0] for rows in found.values()][-5:] == [OK] * 5
+
+
+def test_a_healthy_job_after_a_fault_is_healthy_and_a_fault_is_no_changed_job():
+    found = judged(batches(simulate(ddp(4), 120, (Fault(1, "idle", 40 * MS, first=60, last=95),))))
+    assert blamed(found) == [{}] * 5 + [{1: "host_stall"}] * 3 + [{}] * 2
+    assert all(rows[JOB][0] == OK for rows in found.values())
+
+
+def test_the_past_outlasts_a_fault_of_any_length():
+    config = StragglerConfig(window_steps=4, history_windows=8, retention_steps=8)
+    faults = (Fault(1, "idle", 40 * MS, first=24, last=179), *everybody("idle", 30 * MS, first=180))
+    jobs = [rows[JOB] for rows in rows_of(batches(simulate(ddp(4), 200, faults)), "severity", config=config).values()]
+    assert jobs == [OK] * 45 + [SUSPECT] * 5
+
+
+def test_a_job_of_one_rank_has_no_peers_but_a_past():
+    alone = Layout(1, ((1.0, "AllReduce", ()),))
+    job = batches(simulate(alone, 96, (Fault(0, "idle", 30 * MS, first=72),)))
+    found = judged(job)
+    assert all(rows[0][0] == INSUFFICIENT for rows in found.values())
+    assert rows_of(job, "detail", "details")[0][0] == "no_peers"
+    assert [rows[JOB][1] for rows in found.values()] == ["ok"] * 6 + ["changed_job"] * 2
+
+
+def test_a_late_root_of_a_broadcast_is_found():
+    every = (tuple(range(4)),)
+    shape = Layout(4, ((0.1, "Broadcast", every), (0.9, "AllReduce", every)))
+    for fault in (Fault(0, "idle", 20 * MS), Fault(2, "idle", 20 * MS)):
+        assert blamed(judged(batches(simulate(shape, 24, (fault,))))) == [{fault.rank: "host_stall"}] * 2
+
+
+def test_what_is_late_together_is_named_in_each_row():
+    job = batches(simulate(mesh(4, 2), 24, tuple(Fault(rank, "idle", 30 * MS) for rank in range(4))))
+    groups = rows_of(job, "of_group", "groups")[0]
+    assert groups == {JOB: "", **{rank: "host host0" if rank < 4 else "" for rank in range(8)}}
+    evidence = rows_of(job, "evidence_json", "evidence")[0]
+    assert json.loads(evidence[1])["late_together"] == [0, 1, 2, 3]
+
+
+def test_groups():
+    found = labels({0: "a", 1: "a", 2: "b", 3: "b"}, {"c": [1, 2], "w": [0, 1, 2, 3]})
+    idle = ("host_stall", 0.3)
+    assert groups_late({0: idle, 1: idle}, range(4), found) == {0: "host a", 1: "host a"}
+    assert groups_late({1: idle, 2: idle}, range(4), found) == {1: "communicator c", 2: "communicator c"}
+    assert groups_late({0: idle, 1: ("slow_copy", 0.3)}, range(4), found) == {}
+    assert groups_late({0: idle, 1: ("host_stall", 0.1)}, range(4), found) == {}
+    assert groups_late(dict.fromkeys(range(4), idle), range(4), found) == dict.fromkeys(
+        [0, 1], "host a"
+    ) | dict.fromkeys([2, 3], "host b")
+
+
+def test_episodes_and_heartbeats():
+    job = batches(simulate(ddp(4), 12 * 9, (Fault(2, "copy", 20 * MS, first=24, last=47),)))
+    first, last, changed = (rows_of(job, f"{name}") for name in ("episode_first_step", "episode_last_step", "changed"))
+    states = rows_of(job, "state", "states")
+    assert [states[w][2] for w in states] == ["ok", "ok", "suspect", "critical"] + ["critical"] * 2 + [
+        "cleared",
+        "ok",
+        "ok",
+    ]
+    assert [first[w][2] for w in first] == [-1, -1, 24, 24, 24, 24, 24, -1, -1]
+    assert [last[w][2] for w in last] == [-1, -1, 35, 47, 47, 47, 47, -1, -1]
+    assert [changed[w][2] for w in changed] == [1, 0, 1, 1, 1, 0, 1, 1, 0]
+    assert [changed[w][0] for w in changed] == [1] + [0] * 8
+
+
+def samples(clock, *, reasons=0, processes=1, n=5):
+    out = np.zeros(n, SAMPLE_ROW)
+    out["time_ns"], out["sm_clock"], out["throttle_reasons"], out["processes"] = range(n), clock, reasons, processes
+    return out
+
+
+@pytest.mark.parametrize(
+    ("own", "slowdown", "equal", "detail"),
+    [
+        (samples(1500, reasons=0x40), 1.3, True, "throttled"),
+        (samples(1500, reasons=0x4), 2.5, True, "slow_part"),  # a lower clock, but not by enough
+        (samples(1500, reasons=0x4), 2.5, False, ""),
+        (samples(1970, processes=2), 1.3, True, "shared_gpu"),
+        (samples(1970), 1.3, True, "slow_part"),
+        (samples(1970, processes=-1), 1.3, True, ""),  # nobody knows who else is there
+        (samples(-1, processes=1), 1.3, True, ""),
+        (samples(1500, n=0), 1.3, True, ""),
+    ],
+)
+def test_what_gpu_samples_say_of_slow_compute(own, slowdown, equal, detail):
+    peers = [samples(1980) for _ in range(3)]
+    assert device_detail(own, peers, slowdown, equal, StragglerConfig())[0] == detail
+
+
+@pytest.mark.parametrize("late_ns", [0, 900 * MS])
+def test_samples_refine_the_cause_whenever_they_come(late_ns):
+    job = batches(simulate(ddp(4), 36, (Fault(1, "compute", 20 * MS),)))
+    stream = list(job)
+    for second in range(4):
+        for rank in range(4):
+            at = 10**18 + second * 1000 * MS + np.arange(10) * 100 * MS
+            n = len(at)
+            columns = {"time_ns": at, "sm_clock": np.full(n, 1400 if rank == 1 else 1980), "processes": np.ones(n, int)}
+            columns |= {name: np.zeros(n, np.int64) for name in ("throttle_reasons", "ecc_uncorrected", "xid")}
+            head = {"job": "job", "run": "run", "rank": rank, "rows": n}
+            stream.append((int(at[-1]) + late_ns, Batch("gpu.device.v1", head, columns)))
+    details = rows_of(sorted(stream, key=lambda item: item[0]), "detail", "details")
+    assert [rows[1] for rows in details.values()] == ["throttled"] * 3
