@@ -50,10 +50,12 @@ def show(found: dict[str, Any]) -> None:
             str(entry.get("restarts", "")),
         )
     console.print(table)
-    console.print(f"\nlogs: {found['logs']}")
+    console.print(f"\nlogs: {found['logs']}", soft_wrap=True)
     if found["password_files"]:
         native = found["addresses"]["clickhouse_native"]
-        console.print(f"ClickHouse clients: {where['engine']} or {native} (native), password in the file:")
+        console.print(
+            f"ClickHouse clients: {where['engine']} or {native} (native), password in the file:", soft_wrap=True
+        )
         for user, path in found["password_files"].items():
             console.print(f"  {user:<8} {path}", soft_wrap=True)
 
