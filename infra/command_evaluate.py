@@ -68,8 +68,11 @@ def evaluate(
 
 
 def _compare(folder: Path, steps: int, phases: list[dict[str, Any]], ours: Report, as_json: bool) -> None:
-    from drumline.comparison.methods import compare
-    from drumline.comparison.table import table
+    try:
+        from drumline.comparison.methods import compare
+        from drumline.comparison.table import table
+    except ModuleNotFoundError as error:
+        raise ValueError(f"--compare: {error}; install the checkout again: pip install -e .") from None
 
     judged = compare(folder, steps, phases, ours)
     if as_json:

@@ -29,6 +29,18 @@ def lost(trace, share, seed, kinds=("kernels", "copies", "markers", "payloads"))
     return each(trace, change)
 
 
+def lost_work(trace, share, seed):
+    """Kernels dropped at random, but none of NCCL's."""
+    dice = np.random.default_rng(seed)
+
+    def change(_, activity):
+        kernels = activity.kernels
+        kept = nccl.is_kernel(kernels.words["names"])[kernels["name"]] | (dice.random(kernels.rows) >= share)
+        return replace(activity, kernels=kernels.take(kept))
+
+    return each(trace, change)
+
+
 def clocks(trace, shift_ns, drift):
     """Rank r's clock is off by shift_ns[r] and runs faster by drift[r]; durations too."""
     origin = min(int(a.kernels["start_ns"].min()) for a in trace.activities)

@@ -68,6 +68,15 @@ def test_lost_copies_and_payloads_cost_only_their_own_steps(folder):
 
 
 @pytest.mark.parametrize("folder", JOBS)
+@pytest.mark.parametrize("share", [0.001, 0.01])
+def test_lost_kernels_other_than_nccls_leave_every_window_judged(folder, share):
+    found = rows(stream(folder, mutations.lost_work(trace(folder), share, 1)))
+    unharmed(folder, found)
+    silent = {where for where, row in found.items() if row.severity == INSUFFICIENT}
+    assert silent == {where for where, row in undisturbed(folder).items() if row.severity == INSUFFICIENT}
+
+
+@pytest.mark.parametrize("folder", JOBS)
 def test_one_ranks_batches_are_missing_for_two_seconds(folder):
     batches = stream(folder)
     busy = [time for time, batch in batches if batch.topic == "gpu.step.v1" and batch.rows]
