@@ -1,0 +1,45 @@
+"""What Faust is told: credentials, one directory per worker, and the version that the recovery fix is for."""
+
+import stat
+
+import pytest
+from pydantic import SecretStr
+
+from drumline.infra.settings import KafkaSettings, LocalSettings, Settings, StreamSettings
+from drumline.streams import recovery
+from drumline.streams.faust_settings import credentials, data_dir, faust_settings
+
+
+def settings(tmp_path, **kafka):
+    return Settings(
+        kafka=KafkaSettings(**kafka), local=LocalSettings(state=tmp_path), stream=StreamSettings(instance="w1")
+    )
+
+
+def test_sasl_over_tls_reaches_faust_and_the_password_is_not_shown(tmp_path):
+    secret = {"sasl_username": "me", "sasl_password": SecretStr("hush")}
+    found = credentials(settings(tmp_path, security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-256", **secret))
+    assert (found.protocol.value, found.mechanism.value) == ("SASL_SSL", "SCRAM-SHA-256")
+    assert (found.username, found.password) == ("me", "hush")
+    assert found.ssl_context.check_hostname
+    assert "hush" not in repr(found)
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT"])
+def test_each_protocol_is_what_faust_speaks(tmp_path, protocol):
+    assert credentials(settings(tmp_path, security_protocol=protocol)).protocol.value == protocol
+
+
+def test_a_named_worker_is_a_static_member_with_a_private_directory(tmp_path):
+    plain = settings(tmp_path, bootstrap="a:1, b:2")
+    told = faust_settings(plain, 6)
+    assert told["broker"] == ["kafka://a:1", "kafka://b:2"]
+    assert (told["consumer_group_instance_id"], told["topic_partitions"]) == ("w1", 6)
+    assert told["broker_credentials"] is None
+    assert stat.S_IMODE(data_dir(plain).stat().st_mode) == 0o700
+
+
+def test_another_faust_is_refused(monkeypatch):
+    monkeypatch.setattr(recovery, "version", lambda name: "0.16.0")
+    with pytest.raises(recovery.UnsupportedFaust, match=r"0\.15\.3 is needed"):
+        recovery.check_faust_version()
