@@ -16,6 +16,8 @@ from drumline.streams.medians import peers_median
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+#: First character of a communicator that is only guessed (gpu.collective.v1).
+GUESSED = "~"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,16 @@ class Meeting:
     held: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     roles: Ints | None = None
     usual: dict[str, Floats] | None = None
+
+    @property
+    def guessed(self) -> bool:
+        """Its members may not really meet: without NCCL's payloads producers go by stream and operation, and say so."""
+        return self.communicator.startswith(GUESSED)
+
+    @property
+    def lags_compare(self) -> bool:
+        """Can a rank's lag here be held against it: do all members surely meet, with the same work before?"""
+        return self.usual is None and self.roles is None and not self.guessed
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ def with_lag(table: WindowTable, found: Blame, usual_step_ns: float) -> Blame:
     """`found`, raised for ranks whose lag shows more: min(sum of lag - waiting elsewhere, growth of the steps).
 
     `usual_step_ns`: mean step of the job when nobody was late. Steps in which any of a rank's communicators could not
-    be compared count for nothing, nor do ranks of a pipeline (what they wait for in a receive is not known).
+    be compared count for nothing, nor do ranks of a pipeline (what they wait for in a receive is not known) or of a
+    communicator that is only guessed.
     """
     length = step_length(table)
     seen = np.isfinite(length)
@@ -27,7 +28,7 @@ def with_lag(table: WindowTable, found: Blame, usual_step_ns: float) -> Blame:
     shape = (len(table.ranks), len(table.steps))
     waiting, known = np.zeros(shape), np.zeros(shape, bool) | seen
     for meeting in table.meetings:
-        if meeting.usual is not None or meeting.roles is not None:
+        if not meeting.lags_compare:
             known[meeting.members] = False
             continue
         waiting[meeting.members] += np.nan_to_num(meeting.wait_ns)
@@ -37,7 +38,7 @@ def with_lag(table: WindowTable, found: Blame, usual_step_ns: float) -> Blame:
     lost, via = found.lost_ns.copy(), found.via.copy()
     for index, meeting in enumerate(table.meetings):
         who = meeting.members
-        if meeting.usual is not None or meeting.roles is not None:
+        if not meeting.lags_compare:
             continue
         here = known[who] & np.isfinite(meeting.lag_ns)
         beyond = np.where(here, meeting.lag_ns - (waiting[who] - meeting.wait_ns), 0.0).sum(1)

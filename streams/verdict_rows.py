@@ -70,6 +70,8 @@ def rank_row(
         peers = [samples(other) for other in others]
         detail, seen = device_detail(samples(rank), peers, cause.slowdown, equal, config)
         cause = replace(cause, detail=detail or cause.detail)
+    if meeting.guessed:
+        cause, seen = replace(cause, confidence="low"), {**seen, "communicators": "guessed"}
     worst = meeting.worst[member]
     at = worst[int(np.argmax(worst["worst_longest_ns"] - worst["worst_own_ns"]))]
     evidence = {

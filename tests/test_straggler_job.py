@@ -90,6 +90,23 @@ def test_what_is_late_together_is_named_in_each_row():
     assert json.loads(evidence[1])["late_together"] == [0, 1, 2, 3]
 
 
+def test_a_guessed_communicator_lowers_the_confidence():
+    known = batches(simulate(ddp(4), 24, (Fault(1, "idle", 20 * MS),)))
+    guessed = [
+        (
+            t,
+            Batch(b.topic, {**b.envelope, "communicator": "~7 AllReduce"}, b.columns)
+            if "communicator" in b.envelope
+            else b,
+        )
+        for t, b in known
+    ]
+    assert blamed(judged(guessed)) == [{1: "host_stall"}] * 2
+    assert rows_of(known, "confidence", "confidences")[0][1] == "high"
+    assert rows_of(guessed, "confidence", "confidences")[0][1] == "low"
+    assert json.loads(rows_of(guessed, "evidence_json", "evidence")[0][1])["communicators"] == "guessed"
+
+
 def test_groups():
     found = labels({0: "a", 1: "a", 2: "b", 3: "b"}, {"c": [1, 2], "w": [0, 1, 2, 3]})
     idle = ("host_stall", 0.3)
