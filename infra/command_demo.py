@@ -24,7 +24,7 @@ def demo(
 
     Exit code: 0 all counts equal and every injected straggler found, 1 not, 130 interrupted.
     """
-    from drumline.infra.demo import DemoFailed, run_demo
+    from drumline.infra.demo_run import DemoFailed, run_demo
 
     console = Console()
     try:
