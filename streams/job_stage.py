@@ -22,7 +22,7 @@ from drumline.streams.restore import restore_jobs
 from drumline.streams.thresholds import StragglerConfig
 from drumline.streams.verdict import judge
 from drumline.streams.verdict_batch import digest, said, verdict_batch
-from drumline.streams.window_table import window_table
+from drumline.streams.window_table import window_table, world_size
 
 
 class JobStage:
@@ -124,7 +124,7 @@ class JobStage:
         past = read((state.heads[w]["past"] for w in earlier), self.config)
         table, start_ns, end_ns = window_table(state, window)
         hosts = {rank: source.host for rank, source in state.ranks.items()}
-        verdict = judge(table, state.world_size, past, self.config, hosts, partial(state.device_rows, window))
+        verdict = judge(table, world_size(state, window), past, self.config, hosts, partial(state.device_rows, window))
         if any(row.cause.cause == "slow_compute" for row in verdict.rows):
             state.watched[window] = (start_ns, end_ns)
         before = state.heads[earlier[-1]] if earlier else {"alarms": {}, "said": {}}

@@ -84,7 +84,8 @@ class JobState:
         touched = self._fresh(np.unique(window_of).tolist(), window_of)
         if complete >= 0 and self.config.window_of(complete) >= self.horizon:
             touched.add(self.config.window_of(complete))
-        head = {"complete": source.complete, "job": self.job, "world_size": self.world_size, "host": source.host}
+        head = {"complete": source.complete, "job": self.job, "world_size": int(envelope["world_size"])}
+        head |= {"host": source.host}
         for window in sorted(touched):
             old = self.rank_rows(window, rank)
             if old is not None and offset <= old.offset:

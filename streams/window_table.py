@@ -14,6 +14,12 @@ from drumline.streams.packed_rows import Rows
 from drumline.streams.roles import joined, stage_of
 
 
+def world_size(state: JobState, window: int) -> int:
+    """Ranks of the job as its ranks were told in this window (an elastic job may change); 0 = unknown."""
+    packed = (state.rank_rows(window, rank) for rank in state.windows[window].ranks)
+    return max((int(one.head["world_size"]) for one in packed if one is not None and len(one.rows)), default=0)
+
+
 def window_table(state: JobState, window: int) -> tuple[WindowTable, int, int]:
     """The table, and the window's host start (earliest rank) and end (latest rank); ns, 0 without rows.
 

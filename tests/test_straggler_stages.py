@@ -152,6 +152,23 @@ def test_a_silent_rank_does_not_hold_the_verdict_up_nor_count_as_healthy():
     assert all(severity == INSUFFICIENT for rows in list(found.values())[2:] for severity, _, _ in rows.values())
 
 
+def test_a_rank_that_joins_late_is_missing_until_then():
+    late = [item for item in STREAM if not (item[1].envelope["rank"] == 3 and item[1].columns["step"][-1] < 24)]
+    found = judged(late, CONFIG)
+    assert [rows[1][0] != INSUFFICIENT for rows in found.values()] == [False, False, True, True, True]
+
+
+def test_a_job_that_goes_on_with_fewer_ranks_is_judged_by_those():
+    """The survivors meet on new communicators; the world they are told is the smaller one."""
+    before = [item for item in STREAM if item[1].columns["step"][0] < 24]
+    job = batches(simulate(ddp(3), 60, (Fault(1, "idle", 25 * MS, first=24),)))
+    after = [(t + SECOND, b) for t, b in job if b.columns["step"][0] >= 24]
+    found = judged([*before, *after], CONFIG)
+    assert [sorted(r for r, row in rows.items() if 2 <= row[0] < INSUFFICIENT) for rows in found.values()] == [
+        *([2], [1, 2], [1], [1], [1])
+    ]
+
+
 def test_lost_batches_name_nobody_wrongly():
     for seed in range(6):
         lost = random.Random(seed)
