@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import stamina
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
@@ -15,6 +16,13 @@ from drumline.infra.settings import Settings
 from drumline.sinks.intent import BadIntent, read_metadata
 
 REQUEST_S = 15.0
+
+
+def _passing(error: Exception) -> bool:
+    """A coordinator that moves or loads, a broker that just starts."""
+    return isinstance(error, KafkaException) and bool(
+        error.args[0].retriable() or error.args[0].code() in (KafkaError.NOT_COORDINATOR, KafkaError._TRANSPORT)
+    )
 
 
 class KafkaUnreachable(RuntimeError):
@@ -62,7 +70,10 @@ class KafkaFacts:
     def partitions(self, topics: Iterable[str]) -> list[PartitionFacts]:
         """All partitions of those topics that exist. Raises KafkaUnreachable."""
         try:
-            return [facts for topic in sorted(topics) for facts in self._topic(topic)]
+            for attempt in stamina.retry_context(on=_passing, attempts=6, wait_initial=0.2, timeout=30):
+                with attempt:
+                    return [facts for topic in sorted(topics) for facts in self._topic(topic)]
+            return []
         except KafkaException as error:
             raise KafkaUnreachable(str(error.args[0])) from None
 

@@ -118,6 +118,13 @@ class Pipeline:
         )
         return made
 
+    def drain(self, records: int, topics: list[Topic] | None = None) -> Sink:
+        """Run a sink in this process until it has dealt with so many records."""
+        self.settings.sink.instance, self.settings.sink.flush_s = "1", 0.05
+        made = self.sink(lambda sink: sink.counts.records >= records, topics)
+        made.run()
+        return made
+
     def drained(self) -> bool:
         facts = KafkaFacts(self.settings)
         try:

@@ -50,7 +50,8 @@ def test_twice_is_once_and_every_table_can_deduplicate(clean_stack):
     assert migrate(client, clean_stack) == []
     tables = clickhouse.rows(
         client,
-        "SELECT name, engine, engine_full, extract(engine_full, 'non_replicated_deduplication_window = (\\\\d+)') AS window "
+        "SELECT name, engine, engine_full, "
+        "extract(engine_full, 'non_replicated_deduplication_window = (\\\\d+)') AS window "
         "FROM system.tables WHERE database = {d:String} AND engine NOT IN ('View', 'MaterializedView')",
         {"d": clean_stack.clickhouse.database},
     )

@@ -1,4 +1,4 @@
-"""The sink against a real broker and a real engine, while things die. The audit is the judge; test_audit.py judges it."""
+"""The sink against a real broker and a real engine, while things die. The audit judges; test_audit.py judges it."""
 
 import random
 import time
@@ -126,17 +126,15 @@ def test_an_announced_range_is_finished_by_the_next_sink(pipeline, monkeypatch, 
     pipeline.publish(*batches(12))
     killed, after, before = killed_in(getattr(Writer, method))
     monkeypatch.setattr(Writer, method, after if when == "after" else before)
-    pipeline.settings.sink.instance = "1"
     with pytest.raises(killed):
-        pipeline.sink(lambda _: False).run()
+        pipeline.drain(99)
     monkeypatch.undo()
     report = pipeline.audit()
     assert {f.kind for f in report.findings} >= {"not_drained"}
     assert "lost" not in {f.kind for f in report.findings}
     pipeline.publish(*batches(3, first=12))
-    sink = pipeline.sink(lambda s: s.counts.ranges > 0 and s.kafka.lag() == 0 and pipeline.drained())
-    sink.run()
     ledger_was_there = method == "insert_ledger" and when == "after"
+    sink = pipeline.drain(3 if ledger_was_there else 15)
     assert sink.counts.replays == (0 if ledger_was_there else 1)
     pipeline.assert_exactly_once()
 
@@ -145,16 +143,15 @@ def test_an_announced_range_that_kafka_removed_stops_the_sink(pipeline, monkeypa
     pipeline.publish(*batches(12))
     killed, _, before = killed_in(Writer.insert_rows)
     monkeypatch.setattr(Writer, "insert_rows", before)
-    pipeline.settings.sink.instance = "1"
     with pytest.raises(killed):
-        pipeline.sink(lambda _: False).run()
+        pipeline.drain(99)
     monkeypatch.undo()
     admin = AdminClient({"bootstrap.servers": pipeline.settings.bootstrap})
     places = [TopicPartition(Topic.KERNEL, p, -1) for p in range(pipeline.settings.kafka.partitions)]
     for done in admin.delete_records(places).values():
         done.result(20)
     with pytest.raises(LostRecords, match="removed 12 records"):
-        pipeline.sink(lambda _: False).run()
+        pipeline.drain(1)
     assert pipeline.start("--instance", "1", "--topic", Topic.KERNEL).wait(30) == 4
     pipeline.sinks.clear()
 
@@ -162,27 +159,20 @@ def test_an_announced_range_that_kafka_removed_stops_the_sink(pipeline, monkeypa
 def test_batches_published_twice_are_stored_once(pipeline):
     pipeline.publish(*batches(8))
     pipeline.publish(*batches(8)[2:5], again=True)  # while the first are not stored yet
-    pipeline.start("--instance", "1")
-    pipeline.wait_drained()
-    pipeline.stop()
+    pipeline.drain(11)
     pipeline.publish(*batches(8)[4:], again=True)  # and by another sink, long after
     pipeline.publish(*batches(2, first=8))
-    pipeline.start("--instance", "1")
-    pipeline.wait_drained()
+    pipeline.drain(6)
     report = pipeline.assert_exactly_once()
     assert next(t.duplicate for t in report.topics if t.topic == Topic.KERNEL) == 7
 
 
 def test_committed_offsets_that_expired_cost_nothing(pipeline):
     pipeline.publish(*batches(8))
-    pipeline.start("--instance", "1")
-    pipeline.wait_drained()
-    pipeline.stop()
+    pipeline.drain(8)
     pipeline.settings.sink.group += "-anew"
-    pipeline.environment["DRUMLINE_SINK__GROUP"] = pipeline.settings.sink.group
     pipeline.publish(*batches(2, first=8))
-    pipeline.start("--instance", "1")
-    pipeline.wait_drained()
+    assert pipeline.drain(2).counts.rows == 1_000
     pipeline.assert_exactly_once()
 
 
@@ -197,8 +187,7 @@ def test_poison_goes_to_the_dead_letters_and_the_rest_is_stored(pipeline):
     pipeline.raw(Topic.KERNEL, process_id(0), None)
     pipeline.publish(far, backwards, again=True)
     pipeline.publish(*batches(1, first=2), any_batch(Topic.STEP, 5, process_id(0), 1))
-    pipeline.start("--instance", "1")
-    pipeline.wait_drained()
+    pipeline.drain(7, [Topic.KERNEL, Topic.STEP])
     report = pipeline.assert_exactly_once()
     assert {t.topic: t.dead for t in report.topics if t.dead} == {Topic.KERNEL: 3, Topic.STEP: 1}
     letters = pipeline.dead_letters(Topic.KERNEL, 3)
@@ -227,10 +216,11 @@ def test_a_flood_of_poison_stops_the_sink_and_stays_in_kafka(pipeline):
 @pytest.mark.parametrize("running", [True, False])
 def test_a_topic_created_anew_is_read_from_its_start(pipeline, running):
     pipeline.publish(*batches(6))
-    pipeline.start("--instance", "1", flush_s=0.05)
-    pipeline.wait_drained()
-    if not running:
-        pipeline.stop()
+    if running:
+        pipeline.start("--instance", "1", flush_s=0.05)
+        pipeline.wait_drained()
+    else:
+        pipeline.drain(6)
     admin = AdminClient({"bootstrap.servers": pipeline.settings.bootstrap})
     admin.delete_topics([Topic.KERNEL])[Topic.KERNEL].result(20)
     until = time.monotonic() + 20
@@ -239,9 +229,10 @@ def test_a_topic_created_anew_is_read_from_its_start(pipeline, running):
         time.sleep(0.1)
     pipeline.create_topics()
     pipeline.publish(*batches(6, process=1))
-    if not running:
-        pipeline.start("--instance", "1")
-    pipeline.wait_drained()
+    if running:
+        pipeline.wait_drained()
+    else:
+        pipeline.drain(6)
     pipeline.assert_exactly_once()
 
 
@@ -252,8 +243,7 @@ def test_newest_window_wins(pipeline):
         window.columns["name"][:] = 0
         window.columns["launches"][:] = launches
         pipeline.publish(window)
-    pipeline.start("--instance", "1", flush_s=0.05)
-    pipeline.wait_drained()
+    pipeline.drain(3, [Topic.KERNEL_FREQUENCY])
     [row] = pipeline.query("SELECT revision, launches FROM {db}.kernel_frequency")
     assert row == {"revision": 2, "launches": 20}
 

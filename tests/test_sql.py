@@ -24,9 +24,9 @@ class ServerError(Exception):
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
-        (ServerError("HTTPDriver ... Code: 60. DB::Exception: Table gpu.x does not exist. (UNKNOWN_TABLE) (version 26.9.2.1)", 60),
-         Refused, "Table gpu.x does not exist. (UNKNOWN_TABLE)"),
-        (ServerError("Code: 241. DB::Exception: Memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)\nStack trace:\n0. foo", 241),
+        (ServerError("HTTP ... Code: 60. DB::Exception: Table g.x does not exist. (UNKNOWN_TABLE) (version 26.9)", 60),
+         Refused, "Table g.x does not exist. (UNKNOWN_TABLE)"),
+        (ServerError("Code: 241. DB::Exception: Memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)\nStack trace:\n0.", 241),
          Unavailable, "Memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)"),
         (ServerError("HTTPConnectionPool(...): [Errno 111] Connection refused"), Unavailable,
          "ClickHouse does not answer (Connection refused)"),
