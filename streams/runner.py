@@ -17,17 +17,28 @@ from drumline.streams.store import PartitionStore
 
 log = structlog.get_logger()
 Send = Callable[[Batch], Awaitable[Awaitable[object]]]
+Fail = Callable[[BaseException], Awaitable[None]]
 
 _PARTITION = 5  # b"0042|" before every key: a memory store does not know which partition wrote a key
 
 
+class UnreadableState(RuntimeError):
+    """The changelog holds state that this version cannot read."""
+
+    def __init__(self, stage: str, error: Exception) -> None:
+        super().__init__(
+            f"the state of stage {stage} was not written by this version of drumline ({error!r}); set another "
+            "DRUMLINE_STREAM__APP_ID: the worker then works all topics off again, and results replace earlier ones"
+        )
+
+
 class StageRunner:
     """`build`: makes the stage of a partition from its store. `send`: hands a batch to the producer and returns what
-    to await for the broker's acknowledgement."""
+    to await for the broker's acknowledgement. `fail`: ends the worker, for Faust swallows what recovery raises."""
 
-    def __init__(self, app: Any, name: str, build: Callable[[PartitionStore], Stage], send: Send) -> None:
+    def __init__(self, app: Any, name: str, build: Callable[[PartitionStore], Stage], send: Send, fail: Fail) -> None:
         self.name = name
-        self._app, self._build, self._send = app, build, send
+        self._app, self._build, self._send, self._fail = app, build, send, fail
         self._parts: dict[int, tuple[Stage, PartitionStore]] = {}
         self.table = app.Table(name, key_type=bytes, value_type=bytes)
         self.table.on_recover(self._recovered)
@@ -47,6 +58,13 @@ class StageRunner:
 
     async def _recovered(self) -> None:
         """After every rebalance, before anything flows: build stages anew from what the changelog says."""
+        try:
+            self._restore()
+        except Exception as error:
+            log.exception("state not restored", stage=self.name)
+            await self._fail(UnreadableState(self.name, error))
+
+    def _restore(self) -> None:
         started = time.perf_counter()
         changelog = self.table.changelog_topic.get_topic_name()
         mine = {tp.partition for tp in self._app.assignor.assigned_actives() if tp.topic == changelog}

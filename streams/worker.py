@@ -50,7 +50,7 @@ class StreamWorker:
         self.failure: BaseException | None = None
         self._codec, self._clock = codec, time.time_ns
         self.app: Any = faust.App(**faust_settings(settings, partitions))
-        self.runners = {w.name: StageRunner(self.app, w.name, w.build, self._send) for w in wirings}
+        self.runners = {w.name: StageRunner(self.app, w.name, w.build, self._send, self._fail) for w in wirings}
         self._readers: dict[str, list[StageRunner]] = {}
         for wiring in wirings:
             for topic in wiring.inputs:
@@ -177,8 +177,8 @@ class StreamWorker:
         self._ticked.clear()
 
     async def _fail(self, error: BaseException) -> None:
-        """The broker refused state or results for good: end, and let the next worker replay."""
-        log.error("worker ends: the broker did not take a record", error=repr(error))
+        """The broker refused state or results for good, or state cannot be read: end; the next worker replays."""
+        log.error("worker ends", error=str(error) or repr(error))
         self.failure = error
         await self.app.crash(error)
 

@@ -162,3 +162,16 @@ def test_without_topics_it_says_what_to_do(clean_stack, environment_of):
     assert ended.returncode == 2
     assert "drumline topics apply" in ended.stderr
     assert "gpu.kernel.v1" in ended.stderr
+
+
+def test_state_of_another_version_ends_the_worker_with_a_message(bench):
+    topic = f"{bench.settings.stream.app_id}-kernel-frequency-changelog"
+    worker = bench.worker()
+    bench.drain()  # the changelog topics exist now
+    worker.kill()
+    producer = Producer(producer_config(bench.settings, "test"))
+    producer.produce(topic, key=b"0000|p|process|run", value=b"of another version", partition=0)
+    assert producer.flush(30) == 0
+    worker = bench.worker()
+    assert worker.process.wait(60) == 1
+    assert "DRUMLINE_STREAM__APP_ID" in worker.log.read_text()
