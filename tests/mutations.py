@@ -41,6 +41,17 @@ def lost_work(trace, share, seed):
     return each(trace, change)
 
 
+def since(trace, from_ns):
+    """Recording began at `from_ns`: nothing earlier is known."""
+
+    def change(_, activity):
+        times = {"kernels": "start_ns", "copies": "start_ns", "markers": "time_ns"}
+        tables = {kind: getattr(activity, kind) for kind in times}
+        return replace(activity, **{k: t.take(t[times[k]] >= from_ns) for k, t in tables.items()})
+
+    return each(trace, change)
+
+
 def clocks(trace, shift_ns, drift):
     """Rank r's clock is off by shift_ns[r] and runs faster by drift[r]; durations too."""
     origin = min(int(a.kernels["start_ns"].min()) for a in trace.activities)

@@ -87,6 +87,12 @@ def test_one_ranks_batches_are_missing_for_two_seconds(folder):
 
 
 @pytest.mark.parametrize("folder", JOBS)
+def test_recording_begins_with_the_fault(folder):
+    for phase in (p for p in phases(folder) if p["fault_ranks"]):
+        unharmed(folder, rows(stream(folder, mutations.since(trace(folder), phase["start_ns"]))))
+
+
+@pytest.mark.parametrize("folder", JOBS)
 @pytest.mark.parametrize("off", [(0, 500, 0, 0), (0, -500, 500, 250), (500, 0, 0, -500)], ids=str)
 def test_clocks_are_off_by_half_a_second(folder, off):
     shift = [off[rank % len(off)] * MS for rank in range(len(trace(folder).activities))]
