@@ -11,7 +11,7 @@ from drumline.producers import nccl
 from drumline.producers.activity import Activity, ends
 from drumline.producers.calls import calls, groups
 from drumline.producers.ranges import ranges as nested_ranges
-from drumline.producers.steps import STEP_PATTERN, Steps, budgets, busy, host_steps
+from drumline.producers.steps import STEP_PATTERN, Steps, budgets, busy, host_steps, input_time, pageable
 from drumline.producers.table import Table
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
@@ -73,7 +73,9 @@ def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0) -
         kernels=kernels,
         copies=activity.copies,
         collectives=rows,
-        steps=budgets(steps, last, count, skipped, kernels, is_nccl, gpu),
+        steps=budgets(
+            steps, last, count, skipped, kernels, is_nccl, gpu, pageable(activity.copies), input_time(ranges)
+        ),
         ranges=ranges,
         samples=activity.samples,
         counts=Counts(left_out, int(skipped.sum()), unfinished),

@@ -20,6 +20,10 @@ from drumline.producers.table import Table
 from drumline.schemas.columns import Array
 
 STEP_PATTERN = r"^step (\d+)$"
+#: Ranges in which the host gets the next input, by name: torch.utils.data's own under emit_nvtx, and what people write.
+INPUT_PATTERN = r"(?i)data.?load|next.?batch|(get|fetch|load).?(batch|data)|batch.?gener"
+#: CUpti_ActivityMemoryKind: host memory that CUDA has to stage.
+PAGEABLE = 1
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,23 @@ def busy(kernels: Table, is_nccl: Array, copies: Table) -> Busy:
     return Busy(compute, copy, comm, compute_or_copy, union(compute, comm), union(compute_or_copy, comm))
 
 
+def pageable(copies: Table) -> Union:
+    """When copies between the device and pageable host memory ran."""
+    rows = np.isin(copies["kind"], HOST_COPIES) & ((copies["src_kind"] == PAGEABLE) | (copies["dst_kind"] == PAGEABLE))
+    return union((copies["start_ns"][rows], ends(copies)[rows]))
+
+
+def input_time(ranges: Table, pattern: str = INPUT_PATTERN) -> Union | None:
+    """When the host was in a range that gets input; None if the process never was."""
+    compiled = re.compile(pattern)
+    named = np.array([compiled.search(name) is not None for name in ranges.words["names"]], dtype=bool)
+    own = np.array([name != nccl.DOMAIN for name in ranges.words["domains"]], dtype=bool)
+    if ranges.rows == 0:
+        return None
+    rows = ranges.take(named[ranges["name"]] & own[ranges["domain"]])
+    return union((rows["start_ns"], ends(rows))) if rows.rows else None
+
+
 def gpu_intervals(steps: Steps, last_collective_ns: Array) -> tuple[Array, Array]:
     """(start, end) of each step's budget interval. `last_collective_ns`: end of the step's last collective; 0 = none.
 
@@ -134,10 +155,13 @@ def budgets(
     kernels: Table,
     is_nccl: Array,
     gpu: Busy,
+    pageable: Union | None = None,
+    inputs: Union | None = None,
 ) -> Table:
     """Columns of gpu.step.v1. Exactly compute + copy + comm_exposed + idle = gpu_duration: nested unions.
 
-    `collectives` and `skipped`: per step, see gpu.step.v1.
+    `collectives` and `skipped`: per step, see gpu.step.v1. `pageable`, `inputs`: see pageable() and input_time();
+    None = unknown.
     """
     start, end = gpu_intervals(steps, last_collective_ns)
     compute, copy, comm = (part.covered(start, end) for part in (gpu.compute, gpu.copy, gpu.comm))
@@ -148,6 +172,9 @@ def budgets(
     total = np.concatenate([[0], np.cumsum(blocks[np.argsort(work["start_ns"], kind="stable")])])
     low, high = np.searchsorted(at, start), np.searchsorted(at, end)
     unknown = np.full(len(start), -1, np.int64)
+    waiting = unknown
+    if inputs is not None:  # idle and in such a range: what the range adds to all that ran
+        waiting = union((gpu.any.start, gpu.any.end), (inputs.start, inputs.end)).covered(start, end) - everything
     return Table(
         {
             "step": steps.number,
@@ -159,12 +186,13 @@ def budgets(
             "compute_overlapped_ns": compute + comm - gpu.compute_or_comm.covered(start, end),
             "copy_ns": with_copy - compute,
             "copy_total_ns": copy,
+            "copy_pageable_ns": unknown if pageable is None else pageable.covered(start, end),
             "comm_ns": comm,
             "comm_exposed_ns": everything - with_copy,
             "idle_ns": (end - start) - everything,
             "launch_late_ns": unknown,
             "sync_ns": unknown,
-            "input_ns": unknown,
+            "input_ns": waiting,
             "kernels": high - low,
             "blocks": total[high] - total[low],
             "collectives": collectives,

@@ -78,7 +78,7 @@ class _Rule:
     plain: frozenset[str] = frozenset()  # dictionaries too varied for LowCardinality
 
 
-_STEP_NULLS = frozenset({"launch_late_ns", "sync_ns", "input_ns"})
+_STEP_NULLS = frozenset({"copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns"})
 _RULES: dict[Topic, _Rule] = {
     Topic.PROCESS: _Rule("processes", upsert=True, also=("local_rank", "world_size")),
     Topic.KERNEL: _Rule("kernels", clock="start_ns"),

@@ -10,7 +10,7 @@ from drumline.streams.packed_rows import Rows
 #: Columns that verdicts use; ns but for `kernels` and `blocks`, -1 = unknown.
 BUDGET = (
     *("gpu_duration_ns", "compute_ns", "compute_overlapped_ns", "copy_ns", "comm_exposed_ns", "idle_ns"),
-    *("launch_late_ns", "sync_ns", "input_ns", "kernels", "blocks"),
+    *("copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns", "kernels", "blocks"),
 )
 STEP_ROW = np.dtype(
     [("step", "<i8"), ("start_ns", "<i8"), ("duration_ns", "<i8"), ("skipped", "u1"), *((n, "<i8") for n in BUDGET)]

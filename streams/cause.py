@@ -11,8 +11,11 @@ from drumline.streams.thresholds import StragglerConfig
 
 #: Budget component -> the cause it speaks for. Their sum is a rank's own time (see blame.py).
 COMPONENTS = {"idle_ns": "host_stall", "copy_ns": "slow_copy", "compute_ns": "slow_compute"}
-#: Parts of idle that only some producers know (-1 otherwise) -> what they make of a host stall.
-IDLE_DETAILS = {"input_ns": "data_loading", "sync_ns": "host_sync", "launch_late_ns": "launch_late"}
+#: Parts of a component that only some producers know (-1 otherwise) -> what they make of its cause.
+DETAILS = {
+    "idle_ns": {"input_ns": "data_loading", "sync_ns": "host_sync", "launch_late_ns": "launch_late"},
+    "copy_ns": {"copy_pageable_ns": "pageable"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +66,7 @@ def find_cause(
     if share < config.cause_share:
         return Cause("unknown", "mixed", "low", found, ratios)
     detail = "same_work" if leading == "compute_ns" else ""
-    if leading == "idle_ns":
-        detail = _idle_detail(table, meeting, member, gains["idle_ns"], config)
+    detail = detail or _detail(table, meeting, member, leading, gains[leading], config)
     values = comparable(table, meeting, "compute_ns", config.quorum)
     own = float(np.nansum(values[member])) if meeting.usual is None else 0.0
     slowdown = own / (own - excess["compute_ns"]) if own > excess["compute_ns"] > 0.0 else 1.0
@@ -89,9 +91,14 @@ def _ratio(table: WindowTable, meeting: Meeting, member: int, column: str, confi
     return round(own / peers, 4) if peers > 0 else 1.0
 
 
-def _idle_detail(table: WindowTable, meeting: Meeting, member: int, idle: float, config: StragglerConfig) -> str:
-    for column, detail in IDLE_DETAILS.items():
-        known = not (table.budget[column][meeting.members] < 0).any()
-        if known and _excess(table, meeting, member, column, config) >= config.cause_share * idle:
+def _detail(
+    table: WindowTable, meeting: Meeting, member: int, component: str, excess: float, config: StragglerConfig
+) -> str:
+    """The part that makes up most of a component's excess. A rank that has none of it where others do may say -1."""
+    for column, detail in DETAILS.get(component, {}).items():
+        if not (table.budget[column][meeting.members[member]] >= 0).any():
+            continue
+        values = np.maximum(comparable(table, meeting, column, config.quorum), 0.0)
+        if float(np.nansum((values - norm(meeting, values))[member])) >= config.cause_share * excess:
             return detail
     return ""

@@ -10,6 +10,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 
 MS = 1_000_000
+UNKNOWN = ("copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns")
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,7 @@ def batches(
         columns = {name: np.array([row[name] for row in rows], np.int64) for name in rows[0]}
         columns = {name: v if name in ("step", "kernels", "blocks") else v * scale for name, v in columns.items()}
         columns["start_ns"] = columns["start_ns"] + late + 10**18
-        columns |= {name: np.full(len(rows), -1) for name in ("launch_late_ns", "sync_ns", "input_ns")}
+        columns |= {name: np.full(len(rows), -1) for name in UNKNOWN}
         columns["skipped"] = np.zeros(len(rows), np.uint8)
         out.append((sent, Batch("gpu.step.v1", {**envelope, "rows": len(rows)}, columns)))
         for communicator in sorted({c for r, c, k in by_flush if r == rank and k == chunk}):

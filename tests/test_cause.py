@@ -37,7 +37,9 @@ def table(**more: float) -> tuple[WindowTable, Meeting]:
         ({"compute_ns": 12, "idle_ns": 13, "blocks": 250, "kernels": 20}, "slow_compute", "more_work", "high"),
         ({"compute_ns": 3, "idle_ns": 30, "blocks": 250}, "host_stall", "", "high"),
         ({"copy_ns": 30, "blocks": 250}, "slow_copy", "", "high"),
-        ({"idle_ns": 30, "input_ns": 29}, "host_stall", "", "high"),
+        ({"idle_ns": 30, "input_ns": 29}, "host_stall", "data_loading", "high"),
+        ({"copy_ns": 30, "copy_pageable_ns": 28}, "slow_copy", "pageable", "high"),
+        ({"copy_ns": 30, "copy_pageable_ns": 3}, "slow_copy", "", "high"),
         ({"compute_ns": -5, "idle_ns": -5}, "unknown", "", "low"),
     ],
 )

@@ -41,6 +41,7 @@ def test_known_budget(tmp_path):
         "compute_overlapped_ns": 9 * US,
         "copy_ns": 10 * US,
         "copy_total_ns": 15 * US,
+        "copy_pageable_ns": 15 * US,
         "comm_ns": 42 * US,
         "comm_exposed_ns": 23 * US,
         "idle_ns": 10 * US,
@@ -52,6 +53,17 @@ def test_known_budget(tmp_path):
         "collectives": 1,
         "skipped": 0,
     }
+
+
+def test_idle_in_a_range_that_gets_input_is_input_time(tmp_path):
+    made = Recorder()
+    made.range("step 0", T0, T0 + 100 * US)
+    made.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", T0 + 5 * US, T0 + 30 * US)
+    made.kernel(GEMM, T0 + 20 * US, T0 + 60 * US)
+    made.call("ncclAllReduce", T0 + 40 * US)
+    made.kernel(ALL_REDUCE, T0 + 70 * US, T0 + 80 * US)
+    found = one_step(made, tmp_path)
+    assert (found["idle_ns"], found["input_ns"]) == (30 * US, 15 * US)
 
 
 def test_work_that_the_host_ran_ahead_of_counts_in_the_step_that_called_it(tmp_path):
