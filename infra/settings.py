@@ -127,7 +127,7 @@ class SinkSettings(BaseModel):
     flush_s: float = Field(1.0, gt=0, description="time after which a range is written; s")
     dead_letter_ratio: float = Field(0.5, gt=0, le=1, description="share of dead records in a flood")
     dead_letter_run: int = Field(200, ge=1, description="dead records in a row that stop the sink")
-    instance: str = Field("", description="static group membership: a name per sink process, for restarts without a wait")
+    instance: str = Field("", description="static group membership: a name per sink process; restarts do not wait")
 
 
 class Settings(BaseSettings):
