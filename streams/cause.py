@@ -65,7 +65,8 @@ def find_cause(
     share = gains[leading] / total
     if share < config.cause_share:
         return Cause("unknown", "mixed", "low", found, ratios)
-    detail = "same_work" if leading == "compute_ns" else ""
+    alike = all(1 <= config.equal_ratio * ratio <= config.equal_ratio**2 for ratio in ratios.values())
+    detail = "" if leading != "compute_ns" else "same_work" if alike else "other_work"
     detail = detail or _detail(table, meeting, member, leading, gains[leading], config)
     values = comparable(table, meeting, "compute_ns", config.quorum)
     own = float(np.nansum(values[member])) if meeting.usual is None else 0.0

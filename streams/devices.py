@@ -39,12 +39,13 @@ def merged(old: Rows, new: Rows) -> Rows:
 
 
 def device_detail(
-    own: Rows, peers: Sequence[Rows], slowdown: float, equal_work: bool, config: StragglerConfig
+    own: Rows, peers: Sequence[Rows], slowdown: float, config: StragglerConfig
 ) -> tuple[str, dict[str, object]]:
-    """(detail, evidence) of a rank whose compute takes `slowdown` (1.2 = 20%) times its peers'.
+    """(detail, evidence) of a rank whose compute takes `slowdown` (1.2 = 20%) times its peers', for the same work.
 
-    throttled: its SM clock is lower, by enough to explain it. shared_gpu: more processes on it than on the peers'.
-    slow_part: neither, with all of it known and exactly the same kernels. "" where the samples do not tell.
+    shared_gpu: more processes on it than on the peers'; that comes first, since a GPU with more to do reaches its power
+    cap. throttled: its SM clock is lower, by enough to explain it. slow_part: neither, with all of it known. "" where
+    the samples do not tell.
     """
     if not len(own) or not any(len(rows) for rows in peers):
         return "", {}
@@ -55,12 +56,12 @@ def device_detail(
     found |= {"ecc_uncorrected": errors} if errors else {}
     found |= {"xid": int(own["xid"].max())} if own["xid"].max() > 0 else {}
     clocks = mine > 0 and usual > 0
-    if clocks and usual >= config.clock_ratio * mine and usual / mine - 1 >= config.cause_share * (slowdown - 1):
-        return "throttled", found
     processes, others = _median(own, "processes"), _peers(peers, "processes")
     if processes > max(1.0, others) and others > 0:
         return "shared_gpu", found | {"processes": processes, "peers_processes": others}
-    if clocks and processes > 0 and others > 0 and equal_work:
+    if clocks and usual >= config.clock_ratio * mine and usual / mine - 1 >= config.cause_share * (slowdown - 1):
+        return "throttled", found
+    if clocks and processes > 0 and others > 0:
         return "slow_part", found
     return "", found
 

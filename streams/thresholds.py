@@ -46,7 +46,7 @@ class StragglerConfig:
 
     #: Peers' SM clock over its own from which on a rank is throttled; clocks of equal load differ by 1-2%.
     clock_ratio: float = 1.03
-    #: Kernels and blocks within this ratio are the same work exactly (0.1% among healthy ranks).
+    #: Kernels and blocks within this ratio are the same work (0.1% among healthy ranks).
     equal_ratio: float = 1.01
 
     #: Windows without a late rank that make up the job's own past, and how many of them are needed to speak of it.

@@ -66,9 +66,8 @@ def rank_row(
     if samples is not None and cause.detail == "same_work":
         others = table.ranks[np.delete(meeting.members, member)].tolist()
         others = others[:: -(-len(others) // PEERS)]
-        equal = max(cause.ratios.values()) <= config.equal_ratio
         peers = [samples(other) for other in others]
-        detail, seen = device_detail(samples(rank), peers, cause.slowdown, equal, config)
+        detail, seen = device_detail(samples(rank), peers, cause.slowdown, config)
         cause = replace(cause, detail=detail or cause.detail)
     if meeting.guessed:
         cause, seen = replace(cause, confidence="low"), {**seen, "communicators": "guessed"}

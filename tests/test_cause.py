@@ -31,6 +31,8 @@ def table(**more: float) -> tuple[WindowTable, Meeting]:
         ({"idle_ns": 30}, "host_stall", "", "high"),
         ({"copy_ns": 30}, "slow_copy", "", "high"),
         ({"compute_ns": 30}, "slow_compute", "same_work", "high"),
+        ({"compute_ns": 30, "kernels": 5}, "slow_compute", "other_work", "high"),
+        ({"compute_ns": 30, "kernels": -5}, "slow_compute", "other_work", "high"),
         ({"idle_ns": 30, "copy_ns": 14}, "host_stall", "", "medium"),
         ({"idle_ns": 30, "copy_ns": 29}, "unknown", "mixed", "low"),
         ({"idle_ns": 30, "compute_ns": -20}, "host_stall", "", "high"),
