@@ -1,4 +1,4 @@
-"""Recorded jobs for tests: the one in the repo, and those in the folders that DRUMLINE_TRACES names (as PATH does)."""
+"""Recorded jobs for tests: those in the repo, and those in the folders that DRUMLINE_TRACES names (as PATH does)."""
 
 from __future__ import annotations
 
@@ -20,11 +20,26 @@ DEMO = Path(__file__).parent.parent / "infra" / "demo" / "ddp-gpu-bound"
 TOPICS = {Topic.COLLECTIVE, Topic.STEP}
 
 
+def folders():
+    """Every folder of a recorded job: name -> path. The repo's come first."""
+    named = [Path(p) for p in os.environ.get("DRUMLINE_TRACES", "").split(os.pathsep) if p]
+    found = {DEMO.name: DEMO}
+    for root in (Path(__file__).parent / "traces", *named):
+        for path in sorted(root.glob("*/manifest.json")):
+            found.setdefault(path.parent.name, path.parent)
+    return found
+
+
+def folder(name):
+    """The folder of a recorded job; skips the test where it is not to be had."""
+    if name not in folders():
+        pytest.skip(f"recording {name} is not in the repository; DRUMLINE_TRACES=DIR names a folder that has it")
+    return folders()[name]
+
+
 def others():
-    """Folders of recorded jobs of several ranks with phases, the demo's job left out; empty without DRUMLINE_TRACES."""
-    roots = [Path(p) for p in os.environ.get("DRUMLINE_TRACES", "").split(os.pathsep) if p]
-    found = [path.parent for root in roots for path in sorted(root.glob("*/manifest.json"))]
-    return [folder for folder in found if folder.name != DEMO.name and phases(folder) and _ranks(folder) > 1]
+    """Folders of recorded jobs of several ranks with phases, the demo's job left out."""
+    return [path for path in folders().values() if path != DEMO and phases(path) and _ranks(path) > 1]
 
 
 def phases(folder):

@@ -1,6 +1,5 @@
 """Real recordings: what comes out of them, row by row, and what must hold between ranks."""
 
-import os
 import re
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from recordings import folder
 
 from drumline.producers.anonymise import anonymise
 from drumline.producers.recorded import Recording, recorded_batches
@@ -16,18 +16,11 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 
 DEMO = Path(__file__).parent.parent / "infra" / "demo" / "ddp-gpu-bound"
-TRACES = Path(os.environ.get("DRUMLINE_TRACES", Path(__file__).parent.parent.parent / "shared" / "traces"))
 
 
 @pytest.fixture(scope="module")
 def demo():
     return list(recorded_batches(DEMO))
-
-
-def trace(name):
-    if not (TRACES / name).is_dir():
-        pytest.skip(f"no recorded trace {name}; set DRUMLINE_TRACES")
-    return TRACES / name
 
 
 def counted(batches):
@@ -196,7 +189,7 @@ def test_a_time_shift_moves_everything():
 
 
 def test_the_demo_is_the_recording_with_other_names(tmp_path):
-    source = trace("ddp-gpu-bound")
+    source = folder("ddp-gpu-bound")
     anonymise(source, tmp_path / "demo")
     for file in DEMO.iterdir():
         if file.suffix == ".parquet" and file.name != "nvml.parquet":
@@ -208,7 +201,7 @@ def test_the_demo_is_the_recording_with_other_names(tmp_path):
 
 
 def test_a_job_without_nccl_copies_or_samples():
-    recording = Recording(trace("fusion"))
+    recording = Recording(folder("fusion"))
     batches = list(recording.batches("r"))
     invariants(batches)
     assert counted(batches) == Counter(
@@ -217,7 +210,7 @@ def test_a_job_without_nccl_copies_or_samples():
 
 
 def test_a_missing_payload_costs_one_step_of_one_rank():
-    batches = list(recorded_batches(trace("mesh-2x2")))
+    batches = list(recorded_batches(folder("mesh-2x2")))
     invariants(batches)
     skipped = [
         (o.batch.envelope["rank"], int(step))
@@ -243,8 +236,8 @@ def test_a_missing_payload_costs_one_step_of_one_rank():
 @pytest.mark.traces
 @pytest.mark.parametrize("name", ["ddp-launch-bound", "ddp-long"])
 def test_the_longer_recordings(name):
-    folder = trace(name)
-    batches = list(recorded_batches(folder))
+    path = folder(name)
+    batches = list(recorded_batches(path))
     invariants(batches)
-    assert counted(batches)["gpu.kernel.v1"] == rows_of(folder)("kernel")
-    assert counted(batches)["gpu.collective.v1"] == rows_of(folder)("marker_payload")
+    assert counted(batches)["gpu.kernel.v1"] == rows_of(path)("kernel")
+    assert counted(batches)["gpu.collective.v1"] == rows_of(path)("marker_payload")

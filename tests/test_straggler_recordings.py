@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+from recordings import folder
 from typer.testing import CliRunner
 
 from drumline.infra.command_evaluate import app
@@ -20,7 +20,6 @@ from drumline.schemas.topics import Topic
 from drumline.streams.offline import latest, verdicts
 from drumline.streams.thresholds import StragglerConfig
 
-ROOT = Path(os.environ.get("DRUMLINE_TRACES", Path(__file__).parent.parent.parent / "shared" / "traces"))
 SHORT = ("ddp-gpu-bound", "mesh-2x2", "ddp-launch-bound")
 Stream = list[tuple[int, Batch]]
 #: Columns that hold times of the process's own clock.
@@ -29,9 +28,7 @@ CLOCK = ("start_ns", "gpu_start_ns")
 
 @cache
 def recorded(name: str) -> Stream:
-    if not (ROOT / name / "manifest.json").is_file():
-        pytest.skip(f"no recording {name} in {ROOT}; set DRUMLINE_TRACES")
-    recording = Recording(ROOT / name, topics={Topic.COLLECTIVE, Topic.STEP})
+    recording = Recording(folder(name), topics={Topic.COLLECTIVE, Topic.STEP})
     return [(out.time_ns, out.batch) for out in recording.batches("run")]
 
 
@@ -47,7 +44,7 @@ def rows(stream: Stream, window_steps: int = 5) -> list[Row]:
 
 
 def judged(name: str, found: list[Row]) -> Report:
-    return judge_phases(json.loads((ROOT / name / "manifest.json").read_text())["phases"], found)
+    return judge_phases(json.loads((folder(name) / "manifest.json").read_text())["phases"], found)
 
 
 def altered(batch: Batch, rank: dict[int, int] | None = None, by: int = 0) -> Batch:
@@ -59,7 +56,7 @@ def altered(batch: Batch, rank: dict[int, int] | None = None, by: int = 0) -> Ba
 @pytest.mark.parametrize("name", SHORT)
 def test_every_fault_is_found_with_its_cause_and_no_victim(name):
     recorded(name)
-    result = CliRunner().invoke(app, [str(ROOT / name), "--window-steps", "5", "--json"])
+    result = CliRunner().invoke(app, [str(folder(name)), "--window-steps", "5", "--json"])
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert (report["recall"], report["false_alarms"], report["cause_accuracy"]) == (1.0, 0, 1.0)
@@ -135,8 +132,8 @@ def test_what_is_lost_never_names_another_rank(name, share, what):
 def test_the_phases_of_the_manifest_have_no_influence(tmp_path):
     name = "mesh-2x2"
     recorded(name)
-    manifest = json.loads((ROOT / name / "manifest.json").read_text())
-    for path in (ROOT / name).iterdir():
+    manifest = json.loads((folder(name) / "manifest.json").read_text())
+    for path in folder(name).iterdir():
         if path.name != "manifest.json":
             (tmp_path / path.name).symlink_to(path.resolve())
     for phase in manifest["phases"]:
@@ -148,6 +145,14 @@ def test_the_phases_of_the_manifest_have_no_influence(tmp_path):
     assert [(p["found_ranks"], p["found_cause"]) for p in lies["phases"]] == [
         (p.found_ranks, p.found_cause) for p in truth.phases
     ]
+
+
+def test_the_worked_example_of_the_design_is_what_comes_out():
+    text = (Path(__file__).parent.parent / "docs" / "design" / "stragglers.md").read_text()
+    found = {row.rank: row for row in rows(recorded("mesh-2x2")) if row.first_step == 50}
+    shares = [f"{found[rank].share * 100:.3g}%" for rank in range(4)]
+    assert (found[1].cause, found[1].severity, f"= {shares[1]}, critical" in text) == ("host_stall", 3, True)
+    assert max(found[rank].share for rank in (0, 2, 3)) < 0.0005
 
 
 def test_a_folder_that_is_no_recording_is_bad_input(tmp_path):
