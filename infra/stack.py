@@ -188,9 +188,13 @@ def wait_for_stack(settings: Settings, timeout_s: float = START_S) -> None:
     children = [entry["name"] for entry in (read_json(state.plan) or {"children": []})["children"]]
     probes = {"broker": lambda: broker_answers(settings, 0.5), "engine": lambda: is_ours(settings)}
 
+    def restarts(name: str) -> int:
+        return int((read_json(state.children) or {}).get(name, {}).get("restarts", 0))
+
+    before = {name: restarts(name) for name in children}
+
     def hopeful(name: str) -> bool:
-        progress = (read_json(state.children) or {}).get(name, {})
-        return held(state.lock) and progress.get("restarts", 0) < HOPELESS
+        return held(state.lock) and restarts(name) - before[name] < HOPELESS
 
     for name in children:
         if not wait_until(probes[name], timeout_s, lambda name=name: hopeful(name)):  # type: ignore[misc]
