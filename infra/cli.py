@@ -21,9 +21,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "stream": ("command_stream", "Run a stream worker: rolling windows and straggler verdicts."),
     "sink": ("command_sink", "Write topics to ClickHouse, exactly once."),
     "audit": ("command_audit", "Prove that nothing was lost or doubled."),
+    "dlq": ("command_dlq", "Dead letters: count them, show why, put them back."),
     "sql": ("command_sql", "Ask ClickHouse, read-only."),
     "evaluate": ("command_evaluate", "Judge the straggler verdicts over a recorded job with known faults."),
     "demo": ("command_demo", "Run a recorded job through the whole platform and check what comes out."),
+    "bench": ("command_bench", "Measure speed and memory on recorded data, beside baselines."),
     "config": ("command_config", "Print the settings in force (secrets hidden)."),
 }
 

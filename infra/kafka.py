@@ -41,3 +41,9 @@ def producer_config(settings: Settings, client_id: str) -> dict[str, str | int |
         "message.max.bytes": 1_000_000,
         "delivery.timeout.ms": 120_000,
     }
+
+
+def letters_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
+    """A producer of records that others made, as they came: up to what a broker may have taken, and compressed records
+    may be many times larger than that. The broker still judges the compressed size."""
+    return {**producer_config(settings, client_id), "message.max.bytes": 100_000_000}

@@ -12,6 +12,9 @@ from drumline.schemas.topics import dlq
 from drumline.schemas.wire import HEADER
 from drumline.sinks.entry import Entry, Verdict
 
+#: What a letter says of who wrote it; a stream worker's says its app id.
+BY = "sink"
+
 
 class DeadLettersFailed(RuntimeError):
     """Not all dead letters were acknowledged. Nothing of the range may be committed; try again."""
@@ -31,6 +34,7 @@ def headers(entry: Entry, topic_id: str) -> list[tuple[str, str | bytes | None]]
         ("drumline.origin.timestamp_ms", str(record.timestamp_ms)),
         ("drumline.error.code", code),
         ("drumline.error.text", text[:1_000]),
+        ("drumline.error.by", BY),
         ("drumline.schema_id", schema),
         ("drumline.version", version("drumline")),
         *record.headers,

@@ -25,7 +25,7 @@ def headers(origin: Origin, error: BaseException, app_id: str) -> list[tuple[str
         "drumline.origin.partition": str(origin.partition),
         "drumline.origin.offset": str(origin.offset),
         "drumline.error.code": type(error).__name__,
-        "drumline.error.message": message[:_MESSAGE_LIMIT],
+        "drumline.error.text": message[:_MESSAGE_LIMIT],
         "drumline.error.by": app_id,
     }
     return [(name, text.encode()) for name, text in values.items()]

@@ -4,7 +4,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-PROGRAMS = ("drumline.producers", "drumline.streams", "drumline.sinks", "drumline.comparison")
+PROGRAMS = ("drumline.producers", "drumline.streams", "drumline.sinks", "drumline.comparison", "drumline.bench")
 
 
 def imported(path: Path) -> set[str]:
@@ -39,3 +39,10 @@ def test_nothing_but_the_evaluate_command_loads_the_published_methods():
         for path in (ROOT / folder).glob("*.py"):
             if path.name != "command_evaluate.py":
                 assert not {n for n in imported(path) if n.startswith("drumline.comparison")}, path
+
+
+def test_nothing_but_the_bench_command_loads_benchmarks():
+    for folder in ("producers", "streams", "schemas", "sinks", "infra", "tests/comparison"):
+        for path in (ROOT / folder).glob("*.py"):
+            if path.name != "command_bench.py":
+                assert not {n for n in imported(path) if n.startswith("drumline.bench")}, path

@@ -1,0 +1,90 @@
+"""`drumline bench`: figures beside their baselines, from one run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from drumline.bench.figures import Report
+
+app = typer.Typer(add_completion=False, no_args_is_help=True)
+Folder = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="a recorded job; default: the demo's")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
+Write = Annotated[Path | None, typer.Option(help="put the result into this Markdown file, e.g. docs/performance.md")]
+Seconds = Annotated[float, typer.Option(min=0.01, help="CPU seconds per measurement")]
+
+
+@app.callback()
+def bench() -> None:
+    """Measure drumline on recorded data, each figure beside its baseline in the same run.
+
+    Figures are per CPU second where they say so: other load on the machine changes them less than it changes wall time.
+    Benchmarks live in the repository's tests/bench and are not part of an installed package.
+    """
+
+
+@app.command()
+def codec(seconds: Seconds = 3.0, data: Folder = None, as_json: AsJson = False, write: Write = None) -> None:
+    """Packed batches: encode and decode, beside Avro arrays and one record a message. Needs no Kafka."""
+    from drumline.bench.codec import bench_codec
+
+    def measure(folder: Path, progress: Callable[[str], None]) -> Report:
+        return bench_codec(folder, seconds, progress=progress)
+
+    _run("codec", data, measure, as_json, write)
+
+
+@app.command()
+def sink(
+    loops: Annotated[int, typer.Option(min=1, help="repetitions of the recording")] = 6,
+    data: Folder = None,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """Exactly-once sink, Kafka to ClickHouse, beside plain at-least-once inserts. Starts a stack of its own."""
+    from drumline.bench.sink import bench_sink
+
+    _run("sink", data, lambda folder, progress: bench_sink(folder, loops, progress), as_json, write)
+
+
+def _run(
+    name: str,
+    data: Path | None,
+    measure: Callable[[Path, Callable[[str], None]], Report],
+    as_json: bool,
+    write: Path | None,
+) -> None:
+    from confluent_kafka import KafkaException
+
+    from drumline.bench.figures import machine
+    from drumline.bench.show import show
+    from drumline.bench.show import write as put
+    from drumline.infra.demo_run import RECORDING
+
+    errors = Console(stderr=True)
+    where = machine()
+    try:
+        with errors.status(f"bench {name}") as status:
+            report = measure(data or RECORDING, lambda text: status.update(f"bench {name}: {text}"))
+    except KeyboardInterrupt:
+        errors.print("interrupted; what was started is stopped")
+        raise typer.Exit(130) from None
+    except (ValueError, OSError) as error:
+        errors.print(f"drumline bench: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(2) from None
+    except (RuntimeError, KafkaException) as error:
+        errors.print(f"drumline bench: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(1) from None
+    report.machine = where
+    if write is not None:
+        put(report, f"drumline bench {name}", write)
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        show(report, Console())
