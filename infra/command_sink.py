@@ -40,7 +40,7 @@ def sink(
     from confluent_kafka import KafkaException, Producer
 
     from drumline.infra import clickhouse
-    from drumline.infra.kafka import producer_config
+    from drumline.infra.kafka import letters_config
     from drumline.infra.registry_client import codec
     from drumline.schemas.topics import Topic
     from drumline.sinks.consumer import Fenced, KafkaTrouble, LostRecords, SinkConsumer
@@ -66,7 +66,7 @@ def sink(
         missing = missing_topics(kafka, topics)
         if missing:
             _stop(2, f"topics are missing: {', '.join(missing)}; `drumline topics apply` creates them")
-        letters = DeadLetters(Producer(producer_config(config, "drumline-sink-dead-letters")))
+        letters = DeadLetters(Producer(letters_config(config, "drumline-sink-dead-letters")))
         program = Sink(
             config, kafka, letters, lambda: clickhouse.connect(config), codec(config), stopping=lambda: bool(stopped)
         )
