@@ -53,6 +53,20 @@ def sink(
     _run("sink", data, lambda folder, progress: bench_sink(folder, loops, progress), as_json, write)
 
 
+@app.command()
+def stream(
+    loops: Annotated[int, typer.Option(min=1, help="repetitions of the recording")] = 12,
+    events: Annotated[int, typer.Option(min=100, help="messages for the baseline")] = 30_000,
+    data: Folder = None,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """The Faust worker's kernel frequency, beside a windowed Faust table fed one event a message. Own stack."""
+    from drumline.bench.stream import bench_stream
+
+    _run("stream", data, lambda folder, progress: bench_stream(folder, loops, events, progress), as_json, write)
+
+
 def _run(
     name: str,
     data: Path | None,
