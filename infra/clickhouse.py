@@ -70,8 +70,11 @@ def password(settings: Settings, reader: bool) -> str:
     if clickhouse.url:
         return ""
     from drumline.infra.credentials import local_password
+    from drumline.infra.logs import hide
 
-    return local_password(settings, clickhouse.reader if reader else clickhouse.user).get_secret_value()
+    found = local_password(settings, clickhouse.reader if reader else clickhouse.user).get_secret_value()
+    hide(found)
+    return found
 
 
 def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, database: str = "") -> Client:
@@ -116,6 +119,23 @@ def failure(error: Exception, where: str = "") -> ClickHouseFailed:
     ):
         return Refused(text, code)
     return Unavailable(text, code)
+
+
+def why_unready(settings: Settings) -> str:
+    """Ask ClickHouse something as the writer would; why it does not answer, or "". Fixed sentences: fit for anybody."""
+    try:
+        client = connect(settings, timeout_s=5)
+        try:
+            command(client, "SELECT 1")
+        finally:
+            client.close()
+    except Refused as error:
+        return (
+            f"ClickHouse refuses (code {error.code}); see the log" if error.code else "ClickHouse refuses; see the log"
+        )
+    except Exception:
+        return "ClickHouse does not answer"
+    return ""
 
 
 def message_of(error: Exception) -> str:

@@ -29,6 +29,9 @@ def sink(
     """Write topics to ClickHouse, exactly once; all topics by default. Runs until SIGINT or SIGTERM (exit 0).
 
     Killed at any moment, it goes on where it was: no row is lost or doubled. ClickHouse may go away and come back.
+
+    Metrics and health: http://127.0.0.1:19465/metrics, /healthz, /readyz (DRUMLINE_SINK__METRICS_PORT, 0 = none).
+
     It stops by itself, changing nothing, with exit code
 
     \b
@@ -40,6 +43,7 @@ def sink(
     from confluent_kafka import KafkaException, Producer
 
     from drumline.infra import clickhouse
+    from drumline.infra.health import Health, remembered, serve_health
     from drumline.infra.kafka import letters_config
     from drumline.infra.registry_client import codec
     from drumline.schemas.topics import Topic
@@ -61,6 +65,9 @@ def sink(
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _frame: stopped.append(got))
+    health = Health()
+    health.probe("clickhouse", remembered(lambda: clickhouse.why_unready(config)))
+    serve_health("sink", config.sink.metrics_port, health)
     try:
         kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
         missing = missing_topics(kafka, topics)
@@ -68,8 +75,9 @@ def sink(
             _stop(2, f"topics are missing: {', '.join(missing)}; `drumline topics apply` creates them")
         letters = DeadLetters(Producer(letters_config(config, "drumline-sink-dead-letters")))
         program = Sink(
-            config, kafka, letters, lambda: clickhouse.connect(config), codec(config), stopping=lambda: bool(stopped)
-        )
+            config, kafka, letters, lambda: clickhouse.connect(config), codec(config), stopping=lambda: bool(stopped),
+            health=health,
+        )  # fmt: skip
         program.run()
     except Flooded as error:
         _stop(

@@ -33,6 +33,8 @@ def stream(
     Start as many as there are partitions; they share the work. State lives in Kafka (changelog topics): a worker that
     is killed loses nothing and counts nothing twice. Records that cannot be read go to TOPIC.dlq, and are counted.
 
+    Metrics and health: http://127.0.0.1:19464/metrics, /healthz, /readyz (DRUMLINE_STREAM__METRICS_PORT, 0 = none).
+
     Runs until SIGINT (exit 130) or SIGTERM (exit 0). Exit 1 when it failed while it ran: start it again. Exit 2 when it
     could not start: no broker, missing topics, or settings that do not fit.
     """

@@ -101,7 +101,11 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
         drumline("topics", "apply")
         drumline("migrate")
     logs = Path(tempfile.mkdtemp(prefix="drumline-demo-"))
-    env = {"DRUMLINE_STREAM__WINDOW_STEPS": str(WINDOW_STEPS)}
+    env = {
+        "DRUMLINE_STREAM__WINDOW_STEPS": str(WINDOW_STEPS),
+        "DRUMLINE_STREAM__METRICS_PORT": "0",  # a worker and a sink of the user's may have the default ports
+        "DRUMLINE_SINK__METRICS_PORT": "0",
+    }
     programs = [
         Program("stream worker", ["stream"], logs / "stream.log", env),
         Program("sink", ["sink"], logs / "sink.log", env),

@@ -1,36 +1,94 @@
-"""Logging: structlog to stderr, readable on a terminal, JSON with DRUMLINE_LOG_JSON=true."""
+"""Logging: structlog to stderr, readable on a terminal, one JSON object a line with DRUMLINE_LOG_JSON=true.
+
+The libraries' own log lines take the same way. Secrets in the settings, and those given to `hide`, never get through,
+whatever text they are part of.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
 
 import structlog
+from pydantic import BaseModel, SecretStr
+from structlog.types import EventDict, Processor, WrappedLogger
 
 from drumline.infra.settings import Settings
+
+HIDDEN = "**********"
+_SECRETS: set[str] = set()
+
+
+def hide(secret: str) -> None:
+    """Let it never appear in a log line of this process."""
+    if secret:
+        _SECRETS.add(secret)
+
+
+def masked(text: str) -> str:
+    """`text` without the secrets that are known."""
+    for secret in sorted(_SECRETS, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def _mask(value: object) -> object:
+    if isinstance(value, str):
+        return masked(value)
+    if isinstance(value, int | float | None):
+        return value
+    if isinstance(value, dict):
+        return {key: _mask(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_mask(item) for item in value]
+    return masked(str(value))
+
+
+def mask_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Before rendering: a rendered secret may have been escaped."""
+    return {key: value if key.startswith("_") else _mask(value) for key, value in event.items()}
+
+
+def secrets_of(settings: BaseModel) -> Iterator[str]:
+    """The values of all SecretStr fields, at any depth."""
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        if isinstance(value, SecretStr):
+            yield value.get_secret_value()
+        elif isinstance(value, BaseModel):
+            yield from secrets_of(value)
 
 
 def configure(settings: Settings, program: str) -> None:
     """Set up structlog and the standard library's root logger for this process."""
+    for secret in secrets_of(settings):
+        hide(secret)
     level = logging.getLevelNamesMapping()[settings.log_level]
-    renderer: structlog.types.Processor = (
+    renderer: Processor = (
         structlog.processors.JSONRenderer()
         if settings.log_json
         else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
+    before: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+    ]
     structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            renderer,
-        ],
+        processors=[*before, mask_event, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        # The real one: a stderr that somebody put in its place (a test, say) may be closed before this process ends.
+        logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(program=program)
-    logging.basicConfig(
-        level=max(level, logging.WARNING), stream=sys.stderr, format="%(levelname)s %(name)s %(message)s"
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*before, structlog.stdlib.add_logger_name],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, mask_event, renderer],
+        )
     )
+    logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler])

@@ -117,6 +117,7 @@ class StreamSettings(BaseModel):
     price_per_gpu_hour: float = Field(0.0, ge=0, description="for the money in verdicts; any currency")
     data_dir: Path | None = None
     instance: str = Field("", description="static group membership: a name per worker")
+    metrics_port: int = Field(19464, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
 
 
 class SinkSettings(BaseModel):
@@ -128,6 +129,7 @@ class SinkSettings(BaseModel):
     dead_letter_ratio: float = Field(0.5, gt=0, le=1, description="share of dead records in a flood")
     dead_letter_run: int = Field(200, ge=1, description="dead records in a row that stop the sink")
     instance: str = Field("", description="static group membership: a name per sink process; restarts do not wait")
+    metrics_port: int = Field(19465, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
 
 
 class Settings(BaseSettings):

@@ -9,6 +9,7 @@ import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from drumline.infra import metrics
 from drumline.infra.kafka import client_config
 from drumline.infra.settings import Settings
 from drumline.schemas.topics import TOPICS, Topic
@@ -186,7 +187,10 @@ class SinkConsumer:
         """Records known to be in Kafka and not yet taken in, over the partitions held; from the last fetches."""
         behind = 0
         for (topic, partition), state in self.states.items():
-            _, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
+            try:
+                _, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
+            except KafkaException:  # not fetched from yet
+                continue
             behind += max(0, high - state.next_offset)
         return behind
 
@@ -212,6 +216,7 @@ class SinkConsumer:
 
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         start = []
+        metrics.SINK_REBALANCES.inc()
         if partitions:
             ids = self.topic_ids(partition.topic for partition in partitions)
             for committed in consumer.committed(partitions, timeout=REQUEST_S):

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from drumline.infra import metrics
 from drumline.infra.clickhouse import ClickHouseFailed, Client, Unavailable
+from drumline.infra.health import Health
 from drumline.infra.settings import Settings
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable
@@ -27,11 +29,13 @@ from drumline.sinks.intent import write_done, write_intent
 from drumline.sinks.ledger import Ledger
 from drumline.sinks.partition import PartitionState, Pending, Stage
 from drumline.sinks.ranges import OffsetRange
+from drumline.sinks.telemetry import at_fault, count_range, observe
 from drumline.sinks.writer import Writer
 
 log = structlog.get_logger()
 BACKOFF_S = (0.2, 10.0)
 REPORT_S = 10.0
+OBSERVE_S = 1.0
 #: Rows collected over all partitions, in flush_rows, at which everything is written: the bound on memory.
 PRESSURE = 2
 
@@ -68,23 +72,29 @@ class Sink:
     codec: Codec
     stopping: Callable[[], bool]
     counts: Counts = field(default_factory=Counts)
+    health: Health = field(default_factory=Health)
     _gauges: dict[str, FloodGauge] = field(default_factory=dict)
     _held: deque[Record] = field(default_factory=deque)
     _cycle: list[tuple[PartitionState, Pending]] = field(default_factory=list)
     _client: Client | None = None
     _attempt: int = 0
     _retry_at: float = 0.0
+    _retrying: str = ""
     _reported: tuple[float, int] = (0.0, 0)
+    _observed: float = 0.0
+    _committed: float = 0.0
 
     def run(self) -> None:
         """Raises Flooded, ReplayImpossible, LostRecords, Fenced, Refused."""
         self.kafka.subscribe()
-        self._reported = (time.monotonic(), 0)
+        self._committed = time.monotonic()
+        self._reported = (self._committed, 0)
         try:
             while not self.stopping():
                 self._poll()
                 if self._retry_at <= time.monotonic():
                     self._work()
+                self._observe()
                 self._report()
             if self._cycle and not self._attempt:
                 self._work()
@@ -126,6 +136,8 @@ class Sink:
         """Note when to try again, and fetch nothing until then."""
         self._attempt += 1
         self.counts.retries += 1
+        self._retrying = at_fault(error)
+        metrics.SINK_RETRIES.labels(self._retrying).inc()
         wait = backoff_s(self._attempt, random.random())
         self._retry_at = time.monotonic() + wait
         log.warning("will try again", attempt=self._attempt, wait_s=round(wait, 1), error=str(error))
@@ -140,6 +152,7 @@ class Sink:
                 "offsets are missing in Kafka", topic=record.topic, partition=record.partition,
                 first=state.next_offset, last=record.offset - 1,
             )  # fmt: skip
+            metrics.SINK_GAPS.labels(record.topic).inc(record.offset - state.next_offset)
         entry = read(record, state.table, self.codec)
         replayed = state.intent is not None and record.offset <= state.intent.range.last
         if not replayed:
@@ -234,9 +247,11 @@ class Sink:
                 writer.insert_ledger(pending)
                 pending.stage = Stage.LEDGER_INSERTED
         self.kafka.commit([(s, p.range.last + 1, write_done(p.range.topic_id)) for s, p in self._cycle])  # 6
+        now_ns, self._committed = time.time_ns(), time.monotonic()
         for state, pending in self._cycle:
             pending.stage = Stage.COMMITTED
             self._count(state, pending)
+            count_range(pending, now_ns)
         self._cycle = []
 
     def _check_topics(self) -> None:
@@ -270,6 +285,15 @@ class Sink:
 
     def _totals(self) -> dict[str, int]:
         return {name: getattr(self.counts, name) for name in self.counts.__slots__}
+
+    def _observe(self) -> None:
+        """For metrics and health."""
+        now = time.monotonic()
+        self.health.beat()
+        if now - self._observed >= OBSERVE_S:
+            self._observed = now
+            retrying = f"trying again, attempt {self._attempt}: {self._retrying}" if self._attempt else ""
+            observe(self.health, self.kafka.states.values(), self.kafka.lag(), now - self._committed, retrying)
 
     def _report(self) -> None:
         now = time.monotonic()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from drumline.infra.clickhouse import INSERT_SETTINGS, Client, failure
 from drumline.sinks.ledger import ledger_block
 from drumline.sinks.partition import Pending
 from drumline.sinks.rows import rows_block
+from drumline.sinks.telemetry import count_insert
 
 
 class Writer:
@@ -27,15 +30,17 @@ class Writer:
             [entry.record.timestamp_ms for entry in stored],
         )
         self._insert(
-            pending.table.target, [column.name for column in pending.table.columns], block, pending.range.token
+            pending.table.target, [column.name for column in pending.table.columns], block, pending.range.token, rows
         )
         return rows
 
     def insert_ledger(self, pending: Pending) -> None:
         """Insert what became of each record. Raises Unavailable or Refused."""
-        self._insert("ledger", None, ledger_block(pending.range, pending.entries), pending.range.token)
+        block = ledger_block(pending.range, pending.entries)
+        self._insert("ledger", None, block, pending.range.token, len(pending.entries))
 
-    def _insert(self, table: str, columns: list[str] | None, block: bytes, token: str) -> None:
+    def _insert(self, table: str, columns: list[str] | None, block: bytes, token: str, rows: int) -> None:
+        started = time.perf_counter()
         try:
             self._client.raw_insert(
                 f"{self._database}.{table}",
@@ -46,3 +51,4 @@ class Writer:
             )
         except Exception as error:
             raise failure(error, table) from None
+        count_insert(table, rows, time.perf_counter() - started)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drumline.infra.health import Health
 from drumline.infra.registry_client import codec
 from drumline.infra.settings import Settings
 from drumline.schemas.topics import Topic
@@ -42,8 +43,8 @@ def wirings(settings: Settings) -> list[Wiring]:
     ]
 
 
-def build(settings: Settings) -> StreamWorker:
+def build(settings: Settings, health: Health | None = None) -> StreamWorker:
     """Check the topics, make the changelogs, build the worker. Raises TopicsNotReady, BrokerUnreachable, ValueError."""
     stages = wirings(settings)
     partitions = preflight(settings, TOPICS, [stage.name for stage in stages])
-    return StreamWorker(settings, stages, partitions, codec(settings))
+    return StreamWorker(settings, stages, partitions, codec(settings), health)

@@ -40,6 +40,7 @@ class ProcessWindows:
         self.store, self.config, self.reducer = store, config, reducer
         self.processes: dict[Key, Progress] = {}
         self.duplicates = 0  # batches that were published twice, since this stage was built
+        self.too_old = 0  # rows that no window takes, since this stage was built
         panes: dict[Key, set[int]] = {}
         for name in list(store):
             kind, rest = name.split("|", 1)
@@ -126,7 +127,9 @@ class ProcessWindows:
             self._add(
                 progress, start, self.reducer.pane(batch, slice(None) if rows.all() else rows, progress.names), offset
             )
-        progress.late += len(starts) - int(np.count_nonzero(good))
+        late = len(starts) - int(np.count_nonzero(good))
+        progress.late += late
+        self.too_old += late
         progress.identity = identity_of(batch)
         progress.offset = offset
         progress.watermark_ns = advanced(progress.watermark_ns, batch, latest)

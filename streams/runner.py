@@ -8,12 +8,13 @@ from typing import Any
 
 import structlog
 
+from drumline.infra import metrics
 from drumline.schemas.batch import Batch
-from drumline.streams import counters
 from drumline.streams.settle import Output
 from drumline.streams.stage import Stage
 from drumline.streams.status import open_windows
 from drumline.streams.store import PartitionStore
+from drumline.streams.telemetry import Drops, count_drops
 
 log = structlog.get_logger()
 Send = Callable[[Batch], Awaitable[Awaitable[object]]]
@@ -40,6 +41,7 @@ class StageRunner:
         self.name = name
         self._app, self._build, self._send, self._fail = app, build, send, fail
         self._parts: dict[int, tuple[Stage, PartitionStore]] = {}
+        self._counted: dict[int, Drops] = {}
         self.table = app.Table(name, key_type=bytes, value_type=bytes)
         self.table.on_recover(self._recovered)
 
@@ -78,8 +80,9 @@ class StageRunner:
                 found[partition][key[_PARTITION:].decode()] = data[key]
             else:  # Faust reads the whole changelog again when the partition comes back
                 del data[key]
-        counters.RECOVERIES.labels(self.name).inc()
+        metrics.STREAM_RECOVERIES.labels(self.name).inc()
         self._parts = {}
+        self._counted = {}
         for partition, state in found.items():
             store = PartitionStore(state, self._writer(partition))
             self._parts[partition] = (self._build(store), store)
@@ -115,6 +118,7 @@ class StageRunner:
         """
         stage, store = self._parts[partition]
         batches = work(stage)
+        self._counted[partition] = count_drops(self.name, stage, self._counted.get(partition, (0, 0)))
         writes = store.take_pending()
         outputs = [Output(stage, store, batch, await self._send(batch)) for batch in batches]
         return writes, outputs

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 
 import structlog
 import uvloop
 
+from drumline.infra.health import Health, serve_health
 from drumline.infra.settings import Settings
 from drumline.streams.app import build
 
@@ -26,7 +28,9 @@ def serve(settings: Settings) -> int:
 
 
 async def _serve(settings: Settings) -> int:
-    worker = build(settings)
+    health = Health()
+    serve_health("stream", settings.stream.metrics_port, health)
+    worker = build(settings, health)
     app = worker.app
     signals: list[int] = []
     loop = asyncio.get_running_loop()
@@ -35,6 +39,7 @@ async def _serve(settings: Settings) -> int:
     log.info("worker starts", app=settings.stream.app_id, brokers=settings.bootstrap, instance=settings.stream.instance)
     starting = asyncio.create_task(app.start())
     while not signals and not app.crashed and not (starting.done() and starting.exception()):
+        worker.readiness.observe(time.monotonic())
         await asyncio.sleep(0.1)
     failed = worker.failure or app.crash_reason or (starting.exception() if starting.done() else None)
     if not starting.done():

@@ -10,12 +10,13 @@ from typing import Any
 
 import structlog
 
+from drumline.infra import metrics
+from drumline.infra.health import Health
 from drumline.infra.settings import Settings
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord
 from drumline.schemas.topics import Topic, dlq
-from drumline.streams import counters
 from drumline.streams.deadletter import Origin, headers
 from drumline.streams.faust_settings import data_dir, faust_settings
 from drumline.streams.keys import record_key
@@ -25,6 +26,7 @@ from drumline.streams.settle import Delivery, Output, Settler
 from drumline.streams.stage import Stage
 from drumline.streams.status import write_status
 from drumline.streams.store import PartitionStore
+from drumline.streams.telemetry import Readiness, count_input, count_output, notice_commits
 from drumline.streams.tick import TICK_S, Lag
 
 log = structlog.get_logger()
@@ -42,9 +44,17 @@ class Wiring:
 
 
 class StreamWorker:
-    """`app` is the Faust app. `failure` is the error that ended it, if one did."""
+    """`app` is the Faust app. `failure` is the error that ended it, if one did. `readiness.observe` wants to be called
+    by whoever runs the app."""
 
-    def __init__(self, settings: Settings, wirings: Sequence[Wiring], partitions: int, codec: Codec) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        wirings: Sequence[Wiring],
+        partitions: int,
+        codec: Codec,
+        health: Health | None = None,
+    ) -> None:
         import faust
 
         self.failure: BaseException | None = None
@@ -66,6 +76,8 @@ class StreamWorker:
         self.app.producer.buffer.max_messages = MAX_UNSENT
         self.app.on_partitions_assigned.connect(self._on_assigned, weak=False)
         guard_recovery(self.app)
+        self.readiness = Readiness(self.app, health or Health())
+        notice_commits(self.app, self.readiness, time.monotonic)
 
     def _agent(self, topic: str, handle: Callable[[Any], Awaitable[Delivery | None]]) -> None:
         settler = Settler(self._fail)
@@ -86,10 +98,10 @@ class StreamWorker:
         delivery = Delivery(event.ack)
         try:
             batch = self._codec.decode(message.topic, message.value)
-            counters.ROWS.labels(message.topic).inc(batch.rows)
+            count_input(batch, self._clock())
             for runner in self._readers[message.topic]:
                 if runner.stage(message.partition) is None:
-                    counters.DISOWNED.labels(message.topic).inc()
+                    metrics.STREAM_DISOWNED.labels(message.topic).inc()
                     return None
                 work = partial(_on_batch, batch=batch, offset=message.offset, now_ns=self._clock())
                 await self._apply(runner, message.partition, work, delivery)
@@ -99,7 +111,7 @@ class StreamWorker:
             log.exception("stage failed", topic=message.topic, partition=message.partition, offset=message.offset)
             await self._dead_letter(message, error, delivery)
         self.lag.handled(message.tp, message.offset)
-        counters.MESSAGES.labels(message.topic).inc()
+        metrics.STREAM_RECORDS.labels(message.topic).inc()
         return delivery
 
     async def _on_tick(self, event: Any) -> Delivery | None:
@@ -108,9 +120,10 @@ class StreamWorker:
         if now_ns - self._ticked.get(number, 0) < TICK_S * 5e8:
             return delivery
         self._ticked[number] = now_ns
+        self.readiness.heard(time.monotonic())
         behind = self.lag.records()
         if behind is not None:
-            counters.LAG.set(behind)
+            metrics.STREAM_LAG.set(behind)
         for runner in self.runners.values():
             try:
                 if runner.stage(number) is not None:
@@ -128,7 +141,7 @@ class StreamWorker:
         delivery.outputs += outputs
 
     async def _send(self, batch: Batch) -> Awaitable[object]:
-        counters.SENT.labels(batch.topic).inc()
+        count_output(batch)
         value = self._codec.encode(batch)
         arrived: Awaitable[object] = await self.app.producer.send(
             batch.topic, record_key(batch), value, None, None, None
@@ -136,7 +149,7 @@ class StreamWorker:
         return arrived
 
     async def _dead_letter(self, message: Any, error: Exception, delivery: Delivery) -> None:
-        counters.DEAD_LETTERS.labels(message.topic, type(error).__name__).inc()
+        metrics.STREAM_DEAD_LETTERS.labels(message.topic, type(error).__name__).inc()
         origin = Origin(message.topic, message.partition, message.offset)
         if isinstance(error, BadRecord):
             log.warning("dead letter", reason=str(error), partition=origin.partition, offset=origin.offset)
@@ -170,10 +183,13 @@ class StreamWorker:
             "positions": positions,
             "time_ns": self._clock(),
         }
+        metrics.STREAM_OPEN.set(status["open"])
+        metrics.STREAM_UNSETTLED.set(status["unsettled"])
         write_status(self._status_path, status)
 
-    async def _on_assigned(self, *_: Any, **__: Any) -> None:
+    async def _on_assigned(self, *sent: Any, **_: Any) -> None:
         self.lag.reset()
+        self.readiness.assigned(sent[1], time.monotonic())
         self._ticked.clear()
 
     async def _fail(self, error: BaseException) -> None:

@@ -67,6 +67,8 @@ def settings_environment(settings: Settings) -> dict[str, str]:
         "DRUMLINE_KAFKA__PARTITIONS": str(settings.kafka.partitions),
         "DRUMLINE_SINK__GROUP": settings.sink.group,
         "DRUMLINE_STREAM__APP_ID": settings.stream.app_id,
+        "DRUMLINE_STREAM__METRICS_PORT": "0",
+        "DRUMLINE_SINK__METRICS_PORT": "0",
     }
 
 

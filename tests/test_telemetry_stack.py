@@ -1,0 +1,164 @@
+"""A real worker and a real sink, scraped while they work: what they serve is what happened."""
+
+import contextlib
+import json
+import secrets
+import socket
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from sink_helpers import Pipeline, any_batch, process_id
+from stream_helpers import PYTHON, Child
+from window_helpers import S
+
+from drumline.schemas.topics import Topic
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
+ROWS = 300
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def of(name, *labels):
+    """A sample by its label values, in any order: a scrape has them by the labels' names."""
+    return name, frozenset(labels)
+
+
+def samples(port):
+    """Of every sample: name -> sum over all labels, of(name, label values) -> value."""
+    found = {}
+    for family in text_string_to_metric_families(get(port, "/metrics")[1]):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+            found[of(sample.name, *sample.labels.values())] = sample.value
+    return found
+
+
+def until(done, timeout_s=60.0):
+    """What `done` returns once it is true."""
+    deadline, last = time.monotonic() + timeout_s, None
+    while time.monotonic() < deadline:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            last = done()
+            if last:
+                return last
+        time.sleep(0.2)
+    raise AssertionError(f"not in {timeout_s} s: {last}")
+
+
+@pytest.fixture
+def ports():
+    return {"stream": free_port(), "sink": free_port()}
+
+
+@pytest.fixture
+def pipeline(clean_stack, environment_of, tmp_path, ports):
+    environment = environment_of(clean_stack)
+    environment |= {f"DRUMLINE_{name.upper()}__METRICS_PORT": str(port) for name, port in ports.items()}
+    environment |= {"DRUMLINE_STREAM__IDLE_S": "1", "DRUMLINE_LOG_JSON": "true"}
+    made = Pipeline(clean_stack, environment)
+    made.worker = Child(environment, tmp_path, [PYTHON, "-m", "drumline.infra.cli", "stream"], "one")
+    yield made
+    made.worker.kill()
+    made.stop()
+
+
+def batches(count):
+    for sequence in range(count):
+        batch = any_batch(Topic.KERNEL, ROWS, process_id(0), sequence)
+        batch.columns["start_ns"] -= 60 * S
+        batch.envelope["sent_ns"] = time.time_ns()
+        yield batch
+
+
+def test_a_worker_and_a_sink_serve_what_they_did(pipeline, ports):
+    pipeline.start("--instance", "1")
+    for port in ports.values():
+        until(lambda port=port: get(port, "/readyz") == (200, '{"ready": true, "reasons": {}}\n'))
+        assert get(port, "/healthz")[0] == 200
+
+    sent = list(batches(3))
+    pipeline.publish(*sent)
+    pipeline.publish(sent[2], again=True)
+    poison = f"poison-{secrets.token_hex(8)}"
+    pipeline.raw(Topic.KERNEL, "p", poison.encode())
+
+    kernel, windows = "gpu.kernel.v1", "gpu.kernel-frequency.v1"
+    stream = until(
+        lambda: (
+            (s := samples(ports["stream"])).get(of("drumline_stream_input_records_total", kernel), 0) >= 5
+            and s.get(of("drumline_stream_output_rows_total", windows))
+            and s["drumline_stream_open_windows"] == 0
+            and s
+        )
+    )
+    assert stream[of("drumline_stream_input_rows_total", kernel)] == 4 * ROWS
+    assert stream[of("drumline_stream_input_batch_rows_count", kernel)] == 4
+    assert stream[of("drumline_stream_input_delay_seconds_count", kernel)] == 4
+    assert stream[of("drumline_stream_duplicate_records_total", "kernel-frequency")] == 1
+    assert stream[of("drumline_stream_dead_letters_total", kernel, "BadFrame")] == 1
+    assert stream["drumline_stream_lag_records"] == 0
+    assert stream["drumline_stream_assigned_partitions"] == pipeline.settings.kafka.partitions
+    assert stream["drumline_stream_rebalances_total"] >= 1
+    assert until(lambda: samples(ports["stream"])["drumline_stream_last_commit_age_seconds"] < 5)
+
+    sink = until(
+        lambda: (
+            (s := samples(ports["sink"])).get(of("drumline_sink_input_records_total", kernel, "dead"))
+            and s.get(of("drumline_sink_stored_rows_total", windows))
+            and s.get(of("drumline_sink_input_records_total", kernel, "duplicate"))
+            and s
+        )
+    )
+    assert sink[of("drumline_sink_stored_rows_total", kernel)] == 3 * ROWS
+    assert sink[of("drumline_sink_input_records_total", kernel, "duplicate")] == 1
+    assert sink[of("drumline_sink_dropped_rows_total", kernel, "duplicate")] == ROWS
+    assert sink[of("drumline_sink_dead_letters_total", kernel, "BadFrame")] == 1
+    assert sink[of("drumline_sink_delay_seconds_count", kernel)] == 3
+    assert sink[of("drumline_sink_delay_seconds_count", windows)] >= 1
+    assert sink[of("drumline_sink_result_delay_seconds_count", windows)] >= 1
+    assert sink["drumline_sink_insert_seconds_count"] >= 2
+    assert sink["drumline_sink_insert_rows_sum"] >= 3 * ROWS
+
+    password = pipeline.settings.local.state / "secrets" / "writer.password"
+    said = "".join(get(port, path)[1] for port in ports.values() for path in ("/metrics", "/readyz", "/healthz"))
+    logs = pipeline.worker.log.read_text()
+    assert pipeline.worker.stop() == 0
+    for process in pipeline.sinks:
+        process.terminate()
+        logs += process.communicate(timeout=30)[1].decode()
+    for text in (said, logs):
+        assert poison not in text
+        assert password.read_text().strip() not in text
+    for line in logs.splitlines():
+        assert json.loads(line)["event"], line
+
+
+def test_a_sink_without_clickhouse_is_alive_and_says_what_it_waits_for(pipeline, ports):
+    pipeline.environment["DRUMLINE_CLICKHOUSE__URL"] = f"http://127.0.0.1:{free_port()}"
+    pipeline.start("--instance", "1")
+
+    def reasons():
+        code, body = get(ports["sink"], "/readyz")
+        return code == 503 and (found := json.loads(body)["reasons"]).keys() >= {"clickhouse", "retry"} and found
+
+    found = until(reasons)
+    assert found["clickhouse"] == "ClickHouse does not answer"
+    assert found["retry"].endswith("clickhouse")
+    assert get(ports["sink"], "/healthz")[0] == 200
+    assert samples(ports["sink"])[of("drumline_sink_retries_total", "clickhouse")] >= 1
