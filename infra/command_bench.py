@@ -67,6 +67,20 @@ def stream(
     _run("stream", data, lambda folder, progress: bench_stream(folder, loops, events, progress), as_json, write)
 
 
+@app.command()
+def pipeline(
+    loops: Annotated[int, typer.Option(min=1, help="repetitions as fast as possible")] = 8,
+    paced: Annotated[int, typer.Option(min=1, help="repetitions at original speed, for delays")] = 3,
+    data: Folder = None,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """Broker, worker, sink and engine together: throughput, memory, lag, delay of verdicts. Own stack."""
+    from drumline.bench.pipeline import bench_pipeline
+
+    _run("pipeline", data, lambda folder, progress: bench_pipeline(folder, loops, paced, progress), as_json, write)
+
+
 def _run(
     name: str,
     data: Path | None,

@@ -7,7 +7,9 @@ import pytest
 
 from drumline.bench.codec import bench_codec
 from drumline.bench.figures import Figure, Report, percentiles
+from drumline.bench.pipeline import first_delays
 from drumline.bench.show import write
+from drumline.bench.watch import quarters
 
 DEMO = Path(__file__).parent.parent / "infra" / "demo" / "ddp-gpu-bound"
 
@@ -46,3 +48,23 @@ def test_writing_again_replaces_the_section_and_leaves_the_rest(tmp_path):
     assert "by hand" in text
     assert text.count("## codec") == text.count("## sink") == 1
     assert "| encode | 2 rows/s | 4 | 0.5x |" in text
+
+
+def test_delay_counts_from_the_first_window_wholly_inside_a_fault():
+    def row(first, severity, end_s, seen_s, rank=2):
+        return {
+            "first_step": first, "last_step": first + 4, "of_rank": rank, "severity": severity,
+            "end_ns": end_s * 10**9, "seen_ns": seen_s * 10**9,
+        }  # fmt: skip
+
+    fault = {"first_step": 5, "last_step": 14, "fault_ranks": [2]}
+    early = row(0, 3, 1, 2)  # before the fault
+    rows = [early, row(5, 0, 2, 3), row(10, 3, 4, 7), row(10, 3, 4, 5, rank=1)]
+    assert first_delays([fault], rows, loops=1, steps=20) == [5.0]
+    assert first_delays([fault], [early], loops=1, steps=20) == []
+    assert first_delays([fault], [row(25, 2, 9, 10)], loops=2, steps=20) == [1.0]
+
+
+def test_quarters_of_a_leak_differ():
+    assert quarters([1, 1, 2, 3]) == (3, 1, 3)
+    assert quarters([]) == (0, 0, 0)

@@ -12,15 +12,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from drumline.bench.figures import Meter, Report
 from drumline.bench.private import engine_cpu_s, private_stack
 from drumline.infra import clickhouse
-from drumline.infra.kafka import client_config, producer_config
-from drumline.infra.settings import Settings
+from drumline.infra.clickhouse import INSERT_SETTINGS
+from drumline.infra.kafka import producer_config
+from drumline.infra.settings import Settings, SinkSettings
 from drumline.producers.publisher import Publisher
 from drumline.producers.recorded import Recording
 from drumline.producers.replay import replay
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
-from drumline.sinks.consumer import SinkConsumer
+from drumline.sinks.consumer import SinkConsumer, consumer_config
 from drumline.sinks.deadletter import DeadLetters
 from drumline.sinks.rows import rows_block
 from drumline.sinks.sink import Sink
@@ -45,8 +46,9 @@ def plain_inserts(settings: Settings, messages: int) -> int:
     """At least once, as simple as it gets: read, decode, insert at flush_rows, commit. The rows inserted."""
     codec, stored = Codec(), table(Topic.KERNEL)
     names = [column.name for column in stored.columns]
-    options = {"group.id": "bench-plain", "enable.auto.commit": False, "auto.offset.reset": "earliest"}
-    consumer = Consumer({**client_config(settings, "bench-plain"), **options, "queued.max.messages.kbytes": 16_384})
+    options: dict[str, str | int] = {"group.id": "bench-plain", "auto.offset.reset": "earliest", "log_level": 2}
+    shared = consumer_config(settings.model_copy(update={"sink": SinkSettings()}))
+    consumer = Consumer({**shared, **options, "enable.partition.eof": False})
     consumer.subscribe([Topic.KERNEL.value])
     client = clickhouse.connect(settings)
     held: dict[int, list[tuple[Batch, int, int]]] = {}
@@ -63,7 +65,11 @@ def plain_inserts(settings: Settings, messages: int) -> int:
             [t for _, _, t in batches],
         )
         client.raw_insert(
-            f"{settings.clickhouse.database}.{PLAIN}", column_names=names, insert_block=block, fmt="Native"
+            f"{settings.clickhouse.database}.{PLAIN}",
+            column_names=names,
+            insert_block=block,
+            fmt="Native",
+            settings=INSERT_SETTINGS,
         )
         last = TopicPartition(stored.topic.value, number, batches[-1][1] + 1)
         consumer.commit(offsets=[last], asynchronous=False)
@@ -145,7 +151,4 @@ def bench_sink(folder: Path, loops: int = 6, progress: Progress = lambda _: None
         f"{wanted:,} rows in {messages:,} messages; all stored once. Broker and engine share the machine."
     )
     report.notes.append("The plain inserts ran first. Wall clock holds the wait for the consumer group, seconds each.")
-    report.notes.append(
-        "The sink's table feeds the rollups of the schema, the plain one does not: the engine does more."
-    )
     return report
