@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -97,6 +98,7 @@ def _run(
 
     errors = Console(stderr=True)
     where = machine()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its benchmark
     try:
         with errors.status(f"bench {name}") as status:
             report = measure(data or RECORDING, lambda text: status.update(f"bench {name}: {text}"))
