@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 from rich.console import Console
 
-from drumline.infra.clickhouse import connect, rows
+from drumline.infra.clickhouse import ClickHouseFailed, Unavailable, connect, rows
 from drumline.infra.demo_report import Query, counts, print_counts, print_kernels, print_rates, print_verdicts, verdicts
 from drumline.infra.programs import Program, ProgramFailed, wait_for
 from drumline.infra.settings import Settings
@@ -57,14 +57,14 @@ class PeakMemory:
 
     def _sample(self) -> None:
         while not self._stop.wait(0.5):
-            total = 0
+            seen: dict[int, int] = {}
             for pid in self._roots():
                 try:
                     root = psutil.Process(pid)
-                    total += sum(p.memory_info().rss for p in [root, *root.children(recursive=True)])
+                    seen |= {p.pid: p.memory_info().rss for p in [root, *root.children(recursive=True)]}
                 except psutil.NoSuchProcess:
                     continue
-            self.peak = max(self.peak, total)
+            self.peak = max(self.peak, sum(seen.values()))
 
     def __enter__(self) -> PeakMemory:
         self._thread.start()
@@ -87,11 +87,14 @@ def stage(console: Console, text: str) -> Iterator[None]:
 def run_demo(settings: Settings, console: Console, keep: bool) -> bool:
     """True when every count is equal, the audit is clean, and every injected straggler was found and nobody else."""
     with stage(console, "Kafka and ClickHouse"):
+        was_up = asked("status", ok=(0, 1))["running"]
         drumline("up")
     try:
         return _on_the_stack(settings, console)
+    except ClickHouseFailed as error:
+        raise DemoFailed(f"ClickHouse: {error}; `drumline status` says how it is") from None
     finally:
-        if not keep:
+        if not keep and not was_up:
             with stage(console, "Shutting down"):
                 drumline("down")
 
@@ -118,8 +121,7 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
             with stage(console, "Replaying the recording"):
                 summary = asked("replay", str(RECORDING), "--speed", "max", "--job", "demo")
             with stage(console, "Waiting until every row is stored and every window closed"):
-                query = _reader(settings)
-                if not wait_for(lambda: _drained(query, summary["run"]), programs, DRAIN_S, every_s=1.0):
+                if not wait_for(lambda: _drained(settings, summary["run"]), programs, DRAIN_S, every_s=1.0):
                     raise DemoFailed(
                         f"not drained after {DRAIN_S:.0f} s: `drumline audit` says what waits; logs in {logs}"
                     )
@@ -143,15 +145,23 @@ def _stack_pids() -> list[int]:
     return [pid] if pid else []
 
 
-def _drained(query: Query, run: str) -> bool:
-    """The last window of steps is judged, and the audit has nothing to wait for."""
+def _drained(settings: Settings, run: str) -> bool:
+    """The last window of steps is judged, and the audit has nothing to wait for. An engine that is away comes back."""
+    try:
+        return _judged(_reader(settings), run)
+    except Unavailable:
+        return False
+
+
+def _judged(query: Query, run: str) -> bool:
     this = {"run": run}
     last = query("SELECT max(step) AS step FROM steps WHERE run = {run:String}", this)[0]["step"]
     judged = query("SELECT max(last_step) AS step FROM stragglers WHERE run = {run:String}", this)[0]["step"]
     if not last or judged < last:
         return False
     waiting = {"not_drained", "windows_open"}
-    return not any(f["kind"] in waiting for f in asked("audit", "--run", run, ok=(0, 1))["findings"])
+    answer = drumline("audit", "--run", run, "--json", ok=(0, 1, 2))
+    return bool(answer) and not any(f["kind"] in waiting for f in json.loads(answer)["findings"])
 
 
 def _report(settings: Settings, console: Console, summary: dict[str, Any], peak: int) -> bool:

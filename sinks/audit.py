@@ -9,13 +9,15 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from drumline.schemas.topics import Topic
+from drumline.schemas.topics import TOPICS, Topic
 from drumline.sinks.audit_kafka import KafkaFacts, PartitionFacts
 from drumline.sinks.audit_queries import Queries
 from drumline.sinks.tables import TABLES, table
 
 #: Missing offsets are looked up in Kafka one by one only up to this many.
 LOOKED_UP = 100_000
+#: Compaction removes records by design: the newest of each key stays.
+COMPACTED = frozenset(spec.topic.value for spec in TOPICS if "compact" in spec.cleanup)
 WINDOWS = (
     (Topic.KERNEL, Topic.KERNEL_FREQUENCY, "launches"),
     (Topic.MEMCPY, Topic.MEMCPY_BANDWIDTH, "copies"),
@@ -112,6 +114,10 @@ def _records(
             account.waiting += place.waiting
             text = f"{place.waiting} records wait to be stored" + (" (a range is announced)" if place.pending else "")
             report.findings.append(Finding("not_drained", where, text))
+        removed = _removed(place, queries)
+        if removed:
+            text = f"Kafka removed {removed} records before they were stored"
+            report.findings.append(Finding("lost", where, text))
         if place.committed <= place.low:
             continue
         have = queries.covered(place.topic, place.topic_id, place.partition, place.low, place.committed - 1)
@@ -127,6 +133,19 @@ def _records(
         if lost:
             text = f"{lost} records were committed as stored but are not in the ledger, from offset {first_lost}"
             report.findings.append(Finding("lost", where, text))
+
+
+def _removed(place: PartitionFacts, queries: Queries) -> int:
+    """Records that left Kafka (retention, deletion) without having been stored: offsets below Kafka's first that the
+    ledger should have and has not. It should have them from its first entry on, or from what was committed."""
+    if place.low == 0 or place.topic in COMPACTED:
+        return 0
+    first = queries.first_offset(place.topic, place.topic_id, place.partition)
+    first = first if first >= 0 else place.said
+    if not 0 <= first < place.low:
+        return 0
+    have = queries.covered(place.topic, place.topic_id, place.partition, first, place.low - 1)
+    return sum(end - start + 1 for start, end in have.gaps(first, place.low - 1))
 
 
 def _rows(report: Report, account: TopicAccount, queries: Queries, topic: Topic) -> None:
@@ -171,8 +190,8 @@ def _sequences(report: Report, queries: Queries, topic: Topic, entries: list[dic
 
 def _windows(report: Report, queries: Queries, raw: Topic, windows: Topic, amount: str) -> None:
     found = queries.windows(table(raw), table(windows), amount)
-    if not any(row["in_windows"] or row["late_rows"] for row in found):
-        return  # no stream worker has run
+    if not queries.any_rows(table(windows)):
+        return  # no stream worker has ever run here
     for row in found:
         row["topic"] = windows.value
         report.windows.append(row)

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from drumline.infra.kafka import client_config
 from drumline.infra.settings import Settings
+from drumline.infra.topics_admin import quiet
 from drumline.sinks.intent import BadIntent, read_metadata
 
 REQUEST_S = 15.0
@@ -32,7 +33,7 @@ class KafkaUnreachable(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
     """Offsets low..high-1 are in Kafka; those below `committed` were said to be stored. `pending`: a range is
-    announced."""
+    announced. `said`: the committed offset itself, which Kafka may have removed since; -1 = none."""
 
     topic: str
     topic_id: str
@@ -41,6 +42,7 @@ class PartitionFacts:
     high: int
     committed: int
     pending: bool
+    said: int = -1
 
     @property
     def waiting(self) -> int:
@@ -52,10 +54,11 @@ class KafkaFacts:
     """Reads only: joins no group, commits nothing."""
 
     def __init__(self, settings: Settings) -> None:
-        self._admin = AdminClient(client_config(settings, "drumline-audit"))
+        self._bootstrap = settings.bootstrap
+        self._admin = AdminClient(quiet(client_config(settings, "drumline-audit")))
         self._consumer = Consumer(
             {
-                **client_config(settings, "drumline-audit"),
+                **quiet(client_config(settings, "drumline-audit")),
                 "group.id": settings.sink.group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -75,7 +78,10 @@ class KafkaFacts:
                     return [facts for topic in sorted(topics) for facts in self._topic(topic)]
             return []
         except KafkaException as error:
-            raise KafkaUnreachable(str(error.args[0])) from None
+            text = error.args[0].str() or error.args[0].name()
+            raise KafkaUnreachable(
+                f"Kafka does not answer at {self._bootstrap} ({text}); `drumline up` starts the local one"
+            ) from None
 
     def _topic(self, topic: str) -> list[PartitionFacts]:
         try:
@@ -100,7 +106,9 @@ class KafkaFacts:
             except BadIntent:
                 offset = low
             found.append(
-                PartitionFacts(topic, str(answer.topic_id), place.partition, low, high, max(offset, low), pending)
+                PartitionFacts(
+                    topic, str(answer.topic_id), place.partition, low, high, max(offset, low), pending, max(offset, -1)
+                )
             )
         return found
 

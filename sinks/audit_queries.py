@@ -66,6 +66,21 @@ class Queries:
             have.add_run(int(row["a"]), int(row["b"]))
         return have
 
+    def first_offset(self, topic: str, topic_id: str, partition: int) -> int:
+        """The lowest offset that the ledger has; -1 = none."""
+        found = rows(
+            self.client,
+            "SELECT if(count() = 0, -1, toInt64(min(offset))) AS first "
+            f"FROM {self.database}.ledger WHERE topic = {{t:String}} AND topic_id = {{id:String}} "
+            "AND partition = {p:UInt32}",
+            {"t": topic, "id": topic_id, "p": partition},
+        )
+        return int(found[0]["first"])
+
+    def any_rows(self, table: Table) -> bool:
+        """Whether the table has rows of any run."""
+        return bool(rows(self.client, f"SELECT 1 FROM {self.database}.{table.target} LIMIT 1"))
+
     def stored_rows(self, table: Table) -> dict[str, Any]:
         """Rows the ledger says are stored against rows of the table, record by record. `bad`: records that differ or
         whose rows are not numbered 0, 1, 2, ... once each; `examples`: (topic id:partition, offset, should be, is)."""
