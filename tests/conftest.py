@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -21,55 +20,10 @@ from drumline.infra import stack as local_stack
 from drumline.infra.engine import query
 from drumline.infra.jars import ensure_jars
 from drumline.infra.java import find_java
-from drumline.infra.settings import (
-    ClickHouseSettings,
-    KafkaSettings,
-    LocalSettings,
-    Settings,
-    SinkSettings,
-    StreamSettings,
-)
+from drumline.infra.private import environment as environment_for
+from drumline.infra.private import private_settings
+from drumline.infra.settings import Settings
 from drumline.infra.state import StackError
-
-PORTS = ("kafka_port", "controller_port", "clickhouse_http_port", "clickhouse_tcp_port")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now, all different: held open together until all are known."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for opened in sockets:
-            opened.bind(("127.0.0.1", 0))
-        return [int(opened.getsockname()[1]) for opened in sockets]
-    finally:
-        for opened in sockets:
-            opened.close()
-
-
-def private_settings(state: Path, cache: Path | None = None) -> Settings:
-    """Settings of a stack of its own, whatever the environment says about the user's one."""
-    local = LocalSettings(
-        state=state, cache=cache or LocalSettings().cache, **dict(zip(PORTS, free_ports(4), strict=True))
-    )
-    return Settings(kafka=KafkaSettings(), clickhouse=ClickHouseSettings(), local=local)
-
-
-def settings_environment(settings: Settings) -> dict[str, str]:
-    """The environment in which a `drumline` subprocess sees the same stack."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRUMLINE_")}
-    local = {
-        f"DRUMLINE_LOCAL__{name.upper()}": str(getattr(settings.local, name)) for name in ("state", "cache", *PORTS)
-    }
-    return {
-        **kept,
-        **local,
-        "DRUMLINE_CLICKHOUSE__DATABASE": settings.clickhouse.database,
-        "DRUMLINE_KAFKA__PARTITIONS": str(settings.kafka.partitions),
-        "DRUMLINE_SINK__GROUP": settings.sink.group,
-        "DRUMLINE_STREAM__APP_ID": settings.stream.app_id,
-        "DRUMLINE_STREAM__METRICS_PORT": "0",
-        "DRUMLINE_SINK__METRICS_PORT": "0",
-    }
 
 
 @pytest.fixture(scope="session")
@@ -110,8 +64,8 @@ def clean_stack(stack: Settings, wait_for_stack: Callable[[], None]) -> Iterator
     settings = stack.model_copy(
         update={
             "clickhouse": stack.clickhouse.model_copy(update={"database": f"gpu_{mark}"}),
-            "sink": SinkSettings(group=f"sink-{mark}"),
-            "stream": StreamSettings(app_id=f"streams-{mark}"),
+            "sink": stack.sink.model_copy(update={"group": f"sink-{mark}"}),
+            "stream": stack.stream.model_copy(update={"app_id": f"streams-{mark}"}),
         }
     )
     delete_topics(stack)
@@ -137,13 +91,13 @@ def delete_topics(settings: Settings) -> None:
 @pytest.fixture
 def environment(stack: Settings) -> dict[str, str]:
     """Environment of a subprocess that talks to the running stack."""
-    return settings_environment(stack)
+    return environment_for(stack)
 
 
 @pytest.fixture
 def environment_of() -> Callable[[Settings], dict[str, str]]:
     """Environment of a subprocess for other settings (of `clean_stack` or `private`)."""
-    return settings_environment
+    return environment_for
 
 
 @pytest.fixture

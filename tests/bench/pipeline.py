@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from drumline.bench.figures import Report, percentiles
-from drumline.bench.private import environment, private_stack
+from drumline.bench.private import private_stack
 from drumline.bench.watch import Watch, quarters
 from drumline.infra import clickhouse
 from drumline.infra import stack as local_stack
 from drumline.infra.drain import read_statuses
+from drumline.infra.private import environment
 from drumline.infra.programs import Program
 from drumline.infra.settings import Settings
 

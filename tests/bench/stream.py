@@ -12,10 +12,11 @@ from typing import Any
 from confluent_kafka import Producer
 
 from drumline.bench.figures import Report
-from drumline.bench.private import environment, private_stack
+from drumline.bench.private import private_stack
 from drumline.bench.sink import publish
 from drumline.bench.stream_child import SINGLE
 from drumline.infra.kafka import producer_config
+from drumline.infra.private import environment
 from drumline.infra.settings import Settings
 from drumline.infra.topics_admin import TopicsAdmin, Wanted, plan
 from drumline.producers.recorded import recorded_batches
