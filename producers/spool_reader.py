@@ -1,0 +1,171 @@
+"""The spool's reading end, in the node agent: folders, their segments, and the frames in them.
+
+A segment is taken (renamed) before it is read and deleted when Kafka has all of it. It is complete when a later one is
+there or its writer is gone; until then its end may still grow.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drumline.producers.spool import FORMAT, IDENTITY, LOCK, OPEN, REPLACED, SCRATCH, TAKEN
+from drumline.producers.spool_frames import HEADER, MAX_BODY, SEGMENT_MAGIC, Damage, Frame, scan
+
+#: What is read at once; bytes.
+CHUNK = 1 << 20
+
+
+class BadSpool(ValueError):
+    """A folder or a segment that is not what a spool of ours would be."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessIdentity:
+    """`process`: the envelope of its gpu.process.v1 record. `schemas`: topic -> fingerprint its bodies are written
+    with."""
+
+    process: Mapping[str, Any]
+    schemas: Mapping[str, str]
+
+
+class Segment:
+    """One taken segment. `offset`: up to where frames were read."""
+
+    def __init__(self, path: Path, offset: int = 0) -> None:
+        self.path, self.number = path, int(path.name.partition(".")[0])
+        self.offset = max(offset, len(SEGMENT_MAGIC))
+        self._checked = False
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, complete: bool, limit: int = CHUNK) -> list[Frame | Damage]:
+        """The next frames, about `limit` bytes of them, with `end` as offset in the file; none: all is read for now.
+
+        `complete`: as it was *before* this call. Raises BadSpool.
+        """
+        if not self._checked:
+            magic = os.pread(self._descriptor, len(SEGMENT_MAGIC), 0)
+            if len(magic) < len(SEGMENT_MAGIC) and not complete:
+                return []
+            if magic != SEGMENT_MAGIC[: len(magic)]:
+                raise BadSpool(f"{self.path.name} is no segment of a spool")
+            self._checked = True
+        base = self.offset
+        while True:
+            data = os.pread(self._descriptor, limit, base)
+            last = base + len(data) >= self.size
+            found = [item._replace(end=base + item.end) for item in scan(data, complete and last)]
+            if found or last or limit > HEADER.size + MAX_BODY + (1 << 17):
+                break
+            limit *= 4  # a frame larger than the chunk
+        if found:
+            self.offset = found[-1].end
+        return found
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+    def delete(self) -> None:
+        """All of it is in Kafka."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+
+class SpoolFolder:
+    """The folder of one process."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def identity(self) -> ProcessIdentity:
+        """Who it is. Raises OSError, BadSpool."""
+        try:
+            found = json.loads((self.path / IDENTITY).read_bytes())
+            if found["format"] != FORMAT:
+                raise BadSpool(f"{self.path.name}: format {found['format']}, this agent knows {FORMAT}")
+            return ProcessIdentity(dict(found["process"]), dict(found["schemas"]))
+        except (KeyError, TypeError, ValueError) as error:
+            if isinstance(error, BadSpool):
+                raise
+            raise BadSpool(f"{self.path.name}: {IDENTITY} cannot be read ({type(error).__name__})") from None
+
+    def gone(self) -> bool:
+        """Whether the writer has ended, in whatever way: then its lock is free. Raises OSError."""
+        with (self.path / LOCK).open("rb") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return False
+        return True
+
+    def files(self) -> dict[str, list[int]]:
+        """Numbers of the segments, lowest first, by suffix. Raises OSError."""
+        found: dict[str, list[int]] = {suffix: [] for suffix in (OPEN, TAKEN, REPLACED, SCRATCH)}
+        for name in sorted(os.listdir(self.path)):
+            number, dot, suffix = name.partition(".")
+            if dot and number.isdecimal() and (known := found.get(dot + suffix)) is not None:
+                known.append(int(number))
+        return found
+
+    def take(self, after: int = -1, gone: bool = False) -> Path | None:
+        """The next segment: one that an agent before took (and its number is above `after`), else the oldest that
+        nobody took. None: there is none. `gone`: the writer is. Raises OSError."""
+        files = self.files()
+        if left := [number for number in files[TAKEN] if number > after]:
+            return self._name(left[0], TAKEN)
+        if files[REPLACED] or files[SCRATCH]:
+            if not gone:
+                return None  # the writer is throwing away right now
+            self._recover(files)
+            files = self.files()
+        if not files[OPEN]:
+            return None
+        taken = self._name(files[OPEN][0], TAKEN)
+        try:
+            self._name(files[OPEN][0], OPEN).rename(taken)
+        except FileNotFoundError:  # the writer threw it away just now
+            return None
+        return taken
+
+    def followed(self, number: int) -> bool:
+        """Whether a later segment has been begun. Raises OSError."""
+        return any(numbers and numbers[-1] > number for numbers in self.files().values())
+
+    def remove(self) -> None:
+        """The writer is gone and everything is in Kafka."""
+        shutil.rmtree(self.path)
+
+    def _recover(self, files: Mapping[str, list[int]]) -> None:
+        """A writer was killed while it threw away (spool.Spool): finish, or undo."""
+        for number in files[SCRATCH]:
+            self._name(number, SCRATCH).unlink(missing_ok=True)
+        replaced = bool(files[REPLACED]) and files[REPLACED][-1] in files[OPEN]
+        for number in files[REPLACED]:
+            if replaced:
+                self._name(number, REPLACED).unlink(missing_ok=True)
+            else:
+                self._name(number, REPLACED).rename(self._name(number, OPEN))
+
+    def _name(self, number: int, suffix: str) -> Path:
+        return self.path / f"{number:012d}{suffix}"
+
+
+def folders(root: Path) -> Iterator[SpoolFolder]:
+    """Those of all processes below `root` that have said who they are, oldest first. Raises OSError."""
+    found = []
+    for entry in os.scandir(root):
+        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+            found.append((entry.stat(follow_symlinks=False).st_ctime_ns, Path(entry.path)))
+    for _, path in sorted(found):
+        yield SpoolFolder(path)
