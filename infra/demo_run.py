@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from confluent_kafka import KafkaException
 from rich.console import Console
 
-from drumline.infra.clickhouse import ClickHouseFailed, Unavailable, connect, rows
+from drumline.infra.clickhouse import ClickHouseFailed, connect, rows
 from drumline.infra.demo_report import Query, counts, print_counts, print_kernels, print_rates, print_verdicts, verdicts
-from drumline.infra.programs import Program, ProgramFailed, wait_for
+from drumline.infra.drain import wait_stored
+from drumline.infra.programs import Program, ProgramFailed, check_all
 from drumline.infra.settings import Settings
 
 RECORDING = Path(str(resources.files("drumline.infra") / "demo" / "ddp-gpu-bound"))
@@ -121,12 +123,13 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
             with stage(console, "Replaying the recording"):
                 summary = asked("replay", str(RECORDING), "--speed", "max", "--job", "demo")
             with stage(console, "Waiting until every row is stored and every window closed"):
-                if not wait_for(lambda: _drained(settings, summary["run"]), programs, DRAIN_S, every_s=1.0):
-                    raise DemoFailed(
-                        f"not drained after {DRAIN_S:.0f} s: `drumline audit` says what waits; logs in {logs}"
-                    )
+                waited = wait_stored(settings, DRAIN_S, lambda: check_all(programs))
+                if not waited:
+                    raise DemoFailed(f"not worked off after {DRAIN_S:.0f} s: {waited.reason}; logs in {logs}")
         except ProgramFailed as error:
             raise DemoFailed(str(error)) from None
+        except KafkaException as error:
+            raise DemoFailed(f"Kafka: {error.args[0].str()}; `drumline status` says how it is") from None
         finally:
             for program in programs:
                 program.stop()
@@ -143,25 +146,6 @@ def _stack_pids() -> list[int]:
     """The supervisor of the local stack; what it runs are its children."""
     pid = asked("status")["processes"].get("supervisor", {}).get("pid")
     return [pid] if pid else []
-
-
-def _drained(settings: Settings, run: str) -> bool:
-    """The last window of steps is judged, and the audit has nothing to wait for. An engine that is away comes back."""
-    try:
-        return _judged(_reader(settings), run)
-    except Unavailable:
-        return False
-
-
-def _judged(query: Query, run: str) -> bool:
-    this = {"run": run}
-    last = query("SELECT max(step) AS step FROM steps WHERE run = {run:String}", this)[0]["step"]
-    judged = query("SELECT max(last_step) AS step FROM stragglers WHERE run = {run:String}", this)[0]["step"]
-    if not last or judged < last:
-        return False
-    waiting = {"not_drained", "windows_open"}
-    answer = drumline("audit", "--run", run, "--json", ok=(0, 1, 2))
-    return bool(answer) and not any(f["kind"] in waiting for f in json.loads(answer)["findings"])
 
 
 def _report(settings: Settings, console: Console, summary: dict[str, Any], peak: int) -> bool:

@@ -1,25 +1,24 @@
-"""Wait until the stream workers on this machine have worked everything off: no lag, no open window, nothing in flight.
+"""Wait until everything has been worked off: by the stream workers on this machine (no lag, no open window, nothing in
+flight), and by the sinks, wherever they are.
 
 Every worker writes a status file each second (streams/worker.py). Nothing follows if, in two statuses of every worker,
 nothing is open and the same number of records was handled, and the broker, asked between the two, has no more than they
-say was applied.
+say was applied. Then everything is stored when the sinks have committed up to the ends of all topics.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # stubs do not export them
-
-from drumline.infra.kafka import client_config
+from drumline.infra.offsets import Offsets
 from drumline.infra.settings import Settings
-from drumline.infra.topics_admin import quiet
+from drumline.schemas.model import has_schema
+from drumline.schemas.topics import TOPICS
 
 #: A status older than this is that of a worker that has ended; s.
 FRESH_S = 5.0
@@ -84,12 +83,13 @@ def judge(
     return Drained()
 
 
-def wait_drained(settings: Settings, timeout_s: float) -> Drained:
-    """Call it once the last input is in Kafka. True when worked off, else what was still missing after `timeout_s`.
+def wait_drained(settings: Settings, timeout_s: float, meanwhile: Callable[[], object] = lambda: None) -> Drained:
+    """Workers only. Call it once the last input is in Kafka. True when worked off, else what was still missing after
+    `timeout_s`. `meanwhile` is called again and again; what it raises ends the waiting.
 
     Raises KafkaException if the broker does not answer.
     """
-    admin = AdminClient(quiet(client_config(settings, "drumline-drain")))
+    kafka = Offsets(settings)
     since_ns, deadline = time.time_ns(), time.monotonic() + timeout_s
     before: dict[str, dict[str, Any]] = {}
     ends: dict[str, int] = {}
@@ -100,16 +100,25 @@ def wait_drained(settings: Settings, timeout_s: float) -> Drained:
             return result
         if all(name not in before or before[name]["time_ns"] < status["time_ns"] for name, status in after.items()):
             before = after
-            ends = _ends(admin, [where for status in after.values() for where in status["positions"]])
+            ends = kafka.ends({where for status in after.values() for where in status["positions"]})
+        meanwhile()
         time.sleep(0.25)
 
 
-def _ends(admin: AdminClient, partitions: list[str]) -> dict[str, int]:
-    asked = {}
-    for where in partitions:
-        topic, number = where.rsplit(":", 1)
-        asked[TopicPartition(topic, int(number))] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    if not asked:
-        return {}
-    answers = admin.list_offsets(asked, request_timeout=10.0)
-    return {f"{tp.topic}:{tp.partition}": future.result().offset for tp, future in answers.items()}
+def wait_stored(settings: Settings, timeout_s: float, meanwhile: Callable[[], object] = lambda: None) -> Drained:
+    """Workers, then sinks: after it, every record and every result of it is in its table. Else as `wait_drained`."""
+    deadline = time.monotonic() + timeout_s
+    drained = wait_drained(settings, timeout_s, meanwhile)
+    if not drained:
+        return drained
+    kafka = Offsets(settings)
+    ends = kafka.ends(kafka.places([spec.topic.value for spec in TOPICS if has_schema(spec.topic)]))
+    while True:
+        stored = kafka.committed(settings.sink.group)
+        behind = [where for where, end in sorted(ends.items()) if stored.get(where, (0, ""))[0] < end]
+        if not behind:
+            return Drained()
+        if time.monotonic() > deadline:
+            return Drained(f"the sinks have not stored {', '.join(behind)} to the end")
+        meanwhile()
+        time.sleep(0.25)

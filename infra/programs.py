@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
@@ -23,6 +22,10 @@ class Program:
         self.died = 0
         self._env = {**os.environ, **env}
         self._process: subprocess.Popen[bytes] | None = None
+
+    def add_environment(self, more: Mapping[str, str]) -> None:
+        """For the next start."""
+        self._env |= more
 
     @property
     def pid(self) -> int | None:
@@ -51,6 +54,13 @@ class Program:
             )
         self.start()
 
+    def kill(self) -> None:
+        """SIGKILL, not counted as a death; `start` starts it again."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
     def stop(self, timeout_s: float = 20.0) -> None:
         """SIGTERM, then SIGKILL if it does not end in time. Idempotent."""
         if self._process is None:
@@ -65,14 +75,7 @@ class Program:
         self._process = None
 
 
-def wait_for(condition: object, programs: list[Program], timeout_s: float, every_s: float = 0.5) -> bool:
-    """Poll `condition()` until it is true, keeping the programs alive; False when the time is over."""
-    assert callable(condition)
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        for program in programs:
-            program.check()
-        if condition():
-            return True
-        time.sleep(every_s)
-    return bool(condition())
+def check_all(programs: Iterable[Program]) -> None:
+    """`check()` each. Raises ProgramFailed."""
+    for program in programs:
+        program.check()

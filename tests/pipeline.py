@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from drumline.infra.clickhouse import connect, rows
-from drumline.infra.programs import Program, wait_for
+from drumline.infra.drain import wait_stored
+from drumline.infra.programs import Program, check_all
 from drumline.infra.settings import Settings
 
 DEMO = Path(__file__).parent.parent / "infra" / "demo" / "ddp-gpu-bound"
@@ -27,7 +28,8 @@ class Pipeline:
     """Programs against one stack. `environment`: that of its subprocesses."""
 
     def __init__(self, settings: Settings, environment: Mapping[str, str], logs: Path) -> None:
-        self.settings, self.logs = settings, logs
+        stream = settings.stream.model_copy(update={"data_dir": logs / "stream"})
+        self.settings, self.logs = settings.model_copy(update={"stream": stream}), logs
         self.environment = {
             **environment,
             "DRUMLINE_STREAM__WINDOW_STEPS": "5",
@@ -76,18 +78,9 @@ class Pipeline:
         )
         return found
 
-    def drained(self, run: str, steps: int) -> bool:
-        """Everything is stored, every window closed, every step judged."""
-        judged = self.query(f"SELECT max(last_step) AS step FROM stragglers WHERE run = '{run}'")[0]["step"]
-        if judged < steps - 1:
-            return False
-        waiting = {"not_drained", "windows_open"}
-        return all(
-            finding["kind"] not in waiting for finding in self.audit(run).get("findings", [{"kind": "windows_open"}])
-        )
-
-    def wait_drained(self, run: str, steps: int = 126) -> None:
-        assert wait_for(lambda: self.drained(run, steps), list(self.programs.values()), 90, 1.0), self.audit(run)
+    def wait_stored(self) -> None:
+        waited = wait_stored(self.settings, 90, lambda: check_all(self.programs.values()))
+        assert waited, waited.reason
 
     def query(self, sql: str) -> list[dict[str, Any]]:
         client = connect(self.settings, reader=True, database=self.settings.clickhouse.database)

@@ -38,7 +38,7 @@ def test_killed_sink_engine_and_worker_change_nothing(
         out, _ = replay.communicate(timeout=60)
         assert replay.returncode == 0
         run = json.loads(out)["run"]
-        pipeline.wait_drained(run)
+        pipeline.wait_stored()
         return str(run)
 
     with pipeline.running():

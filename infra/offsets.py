@@ -1,0 +1,49 @@
+"""How far topics reach and how far groups have come, asked from outside: joins no group, commits nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # stubs do not export them
+
+from drumline.infra.kafka import client_config
+from drumline.infra.settings import Settings
+from drumline.infra.topics_admin import quiet
+
+
+class Offsets:
+    """A place is "topic:partition". Every call asks the broker and raises KafkaException if it does not answer within
+    `timeout_s`."""
+
+    def __init__(self, settings: Settings, timeout_s: float = 10.0) -> None:
+        self._admin = AdminClient(quiet(client_config(settings, "drumline-offsets")))
+        self._timeout_s = timeout_s
+
+    def places(self, topics: Collection[str]) -> list[str]:
+        """All partitions of those of the topics that exist."""
+        listed = self._admin.list_topics(timeout=self._timeout_s).topics
+        return [
+            f"{topic}:{number}" for topic in sorted(topics) if topic in listed for number in listed[topic].partitions
+        ]
+
+    def ends(self, places: Iterable[str]) -> dict[str, int]:
+        """The offset that the next record of each will get."""
+        asked = {_partition(place): OffsetSpec.latest() for place in places}  # type: ignore[no-untyped-call]
+        if not asked:
+            return {}
+        answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
+        return {f"{tp.topic}:{tp.partition}": future.result().offset for tp, future in answers.items()}
+
+    def committed(self, group: str) -> dict[str, tuple[int, str]]:
+        """(offset, metadata) that the group has committed, for each place where it has."""
+        asked = [ConsumerGroupTopicPartitions(group)]
+        [future] = self._admin.list_consumer_group_offsets(asked, request_timeout=self._timeout_s).values()
+        answers: list[Any] = future.result().topic_partitions
+        return {f"{tp.topic}:{tp.partition}": (tp.offset, tp.metadata or "") for tp in answers if tp.offset >= 0}
+
+
+def _partition(place: str) -> TopicPartition:
+    topic, number = place.rsplit(":", 1)
+    return TopicPartition(topic, int(number))
