@@ -82,6 +82,24 @@ def pipeline(
     _run("pipeline", data, lambda folder, progress: bench_pipeline(folder, loops, paced, progress), as_json, write)
 
 
+@app.command()
+def soak(
+    minutes: Annotated[float, typer.Option(min=0.5, help="how long")] = 60.0,
+    rate: Annotated[float | None, typer.Option(min=1, help="kernels/s; default: half of a probe at full speed")] = None,
+    ranks: Annotated[int, typer.Option(min=1, help="ranks that the recorded job is stretched to")] = 16,
+    data: Folder = None,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """The pipeline at half of its rate for an hour: memory and lag over time, then the audit. Own stack; 10 GB."""
+    from drumline.bench.soak import bench_soak
+
+    def measure(folder: Path, progress: Callable[[str], None]) -> Report:
+        return bench_soak(folder, minutes, rate, ranks, progress)
+
+    _run("soak", data, measure, as_json, write)
+
+
 def _run(
     name: str,
     data: Path | None,

@@ -1,0 +1,188 @@
+"""The pipeline for an hour at half of what it can do: does memory stay flat and lag bounded, is the audit clean?"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+from drumline.bench.figures import Report, percentiles
+from drumline.bench.pipeline import MEMORY_MIB, Running
+from drumline.bench.private import private_stack
+from drumline.bench.watch import Watch
+from drumline.infra.health import HOST
+from drumline.infra.private import free_ports
+from drumline.producers.recorded import Recording
+from drumline.schemas.topics import Topic
+
+#: Loops at full speed that tell the rate, and the share of it that the soak runs at.
+PROBE_LOOPS, SHARE = 6, 0.5
+#: Memory and lag are watched from here on: before, caches and heaps fill; s.
+WARM_S = 300.0
+#: Rows of the table over time.
+SLICES = 10
+Progress = Callable[[str], None]
+
+
+def slope_mib_per_hour(values: Sequence[float], every_s: float) -> float:
+    """Least-squares slope of resident bytes sampled every `every_s`; MiB per hour. 0 for fewer than three."""
+    if len(values) < 3:
+        return 0.0
+    hours = np.arange(len(values)) * every_s / 3600
+    return float(np.polyfit(hours, np.asarray(values) / 2**20, 1)[0])
+
+
+def sliced(values: Sequence[float], slices: int = SLICES) -> list[float]:
+    """Mean of each of `slices` equal parts, in order; fewer when there are fewer values."""
+    return [float(part.mean()) for part in np.array_split(np.asarray(values, dtype=float), slices) if len(part)]
+
+
+def gauge(port: int, name: str) -> float | None:
+    """One gauge of a program's metrics page; None when it does not answer."""
+    try:
+        with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=2) as page:
+            text = page.read().decode()
+    except OSError:
+        return None
+    found = [s.value for family in text_string_to_metric_families(text) for s in family.samples if s.name == name]
+    return found[0] if found else None
+
+
+def bench_soak(
+    folder: Path, minutes: float = 60.0, rate: float | None = None, ranks: int = 16, progress: Progress = lambda _: None
+) -> Report:
+    """`rate`: kernels/s, default half of what a probe at full speed reaches first. `ranks`: the recording's job is
+    stretched to so many and replayed at the speed that gives the rate. Raises RuntimeError."""
+    recording = Recording(folder, ranks=ranks, topics=[Topic.KERNEL])
+    recorded = recording.rows[Topic.KERNEL] / ((recording.last_ns - recording.first_ns) / 1e9)
+    del recording
+    report = Report("soak", f"the recorded job stretched to {ranks} ranks", "none")
+    progress("starting Kafka and ClickHouse")
+    with private_stack() as settings:
+        running = Running(settings, folder)
+        ports = dict(zip(running.programs, free_ports(len(running.programs)), strict=True))
+        for name, program in running.programs.items():
+            program.restarts = 0  # a program that dies ends the soak: nothing is hidden
+            program.add_environment({f"DRUMLINE_{name.upper()}__METRICS_PORT": str(ports[name])})
+        try:
+            for program in running.programs.values():
+                program.start()
+            running.wait(lambda: running.lag() == 0, "the worker does not start")
+            if rate is None:
+                progress("probe at full speed")
+                full = _probe(running)
+                report.add("kernels/s at full speed, probe", full, "kernels/s")
+                rate = full * SHARE
+            _soak(running, ports, minutes * 60, rate / recorded, ranks, report, progress)
+        finally:
+            for program in running.programs.values():
+                program.stop()
+            running.client.close()
+    return report
+
+
+def _probe(running: Running) -> float:
+    """Kernels/s, first published to last stored."""
+    began = time.monotonic()
+    with running.replay("--speed", "max", "--loop", str(PROBE_LOOPS), "--job", "probe") as process:
+        output, _ = process.communicate()
+    kernels = int(json.loads(output)["rows"][Topic.KERNEL])
+    stored = "SELECT count() AS n FROM kernels WHERE job = 'probe'"
+    running.wait(lambda: running.lag() == 0 and running.query(stored)[0]["n"] == kernels, "rows are missing")
+    return kernels / (time.monotonic() - began)
+
+
+def _soak(
+    running: Running,
+    ports: Mapping[str, int],
+    seconds: float,
+    speed: float,
+    ranks: int,
+    report: Report,
+    progress: Progress,
+) -> None:
+    lags: dict[str, list[float]] = {name: [] for name in ports}
+    began = time.monotonic()
+
+    def look() -> None:
+        for name, port in ports.items():
+            value = gauge(port, f"drumline_{name}_lag_records")
+            if value is not None:
+                lags[name].append(value)
+
+    def warm() -> bool:
+        return time.monotonic() - began >= min(WARM_S, seconds / 4)
+
+    options = ("--speed", f"{speed:.4f}", "--ranks", str(ranks), "--loop", "100000", "--job", "soak")
+    with running.replay(*options) as replay:
+        while not warm():
+            _alive(running, replay)
+            time.sleep(1)
+        with Watch({**running.pids, "replay": replay.pid}, lambda: None, every_s=5.0) as watch:
+            while (left := seconds - (time.monotonic() - began)) > 0:
+                _alive(running, replay)
+                look()
+                progress(f"{left / 60:.0f} minutes left; lag { ({n: int(v[-1]) for n, v in lags.items() if v}) }")
+                time.sleep(min(5.0, left))
+        replay.terminate()
+        output, _ = replay.communicate(timeout=120)
+    published_s = time.monotonic() - began
+    summary = json.loads(output)
+    kernels = int(summary["rows"][Topic.KERNEL])
+    progress("draining")
+    stored = "SELECT count() AS n FROM kernels WHERE job = 'soak'"
+    running.wait(lambda: running.lag() == 0 and running.query(stored)[0]["n"] == kernels, "rows are missing")
+    time.sleep(running.settings.stream.idle_s + 5)
+    report.add("length", published_s / 60, "min")
+    report.add("kernels", kernels / published_s, "kernels/s")
+    report.add("rows in all, of the job", sum(summary["rows"].values()) / 1e6, "million")
+    _memory(report, watch)
+    for name, values in lags.items():
+        for what, value in {"most": max(values, default=0.0), **percentiles(values)}.items():
+            report.add(f"lag of {name}, {what}", value, "records")
+        report.notes.append(f"Lag of {name}, mean of each tenth, records: {_list(sliced(values))}.")
+    progress("audit")
+    _audit(running, report)
+
+
+def _memory(report: Report, watch: Watch) -> None:
+    for name, values in watch.memory.items():
+        bar = {"bar": MEMORY_MIB, "most": True} if name in ("stream", "sink") else {}
+        report.add(f"memory of {name}, most", max(values) / 2**20, "MiB", **bar)
+        report.add(f"memory of {name}, slope", slope_mib_per_hour(values, 5.0), "MiB/h")
+        means = _list([value / 2**20 for value in sliced(values)])
+        report.notes.append(f"Memory of {name}, mean of each tenth, MiB: {means}.")
+    for name, used in watch.cpu_s.items():
+        report.add(f"cores used by {name}", used / (len(watch.memory[name]) * 5.0), "cores")
+
+
+def _audit(running: Running, report: Report) -> None:
+    began = time.monotonic()
+    command = [sys.executable, "-m", "drumline.infra.cli", "audit", "--json"]
+    done = subprocess.run(command, env=running.env, capture_output=True, text=True, check=False)
+    if done.returncode == 2:
+        raise RuntimeError(f"drumline audit cannot tell: {done.stderr.strip()}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    report.add("audit findings", len(found["findings"]), "", bar=0, most=True)
+    report.notes += [f"Audit: {finding['kind']} {finding['where']}: {finding['text']}" for finding in found["findings"]]
+    records, rows = (sum(topic[name] for topic in found["topics"]) for name in ("records", "rows_stored"))
+    report.notes.append(f"The audit took {time.monotonic() - began:.0f} s: {records:,} records, {rows:,} rows stored.")
+
+
+def _alive(running: Running, replay: subprocess.Popen[str]) -> None:
+    for program in running.programs.values():
+        program.check()
+    if replay.poll() is not None:
+        raise RuntimeError(f"drumline replay ended with {replay.returncode}")
+
+
+def _list(values: Sequence[float]) -> str:
+    return ", ".join(f"{value:,.0f}" for value in values)
