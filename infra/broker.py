@@ -91,10 +91,20 @@ def prepare_broker(settings: Settings) -> Child:
     )
 
 
-def format_storage(command: list[str], config: Path) -> None:
-    """Give the data folder its cluster id. A run that was killed half-way is repeated."""
+def format_storage(command: list[str], config: Path, *options: str) -> None:
+    """Give the data folder its cluster id. A run that was killed half-way is repeated. `options`: more for the tool."""
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
-    tool = [*command, "kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", cluster, "-c", str(config)]
+    tool = [
+        *command,
+        "kafka.tools.StorageTool",
+        "format",
+        "--ignore-formatted",
+        "-t",
+        cluster,
+        "-c",
+        str(config),
+        *options,
+    ]
     answer = subprocess.run(tool, capture_output=True, text=True, timeout=120)
     if answer.returncode != 0:
         raise StackError(f"Kafka could not format {config.parent / 'data'}: {(answer.stderr or answer.stdout).strip()}")

@@ -78,7 +78,8 @@ def main() -> None:
     except ValidationError as error:
         for problem in error.errors():
             name = "DRUMLINE_" + "__".join(str(part) for part in problem["loc"]).upper()
-            print(f"drumline: {name}: {problem['msg']}", file=sys.stderr)
+            said = problem["msg"].removeprefix("Value error, ")
+            print(f"drumline: {said if said != problem['msg'] else f'{name}: {said}'}", file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:
         print(f"drumline: {error}; install the extra that has it: pip install 'drumline[all]'", file=sys.stderr)

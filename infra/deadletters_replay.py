@@ -15,8 +15,8 @@ from confluent_kafka.admin import AdminClient
 
 from drumline.infra.deadletters import REPLAY_OF, Letter
 from drumline.infra.kafka import client_config, letters_config
+from drumline.infra.kafka_contact import TIMEOUT_S, quiet
 from drumline.infra.settings import Settings
-from drumline.infra.topics_admin import TIMEOUT_S, quiet
 from drumline.schemas.topics import dlq
 
 CHUNK = 200

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from drumline.infra.exposure import kafka_exposure, warn_once
 from drumline.infra.settings import Settings
 
 
 def client_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
     """Configuration that every confluent-kafka client of ours starts from."""
     kafka = settings.kafka
+    for text in kafka_exposure(settings):
+        warn_once(text)
     config: dict[str, str | int | float | bool] = {
         "bootstrap.servers": settings.bootstrap,
         "client.id": client_id,
         "security.protocol": kafka.security_protocol,
+        # librdkafka's "rebootstrap" forgets how long it has been refused: 20 attempts a second where this makes one in
+        # three seconds. The bootstrap addresses are asked again either way.
+        "metadata.recovery.strategy": "none",
+        "reconnect.backoff.max.ms": 3_000,
     }
     if kafka.security_protocol.startswith("SASL"):
         config["sasl.mechanism"] = kafka.sasl_mechanism
@@ -25,6 +32,8 @@ def client_config(settings: Settings, client_id: str) -> dict[str, str | int | f
         ):
             if path is not None:
                 config[name] = str(path)
+        if kafka.ssl_key_password is not None:
+            config["ssl.key.password"] = kafka.ssl_key_password.get_secret_value()
     return config
 
 

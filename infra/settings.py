@@ -1,7 +1,8 @@
 """Settings: one typed object, from the environment (prefix DRUMLINE_, `__` between levels) and secret files.
 
 `DRUMLINE_KAFKA__BOOTSTRAP=host:9092`, `DRUMLINE_CLICKHOUSE__PASSWORD_FILE=/run/secrets/ch`. Secrets are SecretStr:
-they never appear in logs or in `drumline config`.
+they never appear in logs or in `drumline config`. Files are read once, when the program starts; one that is missing or
+is not what it should be is an error that names the setting.
 """
 
 from __future__ import annotations
@@ -10,17 +11,19 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-
-def _read_secret(value: SecretStr | None, file: Path | None) -> SecretStr | None:
-    if file is not None:
-        return SecretStr(file.read_text().strip())
-    return value
+from drumline.infra.settings_checks import check_certificates, check_url, read_secret
 
 
-class KafkaSettings(BaseModel):
+class Part(BaseModel):
+    """What pydantic says about a wrong setting never holds its value: it may be a secret."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
+
+
+class KafkaSettings(Part):
     """Where the broker is. Without `bootstrap`, the local stack's."""
 
     bootstrap: str = Field("", description="host:port, comma separated; empty = the local stack")
@@ -31,9 +34,11 @@ class KafkaSettings(BaseModel):
     sasl_username: str = ""
     sasl_password: SecretStr | None = None
     sasl_password_file: Path | None = None
-    ssl_ca: Path | None = Field(None, description="CA certificates, PEM")
-    ssl_certificate: Path | None = None
-    ssl_key: Path | None = None
+    ssl_ca: Path | None = Field(None, description="CA certificates, PEM; none = the system's")
+    ssl_certificate: Path | None = Field(None, description="this client's certificate, PEM")
+    ssl_key: Path | None = Field(None, description="its private key, PEM")
+    ssl_key_password: SecretStr | None = None
+    ssl_key_password_file: Path | None = None
     registry_url: str = Field("", description="Confluent-compatible schema registry; empty = lock file in the package")
     registry_register: bool = Field(True, description="register our schemas there; false = they must be there already")
     registry_user: str = ""
@@ -43,12 +48,28 @@ class KafkaSettings(BaseModel):
 
     @model_validator(mode="after")
     def _secrets(self) -> KafkaSettings:
-        self.sasl_password = _read_secret(self.sasl_password, self.sasl_password_file)
-        self.registry_password = _read_secret(self.registry_password, self.registry_password_file)
+        self.sasl_password = read_secret("KAFKA__SASL_PASSWORD", self.sasl_password, self.sasl_password_file)
+        self.ssl_key_password = read_secret(
+            "KAFKA__SSL_KEY_PASSWORD", self.ssl_key_password, self.ssl_key_password_file
+        )
+        self.registry_password = read_secret(
+            "KAFKA__REGISTRY_PASSWORD", self.registry_password, self.registry_password_file
+        )
+        if self.security_protocol.startswith("SASL") and not (self.sasl_username and self.sasl_password):
+            raise ValueError(
+                f"{self.security_protocol} needs DRUMLINE_KAFKA__SASL_USERNAME and DRUMLINE_KAFKA__SASL_PASSWORD_FILE "
+                "(or ..._PASSWORD)"
+            )
+        check_certificates(
+            ("KAFKA__SSL_CA", self.ssl_ca), ("KAFKA__SSL_CERTIFICATE", self.ssl_certificate),
+            ("KAFKA__SSL_KEY", self.ssl_key), self.ssl_key_password,
+        )  # fmt: skip
+        check_certificates(("KAFKA__REGISTRY_CA", self.registry_ca))
+        check_url("KAFKA__REGISTRY_URL", self.registry_url)
         return self
 
 
-class RetentionSettings(BaseModel):
+class RetentionSettings(Part):
     """How long ClickHouse keeps what, by event time; days, 0 = for ever. `drumline migrate` applies it."""
 
     kernels: int = Field(7, ge=0)
@@ -65,7 +86,7 @@ class RetentionSettings(BaseModel):
     ledger: int = Field(365, ge=0)
 
 
-class ClickHouseSettings(BaseModel):
+class ClickHouseSettings(Part):
     """Where ClickHouse is. Without `url`, the local stack's engine."""
 
     url: str = Field("", description="http(s)://host:port; empty = the local stack's engine")
@@ -76,17 +97,26 @@ class ClickHouseSettings(BaseModel):
     reader: str = Field("analyst", description="read-only user of `drumline sql`")
     reader_password: SecretStr | None = None
     reader_password_file: Path | None = None
-    ca: Path | None = Field(None, description="CA certificates, PEM, for https")
+    ca: Path | None = Field(None, description="CA certificates, PEM, for https; none = the system's")
+    certificate: Path | None = Field(None, description="this client's certificate, PEM, for https")
+    key: Path | None = Field(None, description="its private key, PEM, without password")
+    verify: bool = Field(True, description="false = any certificate will do, so anybody may take the password")
     retention: RetentionSettings = RetentionSettings()
 
     @model_validator(mode="after")
     def _secrets(self) -> ClickHouseSettings:
-        self.password = _read_secret(self.password, self.password_file)
-        self.reader_password = _read_secret(self.reader_password, self.reader_password_file)
+        self.password = read_secret("CLICKHOUSE__PASSWORD", self.password, self.password_file)
+        self.reader_password = read_secret(
+            "CLICKHOUSE__READER_PASSWORD", self.reader_password, self.reader_password_file
+        )
+        check_certificates(
+            ("CLICKHOUSE__CA", self.ca), ("CLICKHOUSE__CERTIFICATE", self.certificate), ("CLICKHOUSE__KEY", self.key)
+        )
+        check_url("CLICKHOUSE__URL", self.url)
         return self
 
 
-class LocalSettings(BaseModel):
+class LocalSettings(Part):
     """The local stack: one state directory, loopback ports."""
 
     state: Path = Field(Path("~/.local/state/drumline"), description="data, logs, lock and pid of the local stack")
@@ -105,7 +135,7 @@ class LocalSettings(BaseModel):
         return self
 
 
-class StreamSettings(BaseModel):
+class StreamSettings(Part):
     """The Faust worker."""
 
     app_id: str = "drumline-streams"
@@ -120,7 +150,7 @@ class StreamSettings(BaseModel):
     metrics_port: int = Field(19464, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
 
 
-class SinkSettings(BaseModel):
+class SinkSettings(Part):
     """The ClickHouse sinks."""
 
     group: str = "drumline-sink"
@@ -132,16 +162,35 @@ class SinkSettings(BaseModel):
     metrics_port: int = Field(19465, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
 
 
+class SpoolSettings(BaseModel):
+    """Where GPU processes leave their batches for the node agent."""
+
+    root: Path = Field(Path("/dev/shm/drumline"), description="one folder per process below it; the agent's spool too")
+    max_mb: int = Field(256, ge=1, description="the most of one process; MB; beyond it the oldest is dropped, counted")
+    segment_s: float = Field(30.0, gt=0, description="age at which a segment is closed; s")
+
+
+class AgentSettings(BaseModel):
+    """The node agent."""
+
+    flush_s: float = Field(10.0, ge=0, description="how long a stop waits for Kafka's last answers; s")
+    metrics_port: int = Field(19466, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
+
+
 class Settings(BaseSettings):
     """All of drumline's settings."""
 
-    model_config = SettingsConfigDict(env_prefix="DRUMLINE_", env_nested_delimiter="__", extra="ignore")
+    model_config = SettingsConfigDict(
+        env_prefix="DRUMLINE_", env_nested_delimiter="__", extra="ignore", hide_input_in_errors=True
+    )
 
     kafka: KafkaSettings = KafkaSettings()
     clickhouse: ClickHouseSettings = ClickHouseSettings()
     local: LocalSettings = LocalSettings()
     stream: StreamSettings = StreamSettings()
     sink: SinkSettings = SinkSettings()
+    spool: SpoolSettings = SpoolSettings()
+    agent: AgentSettings = AgentSettings()
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_json: bool = False
 

@@ -18,14 +18,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public name
 )
 
 from drumline.infra.kafka import client_config
+from drumline.infra.kafka_access import Lack, denied, describe
+from drumline.infra.kafka_contact import DENIED, TIMEOUT_S, Contact, explained
+from drumline.infra.kafka_contact import BrokerUnreachable as BrokerUnreachable
+from drumline.infra.kafka_contact import quiet as quiet
 from drumline.infra.settings import Settings
 from drumline.schemas.topics import TOPICS, dlq, dlq_config
-
-TIMEOUT_S = 10.0
-
-
-class BrokerUnreachable(ConnectionError):
-    """No broker answered within the bounded time. The message says which and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,38 +92,56 @@ def plan(topics: Iterable[Wanted], found: Mapping[str, Found]) -> list[Step]:
 
 
 class TopicsAdmin:
-    """The I/O. Every call ends within TIMEOUT_S or raises BrokerUnreachable or KafkaException."""
+    """The I/O. Every call ends within TIMEOUT_S or raises BrokerUnreachable, KafkaRefused or KafkaException."""
 
     def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
-        self.where = settings.bootstrap
         self.timeout_s = timeout_s
-        self._admin = AdminClient(quiet(client_config(settings, "drumline-topics")))
+        self._settings, self._contact = settings, Contact(settings, timeout_s)
+        self._admin = AdminClient(self._contact.quiet(client_config(settings, "drumline-topics")))
+        self._lacks: list[Lack] = []
 
     def found(self, names: Iterable[str]) -> dict[str, Found]:
         """Those of the topics that exist."""
-        listed = self._metadata().topics
-        here = [name for name in names if name in listed]
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in here]
+        self._contact.metadata(self._admin)
+        there, lacks = describe(self._admin, self._settings, dict.fromkeys(names, ("DESCRIBE", "DESCRIBE_CONFIGS")))
+        if lacks:
+            raise denied(self._settings, lacks)
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]
         configs: dict[str, Any] = {}
         if resources:
             for resource, future in self._admin.describe_configs(resources, request_timeout=self.timeout_s).items():
-                entries = future.result()
+                entries = self._result(future)
                 configs[resource.name] = {name: entry.value for name, entry in entries.items()}
         return {
             name: Found(
-                partitions=len(listed[name].partitions),
-                replication=min((len(p.replicas) for p in listed[name].partitions.values()), default=0),
+                partitions=len(topic.partitions),
+                replication=min((len(place.replicas) for place in topic.partitions), default=0),
                 config=configs[name],
             )
-            for name in here
+            for name, topic in there.items()
         }
 
+    def _result(self, future: Any) -> Any:
+        try:
+            return future.result()
+        except KafkaException as error:
+            raise explained(self._settings, error) from None
+
     def apply(self, topics: Iterable[Wanted], steps: Iterable[Step]) -> list[Step]:
-        """Do the steps that are safe: create, and alter drifted settings. Returns the steps with what went wrong."""
+        """Do the steps that are safe: create, and alter drifted settings. Returns the steps with what went wrong.
+        Raises KafkaRefused, once, for all that the broker's ACLs forbid."""
+        self._lacks = []
         by_name = {topic.name: topic for topic in topics}
         steps = list(steps)
         failed = {**self._create([by_name[s.topic] for s in steps if s.action == "create"]), **self._alter(steps)}
+        if self._lacks:
+            raise denied(self._settings, self._lacks)
         return [Step(s.topic, "error", s.drift, failed[s.topic]) if s.topic in failed else s for s in steps]
+
+    def _note(self, error: KafkaError, operation: str, topic: str) -> str:
+        if error.code() in DENIED:
+            self._lacks.append((operation, "topic", topic))
+        return error.str()
 
     def _create(self, topics: list[Wanted]) -> dict[str, str]:
         new = [NewTopic(t.name, t.partitions, t.replication, config=dict(t.config)) for t in topics]
@@ -137,15 +153,16 @@ class TopicsAdmin:
                     future.result()
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another apply was faster
-                        failed[name] = error.args[0].str()
-            self._settle([topic.name for topic in topics if topic.name not in failed])
+                        failed[name] = self._note(error.args[0], "CREATE", name)
+            if not self._lacks:
+                self._settle([topic.name for topic in topics if topic.name not in failed])
         return failed
 
     def _settle(self, names: list[str]) -> None:
         """Wait until the brokers' metadata shows the new topics with leaders, so that what starts next can use them."""
         deadline = time.monotonic() + self.timeout_s
         while time.monotonic() < deadline:
-            listed = self._metadata().topics
+            listed = self._contact.metadata(self._admin).topics
             if all(n in listed and all(p.leader >= 0 for p in listed[n].partitions.values()) for n in names):
                 return
             time.sleep(0.1)
@@ -166,24 +183,5 @@ class TopicsAdmin:
                 try:
                     future.result()
                 except KafkaException as error:
-                    failed[resource.name] = error.args[0].str()
+                    failed[resource.name] = self._note(error.args[0], "ALTER_CONFIGS", resource.name)
         return failed
-
-    def _metadata(self) -> Any:
-        try:
-            return self._admin.list_topics(timeout=self.timeout_s)
-        except KafkaException as error:
-            raise unreachable(self.where, self.timeout_s, error) from None
-
-
-def unreachable(where: str, timeout_s: float, error: KafkaException) -> BrokerUnreachable:
-    """One clear message for a broker that did not answer."""
-    return BrokerUnreachable(
-        f"no Kafka broker answers at {where} within {timeout_s:g} s ({error.args[0].name()}). "
-        "`drumline up` starts the local one; DRUMLINE_KAFKA__BOOTSTRAP names another"
-    )
-
-
-def quiet(config: dict[str, Any]) -> dict[str, Any]:
-    """librdkafka reports failures to connect on stderr, again and again; our message says it once."""
-    return {**config, "log_level": 0, "error_cb": lambda error: None}

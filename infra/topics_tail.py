@@ -9,12 +9,16 @@ from typing import Any, Literal
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from drumline.infra.kafka import client_config
+from drumline.infra.kafka_access import denied
+from drumline.infra.kafka_contact import TIMEOUT_S, Contact, explained
 from drumline.infra.settings import Settings
-from drumline.infra.topics_admin import TIMEOUT_S, quiet, unreachable
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord
 from drumline.schemas.model import has_schema
 from drumline.schemas.rows import to_rows
+
+#: Never joined: librdkafka wants a name all the same, and asks the broker who coordinates it.
+GROUP = "drumline-tail"
 
 
 class NoSuchTopic(LookupError):
@@ -26,21 +30,21 @@ def read(
 ) -> Iterator[Message]:
     """Records of all partitions as they come; without `follow`, up to the ends that were there at the start of each.
 
-    Raises BrokerUnreachable, NoSuchTopic, or KafkaException (authorisation).
+    Raises BrokerUnreachable, KafkaRefused, NoSuchTopic, KafkaException.
     """
     config = client_config(settings, "drumline-tail") | {
-        "group.id": "drumline-tail",
+        "group.id": GROUP,
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "auto.offset.reset": "earliest",
         "allow.auto.create.topics": False,
     }
-    consumer = Consumer(quiet(config))
+    contact = Contact(settings, timeout_s)
+    consumer = Consumer(contact.quiet(config))
     try:
-        try:
-            listed = consumer.list_topics(topic, timeout=timeout_s).topics[topic]
-        except KafkaException as error:
-            raise unreachable(settings.bootstrap, timeout_s, error) from None
+        listed = contact.metadata(consumer, topic).topics[topic]
+        if listed.error is not None and listed.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise denied(settings, [("READ", "topic", topic)])
         if listed.error is not None or not listed.partitions:
             raise NoSuchTopic(f"no topic {topic} at {settings.bootstrap}; `drumline topics apply` creates ours")
         offset = OFFSET_BEGINNING if start == "beginning" else OFFSET_END
@@ -57,7 +61,7 @@ def read(
             elif fault.code() == KafkaError._PARTITION_EOF:
                 open_ends.discard(message.partition())
             elif not fault.retriable():
-                raise KafkaException(fault)
+                raise explained(settings, KafkaException(fault), f"Read on topic {topic} or group {GROUP}")
     finally:
         consumer.close()
 

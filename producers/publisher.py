@@ -10,8 +10,8 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from drumline.infra.kafka import producer_config
+from drumline.infra.kafka_contact import TIMEOUT_S, BrokerUnreachable
 from drumline.infra.settings import Settings
-from drumline.infra.topics_admin import TIMEOUT_S, unreachable
 from drumline.producers.recorded import Outgoing
 from drumline.schemas.codec import Codec
 
@@ -62,7 +62,7 @@ class Publisher:
         try:
             there = self._client.list_topics(timeout=TIMEOUT_S).topics
         except KafkaException as error:
-            raise unreachable(self._where, TIMEOUT_S, error) from None
+            raise BrokerUnreachable(str(error)) from None
         if missing := sorted(set(topics) - set(there)):
             raise MissingTopics(
                 f"{self._where} has no topic {', '.join(missing)}; create them with `drumline topics apply`"

@@ -27,7 +27,8 @@ def test_sasl_over_tls_reaches_faust_and_the_password_is_not_shown(tmp_path):
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT"])
 def test_each_protocol_is_what_faust_speaks(tmp_path, protocol):
-    assert credentials(settings(tmp_path, security_protocol=protocol)).protocol.value == protocol
+    secret = {"sasl_username": "me", "sasl_password": SecretStr("hush")}
+    assert credentials(settings(tmp_path, security_protocol=protocol, **secret)).protocol.value == protocol
 
 
 def test_a_named_worker_is_a_static_member_with_a_private_directory(tmp_path):

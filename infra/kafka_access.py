@@ -1,0 +1,106 @@
+"""Before a program starts: are its topics there, and may this user do all that the program will do?
+
+Brokers say which operations they would allow. Asked once at the start, every missing ACL comes in one message, and not
+one after the other when the first dead letter or the first result is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from drumline.infra.kafka import client_config
+from drumline.infra.kafka_contact import TIMEOUT_S, Contact, KafkaRefused, explained, who
+from drumline.infra.settings import Settings
+
+#: topic or group -> the operations on it, by Kafka's names: READ, WRITE, CREATE, DESCRIBE, ...
+Rights = Mapping[str, Collection[str]]
+#: (operation, "topic" or "group", name)
+Lack = tuple[str, str, str]
+
+
+class MissingTopics(RuntimeError):
+    """Topics that are not there; they are never created by accident."""
+
+
+def require(
+    settings: Settings, client_id: str, topics: Rights, groups: Rights | None = None, *, optional: Rights | None = None
+) -> dict[str, int]:
+    """Topic -> its number of partitions, for all of `topics` and those of `optional` that exist.
+
+    Raises BrokerUnreachable, KafkaRefused (which names every ACL that is missing), MissingTopics. Brokers that do not
+    say what they allow are taken to allow it.
+    """
+    contact = Contact(settings)
+    admin = AdminClient(contact.quiet(client_config(settings, client_id)))
+    contact.metadata(admin)
+    wanted = {**topics, **(optional or {})}
+    found, lacks = describe(admin, settings, wanted)
+    for name, operations in (groups or {}).items():
+        lacks += [(operation, "group", name) for operation in _of_group(admin, name, operations)]
+    if lacks:
+        raise denied(settings, lacks)
+    if missing := sorted(set(topics) - set(found)):
+        raise MissingTopics(
+            f"{settings.bootstrap} has no topic {', '.join(missing)}; create them with `drumline topics apply`"
+        )
+    return {name: len(answer.partitions) for name, answer in found.items()}
+
+
+def describe(admin: AdminClient, settings: Settings, topics: Rights) -> tuple[dict[str, Any], list[Lack]]:
+    """Description of each topic that exists, and what is not allowed. Whether a topic exists that may not be described
+    is not told. Raises KafkaRefused (password, certificate), KafkaException."""
+    found: dict[str, Any] = {}
+    lacks: list[Lack] = []
+    if not topics:
+        return found, lacks
+    asked = TopicCollection(sorted(topics))
+    futures = admin.describe_topics(asked, include_authorized_operations=True, request_timeout=TIMEOUT_S)
+    for name, future in futures.items():
+        try:
+            found[name] = future.result()
+            lacks += [(operation, "topic", name) for operation in _not_in(topics[name], found[name])]
+        except KafkaException as error:
+            code = error.args[0].code()
+            if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                lacks += [(operation, "topic", name) for operation in topics[name]]
+            elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise explained(settings, error) from None
+    return found, lacks
+
+
+def denied(settings: Settings, lacks: Iterable[Lack]) -> KafkaRefused:
+    """One message for all of them."""
+    return KafkaRefused(
+        f"Kafka at {settings.bootstrap}: {who(settings)} lacks ACLs: {words(lacks)}. ACLs per program: docs/security.md"
+    )
+
+
+def words(lacks: Iterable[Lack]) -> str:
+    """`Read on topic a, b; Read on group c`."""
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for operation, kind, name in lacks:
+        grouped.setdefault((operation, kind), []).append(name)
+    spoken = {what: "".join(part.capitalize() for part in what[0].split("_")) for what in grouped}
+    return "; ".join(f"{spoken[what]} on {what[1]} {', '.join(sorted(names))}" for what, names in grouped.items())
+
+
+def _of_group(admin: AdminClient, name: str, operations: Collection[str]) -> Collection[str]:
+    """Those of `operations` that are not allowed. A coordinator that is not ready yet says nothing about rights."""
+    [future] = admin.describe_consumer_groups(
+        [name], include_authorized_operations=True, request_timeout=TIMEOUT_S
+    ).values()
+    try:
+        return _not_in(operations, future.result())
+    except KafkaException as error:
+        return operations if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else ()
+
+
+def _not_in(operations: Collection[str], answer: Any) -> Collection[str]:
+    if answer.authorized_operations is None:
+        return ()
+    allowed = {operation.name for operation in answer.authorized_operations}
+    return [operation for operation in operations if operation not in allowed]
