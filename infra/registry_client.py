@@ -14,6 +14,7 @@ from drumline.infra.settings import KafkaSettings, Settings
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadSchema, RegistryUnavailable, UnknownSchema
 from drumline.schemas.model import RecordModel, has_schema, model, parse_model
+from drumline.schemas.registry import lock_file_registry
 from drumline.schemas.topics import Topic
 
 TIMEOUT_S = 5.0
@@ -48,14 +49,21 @@ class ConfluentRegistry:
     def id_of(self, topic: str) -> int:
         number = self._ids.get(topic)
         if number is None:
-            number = self._ids[topic] = self._fetch_id(topic)
+            number = self._ids[topic] = self._fetch_id(topic, model(topic))
             self._models[number] = model(topic)
         return number
+
+    def id_of_version(self, topic: str, fingerprint: str) -> int:
+        if model(topic).fingerprint == fingerprint:
+            return self.id_of(topic)
+        released = lock_file_registry()
+        older = released.model_of(released.id_of_version(topic, fingerprint))
+        return self._fetch_id(topic, older)
 
     def model_of(self, schema_id: int) -> RecordModel:
         found = self._models.get(schema_id)
         if found is None:
-            if self._unknown.get(schema_id, 0.0) > self._clock():
+            if self.in_memory(schema_id):
                 raise UnknownSchema(f"schema id {schema_id} is not in the registry")
             try:
                 found = self._models[schema_id] = self._fetch_model(schema_id)
@@ -67,10 +75,13 @@ class ConfluentRegistry:
                 raise
         return found
 
-    def _fetch_id(self, topic: str) -> int:
+    def in_memory(self, schema_id: int) -> bool:
+        return schema_id in self._models or self._unknown.get(schema_id, 0.0) > self._clock()
+
+    def _fetch_id(self, topic: str, version: RecordModel) -> int:
         from confluent_kafka.schema_registry import Schema
 
-        schema, name = Schema(model(topic).text, "AVRO"), subject(topic)
+        schema, name = Schema(version.text, "AVRO"), subject(topic)
         if self._register:
             status, number = self._ask(lambda: self._client.register_schema(name, schema))
         else:

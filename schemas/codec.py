@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drumline.schemas.batch import Batch, decode, encode
 from drumline.schemas.compatibility import unreadable
-from drumline.schemas.errors import UnknownSchema, WrongSchema
+from drumline.schemas.errors import BadFrame, UnknownSchema, WrongSchema
 from drumline.schemas.model import RecordModel, model
 from drumline.schemas.registry import Registry, lock_file_registry
 from drumline.schemas.wire import HEADER, header, schema_id
@@ -36,6 +36,13 @@ class Codec:
             self._judge(number, writer, reader)
         assert value is not None
         return decode(writer, value, reader, HEADER.size)
+
+    def decodes_at_once(self, value: bytes | None) -> bool:
+        """Whether `decode` needs no network: it knows the schema, or the bytes name none."""
+        try:
+            return self.registry.in_memory(schema_id(value))
+        except BadFrame:
+            return True
 
     def _judge(self, number: int, writer: RecordModel, reader: RecordModel) -> None:
         if writer.name != reader.name:

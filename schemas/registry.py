@@ -12,14 +12,21 @@ from drumline.schemas.model import AVRO, RecordModel, model, parse_model
 
 
 class Registry(Protocol):
-    """Where ids come from. Both calls answer from memory after the first time."""
+    """Where ids come from. Ids and schemas are answered from memory after the first time."""
 
     def id_of(self, topic: str) -> int:
         """The id to write the topic's current schema with. Raises KeyError for a topic without a schema."""
 
+    def id_of_version(self, topic: str, fingerprint: str) -> int:
+        """The id of the version with that fingerprint (model.fingerprint), maybe an older one. Raises UnknownSchema, or
+        RegistryUnavailable."""
+
     def model_of(self, schema_id: int) -> RecordModel:
         """The schema that a record was written with; the very object `model(topic)` if it is the current one.
         Raises UnknownSchema, or RegistryUnavailable if it cannot be asked."""
+
+    def in_memory(self, schema_id: int) -> bool:
+        """Whether `model_of` answers at once. Else it may take as long as a network takes."""
 
 
 class LockFileRegistry:
@@ -42,6 +49,12 @@ class LockFileRegistry:
             number = self._ids[topic] = int(latest["id"])
         return number
 
+    def id_of_version(self, topic: str, fingerprint: str) -> int:
+        for number, (name, version) in self._versions.items():
+            if name == topic and version["sha256"] == fingerprint:
+                return number
+        raise UnknownSchema(f"{topic}: a version of its schema that this drumline does not know; upgrade it")
+
     def model_of(self, schema_id: int) -> RecordModel:
         found = self._models.get(schema_id)
         if found is None:
@@ -53,6 +66,9 @@ class LockFileRegistry:
             found = current if same else parse_model(topic, (self._root / version["file"]).read_text())
             self._models[schema_id] = found
         return found
+
+    def in_memory(self, schema_id: int) -> bool:
+        return True
 
 
 @cache

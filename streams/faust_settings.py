@@ -65,7 +65,7 @@ def faust_settings(settings: Settings, partitions: int) -> dict[str, Any]:
         "producer_compression_type": "zstd",
         "producer_linger": 0.01,
         "producer_max_batch_size": 500_000,
-        "producer_max_request_size": 2_000_000,  # dead letters are as large as others' records are
+        "producer_max_request_size": 100_000_000,  # dead letters are as others made them; the broker judges
         "web_enabled": False,
         "key_serializer": "raw",
         "value_serializer": "raw",

@@ -15,9 +15,10 @@ from drumline.infra.health import Health
 from drumline.infra.settings import Settings
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import BadRecord
+from drumline.schemas.errors import BadRecord, RegistryUnavailable
 from drumline.schemas.topics import Topic, dlq
 from drumline.streams.deadletter import Origin, headers
+from drumline.streams.decoder import Decoder
 from drumline.streams.faust_settings import data_dir, faust_settings
 from drumline.streams.keys import record_key
 from drumline.streams.recovery import guard_recovery
@@ -32,6 +33,14 @@ from drumline.streams.tick import TICK_S, Lag
 log = structlog.get_logger()
 #: Changes of state that wait for the producer before agents pause. Faust's 100 is a second of quiet life.
 MAX_UNSENT = 2000
+
+
+class Disowned(Exception):
+    """The record's partition is another worker's now."""
+
+
+class NotTaken(RuntimeError):
+    """The producer takes nothing more: Kafka has been away for too long, or refuses us."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +85,9 @@ class StreamWorker:
         self.app.producer.buffer.max_messages = MAX_UNSENT
         self.app.on_partitions_assigned.connect(self._on_assigned, weak=False)
         guard_recovery(self.app)
-        self.readiness = Readiness(self.app, health or Health())
+        health = health or Health()
+        self._decoder = Decoder(codec, health, lambda: self.app.rebalancing or self.app.should_stop)
+        self.readiness = Readiness(self.app, health)
         notice_commits(self.app, self.readiness, time.monotonic)
 
     def _agent(self, topic: str, handle: Callable[[Any], Awaitable[Delivery | None]]) -> None:
@@ -93,29 +104,46 @@ class StreamWorker:
         self.app.agent(source, name=f"drumline.{topic}")(agent)
 
     async def _on_record(self, event: Any) -> Delivery | None:
-        """Decode, apply to every stage that reads the topic, send. Never raises: a record at fault is a dead letter."""
+        """Decode, apply to every stage that reads the topic, send. Never raises: a record at fault is a dead letter.
+        What is not the record's fault ends the worker; the record is not acknowledged and comes again."""
+        if self.failure is not None:
+            return None
         message = event.message
         delivery = Delivery(event.ack)
         try:
-            batch = self._codec.decode(message.topic, message.value)
-            count_input(batch, self._clock())
-            for runner in self._readers[message.topic]:
-                if runner.stage(message.partition) is None:
-                    metrics.STREAM_DISOWNED.labels(message.topic).inc()
-                    return None
-                work = partial(_on_batch, batch=batch, offset=message.offset, now_ns=self._clock())
-                await self._apply(runner, message.partition, work, delivery)
-        except BadRecord as error:
-            await self._dead_letter(message, error, delivery)
-        except Exception as error:
-            log.exception("stage failed", topic=message.topic, partition=message.partition, offset=message.offset)
-            await self._dead_letter(message, error, delivery)
+            await self._handle(message, delivery)
+        except Disowned:
+            metrics.STREAM_DISOWNED.labels(message.topic).inc()
+            return None
+        except (NotTaken, RegistryUnavailable) as error:
+            await self._fail(error)
+            return None
         self.lag.handled(message.tp, message.offset)
         metrics.STREAM_RECORDS.labels(message.topic).inc()
         return delivery
 
+    async def _handle(self, message: Any, delivery: Delivery) -> None:
+        """Raises Disowned, NotTaken, RegistryUnavailable."""
+        try:
+            batch = await self._decoder.decode(message.topic, message.value)
+            count_input(batch, self._clock())
+            for runner in self._readers[message.topic]:
+                if runner.stage(message.partition) is None:
+                    raise Disowned
+                work = partial(_on_batch, batch=batch, offset=message.offset, now_ns=self._clock())
+                await self._apply(runner, message.partition, work, delivery)
+        except BadRecord as error:
+            await self._dead_letter(message, error, delivery)
+        except (Disowned, NotTaken, RegistryUnavailable):
+            raise
+        except Exception as error:
+            log.exception("stage failed", topic=message.topic, partition=message.partition, offset=message.offset)
+            await self._dead_letter(message, error, delivery)
+
     async def _on_tick(self, event: Any) -> Delivery | None:
         """Let every stage of the partition close what has been silent. Ticks that queued up count as one."""
+        if self.failure is not None:
+            return None
         delivery, number, now_ns = Delivery(event.ack), event.message.partition, self._clock()
         if now_ns - self._ticked.get(number, 0) < TICK_S * 5e8:
             return delivery
@@ -129,6 +157,9 @@ class StreamWorker:
                 if runner.stage(number) is not None:
                     work = partial(_on_tick, now_ns=now_ns, caught_up=behind == 0)
                     await self._apply(runner, number, work, delivery)
+            except NotTaken as error:
+                await self._fail(error)
+                return None
             except Exception:
                 log.exception("stage failed on a tick", stage=runner.name, partition=number)
         return delivery
@@ -141,11 +172,19 @@ class StreamWorker:
         delivery.outputs += outputs
 
     async def _send(self, batch: Batch) -> Awaitable[object]:
-        count_output(batch)
         value = self._codec.encode(batch)
-        arrived: Awaitable[object] = await self.app.producer.send(
-            batch.topic, record_key(batch), value, None, None, None
-        )
+        arrived = await self._produce(batch.topic, record_key(batch), value)
+        count_output(batch)
+        return arrived
+
+    async def _produce(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Any = None
+    ) -> Awaitable[object]:
+        """Hand over to the producer, which keeps it until the broker has it; what to await then. Raises NotTaken."""
+        try:
+            arrived: Awaitable[object] = await self.app.producer.send(topic, key, value, None, None, headers)
+        except Exception as error:
+            raise NotTaken(f"{topic}: {error!r}") from error
         return arrived
 
     async def _dead_letter(self, message: Any, error: Exception, delivery: Delivery) -> None:
@@ -153,10 +192,8 @@ class StreamWorker:
         origin = Origin(message.topic, message.partition, message.offset)
         if isinstance(error, BadRecord):
             log.warning("dead letter", reason=str(error), partition=origin.partition, offset=origin.offset)
-        sent = await self.app.producer.send(
-            dlq(message.topic), message.key, message.value, None, None, headers(origin, error, self.app.conf.id)
-        )
-        delivery.writes.append(sent)
+        letter_headers = headers(origin, error, self.app.conf.id)
+        delivery.writes.append(await self._produce(dlq(message.topic), message.key, message.value, letter_headers))
 
     async def _tick(self) -> None:
         """Only sends: a timer may not touch tables."""
