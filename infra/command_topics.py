@@ -71,17 +71,23 @@ def list_topics(
     from drumline.schemas.model import has_schema, model
     from drumline.schemas.topics import DAY_MS, TOPICS, dlq
 
-    table = Table("topic", "key", "retention", "record", "dead letters")
+    table = Table(box=None)
+    for heading in ("topic", "key", "retention", "record", "dead letters"):
+        table.add_column(heading, no_wrap=heading != "key")
     for spec in TOPICS:
         record = model(spec.topic).name if has_schema(spec.topic) else None
         letters = dlq(spec.topic) if spec.dead_letters else None
         if as_json:
             line = {"topic": spec.topic, "key": spec.key, "config": spec.config, "record": record, "dlq": letters}
             print(json.dumps({**line, "partitions": settings().kafka.partitions}))
-        days = "newest per key" if spec.cleanup == "compact" else f"{spec.retention_ms / DAY_MS:g} days"
+        days = "newest per key" if spec.cleanup == "compact" else _days(spec.retention_ms / DAY_MS)
         table.add_row(spec.topic, spec.key, days, record or "internal", letters or "")
     if not as_json:
-        Console().print(table)
+        Console(width=max(Console().width, 140)).print(table)
+
+
+def _days(days: float) -> str:
+    return f"{days:g} days" if days >= 1 else f"{days * 24:g} h"
 
 
 @app.command()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -105,15 +104,15 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
     with stage(console, "Topics and tables"):
         drumline("topics", "apply")
         drumline("migrate")
-    logs = Path(tempfile.mkdtemp(prefix="drumline-demo-"))
+    logs = settings.local.state / "logs"
     env = {
         "DRUMLINE_STREAM__WINDOW_STEPS": str(WINDOW_STEPS),
         "DRUMLINE_STREAM__METRICS_PORT": "0",  # a worker and a sink of the user's may have the default ports
         "DRUMLINE_SINK__METRICS_PORT": "0",
     }
     programs = [
-        Program("stream worker", ["stream"], logs / "stream.log", env),
-        Program("sink", ["sink"], logs / "sink.log", env),
+        Program("stream worker", ["stream"], logs / "demo-stream.log", env),
+        Program("sink", ["sink"], logs / "demo-sink.log", env),
     ]
     roots = _stack_pids()
     with PeakMemory(lambda: [*roots, *(p.pid for p in programs if p.pid), psutil.Process().pid]) as memory:

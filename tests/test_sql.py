@@ -12,6 +12,7 @@ import pytest
 
 from drumline.infra import clickhouse
 from drumline.infra.clickhouse import Refused, Unavailable, failure
+from drumline.infra.command_sql import cells
 from drumline.infra.migrate import migrate
 
 
@@ -37,6 +38,10 @@ class ServerError(Exception):
 def test_errors_become_one_sentence_and_a_decision(error, kind, text):
     made = failure(error)
     assert (type(made), str(made)) == (kind, text)
+
+
+def test_a_cell_is_null_only_if_it_is_null():
+    assert cells("\\\\N\tᴺᵁᴸᴸ\t\\N\ta\\tb\\nc\\\\d\t") == ["\\N", "ᴺᵁᴸᴸ", "NULL", "a\tb\nc\\d", ""]
 
 
 @pytest.fixture
