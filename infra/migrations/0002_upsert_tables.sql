@@ -22,6 +22,8 @@ CREATE TABLE IF NOT EXISTS {database}.processes_versions
     source LowCardinality(String) CODEC(ZSTD(1)),
     labels Map(String, String) CODEC(ZSTD(1)),
     versions Map(String, String) CODEC(ZSTD(1)),
+    policy LowCardinality(String) CODEC(ZSTD(1)),
+    collector Map(String, String) CODEC(ZSTD(1)),
     published DateTime64(3, 'UTC') CODEC(Delta(8), ZSTD(1)),
     _topic_partition LowCardinality(String) CODEC(ZSTD(1)),
     _offset UInt64 CODEC(DoubleDelta, ZSTD(1)),
