@@ -100,6 +100,24 @@ def soak(
     _run("soak", data, measure, as_json, write)
 
 
+@app.command()
+def scale(
+    ranks: Annotated[list[int] | None, typer.Option(min=1, help="ranks of a job, repeatable; 4, 64 and 1024")] = None,
+    kernels: Annotated[int, typer.Option(min=1000, help="at least about so many kernels a size")] = 8_000_000,
+    seconds: Annotated[float, typer.Option(min=0.5, help="of the recording, for every size the same")] = 5.0,
+    data: Folder = None,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """The worker's stages at several job sizes: CPU a kernel, messages, memory, workers. Own stacks; 57 M kernels."""
+    from drumline.bench.scale import RANKS, bench_scale
+
+    def measure(folder: Path, progress: Callable[[str], None]) -> Report:
+        return bench_scale(folder, ranks or RANKS, kernels, seconds, progress)
+
+    _run("scale", data, measure, as_json, write)
+
+
 def _run(
     name: str,
     data: Path | None,

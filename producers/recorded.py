@@ -76,8 +76,8 @@ class Recording:
             raise BadTrace(f"{folder}: no events")
         self.first_ns = min(span[0] for span in spans if span)
         self._end_ns = max(span[1] for span in spans if span)
-        self._period_ns = self._end_ns - self.first_ns + LOOP_GAP_NS
-        self.last_ns = self._end_ns + (loop - 1) * self._period_ns
+        self.period_ns = self._end_ns - self.first_ns + LOOP_GAP_NS
+        self.last_ns = self._end_ns + (loop - 1) * self.period_ns
         self._started = [span[0] if span else self.first_ns for span in spans]
         self._feeds = [
             feeds(source, started, self._end_ns, self.topics)
@@ -134,7 +134,7 @@ class Recording:
         for number, part in enumerate(self.parts):
             players.setdefault(part.source, []).append(number)
         for repetition in range(self.loop):
-            shift = Shift(shift_ns + repetition * self._period_ns, repetition * self._steps_per_loop)
+            shift = Shift(shift_ns + repetition * self.period_ns, repetition * self._steps_per_loop)
             for at in np.argsort(times, kind="stable").tolist():
                 source, f, i = order[at]
                 feed = self._feeds[source][f]

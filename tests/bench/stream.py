@@ -77,7 +77,7 @@ def bench_stream(folder: Path, loops: int = 12, events: int = 30_000, progress: 
         progress("one event a message")
         theirs = child(settings, "single", sent)
         progress("the worker")
-        ours = child(settings, "ours", messages)
+        ours = child(settings, "kernel-frequency", messages)
     done = rows * ours["records"] / messages  # the first records come before the clock starts
     events_done = theirs["records"]
     cpu, cpu_single = done / ours["cpu_s"], events_done / theirs["cpu_s"]

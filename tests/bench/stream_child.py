@@ -1,6 +1,7 @@
-"""One Faust worker in a process of its own, over records that are in Kafka already: `python -m ... ours|single ROWS`.
+"""One Faust worker in a process of its own, over records that are in Kafka already: `... STAGE|single RECORDS`.
 
-Prints one JSON object: CPU and wall seconds between the first record and the last, and resident bytes over time.
+STAGE: one of the product's stages (streams/app.py), alone. `single`: one event a message. Prints one JSON object: CPU
+and wall seconds between the first record and the last, resident bytes and records left over time.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from drumline.streams.preflight import preflight
 from drumline.streams.worker import StreamWorker
 
 SINGLE = "bench.kernel-single.v1"
-STUCK_S = 200.0
+START_S, STUCK_S = 60.0, 400.0
 
 
-def ours(config: Settings) -> tuple[Any, Callable[[], int]]:
-    """The product's worker with its kernel-frequency stage: (app, records handled so far)."""
-    wiring = next(w for w in wirings(config) if w.name == "kernel-frequency")
+def stage(config: Settings, name: str) -> tuple[Any, Callable[[], int]]:
+    """The product's worker with one of its stages: (app, records handled so far)."""
+    config.stream.app_id = f"bench-{name}"
+    wiring = next(w for w in wirings(config) if w.name == name)
     worker = StreamWorker(config, [wiring], preflight(config, TOPICS, [wiring.name]), codec(config))
     return worker.app, lambda: worker.lag.count
 
@@ -60,13 +62,14 @@ def single(config: Settings) -> tuple[Any, Callable[[], int]]:
 async def measure(app: Any, handled: Callable[[], int], wanted: int) -> dict[str, Any]:
     """From the first handled record until `wanted` are."""
     starting = asyncio.create_task(app.start())
-    until, me = time.monotonic() + STUCK_S, psutil.Process()
+    until, me = time.monotonic() + START_S, psutil.Process()
     while not handled() and time.monotonic() < until and not app.crashed:
         await asyncio.sleep(0.005)
     before, began, cpu = handled(), time.perf_counter(), time.process_time()
-    memory = []
+    until, memory, left = time.monotonic() + STUCK_S, [], []
     while handled() < wanted and time.monotonic() < until and not app.crashed:
         memory.append(me.memory_info().rss)
+        left.append(wanted - handled())
         await asyncio.sleep(0.05)
     result = {
         "records": handled() - before,
@@ -74,6 +77,7 @@ async def measure(app: Any, handled: Callable[[], int], wanted: int) -> dict[str
         "wall_s": time.perf_counter() - began,
         "cpu_s": time.process_time() - cpu,
         "memory": memory,
+        "left": left,
     }
     starting.cancel()
     return result
@@ -84,7 +88,7 @@ def main() -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
         async def run() -> dict[str, Any]:
-            app, handled = (ours if which == "ours" else single)(settings())
+            app, handled = single(settings()) if which == "single" else stage(settings(), which)
             return await measure(app, handled, wanted)
 
         print(json.dumps(runner.run(run())), flush=True)
