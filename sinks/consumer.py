@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -11,8 +12,10 @@ from confluent_kafka.admin import AdminClient
 
 from drumline.infra import metrics
 from drumline.infra.kafka import client_config
+from drumline.infra.kafka_contact import KafkaRefused, quiet, refusal
 from drumline.infra.settings import Settings
 from drumline.schemas.topics import TOPICS, Topic
+from drumline.sinks.ends import Ends
 from drumline.sinks.entry import Record
 from drumline.sinks.intent import BadIntent, read_metadata
 from drumline.sinks.partition import PartitionState
@@ -20,6 +23,8 @@ from drumline.sinks.tables import table
 
 log = structlog.get_logger()
 REQUEST_S = 15.0
+#: How often the same trouble with a connection is logged; s.
+SAY_S = 30.0
 Commit = tuple[PartitionState, int, str]
 
 
@@ -67,15 +72,19 @@ def consumer_config(settings: Settings) -> dict[str, str | int | float | bool]:
 
 
 class SinkConsumer:
-    """`states`: the partitions held now. Callbacks run inside `poll`, in the caller's thread; so no locks."""
+    """`states`: the partitions held now. `away`: no broker answered the last time. Callbacks run inside `poll`, in the
+    caller's thread; so no locks."""
 
     def __init__(self, settings: Settings, topics: Sequence[Topic], *, accept_loss: bool = False) -> None:
         self.states: dict[tuple[str, int], PartitionState] = {}
+        self.away = False
         self._trouble: Exception | None = None
         self._topics, self._accept_loss = list(topics), accept_loss
         self._compacted = {spec.topic.value for spec in TOPICS if "compact" in spec.cleanup}
-        self._admin = AdminClient(client_config(settings, "drumline-sink-admin"))
-        self._consumer = Consumer(consumer_config(settings))
+        self._settings, self._said = settings, (0.0, "")
+        self._admin = AdminClient(quiet(client_config(settings, "drumline-sink-admin")))
+        self._consumer = Consumer({**quiet(consumer_config(settings)), "error_cb": self._on_client_error})
+        self._ends = Ends(self._admin)
 
     def subscribe(self) -> None:
         self._consumer.subscribe(
@@ -86,7 +95,7 @@ class SinkConsumer:
         )
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Kafka's id of each topic that exists. Raises KafkaTrouble."""
+        """Kafka's id of each topic that exists. Raises KafkaTrouble, KafkaRefused."""
         names = sorted(set(topics))
         if not names:
             return {}
@@ -100,12 +109,12 @@ class SinkConsumer:
                     if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                         raise
         except KafkaException as error:
-            raise KafkaTrouble(str(error.args[0])) from None
+            raise self._trouble_of(error, f"Describe on topic {', '.join(names)}") from None
         return found
 
     def poll(self, timeout_s: float) -> Record | None:
-        """The next record of a partition held, or None. Raises LostRecords, TopicReplaced, Fenced,
-        KafkaTrouble."""
+        """The next record of a partition held, or None. Raises LostRecords, TopicReplaced, Fenced, KafkaTrouble,
+        KafkaRefused."""
         message = self._consumer.poll(timeout_s)
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
@@ -113,6 +122,8 @@ class SinkConsumer:
         if message is None:
             return None
         error = message.error()
+        if error is None or error.code() == KafkaError._PARTITION_EOF:
+            self.away = False
         if error is not None:
             self._on_error(error, message)
             return None
@@ -142,11 +153,33 @@ class SinkConsumer:
             raise Fenced(str(error))
         elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             log.warning("topic does not exist; `drumline topics apply` creates it", topic=message.topic())
+        elif refused := refusal(self._settings, error, self._rights([message.topic()])):
+            raise refused
         else:
             log.warning("kafka", error=str(error))
 
+    def _on_client_error(self, error: KafkaError) -> None:
+        """What librdkafka says of its connections, at each of its tries: a refusal ends the sink, all else is logged
+        once in a while."""
+        if refused := refusal(self._settings, error):
+            self._trouble = self._trouble or refused
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.away = True
+        else:
+            now, text = time.monotonic(), error.str()
+            if text.split(" (after", 1)[0] != self._said[1] or now - self._said[0] > SAY_S:
+                self._said = now, text.split(" (after", 1)[0]
+                log.warning("kafka", error=text)
+
+    def _rights(self, topics: Iterable[str | None]) -> str:
+        return f"Read on topic {', '.join(filter(None, topics))} and on group {self._settings.sink.group}"
+
+    def _trouble_of(self, error: KafkaException, right: str) -> KafkaTrouble | KafkaRefused:
+        return refusal(self._settings, error.args[0], right) or KafkaTrouble(str(error.args[0]))
+
     def commit(self, commits: Sequence[Commit]) -> None:
-        """Commit (state, offset, metadata), for what is still held. Raises KafkaTrouble: then nothing may be relied on.
+        """Commit (state, offset, metadata), for what is still held. Raises KafkaTrouble (KafkaRefused where no retry
+        mends it): then nothing may be relied on.
 
         Kafka fences a member by its generation, not by what it owns, so we leave out what we no longer hold.
         """
@@ -162,10 +195,10 @@ class SinkConsumer:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.FENCED_INSTANCE_ID:
                 raise Fenced(str(error.args[0])) from None
-            raise KafkaTrouble(f"commit: {error.args[0]}") from None
+            raise self._trouble_of(error, self._rights(place.topic for place in offsets)) from None
         for answer in answers:
             if answer.error is not None:
-                raise KafkaTrouble(f"commit: {answer.error}")
+                raise self._trouble_of(KafkaException(answer.error), self._rights([answer.topic]))
 
     def holds(self, state: PartitionState) -> bool:
         return self.states.get((state.table.topic.value, state.partition)) is state
@@ -174,8 +207,14 @@ class SinkConsumer:
         self._consumer.pause(self._partitions(self.states.values()))
 
     def resume(self) -> None:
-        """Fetch again from every partition that is open."""
-        self._consumer.resume(self._partitions(state for state in self.states.values() if state.opened))
+        """Fetch again from every partition that is open and waits for nothing."""
+        flowing = (state for state in self.states.values() if state.opened and state.parked is None)
+        self._consumer.resume(self._partitions(flowing))
+
+    def park(self, state: PartitionState, record: Record) -> None:
+        """Nothing more of this partition until the record can be read."""
+        state.parked = record
+        self._consumer.pause(self._partitions([state]))
 
     def drop(self) -> None:
         """Forget everything collected and leave the group, to start over with `subscribe`."""
@@ -186,14 +225,23 @@ class SinkConsumer:
         self.states.clear()
         self._consumer.close()
 
+    def look(self, now: float) -> None:
+        """Ask the broker where the partitions end, for `lag`; does not wait. `now`: monotonic, s."""
+        self._ends.ask(self.states.keys(), now)
+        if self._ends.take():
+            self.away = False
+
     def lag(self) -> int:
-        """Records known to be in Kafka and not yet taken in, over the partitions held; from the last fetches."""
+        """Records known to be in Kafka and not yet taken in, over the partitions held: as of the last fetches, and the
+        last answer to `look`."""
         behind = 0
         for (topic, partition), state in self.states.items():
+            high = self._ends.known.get((topic, partition), 0)
             try:
-                _, high = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
+                _, fetched = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
+                high = max(high, fetched)
             except KafkaException:  # not fetched from yet
-                continue
+                pass
             behind += max(0, high - state.next_offset)
         return behind
 
@@ -208,7 +256,8 @@ class SinkConsumer:
             try:
                 taken_up(consumer, partitions)
             except Exception as error:
-                self._trouble = KafkaTrouble(str(error.args[0])) if isinstance(error, KafkaException) else error
+                right = self._rights(sorted({place.topic for place in partitions}))
+                self._trouble = self._trouble_of(error, right) if isinstance(error, KafkaException) else error
 
         return callback
 
@@ -228,6 +277,7 @@ class SinkConsumer:
                 state = self._state(consumer, committed, ids.get(committed.topic, ""))
                 self.states[(committed.topic, committed.partition)] = state
                 start.append(TopicPartition(committed.topic, committed.partition, state.next_offset))
+            self.away = False
         consumer.incremental_assign(start)
         consumer.pause(start)  # until the ledger has been asked
 

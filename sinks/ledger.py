@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
@@ -72,16 +72,18 @@ class Ledger:
     def __init__(self, client: Client, database: str) -> None:
         self._client, self._table = client, f"{database}.ledger"
 
-    def high_water(self, topic: str, topic_id: str, partition: int) -> int:
-        """The offset after the last one accounted for; 0 if there is none. Ranges of a partition are written in order
-        and whole, so everything before it is stored."""
+    def high_waters(self, places: Collection[tuple[str, str, int]]) -> dict[tuple[str, str, int], int]:
+        """(topic, topic id, partition) -> the offset after the last one accounted for; those without one are left out.
+        Ranges of a partition are written in order and whole, so everything before it is stored."""
         found = rows(
             self._client,
-            f"SELECT max(offset) + 1 AS next, count() AS n FROM {self._table} "
-            "WHERE topic = {topic:String} AND topic_id = {id:String} AND partition = {p:UInt32}",
-            {"topic": topic, "id": topic_id, "p": partition},
+            f"SELECT topic, topic_id, partition, max(offset) + 1 AS next FROM {self._table} "
+            "WHERE topic IN {topics:Array(String)} AND topic_id IN {ids:Array(String)} "
+            "GROUP BY topic, topic_id, partition",
+            {"topics": sorted({topic for topic, _, _ in places}), "ids": sorted({number for _, number, _ in places})},
         )
-        return int(found[0]["next"]) if found and found[0]["n"] else 0
+        waters = {(str(r["topic"]), str(r["topic_id"]), int(r["partition"])): int(r["next"]) for r in found}
+        return {place: waters[place] for place in places if place in waters}
 
     def history(self, topic: str, wanted: set[tuple[str, str]], before: OffsetRange) -> History:
         """Sequences stored so far of each (process, key), wherever they are stored, but not at or after `before.first`

@@ -9,7 +9,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from drumline.sinks.entry import Entry, Verdict
+from drumline.sinks.entry import Entry, Record, Verdict
 from drumline.sinks.intent import MAX_BYTES, Intent, write_intent
 from drumline.sinks.ranges import Intervals, OffsetRange
 from drumline.sinks.rows import DAY_NS, MAX_ROWS
@@ -63,7 +63,8 @@ class Pending:
 
 @dataclass(slots=True)
 class PartitionState:
-    """`next_offset`: the first offset not yet taken in. `opened`: the ledger has been asked where to go on."""
+    """`next_offset`: the first offset not yet taken in. `opened`: the ledger has been asked where to go on.
+    `parked`: the record there, while the registry cannot be asked for its schema."""
 
     table: Table
     partition: int
@@ -72,6 +73,7 @@ class PartitionState:
     compacted: bool = False
     intent: Intent | None = None
     opened: bool = False
+    parked: Record | None = None
     entries: deque[Entry] = field(default_factory=deque)
     rows: int = 0
     since: float = 0.0

@@ -1,41 +1,41 @@
 """The sink: topics to tables, exactly once. The protocol's steps are numbered as in docs/design/exactly-once.md.
 
-One thread does everything, so that nothing is written for a partition that is no longer held. It polls while it waits
-for ClickHouse, so that a slow or dead ClickHouse costs no rebalance, and collects nothing meanwhile.
+One thread does everything, so that nothing is written for a partition that is no longer held. It polls between inserts
+and while it waits for ClickHouse, so that a slow or dead ClickHouse costs no rebalance, and collects nothing meanwhile.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import structlog
 
 from drumline.infra import metrics
+from drumline.infra.backoff import Retry
 from drumline.infra.clickhouse import ClickHouseFailed, Client, Unavailable
 from drumline.infra.health import Health
 from drumline.infra.settings import Settings
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable
-from drumline.schemas.topics import Topic
 from drumline.sinks.consumer import KafkaTrouble, SinkConsumer, TopicReplaced
 from drumline.sinks.deadletter import DeadLetters, DeadLettersFailed
-from drumline.sinks.entry import Record, Verdict, read
+from drumline.sinks.entry import Entry, Record, Verdict, read
 from drumline.sinks.flood import FloodGauge
 from drumline.sinks.intent import write_done, write_intent
 from drumline.sinks.ledger import Ledger
 from drumline.sinks.partition import PartitionState, Pending, Stage
 from drumline.sinks.ranges import OffsetRange
-from drumline.sinks.telemetry import at_fault, count_range, observe
+from drumline.sinks.telemetry import at_fault, count_range, observe, waits_for
 from drumline.sinks.writer import Writer
 
 log = structlog.get_logger()
-BACKOFF_S = (0.2, 10.0)
 REPORT_S = 10.0
 OBSERVE_S = 1.0
+#: Work goes on for so long, then Kafka is polled: it takes a member that does not poll for 300 s for dead.
+TURN_S = 5.0
 #: Rows collected over all partitions, in flush_rows, at which everything is written: the bound on memory.
 PRESSURE = 2
 
@@ -55,12 +55,6 @@ class Counts:
     retries: int = 0
 
 
-def backoff_s(attempt: int, jitter: float) -> float:
-    """Wait before try `attempt` (1, 2, ...): doubling, bounded; `jitter` in 0..1 spreads it over its upper half."""
-    low, high = BACKOFF_S
-    return min(high, low * 2.0 ** min(attempt - 1, 10)) * (0.5 + 0.5 * jitter)
-
-
 @dataclass
 class Sink:
     """`connect` makes a ClickHouse client. `run` ends when `stopping()` says so, or raises what stopped it."""
@@ -74,29 +68,33 @@ class Sink:
     counts: Counts = field(default_factory=Counts)
     health: Health = field(default_factory=Health)
     _gauges: dict[str, FloodGauge] = field(default_factory=dict)
-    _held: deque[Record] = field(default_factory=deque)
     _cycle: list[tuple[PartitionState, Pending]] = field(default_factory=list)
     _client: Client | None = None
-    _attempt: int = 0
-    _retry_at: float = 0.0
-    _retrying: str = ""
+    _retry: Retry = field(default_factory=Retry)
+    _waiting: str = ""
+    _registry: Retry = field(default_factory=Retry)
+    _holding: bool = False
+    _turn_ends: float = 0.0
     _reported: tuple[float, int] = (0.0, 0)
     _observed: float = 0.0
     _committed: float = 0.0
 
     def run(self) -> None:
-        """Raises Flooded, ReplayImpossible, LostRecords, Fenced, Refused."""
+        """Raises Flooded, ReplayImpossible, LostRecords, Fenced, Refused, KafkaRefused."""
         self.kafka.subscribe()
         self._committed = time.monotonic()
+        metrics.SINK_COMMIT_AGE.set_function(lambda: time.monotonic() - self._committed)
         self._reported = (self._committed, 0)
         try:
             while not self.stopping():
                 self._poll()
-                if self._retry_at <= time.monotonic():
+                if self._retry.at <= time.monotonic():
                     self._work()
+                if self._registry.attempt and self._registry.at <= time.monotonic():
+                    self._take_parked()
                 self._observe()
                 self._report()
-            if self._cycle and not self._attempt:
+            if self._cycle and not self._retry.attempt:
                 self._work()
         finally:
             self.kafka.close()
@@ -114,34 +112,42 @@ class Sink:
             self._start_over()
             return
         if record is not None:
-            self._held.append(record)
-        self._take_held()
+            self._collect(record)
 
-    def _take_held(self) -> None:
-        """Decode what came, in order. With the registry down, records wait; they are not dead."""
-        try:
-            while self._held and self._retry_at <= time.monotonic():
-                self._collect(self._held[0])
-                self._held.popleft()
-        except RegistryUnavailable as error:
-            self._later(error)
+    def _take_parked(self) -> None:
+        """Ask the registry again for the schemas of records that had to wait."""
+        parked = [state for state in self.kafka.states.values() if state.parked is not None]
+        for state in parked:
+            record, state.parked = state.parked, None
+            if record is not None:
+                self._collect(record)
+        if not parked:  # their partitions went to others
+            self._registry.worked()
+        elif not self._holding:
+            self.kafka.resume()
 
     def _start_over(self) -> None:
         self._cycle.clear()
-        self._held.clear()
         self.kafka.drop()
         self.kafka.subscribe()
 
     def _later(self, error: Exception) -> None:
         """Note when to try again, and fetch nothing until then."""
-        self._attempt += 1
+        wait_s = self._retry.failed(time.monotonic(), random.random())
+        self._waiting = waits_for(error)
+        self._tell(error, self._retry.attempt, wait_s)
+        self._hold()
+
+    def _tell(self, error: Exception, attempt: int, wait_s: float) -> None:
         self.counts.retries += 1
-        self._retrying = at_fault(error)
-        metrics.SINK_RETRIES.labels(self._retrying).inc()
-        wait = backoff_s(self._attempt, random.random())
-        self._retry_at = time.monotonic() + wait
-        log.warning("will try again", attempt=self._attempt, wait_s=round(wait, 1), error=str(error))
-        self.kafka.pause()
+        metrics.SINK_RETRIES.labels(at_fault(error)).inc()
+        log.warning("will try again", attempt=attempt, wait_s=round(wait_s, 1), error=str(error))
+
+    def _hold(self) -> None:
+        """Fetch nothing until all that is collected is written: the bound on memory."""
+        if not self._holding:
+            self._holding = True
+            self.kafka.pause()
 
     def _collect(self, record: Record) -> None:
         state = self.kafka.states.get((record.topic, record.partition))
@@ -153,7 +159,9 @@ class Sink:
                 first=state.next_offset, last=record.offset - 1,
             )  # fmt: skip
             metrics.SINK_GAPS.labels(record.topic).inc(record.offset - state.next_offset)
-        entry = read(record, state.table, self.codec)
+        entry = self._read(record, state)
+        if entry is None:
+            return
         replayed = state.intent is not None and record.offset <= state.intent.range.last
         if not replayed:
             gauge = self._gauges.setdefault(
@@ -165,8 +173,25 @@ class Sink:
                 raise Flooded(f"{record.topic}: {why}; the last at {at}: {entry.error[1]}")
         state.take(entry, time.monotonic())
 
+    def _read(self, record: Record, state: PartitionState) -> Entry | None:
+        """None: its schema is new and the registry is away. The partition waits; the record is not dead."""
+        known = self.codec.decodes_at_once(record.value)
+        if known or self._registry.at <= time.monotonic():
+            try:
+                entry = read(record, state.table, self.codec)
+            except RegistryUnavailable as error:
+                wait_s = self._registry.failed(time.monotonic(), random.random())
+                self._tell(error, self._registry.attempt, wait_s)
+            else:
+                if not known:
+                    self._registry.worked()
+                return entry
+        self.kafka.park(state, record)
+        return None
+
     def _work(self) -> None:
-        """One try at everything that needs ClickHouse or a commit."""
+        """One try at everything that needs ClickHouse or a commit; leaves off when its turn is over."""
+        self._turn_ends = time.monotonic() + TURN_S
         try:
             self._open()
             self._cut_due()
@@ -180,18 +205,30 @@ class Sink:
                 self._disconnect()
             self._later(error)
         else:
-            self._take_held()
-            if self._attempt and not self._held:
-                self._attempt = 0
-                self.kafka.resume()
+            if self._cycle:
+                self._hold()
+                return
+            if self.kafka.states:  # without partitions nothing was tried
+                self._retry.worked()
+                if self._holding:
+                    self._holding = False
+                    self.kafka.resume()
+
+    def _turn_is_over(self) -> bool:
+        return time.monotonic() >= self._turn_ends
 
     def _open(self) -> None:
         """Step 0: a partition that we just got goes on behind what the ledger has, whatever was committed."""
-        for state in list(self.kafka.states.values()):
-            if state.opened:
-                continue
+        new = [state for state in self.kafka.states.values() if not state.opened]
+        if not new:
+            return
+        waters = self._ledger().high_waters(
+            [(state.table.topic.value, state.topic_id, state.partition) for state in new]
+        )
+        ahead = []
+        for state in new:
             topic = state.table.topic.value
-            stored = self._ledger().high_water(topic, state.topic_id, state.partition)
+            stored = waters.get((topic, state.topic_id, state.partition), 0)
             if state.intent is not None:
                 if stored > state.intent.range.last:  # only its last commit was missing
                     state.intent = None
@@ -203,8 +240,11 @@ class Sink:
                 )
             if state.intent is None and stored > state.next_offset:
                 state.next_offset = stored
-                self.kafka.commit([(state, stored, write_done(state.topic_id))])
+                ahead.append((state, stored, write_done(state.topic_id)))
+        self.kafka.commit(ahead)
+        for state in new:
             state.opened = True
+        if not self._holding:
             self.kafka.resume()
 
     def _cut_due(self) -> None:
@@ -214,6 +254,8 @@ class Sink:
         sink, now = self.settings.sink, time.monotonic()
         full = sum(state.rows for state in self.kafka.states.values()) >= PRESSURE * sink.flush_rows
         for state in list(self.kafka.states.values()):
+            if self._turn_is_over():
+                break
             if not (state.due(now, sink.flush_rows, sink.flush_s) or (full and state.entries and state.intent is None)):
                 continue
             wanted = state.unknown() if state.intent is None else set()
@@ -225,12 +267,14 @@ class Sink:
             self._cycle.append((state, state.cut(sink.flush_rows, now)))
 
     def _advance(self) -> None:
-        """Steps 2 to 6 for all ranges of the cycle; may be repeated from wherever it broke off."""
+        """Steps 2 to 6 for all ranges of the cycle; to be repeated, from wherever it broke off, until that is empty."""
         self._cycle = [(state, pending) for state, pending in self._cycle if self.kafka.holds(state)]
         self._check_topics()
         announce = []
         for state, pending in self._cycle:
             if pending.stage < Stage.LETTERS_SENT:  # 2: dead letters, acknowledged before anything is announced
+                if self._turn_is_over():
+                    return
                 self.letters.send(pending.entries, pending.range.topic_id)
                 pending.stage = Stage.LETTERS_SENT
             if pending.stage < Stage.INTENT_COMMITTED:
@@ -240,6 +284,8 @@ class Sink:
             pending.stage = Stage.INTENT_COMMITTED
         writer = Writer(self._connected(), self.settings.clickhouse.database)
         for _, pending in self._cycle:
+            if self._turn_is_over():
+                return
             if pending.stage < Stage.ROWS_INSERTED:  # 4: one block under the range's token
                 self.counts.rows += writer.insert_rows(pending)
                 pending.stage = Stage.ROWS_INSERTED
@@ -290,10 +336,15 @@ class Sink:
         """For metrics and health."""
         now = time.monotonic()
         self.health.beat()
-        if now - self._observed >= OBSERVE_S:
-            self._observed = now
-            retrying = f"trying again, attempt {self._attempt}: {self._retrying}" if self._attempt else ""
-            observe(self.health, self.kafka.states.values(), self.kafka.lag(), now - self._committed, retrying)
+        if now - self._observed < OBSERVE_S:
+            return
+        self._observed = now
+        if self._holding or self.kafka.away or self._registry.attempt:
+            self.kafka.look(now)  # fetches, which bring the ends of partitions, rest
+        observe(self.health, self.kafka.states.values(), self.kafka.lag())
+        attempt = self._retry.attempt
+        self.health.waits("retry", f"trying again, attempt {attempt}: {self._waiting}" if attempt else "")
+        self.health.waits("kafka", "no broker answers" if self.kafka.away else "")
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -308,9 +359,3 @@ class Sink:
                 **self._totals(),
             )
             self._reported = (now, self.counts.rows)
-
-
-def missing_topics(kafka: SinkConsumer, topics: Sequence[Topic]) -> list[str]:
-    """Topics among `topics` that do not exist. Raises KafkaTrouble."""
-    there = kafka.topic_ids(topic.value for topic in topics)
-    return [topic.value for topic in topics if topic.value not in there]

@@ -58,14 +58,37 @@ def at_fault(error: Exception) -> str:
     return "dead_letters" if isinstance(error, DeadLettersFailed) else "kafka"
 
 
-def observe(health: Health, states: Iterable[PartitionState], lag: int, commit_age_s: float, retrying: str) -> None:
-    """About once a second. `retrying`: what is tried again, in words, or ""."""
+#: What ClickHouse's error codes mean to who looks at a sink that waits.
+SENTENCES = {
+    159: "queries take too long",
+    202: "too many queries at once",
+    241: "out of memory",
+    242: "the table is read-only",
+    243: "no space left on its disk",
+    252: "too many parts, merges do not keep up",
+}
+
+
+def waits_for(error: Exception) -> str:
+    """Whom a failed try waits for, and why. Fit for anybody: no text of the error."""
+    whom = at_fault(error)
+    code = error.code if isinstance(error, ClickHouseFailed) else 0
+    if not code:
+        return whom
+    return f"{whom}, code {code}" + (f" ({SENTENCES[code]})" if code in SENTENCES else "")
+
+
+def observe(health: Health, states: Iterable[PartitionState], lag: int) -> None:
+    """About once a second."""
     held = list(states)
     closed = sum(not state.opened for state in held)
+    parked = sum(state.parked is not None for state in held)
     metrics.SINK_LAG.set(lag)
     metrics.SINK_PARTITIONS.set(len(held))
     metrics.SINK_COLLECTED.set(sum(state.rows for state in held))
-    metrics.SINK_COMMIT_AGE.set(commit_age_s)
     health.waits("partitions", "" if held else "no partitions assigned")
     health.waits("ledger", f"{closed} partitions wait for the ledger's answer" if closed else "")
-    health.waits("retry", retrying)
+    health.waits(
+        "registry",
+        f"the schema registry does not answer; records of new schemas wait in {parked} partitions" if parked else "",
+    )
