@@ -49,9 +49,10 @@ def replay(
     """
     pace = _pace(speed)
     configure(settings(), "replay")
+    from drumline.infra.kafka_access import MissingTopics, require
+    from drumline.infra.kafka_contact import BrokerUnreachable
     from drumline.infra.registry_client import codec
-    from drumline.infra.topics_admin import BrokerUnreachable
-    from drumline.producers.publisher import MissingTopics, Publisher
+    from drumline.producers.publisher import Publisher
     from drumline.producers.recorded import Recording
     from drumline.producers.replay import replay as publish
     from drumline.producers.trace import load_manifest
@@ -64,8 +65,8 @@ def replay(
         except ValueError as error:  # BadTrace, BadRanks
             _fail(str(error), BAD_INPUT)
         try:
+            require(settings(), "drumline-replay", dict.fromkeys(recording.topics, ("WRITE",)))
             publisher = Publisher(settings(), codec(settings(), recording.topics), "drumline-replay")
-            publisher.require(recording.topics)
         except (BrokerUnreachable, MissingTopics, RegistryUnavailable, BadSchema) as error:
             _fail(str(error), FAILED)
         with _progress(sum(recording.rows.values()), folder.name) as advance:

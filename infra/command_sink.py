@@ -39,18 +39,21 @@ def sink(
     4  records are gone from Kafka, or an announced range cannot be rebuilt
     5  ClickHouse refuses: wrong password, missing table (`drumline migrate`), full disk quota, ...
     6  another sink runs under the same --instance
+    7  Kafka refuses: certificate, user, password, or a missing ACL, which is named (docs/security.md)
     """
     from confluent_kafka import KafkaException, Producer
 
     from drumline.infra import clickhouse
     from drumline.infra.health import Health, remembered, serve_health
     from drumline.infra.kafka import letters_config
+    from drumline.infra.kafka_access import MissingTopics, require
+    from drumline.infra.kafka_contact import BrokerUnreachable, KafkaRefused, quiet
     from drumline.infra.registry_client import codec
-    from drumline.schemas.topics import Topic
+    from drumline.schemas.topics import TOPICS, Topic, dlq
     from drumline.sinks.consumer import Fenced, KafkaTrouble, LostRecords, SinkConsumer
     from drumline.sinks.deadletter import DeadLetters
     from drumline.sinks.partition import ReplayImpossible
-    from drumline.sinks.sink import Flooded, Sink, missing_topics
+    from drumline.sinks.sink import Flooded, Sink
     from drumline.sinks.tables import TABLES
 
     config = settings()
@@ -68,12 +71,12 @@ def sink(
     health = Health()
     health.probe("clickhouse", remembered(lambda: clickhouse.why_unready(config)))
     serve_health("sink", config.sink.metrics_port, health)
+    rights = {name.value: ("READ",) for name in topics}
+    rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}
     try:
+        require(config, "drumline-sink", rights, {config.sink.group: ("READ",)})
         kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
-        missing = missing_topics(kafka, topics)
-        if missing:
-            _stop(2, f"topics are missing: {', '.join(missing)}; `drumline topics apply` creates them")
-        letters = DeadLetters(Producer(letters_config(config, "drumline-sink-dead-letters")))
+        letters = DeadLetters(Producer(quiet(letters_config(config, "drumline-sink-dead-letters"))))
         program = Sink(
             config, kafka, letters, lambda: clickhouse.connect(config), codec(config), stopping=lambda: bool(stopped),
             health=health,
@@ -92,6 +95,12 @@ def sink(
         _stop(5, f"ClickHouse refuses: {error}{hint}")
     except Fenced as error:
         _stop(6, f"another sink runs as this instance: {error}")
+    except MissingTopics as error:
+        _stop(2, str(error))
+    except KafkaRefused as error:
+        _stop(7, str(error))
+    except BrokerUnreachable as error:
+        _stop(1, str(error))
     except (KafkaTrouble, KafkaException) as error:
         _stop(1, f"Kafka at {config.bootstrap}: {error}")
     if as_json:

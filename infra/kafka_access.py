@@ -52,7 +52,7 @@ def require(
 
 def describe(admin: AdminClient, settings: Settings, topics: Rights) -> tuple[dict[str, Any], list[Lack]]:
     """Description of each topic that exists, and what is not allowed. Whether a topic exists that may not be described
-    is not told. Raises KafkaRefused (password, certificate), KafkaException."""
+    is not told. Raises BrokerUnreachable, KafkaRefused."""
     found: dict[str, Any] = {}
     lacks: list[Lack] = []
     if not topics:

@@ -50,9 +50,11 @@ def refusal(settings: Settings, error: KafkaError, what: str = "") -> KafkaRefus
     return None
 
 
-def explained(settings: Settings, error: KafkaException, what: str = "") -> Exception:
-    """A refusal in words, or the error itself."""
-    return refusal(settings, error.args[0], what) or error
+def explained(settings: Settings, error: KafkaException, what: str = "") -> BrokerUnreachable:
+    """A refusal, or whatever else it is, in words."""
+    return refusal(settings, error.args[0], what) or BrokerUnreachable(
+        f"{_place(settings)} does not do it: {_sentence(error.args[0])} ({error.args[0].name()})"
+    )
 
 
 def quiet(config: dict[str, Any]) -> dict[str, Any]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from drumline.infra.kafka import producer_config
-from drumline.infra.kafka_contact import TIMEOUT_S, BrokerUnreachable
 from drumline.infra.settings import Settings
 from drumline.producers.recorded import Outgoing
 from drumline.schemas.codec import Codec
@@ -19,10 +18,6 @@ log = structlog.get_logger()
 
 #: What may wait in the client's memory; kB. Its default of 1 GB would hold most of a recording.
 _QUEUE_KB = 65_536
-
-
-class MissingTopics(RuntimeError):
-    """Topics that are not there; they are never created by accident."""
 
 
 class NotDelivered(RuntimeError):
@@ -35,7 +30,6 @@ class Client(Protocol):
     def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None: ...
     def poll(self, timeout: float) -> int: ...
     def flush(self, timeout: float) -> int: ...
-    def list_topics(self, timeout: float) -> Any: ...
 
 
 class Publisher:
@@ -56,17 +50,6 @@ class Publisher:
         self.batches: Counter[str] = Counter()
         self.handed_over: Counter[str] = Counter()
         self._problem = ""
-
-    def require(self, topics: Collection[str]) -> None:
-        """Raises MissingTopics, or BrokerUnreachable if nobody answers."""
-        try:
-            there = self._client.list_topics(timeout=TIMEOUT_S).topics
-        except KafkaException as error:
-            raise BrokerUnreachable(str(error)) from None
-        if missing := sorted(set(topics) - set(there)):
-            raise MissingTopics(
-                f"{self._where} has no topic {', '.join(missing)}; create them with `drumline topics apply`"
-            )
 
     def publish(self, outgoing: Outgoing, sent_ns: int) -> None:
         """Hand one batch over; waits while the client's queue is full. Raises NotDelivered once one was refused."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
+from drumline.infra.kafka_contact import DENIED, KafkaRefused
 from drumline.schemas.topics import dlq
 from drumline.schemas.wire import HEADER
 from drumline.sinks.entry import Entry, Verdict
@@ -48,12 +49,15 @@ class DeadLetters:
     def send(self, entries: Iterable[Entry], topic_id: str) -> int:
         """Send those of `entries` that are dead and wait until all are acknowledged; how many.
 
-        Raises DeadLettersFailed."""
+        Raises DeadLettersFailed, KafkaRefused."""
         failed: list[str] = []
+        forbidden: set[str] = set()
 
-        def acknowledged(error: Any, _message: Any) -> None:
+        def acknowledged(error: Any, message: Any) -> None:
             if error is not None:
                 failed.append(str(error))
+                if error.code() in DENIED:
+                    forbidden.add(message.topic())
 
         sent = 0
         try:
@@ -70,6 +74,8 @@ class DeadLetters:
             left = self._producer.flush(self._timeout_s) if sent else 0
         except Exception as error:  # BufferError: the queue is full; KafkaException: no such topic, no broker
             raise DeadLettersFailed(str(error)) from None
+        if forbidden:
+            raise KafkaRefused(f"Kafka takes no dead letters: Write on topic {', '.join(sorted(forbidden))} is missing")
         if failed or left:
             raise DeadLettersFailed(failed[0] if failed else f"{left} not acknowledged in {self._timeout_s:.0f} s")
         return sent

@@ -6,21 +6,20 @@ import ssl
 from pathlib import Path
 from typing import Any
 
+from drumline.infra import tls
 from drumline.infra.drain import worker_dir
 from drumline.infra.settings import Settings
 
 
 def credentials(settings: Settings) -> Any:
     """Faust credentials for TLS and SASL, or None for PLAINTEXT. Raises OSError, ssl.SSLError on bad files."""
-    from aiokafka.helpers import create_ssl_context
     from faust.auth import SASLCredentials, SSLCredentials
 
     kafka = settings.kafka
     context: ssl.SSLContext | None = None
     if kafka.security_protocol.endswith("SSL"):
-        context = create_ssl_context(
-            cafile=_text(kafka.ssl_ca), certfile=_text(kafka.ssl_certificate), keyfile=_text(kafka.ssl_key)
-        )
+        password = kafka.ssl_key_password.get_secret_value() if kafka.ssl_key_password else None
+        context = tls.context(kafka.ssl_ca, kafka.ssl_certificate, kafka.ssl_key, password)
     if kafka.security_protocol.startswith("SASL"):
         return SASLCredentials(
             username=kafka.sasl_username,
@@ -73,7 +72,3 @@ def faust_settings(settings: Settings, partitions: int) -> dict[str, Any]:
     if settings.stream.instance:
         options["consumer_group_instance_id"] = settings.stream.instance
     return options
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

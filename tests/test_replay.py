@@ -10,10 +10,10 @@ import pytest
 from activity_builder import lockstep
 from typer.testing import CliRunner
 
-from drumline.infra import command_replay
+from drumline.infra import command_replay, kafka_access
 from drumline.infra.settings import Settings
 from drumline.producers import publisher as publisher_module
-from drumline.producers.publisher import MissingTopics, Publisher
+from drumline.producers.publisher import Publisher
 from drumline.producers.recorded import Recording
 from drumline.producers.replay import mint_run, replay
 from drumline.schemas.codec import Codec
@@ -52,9 +52,6 @@ class FakeClient:
 
     def flush(self, timeout):
         return self.poll(0)
-
-    def list_topics(self, timeout):
-        raise AssertionError("not asked")
 
 
 @pytest.fixture
@@ -170,7 +167,7 @@ def on_the_command_line(monkeypatch):
     """The command with a fake client instead of a broker."""
     client = FakeClient()
     monkeypatch.setattr(publisher_module, "Producer", lambda config: client)
-    monkeypatch.setattr(Publisher, "require", lambda self, topics: None)
+    monkeypatch.setattr(kafka_access, "require", lambda settings, client_id, topics: None)
     return client
 
 
@@ -206,12 +203,3 @@ def test_a_refused_batch_exits_1_and_says_why(folder, on_the_command_line):
     result = CliRunner().invoke(command_replay.app, [str(folder), "--speed", "max"])
     assert result.exit_code == 1
     assert "in-sync" in result.output
-
-
-def test_missing_topics_are_named_before_anything_is_sent(folder):
-    class Empty(FakeClient):
-        def list_topics(self, timeout):
-            return type("Metadata", (), {"topics": {"gpu.kernel.v1": object()}})
-
-    with pytest.raises(MissingTopics, match=r"gpu\.step\.v1.*topics apply"):
-        Publisher(Settings(), Codec(), "test", Empty()).require(["gpu.kernel.v1", "gpu.step.v1"])
