@@ -1,14 +1,15 @@
 """Logging: structlog to stderr, readable on a terminal, one JSON object a line with DRUMLINE_LOG_JSON=true.
 
-The libraries' own log lines take the same way. Secrets in the settings, and those given to `hide`, never get through,
-whatever text they are part of.
+The libraries' own log lines take the same way, but equal ones only once in a while: without a broker aiokafka writes a
+hundred a second. Secrets in the settings, and those given to `hide`, never get through, whatever text they are part of.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 
 import structlog
 from pydantic import BaseModel, SecretStr
@@ -17,6 +18,8 @@ from structlog.types import EventDict, Processor, WrappedLogger
 from drumline.infra.settings import Settings
 
 HIDDEN = "**********"
+#: A library's line is followed by others of the same kind after so long at the earliest; s.
+SELDOM_S = 60.0
 _SECRETS: set[str] = set()
 
 
@@ -60,6 +63,31 @@ def secrets_of(settings: BaseModel) -> Iterator[str]:
             yield from secrets_of(value)
 
 
+class Seldom(logging.Filter):
+    """Lets a library say the same thing (same logger, same text before values are filled in) once in SELDOM_S, with how
+    often it was held back. What comes with a traceback always gets through. `clock`: s."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info:
+            return True
+        key, now = (record.name, str(record.msg)), self._clock()
+        last, held = self._said.get(key, (float("-inf"), 0))
+        if now - last < SELDOM_S:
+            self._said[key] = last, held + 1
+            return False
+        if len(self._said) > 1_000:  # texts with their values already in them
+            self._said.clear()
+        self._said[key] = now, 0
+        if held:
+            record.msg, record.args = f"{record.getMessage()} ({held} more like it before)", ()
+        return True
+
+
 def configure(settings: Settings, program: str) -> None:
     """Set up structlog and the standard library's root logger for this process."""
     for secret in secrets_of(settings):
@@ -91,4 +119,5 @@ def configure(settings: Settings, program: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, mask_event, renderer],
         )
     )
+    handler.addFilter(Seldom())
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from drumline.infra.kafka import producer_config
@@ -14,10 +15,12 @@ from drumline.infra.settings import Settings
 from drumline.producers.recorded import Outgoing
 from drumline.schemas.codec import Codec
 
-log = structlog.get_logger()
+log = logging.getLogger("kafka")  # of the libraries: equal lines are let through once in a while
 
 #: What may wait in the client's memory; kB. Its default of 1 GB would hold most of a recording.
 _QUEUE_KB = 65_536
+#: How long Kafka may be away before a batch is given up; s. A stream worker's producer waits as long (Faust's default).
+_PATIENCE_S = 1_200.0
 
 
 class NotDelivered(RuntimeError):
@@ -42,6 +45,7 @@ class Publisher:
             {
                 **producer_config(settings, client_id),
                 "queue.buffering.max.kbytes": _QUEUE_KB,
+                "delivery.timeout.ms": round(_PATIENCE_S * 1000),
                 "error_cb": _say,
                 "log_level": 2,
             }
@@ -81,9 +85,11 @@ class Publisher:
         """Let time pass and take acknowledgements."""
         self._client.poll(seconds)
 
-    def flush(self, timeout_s: float = 130.0) -> None:
+    def flush(self, timeout_s: float = _PATIENCE_S + 10) -> None:
         """Wait until the broker has answered for every batch. Raises NotDelivered if one got none or a no."""
-        left = self._client.flush(timeout_s)
+        deadline = time.monotonic() + timeout_s
+        while (left := self._client.flush(1.0)) and time.monotonic() < deadline:  # in between a signal gets through
+            self._raise_if_refused()
         self._raise_if_refused()
         if left:
             raise NotDelivered(f"{self._where}: no answer for {left} batches within {timeout_s:g} s")
@@ -98,4 +104,4 @@ class Publisher:
 
 
 def _say(error: KafkaError) -> None:
-    log.warning("kafka", problem=error.str(), fatal=error.fatal())
+    log.warning(f"{error.name()}: %s", error.str())

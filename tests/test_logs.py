@@ -1,10 +1,13 @@
 """Log lines: JSON if wanted, the libraries' too, and never a secret."""
 
 import json
+import logging
 import subprocess
 import sys
 
 import pytest
+
+from drumline.infra.logs import SELDOM_S, Seldom
 
 SAY = """
 import logging, structlog
@@ -57,3 +60,21 @@ def test_in_json_every_line_is_an_object_with_time_level_and_program(said):
         assert line["event"]
     assert lines[0]["count"] == 3
     assert lines[1]["logger"] == "library"
+
+
+def test_a_library_says_the_same_thing_once_in_a_while():
+    now = 0.0
+    seldom = Seldom(lambda: now)
+
+    def say(text, *values, exc_info=None):
+        record = logging.LogRecord("aiokafka", logging.ERROR, "", 0, text, values, exc_info)
+        return record.getMessage() if seldom.filter(record) else None
+
+    for number in range(1_000):
+        now = number * 0.1
+        said = say("cannot connect to node %s", number)
+        assert (said is not None) == (now in (0.0, SELDOM_S))
+        if now == SELDOM_S:
+            assert said.startswith("cannot connect to node 600 (599 ")
+    assert say("something else")
+    assert say("cannot connect to node %s", 1, exc_info=(ValueError, ValueError(), None))
