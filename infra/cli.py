@@ -18,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "topics": ("command_topics", "Create, check and read the Kafka topics."),
     "migrate": ("command_migrate", "Bring the ClickHouse schema up to date."),
     "replay": ("command_replay", "Publish a recorded GPU job."),
+    "agent": ("command_agent", "Publish what GPU processes of this host left in the spool."),
     "stream": ("command_stream", "Run a stream worker: rolling windows and straggler verdicts."),
     "sink": ("command_sink", "Write topics to ClickHouse, exactly once."),
     "audit": ("command_audit", "Prove that nothing was lost or doubled."),

@@ -36,6 +36,9 @@ def replay(
     ranks: Annotated[int | None, typer.Option(min=1, help="stretch to one job of N ranks, for scale tests")] = None,
     loop: Annotated[int, typer.Option(min=1, help="repeat N times; time and step numbers go on")] = 1,
     keep_time: Annotated[bool, typer.Option("--keep-time", help="keep the recorded time instead of now")] = False,
+    spool: Annotated[
+        Path | None, typer.Option(metavar="ROOT", help="write into this spool, for `drumline agent`, instead of Kafka")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
     """Publish the recorded job in DIR to Kafka, through the code that a live producer uses after decoding.
@@ -54,7 +57,9 @@ def replay(
     from drumline.infra.registry_client import codec
     from drumline.producers.publisher import Publisher
     from drumline.producers.recorded import Recording
+    from drumline.producers.replay import Target
     from drumline.producers.replay import replay as publish
+    from drumline.producers.spool_target import SpoolTarget
     from drumline.producers.trace import load_manifest
     from drumline.schemas.errors import BadSchema, RegistryUnavailable
 
@@ -64,9 +69,13 @@ def replay(
             recording = Recording(folder, job=job, ranks=ranks, loop=loop, manifest=manifest)
         except ValueError as error:  # BadTrace, BadRanks
             _fail(str(error), BAD_INPUT)
+        publisher: Target
         try:
-            require(settings(), "drumline-replay", dict.fromkeys(recording.topics, ("WRITE",)))
-            publisher = Publisher(settings(), codec(settings(), recording.topics), "drumline-replay")
+            if spool is not None:
+                publisher = SpoolTarget(spool, settings().spool.max_mb << 20, settings().spool.segment_s)
+            else:
+                require(settings(), "drumline-replay", dict.fromkeys(recording.topics, ("WRITE",)))
+                publisher = Publisher(settings(), codec(settings(), recording.topics), "drumline-replay")
         except (BrokerUnreachable, MissingTopics, RegistryUnavailable, BadSchema) as error:
             _fail(str(error), FAILED)
         with _progress(sum(recording.rows.values()), folder.name) as advance:

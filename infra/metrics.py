@@ -14,10 +14,14 @@ from typing import Literal
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, disable_created_metrics
 
 Kind = Literal["counter", "gauge", "histogram"]
-Program = Literal["stream", "sink"]
+Program = Literal["stream", "sink", "agent"]
 
 disable_created_metrics()  # type: ignore[no-untyped-call]
-REGISTRIES: dict[Program, CollectorRegistry] = {"stream": CollectorRegistry(), "sink": CollectorRegistry()}
+REGISTRIES: dict[Program, CollectorRegistry] = {
+    "stream": CollectorRegistry(),
+    "sink": CollectorRegistry(),
+    "agent": CollectorRegistry(),
+}
 for _registry in REGISTRIES.values():
     ProcessCollector(registry=_registry)  # memory, CPU time, open files: process_...
 #: From a tick of the clock to a lost hour; s.
@@ -136,6 +140,17 @@ SINK_REBALANCES = _counter("sink", "rebalances_total", "times that partitions we
 SINK_COMMIT_AGE = _gauge(
     "sink", "last_commit_age_seconds", "since the last commit of stored rows, or since the start if there was none"
 )
+
+AGENT_RECORDS = _counter("agent", "published_records_total", "batches that Kafka acknowledged", "topic")
+AGENT_ROWS = _counter("agent", "published_rows_total", "rows in the batches that Kafka acknowledged", "topic")
+AGENT_DROPPED = _counter(
+    "agent", "dropped_rows_total", "rows that are not published. spool: thrown away in the full spool, refused: too large "
+    "for Kafka (both told in dropped_before), left_out: unreadable", "topic", "reason",
+)  # fmt: skip
+AGENT_DAMAGED = _counter("agent", "damaged_bytes_total", "bytes of the spool that are no frame: of a killed writer")
+AGENT_PROCESSES = _gauge("agent", "processes", "processes whose spool folders are there; alive: still writing", "state")
+AGENT_SPOOL = _gauge("agent", "spool_bytes", "bytes that lie in the spool")
+AGENT_WAITING = _gauge("agent", "unacknowledged_records", "batches handed to the Kafka client and not acknowledged yet")
 
 
 def table() -> str:

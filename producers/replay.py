@@ -1,20 +1,36 @@
-"""Replay: a recording's batches onto Kafka, at original speed or as fast as possible, with an exact account."""
+"""Replay: a recording's batches onto Kafka or into a spool, paced or as fast as possible, with an exact account."""
 
 from __future__ import annotations
 
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
-from drumline.producers.publisher import NotDelivered, Publisher
-from drumline.producers.recorded import Recording
+from drumline.producers.publisher import NotDelivered
+from drumline.producers.recorded import Outgoing, Recording
 
 #: Longest sleep between looks at the stop flag; s.
 _NAP_S = 0.1
+
+
+class Target(Protocol):
+    """Where batches go: Kafka (publisher.py) or a spool (spool_target.py). Counts are per topic."""
+
+    @property
+    def rows(self) -> Counter[str]: ...
+    @property
+    def batches(self) -> Counter[str]: ...
+    @property
+    def handed_over(self) -> Counter[str]: ...
+    def publish(self, outgoing: Outgoing, sent_ns: int) -> None: ...
+    def wait(self, seconds: float) -> None: ...
+    def flush(self) -> None: ...
+    def settle(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -61,7 +77,7 @@ def time_shift(recording: Recording, speed: float | None, keep_time: bool, now_n
 
 def replay(
     recording: Recording,
-    publisher: Publisher,
+    publisher: Target,
     *,
     speed: float | None = None,
     keep_time: bool = False,

@@ -52,15 +52,16 @@ class Segment:
     def read(self, complete: bool, limit: int = CHUNK) -> list[Frame | Damage]:
         """The next frames, about `limit` bytes of them, with `end` as offset in the file; none: all is read for now.
 
-        `complete`: as it was *before* this call. Raises BadSpool.
+        `complete`: as it was *before* this call.
         """
         if not self._checked:
             magic = os.pread(self._descriptor, len(SEGMENT_MAGIC), 0)
             if len(magic) < len(SEGMENT_MAGIC) and not complete:
                 return []
-            if magic != SEGMENT_MAGIC[: len(magic)]:
-                raise BadSpool(f"{self.path.name} is no segment of a spool")
             self._checked = True
+            if magic != SEGMENT_MAGIC:
+                self.offset = self.size
+                return [Damage(self.size, self.size)] if self.size else []
         base = self.offset
         while True:
             data = os.pread(self._descriptor, limit, base)
@@ -102,11 +103,13 @@ class SpoolFolder:
 
     def gone(self) -> bool:
         """Whether the writer has ended, in whatever way: then its lock is free. Raises OSError."""
-        with (self.path / LOCK).open("rb") as handle:
-            try:
+        try:
+            with (self.path / LOCK).open("rb") as handle:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
+        except BlockingIOError:
+            return False
+        except FileNotFoundError:  # a copy of a spool
+            pass
         return True
 
     def files(self) -> dict[str, list[int]]:
@@ -141,6 +144,10 @@ class SpoolFolder:
     def followed(self, number: int) -> bool:
         """Whether a later segment has been begun. Raises OSError."""
         return any(numbers and numbers[-1] > number for numbers in self.files().values())
+
+    def size(self) -> int:
+        """Bytes in its files. Raises OSError."""
+        return sum(entry.stat().st_size for entry in os.scandir(self.path))
 
     def remove(self) -> None:
         """The writer is gone and everything is in Kafka."""

@@ -52,7 +52,7 @@ class LockFileRegistry:
     def id_of_version(self, topic: str, fingerprint: str) -> int:
         for number, (name, version) in self._versions.items():
             if name == topic and version["sha256"] == fingerprint:
-                return number
+                return int(number)
         raise UnknownSchema(f"{topic}: a version of its schema that this drumline does not know; upgrade it")
 
     def model_of(self, schema_id: int) -> RecordModel:

@@ -24,7 +24,7 @@ from drumline.streams.watermark import WindowConfig
 
 DOCS = Path(__file__).parent.parent / "docs" / "telemetry.md"
 UNITS = ("records", "rows", "seconds", "letters", "offsets", "ranges", "retries", "rebalances", "recoveries")
-UNITS += ("partitions", "windows")
+UNITS += ("partitions", "windows", "bytes", "processes")
 
 
 def value(program, name, **labels):

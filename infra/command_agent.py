@@ -1,0 +1,74 @@
+"""`drumline agent`: what GPU processes of this host left in the spool, into Kafka."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from drumline.infra.logs import configure
+from drumline.infra.settings import settings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def agent(
+    spool: Annotated[Path | None, typer.Option(help="The spool's root; default: DRUMLINE_SPOOL__ROOT.")] = None,
+    until_empty: Annotated[
+        bool, typer.Option("--until-empty", help="End once all writers are gone and everything is published.")
+    ] = False,
+) -> None:
+    """Publish the spool of this host's GPU processes to Kafka. One agent a host; runs until SIGINT or SIGTERM (exit 0).
+
+    A batch stays in the spool until Kafka acknowledged it. Kafka may be away for any time: the spool fills, then its
+    oldest batches are dropped, counted and told. Killed at any moment the agent goes on where it was; batches that it
+    publishes twice are recognised by the sinks.
+
+    Metrics and health: http://127.0.0.1:19466/metrics, /healthz, /readyz (DRUMLINE_AGENT__METRICS_PORT, 0 = none).
+
+    Exit codes: 0 stopped or empty, 2 the spool's root cannot be used or a setting is wrong, 6 another agent serves it.
+    """
+    from drumline.infra.health import Health, serve_health
+    from drumline.infra.registry_client import codec
+    from drumline.producers.agent import Agent
+    from drumline.producers.agent_cursor import Cursor, OtherAgent
+    from drumline.producers.agent_sender import Sender
+    from drumline.schemas.topics import TOPICS
+
+    config = settings()
+    if spool is not None:
+        config.spool.root = spool
+    configure(config, "agent")
+    stopped: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _frame: stopped.append(got))
+    root = config.spool.root
+    try:
+        if not root.is_dir():
+            root.mkdir(parents=True)
+            root.chmod(0o1777)  # jobs of any user put their folders here
+        cursor = Cursor(root)
+    except OtherAgent as error:
+        _stop(6, str(error))
+    except OSError as error:
+        _stop(2, f"{root}: {error.strerror}; DRUMLINE_SPOOL__ROOT names another folder")
+    health = Health()
+    serve_health("agent", config.agent.metrics_port, health)
+    topics = [str(spec.topic) for spec in TOPICS if not spec.derived]
+    try:
+        program = Agent(
+            config, cursor, Sender(config, topics), codec(config), health,
+            stopping=lambda: bool(stopped), until_empty=until_empty,
+        )  # fmt: skip
+        program.run()
+    finally:
+        cursor.close()
+
+
+def _stop(code: int, reason: str) -> None:
+    print(f"drumline agent: {reason}", file=sys.stderr)
+    raise typer.Exit(code)

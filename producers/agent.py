@@ -1,0 +1,167 @@
+"""The node agent: every process's spool folder into Kafka, however often Kafka, the processes or the agent itself die.
+
+One thread. A batch is in the spool until Kafka acknowledged it; what is known of that survives a kill in the cursor.
+A batch published again after a kill has its old sequence: the sink's ledger knows it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from drumline.infra import metrics
+from drumline.infra.health import Health
+from drumline.infra.settings import Settings
+from drumline.producers.agent_cursor import Cursor
+from drumline.producers.agent_sender import Sender
+from drumline.producers.agent_tail import Tail
+from drumline.producers.spool import IDENTITY
+from drumline.producers.spool_reader import BadSpool, Segment, SpoolFolder, folders
+from drumline.schemas.codec import Codec
+from drumline.schemas.errors import RegistryUnavailable, UnknownSchema
+
+log = structlog.get_logger()
+
+#: Between two looks at what writers have added; s.
+PUMP_S = 0.1
+#: Between two looks at who is there, and two saves of the cursor; s.
+LOOK_S = 1.0
+#: A folder whose process died before it said who it is goes at that age; s.
+ORPHAN_S = 60.0
+
+
+def deleted(segment: Segment, folder: SpoolFolder) -> None:
+    """What becomes of a segment that is in Kafka, where nothing else is wanted."""
+    try:
+        segment.delete()
+    except OSError as error:
+        log.error("cannot delete a published segment", folder=folder.path.name, error=error.strerror)
+
+
+class Agent:
+    """`tails`: by folder name. `until_empty`: end once no folder is left."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        cursor: Cursor,
+        sender: Sender,
+        codec: Codec,
+        health: Health,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+        until_empty: bool = False,
+        done: Callable[[Segment, SpoolFolder], None] = deleted,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings, self._root = settings, settings.spool.root
+        self._cursor, self._sender, self._codec, self._health = cursor, sender, codec, health
+        self._stopping, self._until_empty, self._done, self._clock = stopping, until_empty, done, clock
+        self._look_at = float("-inf")
+        self.tails: dict[str, Tail] = {}
+
+    def run(self) -> None:
+        """Until `stopping`, or until nothing is left if that was asked for. Then waits a bounded time for Kafka."""
+        while not self._stopping():
+            self._health.beat()
+            moved = self.turn()
+            if self._until_empty and not self.tails and not self._left():
+                break
+            self._sender.poll(0 if moved else PUMP_S)
+        missing = self._sender.flush(self._settings.agent.flush_s)
+        self._save()
+        for tail in self.tails.values():
+            tail.close()
+        if missing:
+            log.info("stopped before Kafka answered for everything; the spool keeps it", batches=missing)
+
+    def turn(self) -> bool:
+        """One round over all folders. True if something moved."""
+        ready = self._sender.ready()
+        self._health.waits("kafka", self._sender.problem)
+        if self._clock() >= self._look_at:
+            self._look(ready)
+            self._look_at = self._clock() + LOOK_S
+        moved = False
+        for tail in list(self.tails.values()) if ready else []:
+            if not tail.problem:
+                moved = self._guarded(tail, partial(tail.pump, self._sender.send)) or moved
+        return moved
+
+    def _look(self, ready: bool) -> None:
+        self._discover()
+        for name, tail in list(self.tails.items()):
+            before, tail.problem = tail.problem, ""
+            if not tail.folder.path.exists():
+                tail.close()
+                del self.tails[name]
+            elif ready:
+                self._guarded(tail, partial(self._look_at_one, name, tail))
+            if tail.problem and tail.problem != before:
+                log.warning("a spool folder waits", folder=name, problem=tail.problem)
+        stuck = [tail.problem for tail in self.tails.values() if tail.problem]
+        self._health.waits("spool", f"{len(stuck)} folders wait, one says: {stuck[0]}" if stuck else "")
+        self._save()
+        self._observe()
+
+    def _discover(self) -> None:
+        try:
+            for folder in folders(self._root):
+                if folder.path.name in self.tails:
+                    continue
+                if (folder.path / IDENTITY).exists():
+                    positions = self._cursor.positions.get(folder.path.name, {})
+                    self.tails[folder.path.name] = Tail(folder, positions, self._codec, self._done)
+                elif time.time() - folder.path.stat().st_mtime > ORPHAN_S and folder.gone():
+                    folder.remove()
+            self._health.waits("root", "")
+        except OSError as error:
+            self._health.waits("root", f"{self._root}: {error.strerror}")
+
+    def _left(self) -> bool:
+        """Whether a folder is there that was not looked at yet."""
+        try:
+            return any(True for _ in folders(self._root))
+        except OSError:
+            return False
+
+    def _look_at_one(self, name: str, tail: Tail) -> None:
+        tail.look(self._sender.send)
+        if tail.finished:
+            tail.folder.remove()
+            del self.tails[name]
+            log.info("a process is done", folder=name)
+
+    def _guarded(self, tail: Tail, what: Callable[[], bool | None]) -> bool:
+        """Run it; what goes wrong concerns this folder only, and is tried again at the next look."""
+        try:
+            return bool(what())
+        except OSError as error:
+            tail.problem = f"{error.strerror}: {Path(str(error.filename or '')).name}"
+        except (BadSpool, UnknownSchema, RegistryUnavailable) as error:
+            tail.problem = str(error)
+        return False
+
+    def _save(self) -> None:
+        try:
+            self._cursor.save({name: at for name, tail in self.tails.items() if (at := tail.positions)})
+            self._health.waits("cursor", "")
+        except OSError as error:  # publishing goes on; after a kill more would be published again
+            self._health.waits("cursor", f"the cursor cannot be saved: {error.strerror}")
+
+    def _observe(self) -> None:
+        alive = sum(not tail.gone for tail in self.tails.values())
+        metrics.AGENT_PROCESSES.labels("alive").set(alive)
+        metrics.AGENT_PROCESSES.labels("gone").set(len(self.tails) - alive)
+        metrics.AGENT_WAITING.set(self._sender.waiting)
+        size = 0
+        for tail in self.tails.values():
+            try:
+                size += tail.folder.size()
+            except OSError:
+                continue
+        metrics.AGENT_SPOOL.set(size)
