@@ -153,7 +153,7 @@ def _explained() -> Iterator[None]:
     from confluent_kafka import KafkaException
 
     from drumline.infra.deadletters_replay import NotPutBack
-    from drumline.infra.topics_admin import BrokerUnreachable
+    from drumline.infra.kafka_contact import BrokerUnreachable
     from drumline.infra.topics_tail import NoSuchTopic
 
     try:

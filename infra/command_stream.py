@@ -36,9 +36,9 @@ def stream(
     Metrics and health: http://127.0.0.1:19464/metrics, /healthz, /readyz (DRUMLINE_STREAM__METRICS_PORT, 0 = none).
 
     Runs until SIGINT (exit 130) or SIGTERM (exit 0). Exit 1 when it failed while it ran: start it again. Exit 2 when it
-    could not start: no broker, missing topics, or settings that do not fit.
+    could not start: no broker, wrong certificate or password, missing topics or ACLs, or settings that do not fit.
     """
-    from drumline.infra.topics_admin import BrokerUnreachable
+    from drumline.infra.kafka_access import MissingTopics
     from drumline.schemas.errors import RegistryUnavailable
     from drumline.streams.preflight import TopicsNotReady
     from drumline.streams.recovery import UnsupportedFaust
@@ -50,7 +50,7 @@ def stream(
     configure(config, "stream")
     try:
         code = serve(config)
-    except (TopicsNotReady, BrokerUnreachable, RegistryUnavailable, UnsupportedFaust, ValueError, OSError) as error:
+    except (TopicsNotReady, MissingTopics, RegistryUnavailable, UnsupportedFaust, ValueError, OSError) as error:
         print(f"drumline stream: {error}", file=sys.stderr)
         code = 2
     sys.stdout.flush()

@@ -36,7 +36,8 @@ def apply(
     """
     from confluent_kafka import KafkaException
 
-    from drumline.infra.topics_admin import BrokerUnreachable, TopicsAdmin, plan, wanted
+    from drumline.infra.kafka_contact import BrokerUnreachable
+    from drumline.infra.topics_admin import TopicsAdmin, plan, wanted
 
     try:
         admin = TopicsAdmin(settings())
@@ -107,8 +108,8 @@ def tail(
     """
     from confluent_kafka import KafkaException
 
+    from drumline.infra.kafka_contact import BrokerUnreachable
     from drumline.infra.registry_client import codec
-    from drumline.infra.topics_admin import BrokerUnreachable
     from drumline.infra.topics_tail import NoSuchTopic, entries, jsonable, read
     from drumline.schemas.errors import RegistryUnavailable
     from drumline.schemas.topics import TOPICS, dlq

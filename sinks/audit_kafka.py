@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import stamina
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from drumline.infra.kafka import client_config
+from drumline.infra.kafka_access import denied, describe
+from drumline.infra.kafka_contact import BrokerUnreachable, Contact, KafkaRefused, explained, quiet
 from drumline.infra.settings import Settings
-from drumline.infra.topics_admin import quiet
 from drumline.sinks.intent import BadIntent, read_metadata
 
 REQUEST_S = 15.0
@@ -21,6 +22,8 @@ REQUEST_S = 15.0
 
 def _passing(error: Exception) -> bool:
     """A coordinator that moves or loads, a broker that just starts."""
+    if isinstance(error, BrokerUnreachable):
+        return not isinstance(error, KafkaRefused)
     return isinstance(error, KafkaException) and bool(
         error.args[0].retriable() or error.args[0].code() in (KafkaError.NOT_COORDINATOR, KafkaError._TRANSPORT)
     )
@@ -54,8 +57,8 @@ class KafkaFacts:
     """Reads only: joins no group, commits nothing."""
 
     def __init__(self, settings: Settings) -> None:
-        self._bootstrap = settings.bootstrap
-        self._admin = AdminClient(quiet(client_config(settings, "drumline-audit")))
+        self._settings, self._contact = settings, Contact(settings)
+        self._admin = AdminClient(self._contact.quiet(client_config(settings, "drumline-audit")))
         self._consumer = Consumer(
             {
                 **quiet(client_config(settings, "drumline-audit")),
@@ -72,24 +75,23 @@ class KafkaFacts:
 
     def partitions(self, topics: Iterable[str]) -> list[PartitionFacts]:
         """All partitions of those topics that exist. Raises KafkaUnreachable."""
+        names = dict.fromkeys(topics, ("READ",))
         try:
+            self._contact.metadata(self._admin)
             for attempt in stamina.retry_context(on=_passing, attempts=6, wait_initial=0.2, timeout=30):
                 with attempt:
-                    return [facts for topic in sorted(topics) for facts in self._topic(topic)]
+                    found, lacks = describe(self._admin, self._settings, names)
+                    if lacks:
+                        raise denied(self._settings, lacks)
+                    return [facts for topic in sorted(found) for facts in self._topic(topic, found[topic])]
             return []
+        except BrokerUnreachable as error:
+            raise KafkaUnreachable(str(error)) from None
         except KafkaException as error:
-            text = error.args[0].str() or error.args[0].name()
-            raise KafkaUnreachable(
-                f"Kafka does not answer at {self._bootstrap} ({text}); `drumline up` starts the local one"
-            ) from None
+            right = f"Describe on group {self._settings.sink.group}"
+            raise KafkaUnreachable(str(explained(self._settings, error, right))) from None
 
-    def _topic(self, topic: str) -> list[PartitionFacts]:
-        try:
-            answer = self._admin.describe_topics(TopicCollection([topic]), request_timeout=REQUEST_S)[topic].result()
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return []
-            raise
+    def _topic(self, topic: str, answer: Any) -> list[PartitionFacts]:
         wanted = [TopicPartition(topic, info.id) for info in answer.partitions]
         found = []
         for committed in self._consumer.committed(wanted, timeout=REQUEST_S):

@@ -16,9 +16,9 @@ from drumline.streams.thresholds import StragglerConfig
 from drumline.streams.watermark import WindowConfig
 from drumline.streams.worker import StreamWorker, Wiring
 
+#: What the worker reads and writes; all have the same number of partitions. Lateness and ticks come back to it.
+READ = (Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.LATENESS, Topic.TICK)
 WRITTEN = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER)
-#: Everything the worker reads or writes; all have the same number of partitions.
-TOPICS = (Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.TICK, *WRITTEN)
 
 
 def straggler_config(settings: Settings) -> StragglerConfig:
@@ -43,7 +43,7 @@ def wirings(settings: Settings) -> list[Wiring]:
 
 def build(settings: Settings, health: Health | None = None) -> StreamWorker:
     """Check the topics, make the changelogs, get the ids of all schemas it writes, build the worker. Raises
-    TopicsNotReady, BrokerUnreachable, RegistryUnavailable, ValueError."""
+    TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaRefused, RegistryUnavailable, ValueError."""
     stages = wirings(settings)
-    partitions = preflight(settings, TOPICS, [stage.name for stage in stages])
+    partitions = preflight(settings, READ, (*WRITTEN, Topic.TICK), [stage.name for stage in stages])
     return StreamWorker(settings, stages, partitions, codec(settings, WRITTEN), health)

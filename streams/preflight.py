@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
+from drumline.infra.kafka_access import require
 from drumline.infra.settings import Settings
 from drumline.infra.topics_admin import TopicsAdmin, Wanted, plan
+from drumline.schemas.topics import TOPICS, dlq
 
 #: Changelogs are compacted soon and often: recovery reads all of them, 10,000 records a second. Never add "delete":
 #: Faust waits for ever for what time has deleted (faust-streaming#176).
@@ -21,7 +23,7 @@ CHANGELOG = {
 
 
 class TopicsNotReady(RuntimeError):
-    """Topics are missing, or differ in their number of partitions. The message says which, and what to do."""
+    """Topics differ in their number of partitions, or a changelog could not be made. The message says what to do."""
 
 
 def changelog(app_id: str, stage: str) -> str:
@@ -29,28 +31,37 @@ def changelog(app_id: str, stage: str) -> str:
     return f"{app_id}-{stage}-changelog"
 
 
-def preflight(settings: Settings, topics: Iterable[str], stages: Iterable[str]) -> int:
-    """The number of partitions of all `topics`; the stages' changelogs exist with as many when this returns.
+def rights(
+    reads: Collection[str], writes: Collection[str], changelogs: Collection[str]
+) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Operations on topics that must be there, dead-letter topics among them, and on changelogs, which may be made."""
+    letters = [dlq(spec.topic) for spec in TOPICS if spec.topic in reads and spec.dead_letters]
+    needed: dict[str, set[str]] = {str(name): set() for name in (*reads, *writes, *letters)}
+    for operation, names in (("READ", reads), ("WRITE", writes), ("WRITE", letters)):
+        for name in names:
+            needed[str(name)].add(operation)
+    return needed, {name: {"READ", "WRITE", "DESCRIBE_CONFIGS"} for name in changelogs}
 
-    Raises TopicsNotReady, or BrokerUnreachable.
+
+def preflight(settings: Settings, reads: Collection[str], writes: Collection[str], stages: Collection[str]) -> int:
+    """The number of partitions of all topics that are read or written; the stages' changelogs exist with as many when
+    this returns. Every right that the worker will need has been checked.
+
+    Raises TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaRefused.
     """
-    admin = TopicsAdmin(settings)
-    names = sorted(map(str, topics))
-    found = admin.found(names)
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise TopicsNotReady(f"missing at {settings.bootstrap}: {', '.join(missing)}. Run `drumline topics apply`")
-    counts = {found[name].partitions for name in names}
+    app = settings.stream.app_id
+    needed, logs = rights(reads, writes, [changelog(app, stage) for stage in stages])
+    found = require(settings, "drumline-stream", needed, {app: ("READ",)}, optional=logs)
+    names = sorted({str(name) for name in (*reads, *writes)})
+    counts = {found[name] for name in names}
     if len(counts) > 1:
-        listed = ", ".join(f"{name} {found[name].partitions}" for name in names)
+        listed = ", ".join(f"{name} {found[name]}" for name in names)
         raise TopicsNotReady(
             f"topics differ in their number of partitions ({listed}); a worker joins them by partition"
         )
     partitions = counts.pop()
-    wanted = [
-        Wanted(changelog(settings.stream.app_id, stage), partitions, settings.kafka.replication, CHANGELOG)
-        for stage in stages
-    ]
+    wanted = [Wanted(name, partitions, settings.kafka.replication, CHANGELOG) for name in sorted(logs)]
+    admin = TopicsAdmin(settings)
     steps = admin.apply(wanted, plan(wanted, admin.found([topic.name for topic in wanted])))
     failed = [f"{step.topic}: {step.problem}" for step in steps if step.action == "error"]
     if failed:

@@ -38,7 +38,7 @@ class Summing:
 
 
 async def main():
-    partitions = preflight(settings(), [Topic.KERNEL, Topic.TICK], ["probe"])
+    partitions = preflight(settings(), [Topic.KERNEL, Topic.TICK], [Topic.KERNEL_FREQUENCY, Topic.TICK], ["probe"])
     worker = StreamWorker(settings(), [Wiring("probe", (Topic.KERNEL,), Summing)], partitions, Codec())
 
     async def report():

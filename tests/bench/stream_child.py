@@ -20,7 +20,7 @@ import uvloop
 
 from drumline.infra.registry_client import codec
 from drumline.infra.settings import Settings, settings
-from drumline.streams.app import TOPICS, wirings
+from drumline.streams.app import READ, WRITTEN, wirings
 from drumline.streams.faust_settings import faust_settings
 from drumline.streams.preflight import preflight
 from drumline.streams.worker import StreamWorker
@@ -33,7 +33,7 @@ def stage(config: Settings, name: str) -> tuple[Any, Callable[[], int]]:
     """The product's worker with one of its stages: (app, records handled so far)."""
     config.stream.app_id = f"bench-{name}"
     wiring = next(w for w in wirings(config) if w.name == name)
-    worker = StreamWorker(config, [wiring], preflight(config, TOPICS, [wiring.name]), codec(config))
+    worker = StreamWorker(config, [wiring], preflight(config, READ, WRITTEN, [wiring.name]), codec(config))
     return worker.app, lambda: worker.lag.count
 
 
@@ -42,7 +42,7 @@ def single(config: Settings) -> tuple[Any, Callable[[], int]]:
     import faust
 
     config.stream.app_id = "bench-single"
-    partitions = preflight(config, TOPICS, ["frequency"])
+    partitions = preflight(config, READ, WRITTEN, ["frequency"])
     app = faust.App(**faust_settings(config, partitions))
     window, hop = config.stream.window_s, config.stream.hop_s
     table = app.Table("frequency", default=int, partitions=partitions, key_type=str).hopping(
