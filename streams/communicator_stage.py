@@ -15,10 +15,12 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.streams.communicator_state import CommunicatorState, Store
 from drumline.streams.matching import LATENESS_ROW, match_step, point_to_point
-from drumline.streams.packed_rows import Rows, key, pack_rows, unpack_rows
+from drumline.streams.packed_rows import Rows, key, pack_rows, stacked, unpack_rows
 from drumline.streams.thresholds import StragglerConfig
 
 TOPIC = "gpu.lateness.v1"
+#: What a record may hold (84 bytes a row, Kafka takes 1 MB); of a step, all ranks are in one record.
+MAX_ROWS = 8192
 _NO_ROWS = np.dtype([("none", "u1")])
 Key = tuple[str, str]
 
@@ -62,6 +64,7 @@ class CommunicatorStage:
             for member in state.members.values():
                 member.seen_ns = member.seen_ns or now_ns  # restored: silent from now on
                 member.silent = member.silent or (caught_up and now_ns - member.seen_ns > self.config.idle_ns)
+            state.frontier.unknown()
             if caught_up and all(now_ns - m.seen_ns > self.config.forget_ns for m in state.members.values()):
                 self._forget(where)
                 continue
@@ -103,26 +106,35 @@ class CommunicatorStage:
         settled = whole or now_ns - state.first_seen_ns > self.config.settle_ns
         if len(state.members) < 2 or not settled:
             return -1
-        live = [member.complete for member in state.members.values() if not member.silent]
-        return min(live) if live else max(state.dirty | {m.complete for m in state.members.values()})
+        lowest = state.frontier.lowest()
+        return max(state.dirty | {m.complete for m in state.members.values()}) if lowest is None else lowest
 
     def _emit(self, state: CommunicatorState, now_ns: int) -> list[Batch]:
+        """What is complete, in records that Kafka takes."""
         frontier = self._frontier(state, now_ns)
         steps = sorted(step for step in state.dirty if step <= frontier)
+        most = max(1, MAX_ROWS // len(state.members))
+        cuts = [steps[at : at + most] for at in range(0, len(steps), most)] or [[]]
+        out = [self._emit_steps(state, some, some[-1], now_ns) for some in cuts[:-1]]
+        out.append(self._emit_steps(state, cuts[-1], frontier, now_ns))
+        newest = max(member.complete for member in state.members.values())
+        state.drop_before(max(frontier - self.config.retention_steps, newest - self.config.max_steps))
+        return out
+
+    def _emit_steps(self, state: CommunicatorState, steps: list[int], through: int, now_ns: int) -> Batch:
+        """`through`: the last step that is complete with this batch."""
         rows_of = state.rows_of_steps(steps)
         parts = [match_step(s, rows_of[s], len(state.members), self.config.quorum) for s in steps if rows_of[s]]
         state.patterns.update(pattern for s in steps if (pattern := point_to_point(rows_of[s])))
         first_time = [part for part in parts if part["step"][0] > state.emitted]
         state.skipped += sum(int((part["collectives"] == 0).all()) for part in first_time)
         state.dirty.difference_update(steps)
-        state.emitted = max(state.emitted, frontier)
-        batch = self._batch(state, np.concatenate([np.zeros(0, LATENESS_ROW), *parts]), now_ns)
+        state.emitted = max(state.emitted, through)
+        batch = self._batch(state, stacked([np.zeros(0, LATENESS_ROW), *parts]), now_ns)
         where = (state.run, state.communicator)
         self._handed[(batch.envelope["process_id"], state.sequence)] = (where, steps, now_ns)
         state.sequence += 1
-        newest = max(member.complete for member in state.members.values())
-        state.drop_before(max(frontier - self.config.retention_steps, newest - self.config.max_steps))
-        return [batch]
+        return batch
 
     def _batch(self, state: CommunicatorState, rows: Rows, now_ns: int) -> Batch:
         ranks = sorted(state.members)

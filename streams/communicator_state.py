@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.streams.frontier import Frontier
 from drumline.streams.matching import COLLECTIVE_ROW, KIND, OTHER, merge
 from drumline.streams.packed_rows import Packed, Rows, key, pack_rows, unpack_rows
 
@@ -59,6 +60,7 @@ class CommunicatorState:
         self.store, self.run, self.communicator = store, run, communicator
         self.job, self.world_size = "", 0
         self.members: dict[int, Member] = {}
+        self.frontier = Frontier(self.members.values)
         self.dirty: set[int] = set()
         self.emitted, self.sequence, self.skipped, self.horizon = -1, 0, 0, 0
         self.too_old, self.first_seen_ns = 0, 0
@@ -95,7 +97,10 @@ class CommunicatorState:
         rank = int(envelope["rank"])
         self.job, self.world_size = envelope["job"], int(envelope["world_size"])
         self.first_seen_ns = self.first_seen_ns or now_ns
-        member = self.members.setdefault(rank, Member())
+        member = self.members.get(rank)
+        if member is None or member.silent:
+            member = self.members.setdefault(rank, Member())
+            self.frontier.unknown()
         member.seen_ns, member.silent = now_ns, False
         rows = collective_rows(batch)
         fresh = rows["step"] >= self.horizon
@@ -109,7 +114,8 @@ class CommunicatorState:
         for chunk in sorted(chunks):
             self._apply_chunk(chunk, rank, rows[rows["step"] // CHUNK_STEPS == chunk], offset, head)
             member.chunks.add(chunk)
-        member.complete = max(member.complete, complete)
+        before, member.complete = member.complete, max(member.complete, complete)
+        self.frontier.moved(before, member.complete)
 
     def _apply_chunk(self, chunk: int, rank: int, rows: Rows, offset: int, head: dict[str, Any]) -> None:
         old = self.chunk(chunk, rank)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.streams.packed_rows import Rows
+from drumline.streams.packed_rows import Rows, stacked
 from drumline.streams.thresholds import StragglerConfig
 
 #: Columns that verdicts use; -1 = not supported.
@@ -35,7 +35,7 @@ def sample_rows(batch: Batch) -> Rows:
 
 def merged(old: Rows, new: Rows) -> Rows:
     """By time, each sample once."""
-    return np.unique(np.concatenate([old, new]))
+    return np.unique(stacked([old, new]))
 
 
 def device_detail(

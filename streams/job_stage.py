@@ -15,7 +15,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.alarm import Alarm, advance, stored
-from drumline.streams.job_state import NO_ROWS, JobState, Source, Store
+from drumline.streams.job_state import NO_ROWS, JobState, Store
 from drumline.streams.packed_rows import key, pack_rows
 from drumline.streams.past import read
 from drumline.streams.restore import restore_jobs
@@ -72,6 +72,7 @@ class JobStage:
             for source in sources:
                 source.seen_ns = source.seen_ns or now_ns
                 source.silent = source.silent or (caught_up and now_ns - source.seen_ns > self.config.idle_ns)
+            state.frontier.unknown()
             if caught_up and all(now_ns - source.seen_ns > self.config.forget_ns for source in sources):
                 state.forget()
                 del self.states[run]
@@ -97,14 +98,13 @@ class JobStage:
 
     def _through(self, state: JobState, now_ns: int) -> int:
         """The last step that is complete as far as anybody alive can tell."""
-        sources: Iterable[Source] = [*state.ranks.values(), *state.communicators.values()]
-        live = [source.complete for source in sources if not source.silent]
-        if not live:
+        lowest = state.frontier.lowest()
+        if lowest is None:
             return 1 << 62
         missing = len(state.ranks) < state.world_size or (state.world_size != 1 and not state.communicators)
         if missing and now_ns - state.first_seen_ns <= self.config.idle_ns:
             return -1  # the run has just begun: its other ranks are on their way
-        return min(live)
+        return lowest
 
     def _judge(self, state: JobState, windows: Iterable[int], now_ns: int) -> list[Batch]:
         """Judge windows and those after them that rest on them (alarm, links' history); what has changed."""

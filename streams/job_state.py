@@ -15,8 +15,9 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.streams.budgets import STEP_ROW, latest_steps, step_rows
 from drumline.streams.devices import SAMPLE_ROW
+from drumline.streams.frontier import Frontier
 from drumline.streams.matching import LATENESS_ROW, PIPELINE
-from drumline.streams.packed_rows import Packed, Rows, key, pack_rows, unpack_rows
+from drumline.streams.packed_rows import Packed, Rows, key, pack_rows, stacked, unpack_rows
 from drumline.streams.sample_state import SampleState
 from drumline.streams.thresholds import StragglerConfig
 
@@ -51,6 +52,7 @@ class JobState:
         self.first_seen_ns = 0
         self.ranks: dict[int, Source] = {}
         self.communicators: dict[str, Source] = {}
+        self.frontier = Frontier(lambda: [*self.ranks.values(), *self.communicators.values()])
         self.members: dict[str, tuple[int, ...]] = {}
         #: Communicators in which one rank sends what another receives -> their ranks.
         self.pipelines: dict[str, frozenset[int]] = {}
@@ -76,8 +78,8 @@ class JobState:
         """A gpu.step.v1 batch. A value that has seen this offset stays as it is."""
         envelope = batch.envelope
         rank, complete = int(envelope["rank"]), int(envelope["complete_step"])
-        source = self._heard(self.ranks, rank, now_ns)
-        source.host, source.complete = envelope["host"], max(source.complete, complete)
+        source = self._heard(self.ranks, rank, complete, now_ns)
+        source.host = envelope["host"]
         self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
         rows = step_rows(batch)
         window_of = rows["step"] // self.config.window_steps
@@ -91,7 +93,7 @@ class JobState:
             if old is not None and offset <= old.offset:
                 continue
             mine = rows[window_of == window]
-            merged = mine if old is None else np.concatenate([old.rows, mine])
+            merged = mine if old is None else stacked([old.rows, mine])
             self.store[key("s", window, rank, self.run)] = pack_rows(offset, head, latest_steps(merged))
             self.windows.setdefault(window, Cells()).ranks.add(rank)
             if len(mine):
@@ -101,8 +103,7 @@ class JobState:
         """A gpu.lateness.v1 batch: each step in it replaces what was known of it, unless that has seen this offset."""
         envelope, columns = batch.envelope, batch.columns
         communicator = envelope["communicator"]
-        source = self._heard(self.communicators, communicator, now_ns)
-        source.complete = max(source.complete, int(envelope["complete_step"]))
+        source = self._heard(self.communicators, communicator, int(envelope["complete_step"]), now_ns)
         self.members[communicator] = tuple(sorted({*self.members.get(communicator, ()), *envelope["rank_list"]}))
         self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
         rows = np.zeros(batch.rows, LATENESS_ROW)
@@ -151,10 +152,15 @@ class JobState:
         self.too_old += int((window_of < self.horizon).sum())
         return {window for window in windows if window >= self.horizon}
 
-    def _heard(self, sources: dict[Any, Source], name: Any, now_ns: int) -> Source:
+    def _heard(self, sources: dict[Any, Source], name: Any, complete: int, now_ns: int) -> Source:
         self.first_seen_ns = self.first_seen_ns or now_ns
-        source = sources.setdefault(name, Source())
+        source = sources.get(name)
+        if source is None or source.silent:
+            source = sources.setdefault(name, Source())
+            self.frontier.unknown()
+        before, source.complete = source.complete, max(source.complete, complete)
         source.seen_ns, source.silent = now_ns, False
+        self.frontier.moved(before, source.complete)
         return source
 
     def drop_before(self, window: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from drumline.streams.medians import peers_median
-from drumline.streams.packed_rows import Rows
+from drumline.streams.packed_rows import Rows, stacked
 
 #: What an operation's durations tell. LOCKSTEP: no rank can leave before the last has entered. ROOTED: all wait for one
 #: rank, which may leave before them: waiting, but no lateness. POINT_TO_POINT: two ranks. OTHER: nothing (a reduction's
@@ -56,15 +56,19 @@ def merge(old: Rows, new: Rows) -> Rows:
     (step, ordinal) the later start wins, and what started before the step's first collective belongs to the earlier.
     The result depends on the set of rows only, not on the order they came in.
     """
-    rows = np.concatenate([old, new])
+    rows = stacked([old, new])
     rows = rows[np.lexsort((rows["start_ns"], rows["ordinal"], rows["step"]))]
     if len(rows) < 2:
         return rows
-    same = (rows["step"][1:] == rows["step"][:-1]) & (rows["ordinal"][1:] == rows["ordinal"][:-1])
-    rows = rows[np.r_[~same, True]]
-    first = np.flatnonzero(np.r_[True, rows["step"][1:] != rows["step"][:-1]])
-    begin = np.repeat(rows["start_ns"][first], np.diff(np.r_[first, len(rows)]))
-    return rows[rows["start_ns"] >= begin]
+    step, ordinal = rows["step"], rows["ordinal"]
+    newest = np.ones(len(rows), bool)
+    newest[:-1] = (step[1:] != step[:-1]) | (ordinal[1:] != ordinal[:-1])
+    rows = rows[newest]
+    step, start = rows["step"], rows["start_ns"]
+    begins = np.ones(len(rows), bool)
+    begins[1:] = step[1:] != step[:-1]
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
+    return rows[start >= start[first]]
 
 
 def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float) -> Rows:

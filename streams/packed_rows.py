@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +40,16 @@ def unpack_rows(data: bytes, dtype: np.dtype[Any]) -> Packed:
         raise ValueError(f"state value of version {version}, this program reads {_VERSION}")
     body = _PREFIX.size + length
     return Packed(offset, json.loads(data[_PREFIX.size : body]), np.frombuffer(data, dtype, offset=body))
+
+
+def stacked(parts: Sequence[Rows]) -> Rows:
+    """np.concatenate for records of the same dtype, at least one: without looking into fields, 10 times as fast."""
+    out = np.empty(sum(map(len, parts)), parts[0].dtype)
+    at = 0
+    for part in parts:
+        out[at : at + len(part)] = part
+        at += len(part)
+    return out
 
 
 def key(*parts: object) -> str:

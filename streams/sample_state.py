@@ -8,7 +8,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.devices import SAMPLE_ROW, merged, sample_rows
-from drumline.streams.packed_rows import Rows, key, pack_rows, unpack_rows
+from drumline.streams.packed_rows import Rows, key, pack_rows, stacked, unpack_rows
 
 #: Time that one stored value covers, and how many of them are kept of a rank; ns.
 BUCKET_NS, BUCKETS = 10_000_000_000, 32
@@ -44,7 +44,7 @@ class SampleState:
         for bucket in sorted(self.buckets.get(rank, ())):
             if start_ns // BUCKET_NS <= bucket <= end_ns // BUCKET_NS:
                 parts.append(unpack_rows(self.store[key("d", bucket, rank, self.run)], SAMPLE_ROW).rows)
-        found = np.concatenate(parts)
+        found = stacked(parts)
         inside: Rows = found[(found["time_ns"] >= start_ns) & (found["time_ns"] <= end_ns)]
         return inside
 

@@ -10,7 +10,7 @@ from drumline.streams.blame import Meeting, WindowTable
 from drumline.streams.budgets import BUDGET
 from drumline.streams.job_state import JobState
 from drumline.streams.matching import LATENESS_ROW
-from drumline.streams.packed_rows import Rows
+from drumline.streams.packed_rows import Rows, stacked
 from drumline.streams.roles import joined, stage_of
 
 
@@ -59,7 +59,7 @@ def _meetings(state: JobState, window: int, ranks: np.ndarray, steps: np.ndarray
             rows_of.setdefault(communicator, []).append(packed.rows)
     out = []
     for communicator in sorted(rows_of):
-        every = np.concatenate(rows_of[communicator])
+        every = stacked(rows_of[communicator])
         rows = every[(every["collectives"] > 0) & np.isin(every["of_rank"], ranks)]
         members = np.unique(rows["of_rank"])
         if len(members) >= 2:
