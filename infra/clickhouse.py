@@ -7,6 +7,9 @@ import re
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
+from drumline.infra import clickhouse_tls
+from drumline.infra.exposure import clickhouse_exposure, warn_once
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -85,7 +88,8 @@ def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, da
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # what it has to say comes as an exception
     url = urlsplit(settings.clickhouse_url)
     user = settings.clickhouse.reader if reader else settings.clickhouse.user
-    options: dict[str, Any] = {"ca_cert": str(settings.clickhouse.ca)} if settings.clickhouse.ca else {}
+    for text in clickhouse_exposure(settings):
+        warn_once(text)
     try:
         client: Any = clickhouse_connect.get_client(
             host=url.hostname or "127.0.0.1",
@@ -99,10 +103,13 @@ def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, da
             autogenerate_session_id=False,
             compress=False,
             query_retries=0,
-            **options,
+            **clickhouse_tls.options(settings),
         )
     except Exception as error:
-        raise failure(error, f"{user} at {settings.clickhouse_url}") from None
+        found = failure(error, f"{user} at {settings.clickhouse_url}")
+        raise type(found)(
+            f"{found}{clickhouse_tls.hint(settings, found.code, str(found), reader)}", found.code
+        ) from None
     made: Client = client
     return made
 
@@ -112,10 +119,13 @@ def failure(error: Exception, where: str = "") -> ClickHouseFailed:
     if isinstance(error, ClickHouseFailed):
         return error
     code = getattr(error, "code", None) or 0
-    message = message_of(error)
+    tls = clickhouse_tls.trouble(str(error))
+    message = tls or message_of(error)
     text = f"{where}: {message}" if where else message
-    if code in PERMANENT or (
-        code == 0 and type(error).__name__ in ("ProgrammingError", "NotSupportedError", "DataError")
+    if (
+        tls
+        or code in PERMANENT
+        or (code == 0 and type(error).__name__ in ("ProgrammingError", "NotSupportedError", "DataError"))
     ):
         return Refused(text, code)
     return Unavailable(text, code)
@@ -144,6 +154,8 @@ def message_of(error: Exception) -> str:
     no_answer = re.search(r"\[Errno \d+\] ([A-Za-z ]+)|(Read timed out|Name or service not known)", text)
     if no_answer and "DB::Exception" not in text:
         return f"ClickHouse does not answer ({no_answer[1] or no_answer[2]})"
+    if "DB::Exception" not in text and re.search(r"EOF occurred|Connection aborted|Connection reset", text):
+        return f"ClickHouse does not answer ({clickhouse_tls.CLOSED})"
     if "DB::Exception:" in text:
         text = text.split("DB::Exception:", 1)[1]
     text = text.split("\nStack trace", 1)[0].split(", Stack trace", 1)[0].split("(version ", 1)[0]

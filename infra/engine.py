@@ -14,6 +14,7 @@ from string import Template
 
 from pydantic import SecretStr
 
+from drumline.infra import clickhouse_tls
 from drumline.infra.credentials import USERS, local_password, sha256_hex
 from drumline.infra.ports import require_free
 from drumline.infra.settings import Settings
@@ -97,7 +98,8 @@ def engine_ports(settings: Settings) -> dict[str, tuple[str, int]]:
 def answers(settings: Settings, timeout_s: float = 2.0) -> bool:
     """Whether the engine (or the configured ClickHouse) answers /ping over HTTP."""
     try:
-        with urllib.request.urlopen(f"{settings.clickhouse_url}/ping", timeout=timeout_s) as answer:
+        secure = clickhouse_tls.context(settings) if settings.clickhouse_url.startswith("https") else None
+        with urllib.request.urlopen(f"{settings.clickhouse_url}/ping", timeout=timeout_s, context=secure) as answer:
             return bool(answer.read().strip() == b"Ok.")
     except (OSError, ValueError, urllib.error.URLError):
         return False
