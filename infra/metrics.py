@@ -144,8 +144,8 @@ SINK_COMMIT_AGE = _gauge(
 AGENT_RECORDS = _counter("agent", "published_records_total", "batches that Kafka acknowledged", "topic")
 AGENT_ROWS = _counter("agent", "published_rows_total", "rows in the batches that Kafka acknowledged", "topic")
 AGENT_DROPPED = _counter(
-    "agent", "dropped_rows_total", "rows that are not published. spool: thrown away in the full spool, refused: too large "
-    "for Kafka (both told in dropped_before), left_out: unreadable", "topic", "reason",
+    "agent", "dropped_rows_total", "rows that are not published. spool: thrown away in the full spool, refused: too "
+    "large for Kafka (both told in dropped_before), left_out: unreadable", "topic", "reason",
 )  # fmt: skip
 AGENT_DAMAGED = _counter("agent", "damaged_bytes_total", "bytes of the spool that are no frame: of a killed writer")
 AGENT_PROCESSES = _gauge("agent", "processes", "processes whose spool folders are there; alive: still writing", "state")

@@ -1,0 +1,296 @@
+"""The node agent with a Kafka that answers as the test says."""
+
+from collections import deque
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from sink_helpers import any_batch
+
+from drumline.infra.health import Health
+from drumline.infra.settings import AgentSettings, Settings, SpoolSettings
+from drumline.producers.agent import Agent
+from drumline.producers.agent_cursor import Cursor, OtherAgent
+from drumline.producers.agent_sender import Sender
+from drumline.producers.spool import Spool
+from drumline.schemas.batch import encode
+from drumline.schemas.codec import Codec
+from drumline.schemas.model import model
+from drumline.schemas.topics import TOPICS, Topic
+
+TOPIC_NAMES = [str(spec.topic) for spec in TOPICS if not spec.derived]
+
+
+class FakeKafka:
+    """`refuse`: topic, value -> error code or None. `room`: messages its queue takes. `held`: answers nothing."""
+
+    def __init__(self):
+        self.room, self.held, self.topics = 1_000_000, False, list(TOPIC_NAMES)
+        self.refuse = lambda topic, value: None
+        self.queue, self.log = deque(), []
+        self.made = 0
+
+    def __call__(self, _settings, said):
+        self.said, self.made = said, self.made + 1
+        return self
+
+    def list_topics(self, timeout):
+        if self.topics is None:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return type("Metadata", (), {"topics": dict.fromkeys(self.topics)})
+
+    def produce(self, topic, value, key, on_delivery):
+        if len(self.queue) >= self.room:
+            raise BufferError
+        self.queue.append((topic, key.decode(), value, on_delivery))
+
+    def poll(self, timeout):
+        while self.queue and not self.held:
+            topic, key, value, answer = self.queue.popleft()
+            code = self.refuse(topic, value)
+            if code is None:
+                self.log.append((topic, key, value))
+            answer(KafkaError(code) if code is not None else None, None)
+        return 0
+
+    def flush(self, timeout):
+        self.poll(0)
+        return len(self.queue)
+
+    def purge(self):
+        while self.queue:
+            self.queue.popleft()[3](KafkaError(KafkaError._PURGE_QUEUE), None)
+
+
+class Lab:
+    """One spool root, one fake Kafka, agents one after the other."""
+
+    def __init__(self, root):
+        self.root, self.kafka, self.now, self.codec = root, FakeKafka(), 0.0, Codec()
+        self.settings = Settings(spool=SpoolSettings(root=root), agent=AgentSettings(flush_s=0))
+        self.health = Health()
+        self.agent = None
+
+    def start(self, codec=None):
+        if self.agent is not None:
+            self.cursor.close()  # killed: nothing else is done
+        self.cursor = Cursor(self.root)
+        sender = Sender(self.settings, TOPIC_NAMES, self.kafka, clock=lambda: self.now)
+        self.agent = Agent(self.settings, self.cursor, sender, codec or self.codec, self.health,
+                           clock=lambda: self.now)  # fmt: skip
+        self.sender = sender
+        return self
+
+    def turn(self, seconds=3.0):
+        """Time passes and all that can move moves."""
+        self.now += seconds
+        for _ in range(4):
+            while self.agent.turn():
+                self.sender.poll(0)
+            self.sender.poll(0)
+            self.now += 1.1
+
+    def batches(self, topic=Topic.KERNEL):
+        return [self.codec.decode(t, value) for t, _, value in self.kafka.log if t == topic]
+
+    def account(self, topic=Topic.KERNEL):
+        """(sequences, rows, rows told as lost)"""
+        found = [batch.envelope for batch in self.batches(topic)]
+        return [e["sequence"] for e in found], sum(e["rows"] for e in found), sum(e["dropped_before"] for e in found)
+
+
+def process(name="p0", **more):
+    return {**any_batch(Topic.PROCESS, 1, name, 0).envelope, "labels": {}, "versions": {}, **more}
+
+
+def write(spool, sequences, rows=10, topic=Topic.KERNEL, key="p0", **envelope):
+    for sequence in sequences:
+        batch = any_batch(topic, rows, "p0", sequence)
+        batch.envelope.update(envelope)
+        assert spool.append(str(topic), key, encode(model(topic), batch), rows)
+
+
+@pytest.fixture
+def lab(tmp_path):
+    made = Lab(tmp_path).start()
+    yield made
+    made.cursor.close()
+
+
+def test_batches_arrive_as_written_and_the_folder_goes_with_its_process(lab):
+    spool = Spool(lab.root, process(k8s_pod="pod-7"), segment_bytes=4_000)
+    write(spool, range(30))
+    lab.turn()
+    assert [batch.envelope for batch in lab.batches()] == [
+        lab.codec.decode(Topic.KERNEL, lab.codec.encode(any_batch(Topic.KERNEL, 10, "p0", i))).envelope
+        for i in range(30)
+    ]
+    assert [batch.envelope["k8s_pod"] for batch in lab.batches(Topic.PROCESS)] == ["pod-7"]
+    assert len(list(spool.folder.glob("*.taken"))) == 1, "only the one that is being written is left"
+    write(spool, [30])
+    spool.identify({"gpu_uuid": "GPU-late"})
+    lab.turn()
+    assert lab.account()[0][-1] == 30
+    assert [b.envelope["gpu_uuid"] for b in lab.batches(Topic.PROCESS)] == ["GPU-0", "GPU-late"]
+    spool.close()
+    lab.turn()
+    assert not spool.folder.exists()
+
+
+def test_what_the_full_spool_lost_is_an_empty_batch_each_in_its_place(lab):
+    spool = Spool(lab.root, process(), max_bytes=65_536, segment_bytes=8_000)
+    for sequence in range(200):
+        write(spool, [sequence])
+        write(spool, [sequence], 3, Topic.COLLECTIVE, "job:00c0ffee", communicator="00c0ffee")
+    lab.turn()
+    for topic, rows in ((Topic.KERNEL, 2_000), (Topic.COLLECTIVE, 600)):
+        sequences, kept, lost = lab.account(topic)
+        assert sequences == list(range(200)), "no gap for the audit"
+        assert kept + lost == rows
+        assert lost == spool.dropped[str(topic)] > 0
+    assert {batch.envelope["communicator"] for batch in lab.batches(Topic.COLLECTIVE)} == {"00c0ffee"}
+    spool.close()
+
+
+def test_killed_it_repeats_what_the_cursor_does_not_know_and_nothing_else(lab):
+    spool = Spool(lab.root, process(), segment_bytes=4_000)
+    write(spool, range(3))
+    lab.turn()
+    write(spool, range(3, 6))
+    while lab.agent.turn():  # published, but no look in which the cursor is saved
+        lab.sender.poll(0)
+    assert lab.account()[0] == [0, 1, 2, 3, 4, 5]
+    lab.start()
+    spool.close()
+    lab.turn()
+    sequences = lab.account()[0]
+    assert sorted(set(sequences)) == list(range(6))
+    assert sequences[:6] == [0, 1, 2, 3, 4, 5]
+    assert 0 < len(sequences) - 6 <= 3, "known to be in Kafka up to the third"
+    assert not spool.folder.exists()
+
+
+def test_a_lost_cursor_means_repeating_what_is_still_there(lab):
+    spool = Spool(lab.root, process())
+    write(spool, range(3))
+    lab.turn()
+    (lab.root / ".agent" / "cursor.json").write_text("{broken")
+    lab.start().turn()
+    assert lab.account()[0] == [0, 1, 2, 0, 1, 2]
+    spool.close()
+
+
+def test_kafka_takes_nothing_and_nothing_is_deleted_until_it_does(lab):
+    spool = Spool(lab.root, process(), segment_bytes=4_000)
+    lab.kafka.held, lab.kafka.room = True, 5
+    write(spool, range(40))
+    lab.turn()
+    spool.close()
+    lab.turn()
+    assert len(lab.kafka.queue) == 5
+    assert spool.folder.exists()
+    lab.kafka.held = False
+    lab.turn()
+    assert lab.account() == (list(range(40)), 400, 0)
+    assert not spool.folder.exists()
+
+
+def test_without_kafka_or_its_topics_it_waits_and_says_so(lab):
+    spool = Spool(lab.root, process())
+    write(spool, [0])
+    lab.kafka.topics = None
+    lab.turn()
+    assert "no Kafka broker answers" in lab.health.ready()["kafka"]
+    lab.kafka.topics = ["gpu.kernel.v1"]
+    lab.turn()
+    assert "drumline topics apply" in lab.health.ready()["kafka"]
+    assert not lab.kafka.log
+    lab.kafka.topics = TOPIC_NAMES
+    lab.turn()
+    assert lab.account()[0] == [0]
+    assert lab.health.ready() == {}
+    spool.close()
+
+
+def test_a_batch_too_large_for_kafka_is_told_as_lost(lab):
+    spool = Spool(lab.root, process())
+    write(spool, [0, 1, 2])
+    big = lab.codec.encode(any_batch(Topic.KERNEL, 10, "p0", 1))
+    lab.kafka.refuse = lambda topic, value: KafkaError.MSG_SIZE_TOO_LARGE if value == big else None
+    spool.close()
+    lab.turn()
+    sequences, rows, lost = lab.account()
+    assert (sorted(sequences), rows, lost) == ([0, 1, 2], 20, 10)
+    assert not spool.folder.exists()
+
+
+def test_an_answer_that_passes_is_waited_for(lab):
+    spool = Spool(lab.root, process())
+    write(spool, range(5))
+    answers = iter([None, KafkaError.TOPIC_AUTHORIZATION_FAILED, None, KafkaError.TOPIC_AUTHORIZATION_FAILED])
+    lab.kafka.refuse = lambda topic, value: next(answers, None)
+    lab.turn(0.0)
+    lab.turn()
+    assert sorted(lab.account()[0]) == list(range(5)), "each once"
+    spool.close()
+
+
+def test_a_client_beyond_repair_is_replaced_and_what_it_had_is_sent_again(lab):
+    spool = Spool(lab.root, process())
+    write(spool, range(5))
+    lab.kafka.held = True
+    lab.turn()
+    lab.kafka.said(KafkaError(KafkaError._FATAL, "fenced", True))
+    lab.sender.poll(0)
+    assert lab.kafka.made == 2
+    lab.kafka.held = False
+    lab.turn()
+    assert sorted(lab.account()[0]) == list(range(5))
+    spool.close()
+
+
+def test_a_process_of_another_release_keeps_its_schema_or_waits(lab):
+    spool = Spool(lab.root, process())
+    write(spool, [0])
+    identity = spool.folder / "identity.json"
+    known = identity.read_text()
+    identity.write_text(known.replace(model(Topic.KERNEL).fingerprint, "0" * 64))
+    other = Spool(lab.root, process("p1"))
+    write(other, [7])
+    lab.turn()
+    assert "upgrade it" in lab.health.ready()["spool"]
+    assert lab.account()[0] == [7], "the other process is not held up"
+    identity.write_text(known)
+    lab.turn()
+    assert sorted(lab.account()[0]) == [0, 7]
+    spool.close()
+    other.close()
+
+
+def test_a_killed_process_costs_its_last_frame_only(lab):
+    spool = Spool(lab.root, process())
+    write(spool, [0])
+    segment = spool.folder / "000000000000.seg"
+    segment.write_bytes(segment.read_bytes() + segment.read_bytes()[8:100])
+    lab.turn()
+    assert lab.account()[0] == [0]
+    assert spool.folder.exists()
+    spool.close()  # its lock is free now, as if it had been killed
+    lab.turn()
+    assert lab.account()[0] == [0]
+    assert not spool.folder.exists()
+
+
+def test_a_folder_that_vanishes_is_no_trouble(lab):
+    spool = Spool(lab.root, process())
+    write(spool, [0])
+    lab.turn()
+    lab.agent.tails[spool.folder.name].folder.remove()
+    lab.turn()
+    assert not lab.agent.tails
+    assert lab.health.ready() == {}
+    spool.close()
+
+
+def test_two_agents_do_not_share_a_spool(lab):
+    with pytest.raises(OtherAgent):
+        Cursor(lab.root)
