@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("command_evaluate", "Judge the straggler verdicts over a recorded job with known faults."),
     "demo": ("command_demo", "Run a recorded job through the whole platform and check what comes out."),
     "bench": ("command_bench", "Measure speed and memory on recorded data, beside baselines."),
+    "chaos": ("command_chaos", "Kill programs under load and prove that nothing was lost."),
     "config": ("command_config", "Print the settings in force (secrets hidden)."),
 }
 

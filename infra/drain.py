@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,14 +112,14 @@ def wait_stored(settings: Settings, timeout_s: float, meanwhile: Callable[[], ob
     drained = wait_drained(settings, timeout_s, meanwhile)
     if not drained:
         return drained
-    kafka = Offsets(settings)
-    ends = kafka.ends(kafka.places([spec.topic.value for spec in TOPICS if has_schema(spec.topic)]))
-    while True:
-        stored = kafka.committed(settings.sink.group)
-        behind = [where for where, end in sorted(ends.items()) if stored.get(where, (0, ""))[0] < end]
-        if not behind:
-            return Drained()
-        if time.monotonic() > deadline:
-            return Drained(f"the sinks have not stored {', '.join(behind)} to the end")
-        meanwhile()
-        time.sleep(0.25)
+    with closing(Offsets(settings)) as kafka:
+        ends = kafka.ends(kafka.places([spec.topic.value for spec in TOPICS if has_schema(spec.topic)]))
+        while True:
+            stored = kafka.committed(settings.sink.group, ends)
+            behind = [where for where, end in sorted(ends.items()) if stored.get(where, (0, ""))[0] < end]
+            if not behind:
+                return Drained()
+            if time.monotonic() > deadline:
+                return Drained(f"the sinks have not stored {', '.join(behind)} to the end")
+            meanwhile()
+            time.sleep(0.25)

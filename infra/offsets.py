@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # stubs do not export them
 
 from drumline.infra.kafka import client_config
@@ -18,7 +18,9 @@ class Offsets:
     `timeout_s`."""
 
     def __init__(self, settings: Settings, timeout_s: float = 10.0) -> None:
-        self._admin = AdminClient(quiet(client_config(settings, "drumline-offsets")))
+        self._config = quiet(client_config(settings, "drumline-offsets"))
+        self._admin = AdminClient(self._config)
+        self._consumers: dict[str, Consumer] = {}
         self._timeout_s = timeout_s
 
     def places(self, topics: Collection[str]) -> list[str]:
@@ -36,12 +38,21 @@ class Offsets:
         answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
         return {f"{tp.topic}:{tp.partition}": future.result().offset for tp, future in answers.items()}
 
-    def committed(self, group: str) -> dict[str, tuple[int, str]]:
-        """(offset, metadata) that the group has committed, for each place where it has."""
-        asked = [ConsumerGroupTopicPartitions(group)]
-        [future] = self._admin.list_consumer_group_offsets(asked, request_timeout=self._timeout_s).values()
-        answers: list[Any] = future.result().topic_partitions
+    def committed(self, group: str, places: Iterable[str]) -> dict[str, tuple[int, str]]:
+        """(offset, metadata) that the group has committed, for each of the places where it has."""
+        if group not in self._consumers:  # the admin client's call for this crashes when the coordinator is away
+            config = {**self._config, "group.id": group, "enable.auto.commit": False}
+            self._consumers[group] = Consumer(config)
+        asked = [_partition(place) for place in places]
+        answers: list[Any] = self._consumers[group].committed(asked, timeout=self._timeout_s) if asked else []
+        for tp in answers:
+            if tp.error is not None:
+                raise KafkaException(tp.error)
         return {f"{tp.topic}:{tp.partition}": (tp.offset, tp.metadata or "") for tp in answers if tp.offset >= 0}
+
+    def close(self) -> None:
+        for consumer in self._consumers.values():
+            consumer.close()
 
 
 def _partition(place: str) -> TopicPartition:

@@ -15,11 +15,12 @@ class ProgramFailed(RuntimeError):
 
 
 class Program:
-    """One `drumline ARGS...` process. `check()` restarts it when it has died, at most `restarts` times."""
+    """One `drumline ARGS...` process. `check()` restarts it when it has died, at most `restarts` times. `exits`: how it
+    died each time."""
 
     def __init__(self, name: str, args: list[str], log: Path, env: Mapping[str, str], restarts: int = 5) -> None:
         self.name, self.args, self.log, self.restarts = name, args, log, restarts
-        self.died = 0
+        self.exits: list[int] = []
         self._env = {**os.environ, **env}
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -46,11 +47,11 @@ class Program:
         """Restart it if it is gone. Raises ProgramFailed with the end of its log when that was too often."""
         if self._process is None or self._process.poll() is None:
             return
-        self.died += 1
-        if self.died > self.restarts:
+        self.exits.append(self._process.returncode)
+        if len(self.exits) > self.restarts:
             end = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
             raise ProgramFailed(
-                f"{self.name} ended {self.died} times (exit {self._process.returncode}); {self.log}:\n{end}"
+                f"{self.name} ended {len(self.exits)} times (exit {self.exits[-1]}); {self.log}:\n{end}"
             )
         self.start()
 

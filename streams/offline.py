@@ -1,53 +1,64 @@
-"""Both straggler stages over a stream of batches without Kafka: what `drumline evaluate` and the tests run."""
+"""Stages over a stream of batches without Kafka, killed by nobody: for `drumline evaluate`, tests, and comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.topics import Topic
 from drumline.streams.communicator_stage import CommunicatorStage
 from drumline.streams.job_stage import JobStage
+from drumline.streams.stage import Stage
 from drumline.streams.thresholds import StragglerConfig
 
 TICK_NS = 1_000_000_000
-INPUT = frozenset({"gpu.collective.v1", "gpu.step.v1", "gpu.device.v1"})
 
 
-def verdicts(batches: Iterable[tuple[int, Batch]], config: StragglerConfig) -> Iterator[Batch]:
-    """gpu.straggler.v1 batches, all revisions, as they become ready.
+def results(
+    batches: Iterable[tuple[int, Batch]], stages: Sequence[tuple[Collection[str], Stage]], idle_ns: int
+) -> Iterator[Batch]:
+    """All that the stages send, all revisions, as it becomes ready; stages read each other's results too.
 
-    `batches`: (time in ns, batch); the largest time so far is the clock. At the end everything falls silent.
+    `batches`: (time in ns, batch); the largest time so far is the clock. `stages`: (topics that it reads, stage). At
+    the end everything falls silent for `idle_ns`.
     """
-    communicators, jobs = CommunicatorStage({}, config), JobStage({}, config)
     now, ticked, offset = 0, 0, 0
 
-    def forward(late: list[Batch]) -> Iterator[Batch]:
-        for batch in late:
-            yield from sent(jobs.on_batch(batch, offset, now))
-            communicators.mark_sent(batch)
+    def read(batch: Batch) -> Iterator[Batch]:
+        nonlocal offset
+        offset += 1
+        for topics, stage in stages:
+            if batch.topic in topics:
+                yield from sent(stage, stage.on_batch(batch, offset, now))
 
-    def sent(found: list[Batch]) -> Iterator[Batch]:
+    def sent(stage: Stage, found: list[Batch]) -> Iterator[Batch]:
         for batch in found:
-            jobs.mark_sent(batch)
+            yield from read(batch)
+            stage.mark_sent(batch)
             yield batch
 
     def tick() -> Iterator[Batch]:
-        yield from forward(communicators.on_tick(now, True))
-        yield from sent(jobs.on_tick(now, True))
+        for _, stage in stages:
+            yield from sent(stage, stage.on_tick(now, True))
 
     for time_ns, batch in batches:
-        offset += 1
         now = max(now, time_ns)
-        if batch.topic == "gpu.collective.v1":
-            yield from forward(communicators.on_batch(batch, offset, now))
-        elif batch.topic in INPUT:
-            yield from sent(jobs.on_batch(batch, offset, now))
+        yield from read(batch)
         if now - ticked >= TICK_NS:
             ticked = now
             yield from tick()
     for _ in range(2):  # first the communicators fall silent, then what they still said is judged
-        now += config.idle_ns + TICK_NS
+        now += idle_ns + TICK_NS
         yield from tick()
+
+
+def verdicts(batches: Iterable[tuple[int, Batch]], config: StragglerConfig) -> Iterator[Batch]:
+    """gpu.straggler.v1 batches of both straggler stages."""
+    stages: list[tuple[Collection[str], Stage]] = [
+        ((Topic.COLLECTIVE,), CommunicatorStage({}, config)),
+        ((Topic.LATENESS, Topic.STEP, Topic.DEVICE), JobStage({}, config)),
+    ]
+    return (batch for batch in results(batches, stages, config.idle_ns) if batch.topic == Topic.STRAGGLER)
 
 
 def latest(found: Iterable[Batch]) -> dict[tuple[str, int], Batch]:

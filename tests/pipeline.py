@@ -70,7 +70,7 @@ class Pipeline:
         os.kill(pid, signal.SIGKILL)
         time.sleep(0.2)
         self.programs[name].check()
-        assert self.programs[name].died == 1
+        assert len(self.programs[name].exits) == 1
 
     def audit(self, run: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(

@@ -3,8 +3,11 @@
 import ast
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
-PROGRAMS = ("drumline.producers", "drumline.streams", "drumline.sinks", "drumline.comparison", "drumline.bench")
+TOOLS = ("comparison", "bench", "chaos")
+PROGRAMS = tuple(f"drumline.{name}" for name in ("producers", "streams", "sinks", *TOOLS))
 
 
 def imported(path: Path) -> set[str]:
@@ -34,15 +37,10 @@ def test_command_modules_import_programs_only_inside_functions():
                 assert not (source or "").startswith(PROGRAMS), f"{path.name} loads {source} at import"
 
 
-def test_nothing_but_the_evaluate_command_loads_the_published_methods():
-    for folder in ("producers", "streams", "schemas", "sinks", "infra"):
+@pytest.mark.parametrize(("tool", "command"), [("comparison", "evaluate"), ("bench", "bench"), ("chaos", "chaos")])
+def test_nothing_but_its_command_loads_what_lives_with_the_tests(tool, command):
+    others = [f"tests/{other}" for other in TOOLS if other != tool]
+    for folder in ("producers", "streams", "schemas", "sinks", "infra", *others):
         for path in (ROOT / folder).glob("*.py"):
-            if path.name != "command_evaluate.py":
-                assert not {n for n in imported(path) if n.startswith("drumline.comparison")}, path
-
-
-def test_nothing_but_the_bench_command_loads_benchmarks():
-    for folder in ("producers", "streams", "schemas", "sinks", "infra", "tests/comparison"):
-        for path in (ROOT / folder).glob("*.py"):
-            if path.name != "command_bench.py":
-                assert not {n for n in imported(path) if n.startswith("drumline.bench")}, path
+            if path.name != f"command_{command}.py":
+                assert not {n for n in imported(path) if n.startswith(f"drumline.{tool}")}, path

@@ -1,0 +1,182 @@
+"""A kill campaign: rounds of kills under load; after each, everything is worked off, audited and compared."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from drumline.chaos.calm import Calm, undisturbed
+from drumline.chaos.report import Kill, Report, Round
+from drumline.chaos.system import Stuck, System, running, settings_in
+from drumline.chaos.targets import Target
+from drumline.infra import clickhouse
+from drumline.infra.demo_report import counts
+from drumline.infra.drain import wait_stored
+from drumline.infra.programs import ProgramFailed, check_all
+from drumline.infra.settings import Settings
+
+#: Repetitions of the recording in one replay, and speeds: as fast as it goes (always behind), or paced (at the head).
+LOOPS, SPEEDS = 2, ("max", "3")
+DRAIN_S = 240.0
+#: A stack is given up for a new one when it has so many bytes on disk.
+DISK_BYTES = 4 << 30
+#: Share of kills that hit a program that has not recovered from the one before.
+AGAIN = 0.25
+#: Pieces of work, at most, that a program gets done before it is killed.
+PIECES = 3
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`kills`: in all, 0 = no bound. `per_round`: kills in a round."""
+
+    targets: Sequence[Target]
+    seconds: float
+    kills: int
+    seed: int
+    recording: Path
+    per_round: int = 8
+
+
+def campaign(plan: Plan, report: Report, say: Say) -> None:
+    """Fills `report` as it goes, so that an interrupted one has what was found so far. Stops after the first round that
+    is not clean and keeps its state. Raises StackError, ProgramFailed, Stuck."""
+    rng, began = random.Random(plan.seed), time.monotonic()
+
+    def over() -> bool:
+        done = len(report.kills)
+        return time.monotonic() - began >= plan.seconds or bool(plan.kills and done >= plan.kills)
+
+    say("computing what an undisturbed run gives")
+    expected = None
+    while not over() and (report.clean or not report.rounds):
+        folder = Path(tempfile.mkdtemp(prefix="drumline-chaos-"))
+        settings = settings_in(folder)
+        expected = expected or undisturbed(settings, plan.recording, LOOPS)
+        fine = False
+        try:
+            say("starting Kafka and ClickHouse")
+            with running(settings, plan.recording, LOOPS) as system:
+                client = clickhouse.connect(settings)
+                calm = Calm(settings, client, expected)
+                while not over() and (report.clean or not report.rounds) and _bytes(folder) < DISK_BYTES:
+                    round_ = Round()
+                    report.rounds.append(round_)
+                    left = plan.kills - len(report.kills) if plan.kills else plan.per_round
+                    _round(round_, system, calm, rng, plan.targets, min(left, plan.per_round), say)
+                    for part, program in system.programs.items():
+                        report.exits[part] = [*report.exits.get(part, []), *program.exits]
+                        program.exits.clear()
+                    report.seconds = time.monotonic() - began
+                    say(f"round {len(report.rounds)}: {round_.line()}")
+            fine = report.clean
+        except (Stuck, ProgramFailed) as error:
+            report.rounds[-1].problems.append(str(error))
+        except KeyboardInterrupt:
+            fine = True
+            raise
+        finally:
+            if fine:
+                shutil.rmtree(folder, ignore_errors=True)
+            else:
+                report.kept = str(folder)
+                (folder / "environment").write_text(_exports(settings))
+
+
+def _round(
+    round_: Round, system: System, calm: Calm, rng: random.Random, targets: Sequence[Target], kills: int, say: Say
+) -> None:
+    system.load.begin(rng.choice(SPEEDS))
+    target = rng.choice(targets)
+    _wait_until_busy(system)
+    for number in range(kills):
+        target, again = rng.choice(targets), bool(round_.kills) and round_.kills[-1].recovery_s is None
+        mean = _mean_recovery(round_)
+        delay = rng.uniform(0, mean) if again else rng.random() * PIECES * rng.choice(_cycles(system, target))
+        system.pause(delay)
+        killed_s = time.monotonic()
+        what, seen = system.kill(target, rng)
+        recovery = None
+        if number == kills - 1 or rng.random() >= AGAIN:
+            recovery = system.flowing(target, killed_s, seen)
+        round_.kills.append(Kill(target.name, round(delay, 3), again, what, recovery and round(recovery, 3)))
+        say(f"killed {target.name}: {what}" + (f"; back after {recovery:.1f} s" if recovery else ""))
+    system.load.ending = True
+    until = time.monotonic() + DRAIN_S
+    while not system.load.over:
+        system.turn()
+        if time.monotonic() > until:
+            raise Stuck(f"the replay does not end within {DRAIN_S:.0f} s")
+    say("working everything off")
+    waited = wait_stored(system.settings, DRAIN_S, lambda: check_all(system.programs.values()))
+    if not waited:
+        raise Stuck(f"not worked off within {DRAIN_S:.0f} s: {waited.reason}")
+    say("auditing")
+    _judge(round_, system, calm)
+
+
+def _wait_until_busy(system: System) -> None:
+    """Until sink and worker have each finished some work under this load."""
+    until = time.monotonic() + DRAIN_S
+    while min(len(system.progress.cycles[group]) for group in ("sink", "worker")) < 3 or not system.load.flowing:
+        system.turn()
+        if time.monotonic() > until:
+            raise Stuck(f"sink and worker do nothing {DRAIN_S:.0f} s after the start")
+
+
+def _cycles(system: System, target: Target) -> list[float]:
+    return [seconds for group in sorted(target.stalls) for seconds in system.progress.cycles[group]]
+
+
+def _mean_recovery(round_: Round) -> float:
+    times = [kill.recovery_s for kill in round_.kills if kill.recovery_s is not None]
+    return sum(times) / len(times) if times else 3.0
+
+
+def _judge(round_: Round, system: System, calm: Calm) -> None:
+    round_.problems += system.load.problems
+    client = clickhouse.connect(system.settings, database=system.settings.clickhouse.database)
+    for run in system.load.runs:
+        round_.runs += 1
+        for count in counts(lambda sql, values: clickhouse.rows(client, sql, values), run["run"], run["rows"]):
+            round_.published += count.published
+            round_.stored += count.stored
+            round_.lost += max(0, count.published - count.stored)
+            round_.doubled += max(0, count.stored - count.published)
+        round_.results += calm.compare(run["run"])
+    client.close()
+    command = [sys.executable, "-m", "drumline.infra.cli", "audit", "--json"]
+    done = subprocess.run(command, env=system.env, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        round_.problems.append(f"drumline audit: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+        return
+    answer = json.loads(done.stdout)
+    round_.findings += [f"{f['kind']} {f['where']}: {f['text']}" for f in answer["findings"]]
+
+
+def _bytes(folder: Path) -> int:
+    """On disk; files that vanish meanwhile do not count."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_blocks * 512
+        except OSError:
+            continue
+    return total
+
+
+def _exports(settings: Settings) -> str:
+    from drumline.infra.private import environment
+
+    mine = {name: value for name, value in environment(settings).items() if name.startswith("DRUMLINE_")}
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(mine.items()))

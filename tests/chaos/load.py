@@ -1,0 +1,93 @@
+"""Continuous load: one replay of a recording after the other, held back while sink or worker are far behind, so that
+neither disk nor lag grow without bound, and nobody who is killed is idle."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from drumline.chaos.progress import Snapshot
+
+#: Records behind at which the replay is stopped, and at which it goes on. A record is about 700 rows on average.
+HIGH, LOW = 800, 300
+JOB = "chaos"
+
+
+@dataclass
+class Load:
+    """`loops`: repetitions of the recording in each replay. `runs`: what finished replays said (`ReplaySummary`);
+    `problems`: replays that did not end well."""
+
+    folder: Path
+    env: Mapping[str, str]
+    log: Path
+    loops: int
+    speed: str = "max"
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    held: bool = False
+    ending: bool = False
+    _process: subprocess.Popen[str] | None = None
+
+    @property
+    def flowing(self) -> bool:
+        return self._process is not None and not self.held
+
+    @property
+    def over(self) -> bool:
+        return self.ending and self._process is None
+
+    def begin(self, speed: str) -> None:
+        self.speed, self.ending = speed, False
+        self.runs.clear()
+
+    def turn(self, seen: Snapshot | None) -> None:
+        """Hold it back, let it go on, take its account, start the next one. `seen` None: the broker is away."""
+        if self._process is None:
+            if seen is not None and not self.ending:
+                self._start()
+            return
+        if self._process.poll() is not None:
+            self._finish()
+            return
+        behind = max(seen.lag.values()) if seen else 0
+        if self.held and behind < LOW:
+            self._signal(signal.SIGCONT)
+        elif not self.held and behind > HIGH:
+            self._signal(signal.SIGSTOP)
+
+    def _start(self) -> None:
+        options = ["--speed", self.speed, "--loop", str(self.loops), "--keep-time", "--job", JOB, "--json"]
+        with self.log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "drumline.infra.cli", "replay", str(self.folder), *options],
+                env=dict(self.env), stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
+            )  # fmt: skip
+        self.held = False
+
+    def _finish(self) -> None:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        said = self._process.stdout.read()
+        if self._process.returncode == 0:
+            self.runs.append(json.loads(said))
+        else:
+            self.problems.append(f"a replay ended with exit code {self._process.returncode}; see {self.log}")
+        self._process = None
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+        self.held = number == signal.SIGSTOP
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None

@@ -1,0 +1,144 @@
+"""Everything that runs in a campaign: a private stack, worker, sink, load; and how parts of it are killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from drumline.chaos import interrupted
+from drumline.chaos.load import Load
+from drumline.chaos.progress import Progress, Snapshot
+from drumline.chaos.targets import PROGRAMS, Target
+from drumline.infra import clickhouse
+from drumline.infra import stack as local_stack
+from drumline.infra.drain import read_statuses
+from drumline.infra.private import environment, private_settings, running_stack
+from drumline.infra.programs import Program, check_all
+from drumline.infra.settings import ClickHouseSettings, RetentionSettings, Settings, SinkSettings, StreamSettings
+
+TURN_S = 0.2
+RECOVERY_S = 180.0
+
+
+class Stuck(RuntimeError):
+    """Nothing moves any more. The message says what."""
+
+
+def settings_in(folder: Path) -> Settings:
+    """A private stack in `folder`. Recorded times are kept, so nothing may grow old; small ranges and short silence
+    give more moments to be killed in."""
+    for_ever = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))
+    return private_settings(
+        folder / "state",
+        clickhouse=ClickHouseSettings(retention=for_ever),
+        stream=StreamSettings(window_steps=5, idle_s=2, instance="chaos", metrics_port=0),
+        sink=SinkSettings(flush_rows=50_000, flush_s=0.5, instance="chaos", metrics_port=0),
+        log_level="WARNING",
+    )
+
+
+class System:
+    """`programs`: by part. All that one thread does between kills is `turn`."""
+
+    def __init__(self, settings: Settings, recording: Path, loops: int) -> None:
+        self.settings, self.env = settings, environment(settings)
+        logs = settings.local.state / "logs"
+        self.programs = {
+            part: Program(args[0], list(args), logs / f"chaos-{part}.log", self.env, restarts=100)
+            for part, args in PROGRAMS.items()
+        }
+        self.load = Load(recording, self.env, logs / "chaos-replay.log", loops)
+        self.progress = Progress(settings)
+        self._turned = 0.0
+
+    def turn(self) -> Snapshot | None:
+        """Look, keep the load flowing, start what died. None while the broker is away."""
+        time.sleep(max(0.0, self._turned + TURN_S - time.monotonic()))
+        self._turned = time.monotonic()
+        check_all(self.programs.values())
+        seen = self.progress.look()
+        self.load.turn(seen)
+        return seen
+
+    def pause(self, seconds: float) -> None:
+        """Turns for about so long; exact in its end, so that no moment of a turn is preferred."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 2 * TURN_S:
+            self.turn()
+        time.sleep(max(0.0, left))
+
+    def flowing(self, target: Target, killed_s: float, base: Snapshot | None) -> float:
+        """Wait until all that the target's death stalls has moved on from `base` (None: from what is seen first), or
+        has nothing left to do; seconds since `killed_s`. Raises Stuck."""
+        while time.monotonic() < killed_s + RECOVERY_S:
+            seen = self.turn()
+            base = base or seen
+            if seen is None or base is None:
+                continue
+            if all(seen.done[group] > base.done[group] or seen.lag.get(group) == 0 for group in target.stalls):
+                return time.monotonic() - killed_s
+        raise Stuck(f"{target.name} was killed, and after {RECOVERY_S:.0f} s {', '.join(target.stalls)} does not move")
+
+    def kill(self, target: Target, rng: random.Random) -> tuple[str, Snapshot | None]:
+        """SIGKILL to all parts at once; what it interrupted, and how far everything was. Starts them again."""
+        own = local_stack.own_processes(self.settings)
+        stack = [process for part in target.parts if part in own for process in own[part]]
+        status = read_statuses(self.settings, 0).get("chaos")
+        loaded = self.load.flowing
+        parts = [self.programs[part] for part in target.parts if part in self.programs]
+        victims = [*(p.pid for p in parts if p.pid), *(process.pid for process in stack)]
+        rng.shuffle(victims)
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        for program in parts:
+            program.kill()
+        psutil.wait_procs(stack, timeout=10)
+        self.progress.forget_moves()
+        seen = self.progress.look()
+        what = []
+        if "broker" in target.parts:
+            what.append("publishing" if loaded else "replay between two runs or held back")
+        if "worker" in target.parts:
+            what.append(interrupted.of_worker(status))
+        if seen is not None and ("sink" in target.parts or "engine" in target.parts):
+            what.append(self._of_sink(seen, "engine" in target.parts, rng))
+        for program in parts:
+            program.start()
+        return "; ".join(what), seen
+
+    def _of_sink(self, seen: Snapshot, engine_died: bool, rng: random.Random) -> str:
+        """Half of the time a sink whose engine died is started before that is back: then nobody can look."""
+        if engine_died and rng.random() < 0.5:
+            return interrupted.of_sink(seen, None, "")
+        local_stack.wait_for_stack(self.settings)
+        client = clickhouse.connect(self.settings)
+        try:
+            return interrupted.of_sink(seen, client, self.settings.clickhouse.database)
+        finally:
+            client.close()
+
+    def stop(self) -> None:
+        self.load.stop()
+        for program in self.programs.values():
+            program.stop()
+        self.progress.close()
+
+
+@contextmanager
+def running(settings: Settings, recording: Path, loops: int) -> Iterator[System]:
+    """The whole system, stopped at the end; data stays. Raises StackError."""
+    with running_stack(settings):
+        system = System(settings, recording, loops)
+        try:
+            for program in system.programs.values():
+                program.start()
+            yield system
+        finally:
+            system.stop()
