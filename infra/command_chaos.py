@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False)
 def chaos(
     minutes: Annotated[float, typer.Option(min=0.1, help="the last round begins before this is over")] = 5.0,
     kill: Annotated[
-        str, typer.Option(metavar="A,B+C", help="sink, engine, worker, broker; A+B: both at the same moment")
+        str, typer.Option(metavar="A,B+C", help="sink, engine, worker, broker, agent; A+B: both at once")
     ] = "sink,sink+engine,worker,broker",
     kills: Annotated[int, typer.Option(min=0, help="end after so many kills; 0 = when the time is over")] = 0,
     seed: Annotated[int | None, typer.Option(help="of who is killed when; default: a new one, printed")] = None,
@@ -28,9 +28,10 @@ def chaos(
     """Kill programs at random moments under load (SIGKILL) and prove, round by round, that nothing was lost or doubled.
 
     On a stack of its own. Replays of a recorded job keep a worker and a sink busy; they are held back while those lag
-    far behind. A round is eight kills; then everything is worked off, `drumline audit` runs, rows stored are counted
-    against rows published, and every window and verdict is compared with a computation that nobody disturbed. For each
-    kill it says what that interrupted, and how long it took until work went on.
+    far behind. With agent among the targets, replays go through a spool and `drumline agent`. A round is eight kills;
+    then everything is worked off, `drumline audit` runs, rows stored are counted against rows published, and every
+    window and verdict is compared with a computation that nobody disturbed. For each kill it says what that
+    interrupted, and how long it took until work went on.
 
     It ends with the first round that is not clean, and keeps that stack's state. Lives in the repository's tests/chaos
     and is not part of an installed package.

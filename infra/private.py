@@ -16,11 +16,13 @@ from drumline.infra import clickhouse
 from drumline.infra import stack as local_stack
 from drumline.infra.migrate import migrate
 from drumline.infra.settings import (
+    AgentSettings,
     ClickHouseSettings,
     KafkaSettings,
     LocalSettings,
     Settings,
     SinkSettings,
+    SpoolSettings,
     StreamSettings,
 )
 from drumline.infra.topics_admin import TopicsAdmin, plan, wanted
@@ -48,6 +50,8 @@ def private_settings(state: Path, cache: Path | None = None, **sections: Any) ->
         "local": local,
         "stream": StreamSettings(metrics_port=0),
         "sink": SinkSettings(metrics_port=0),
+        "spool": SpoolSettings(root=state / "spool"),
+        "agent": AgentSettings(metrics_port=0),
     }
     return Settings(**(plain | sections))
 

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.chaos.calm import Calm, undisturbed
+from drumline.chaos.load import bytes_in
 from drumline.chaos.report import Kill, Report, Round
 from drumline.chaos.system import Stuck, System, running, settings_in
 from drumline.chaos.targets import Target
 from drumline.infra import clickhouse
 from drumline.infra.demo_report import counts
 from drumline.infra.drain import wait_stored
+from drumline.infra.private import environment
 from drumline.infra.programs import ProgramFailed, check_all
 from drumline.infra.settings import Settings
 
@@ -66,10 +68,10 @@ def campaign(plan: Plan, report: Report, say: Say) -> None:
         fine = False
         try:
             say("starting Kafka and ClickHouse")
-            with running(settings, plan.recording, LOOPS) as system:
+            with running(settings, plan.recording, LOOPS, plan.targets) as system:
                 client = clickhouse.connect(settings)
                 calm = Calm(settings, client, expected)
-                while not over() and (report.clean or not report.rounds) and _bytes(folder) < DISK_BYTES:
+                while not over() and (report.clean or not report.rounds) and bytes_in(folder) < DISK_BYTES:
                     round_ = Round()
                     report.rounds.append(round_)
                     left = plan.kills - len(report.kills) if plan.kills else plan.per_round
@@ -153,6 +155,8 @@ def _judge(round_: Round, system: System, calm: Calm) -> None:
             round_.stored += count.stored
             round_.lost += max(0, count.published - count.stored)
             round_.doubled += max(0, count.stored - count.published)
+        again = "SELECT count() AS n FROM ledger WHERE verdict = 'duplicate' AND run = {run:String}"
+        round_.duplicates += int(clickhouse.rows(client, again, {"run": run["run"]})[0]["n"])
         round_.results += calm.compare(run["run"])
     client.close()
     command = [sys.executable, "-m", "drumline.infra.cli", "audit", "--json"]
@@ -164,19 +168,6 @@ def _judge(round_: Round, system: System, calm: Calm) -> None:
     round_.findings += [f"{f['kind']} {f['where']}: {f['text']}" for f in answer["findings"]]
 
 
-def _bytes(folder: Path) -> int:
-    """On disk; files that vanish meanwhile do not count."""
-    total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_blocks * 512
-        except OSError:
-            continue
-    return total
-
-
 def _exports(settings: Settings) -> str:
-    from drumline.infra.private import environment
-
     mine = {name: value for name, value in environment(settings).items() if name.startswith("DRUMLINE_")}
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(mine.items()))

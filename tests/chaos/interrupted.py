@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from drumline.chaos.progress import Snapshot
@@ -44,6 +45,12 @@ def _there(client: Client, target: str, where: str, intent: Intent) -> bool:
     place = intent.range
     named = {"t": place.topic_id, "n": place.partition, "tp": place.topic_partition, "a": place.first, "b": place.last}
     return bool(rows(client, f"SELECT 1 FROM {target} WHERE {where} LIMIT 1", named))
+
+
+def of_agent(spools: Sequence[Path]) -> str:
+    """From the spool: a taken segment is one that it had begun to publish, and not seen through."""
+    taken = sum(1 for spool in spools for _ in spool.glob("*.taken"))
+    return "segments taken" if taken else "segments open" if spools else "idle"
 
 
 def of_worker(status: Mapping[str, Any] | None) -> str:

@@ -14,20 +14,23 @@ from typing import Any
 
 from drumline.chaos.progress import Snapshot
 
-#: Records behind at which the replay is stopped, and at which it goes on. A record is about 700 rows on average.
-HIGH, LOW = 800, 300
+#: Records that sink or worker are behind, or bytes in the spool, at which the replay is stopped; and the share of that
+#: at which it goes on. A record is about 700 rows on average.
+HIGH, SPOOLED, LOW = 800, 16 << 20, 0.4
 JOB = "chaos"
 
 
 @dataclass
 class Load:
-    """`loops`: repetitions of the recording in each replay. `runs`: what finished replays said (`ReplaySummary`);
-    `problems`: replays that did not end well."""
+    """`loops`: repetitions of the recording in each replay. `spool`: where replays leave their batches for an agent;
+    None: they go to Kafka themselves. `runs`: what finished replays said (`ReplaySummary`). `problems`: replays that
+    did not end well."""
 
     folder: Path
     env: Mapping[str, str]
     log: Path
     loops: int
+    spool: Path | None = None
     speed: str = "max"
     runs: list[dict[str, Any]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -41,7 +44,14 @@ class Load:
 
     @property
     def over(self) -> bool:
-        return self.ending and self._process is None
+        """Nothing more will come."""
+        return self.ending and self._process is None and not self.spools()
+
+    def spools(self) -> list[Path]:
+        """Folders in the spool, one a process; the agent removes those that are done."""
+        if self.spool is None or not self.spool.is_dir():
+            return []
+        return [path for path in self.spool.iterdir() if not path.name.startswith(".")]
 
     def begin(self, speed: str) -> None:
         self.speed, self.ending = speed, False
@@ -56,14 +66,17 @@ class Load:
         if self._process.poll() is not None:
             self._finish()
             return
-        behind = max(seen.lag.values()) if seen else 0
+        behind = max(seen.lag.values()) / HIGH if seen else 0.0
+        behind = max(behind, sum(map(bytes_in, self.spools())) / SPOOLED)
         if self.held and behind < LOW:
             self._signal(signal.SIGCONT)
-        elif not self.held and behind > HIGH:
+        elif not self.held and behind > 1:
             self._signal(signal.SIGSTOP)
 
     def _start(self) -> None:
         options = ["--speed", self.speed, "--loop", str(self.loops), "--keep-time", "--job", JOB, "--json"]
+        if self.spool is not None:
+            options += ["--spool", str(self.spool)]
         with self.log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "drumline.infra.cli", "replay", str(self.folder), *options],
@@ -91,3 +104,14 @@ class Load:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def bytes_in(folder: Path) -> int:
+    """On disk; files that vanish meanwhile do not count."""
+    total = 0
+    for path in folder.rglob("*"):
+        try:
+            total += path.stat().st_blocks * 512
+        except OSError:
+            continue
+    return total

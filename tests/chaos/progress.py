@@ -1,5 +1,5 @@
 """How far everything has come, from Kafka: what arrived, what sink and worker committed. And how long a piece of their
-work takes, from when they commit."""
+work takes, from when that moves on."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Kill:
 @dataclass
 class Round:
     """Some kills, then all is worked off and compared. `lost`, `doubled`: rows of raw topics, published against stored.
-    `findings`: of the audit."""
+    `duplicates`: Kafka records that the sink recognised as published twice. `findings`: of the audit."""
 
     kills: list[Kill] = field(default_factory=list)
     runs: int = 0
@@ -36,6 +36,7 @@ class Round:
     stored: int = 0
     lost: int = 0
     doubled: int = 0
+    duplicates: int = 0
     findings: list[str] = field(default_factory=list)
     results: list[Difference] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -91,7 +92,7 @@ class Report:
     def totals(self) -> dict[str, int]:
         sums = {
             name: sum(getattr(round_, name) for round_ in self.rounds)
-            for name in ("runs", "published", "stored", "lost", "doubled")
+            for name in ("runs", "published", "stored", "lost", "doubled", "duplicates")
         }
         compared = [difference for round_ in self.rounds for difference in round_.results]
         return {
@@ -121,13 +122,14 @@ def show(report: Report, console: Console) -> None:
         for what, count in line["interrupted"].items():
             console.print(f"  {name}: {count:>4}  {what}", highlight=False)
     t = report.totals()
-    console.print(
-        f"{t['rounds_clean']} of {t['rounds']} rounds clean, {t['audits_clean']} audits clean; "
+    for text in (
+        f"{t['rounds_clean']} of {t['rounds']} rounds clean, {t['audits_clean']} audits clean",
         f"{t['published']:,} rows of {t['runs']} replays published, {t['stored']:,} stored, {t['lost']:,} lost, "
-        f"{t['doubled']:,} doubled; {t['results_compared']:,} results compared with an undisturbed computation, "
+        f"{t['doubled']:,} doubled; {t['duplicates']:,} records came twice and were stored once",
+        f"{t['results_compared']:,} results compared with an undisturbed computation: "
         f"{t['results_missing']:,} missing, {t['results_extra']:,} different",
-        highlight=False,
-    )
+    ):
+        console.print(text, highlight=False)
     for name, codes in report.exits.items():
         console.print(f"{name} ended by itself {len(codes)} times, exit codes {dict(Counter(codes))}", highlight=False)
     for number, round_ in enumerate(report.rounds, 1):

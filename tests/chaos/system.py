@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -47,14 +47,17 @@ def settings_in(folder: Path) -> Settings:
 class System:
     """`programs`: by part. All that one thread does between kills is `turn`."""
 
-    def __init__(self, settings: Settings, recording: Path, loops: int) -> None:
+    def __init__(self, settings: Settings, recording: Path, loops: int, targets: Iterable[Target]) -> None:
         self.settings, self.env = settings, environment(settings)
+        with_agent = any("agent" in target.parts for target in targets)
         logs = settings.local.state / "logs"
         self.programs = {
             part: Program(args[0], list(args), logs / f"chaos-{part}.log", self.env, restarts=100)
             for part, args in PROGRAMS.items()
+            if part != "agent" or with_agent
         }
-        self.load = Load(recording, self.env, logs / "chaos-replay.log", loops)
+        spool = settings.spool.root if with_agent else None
+        self.load = Load(recording, self.env, logs / "chaos-replay.log", loops, spool)
         self.progress = Progress(settings)
         self._turned = 0.0
 
@@ -91,7 +94,7 @@ class System:
         own = local_stack.own_processes(self.settings)
         stack = [process for part in target.parts if part in own for process in own[part]]
         status = read_statuses(self.settings, 0).get("chaos")
-        loaded = self.load.flowing
+        loaded, spools = self.load.flowing, self.load.spools()
         parts = [self.programs[part] for part in target.parts if part in self.programs]
         victims = [*(p.pid for p in parts if p.pid), *(process.pid for process in stack)]
         rng.shuffle(victims)
@@ -107,6 +110,8 @@ class System:
             what.append("publishing" if loaded else "replay between two runs or held back")
         if "worker" in target.parts:
             what.append(interrupted.of_worker(status))
+        if "agent" in target.parts:
+            what.append(interrupted.of_agent(spools))
         if seen is not None and ("sink" in target.parts or "engine" in target.parts):
             what.append(self._of_sink(seen, "engine" in target.parts, rng))
         for program in parts:
@@ -132,10 +137,10 @@ class System:
 
 
 @contextmanager
-def running(settings: Settings, recording: Path, loops: int) -> Iterator[System]:
+def running(settings: Settings, recording: Path, loops: int, targets: Iterable[Target]) -> Iterator[System]:
     """The whole system, stopped at the end; data stays. Raises StackError."""
     with running_stack(settings):
-        system = System(settings, recording, loops)
+        system = System(settings, recording, loops, targets)
         try:
             for program in system.programs.values():
                 program.start()

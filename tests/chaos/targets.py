@@ -12,8 +12,9 @@ PARTS = {
     "broker": ("sink", "worker"),
     "agent": ("published",),
 }
-#: Parts that are programs of the campaign; the others run under the local stack's supervisor.
-PROGRAMS = {"sink": ("sink",), "worker": ("stream",)}
+#: Parts that are programs of the campaign; the others run under the local stack's supervisor. The agent runs where it
+#: is to be killed: replays go through a spool then.
+PROGRAMS = {"sink": ("sink",), "worker": ("stream",), "agent": ("agent",)}
 
 
 @dataclass(frozen=True, slots=True)
