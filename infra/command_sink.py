@@ -37,14 +37,14 @@ def sink(
     \b
     3  too many dead letters (DRUMLINE_SINK__DEAD_LETTER_RUN, DRUMLINE_SINK__DEAD_LETTER_RATIO)
     4  records are gone from Kafka, or an announced range cannot be rebuilt
-    5  ClickHouse refuses: wrong password, missing table (`drumline migrate`), full disk quota, ...
+    5  ClickHouse refuses: wrong password, missing grant or table (`drumline migrate`), ...
     6  another sink runs under the same --instance
     7  Kafka refuses: certificate, user, password, or a missing ACL, which is named (docs/security.md)
     """
     from confluent_kafka import KafkaException, Producer
 
     from drumline.infra import clickhouse
-    from drumline.infra.health import Health, remembered, serve_health
+    from drumline.infra.health import Health, Remembered, serve_health
     from drumline.infra.kafka import letters_config
     from drumline.infra.kafka_access import MissingTopics, require
     from drumline.infra.kafka_contact import BrokerUnreachable, KafkaRefused, quiet
@@ -69,7 +69,7 @@ def sink(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _frame: stopped.append(got))
     health = Health()
-    health.probe("clickhouse", remembered(lambda: clickhouse.why_unready(config)))
+    health.probe("clickhouse", Remembered(lambda: clickhouse.why_unready(config), "ClickHouse does not answer"))
     serve_health("sink", config.sink.metrics_port, health)
     rights = {name.value: ("READ",) for name in topics}
     rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}

@@ -61,19 +61,38 @@ class Health:
         return {**self.alive(), **self._waits, **{part: why for part, why in asked.items() if why}}
 
 
-def remembered(ask: Callable[[], str], for_s: float = 5.0, clock: Clock = time.monotonic) -> Callable[[], str]:
-    """`ask`, but asked at most once in `for_s`, and by one thread at a time."""
-    lock, last = threading.Lock(), (float("-inf"), "")
+class Remembered:
+    """A probe that asks somebody who may take long: `ask` runs in a thread of its own, at most once in `for_s`, and
+    whoever waits for its answer longer than `patience_s` gets `slow`."""
 
-    def answer() -> str:
-        nonlocal last
-        with lock:
-            if clock() - last[0] >= for_s:
-                why = ask()
-                last = (clock(), why)
-            return last[1]
+    def __init__(
+        self,
+        ask: Callable[[], str],
+        slow: str,
+        *,
+        for_s: float = 5.0,
+        patience_s: float = 0.5,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._ask, self._slow, self._for_s, self._patience_s, self._clock = ask, slow, for_s, patience_s, clock
+        self._lock, self._answered = threading.Lock(), threading.Event()
+        self._answered.set()
+        self._at, self._why = float("-inf"), ""
 
-    return answer
+    def __call__(self) -> str:
+        with self._lock:
+            if self._answered.is_set() and self._clock() - self._at >= self._for_s:
+                self._answered.clear()
+                threading.Thread(target=self._run, name="probe", daemon=True).start()
+        return self._why if self._answered.wait(self._patience_s) else self._slow
+
+    def _run(self) -> None:
+        self._why = self._slow
+        try:
+            self._why = self._ask()
+        finally:
+            self._at = self._clock()
+            self._answered.set()
 
 
 class _Handler(BaseHTTPRequestHandler):

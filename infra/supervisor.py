@@ -162,7 +162,8 @@ def supervise(state: State) -> None:
 def main() -> int:
     state = State(Path(sys.argv[1]))
     try:
-        with locked(state.lock, f"another supervisor runs in {state.root}", timeout_s=0):
+        # Who only looks whether we run (`held`) has the lock for a moment too.
+        with locked(state.lock, f"another supervisor runs in {state.root}", timeout_s=2):
             supervise(state)
     except StackError as error:
         say(str(error))

@@ -21,6 +21,7 @@ from drumline.streams.deadletter import Origin, headers
 from drumline.streams.decoder import Decoder
 from drumline.streams.faust_settings import data_dir, faust_settings
 from drumline.streams.keys import record_key
+from drumline.streams.patience import be_patient
 from drumline.streams.recovery import guard_recovery
 from drumline.streams.runner import StageRunner
 from drumline.streams.settle import Delivery, Output, Settler
@@ -68,6 +69,7 @@ class StreamWorker:
 
         self.failure: BaseException | None = None
         self._codec, self._clock = codec, time.time_ns
+        be_patient()
         self.app: Any = faust.App(**faust_settings(settings, partitions))
         self.runners = {w.name: StageRunner(self.app, w.name, w.build, self._send, self._fail) for w in wirings}
         self._readers: dict[str, list[StageRunner]] = {}

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import threading
 import urllib.error
 import urllib.request
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from drumline.infra.health import Health, HealthServer, remembered, serve_health
+from drumline.infra.health import Health, HealthServer, Remembered, serve_health
 from drumline.infra.settings import Settings
 from drumline.streams.telemetry import QUIET_S, Readiness
 
@@ -116,10 +117,26 @@ def test_a_probe_is_asked_at_most_once_in_a_while():
         asked.append(clock.now)
         return f"no {len(asked)}"
 
-    answer = remembered(ask, for_s=5, clock=clock)
+    answer = Remembered(ask, "slow", for_s=5, patience_s=10, clock=clock)
     assert [answer(), answer()] == ["no 1", "no 1"]
     clock.now = 5.0
     assert answer() == "no 2"
+
+
+def test_who_asks_for_readiness_does_not_wait_for_a_server_that_hangs():
+    hangs, asked = threading.Event(), []
+
+    def ask():
+        asked.append(1)
+        hangs.wait(10)
+        return ""
+
+    answer = Remembered(ask, "ClickHouse does not answer", for_s=0, patience_s=0.01)
+    assert [answer() for _ in range(3)] == ["ClickHouse does not answer"] * 3
+    assert len(asked) == 1
+    hangs.set()
+    answer = Remembered(ask, "ClickHouse does not answer", patience_s=10)
+    assert answer() == ""
 
 
 def test_a_worker_is_ready_with_partitions_state_and_ticks(health):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -17,7 +18,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from drumline.infra import stack as local_stack
 from drumline.infra.engine import answers, query
 from drumline.infra.settings import Settings
-from drumline.infra.state import StackError, State, held
+from drumline.infra.state import StackError, State, held, locked, write_json
 
 pytestmark = pytest.mark.stack
 Environment = Callable[[Settings], dict[str, str]]
@@ -65,6 +66,20 @@ def test_up_with_other_ports_than_the_running_stack_is_refused(stack: Settings, 
     done = drumline({**environment, "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT": "1"}, "up")
     assert done.returncode == 1
     assert "drumline down" in done.stderr
+
+
+def test_who_only_looks_whether_a_supervisor_runs_keeps_none_from_starting(tmp_path: Path) -> None:
+    state = State(tmp_path)
+    write_json(state.plan, {"children": []})
+    command = [sys.executable, "-m", "drumline.infra.supervisor", str(state.root)]
+    with locked(state.lock, "", shared=True):  # what `held` does, for longer
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        time.sleep(1.0)
+    try:
+        assert local_stack.wait_until(lambda: held(state.lock), 20), process.stderr
+    finally:
+        process.terminate()
+        assert process.wait(20) == 0
 
 
 def test_a_second_supervisor_is_kept_out_by_the_lock(stack: Settings) -> None:
