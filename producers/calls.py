@@ -27,6 +27,14 @@ class Calls:
         return Calls(*(getattr(self, f.name)[index] for f in fields(self)))
 
 
+def joined(parts: list[Calls], gone: Array) -> tuple[Calls, Array]:
+    """(all calls of the parts by start, where each one stood), without those of the first part that are `gone`."""
+    every = Calls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Calls)))
+    kept = np.flatnonzero(~np.concatenate([gone, np.zeros(len(every.start_ns) - len(gone), bool)]))
+    order = kept[np.argsort(every.start_ns[kept], kind="stable")]
+    return every.take(order), order
+
+
 def calls(ranges: Table, payloads: Table) -> Calls:
     """The NCCL calls among a process's ranges, by start; `payloads` as in Activity."""
     operations = nccl.range_operations(ranges.words["names"])
@@ -45,16 +53,25 @@ def calls(ranges: Table, payloads: Table) -> Calls:
     return Calls(rows["start_ns"], operations[rows["name"]], communicator, size, known)
 
 
-def groups(ranges: Table, at: Array) -> Array:
-    """The ncclGroupStart..ncclGroupEnd section that each time lies in: 1, 2, ...; 0 = none. Nested ones count once."""
+def groups(ranges: Table, at: Array, cuts: Array) -> Array:
+    """The ncclGroupStart..ncclGroupEnd section that each time lies in: 1, 2, ...; 0 = none. Nested ones count once.
+
+    `cuts`: times, rising, at which no section is open (steps begin): what a lost record opens or closes ends there."""
     words = list(ranges.words["names"])
     code = np.array([(name == nccl.GROUP_START) - (name == nccl.GROUP_END) for name in words], dtype=np.int64)
     rows = ranges.take(code[ranges["name"]] != 0) if words else ranges
     if rows.rows == 0:
         return np.zeros(len(at), np.int64)
-    depth = np.cumsum(code[rows["name"]])
-    depth -= np.minimum.accumulate(np.minimum(depth, 0))  # an end whose start was not recorded opens nothing
-    outermost = (depth == 1) & (code[rows["name"]] > 0)
+    turn = code[rows["name"]]
+    far = (2 * rows.rows + 1) * np.searchsorted(cuts, rows["start_ns"], side="right")  # keeps parts apart
+    depth = np.cumsum(turn)
+    new = np.concatenate([[True], far[1:] != far[:-1]])
+    depth -= (depth - turn)[np.flatnonzero(new)[np.cumsum(new) - 1]]
+    depth -= (
+        np.minimum.accumulate(np.minimum(depth, 0) - far) + far
+    )  # an end whose start was not recorded opens nothing
+    depth -= np.minimum.accumulate((depth + far)[::-1])[::-1] - far  # nor does a start whose end was not
+    outermost = (depth == 1) & (turn > 0)
     last = np.searchsorted(rows["start_ns"], at, side="right") - 1
     inside = (last >= 0) & (depth[np.maximum(last, 0)] > 0)
     return np.where(inside, np.cumsum(outermost)[np.maximum(last, 0)], 0)

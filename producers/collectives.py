@@ -1,50 +1,106 @@
 """Collectives: which NCCL kernel belongs to which NCCL call, hence to which communicator and step.
 
 The k-th NCCL kernel in launch order (correlation id) is the k-th NCCL call by start of its NVTX range. It is only
-believed when counts are equal, operation names agree and no kernel starts before its call. Where that fails, calls
-between ncclGroupStart and ncclGroupEnd are taken as one launch per communicator; where that fails too, each kind of
-operation is matched on its own; what still does not match is attributed to nobody, and its steps are marked as skipped.
+believed when counts are equal, operation names agree, no kernel starts before its call, and the steps that can be told
+by themselves (producers/resync.py) say the same. Where that fails, calls between ncclGroupStart and ncclGroupEnd are
+taken as one launch per communicator; where that fails too, records were lost: each kind of operation is matched on its
+own, and each step that is whole. What still does not match is attributed to nobody, and its steps marked as skipped.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 
 from drumline.producers import nccl
 from drumline.producers.activity import ends
-from drumline.producers.calls import Calls, grouped
+from drumline.producers.calls import Calls, grouped, joined
 from drumline.producers.intervals import Union
+from drumline.producers.resync import Launches, whole_steps
+from drumline.producers.steps import Steps
 from drumline.producers.table import Table
+from drumline.producers.usual import Usual, bounds, is_part, keys, payloads_filled, usual_step
 from drumline.schemas.columns import Array
 
 #: CUPTI converts GPU time to host time; how far a kernel may seem to start before the call that launched it.
 CLOCK_SLACK_NS = 100_000
 
 
-def pair(kernel_class: Array, kernel_start: Array, each: Calls, group: Array) -> tuple[Calls, Array]:
-    """The calls (grouped or not) and, for each NCCL kernel in launch order, the index of its call or -1.
+def pair(launches: Launches, each: Calls, group: Array, steps: Steps) -> tuple[Calls, Array]:
+    """The calls (grouped or not) and, for each NCCL kernel in launch order, the index of its call or -1."""
+    if len(each.start_ns) == 0 or len(launches) == 0:
+        return each, np.full(len(launches), -1, np.int64)
+    options = [each] + ([grouped(each, group)] if group.any() else [])
+    equal = [one for one in options if len(one.start_ns) == len(launches) and _believable(launches, one)]
+    option = equal[0] if equal else options[-1]
+    counted = np.arange(len(launches)) if equal else _by_operation(launches, option)
+    step_index = steps.index_at(option.start_ns)
+    usual = usual_step(option, step_index, steps)
+    if usual is None:
+        return option, counted
+    option = payloads_filled(option, usual, step_index)
+    place = whole_steps(launches, usual, CLOCK_SLACK_NS)
+    placed, certain, moved = _by_place(option, usual, step_index, steps, place)
+    counted = np.where(counted >= 0, moved[counted], -1)
+    both = (counted >= 0) & (certain >= 0)
+    merged = np.maximum(counted, certain)
+    taken = merged[merged >= 0]
+    # As many kernels lost as calls, and counts say nothing: the steps do.
+    agree = (counted[both] == certain[both]).all() and len(np.unique(taken)) == len(taken)
+    return placed, merged if agree else certain
 
-    `kernel_class`: operation codes as nccl.kernel_operations gives them (0 = says nothing, agrees with any).
-    """
-    if len(each.start_ns) == 0 or len(kernel_class) == 0:
-        return each, np.full(len(kernel_class), -1, np.int64)
-    candidates = [each] + ([grouped(each, group)] if group.any() else [])
-    for option in candidates:
-        if len(option.start_ns) == len(kernel_class) and _believable(kernel_class, kernel_start, option):
-            return option, np.arange(len(kernel_class))
-    option = candidates[-1]
+
+def _by_operation(launches: Launches, option: Calls) -> Array:
+    """Each kind of operation matched on its own."""
     wanted = nccl.kernel_class(option.operation)
-    found = np.full(len(kernel_class), -1, np.int64)
-    for one in np.unique(kernel_class):
-        kernels, among = np.flatnonzero(kernel_class == one), np.flatnonzero(wanted == one)
-        if len(kernels) == len(among) and _believable(kernel_class[kernels], kernel_start[kernels], option.take(among)):
+    found = np.full(len(launches), -1, np.int64)
+    for one in np.unique(launches.klass):
+        kernels, among = np.flatnonzero(launches.klass == one), np.flatnonzero(wanted == one)
+        if len(kernels) == len(among) and _believable(launches.take(kernels), option.take(among)):
             found[kernels] = among
-    return option, found
+    return found
 
 
-def _believable(kernel_class: Array, kernel_start: Array, option: Calls) -> bool:
-    agrees = (kernel_class == 0) | (kernel_class == nccl.kernel_class(option.operation))
-    return bool(agrees.all() and (kernel_start >= option.start_ns - CLOCK_SLACK_NS).all())
+def _by_place(option: Calls, usual: Usual, step_index: Array, steps: Steps, place: Array) -> tuple[Calls, Array, Array]:
+    """(calls, for each kernel its call or -1, for each old call its new index or -1).
+
+    Steps of which every kernel is placed. Where some of a step's calls are missing and the others are as usual, the
+    step's calls become the usual ones."""
+    size, key = usual.size, keys(option)
+    turn = place // size
+    there = np.flatnonzero(place >= 0)
+    number, kernels = np.unique(turn[there], return_counts=True)
+    complete = set(number[kernels == size].tolist())
+    first, end = bounds(step_index, len(steps.number))
+    template = key[usual.index[:size]]
+    certain, new = np.full(len(place), -1, np.int64), []
+    gone = np.zeros(len(key), bool)
+    total = len(key)
+    for step, wanted in enumerate(usual.turn.tolist()):
+        if wanted < 0 or wanted not in complete:
+            continue
+        mine = slice(int(first[step]), int(end[step]))
+        low = int(np.searchsorted(turn[there], wanted))
+        at = there[low : low + size]
+        if np.array_equal(key[mine], template):
+            certain[at] = np.arange(mine.start, mine.stop)
+        elif 2 * len(key[mine]) > size and is_part(key[mine], template):
+            gone[mine] = True
+            certain[at] = total + np.arange(size)
+            total += size
+            new.append(replace(usual.template, start_ns=steps.start_ns[step] + np.arange(size)))
+    if not new:
+        return option, certain, np.arange(len(key))
+    every, order = joined([option, *new], gone)
+    moved = np.full(total, -1, np.int64)
+    moved[order] = np.arange(len(order))
+    return every, np.where(certain >= 0, moved[certain], -1), moved[: len(key)]
+
+
+def _believable(launches: Launches, option: Calls) -> bool:
+    agrees = (launches.klass == 0) | (launches.klass == nccl.kernel_class(option.operation))
+    return bool(agrees.all() and (launches.start_ns >= option.start_ns - CLOCK_SLACK_NS).all())
 
 
 def table(kernels: Table, called: Calls, call_of: Array, call_step: Array, busy: Union) -> tuple[Table, int]:
@@ -54,26 +110,36 @@ def table(kernels: Table, called: Calls, call_of: Array, call_step: Array, busy:
     `busy`: when kernels that are not NCCL's, or copies, ran.
     """
     keep = np.flatnonzero(call_of >= 0)
-    keep = keep[called.known[call_of[keep]]]
+    keep = keep[_told(called, call_step)[call_of[keep]]]
     call = call_of[keep]
-    communicator, step = called.communicator[call], call_step[call]
     start, end = kernels["start_ns"][keep], ends(kernels)[keep]
-    order = np.lexsort((np.arange(len(keep)), step, communicator))
-    ordinal = np.empty(len(keep), np.int32)
-    if len(keep):
-        new = np.concatenate(
-            [[True], (np.diff(step[order]) != 0) | (communicator[order][1:] != communicator[order][:-1])]
-        )
-        first = np.flatnonzero(new)
-        ordinal[order] = np.arange(len(keep)) - first[np.cumsum(new) - 1]
     columns = {
-        "communicator": communicator,
+        "communicator": called.communicator[call],
         "operation": called.operation[call],
         "bytes": called.bytes[call],
-        "step": step,
-        "ordinal": ordinal,
+        "step": call_step[call],
+        "ordinal": _ordinals(called, call_step)[call],
         "start_ns": start,
         "duration_ns": end - start,
         "covered_ns": busy.covered(start, end),
     }
     return Table(columns, {"operations": nccl.OPERATIONS}), len(call_of) - len(keep)
+
+
+def _told(called: Calls, call_step: Array) -> Array:
+    """Calls whose communicator is known, and of whose kind no other one in their step could be of it too: bool."""
+    kind = call_step * len(nccl.OPERATIONS) + nccl.kernel_class(called.operation)
+    doubtful = kind[~called.known & (call_step >= 0)]
+    told: Array = called.known & ~np.isin(kind, doubtful)
+    return told
+
+
+def _ordinals(called: Calls, call_step: Array) -> Array:
+    """0, 1, 2, ... per (communicator, step) over the calls, whether their kernels are known or not: a hole says so."""
+    order = np.lexsort((np.arange(len(call_step)), call_step, called.communicator))
+    communicator, step = called.communicator[order], call_step[order]
+    ordinal = np.zeros(len(order), np.int32)
+    if len(order):
+        new = np.concatenate([[True], (np.diff(step) != 0) | (communicator[1:] != communicator[:-1])])
+        ordinal[order] = np.arange(len(order)) - np.flatnonzero(new)[np.cumsum(new) - 1]
+    return ordinal

@@ -11,6 +11,7 @@ from drumline.producers import nccl
 from drumline.producers.activity import Activity, ends
 from drumline.producers.calls import calls, groups
 from drumline.producers.ranges import ranges as nested_ranges
+from drumline.producers.resync import Launches
 from drumline.producers.steps import STEP_PATTERN, Steps, budgets, busy, host_steps, input_time, pageable
 from drumline.producers.table import Table
 from drumline.schemas.columns import Array
@@ -57,18 +58,18 @@ def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0) -
     own = kernels.take(launched)
     operations = nccl.kernel_operations(kernels.words["names"])
     each = calls(ranges, activity.payloads)
-    called, call_of = matching.pair(
+    launches = Launches(
         operations[own["name"]] if own.rows else np.zeros(0, np.uint8),
+        own["correlation"].astype(np.int64),
         own["start_ns"],
-        each,
-        groups(ranges, each.start_ns),
     )
+    called, call_of = matching.pair(launches, each, groups(ranges, each.start_ns, steps.start_ns), steps)
     step_index = steps.index_at(called.start_ns)
     call_step = np.where(step_index >= 0, steps.number[step_index], -1) if len(steps.number) else step_index
     rows, left_out = matching.table(own, called, call_of, call_step, gpu.compute_or_copy)
 
     last, count = _per_step(steps, step_index, call_of, own)
-    skipped = _skipped(steps, step_index, called.known, call_of)
+    skipped = _skipped(steps, step_index, call_of)
     return Derived(
         kernels=kernels,
         copies=activity.copies,
@@ -94,11 +95,19 @@ def _per_step(steps: Steps, step_index: Array, call_of: Array, own: Table) -> tu
     return last, count
 
 
-def _skipped(steps: Steps, step_index: Array, known: Array, call_of: Array) -> Array:
-    """Steps with a call whose communicator or kernel is not known."""
-    attributed = np.zeros(len(known), bool)
+def _skipped(steps: Steps, step_index: Array, call_of: Array) -> Array:
+    """Steps whose budget is not known: one of their kernels is not, or the last one of the step before, which is when
+    they begin, or the step before itself. `step_index`: of each call."""
+    attributed = np.zeros(len(step_index), bool)
     attributed[call_of[call_of >= 0]] = True
-    bad = step_index[(step_index >= 0) & ~(attributed & known)]
     skipped = np.zeros(len(steps.number), bool)
-    skipped[bad] = True
+    skipped[step_index[(step_index >= 0) & ~attributed]] = True
+    inside = np.flatnonzero(step_index >= 0)
+    final = inside[np.flatnonzero(np.diff(step_index[inside], append=-1) != 0)]  # the last call of each step
+    after = step_index[final[~attributed[final]]] + 1
+    skipped[after[after < len(skipped)]] = True
+    apart = np.diff(steps.number)
+    if len(apart):
+        skipped[1:] |= apart > np.median(apart)
+        skipped[0] |= np.argmax(np.append(call_of, 0) >= 0) > 0  # recording began in the middle of the job
     return skipped

@@ -53,15 +53,25 @@ def test_launch_order_counts_not_the_order_in_which_kernels_started(made, tmp_pa
     }
 
 
-def test_a_call_without_payload_skips_its_step_and_is_left_out(made, tmp_path):
+def test_a_call_without_payload_is_left_out_and_its_step_keeps_its_budget(made, tmp_path):
     step(made, 0, T0, ["ncclAllReduce"], [ALL_REDUCE])
     step(made, 1, T0 + 100 * US, ["ncclAllReduce"], [ALL_REDUCE], payload=False)
     step(made, 2, T0 + 200 * US, ["ncclAllReduce"], [ALL_REDUCE])
     found = derive(made.activity(tmp_path))
     assert column(found.collectives, "step") == [0, 2]
-    assert column(found.steps, "skipped") == [0, 1, 0]
-    assert column(found.steps, "collectives") == [1, 1, 1]  # its kernel is known, so the budget stays right
-    assert (found.counts.unattributed_collectives, found.counts.skipped_steps) == (1, 1)
+    assert column(found.steps, "skipped") == [0, 0, 0]  # its kernel is known
+    assert column(found.steps, "collectives") == [1, 1, 1]
+    assert (found.counts.unattributed_collectives, found.counts.skipped_steps) == (1, 0)
+
+
+def test_where_one_of_several_has_no_payload_the_others_of_its_kind_are_left_out_too(made, tmp_path):
+    made.range("step 0", T0, T0 + 90 * US)
+    for i, payload in enumerate((True, False, True)):
+        made.call("ncclAllReduce", T0 + (1 + i) * US, communicator=7 + i, payload=payload)
+        made.kernel(ALL_REDUCE, T0 + (20 + 12 * i) * US, T0 + (30 + 12 * i) * US)
+    made.call("ncclAllGather", T0 + 5 * US)
+    made.kernel(ALL_GATHER, T0 + 60 * US, T0 + 70 * US)
+    assert operations(derive(made.activity(tmp_path)).collectives) == ["AllGather"]
 
 
 def test_ordinals_count_per_communicator(made, tmp_path):
@@ -97,7 +107,25 @@ def test_a_group_over_two_communicators_is_attributed_to_nobody(made, tmp_path):
     made.kernel(SEND_RECV, T0 + 20 * US, T0 + 30 * US)
     found = derive(made.activity(tmp_path))
     assert found.collectives.rows == 0
-    assert column(found.steps, "skipped") == [1]
+    assert column(found.steps, "skipped") == [0]
+
+
+@pytest.mark.parametrize("lost", ["ncclGroupStart", "ncclGroupEnd"])
+def test_a_lost_end_of_a_group_spoils_its_own_step_only(made, tmp_path, lost):
+    for number in range(3):
+        start = T0 + number * 100 * US
+        made.range(f"step {number}", start, start + 90 * US)
+        for i, name in enumerate(("ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd", "ncclAllReduce")):
+            if "Group" in name and not (number == 1 and name == lost):
+                made.range(name, start + (1 + i) * US, start + (1 + i) * US + 10, domain="NCCL")
+            elif "Group" not in name:
+                made.call(name, start + (1 + i) * US)
+        made.kernel(SEND_RECV, start + 20 * US, start + 30 * US)
+        made.kernel(ALL_REDUCE, start + 40 * US, start + 50 * US)
+    found = derive(made.activity(tmp_path))
+    rows = zip(operations(found.collectives), column(found.collectives, "step"), strict=True)
+    assert [step for operation, step in rows if operation == "AllReduce"] == [0, 1, 2]
+    assert column(found.steps, "collectives") == [1, 1, 1]  # which SendRecv is which cannot be told
 
 
 def test_a_lost_kernel_spoils_only_its_kind_of_operation(made, tmp_path):
@@ -107,7 +135,7 @@ def test_a_lost_kernel_spoils_only_its_kind_of_operation(made, tmp_path):
     found = derive(made.activity(tmp_path))
     assert operations(found.collectives) == ["AllGather", "AllGather"]
     assert column(found.collectives, "step") == [0, 2]
-    assert column(found.steps, "skipped") == [1, 1, 0]  # which AllReduce is which cannot be told
+    assert column(found.steps, "skipped") == [1, 1, 1]  # which AllReduce is which, so when step 2 begins
     assert found.counts.unattributed_collectives == 1
 
 
