@@ -86,7 +86,7 @@ def audit(kafka: KafkaFacts, queries: Queries) -> Report:
         _records(report, account, ours, mine, kafka, queries)
         _rows(report, account, queries, stored.topic)
         if not stored.upsert:
-            _sequences(report, queries, stored.topic, mine)
+            _sequences(report, queries, stored.topic)
     report.dropped = queries.dropped()
     for raw, windows, amount in WINDOWS:
         _windows(report, queries, raw, windows, amount)
@@ -108,13 +108,14 @@ def _records(
             where = f"{entry['topic']}[{entry['partition']}]"
             text = f"{entry['entries'] - entry['records']} records are in the ledger more than once"
             report.findings.append(Finding("doubled", where, text))
+    firsts = {(entry["topic_id"], int(entry["partition"])): int(entry["first"]) for entry in entries}
     for place in facts:
         where = f"{place.topic}[{place.partition}]"
         if place.waiting:
             account.waiting += place.waiting
             text = f"{place.waiting} records wait to be stored" + (" (a range is announced)" if place.pending else "")
             report.findings.append(Finding("not_drained", where, text))
-        removed = _removed(place, queries)
+        removed = _removed(place, firsts.get((place.topic_id, place.partition), place.said), queries)
         if removed:
             text = f"Kafka removed {removed} records before they were stored"
             report.findings.append(Finding("lost", where, text))
@@ -135,14 +136,10 @@ def _records(
             report.findings.append(Finding("lost", where, text))
 
 
-def _removed(place: PartitionFacts, queries: Queries) -> int:
+def _removed(place: PartitionFacts, first: int, queries: Queries) -> int:
     """Records that left Kafka (retention, deletion) without having been stored: offsets below Kafka's first that the
-    ledger should have and has not. It should have them from its first entry on, or from what was committed."""
-    if place.low == 0 or place.topic in COMPACTED:
-        return 0
-    first = queries.first_offset(place.topic, place.topic_id, place.partition)
-    first = first if first >= 0 else place.said
-    if not 0 <= first < place.low:
+    ledger should have and has not. It should have them from `first` on: its first entry, or what was committed."""
+    if place.topic in COMPACTED or not 0 <= first < place.low:
         return 0
     have = queries.covered(place.topic, place.topic_id, place.partition, first, place.low - 1)
     return sum(end - start + 1 for start, end in have.gaps(first, place.low - 1))
@@ -170,11 +167,9 @@ def _rows(report: Report, account: TopicAccount, queries: Queries, topic: Topic)
         report.findings.append(Finding(kind, stored.name, f"{found['bad']} records with wrong rows: {examples}"))
 
 
-def _sequences(report: Report, queries: Queries, topic: Topic, entries: list[dict[str, Any]]) -> None:
-    unread = sum(int(entry["dead_unread"]) for entry in entries)
-    bad = queries.sequences(table(topic))
-    gap = sum(int(row["length"]) - int(row["known"]) for row in bad)
-    for row in bad:
+def _sequences(report: Report, queries: Queries, topic: Topic) -> None:
+    unreadable: dict[str, int] | None = None
+    for row in queries.sequences(table(topic)):
         where = f"{topic.value} process {row['process_id']} key {row['key']}"
         if row["batches"] != row["sequences"]:
             text = f"{row['batches'] - row['sequences']} batches are stored twice"
@@ -183,8 +178,16 @@ def _sequences(report: Report, queries: Queries, topic: Topic, entries: list[dic
             text = f"{row['mentioned'] - row['known']} batches are known as duplicates only: the original is gone"
             report.findings.append(Finding("lost", where, text))
         missing = int(row["length"]) - int(row["known"])
-        if missing > 0 and gap > unread:  # a dead letter that cannot be read has a sequence nobody knows
-            text = f"{missing} of {row['length']} batches never came (and {unread} unreadable dead letters)"
+        if missing <= 0:
+            continue
+        if unreadable is None:
+            unreadable = queries.unreadable(table(topic))
+        # A dead record that cannot be read has a sequence that nobody knows. It was one of its own key.
+        excused = min(missing, unreadable.get(row["key"], 0))
+        unreadable[row["key"]] = unreadable.get(row["key"], 0) - excused
+        if missing > excused:
+            text = f"{missing - excused} of {row['length']} batches never came"
+            text += f" (besides {excused} dead ones that cannot be read)" if excused else ""
             report.findings.append(Finding("sequence_gap", where, text))
 
 

@@ -41,13 +41,13 @@ class Queries:
         return f"now64(9) - INTERVAL {days} DAY" if days and table.clock else "toDateTime64(0, 9, 'UTC')"
 
     def records(self) -> list[dict[str, Any]]:
-        """Ledger rows per topic, partition and incarnation, by verdict."""
+        """Ledger rows per topic, partition and incarnation, by verdict; `first`: the lowest offset."""
         return rows(
             self.client,
             "SELECT topic, topic_id, partition, count() AS entries, uniqExact(offset) AS records, "
             "countIf(verdict = 'stored') AS stored, countIf(verdict = 'empty') AS empty, "
             "countIf(verdict = 'duplicate') AS duplicate, countIf(verdict = 'dead') AS dead, "
-            "countIf(verdict = 'dead' AND process_id = '') AS dead_unread "
+            "min(offset) AS first "
             f"FROM {self.database}.ledger GROUP BY topic, topic_id, partition",
         )
 
@@ -66,16 +66,15 @@ class Queries:
             have.add_run(int(row["a"]), int(row["b"]))
         return have
 
-    def first_offset(self, topic: str, topic_id: str, partition: int) -> int:
-        """The lowest offset that the ledger has; -1 = none."""
+    def unreadable(self, table: Table) -> dict[str, int]:
+        """Dead records that say of no process, so of no sequence: how many, by key."""
         found = rows(
             self.client,
-            "SELECT if(count() = 0, -1, toInt64(min(offset))) AS first "
-            f"FROM {self.database}.ledger WHERE topic = {{t:String}} AND topic_id = {{id:String}} "
-            "AND partition = {p:UInt32}",
-            {"t": topic, "id": topic_id, "p": partition},
+            f"SELECT key, uniqExact(topic_id, partition, offset) AS n FROM {self.database}.ledger "
+            "WHERE topic = {topic:String} AND verdict = 'dead' AND process_id = '' GROUP BY key",
+            {"topic": table.topic.value},
         )
-        return int(found[0]["first"])
+        return {str(row["key"]): int(row["n"]) for row in found}
 
     def any_rows(self, table: Table) -> bool:
         """Whether the table has rows of any run."""

@@ -110,6 +110,25 @@ def test_late_rows_and_duplicates_and_open_windows_are_no_loss(pipeline):
     assert kinds(pipeline) == {"windows_open"}
 
 
+def test_a_dead_letter_that_cannot_be_read_excuses_one_batch_of_its_own_key(pipeline):
+    def kernels(process, *sequences):
+        pipeline.publish(*(any_batch(Topic.KERNEL, 100, process_id(process), s) for s in sequences))
+
+    def gaps():
+        return [f.text.split(" (")[0] for f in pipeline.audit().findings if f.kind == "sequence_gap"]
+
+    pipeline.raw(Topic.KERNEL, process_id(0), b"no batch")  # what was number 4
+    kernels(0, 5)
+    drain(pipeline, 2)
+    assert gaps() == []
+    kernels(1, 0, 2)
+    drain(pipeline, 2)
+    assert gaps() == ["1 of 3 batches never came"]  # of another process: not excused
+    kernels(0, 7)
+    drain(pipeline, 1)
+    assert sorted(gaps()) == ["1 of 3 batches never came", "1 of 8 batches never came"]
+
+
 def test_what_retention_removed_is_not_missing(pipeline):
     old = any_batch(Topic.KERNEL, 100, process_id(0), 4)
     old.columns["start_ns"] -= 30 * 86_400 * 10**9
