@@ -72,7 +72,7 @@ def consumer_config(settings: Settings) -> dict[str, str | int | float | bool]:
 
 
 class SinkConsumer:
-    """`states`: the partitions held now. `away`: no broker answered the last time. Callbacks run inside `poll`, in the
+    """`states`: the partitions held now. `away`: no broker answers. Callbacks run inside `poll`, in the
     caller's thread; so no locks."""
 
     def __init__(self, settings: Settings, topics: Sequence[Topic], *, accept_loss: bool = False) -> None:
@@ -122,8 +122,6 @@ class SinkConsumer:
         if message is None:
             return None
         error = message.error()
-        if error is None or error.code() == KafkaError._PARTITION_EOF:
-            self.away = False
         if error is not None:
             self._on_error(error, message)
             return None

@@ -1,11 +1,10 @@
 """Ids from a Confluent-compatible registry, against a small HTTP server that speaks its REST API (a fake)."""
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from fake_registry import FakeRegistry
 
 pytest.importorskip("authlib", reason="pip install 'drumline[registry]'")
 
@@ -19,57 +18,11 @@ from drumline.schemas.wire import header
 TOPIC = "gpu.memcpy.v1"
 
 
-class FakeRegistry:
-    """POST /subjects/S/versions, POST /subjects/S, GET /schemas/ids/N. `status`: the only answer."""
-
-    def __init__(self):
-        self.schemas, self.calls, self.status = {}, [], None
-        fake = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self, status, body):
-                data = json.dumps(body).encode()
-                self.send_response(status)
-                self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def do_POST(self):
-                text = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["schema"]
-                path = self.path.split("?")[0].split("/")
-                fake.calls.append(("POST", path[2], self.headers.get("Authorization")))
-                known = next((n for n, (name, old) in fake.schemas.items() if (name, old) == (path[2], text)), None)
-                if fake.status:
-                    return self.answer(fake.status, {"error_code": fake.status, "message": "no"})
-                if known is None and path[-1] != "versions":
-                    return self.answer(404, {"error_code": 40403, "message": "Schema not found"})
-                if known is None:
-                    fake.schemas[known := 100 + len(fake.schemas)] = (path[2], text)
-                return self.answer(200, {"subject": path[2], "id": known, "version": 1, "schema": text})
-
-            def do_GET(self):
-                number = int(self.path.split("?")[0].split("/")[-1])
-                fake.calls.append(("GET", number, self.headers.get("Authorization")))
-                if fake.status or number not in fake.schemas:
-                    code = fake.status or 404
-                    return self.answer(code, {"error_code": 40403, "message": "Schema not found"})
-                return self.answer(200, {"schema": fake.schemas[number][1]})
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-
 @pytest.fixture
 def fake():
     registry = FakeRegistry()
     yield registry
-    registry.server.shutdown()
-    registry.server.server_close()
+    registry.go()
 
 
 def made(fake, writes=(), **kafka):

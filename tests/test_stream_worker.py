@@ -136,6 +136,18 @@ def test_a_poisoned_record_becomes_a_dead_letter_and_the_worker_goes_on(bench):
     assert b"not a batch" not in b"".join(headers.values())
 
 
+def test_poison_larger_than_any_record_of_ours_is_buried_and_the_worker_goes_on(bench):
+    """Compressed it fits where it came from; its bytes as they were are many times larger."""
+    letters = Reader(bench.settings, dlq(Topic.KERNEL))
+    producer = Producer({**producer_config(bench.settings, "test"), "message.max.bytes": 20_000_000})
+    producer.produce(Topic.KERNEL, key=b"poisoned", value=bytes([1]) * 10_000_000)
+    assert producer.flush(20) == 0
+    worker = bench.worker()
+    headers = letters.raw(lambda message: message.key() == b"poisoned" and len(message.value()) == 10_000_000)
+    assert headers["drumline.error.code"] == b"BadFrame"
+    assert worker.process.poll() is None
+
+
 def by(message):
     return dict(message.headers())["drumline.error.by"].decode()
 
