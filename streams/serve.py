@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import time
 
@@ -12,19 +13,22 @@ import uvloop
 from drumline.infra.health import Health, serve_health
 from drumline.infra.settings import Settings
 from drumline.streams.app import build
+from drumline.streams.refusal import OneLine, refused
 
 log = structlog.get_logger()
 #: A clean stop: what is in hand is finished and committed, the group is told.
 STOP_S = 20.0
+#: Nothing can be committed then, and Faust waits for what was refused.
+REFUSED_STOP_S = 3.0
 
 
 def serve(settings: Settings) -> int:
-    """The exit code: 0 after SIGTERM, 130 after SIGINT, 1 when the worker failed.
+    """The exit code: 0 after SIGTERM, 130 after SIGINT, 1 when the worker failed. The caller ends the process then: the
+    event loop is left open, since closing it waits for ever for tasks of a Faust that has crashed.
 
     Raises TopicsNotReady or BrokerUnreachable when there is nothing to work on, ValueError on impossible settings.
     """
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_serve(settings))
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_serve(settings))
 
 
 async def _serve(settings: Settings) -> int:
@@ -32,6 +36,9 @@ async def _serve(settings: Settings) -> int:
     serve_health("stream", settings.stream.metrics_port, health)
     worker = build(settings, health)
     app = worker.app
+    one_line = OneLine(settings)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(one_line)
     signals: list[int] = []
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -44,14 +51,15 @@ async def _serve(settings: Settings) -> int:
     failed = worker.failure or app.crash_reason or (starting.exception() if starting.done() else None)
     if not starting.done():
         starting.cancel()
+    why = refused(settings, failed)
     try:
-        await asyncio.wait_for(app.stop(), STOP_S)
+        await asyncio.wait_for(app.stop(), REFUSED_STOP_S if why else STOP_S)
     except (TimeoutError, Exception) as error:
         log.warning("worker did not stop cleanly; what was not committed is replayed", error=repr(error))
         failed = failed or error
     worker.close()
     if failed:
-        log.error("worker failed", error=repr(failed))
+        log.error("worker failed", error=why or repr(failed))
         return 1
     log.info("worker ended")
     return 130 if signals and signals[0] == signal.SIGINT else 0

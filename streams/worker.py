@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from drumline.streams.faust_settings import data_dir, faust_settings
 from drumline.streams.keys import record_key
 from drumline.streams.patience import be_patient
 from drumline.streams.recovery import guard_recovery
+from drumline.streams.refusal import refused
 from drumline.streams.runner import StageRunner
 from drumline.streams.settle import Delivery, Output, Settler
 from drumline.streams.stage import Stage
@@ -68,7 +70,8 @@ class StreamWorker:
         import faust
 
         self.failure: BaseException | None = None
-        self._codec, self._clock = codec, time.time_ns
+        self._codec, self._clock, self._settings = codec, time.time_ns, settings
+        self._failing: asyncio.Future[None] | None = None
         be_patient()
         self.app: Any = faust.App(**faust_settings(settings, partitions))
         self.runners = {w.name: StageRunner(self.app, w.name, w.build, self._send, self._fail) for w in wirings}
@@ -204,8 +207,15 @@ class StreamWorker:
         mine: Iterable[Any] = self.app.consumer.assignment()
         numbers = sorted(tp.partition for tp in mine if tp.topic == Topic.TICK)
         for number in numbers:
-            await self.app.producer.send(Topic.TICK, None, b"", number, None, None)
+            sent = await self.app.producer.send(Topic.TICK, None, b"", number, None, None)
+            asyncio.ensure_future(sent).add_done_callback(self._tick_sent)
         await self._say(numbers)
+
+    def _tick_sent(self, sent: asyncio.Future[object]) -> None:
+        """Nobody misses a tick, unless none will ever be allowed."""
+        error = None if sent.cancelled() else sent.exception()
+        if error is not None and self.failure is None and refused(self._settings, error):
+            self._failing = asyncio.ensure_future(self._fail(error))
 
     async def _say(self, partitions: list[int]) -> None:
         """Status file, for infra/drain.py."""
