@@ -28,6 +28,8 @@ def agent(
     oldest batches are dropped, counted and told. Killed at any moment the agent goes on where it was; batches that it
     publishes twice are recognised by the sinks.
 
+    It samples this host's GPUs too (NVML, gpu.device.v1, DRUMLINE_AGENT__GPU_S, XID events at once).
+
     Metrics and health: http://127.0.0.1:19466/metrics, /healthz, /readyz (DRUMLINE_AGENT__METRICS_PORT, 0 = none).
 
     Exit codes: 0 stopped or empty, 2 the spool's root cannot be used or a setting is wrong, 6 another agent serves it.
@@ -36,6 +38,7 @@ def agent(
     from drumline.infra.registry_client import codec
     from drumline.producers.agent import Agent
     from drumline.producers.agent_cursor import Cursor, OtherAgent
+    from drumline.producers.agent_devices import device_sampler
     from drumline.producers.agent_sender import Sender
     from drumline.schemas.topics import TOPICS
 
@@ -59,12 +62,15 @@ def agent(
     health = Health()
     serve_health("agent", config.agent.metrics_port, health)
     topics = [str(spec.topic) for spec in TOPICS if not spec.derived]
+    program = Agent(
+        config, cursor, Sender(config, topics), codec(config), health,
+        stopping=lambda: bool(stopped), until_empty=until_empty,
+    )  # fmt: skip
+    sampler = None if until_empty or config.agent.gpu_s == 0 else device_sampler(config, lambda: program.processes)
+    if sampler is not None:
+        sampler.start()
     try:
-        program = Agent(
-            config, cursor, Sender(config, topics), codec(config), health,
-            stopping=lambda: bool(stopped), until_empty=until_empty,
-        )  # fmt: skip
-        program.run()
+        program.run(last=sampler.stop if sampler is not None else lambda: None)
     finally:
         cursor.close()
 

@@ -150,6 +150,8 @@ AGENT_DROPPED = _counter(
 AGENT_DAMAGED = _counter("agent", "damaged_bytes_total", "bytes of the spool that are no frame: of a killed writer")
 AGENT_PROCESSES = _gauge("agent", "processes", "processes whose spool folders are there; alive: still writing", "state")
 AGENT_SPOOL = _gauge("agent", "spool_bytes", "bytes that lie in the spool")
+AGENT_GPUS = _gauge("agent", "gpus", "GPUs that are sampled; 0: no NVML, or it is lost at the moment")
+AGENT_XIDS = _counter("agent", "xid_events_total", "XID events that NVML told of")
 AGENT_WAITING = _gauge("agent", "unacknowledged_records", "batches handed to the Kafka client and not acknowledged yet")
 
 

@@ -174,6 +174,7 @@ class AgentSettings(BaseModel):
     """The node agent."""
 
     flush_s: float = Field(10.0, ge=0, description="how long a stop waits for Kafka's last answers; s")
+    gpu_s: float = Field(1.0, ge=0, description="between two NVML samples of a GPU; s; 0 = none")
     metrics_port: int = Field(19466, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
 
 

@@ -7,9 +7,10 @@ A batch published again after a kill has its old sequence: the sink's ledger kno
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import structlog
 
@@ -43,7 +44,8 @@ def deleted(segment: Segment, folder: SpoolFolder) -> None:
 
 
 class Agent:
-    """`tails`: by folder name. `until_empty`: end once no folder is left."""
+    """`tails`: by folder name. `processes`: who lives on this host, for other threads. `until_empty`: end once no
+    folder is left."""
 
     def __init__(
         self,
@@ -63,15 +65,19 @@ class Agent:
         self._stopping, self._until_empty, self._done, self._clock = stopping, until_empty, done, clock
         self._look_at = float("-inf")
         self.tails: dict[str, Tail] = {}
+        self.processes: Sequence[Mapping[str, Any]] = ()
 
-    def run(self) -> None:
-        """Until `stopping`, or until nothing is left if that was asked for. Then waits a bounded time for Kafka."""
+    def run(self, last: Callable[[], None] = lambda: None) -> None:
+        """Until `stopping`, or until nothing is left if that was asked for. Then `last`, what it spooled, and a bounded
+        wait for Kafka."""
         while not self._stopping():
             self._health.beat()
             moved = self.turn()
             if self._until_empty and not self.tails and not self._left():
                 break
             self._sender.poll(0 if moved else PUMP_S)
+        last()
+        self.turn()
         missing = self._sender.flush(self._settings.agent.flush_s)
         self._save()
         for tail in self.tails.values():
@@ -103,6 +109,7 @@ class Agent:
                 self._guarded(tail, partial(self._look_at_one, name, tail))
             if tail.problem and tail.problem != before:
                 log.warning("a spool folder waits", folder=name, problem=tail.problem)
+        self.processes = [tail.identity.process for tail in self.tails.values() if tail.identity and not tail.gone]
         stuck = [tail.problem for tail in self.tails.values() if tail.problem]
         self._health.waits("spool", f"{len(stuck)} folders wait, one says: {stuck[0]}" if stuck else "")
         self._save()

@@ -24,7 +24,7 @@ from drumline.streams.watermark import WindowConfig
 
 DOCS = Path(__file__).parent.parent / "docs" / "telemetry.md"
 UNITS = ("records", "rows", "seconds", "letters", "offsets", "ranges", "retries", "rebalances", "recoveries")
-UNITS += ("partitions", "windows", "bytes", "processes")
+UNITS += ("partitions", "windows", "bytes", "processes", "gpus", "events")
 
 
 def value(program, name, **labels):
