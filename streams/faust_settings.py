@@ -54,8 +54,8 @@ def faust_settings(settings: Settings, partitions: int) -> dict[str, Any]:
         "broker_heartbeat_interval": 3.0,
         "broker_rebalance_timeout": 30.0,
         "stream_buffer_maxsize": 32,  # messages of up to 1 MB
-        # Both bound what a worker that is behind holds unpacked; the defaults (1 MB packed of every partition, all of it
-        # decoded at one poll) came to 180 MiB after a pause of seconds.
+        # Both bound what a worker that is behind holds unpacked; the defaults (1 MB packed of every partition, all of
+        # it decoded at one poll) came to 180 MiB after a pause of seconds.
         "consumer_max_fetch_size": 262_144,
         "broker_max_poll_records": 100,
         "stream_wait_empty": True,
