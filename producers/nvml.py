@@ -13,7 +13,6 @@ from typing import Any
 UNKNOWN = -1
 #: A scope that means all links of the GPU (nvml.h, NVML_FI_DEV_NVLINK_THROUGHPUT_*).
 ALL_LINKS = 0xFFFFFFFF
-_VALUE = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
 class NvmlLost(RuntimeError):
@@ -26,7 +25,7 @@ class NvmlMissing(RuntimeError):
 
 @dataclass(eq=False)
 class Gpu:
-    """One GPU. `counters`: bytes that its links carried, when they were last read."""
+    """One GPU. `counters`: what its links had carried, and when that was read; ns."""
 
     handle: Any
     index: int
@@ -88,6 +87,10 @@ class Nvml:
                     handle, lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, lib.NVML_VOLATILE_ECC
                 )
             ),
+            # Measured by the driver over 20 ms each. The GPU's own counters of PCIe bytes have 32 bits: they wrap within
+            # a fraction of a second.
+            "pcie_rx_kbps": self._ask(lambda: lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_RX_BYTES)),
+            "pcie_tx_kbps": self._ask(lambda: lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_TX_BYTES)),
             "fan": self._ask(lambda: lib.nvmlDeviceGetFanSpeed(handle)),
             "processes": self._ask(lambda: len(lib.nvmlDeviceGetComputeRunningProcesses(handle))),
         }
@@ -97,7 +100,7 @@ class Nvml:
         row["memory_used"], row["memory_total"] = self._two(
             lambda: lib.nvmlDeviceGetMemoryInfo(handle), "used", "total"
         )
-        return row | self._throughput(gpu, now_ns)
+        return row | self._nvlink(gpu, now_ns)
 
     def pids(self, gpu: Gpu) -> frozenset[int]:
         """Processes that compute on it, as this pid namespace knows them. Raises NvmlLost."""
@@ -151,27 +154,22 @@ class Nvml:
         found = self._call(call)
         return (UNKNOWN, UNKNOWN) if found is None else (int(getattr(found, first)), int(getattr(found, second)))
 
-    def _throughput(self, gpu: Gpu, now_ns: int) -> dict[str, int]:
-        """kB/s from the GPU's own counters where it has them (PCIe: bytes, NVLink: KiB), else as NVML measures it."""
+    def _nvlink(self, gpu: Gpu, now_ns: int) -> dict[str, int]:
+        """kB/s over all links since the sample before, from counters of KiB."""
         lib, handle = self._lib, gpu.handle
-        wanted: dict[str, tuple[Any, int]] = {
-            "pcie_rx_kbps": (lib.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 1),
-            "pcie_tx_kbps": (lib.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 1),
-            "nvlink_rx_kbps": ((lib.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS), 1024),
-            "nvlink_tx_kbps": ((lib.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS), 1024),
+        wanted = {
+            "nvlink_rx_kbps": (lib.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
+            "nvlink_tx_kbps": (lib.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS),
         }
-        values = self._call(lambda: lib.nvmlDeviceGetFieldValues(handle, [one for one, _ in wanted.values()])) or ()
+        values = self._call(lambda: lib.nvmlDeviceGetFieldValues(handle, list(wanted.values()))) or ()
         row = dict.fromkeys(wanted, UNKNOWN)
-        for (name, (_, unit)), value in zip(wanted.items(), values, strict=False):
-            if value.nvmlReturn == lib.NVML_SUCCESS:
-                carried = int(getattr(value.value, _VALUE[value.valueType])) * unit
+        for name, value in zip(wanted, values, strict=False):
+            if value.nvmlReturn == lib.NVML_SUCCESS and value.valueType == lib.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG:
+                carried = int(value.value.ullVal)
                 before, at = gpu.counters.get(name, (carried, now_ns))
                 gpu.counters[name] = (carried, now_ns)
                 if now_ns > at and carried >= before:
-                    row[name] = (carried - before) * 1_000_000 // (now_ns - at)
-        for name, way in (("pcie_rx_kbps", lib.NVML_PCIE_UTIL_RX_BYTES), ("pcie_tx_kbps", lib.NVML_PCIE_UTIL_TX_BYTES)):
-            if name not in gpu.counters:
-                row[name] = self._ask(lambda way=way: lib.nvmlDeviceGetPcieThroughput(handle, way))  # type: ignore[misc]
+                    row[name] = (carried - before) * 1_024_000_000 // (now_ns - at)
         return row
 
 
