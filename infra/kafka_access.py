@@ -80,12 +80,14 @@ def denied(settings: Settings, lacks: Iterable[Lack]) -> KafkaRefused:
 
 
 def words(lacks: Iterable[Lack]) -> str:
-    """`Read on topic a, b; Read on group c`."""
-    grouped: dict[tuple[str, str], list[str]] = {}
+    """`Read, Write on topic a, b; Read on group c`: what is lacked alike comes together."""
+    of_each: dict[tuple[str, str], list[str]] = {}
     for operation, kind, name in lacks:
-        grouped.setdefault((operation, kind), []).append(name)
-    spoken = {what: "".join(part.capitalize() for part in what[0].split("_")) for what in grouped}
-    return "; ".join(f"{spoken[what]} on {what[1]} {', '.join(sorted(names))}" for what, names in grouped.items())
+        of_each.setdefault((kind, name), []).append("".join(part.capitalize() for part in operation.split("_")))
+    alike: dict[tuple[str, str], list[str]] = {}
+    for (kind, name), operations in of_each.items():
+        alike.setdefault((", ".join(sorted(operations)), kind), []).append(name)
+    return "; ".join(f"{said} on {kind} {', '.join(sorted(names))}" for (said, kind), names in alike.items())
 
 
 def _of_group(admin: AdminClient, name: str, operations: Collection[str]) -> Collection[str]:

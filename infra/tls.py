@@ -29,7 +29,7 @@ def why(error: OSError) -> str:
 def complaint(error: BaseException) -> str:
     """What Python's TLS found wrong with the other side's certificate, or "" if the certificate was not the trouble."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return str(error.verify_message)
+        return str(error.verify_message).rstrip(".")
     return ""
 
 

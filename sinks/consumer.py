@@ -170,7 +170,8 @@ class SinkConsumer:
                 log.warning("kafka", error=text)
 
     def _rights(self, topics: Iterable[str | None]) -> str:
-        return f"Read on topic {', '.join(filter(None, topics))} and on group {self._settings.sink.group}"
+        names = ", ".join(filter(None, topics))
+        return f"Read on {f'topic {names} and on ' if names else ''}group {self._settings.sink.group}"
 
     def _trouble_of(self, error: KafkaException, right: str) -> KafkaTrouble | KafkaRefused:
         return refusal(self._settings, error.args[0], right) or KafkaTrouble(str(error.args[0]))
