@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +19,15 @@ MARKER_END = 4
 #: CUpti_ActivityMemcpyKind: 1 HtoD, 2 DtoH, 3 HtoA, 4 AtoH cross between host and device; 9 is host to host.
 HOST_COPIES = (1, 2, 3, 4)
 HOST_TO_HOST = 9
+#: Root of process ids: UUIDv5 of (this, "run/host/pid/start").
+PROCESS_NAMESPACE = uuid.UUID("d6a1c7de-6f0b-5a53-9d39-7f0d2c6f2b51")
 #: gpu.memcpy.v1 carries memsets too, under a kind that CUPTI does not use.
 MEMSET = 64
+
+
+def process_id(run: str, host: str, pid: int, start_ns: int) -> str:
+    """UUIDv5 of run, host, pid and start time: the same process has the same id wherever it is computed."""
+    return str(uuid.uuid5(PROCESS_NAMESPACE, f"{run}/{host}/{pid}/{start_ns}"))
 
 
 def empty(topic: Topic) -> Table:

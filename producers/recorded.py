@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.activity import Identity, ends
+from drumline.producers.activity import Identity, ends, process_id
 from drumline.producers.derive import Derived, derive
 from drumline.producers.feed import Shift, feeds, process_batch
 from drumline.producers.parquet import BadTrace
@@ -21,8 +20,6 @@ from drumline.producers.trace import Trace, read_trace
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import TOPICS, Topic
 
-#: Root of process ids: UUIDv5 of (this, "run/host/pid/start").
-PROCESS_NAMESPACE = uuid.UUID("d6a1c7de-6f0b-5a53-9d39-7f0d2c6f2b51")
 RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived)
 #: Between the last event of one repetition and the first of the next; ns.
 LOOP_GAP_NS = 1_000_000
@@ -35,11 +32,6 @@ class Outgoing:
     time_ns: int
     key: str
     batch: Batch
-
-
-def process_id(run: str, host: str, pid: int, start_ns: int) -> str:
-    """UUIDv5 of run, host, pid and start time: the same process has the same id wherever it is computed."""
-    return str(uuid.uuid5(PROCESS_NAMESPACE, f"{run}/{host}/{pid}/{start_ns}"))
 
 
 class Recording:

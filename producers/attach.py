@@ -1,0 +1,248 @@
+"""Attaching to this process, and what user code may call. Standard library only: this runs inside the job.
+
+`attach` finds CUPTI, makes the shared buffers, starts the decoder as a process of its own and then the collector. It
+never raises: a job without telemetry is better than no job. What went wrong is said once on stderr and in `status()`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from drumline.producers import buffer_pool as pool_words
+from drumline.producers import cupti as binding
+from drumline.producers.buffer_pool import BufferPool
+from drumline.producers.collector import Collector, new_pool
+from drumline.producers.policy import BadPolicy, Policy, parse
+
+#: A step or scope on its way to the decoder: b"M", flags (activity.MARKER_START, MARKER_END), id, time; then its name.
+MARK = struct.Struct("<cBIq")
+#: Ids of such marks; CUPTI counts its own from 1.
+FIRST_ID = 0x8000_0000
+#: How long the end of the process may take to let the decoder read what is left; s.
+DRAIN_S = 2.0
+#: Whom a profiler of its own tells to keep away.
+_OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+
+
+class Attachment:
+    """Collector, buffers and decoder of one process."""
+
+    def __init__(self, cupti: binding.Cupti, policy: Policy | None = None) -> None:
+        self.pool: BufferPool = new_pool(policy)
+        self._events, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._events.setblocking(False)
+        self.collector = Collector(cupti, self.pool, binding.Callbacks(), self.tell)
+        try:
+            self.decoder = _start_decoder(self.pool.fd, theirs.fileno())
+        finally:
+            theirs.close()
+        self.tell({"event": "attached", "pid": os.getpid(), **describe(cupti)})
+        self.collector.start()
+
+    def tell(self, event: dict[str, Any]) -> None:
+        """Hand an event to the decoder; one that cannot be handed over at once is dropped and counted."""
+        self._send(b"J" + json.dumps(event).encode())
+
+    def mark(self, flags: int, number: int, name: str) -> None:
+        """A step or scope of the API begins or ends now."""
+        self._send(MARK.pack(b"M", flags, number, time.time_ns()) + name.encode()[:1024])
+
+    def close(self) -> None:
+        """The end: flush, and wait (bounded) until the decoder has read everything."""
+        self.collector.close(DRAIN_S)
+        self.tell({"event": "closing", "time_ns": time.time_ns()})
+        with contextlib.suppress(OSError):
+            self._events.settimeout(DRAIN_S)
+            self._events.shutdown(socket.SHUT_WR)
+            while self._events.recv(64):  # it answers by closing its end
+                pass
+        self._events.close()
+
+    def forget(self) -> None:
+        """In the child of a fork."""
+        self.collector.forget()
+        self._events.close()
+
+    def _send(self, message: bytes) -> None:
+        try:
+            self._events.send(message)
+        except OSError:
+            self.pool.words[pool_words.EVENTS_LOST] += 1
+
+
+_attached: Attachment | None = None
+_status = "not attached"
+_lock = threading.Lock()
+_ids = iter(range(FIRST_ID, 1 << 32))
+_step_id = 0
+
+
+def attach(policy: str = "", *, cupti: binding.Cupti | None = None) -> bool:
+    """Start collecting in this process, once; True when it does. `policy`: policy.py, else DRUMLINE_COLLECT__POLICY.
+
+    Call it before the first CUDA work, or leave it to `drumline run`. Never raises.
+    """
+    global _attached, _status
+    with _lock:
+        if _attached is not None:
+            return True
+        try:
+            chosen = parse(policy or os.environ.get("DRUMLINE_COLLECT__POLICY") or "always")
+            for name in _OTHERS:
+                if cupti is None and os.environ.get(name) and os.environ.get(name) not in binding.mapped():
+                    raise binding.NoCupti(f"{name} is set: another profiler is at work, drumline keeps away")
+            _attached = Attachment(cupti or binding.load(prepare()), chosen)
+            _status = "attached"
+            atexit.register(_end)
+            os.register_at_fork(after_in_child=_forget)
+            return True
+        except (BadPolicy, Exception) as error:
+            _say(f"not attached: {error or type(error).__name__}")
+            return False
+
+
+def prepare() -> str:
+    """Find CUPTI and tell NVTX to use it; before the first NVTX call of the process. Raises NoCupti."""
+    path = binding.find()
+    os.environ["NVTX_INJECTION64_PATH"] = path
+    return path
+
+
+def new_id() -> int:
+    """An id for a mark."""
+    return next(_ids, FIRST_ID)
+
+
+def status() -> str:
+    """What drumline does in this process, in words."""
+    return _attached.collector.state if _attached else _status
+
+
+def attached() -> Attachment | None:
+    return _attached
+
+
+def step(number: int) -> None:
+    """Step `number` begins now, and the one before ends. Free when nothing is attached."""
+    global _step_id
+    one = _attached
+    if one is None:
+        return
+    if _step_id:
+        one.mark(4, _step_id, "")
+    _step_id = new_id()
+    one.mark(2, _step_id, f"step {number}")
+
+
+@contextlib.contextmanager
+def scope(name: str) -> Iterator[None]:
+    """A named range around what the host does. Free when nothing is attached."""
+    one = _attached
+    if one is None:
+        yield
+        return
+    number = new_id()
+    one.mark(2, number, name)
+    try:
+        yield
+    finally:
+        one.mark(4, number, "")
+
+
+def describe(cupti: binding.Cupti) -> dict[str, Any]:
+    """What only this process knows of itself: its GPUs in CUDA's order, versions, command."""
+    torch = sys.modules.get("torch")
+    versions = {"cupti": str(cupti.version()), "python": sys.version.split()[0]}
+    if torch is not None:
+        versions["torch"] = str(getattr(torch, "__version__", ""))
+        with contextlib.suppress(Exception):
+            versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"gpus": gpus(), "versions": versions, "cupti": cupti.path, "started_ns": started_ns()}
+
+
+def gpus() -> list[dict[str, str]]:
+    """UUID and model of each GPU that CUDA shows to this process; [] when CUDA is not there or not ready."""
+    with contextlib.suppress(Exception):
+        cuda = ctypes.CDLL("libcuda.so.1")
+        count = ctypes.c_int(0)
+        if cuda.cuDeviceGetCount(ctypes.byref(count)):
+            return []
+        found = []
+        for ordinal in range(count.value):
+            raw, name = ctypes.create_string_buffer(16), ctypes.create_string_buffer(96)
+            cuda.cuDeviceGetUuid_v2(raw, ordinal)
+            cuda.cuDeviceGetName(name, 96, ordinal)
+            digits = raw.raw.hex()
+            parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+            found.append({"uuid": "GPU-" + "-".join(parts), "model": name.value.decode(errors="replace")})
+        return found
+    return []
+
+
+def started_ns() -> int:
+    """When this process started; ns since the epoch, from the kernel's clock ticks."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        with open("/proc/self/stat") as file:
+            ticks = int(file.read().rsplit(")", 1)[1].split()[19])
+        since_boot = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + since_boot
+    return time.time_ns()
+
+
+def _start_decoder(pool_fd: int, events_fd: int) -> int:
+    """Start the decoder as nobody's child, so that the job never waits for it. Returns its pid. Raises OSError."""
+    python = os.environ.get("DRUMLINE_PYTHON") or sys.executable
+    packages = os.environ.get("DRUMLINE_PACKAGES", "")
+    environment = dict(os.environ, DRUMLINE_ATTACH="0", OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+    environment["PYTHONPATH"] = packages
+    command = [python, "-m", "drumline.producers.decoder", str(pool_fd), str(events_fd), str(os.getpid())]
+    done = subprocess.run(
+        command,
+        pass_fds=(pool_fd, events_fd),
+        env=environment,
+        cwd="/",
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    if done.returncode or not done.stdout.strip().isdigit():
+        raise OSError(f"the decoder does not start (exit {done.returncode}): {' '.join(command)}")
+    pid = int(done.stdout)
+    with contextlib.suppress(Exception):  # Yama: let it read the strings that CUPTI points to
+        ctypes.CDLL(None).prctl(0x59616D61, pid, 0, 0, 0)
+    return pid
+
+
+def _end() -> None:
+    if _attached is not None:
+        with contextlib.suppress(Exception):
+            _attached.close()
+
+
+def _forget() -> None:
+    global _attached, _status
+    if _attached is not None:
+        _attached.forget()
+        _attached, _status = None, "not attached: child of a fork"
+
+
+def _say(text: str) -> None:
+    global _status
+    _status = text
+    if os.environ.get("DRUMLINE_QUIET") != "1":
+        with contextlib.suppress(Exception):
+            print(f"drumline: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,85 @@
+"""Activity buffers in memory that the GPU process and its decoder share.
+
+CUPTI fills them in the GPU process, the decoder reads them in its own: nothing is copied, and what was completed
+survives the death of the process that filled it. The memory is a memfd: no file to clean up, gone when both are gone.
+
+Layout: 64-bit words, little endian, then the buffers. Each word has one writer: G = GPU process (most of them in
+callbacks.c, which knows the same numbers), D = decoder. Standard library only: this runs inside the job.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+
+MAGIC = 0x6472_756D_6C69_6E65
+#: Words of the header.
+(
+    VERSION,  # G this layout's
+    BUFFERS,  # G how many
+    BUFFER_BYTES,  # G bytes each
+    REQUESTED,  # G buffers that CUPTI asked for
+    COMPLETED,  # G buffers that CUPTI gave back
+    REFUSED,  # G requests that found no free buffer
+    CUPTI_DROPPED,  # G records that CUPTI says it dropped
+    CALLBACK_NS,  # G time in callbacks
+    CALLBACK_MAX_NS,  # G longest callback
+    FOREIGN,  # G completed buffers that are not of this pool
+    EVENTS_LOST,  # G steps and scopes of the API that could not be handed over
+    WANTED_KIND,  # D a record kind whose size it needs to know; 0 = none
+    MODE,  # D what to collect, see policy.py
+    WINDOW_NS,  # D duty cycle: length of a window
+    PERIOD_NS,  # D duty cycle: from window to window
+    TICKS,  # D counts while the decoder lives
+    FLUSH_NS,  # G longest flush
+    THREAD_NS,  # G CPU time of the collector's thread
+) = range(1, 19)
+SIZES = 32  # G record size by kind, 64 words; 0 = not known
+KINDS = 64
+STATE = 96  # per buffer: state (FREE -> LENT -> DONE by G, DONE -> FREE by D), valid bytes, order
+PER_BUFFER = 3
+FREE, LENT, DONE = 0, 1, 2
+MOST_BUFFERS = 128
+HEADER_BYTES = 4096
+LAYOUT_VERSION = 1
+
+
+class BufferPool:
+    """`words`: the header as 64-bit unsigned integers. `fd`: for the other process. Raises OSError when there is no
+    memory for it, ValueError when what `fd` holds is no pool."""
+
+    def __init__(self, buffers: int = 16, buffer_bytes: int = 2 << 20, *, fd: int = -1) -> None:
+        fresh = fd < 0
+        if fresh:
+            if not 2 <= buffers <= MOST_BUFFERS or buffer_bytes % mmap.PAGESIZE:
+                raise ValueError(f"{buffers} buffers of {buffer_bytes} bytes")
+            fd = os.memfd_create("drumline", os.MFD_CLOEXEC)
+            os.ftruncate(fd, HEADER_BYTES + buffers * buffer_bytes)
+        self.fd = fd
+        self.memory = mmap.mmap(fd, os.fstat(fd).st_size)
+        self.words = memoryview(self.memory)[:HEADER_BYTES].cast("Q")
+        if fresh:
+            self.words[VERSION], self.words[BUFFERS], self.words[BUFFER_BYTES] = LAYOUT_VERSION, buffers, buffer_bytes
+            self.words[0] = MAGIC
+        if self.words[0] != MAGIC or self.words[VERSION] != LAYOUT_VERSION:
+            raise ValueError("not a buffer pool of this version of drumline")
+        self.buffers, self.buffer_bytes = int(self.words[BUFFERS]), int(self.words[BUFFER_BYTES])
+
+    def done(self) -> list[int]:
+        """Completed buffers in the order of their completion."""
+        words = self.words
+        numbers = [n for n in range(self.buffers) if words[STATE + PER_BUFFER * n] == DONE]
+        return sorted(numbers, key=lambda n: words[STATE + PER_BUFFER * n + 2])
+
+    def lent(self) -> int:
+        """How many buffers CUPTI holds."""
+        return sum(self.words[STATE + PER_BUFFER * n] == LENT for n in range(self.buffers))
+
+    def valid(self, number: int) -> memoryview:
+        """The valid bytes of a completed buffer: a view, void once it is given back."""
+        begin = HEADER_BYTES + number * self.buffer_bytes
+        return memoryview(self.memory)[begin : begin + self.words[STATE + PER_BUFFER * number + 1]]
+
+    def give_back(self, number: int) -> None:
+        """The buffer has been read. Decoder only."""
+        self.words[STATE + PER_BUFFER * number] = FREE

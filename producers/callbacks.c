@@ -1,0 +1,89 @@
+/* The two functions that CUPTI calls inside the job, and a clock. No Python in here, for two reasons that were seen on a
+ * GPU: CUPTI calls them while it holds a lock of its own, so a callback that waits for Python's lock and a thread that
+ * holds Python's lock inside a CUDA call wait for each other for ever; and CUPTI may call them when Python has ended.
+ *
+ * They lend buffers of the shared pool and take them back; its words are documented in buffer_pool.py. */
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <time.h>
+
+enum { VERSION = 1, BUFFERS, BUFFER_BYTES, REQUESTED, COMPLETED, REFUSED, CUPTI_DROPPED, CALLBACK_NS, CALLBACK_MAX_NS,
+       FOREIGN, STATE = 96, PER_BUFFER = 3, HEADER_BYTES = 4096 };
+enum { FREE, LENT, DONE };
+
+typedef int (*get_dropped)(void *context, uint32_t stream, size_t *records);
+
+static _Atomic uint64_t *words;
+static get_dropped dropped;
+static atomic_int alive;
+
+static uint64_t clock_ns(clockid_t clock) {
+  struct timespec now;
+  clock_gettime(clock, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void took(uint64_t begin) {
+  uint64_t ns = clock_ns(CLOCK_MONOTONIC) - begin, longest = words[CALLBACK_MAX_NS];
+  words[CALLBACK_NS] += ns;
+  while (ns > longest && !atomic_compare_exchange_weak(&words[CALLBACK_MAX_NS], &longest, ns)) {}
+}
+
+/* `pool`: its first word; `function`: cuptiActivityGetNumDroppedRecords. Returns the layout's version. */
+int drumline_open(void *pool, void *function) {
+  words = pool;
+  dropped = (get_dropped)function;
+  atomic_store(&alive, 1);
+  return (int)words[VERSION];
+}
+
+/* From here on CUPTI gets no buffers, and what it gives back is left alone. */
+void drumline_close(void) { atomic_store(&alive, 0); }
+
+/* CUpti_BuffersCallbackRequestFunc. Without a free buffer CUPTI drops records, and counts them. */
+void drumline_request(uint8_t **buffer, size_t *size, size_t *most) {
+  *buffer = NULL;
+  *size = *most = 0;
+  if (!atomic_load(&alive)) return;
+  uint64_t begin = clock_ns(CLOCK_MONOTONIC), count = words[BUFFERS];
+  words[REQUESTED]++;
+  for (uint64_t i = 0; i < count; i++) {
+    uint64_t expected = FREE;
+    if (atomic_compare_exchange_strong(&words[STATE + PER_BUFFER * i], &expected, LENT)) {
+      *buffer = (uint8_t *)words + HEADER_BYTES + i * words[BUFFER_BYTES];
+      *size = words[BUFFER_BYTES];
+      break;
+    }
+  }
+  if (!*buffer) words[REFUSED]++;
+  took(begin);
+}
+
+/* CUpti_BuffersCallbackCompleteFunc. */
+void drumline_complete(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid) {
+  (void)size;
+  if (!atomic_load(&alive)) return;
+  uint64_t begin = clock_ns(CLOCK_MONOTONIC);
+  uint64_t offset = (uint64_t)(buffer - ((uint8_t *)words + HEADER_BYTES)), i = offset / words[BUFFER_BYTES];
+  size_t records = 0;
+  if (offset % words[BUFFER_BYTES] || i >= words[BUFFERS]) {
+    words[FOREIGN]++; /* another profiler's, from before */
+  } else {
+    _Atomic uint64_t *state = &words[STATE + PER_BUFFER * i];
+    state[1] = valid;
+    state[2] = words[COMPLETED]++;
+    atomic_store(state, valid ? DONE : FREE);
+  }
+  if (dropped && !dropped(context, stream, &records)) words[CUPTI_DROPPED] += records;
+  took(begin);
+}
+
+/* Dropped records that no buffer came back to tell of. */
+void drumline_count_dropped(void) {
+  size_t records = 0;
+  if (atomic_load(&alive) && dropped && !dropped(NULL, 0, &records)) words[CUPTI_DROPPED] += records;
+}
+
+/* CUpti_TimestampCallbackFunc: CUPTI's own default, for when another profiler has put its clock there. */
+uint64_t drumline_now(void) { return clock_ns(CLOCK_REALTIME); }

@@ -1,0 +1,104 @@
+"""Where CUPTI puts what in an activity record.
+
+Fields as in CUpti_ActivityKernel9..13, CUpti_ActivityMemcpy5..7, CUpti_ActivityMemset4..5, CUpti_ActivityMarker2 and
+CUpti_ActivityMarkerData..2 (cupti_activity.h, CUDA 12.3 to 13.4). Newer structs only grew at the end, so one table of
+offsets serves every size listed here; a size that is not listed is not decoded. tests/test_cupti_layout.py compares
+this with cupti-python's dtypes where that is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: CUpti_ActivityKind.
+MEMCPY, MEMSET, KERNEL, MARKER, MARKER_DATA = 1, 2, 10, 12, 13
+#: CUpti_ActivityMarkerData.payloadKind of an NVTX extended payload: a pointer to {u64 schema, u64 size, pointer}.
+EXTENDED_PAYLOAD = 6
+
+
+@dataclass(frozen=True)
+class Layout:
+    """`sizes`: record sizes with this layout; bytes. `fields`: name -> (dtype, offset in bytes), naturally aligned."""
+
+    struct: str
+    sizes: tuple[int, ...]
+    fields: Mapping[str, tuple[str, int]]
+
+
+LAYOUTS: dict[int, Layout] = {
+    KERNEL: Layout(
+        "kernel",
+        (208, 216, 224, 232, 248),
+        {
+            "registers_per_thread": ("<u2", 6),
+            "start": ("<u8", 16),
+            "end": ("<u8", 24),
+            "device_id": ("<u4", 40),
+            "stream_id": ("<u4", 48),
+            "grid_x": ("<i4", 52),
+            "grid_y": ("<i4", 56),
+            "grid_z": ("<i4", 60),
+            "block_x": ("<i4", 64),
+            "block_y": ("<i4", 68),
+            "block_z": ("<i4", 72),
+            "static_shared_memory": ("<i4", 76),
+            "dynamic_shared_memory": ("<i4", 80),
+            "local_memory_per_thread": ("<u4", 84),
+            "correlation_id": ("<u4", 92),
+            "name": ("<u8", 104),
+            "shared_memory_executed": ("<u4", 140),
+            "graph_node_id": ("<u8", 144),
+            "graph_id": ("<u4", 156),
+            "cluster_x": ("<u4", 176),
+        },
+    ),
+    MEMCPY: Layout(
+        "memcpy",
+        (88, 96, 112),
+        {
+            "copy_kind": ("<u1", 4),
+            "src_kind": ("<u1", 5),
+            "dst_kind": ("<u1", 6),
+            "flags_": ("<u1", 7),
+            "bytes": ("<u8", 8),
+            "start": ("<u8", 16),
+            "end": ("<u8", 24),
+            "device_id": ("<u4", 32),
+            "stream_id": ("<u4", 40),
+            "correlation_id": ("<u4", 44),
+            "graph_id": ("<u4", 72),
+        },
+    ),
+    MEMSET: Layout(
+        "memset",
+        (88, 104),
+        {
+            "bytes": ("<u8", 8),
+            "start": ("<u8", 16),
+            "end": ("<u8", 24),
+            "device_id": ("<u4", 32),
+            "stream_id": ("<u4", 40),
+            "correlation_id": ("<u4", 44),
+            "flags_": ("<u2", 48),
+            "memory_kind": ("<u2", 50),
+            "graph_id": ("<u4", 72),
+        },
+    ),
+    MARKER: Layout(
+        "marker",
+        (56,),
+        {
+            "flags_": ("<i4", 4),
+            "timestamp": ("<u8", 8),
+            "id": ("<u4", 16),
+            "name": ("<u8", 40),
+            "domain": ("<u8", 48),
+        },
+    ),
+    MARKER_DATA: Layout(
+        "marker_data",
+        (32, 40),
+        {"id": ("<u4", 8), "payload_kind": ("<i4", 12), "payload": ("<u8", 16)},
+    ),
+}

@@ -1,0 +1,69 @@
+"""The decoder: a process beside each GPU process that reads its CUPTI buffers. `python -m drumline.producers.decoder`.
+
+It is a process of its own because decoding in the job's would take the interpreter's lock from the training loop. It
+sees the job's buffers through shared memory, its strings through process_vm_readv, and its end as the end of a socket;
+what was completed is decoded also when the job was killed. Started by attach.py, as nobody's child; ends by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+#: Between two looks at the buffers; s.
+PAUSE_S = 0.05
+#: Behind the job, never before it.
+NICE = 5
+
+
+def serve(pool_fd: int, events_fd: int, pid: int) -> None:
+    """Until the job's end of the socket is closed and everything is read."""
+    from drumline.producers import buffer_pool as pool_words
+    from drumline.producers.buffer_pool import BufferPool
+    from drumline.producers.session import Session
+
+    pool = BufferPool(fd=pool_fd)
+    events = socket.socket(fileno=events_fd)
+    session = Session(pool, pid, os.environ, time.time_ns())
+    alive = True
+    while alive:
+        ready, _, _ = select.select([events], [], [], PAUSE_S)
+        while ready:
+            message = events.recv(4096, socket.MSG_DONTWAIT) if select.select([events], [], [], 0)[0] else None
+            if message is None:
+                break
+            if not message:  # the other end is closed
+                alive = False
+                break
+            session.event(message)
+        session.turn(time.time_ns())
+        pool.words[pool_words.TICKS] += 1
+    session.finish(time.time_ns())
+    events.close()  # a job that ends in order waits for this
+
+
+def main() -> int:
+    """Steps out of the job's family, prints its pid, serves."""
+    pool_fd, events_fd, pid = (int(argument) for argument in sys.argv[1:4])
+    child = os.fork()
+    if child:
+        print(child, flush=True)
+        os._exit(0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the job's
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+    try:
+        os.nice(NICE)
+        serve(pool_fd, events_fd, pid)
+    except Exception as error:
+        print(f"drumline: decoder of {pid}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

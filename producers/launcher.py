@@ -1,0 +1,70 @@
+"""The environment in which a command's Python processes find the start-up hook."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from drumline.producers.policy import BadPolicy, parse
+
+SOURCE = Path(__file__).parent
+HOOK = SOURCE / "hook"
+
+
+class BadLaunch(ValueError):
+    """Options that cannot be."""
+
+
+def environment(
+    inherited: Mapping[str, str],
+    command: Sequence[str],
+    *,
+    job: str = "",
+    run: str = "",
+    policy: str = "",
+    spool: str = "",
+    labels: Sequence[str] = (),
+    quiet: bool = False,
+) -> dict[str, str]:
+    """`inherited` with what the hook (hook/sitecustomize.py) and the decoder need. Raises BadLaunch."""
+    result = dict(inherited)
+    before = inherited.get("PYTHONPATH", "")
+    result["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOOK), before]))
+    result["DRUMLINE_SOURCE"] = str(SOURCE)
+    result["DRUMLINE_PYTHON"] = sys.executable  # the decoder runs where drumline's own packages are
+    result["DRUMLINE_PACKAGES"] = before
+    result.pop("DRUMLINE_ATTACH", None)
+    result["DRUMLINE_MINTED_RUN"] = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
+    try:
+        chosen = policy or inherited.get("DRUMLINE_COLLECT__POLICY") or "always"
+        result["DRUMLINE_COLLECT__POLICY"] = str(parse(chosen))
+    except BadPolicy as error:
+        raise BadLaunch(str(error)) from None
+    for label in labels:
+        if not label.partition("=")[1] or "," in label:
+            raise BadLaunch(f"--label {label}: KEY=VALUE, without commas")
+    if labels:
+        known = [inherited["DRUMLINE_LABELS"]] if inherited.get("DRUMLINE_LABELS") else []
+        result["DRUMLINE_LABELS"] = ",".join([*known, *labels])
+    if not job and not any(inherited.get(name) for name in ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")):
+        job = script_name(command)
+    for name, value in (("DRUMLINE_JOB", job), ("DRUMLINE_RUN", run), ("DRUMLINE_SPOOL__ROOT", spool)):
+        if value:
+            result[name] = os.path.abspath(value) if name.endswith("ROOT") else value
+    if quiet:
+        result["DRUMLINE_QUIET"] = "1"
+    return result
+
+
+def script_name(command: Sequence[str]) -> str:
+    """What a command seems to run: the first .py file, else the module after -m, else the program."""
+    for word in command:
+        if word.endswith(".py"):
+            return Path(word).stem
+    if "-m" in command[:-1]:
+        return command[list(command).index("-m") + 1]
+    return Path(command[0]).name

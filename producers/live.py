@@ -1,0 +1,318 @@
+"""A live process's activity, as it comes, into the rows that are published: derive() over stretches that are complete.
+
+Kernels and copies are published at once. Steps, collectives and ranges need more: the k-th NCCL kernel belongs to the
+k-th NCCL call, a step's budget ends with its last collective, and the GPU is behind the host. So a stretch ends with a
+step all of whose collectives have run, and what lies behind it is kept; the last step of a stretch is kept too and
+derived again with the next one, since the next step's budget begins where its collectives end. Without steps, a stretch
+ends where the GPU has caught up with the host.
+
+Pure: no clock, no I/O. Times are ns since the epoch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from drumline.producers import nccl
+from drumline.producers.activity import MARKER_END, MARKER_START, Activity, empty, ends
+from drumline.producers.calls import Calls, calls, grouped, groups
+from drumline.producers.collectives import CLOCK_SLACK_NS
+from drumline.producers.derive import derive
+from drumline.producers.outbox import Outbox
+from drumline.producers.ranges import ranges as nested_ranges
+from drumline.producers.steps import STEP_PATTERN, Steps, host_steps
+from drumline.producers.table import Table, compacted, concatenated
+from drumline.schemas.columns import Array
+from drumline.schemas.topics import Topic
+
+#: Kernels reach us this much later than they end, at most, in a process that is well.
+SETTLE_NS = 1_000_000_000
+#: A step that is open for longer does not hold back what lies before its end.
+PATIENCE_NS = 60_000_000_000
+#: Kernels kept for a stretch that does not end; beyond it the stretch is given up.
+MOST_KERNELS = 2_000_000
+
+
+@dataclass(frozen=True)
+class _End:
+    """Where a stretch ends: `host_ns`; `launches` NCCL kernels belong to it; `gpu_ns`: end of the last of them.
+    `kept_ns`, `kept_launches`, `kept_gpu_ns`: the same for what the next stretch need not see again."""
+
+    host_ns: int
+    launches: int
+    gpu_ns: int
+    kept_ns: int
+    kept_launches: int
+    kept_gpu_ns: int
+
+
+#: Steps that the hook on PyTorch's optimizers marks; they count where nobody else names steps.
+OPTIMIZER_PATTERN = r"^optimizer step (\d+)$"
+
+
+class Live:
+    """One process. `counts`: what could not be told so far. `settled_ns`: everything that ended before is here."""
+
+    def __init__(self, outbox: Outbox, pattern: str = STEP_PATTERN) -> None:
+        self.counts: Counter[str] = Counter()
+        self._outbox, self._named_steps, self._pattern = outbox, pattern, pattern
+        self._kernels: list[Table] = []
+        self._copies: list[Table] = []
+        self._markers: list[Table] = []
+        self._payloads: list[Table] = []
+        self._began = self._newest = self._settled = self._host_end = self._gpu_end = 0
+        self._step, self._offset = -1, 0
+        self._ordinals: Counter[int] = Counter()
+        self._turn = 0
+        self._names, self._domains = _Words(), _Words()
+
+    def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
+        """What came with one buffer; columns as in Activity. Words of `markers` are copied."""
+        markers = self._named(markers) if markers.rows else markers
+        if markers.rows and not self._began:
+            self._began = int(markers["time_ns"].min())
+        for table, pending in (
+            (kernels, self._kernels),
+            (copies, self._copies),
+            (markers, self._markers),
+            (payloads, self._payloads),
+        ):
+            if table.rows:
+                pending.append(table)
+        if kernels.rows:
+            self._newest = max(self._newest, int(ends(kernels).max()))
+
+    def advance(self, now_ns: int, final: bool = False) -> None:
+        """Publish what is complete. `final`: nothing follows (the process ended, or recording was switched off)."""
+        settled, self._settled = self._settled, self._newest
+        if now_ns - self._newest > SETTLE_NS:
+            settled = self._newest  # quiet for so long: all of it is here
+        if final:
+            settled = now_ns
+        if self._markers:
+            self._stretch(settled, now_ns, final)
+            if final and self._markers:
+                self._stretch(settled, now_ns, final)  # what lies behind the last step
+        else:  # nobody asks for steps, collectives or ranges
+            self._kernels.clear()
+            self._copies.clear()
+        if final:
+            for pending in (self._kernels, self._copies, self._markers, self._payloads):
+                pending.clear()
+        elif sum(t.rows for t in self._kernels) > MOST_KERNELS:
+            self.give_up()
+        self._outbox.beat(now_ns, self.watermark(now_ns), self._step)
+
+    def watermark(self, now_ns: int) -> int:
+        """No row that is still to come starts before this, as far as one can know: a kernel that runs is not here."""
+        return min(now_ns - 2 * SETTLE_NS, self._host_end or now_ns - 2 * SETTLE_NS)
+
+    def _stretch(self, settled: int, now_ns: int, final: bool) -> None:
+        markers = _one(self._markers)
+        kernels = _one(self._kernels) if self._kernels else empty(Topic.KERNEL)
+        copies = _one(self._copies) if self._copies else empty(Topic.MEMCPY)
+        payloads = _one(self._payloads) if self._payloads else Activity().payloads
+        ranges, _ = nested_ranges(markers)
+        steps = host_steps(ranges, self._pattern)
+        launches = _launches(ranges, payloads, steps)
+        named = any(re.search(self._named_steps, name) for name in self._names.words)
+        guessed = [name for name in self._names.words if re.search(OPTIMIZER_PATTERN, name)]
+        if named or len(guessed) > 2:
+            self._pattern = self._named_steps if named else OPTIMIZER_PATTERN
+        waits = self._step >= 0 or named or bool(guessed)
+        own = _communication(kernels, self._turn)
+        end = self._end(steps, launches, own, settled, now_ns, None if final else waits)
+        if end is None:
+            return
+        # A kernel behind the stretch that ran before the host was there is one too many in it: the first ones belong
+        # to calls that were not recorded (recording began between a call and its kernel).
+        surplus = int((own["start_ns"][end.launches :] < end.host_ns - CLOCK_SLACK_NS).sum())
+        if surplus:
+            self.counts["kernels_without_call"] += surplus
+            kernels = kernels.take(np.setdiff1d(np.arange(kernels.rows), own["row"][:surplus]))
+            self._kernels = _some(kernels)
+            return  # the next turn takes the stretch
+        inside, dangling = _closed(markers, end.host_ns)
+        chosen = _before(kernels, own, end)
+        activity = Activity(
+            kernels=_turned(kernels.take(chosen), self._turn),
+            copies=copies.take(copies["start_ns"] < end.gpu_ns),
+            markers=inside,
+            payloads=payloads,
+        )
+        self._publish(activity, dangling, end, now_ns)
+
+        keep = ~chosen | (ends(kernels) > end.kept_gpu_ns)
+        keep[own["row"][: end.kept_launches]] = False
+        keep[own["row"][end.kept_launches :]] = True
+        if end.kept_launches:
+            self._turn = int(own["correlation"][min(end.kept_launches, own.rows) - 1]) if own.rows else 0
+        self._kernels = _some(kernels.take(keep))
+        self._copies = _some(copies.take(ends(copies) > end.kept_gpu_ns))
+        late = (markers["time_ns"] >= end.kept_ns) | np.isin(markers["id"], dangling)
+        self._payloads = _some(payloads.take(np.isin(payloads["id"], markers["id"][late])))
+        self._names, self._domains, kept = _Words(), _Words(), markers.take(late)
+        self._markers = _some(self._named(kept))
+        self._host_end, self._gpu_end = end.host_ns, end.gpu_ns
+
+    def _end(
+        self, steps: Steps, launches: Calls, own: Table, settled: int, now_ns: int, waits: bool | None
+    ) -> _End | None:
+        """The latest place where a stretch can end. `waits`: steps will come; None = nothing will come."""
+        here = _prefix(own, settled)
+        ran = np.concatenate([[0], np.maximum.accumulate(ends(own))])
+        before, behind = (np.searchsorted(launches.start_ns, at) for at in (steps.start_ns, steps.end_ns))
+        gpu = np.maximum(ran[np.minimum(behind, own.rows)], np.where(behind > before, 0, steps.end_ns))
+        ready = (behind <= here) & (steps.end_ns > self._host_end) & ((gpu <= settled) | (now_ns - gpu > 2 * SETTLE_NS))
+        if ready.any():
+            last = int(np.flatnonzero(ready)[-1])
+            kept_gpu = int(gpu[last - 1]) if last else self._gpu_end
+            kept = (int(steps.start_ns[last]), int(before[last]), kept_gpu)
+            return _End(int(steps.end_ns[last]), int(behind[last]), int(gpu[last]), *kept)
+        if waits and now_ns - (self._host_end or self._began) < PATIENCE_NS:
+            return None
+        host = now_ns if waits is None else now_ns - 2 * SETTLE_NS
+        if here < len(launches.start_ns) and waits is not None:
+            host = min(host, int(launches.start_ns[here]))
+        if waits is not None and host - self._host_end < SETTLE_NS:
+            return None
+        number = int(np.searchsorted(launches.start_ns, host))
+        gpu_ns = max(int(ran[min(number, own.rows)]), host)
+        return _End(host, number, gpu_ns, host, number, gpu_ns)
+
+    def _publish(self, activity: Activity, unfinished: Array, end: _End, now_ns: int) -> None:
+        """Derive a stretch and send what is new in it."""
+        found = derive(activity, self._pattern)
+        steps = found.steps
+        fresh = np.flatnonzero(steps["start_ns"] >= self._host_end)
+        numbers = steps["step"] + self._offset
+        if len(fresh) and int(numbers[fresh[0]]) <= self._step:  # numbered from the start again, or the same twice
+            self._offset += self._step + 1 - int(numbers[fresh[0]])
+        seen = self._step
+        if len(fresh):
+            self._step = int(steps["step"][fresh[-1]]) + self._offset
+        new = self._numbered(steps.take(fresh))
+        mark = min(end.host_ns, end.gpu_ns)
+        if new.rows:
+            self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self._step)
+        rows = self._numbered(found.collectives)
+        inside = rows["step"] >= 0
+        rows = rows.take(np.where(inside, rows["step"] > seen, rows["start_ns"] >= self._gpu_end))
+        for communicator in np.unique(rows["communicator"]).tolist():
+            own = self._ordered(communicator, rows.take(rows["communicator"] == communicator))
+            self._outbox.put(Topic.COLLECTIVE, own, mark, now_ns, communicator=communicator, complete_step=self._step)
+        ranges = self._numbered(found.ranges)
+        recent = (ends(ranges) > self._host_end) & ~np.isin(ranges["id"], unfinished)
+        if recent.any():
+            self._outbox.put(Topic.RANGE, ranges.take(recent), mark, now_ns)
+        self.counts["skipped_steps"] += int(new["skipped"].sum())
+        self.counts["unattributed_collectives"] += found.counts.unattributed_collectives
+
+    def _ordered(self, communicator: int, rows: Table) -> Table:
+        """Ordinals of collectives outside steps count on from stretch to stretch."""
+        outside = rows["step"] < 0
+        ordinal = rows["ordinal"] + np.where(outside, self._ordinals[communicator], 0).astype(np.int32)
+        self._ordinals[communicator] += int(outside.sum())
+        return Table({**rows.columns, "ordinal": ordinal}, rows.words)
+
+    def _numbered(self, table: Table) -> Table:
+        step = np.where(table["step"] >= 0, table["step"] + self._offset, -1)
+        return Table({**table.columns, "step": step}, table.words)
+
+    def give_up(self) -> None:
+        """Too much is waiting: forget it. Its steps are missing downstream, which shows there as skipped."""
+        self.counts["given_up_kernels"] += sum(t.rows for t in self._kernels)
+        for pending in (self._kernels, self._copies, self._markers, self._payloads):
+            pending.clear()
+
+    def _named(self, markers: Table) -> Table:
+        """Markers with names and domains of our own dictionaries, which hold what is still waiting and no more."""
+        columns = {
+            **markers.columns,
+            "name": self._names.take(markers["name"], markers.words["names"]),
+            "domain": self._domains.take(markers["domain"], markers.words["domains"]),
+        }
+        return Table(columns, {"names": self._names.words, "domains": self._domains.words})
+
+
+class _Words:
+    """A dictionary that grows. `words`: in order of index."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self._index: dict[str, int] = {}
+
+    def take(self, indices: Array, words: Sequence[str]) -> Array:
+        """Indices into `words` as indices into ours; u4."""
+        compact, used = compacted(indices, words)
+        for word in used:
+            if word not in self._index:
+                self._index[word] = len(self.words)
+                self.words.append(word)
+        return np.array([self._index[word] for word in used], np.uint32)[compact]
+
+
+def _one(pending: list[Table]) -> Table:
+    pending[:] = [concatenated(pending)]
+    return pending[0]
+
+
+def _some(table: Table) -> list[Table]:
+    return [table] if table.rows else []
+
+
+def _launches(ranges: Table, payloads: Table, steps: Steps) -> Calls:
+    """The launches that the host asked for, by start."""
+    each = calls(ranges, payloads)
+    group = groups(ranges, each.start_ns, steps.start_ns)
+    return grouped(each, group) if group.any() else each
+
+
+def _communication(kernels: Table, turn: int) -> Table:
+    """NCCL kernels that have a call of their own, in launch order, with their `row` in `kernels`."""
+    own = np.zeros(0, np.int64)
+    if kernels.rows:
+        own = np.flatnonzero(nccl.is_kernel(kernels.words["names"])[kernels["name"]] & (kernels["graph"] == 0))
+    own = own[np.lexsort((kernels["start_ns"][own], _since(kernels["correlation"][own], turn)))]
+    columns = {name: kernels[name][own] for name in ("start_ns", "duration_ns", "correlation")}
+    return Table({**columns, "row": own})
+
+
+def _since(correlation: Array, turn: int) -> Array:
+    """Correlation ids so that the order is that of the launches, also where CUPTI's 32 bits wrap around."""
+    shifted: Array = correlation.astype(np.uint32) + np.array([(1 << 31) - turn & 0xFFFF_FFFF], np.uint32)
+    return shifted
+
+
+def _turned(kernels: Table, turn: int) -> Table:
+    return Table({**kernels.columns, "correlation": _since(kernels["correlation"], turn)}, kernels.words)
+
+
+def _prefix(own: Table, settled: int) -> int:
+    """How many kernels, in launch order, are certain to have none missing among them."""
+    late = np.flatnonzero(ends(own) > settled)
+    return int(late[0]) if len(late) else own.rows
+
+
+def _before(kernels: Table, own: Table, end: _End) -> Array:
+    """Which kernels belong to a stretch: bool."""
+    chosen: Array = kernels["start_ns"] < end.gpu_ns  # what ran until then, apart from communication
+    chosen[own["row"]] = False
+    chosen[own["row"][: end.launches]] = True
+    return chosen
+
+
+def _closed(markers: Table, until_ns: int) -> tuple[Table, Array]:
+    """(markers up to a time, ids of ranges open then). Those are ended just behind it: what lies in them must find its
+    parent."""
+    inside = markers.take(markers["time_ns"] <= until_ns)
+    start, stop = (inside["flags"] & MARKER_START) != 0, (inside["flags"] & MARKER_END) != 0
+    dangling = inside.take(start & ~np.isin(inside["id"], inside["id"][stop]))
+    made = {"time_ns": np.full(dangling.rows, until_ns + 1), "flags": np.full(dangling.rows, MARKER_END, np.int32)}
+    both = concatenated([inside, Table({**dangling.columns, **made}, inside.words)])
+    return both, dangling["id"]

@@ -1,0 +1,68 @@
+"""What is collected, and when. Pure, and standard library only: this runs inside the job.
+
+always        every kernel, copy and range, all the time
+collectives   the same is recorded, but of kernels only communication is kept: steps, budgets, verdicts, little data
+duty          windows of W in every P, e.g. 0.2s/10s; nothing in between, at no cost. Windows begin where the clock is
+              a multiple of P, so that all ranks record the same steps
+off           nothing
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+MODES = ("off", "always", "collectives", "duty")
+OFF, ALWAYS, COLLECTIVES, DUTY = range(4)
+_UNITS = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
+_DUTY = re.compile(r"duty(?:[ :]+([0-9.]+)(ms|s|m)/([0-9.]+)(ms|s|m))?$")
+
+
+class BadPolicy(ValueError):
+    """Text that names no policy."""
+
+
+@dataclass(frozen=True)
+class Policy:
+    """`mode`: index into MODES. `window_ns` in every `period_ns`, for DUTY only."""
+
+    mode: int = ALWAYS
+    window_ns: int = 200_000_000
+    period_ns: int = 10_000_000_000
+
+    def __str__(self) -> str:
+        if self.mode != DUTY:
+            return MODES[self.mode]
+        return f"duty {self.window_ns / 1e9:g}s/{self.period_ns / 1e9:g}s"
+
+    def on_at(self, now_ns: int) -> bool:
+        """Whether to record at a time (ns since the epoch)."""
+        if self.mode == DUTY:
+            return now_ns % self.period_ns < self.window_ns
+        return self.mode != OFF
+
+    def changes_in(self, now_ns: int) -> float:
+        """Seconds until on_at changes; infinity = never by itself."""
+        if self.mode != DUTY or self.window_ns >= self.period_ns:
+            return float("inf")
+        into = now_ns % self.period_ns
+        return ((self.window_ns if into < self.window_ns else self.period_ns) - into) / 1e9
+
+
+def parse(text: str) -> Policy:
+    """`always`, `collectives`, `off`, `duty` or `duty 0.2s/10s`. Raises BadPolicy saying what is possible."""
+    word = text.strip().lower()
+    if word in MODES and word != "duty":
+        return Policy(MODES.index(word))
+    found = _DUTY.match(word)
+    if not found:
+        raise BadPolicy(f"{text.strip()!r} is no policy: always, collectives, off, or duty 0.2s/10s")
+    if not found.group(1):
+        return Policy(DUTY)
+    try:
+        window, period = (int(float(found.group(i)) * _UNITS[found.group(i + 1)]) for i in (1, 3))
+    except ValueError:
+        raise BadPolicy(f"{text.strip()!r}: not a number") from None
+    if not 0 < window < period:
+        raise BadPolicy(f"{text.strip()!r}: the window must be shorter than the period")
+    return Policy(DUTY, window, period)

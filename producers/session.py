@@ -1,0 +1,256 @@
+"""One recorded process, seen from its decoder: completed buffers in, batches into the spool.
+
+The work is in cupti_decode.py (bytes to columns), live.py (columns to steps and collectives) and outbox.py (batches).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from drumline.producers import buffer_pool as pool_words
+from drumline.producers import cupti_layout, nccl
+from drumline.producers.attach import MARK
+from drumline.producers.buffer_pool import BufferPool
+from drumline.producers.cupti_decode import Decoder, UnknownSize
+from drumline.producers.live import Live
+from drumline.producers.outbox import Outbox
+from drumline.producers.policy import COLLECTIVES, BadPolicy, parse
+from drumline.producers.remote_memory import RemoteMemory
+from drumline.producers.spool import Spool
+from drumline.producers.table import Table
+from drumline.producers.who import control_file, identity, process_record, spool_root
+from drumline.schemas.batch import Batch, encode
+from drumline.schemas.columns import Array
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+#: How often steps are looked for, and how often the process's record says what collecting costs; ns.
+ADVANCE_NS = 500_000_000
+REPORT_NS = 10_000_000_000
+#: The dead-end for a kind whose size CUPTI does not tell (the process died before it was asked); ns.
+SIZE_NS = 3_000_000_000
+#: How often the control file is looked at; ns.
+CONTROL_NS = 1_000_000_000
+#: NVTX domain of the API's own steps and scopes.
+DOMAIN = "drumline"
+
+
+class Session:
+    """`records`: decoded so far, by kind of table; `dropped`: rows lost, by topic, and not yet told."""
+
+    def __init__(self, pool: BufferPool, pid: int, environment: Mapping[str, str], now_ns: int) -> None:
+        self.pool, self.records = pool, Counter[str]()
+        self.dropped: Counter[Topic] = Counter()
+        self.problems: dict[str, str] = {}
+        self._environment, self._pid = environment, pid
+        self._decoder = Decoder(RemoteMemory(pid))
+        self._attached: dict[str, Any] = {"pid": pid}
+        self._began = now_ns
+        self._spool: Spool | None = None
+        self._live: Live | None = None
+        self._device: int | None = None
+        self._advance_at = self._report_at = self._stuck_since = self._control_at = 0
+        self._control = ""
+        self._recording = "not yet"
+        self._off_at = 0
+        self._bytes = self._cupti_dropped = self._refused = 0
+
+    def event(self, message: bytes) -> None:
+        """Something the process said: an event, or a step or scope of the API."""
+        if message[:1] == b"M" and len(message) >= MARK.size:
+            _, flags, number, time_ns = MARK.unpack_from(message)
+            self._mark(flags, number, time_ns, message[MARK.size :].decode(errors="replace"))
+        elif message[:1] == b"J":
+            event = json.loads(message[1:])
+            if event["event"] == "attached":
+                self._attached = event
+            elif event["event"] == "recording":
+                self._recording = f"on: {event['why']}" if event["on"] else f"off: {event['why']}"
+                self._off_at = 0 if event["on"] else int(event["time_ns"])
+            elif event["event"] == "failed":
+                self.problems["collector"] = event["why"]
+
+    def turn(self, now_ns: int) -> bool:
+        """Read what is completed, publish what is due. True when there was something to read."""
+        read = 0
+        if now_ns >= self._control_at:
+            self._control_at = now_ns + CONTROL_NS
+            self._obey()
+        for number in self.pool.done():
+            if not self._read(number, now_ns):
+                break
+            read += 1
+        if self._live and now_ns >= self._advance_at:
+            self._advance_at = now_ns + ADVANCE_NS
+            ended = self._off_at and now_ns - self._off_at > 2 * ADVANCE_NS + 500_000_000
+            self._tell_losses(now_ns)
+            self._derive(now_ns, bool(ended))
+            self._off_at = 0 if ended else self._off_at
+        if self._spool and now_ns >= self._report_at:
+            self._report_at = now_ns + REPORT_NS
+            self._spool.identify(self._record())
+        return read > 0
+
+    def finish(self, now_ns: int) -> None:
+        """The process has ended: everything that is left, and the last word."""
+        while self.pool.done() and self.turn(now_ns):
+            pass
+        lost = sum(1 for _ in self.pool.done())
+        if lost:
+            self.problems["unread"] = f"{lost} buffers could not be read"
+        if self._live:
+            self._tell_losses(now_ns)
+            self._derive(now_ns, True)
+            self._outbox.finish(now_ns)
+        if self._spool:
+            self._spool.identify(self._record())
+            self._spool.close()
+
+    def _obey(self) -> None:
+        """The policy in the control file, when it changes. The file may not be there."""
+        try:
+            text = control_file(self._environment).read_text().partition("\n")[0].strip()
+        except OSError:
+            return
+        if text and text != self._control:
+            self._control = text
+            try:
+                policy = parse(text)
+            except BadPolicy as error:
+                self.problems["control"] = str(error)
+                return
+            self.problems.pop("control", None)
+            words = self.pool.words
+            words[pool_words.WINDOW_NS], words[pool_words.PERIOD_NS] = policy.window_ns, policy.period_ns
+            words[pool_words.MODE] = policy.mode
+            self._report_at = 0
+
+    def _derive(self, now_ns: int, final: bool) -> None:
+        """Steps, collectives and ranges. A stretch that cannot be derived is given up; kernels go on."""
+        assert self._live is not None
+        try:
+            self._live.advance(now_ns, final)
+        except Exception as error:
+            self.problems["derive"] = f"{type(error).__name__}: {error}"
+            self._live.give_up()
+
+    def _read(self, number: int, now_ns: int) -> bool:
+        """Decode one buffer and give it back. False where it must wait for the size of a kind of record."""
+        words = self.pool.words
+        sizes = words[pool_words.SIZES : pool_words.SIZES + pool_words.KINDS].tolist()
+        view = self.pool.valid(number)
+        try:
+            found = self._decoder.decode(np.frombuffer(view, np.uint8), sizes)
+        except UnknownSize as unknown:
+            words[pool_words.WANTED_KIND] = unknown.kind
+            self._stuck_since = self._stuck_since or now_ns
+            if now_ns - self._stuck_since < SIZE_NS:
+                return False
+            self.problems["size"] = f"{unknown}; what is behind it is lost"
+            self.dropped[Topic.KERNEL] += max(1, (len(view) - unknown.at) // 216)
+            found = None
+        except Exception as error:
+            self.problems["decode"] = f"{type(error).__name__}: {error}"
+            self.dropped[Topic.KERNEL] += max(1, len(view) // 216)
+            found = None
+        self._stuck_since = 0
+        self._bytes += len(view)
+        del view
+        if found is not None:
+            for kind, count in found.unknown.items():
+                name = cupti_layout.LAYOUTS[kind].struct if kind in cupti_layout.LAYOUTS else str(kind)
+                self.problems["layout"] = (
+                    f"records of {sizes[kind]} bytes for {name}: this CUPTI is newer than drumline"
+                )
+                self.dropped[Topic.KERNEL if kind == cupti_layout.KERNEL else Topic.MEMCPY] += count
+            self.dropped[Topic.KERNEL] += found.invalid.get("kernels", 0)
+            self.dropped[Topic.MEMCPY] += found.invalid.get("copies", 0)
+            self._take(found.kernels, found.copies, found.markers, found.payloads, now_ns)
+        self.pool.give_back(number)
+        return True
+
+    def _take(self, kernels: Table, copies: Table, markers: Table, payloads: Table, now_ns: int) -> None:
+        for name, table in (("kernels", kernels), ("copies", copies), ("markers", markers), ("payloads", payloads)):
+            self.records[name] += table.rows
+        if self._device is None and kernels.rows:
+            self._device = int(np.bincount(kernels["device"]).argmax())
+        live = self._begin(now_ns)
+        self._tell_losses(now_ns)
+        mark, published = live.watermark(now_ns), kernels
+        if self.pool.words[pool_words.MODE] == COLLECTIVES and kernels.rows:
+            published = kernels.take(nccl.is_kernel(kernels.words["names"])[kernels["name"]])
+        if published.rows:
+            self._outbox.put(Topic.KERNEL, published, mark, now_ns)
+        if copies.rows:
+            self._outbox.put(Topic.MEMCPY, copies, mark, now_ns)
+        live.add(kernels, copies, markers, payloads)
+
+    def _mark(self, flags: int, number: int, time_ns: int, name: str) -> None:
+        labels, domains = self._decoder.labels, self._decoder.domains
+        columns: dict[str, Array] = {
+            "id": np.array([number], np.uint32),
+            "time_ns": np.array([time_ns], np.int64),
+            "flags": np.array([flags], np.int32),
+            "name": np.array([labels.index(name)], np.uint32),
+            "domain": np.array([domains.index(DOMAIN)], np.uint32),
+        }
+        words = {"names": labels.words, "domains": domains.words}
+        self._begin(time_ns).add(Table({}), Table({}), Table(columns, words), Table({}))
+
+    def _begin(self, now_ns: int) -> Live:
+        """With the first data: who the process is is known now."""
+        if self._live is None:
+            self._who = identity(self._environment, self._attached, self._device, self._began)
+            megabytes = int(self._environment.get("DRUMLINE_SPOOL__MAX_MB", "256"))
+            self._spool = Spool(spool_root(self._environment), self._record(), max_bytes=megabytes << 20)
+            self._outbox = Outbox(self._who, self._emit)
+            self._live = Live(self._outbox)
+            self._report_at = now_ns + REPORT_NS
+        return self._live
+
+    def _emit(self, topic: Topic, key: str, batch: Batch) -> None:
+        assert self._spool is not None
+        self._spool.append(str(topic), key, encode(model(topic), batch), batch.rows)
+
+    def _tell_losses(self, now_ns: int) -> None:
+        """Rows that CUPTI or we dropped go into `dropped_before`; CUPTI does not say of what kind: kernels, mostly."""
+        total = self.pool.words[pool_words.CUPTI_DROPPED]
+        self.dropped[Topic.KERNEL] += total - self._cupti_dropped
+        self._cupti_dropped = total
+        for topic, rows in self.dropped.items():
+            if rows:
+                nothing = Table({"start_ns": np.empty(0, np.int64)})
+                mark = self._begin(now_ns).watermark(now_ns)
+                self._outbox.put(topic, nothing, mark, now_ns, dropped=rows)
+                self.dropped[topic] = 0
+
+    def _record(self) -> dict[str, Any]:
+        words = self.pool.words
+        cost = {
+            "records": self.records.total(),
+            "bytes": self._bytes,
+            "buffers": words[pool_words.COMPLETED],
+            "buffers_refused": words[pool_words.REFUSED],
+            "records_dropped": words[pool_words.CUPTI_DROPPED],
+            "callback_s": words[pool_words.CALLBACK_NS] / 1e9,
+            "callback_max_s": words[pool_words.CALLBACK_MAX_NS] / 1e9,
+            "flush_max_s": words[pool_words.FLUSH_NS] / 1e9,
+            "job_thread_cpu_s": words[pool_words.THREAD_NS] / 1e9,
+            "decoder_cpu_s": time.process_time(),
+            "unreadable_strings": self._decoder.names.unreadable + self._decoder.labels.unreadable,
+            **(self._live.counts if self._live else {}),
+        }
+        return {
+            **process_record(self._environment, self._who),
+            "policy": self._recording,
+            "collector": {
+                **{name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in cost.items()},
+                **{f"problem: {name}": text for name, text in self.problems.items()},
+            },
+        }

@@ -1,0 +1,73 @@
+"""What drumline asks of PyTorch: to say when CUDA is first used, when its profiler runs, when an optimizer has stepped.
+
+Nothing is loaded and nothing runs before CUDA is used. Standard library only: this runs inside the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from drumline.producers import attach
+
+PROFILER = "the PyTorch profiler"
+
+
+def imported(torch: Any) -> None:
+    """PyTorch was imported: attach once CUDA is used. NVTX must know of CUPTI before its first call."""
+    if torch.version.cuda is None:
+        return
+    with contextlib.suppress(Exception):
+        attach.prepare()
+    torch.cuda._lazy_call(lambda: cuda_used(torch))
+
+
+def cuda_used(torch: Any) -> None:
+    """CUDA is being initialised, by Python or from C++. Never raises."""
+    if attach.attach():
+        with contextlib.suppress(Exception):
+            profiler(torch.autograd.profiler)
+        with contextlib.suppress(Exception):
+            torch.optim.optimizer.register_optimizer_step_post_hook(_Steps())
+
+
+def profiler(module: Any) -> None:
+    """Leave CUPTI to PyTorch's profiler while it runs."""
+
+    def around(name: str, before: bool) -> None:
+        call = getattr(module, name)
+
+        def wrapped(*arguments: Any, **named: Any) -> Any:
+            one = attach.attached()
+            if before and one:
+                one.collector.step_aside(PROFILER)
+            try:
+                return call(*arguments, **named)
+            finally:
+                if not before and one:
+                    one.collector.come_back(PROFILER)
+
+        setattr(module, name, wrapped)
+
+    around("_prepare_profiler", before=True)
+    around("_enable_profiler", before=True)
+    around("_disable_profiler", before=False)
+
+
+class _Steps:
+    """Optimizer steps as steps of the job, for one that names none: of the optimizer that stepped first."""
+
+    def __init__(self) -> None:
+        self._optimizer = self._number = 0
+        self._id = attach.new_id()
+
+    def __call__(self, optimizer: Any, arguments: Any, named: Any) -> None:
+        one = attach.attached()
+        self._optimizer = self._optimizer or id(optimizer)
+        if one is None or id(optimizer) != self._optimizer:
+            return
+        if self._number:
+            one.mark(4, self._id, "")
+        self._id = attach.new_id()
+        one.mark(2, self._id, f"optimizer step {self._number}")
+        self._number += 1

@@ -1,0 +1,96 @@
+"""Who a process of a job is, from the environment that launchers set: torchrun, Slurm, Open MPI, MPICH, Kubernetes.
+
+Pure: the environment is an argument.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from drumline.producers.activity import Identity, process_id
+from drumline.producers.feed import process_batch
+
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK", "SLURM_PROCID")
+_LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
+_JOB = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
+_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def _number(environment: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
+    for name in names:
+        if environment.get(name, "").lstrip("-").isdigit():
+            return int(environment[name])
+    return default
+
+
+def run_id(environment: Mapping[str, str]) -> str:
+    """The run: the same on all ranks, another one after a restart. DRUMLINE_RUN, else what the launcher names; ""."""
+    named = environment.get("SLURM_JOB_ID") or environment.get("TORCHELASTIC_RUN_ID", "").removeprefix("none")
+    run = environment.get("DRUMLINE_RUN") or named or environment.get("DRUMLINE_MINTED_RUN", "")
+    again = max(
+        _number(environment, ("TORCHELASTIC_RESTART_COUNT",), 0), _number(environment, ("SLURM_RESTART_COUNT",), 0)
+    )
+    return f"{run}-{again}" if run and again else run
+
+
+def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device: int | None, now_ns: int) -> Identity:
+    """`attached`: what the process said of itself (attach.describe, and its pid). `device`: the CUDA ordinal that it
+    was seen to use; None = not seen yet, the one of its local rank. `now_ns`: when collecting began."""
+    rank = _number(environment, _RANK, 0)
+    local = _number(environment, _LOCAL, 0)
+    gpus = attached.get("gpus") or []
+    ordinal = device if device is not None else local if local < len(gpus) else 0
+    gpu = gpus[ordinal] if ordinal < len(gpus) else {}
+    host, pid, run = socket.gethostname(), int(attached["pid"]), run_id(environment) or str(now_ns)
+    labels = (pair.partition("=") for pair in environment.get("DRUMLINE_LABELS", "").split(",") if "=" in pair)
+    return Identity(
+        job=next((environment[name] for name in _JOB if environment.get(name)), "job"),
+        run=run,
+        rank=rank,
+        local_rank=local,
+        world_size=_number(environment, _WORLD, 1),
+        host=host,
+        gpu_uuid=gpu.get("uuid", ""),
+        # A decoder that was started anew counts its batches from 0 again: it is another source.
+        process_id=process_id(run, host, pid, now_ns),
+        pid=pid,
+        start_ns=int(attached.get("started_ns") or now_ns),
+        gpu_model=gpu.get("model", ""),
+        source="cupti",
+        labels={key.strip(): value.strip() for key, _, value in labels},
+        versions={k: str(v) for k, v in attached.get("versions", {}).items()},
+    )
+
+
+def process_record(environment: Mapping[str, str], who: Identity) -> dict[str, Any]:
+    """The envelope of its gpu.process.v1 record."""
+    kubernetes = "KUBERNETES_SERVICE_HOST" in environment
+    return {
+        **process_batch(who).envelope,
+        "k8s_namespace": (environment.get("POD_NAMESPACE") or _namespace()) if kubernetes else "",
+        "k8s_pod": environment.get("POD_NAME") or environment.get("HOSTNAME", "") if kubernetes else "",
+        "slurm_job": environment.get("SLURM_JOB_ID", ""),
+    }
+
+
+def _namespace() -> str:
+    try:
+        return _NAMESPACE.read_text().strip()
+    except OSError:
+        return ""
+
+
+def spool_root(environment: Mapping[str, str]) -> Path:
+    """Where batches go; the same default as the agent's."""
+    named = environment.get("DRUMLINE_SPOOL__ROOT")
+    return Path(named or "/dev/shm/drumline")
+
+
+def control_file(environment: Mapping[str, str]) -> Path:
+    """A file whose first line is the policy of all processes of the host, while they run; it may be missing."""
+    named = environment.get("DRUMLINE_COLLECT__CONTROL")
+    return Path(named) if named else spool_root(environment) / "policy"

@@ -1,0 +1,70 @@
+"""A job for tests/test_collector.py: attaches with the fake CUPTI, plays recorded buffers, and ends as it is told.
+
+usage: collector_child.py HOW [REPETITIONS]; prints what CUPTI delivered as JSON when it can.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+from fake_cupti import FakeCupti, RawBuffer
+
+from drumline.producers import attach
+from drumline.producers.buffer_pool import TICKS
+
+fake, raw = FakeCupti(), RawBuffer("ddp_steps").relocate()  # what CUPTI points to lives as long as the process
+
+
+def main() -> None:
+    how, repetitions = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    assert attach.attach(cupti=fake.bound())
+    first, last = raw.span()
+    begin = time.time_ns() - (last - first) * repetitions
+    while len(fake.enabled) < 5 or not attach.attached().pool.words[TICKS]:  # both sides are up
+        time.sleep(0.01)
+    if how == "hold":
+        os.kill(attach.attached().decoder, signal.SIGSTOP)
+    for i in range(repetitions):
+        fake.play(raw.shifted(begin + i * (last - first) - first, i * 100_000), raw.positions)
+        if how == "steps":
+            attach.step(i)
+            with attach.scope("evaluate"):
+                time.sleep(0.01)
+    if how == "aside":
+        one = attach.attached().collector
+        one.step_aside("a profiler")
+        assert not fake.enabled
+        assert attach.status() == "aside"
+        one.come_back("a profiler")
+        while len(fake.enabled) < 5:
+            time.sleep(0.01)
+        assert attach.status() == "on"
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how in ("kill", "os_exit", "fork", "hold"):
+        time.sleep(1.0)  # flushed since
+    report = {"delivered": fake.delivered, "dropped": fake.dropped, "status": attach.status()}
+    print(json.dumps({**report, "decoder": attach.attached().decoder}), flush=True)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "os_exit":
+        os._exit(7)
+    elif how == "exception":
+        raise RuntimeError("the job's own")
+    elif how == "hold":
+        os.kill(attach.attached().decoder, signal.SIGCONT)
+    elif how == "fork":
+        child = os.fork()
+        if not child:
+            assert attach.attached() is None
+            fake.play(raw.shifted(begin, 5_000_000), raw.positions)  # a callback in the child: nothing happens
+            sys.exit(0)  # with atexit handlers
+        assert os.waitpid(child, 0)[1] == 0
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+        print(json.dumps({"delivered": fake.delivered}), flush=True)
+
+
+main()

@@ -1,0 +1,195 @@
+"""A CUPTI for machines without a GPU: recorded activity buffers, played through the callbacks that were registered.
+
+Its functions are real C function pointers with CUPTI's signatures; the collector calls them, and is called back, as
+with the library. Names and payloads that the recorded buffers point to are put into memory of this process.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from drumline.producers import cupti_layout as layout
+from drumline.producers.cupti import Cupti
+
+RAW = Path(__file__).parent / "raw_cupti"
+#: A folder with the buffers unpacked, for processes that need not load pyarrow.
+PLAIN = Path(os.environ["RAW_CUPTI_PLAIN"]) if "RAW_CUPTI_PLAIN" in os.environ else None
+U32, VOID, SIZE = ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t
+#: CUptiResult
+INVALID_PARAMETER, MAX_LIMIT, MULTIPLE_SUBSCRIBERS = 1, 12, 39
+SIZES = {layout.MEMCPY: 96, layout.MEMSET: 88, layout.KERNEL: 216, layout.MARKER: 56, layout.MARKER_DATA: 40}
+START, END = {1: 16, 2: 16, 10: 16}, {1: 24, 2: 24, 10: 24}
+CORRELATION = {1: 44, 2: 44, 10: 92}
+
+
+def plain_bytes(name: str, size: int) -> bytes:
+    import pyarrow as pa
+
+    return pa.decompress((RAW / f"{name}.bin.zst").read_bytes(), size, "zstd")
+
+
+class RawBuffer:
+    """One recorded buffer: `data` (u1, writable), `about` (its JSON), record positions by kind."""
+
+    def __init__(self, name: str) -> None:
+        self.about = json.loads((RAW / f"{name}.json").read_text())
+        plain = (PLAIN / name).read_bytes() if PLAIN else plain_bytes(name, self.about["bytes"])
+        self.data = np.frombuffer(plain, np.uint8).copy()
+        self.positions: list[tuple[int, int]] = []
+        at = 0
+        while at < len(self.data):
+            kind = int(self.data[at : at + 4].view("<u4")[0])
+            self.positions.append((kind, at))
+            at += SIZES[kind]
+        self._memory: list[object] = []
+
+    def of(self, kind: int) -> np.ndarray:
+        return np.array([at for k, at in self.positions if k == kind], np.int64)
+
+    def field(self, kind: int, offset: int, dtype: str) -> np.ndarray:
+        """A writable view is not possible over scattered records: (index array into data.view(dtype))."""
+        return (self.of(kind) + offset) // np.dtype(dtype).itemsize
+
+    def relocate(self) -> RawBuffer:
+        """Point to strings and payloads in this process's memory. One the recording could not read becomes null."""
+        words = self.data.view("<u8")
+        where = {int(p): self._keep(text.encode() + b"\0") for p, text in self.about["strings"].items()}
+        for kind, offset in ((layout.KERNEL, 104), (layout.MARKER, 40), (layout.MARKER, 48)):
+            for i in self.field(kind, offset, "<u8"):
+                words[i] = where.get(int(words[i]), 0)
+        payloads = {}
+        for pointer, payload in self.about["payloads"].items():
+            data = bytes.fromhex(payload["payload_hex"])
+            head = np.array([payload["schema"], payload["size"], self._keep(data)], "<u8").tobytes()
+            payloads[int(pointer)] = self._keep(head)
+        kinds = self.data.view("<i4")[self.field(layout.MARKER_DATA, 12, "<i4")]
+        for i, kind in zip(self.field(layout.MARKER_DATA, 16, "<u8"), kinds, strict=True):
+            if kind == layout.EXTENDED_PAYLOAD:
+                words[i] = payloads.get(int(words[i]), 0)
+        return self
+
+    def _keep(self, data: bytes) -> int:
+        memory = ctypes.create_string_buffer(data, len(data))
+        self._memory.append(memory)
+        return ctypes.addressof(memory)
+
+    def span(self) -> tuple[int, int]:
+        """First and last time in it; ns."""
+        words = self.data.view("<u8")
+        times = [words[self.field(k, 16, "<u8")] for k in (1, 2, 10)] + [words[self.field(12, 8, "<u8")]]
+        ends = [words[self.field(k, 24, "<u8")] for k in (1, 2, 10)]
+        return int(min(t.min() for t in times if len(t))), int(max(t.max() for t in times + ends if len(t)))
+
+    def shifted(self, ns: int, ids: int) -> np.ndarray:
+        """A copy of the records, later by `ns`, with correlation and marker ids moved on by `ids`."""
+        data = self.data.copy()
+        words, halves = data.view("<u8"), data.view("<u4")
+        for kind in (1, 2, 10):
+            for offset in (16, 24):
+                words[self.field(kind, offset, "<u8")] += np.uint64(ns)
+            halves[self.field(kind, CORRELATION[kind], "<u4")] += np.uint32(ids)
+        words[self.field(layout.MARKER, 8, "<u8")] += np.uint64(ns)
+        halves[self.field(layout.MARKER, 16, "<u4")] += np.uint32(ids)
+        halves[self.field(layout.MARKER_DATA, 8, "<u4")] += np.uint32(ids)
+        return data
+
+
+class FakeCupti:
+    """`library`: what to give drumline.producers.cupti.Cupti. `refuse`: result of cuptiActivityEnable, 0 = success.
+    `dropped`: records that found no buffer, not asked for yet. `delivered`: records in completed buffers, by kind."""
+
+    def __init__(self) -> None:
+        self.refuse, self.dropped, self.flushes, self.enabled = 0, 0, 0, set()
+        self.delivered: dict[int, int] = dict.fromkeys(SIZES, 0)
+        self._request = self._complete = None
+        self._open: tuple[int, int, int] | None = None  # address, size, filled
+        self._lock = threading.RLock()
+        i = ctypes.c_int
+        self.cuptiActivityRegisterCallbacks = ctypes.CFUNCTYPE(i, VOID, VOID)(self._register)
+        self.cuptiActivityEnable = ctypes.CFUNCTYPE(i, i)(self._enable)
+        self.cuptiActivityDisable = ctypes.CFUNCTYPE(i, i)(self._disable)
+        self.cuptiActivityFlushAll = ctypes.CFUNCTYPE(i, U32)(self._flush)
+        self.cuptiActivityGetNextRecord = ctypes.CFUNCTYPE(i, VOID, SIZE, VOID)(self._next)
+        self.cuptiActivityGetNumDroppedRecords = ctypes.CFUNCTYPE(i, VOID, U32, VOID)(self._drops)
+        self.cuptiActivityRegisterTimestampCallback = ctypes.CFUNCTYPE(i, VOID)(self._clock)
+        self.cuptiGetVersion = ctypes.CFUNCTYPE(i, VOID)(self._version)
+
+    def bound(self) -> Cupti:
+        return Cupti(self, "fake")
+
+    def play(self, data: np.ndarray, kinds: list[tuple[int, int]]) -> None:
+        """Write records (kind, position in data) as CUPTI would: into lent buffers, whole records only."""
+        with self._lock:
+            for kind, at in kinds:
+                if kind not in self.enabled:
+                    continue
+                size = SIZES[kind]
+                if self._open is None or self._open[2] + size > self._open[1]:
+                    self._finish()
+                    if not self._ask():
+                        self.dropped += 1
+                        continue
+                address, most, filled = self._open
+                ctypes.memmove(address + filled, data.ctypes.data + at, size)
+                self._open = (address, most, filled + size)
+                self.delivered[kind] += 1
+
+    def _ask(self) -> bool:
+        buffer, size, most = ctypes.c_void_p(1), SIZE(1), SIZE(1)
+        self._request(ctypes.addressof(buffer), ctypes.addressof(size), ctypes.addressof(most))
+        self._open = (buffer.value, size.value, 0) if buffer.value else None
+        return self._open is not None
+
+    def _finish(self) -> None:
+        if self._open is not None:
+            address, size, filled = self._open
+            self._open = None
+            self._complete(None, 0, address, size, filled)
+
+    def _register(self, request, complete):
+        self._request = ctypes.CFUNCTYPE(None, VOID, VOID, VOID)(request)
+        self._complete = ctypes.CFUNCTYPE(None, VOID, U32, VOID, SIZE, SIZE)(complete)
+        return 0
+
+    def _enable(self, kind):
+        if not self.refuse:
+            self.enabled.add(kind)
+        return self.refuse
+
+    def _disable(self, kind):
+        self.enabled.discard(kind)
+        return 0
+
+    def _flush(self, flag):
+        with self._lock:
+            self.flushes += 1
+            if self._open is not None and self._open[2]:
+                self._finish()
+        return 0
+
+    def _next(self, buffer, valid, record):
+        place = ctypes.c_uint64.from_address(record)
+        at = place.value + SIZES[U32.from_address(place.value).value] if place.value else buffer
+        if at >= buffer + valid:
+            return MAX_LIMIT
+        place.value = at
+        return 0
+
+    def _drops(self, context, stream, count):
+        SIZE.from_address(count).value = self.dropped
+        self.dropped = 0
+        return 0
+
+    def _clock(self, function):
+        self.clock = ctypes.CFUNCTYPE(ctypes.c_uint64)(function)
+        return 0
+
+    def _version(self, version):
+        U32.from_address(version).value = 130001
+        return 0

@@ -1,0 +1,184 @@
+"""The collector's whole path without a GPU: recorded buffers through a fake CUPTI, the shared pool, the decoder's own
+process, and the spool; and what is left when the job ends badly."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from fake_cupti import RawBuffer
+
+from drumline.infra.settings import SpoolSettings
+from drumline.producers.spool_frames import DATA, SEGMENT_MAGIC, scan
+from drumline.producers.who import spool_root
+from drumline.schemas.batch import decode
+from drumline.schemas.model import model
+
+HERE = Path(__file__).parent
+MEMCPY, MEMSET, KERNEL = "1", "2", "10"
+RAW_BUFFER = RawBuffer("ddp_steps")
+
+
+def run(tmp_path, how, *arguments, **extra):
+    environment = {
+        **os.environ,
+        "DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"),
+        "DRUMLINE_JOB": "fake",
+        "DRUMLINE_RUN": "r1",
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "8",
+        "PYTHONPATH": str(HERE),
+        "RAW_CUPTI_PLAIN": str(tmp_path),
+        **extra,
+    }
+    (tmp_path / "ddp_steps").write_bytes(RAW_BUFFER.data.tobytes())
+    command = [sys.executable, str(HERE / "collector_child.py"), how, *map(str, arguments)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    reports = [json.loads(line) for line in done.stdout.splitlines()]
+    if reports:
+        gone(reports[0]["decoder"])
+    return done, {k: v for report in reports for k, v in report.items()}
+
+
+def gone(pid):
+    """Wait until the decoder has ended."""
+    deadline = time.monotonic() + 30
+    while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not os.path.exists(f"/proc/{pid}"), "the decoder outlived its job"
+
+
+def batches(tmp_path):
+    (folder,) = (tmp_path / "spool").iterdir()
+    found = []
+    for path in sorted(folder.glob("*.seg")):
+        data = path.read_bytes()
+        assert data.startswith(SEGMENT_MAGIC)
+        for frame in scan(data[len(SEGMENT_MAGIC) :], True):
+            assert frame.kind == DATA
+            found.append((frame.topic, frame.key, decode(model(frame.topic), frame.body)))
+    identity = json.loads((folder / "identity.json").read_text())["process"]
+    return found, identity
+
+
+def rows(found):
+    total = Counter()
+    for topic, _, batch in found:
+        total[topic] += batch.rows
+    return total
+
+
+def sequences_are_whole(found):
+    seen = {}
+    for topic, key, batch in found:
+        assert batch.envelope["sequence"] == seen.get((topic, key), -1) + 1
+        seen[topic, key] = batch.envelope["sequence"]
+
+
+def all_delivered(found, report):
+    total, delivered = rows(found), report["delivered"]
+    assert total["gpu.kernel.v1"] == delivered[KERNEL]
+    assert total["gpu.memcpy.v1"] == delivered[MEMCPY] + delivered[MEMSET]
+    assert delivered[KERNEL] > 0
+    names = {n for topic, _, b in found if topic == "gpu.kernel.v1" for n in b.envelope["names"]}
+    assert names == {n for n in RAW_BUFFER.about["strings"].values() if n in names}
+    sequences_are_whole(found)
+
+
+def test_every_record_that_cupti_delivered_is_in_the_spool(tmp_path):
+    done, report = run(tmp_path, "end", 5)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found, who = batches(tmp_path)
+    all_delivered(found, report)
+    assert {(b.envelope["rank"], b.envelope["local_rank"], b.envelope["world_size"]) for _, _, b in found} == {
+        (3, 1, 8)
+    }
+    assert (who["job"], who["run"], who["source"]) == ("fake", "r1", "cupti")
+    cost = who["collector"]
+    assert int(cost["records_dropped"]) == 0
+    assert int(cost["records"]) >= rows(found)["gpu.kernel.v1"]
+    assert not [name for name in cost if name.startswith("problem")], cost
+
+
+def test_a_killed_job_loses_nothing_that_was_flushed(tmp_path):
+    done, report = run(tmp_path, "kill")
+    assert done.returncode == -9
+    all_delivered(batches(tmp_path)[0], report)
+
+
+def test_os_exit_is_the_jobs_exit(tmp_path):
+    done, report = run(tmp_path, "os_exit")
+    assert done.returncode == 7
+    all_delivered(batches(tmp_path)[0], report)
+
+
+def test_an_exception_stays_the_jobs_own(tmp_path):
+    done, report = run(tmp_path, "exception")
+    assert done.returncode == 1
+    assert "RuntimeError: the job's own" in done.stderr
+    assert "drumline" not in done.stderr.replace("drumline/", "").replace(str(HERE), "")
+    all_delivered(batches(tmp_path)[0], report)
+
+
+def test_a_forked_child_neither_records_nor_ends_the_recording(tmp_path):
+    done, report = run(tmp_path, "fork")
+    assert done.returncode == 0, done.stderr
+    all_delivered(batches(tmp_path)[0], report)
+
+
+def test_a_decoder_that_hangs_costs_records_which_are_counted(tmp_path):
+    done, report = run(tmp_path, "hold", 40, DRUMLINE_COLLECT__BUFFER_MB="4")
+    assert done.returncode == 0, done.stderr
+    found, who = batches(tmp_path)
+    total, delivered = rows(found), report["delivered"]
+    assert total["gpu.kernel.v1"] == delivered[KERNEL]
+    assert int(who["collector"]["buffers_refused"]) > 0
+    lost = sum(b.envelope["dropped_before"] for _, _, b in found)
+    assert lost == int(who["collector"]["records_dropped"]) > 0
+
+
+def test_another_profiler_gets_cupti_and_gives_it_back(tmp_path):
+    done, report = run(tmp_path, "aside")
+    assert done.returncode == 0, done.stderr
+    all_delivered(batches(tmp_path)[0], report)
+
+
+def test_steps_and_scopes_of_the_api_are_in_the_data(tmp_path):
+    done, _report = run(tmp_path, "steps", 4)
+    assert done.returncode == 0, done.stderr
+    found, _ = batches(tmp_path)
+    names = Counter()
+    for topic, _, batch in found:
+        if topic == "gpu.range.v1" and batch.rows:
+            names.update(batch.strings("name", "names").tolist())
+    assert names["evaluate"] == 4
+    assert {"step 0", "step 1", "step 2"} <= set(names)
+
+
+def test_collectives_only_keeps_communication(tmp_path):
+    done, _report = run(tmp_path, "end", 3, DRUMLINE_COLLECT__POLICY="collectives")
+    assert done.returncode == 0, done.stderr
+    found, who = batches(tmp_path)
+    for topic, _, batch in found:
+        if topic == "gpu.kernel.v1" and batch.rows:
+            assert all("nccl" in name for name in batch.strings("name", "names"))
+    assert int(who["collector"]["records"]) > rows(found)["gpu.kernel.v1"] > 0
+
+
+def test_without_a_spool_root_the_agent_looks_where_we_write():
+    assert spool_root({}) == SpoolSettings().root
+
+
+@pytest.mark.parametrize("name", ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"])
+def test_under_another_tool_drumline_keeps_away(name):
+    script = "from drumline.producers import attach; print(attach.attach(), attach.status())"
+    environment = {**os.environ, name: "/opt/nsight/libToolsInjection64.so"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("False not attached")
+    assert name in done.stderr

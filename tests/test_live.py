@@ -1,0 +1,180 @@
+"""A recorded job fed piece by piece, as a live one comes, gives the rows that the whole gives."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from recordings import DEMO, folder
+
+from drumline.producers.activity import Identity, ends
+from drumline.producers.calls import calls
+from drumline.producers.derive import derive
+from drumline.producers.live import Live
+from drumline.producers.nccl import is_kernel
+from drumline.producers.outbox import Outbox
+from drumline.producers.table import Table
+from drumline.producers.trace import read_trace
+from drumline.schemas.batch import decode, encode
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+TICK_NS = 500_000_000
+WHO = Identity("job", "run", 0, 0, 1, "host", "GPU-0", "process")
+
+
+def played(activity, tick=TICK_NS):
+    """Feed an activity as CUPTI would deliver it: kernels when they have ended. Batches sent, by topic."""
+    sent = defaultdict(list)
+    outbox = Outbox(
+        WHO, lambda topic, key, batch: sent[topic].append(decode(model(topic), encode(model(topic), batch)))
+    )
+    live = Live(outbox)
+    arrive = {
+        "kernels": ends(activity.kernels),
+        "copies": ends(activity.copies),
+        "markers": activity.markers["time_ns"],
+    }
+    at_id = dict(zip(activity.markers["id"].tolist(), activity.markers["time_ns"].tolist(), strict=True))
+    arrive["payloads"] = np.array([at_id.get(i, 0) for i in activity.payloads["id"].tolist()], np.int64)
+    first = min(int(times.min()) for times in arrive.values() if len(times))
+    last = max(int(times.max()) for times in arrive.values() if len(times))
+    for now in range(first - first % tick, last + tick + 1, tick):
+        parts = {}
+        for name, times in arrive.items():
+            table = getattr(activity, name)
+            parts[name] = table.take((times >= now) & (times < now + tick))
+        live.add(**parts)
+        live.advance(now + tick)
+    live.advance(last + tick, final=True)
+    outbox.finish(last + tick)
+    return sent, live
+
+
+def joined(batches, columns):
+    """Rows of batches as tuples, in the order sent."""
+    return [row for b in batches for row in zip(*(b.columns[c].tolist() for c in columns), strict=True)]
+
+
+def steps_like_the_whole(sent, whole):
+    columns = [c.name for c in model(Topic.STEP).columns]
+    live = joined(sent[Topic.STEP], columns)
+    expected = list(zip(*(whole.steps[c].tolist() for c in columns), strict=True))
+    assert [row[0] for row in live] == [row[0] for row in expected]
+    different = [a[0] for a, b in zip(live, expected, strict=True) if a != b]
+    return different
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_piecewise_gives_what_the_whole_gives(rank):
+    activity = read_trace(DEMO).activities[rank]
+    whole = derive(activity)
+    sent, _live = played(activity)
+    assert not steps_like_the_whole(sent, whole)
+    by_communicator = defaultdict(list)
+    columns = ["step", "ordinal", "start_ns", "duration_ns", "covered_ns", "bytes"]
+    for batch in sent[Topic.COLLECTIVE]:
+        by_communicator[batch.envelope["communicator"]] += joined([batch], columns)
+    assert sum(map(len, by_communicator.values())) == whole.collectives.rows
+    expected = set(zip(*(whole.collectives[c].tolist() for c in columns), strict=True))
+    assert {row for rows in by_communicator.values() for row in rows} == expected
+    starts = {
+        (b.envelope["domains"][d], s)
+        for b in sent[Topic.RANGE]
+        for d, s in zip(*(b.columns[c].tolist() for c in ("domain", "start_ns")), strict=True)
+    }
+    assert len(starts) == whole.ranges.rows
+
+
+@pytest.mark.parametrize("name", ["mesh-tpdp", "fsdp", "pipeline"])
+def test_piecewise_on_other_parallelisms(name):
+    activity = read_trace(folder(name)).activities[1]
+    whole = derive(activity)
+    sent, _live = played(activity)
+    assert not steps_like_the_whole(sent, whole)
+    assert sum(b.rows for b in sent[Topic.COLLECTIVE]) == whole.collectives.rows
+
+
+def test_promises_are_kept():
+    activity = read_trace(DEMO).activities[1]
+    sent, _ = played(activity)
+    for topic, batches in sent.items():
+        seen = {}
+        for batch in batches:
+            key = batch.envelope.get("communicator", "")
+            before = seen.get(key)
+            if before is not None:
+                assert batch.envelope["sequence"] == before["sequence"] + 1
+                assert batch.envelope["watermark_ns"] >= before["watermark_ns"]
+                if topic in (Topic.STEP, Topic.COLLECTIVE):
+                    assert batch.envelope["complete_step"] >= before["complete_step"]
+                    steps = batch.columns["step"]
+                    assert (steps[steps >= 0] > before["complete_step"]).all()
+                if batch.rows and topic is not Topic.RANGE:
+                    assert batch.columns["start_ns"].min() >= before["watermark_ns"]
+            seen[key] = batch.envelope
+
+
+def from_then_on(activity, since, too_many=0):
+    """What CUPTI records when it is switched on at a time: ranges that begin later, kernels launched later, and
+    `too_many` NCCL kernels of calls before."""
+    whole = derive(activity)
+    called = whole.ranges.take(whole.ranges["start_ns"] >= since)
+    nccl_kernels = np.flatnonzero(is_kernel(activity.kernels.words["names"])[activity.kernels["name"]])
+    order = nccl_kernels[np.argsort(activity.kernels["correlation"][nccl_kernels])]
+    made = calls(whole.ranges, activity.payloads).start_ns
+    before = int((made < since).sum())
+    assert len(made) == len(order), "one kernel a call"
+    first = activity.kernels["correlation"][order[before - too_many]]
+    ids = np.unique(called["id"])
+    kept = np.isin(activity.markers["id"], ids) & (activity.markers["time_ns"] >= since)
+    return replace(
+        activity,
+        kernels=activity.kernels.take(activity.kernels["correlation"] >= first),
+        copies=activity.copies.take(activity.copies["start_ns"] >= since),
+        markers=activity.markers.take(kept),
+        payloads=activity.payloads.take(np.isin(activity.payloads["id"], ids)),
+    )
+
+
+@pytest.mark.parametrize("too_many", [0, 1])
+def test_recording_that_begins_in_the_middle_finds_its_place(too_many):
+    activity = read_trace(DEMO).activities[2]
+    whole = derive(activity)
+    cut = from_then_on(activity, int(np.quantile(activity.markers["time_ns"], 0.3)), too_many)
+    sent, _live = played(cut)
+    columns = ["start_ns", "ordinal", "step"]
+    expected = {row[0]: row for row in zip(*(whole.collectives[c].tolist() for c in columns), strict=True)}
+    skipped = {row[0] for row in joined(sent[Topic.STEP], ["step", "skipped"]) if row[1]}
+    rows = [row for row in joined(sent[Topic.COLLECTIVE], columns) if row[2] >= 0]
+    apart = expected[rows[-1][0]][2] - rows[-1][2]  # the recording's warm-up has numbers of its own
+    first = min(row[2] for row in rows)
+    assert len(rows) > 1000
+    wrong = [row for row in rows if row[2] > first and (row[0], row[1], row[2] + apart) != expected[row[0]]]
+    assert not [row for row in wrong if row[2] not in skipped]
+
+
+def test_steps_numbered_from_the_start_again_count_on():
+    activity = read_trace(DEMO).activities[0]
+    half = int(np.median(activity.kernels["start_ns"]))
+    markers = activity.markers
+    names = list(markers.words["names"])
+    fresh = {i: name for i, name in enumerate(names) if name.startswith("step ")}
+    numbers = {i: int(name.split()[1]) for i, name in fresh.items()}
+    inside = [
+        numbers[int(n)]
+        for n, t in zip(markers["name"], markers["time_ns"], strict=True)
+        if int(n) in fresh and t >= half
+    ]
+    low = min(inside)
+    words = names + [f"step {n - low}" for n in sorted(set(inside))]
+    renamed = markers["name"].copy()
+    for row in np.flatnonzero(markers["time_ns"] >= half).tolist():
+        if int(renamed[row]) in fresh:
+            renamed[row] = len(names) + sorted(set(inside)).index(numbers[int(renamed[row])])
+    table = Table({**markers.columns, "name": renamed}, {"names": words, "domains": markers.words["domains"]})
+    again = type(activity)(**{**activity.__dict__, "markers": table})
+    sent, _ = played(again)
+    numbers_sent = [row[0] for row in joined(sent[Topic.STEP], ["step"])]
+    assert numbers_sent == sorted(set(numbers_sent))
+    assert len(numbers_sent) == derive(activity).steps.rows
