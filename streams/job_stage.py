@@ -65,14 +65,19 @@ class JobStage:
         out = []
         for name, (batch, head, handed_ns) in list(self._handed.items()):
             if now_ns - handed_ns > self.config.resend_ns:
-                self._handed[name] = (batch, head, now_ns)
-                out.append(batch)
+                del self._handed[name]
+                if self._is_newest(batch):  # else it would come after, and replace, what replaced it
+                    self._handed[name] = (batch, head, now_ns)
+                    out.append(batch)
         for run, state in list(self.states.items()):
             sources = [*state.ranks.values(), *state.communicators.values()]
             for source in sources:
                 source.seen_ns = source.seen_ns or now_ns
                 source.silent = source.silent or (caught_up and now_ns - source.seen_ns > self.config.idle_ns)
             state.frontier.unknown()
+            state.first_seen_ns = state.first_seen_ns or now_ns
+            if caught_up and now_ns - state.first_seen_ns > self.config.idle_ns:
+                state.settled = True
             if caught_up and all(now_ns - source.seen_ns > self.config.forget_ns for source in sources):
                 state.forget()
                 del self.states[run]
@@ -88,6 +93,11 @@ class JobStage:
         if handed is not None and run in self.states and window in self.states[run].heads:
             self.store[key("v", window, run)] = pack_rows(-1, handed[1], np.zeros(0, NO_ROWS))
 
+    def _is_newest(self, batch: Batch) -> bool:
+        run, window = batch.envelope["run"], self.config.window_of(int(batch.envelope["first_step"]))
+        head = self.states[run].heads.get(window) if run in self.states else None
+        return head is not None and head["revision"] == batch.envelope["revision"]
+
     def _state(self, run: str) -> JobState:
         if run not in self.states:
             self.states[run] = JobState(self.store, run, self.config)
@@ -101,10 +111,17 @@ class JobStage:
         lowest = state.frontier.lowest()
         if lowest is None:
             return 1 << 62
-        missing = len(state.ranks) < state.world_size or (state.world_size != 1 and not state.communicators)
-        if missing and now_ns - state.first_seen_ns <= self.config.idle_ns:
+        if state.awaits_others and now_ns - state.first_seen_ns <= self.config.join_ns:
             return -1  # the run has just begun: its other ranks are on their way
         return lowest
+
+    def _horizon(self, state: JobState) -> int:
+        """The first window to keep: rows that come late must find what they belong to."""
+        judged = max(state.heads, default=0)
+        lowest = state.frontier.lowest()
+        through = judged if lowest is None else min(judged, self.config.window_of(lowest))
+        kept, most = (-(-n // self.config.window_steps) for n in (self.config.retention_steps, self.config.max_steps))
+        return judged - most if state.awaits_others else max(through - kept, judged - most)
 
     def _judge(self, state: JobState, windows: Iterable[int], now_ns: int) -> list[Batch]:
         """Judge windows and those after them that rest on them (alarm, links' history); what has changed."""
@@ -115,8 +132,7 @@ class JobStage:
                 out += self._judge_one(state, window, now_ns)
         state.dirty -= wanted
         if wanted:
-            late = -(-self.config.retention_steps // self.config.window_steps)
-            state.drop_before(max(state.heads, default=0) - late)
+            state.drop_before(self._horizon(state))
         return out
 
     def _judge_one(self, state: JobState, window: int, now_ns: int) -> list[Batch]:

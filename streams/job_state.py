@@ -50,6 +50,7 @@ class JobState:
         self.store, self.run, self.config = store, run, config
         self.job, self.world_size, self.sequence = "", 0, 0
         self.first_seen_ns = 0
+        self.settled = False  # since the restart the worker had no lag once: whoever is missing is not on the way
         self.ranks: dict[int, Source] = {}
         self.communicators: dict[str, Source] = {}
         self.frontier = Frontier(lambda: [*self.ranks.values(), *self.communicators.values()])
@@ -65,6 +66,12 @@ class JobState:
         self.watched: dict[int, tuple[int, int]] = {}
         self.horizon = 0  # first window that still takes rows
         self.too_old = 0
+
+    @property
+    def awaits_others(self) -> bool:
+        """Ranks or communicators were never heard, and what they said may still lie in Kafka."""
+        missing = len(self.ranks) < self.world_size or (self.world_size != 1 and not self.communicators)
+        return missing and not self.settled
 
     def rank_rows(self, window: int, rank: int) -> Packed | None:
         data = self.store.get(key("s", window, rank, self.run))

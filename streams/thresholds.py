@@ -19,6 +19,9 @@ class StragglerConfig:
     #: How long a communicator smaller than the job waits for more ranks when it is first seen; ns, worker's clock.
     #: Producers flush at 1 s at the latest.
     settle_ns: int = 2_000_000_000
+    #: How long a run that has just begun waits for its other ranks and its first communicator while the worker lags:
+    #: what is missing may be in Kafka. Without lag idle_ns is enough; ns, worker's clock.
+    join_ns: int = 60_000_000_000
     #: State of a run that is silent for so long is dropped; ns of the worker's clock.
     forget_ns: int = 3_600_000_000_000
     price_per_gpu_hour: float = 0.0
@@ -70,7 +73,8 @@ class StragglerConfig:
     raise_of: int = 3
     clear_windows: int = 3
 
-    #: Steps kept behind the slowest live rank for rows that come late; older rows are counted and dropped.
+    #: Steps kept behind the slowest live rank for rows that come late; older rows are counted and dropped. Up to
+    #: max_steps while ranks or communicators are awaited: one topic may be far behind another then.
     retention_steps: int = 64
     #: Steps kept at most, however far the ranks drift apart; a bound on memory.
     max_steps: int = 4096

@@ -13,7 +13,7 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.streams.communicator_stage import CommunicatorStage
 from drumline.streams.job_stage import JobStage
-from drumline.streams.offline import latest, verdicts
+from drumline.streams.offline import latest, results, verdicts
 from drumline.streams.thresholds import INSUFFICIENT, StragglerConfig
 
 CONFIG = StragglerConfig(window_steps=12)
@@ -24,8 +24,12 @@ SECOND = 1_000_000_000
 
 def said(stream, config=CONFIG):
     """Everything a consumer sees of the last revisions but times and revisions."""
+    return seen(verdicts(stream, config))
+
+
+def seen(found):
     out = {}
-    for where, batch in latest(verdicts(stream, config)).items():
+    for where, batch in latest(found).items():
         envelope = {
             k: v for k, v in batch.envelope.items() if not k.endswith("_ns") and k not in ("revision", "sequence")
         }
@@ -61,6 +65,24 @@ def test_batches_may_come_twice():
     again = random.Random(1)
     twice = [item for item in STREAM for _ in range(1 + (again.random() < 0.3))]
     assert said(twice) == EXPECTED
+
+
+@pytest.mark.parametrize("pace_s", [0.1, 2])
+def test_a_worker_that_catches_up_may_read_all_steps_before_any_collective(pace_s):
+    """For longer than a run waits for whoever is missing, and over more steps than late rows are kept for. Nothing is
+    acknowledged, so all is sent again and again; what was replaced is not."""
+    stream = batches(simulate(SHAPE, 120, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
+    communicators = (("gpu.collective.v1",), CommunicatorStage({}, CONFIG))
+    late = list(results(stream, [communicators], CONFIG.idle_ns))
+    steps = [batch for _, batch in stream if batch.topic == "gpu.step.v1"]
+    jobs, now, found = JobStage({}, CONFIG), SECOND, []
+    for offset, batch in enumerate([*steps, *late], 1):
+        now += int(pace_s * SECOND)
+        found += [*jobs.on_batch(batch, offset, now), *jobs.on_tick(now, False)]
+    for _ in range(3):
+        now += 2 * CONFIG.idle_ns
+        found += jobs.on_tick(now, True)
+    assert seen(found) == said(stream)
 
 
 def test_runs_never_mix():
