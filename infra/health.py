@@ -62,8 +62,8 @@ class Health:
 
 
 class Remembered:
-    """A probe that asks somebody who may take long: `ask` runs in a thread of its own, at most once in `for_s`, and
-    whoever waits for its answer longer than `patience_s` gets `slow`."""
+    """A probe that asks somebody who may take long: `ask` runs in a thread of its own, at most once in `for_s`. It is
+    waited for `patience_s` at most; after that the answer is the one before, and `slow` from `slow_s` on."""
 
     def __init__(
         self,
@@ -72,26 +72,31 @@ class Remembered:
         *,
         for_s: float = 5.0,
         patience_s: float = 0.5,
+        slow_s: float = 5.0,
         clock: Clock = time.monotonic,
     ) -> None:
-        self._ask, self._slow, self._for_s, self._patience_s, self._clock = ask, slow, for_s, patience_s, clock
+        self._ask, self._slow, self._clock = ask, slow, clock
+        self._for_s, self._patience_s, self._slow_s = for_s, patience_s, slow_s
         self._lock, self._answered = threading.Lock(), threading.Event()
         self._answered.set()
-        self._at, self._why = float("-inf"), ""
+        self._asked, self._at, self._why = clock(), float("-inf"), slow
 
     def __call__(self) -> str:
         with self._lock:
             if self._answered.is_set() and self._clock() - self._at >= self._for_s:
                 self._answered.clear()
+                self._asked = self._clock()
                 threading.Thread(target=self._run, name="probe", daemon=True).start()
-        return self._why if self._answered.wait(self._patience_s) else self._slow
+        if self._answered.wait(self._patience_s) or self._clock() - self._asked < self._slow_s:
+            return self._why
+        return self._slow
 
     def _run(self) -> None:
-        self._why = self._slow
+        why = self._slow
         try:
-            self._why = self._ask()
+            why = self._ask()
         finally:
-            self._at = self._clock()
+            self._why, self._at = why, self._clock()
             self._answered.set()
 
 

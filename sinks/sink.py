@@ -341,7 +341,8 @@ class Sink:
         self._observed = now
         if self._holding or self.kafka.away or self._registry.attempt:
             self.kafka.look(now)  # fetches, which bring the ends of partitions, rest
-        observe(self.health, self.kafka.states.values(), self.kafka.lag())
+        cut = sum(e.rows for _, p in self._cycle if p.stage < Stage.ROWS_INSERTED for e in p.stored)
+        observe(self.health, self.kafka.states.values(), cut, self.kafka.lag())
         attempt = self._retry.attempt
         self.health.waits("retry", f"trying again, attempt {attempt}: {self._waiting}" if attempt else "")
         self.health.waits("kafka", "no broker answers" if self.kafka.away else "")

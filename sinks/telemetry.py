@@ -78,14 +78,14 @@ def waits_for(error: Exception) -> str:
     return f"{whom}, code {code}" + (f" ({SENTENCES[code]})" if code in SENTENCES else "")
 
 
-def observe(health: Health, states: Iterable[PartitionState], lag: int) -> None:
-    """About once a second."""
+def observe(health: Health, states: Iterable[PartitionState], cut_rows: int, lag: int) -> None:
+    """About once a second. `cut_rows`: in ranges that are not stored yet."""
     held = list(states)
     closed = sum(not state.opened for state in held)
     parked = sum(state.parked is not None for state in held)
     metrics.SINK_LAG.set(lag)
     metrics.SINK_PARTITIONS.set(len(held))
-    metrics.SINK_COLLECTED.set(sum(state.rows for state in held))
+    metrics.SINK_COLLECTED.set(cut_rows + sum(state.rows for state in held))
     health.waits("partitions", "" if held else "no partitions assigned")
     health.waits("ledger", f"{closed} partitions wait for the ledger's answer" if closed else "")
     health.waits(
