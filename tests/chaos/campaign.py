@@ -99,12 +99,14 @@ def _round(
     round_: Round, system: System, calm: Calm, rng: random.Random, targets: Sequence[Target], kills: int, say: Say
 ) -> None:
     system.load.begin(rng.choice(SPEEDS))
-    target = rng.choice(targets)
-    _wait_until_busy(system)
+    cycles = system.progress.cycles  # how long its work takes is known once some of it was done
+    _wait(lambda: system.turn() and min(len(cycles[g]) for g in ("sink", "worker")) > 2, "sink or worker do nothing")
     for number in range(kills):
         target, again = rng.choice(targets), bool(round_.kills) and round_.kills[-1].recovery_s is None
         mean = _mean_recovery(round_)
         delay = rng.uniform(0, mean) if again else rng.random() * PIECES * rng.choice(_cycles(system, target))
+        if not again:
+            _wait(lambda: system.busy(target), f"{target.name} gets nothing to do")  # noqa: B023  # called at once
         system.pause(delay)
         killed_s = time.monotonic()
         what, seen = system.kill(target, rng)
@@ -114,11 +116,7 @@ def _round(
         round_.kills.append(Kill(target.name, round(delay, 3), again, what, recovery and round(recovery, 3)))
         say(f"killed {target.name}: {what}" + (f"; back after {recovery:.1f} s" if recovery else ""))
     system.load.ending = True
-    until = time.monotonic() + DRAIN_S
-    while not system.load.over:
-        system.turn()
-        if time.monotonic() > until:
-            raise Stuck(f"the replay does not end within {DRAIN_S:.0f} s")
+    _wait(lambda: system.turn() and system.load.over, "the replay does not end")
     say("working everything off")
     waited = wait_stored(system.settings, DRAIN_S, lambda: check_all(system.programs.values()))
     if not waited:
@@ -127,13 +125,11 @@ def _round(
     _judge(round_, system, calm)
 
 
-def _wait_until_busy(system: System) -> None:
-    """Until sink and worker have each finished some work under this load."""
-    until = time.monotonic() + DRAIN_S
-    while min(len(system.progress.cycles[group]) for group in ("sink", "worker")) < 3 or not system.load.flowing:
-        system.turn()
-        if time.monotonic() > until:
-            raise Stuck(f"sink and worker do nothing {DRAIN_S:.0f} s after the start")
+def _wait(until: Callable[[], object], otherwise: str) -> None:
+    deadline = time.monotonic() + DRAIN_S
+    while not until():
+        if time.monotonic() > deadline:
+            raise Stuck(f"{otherwise}, for {DRAIN_S:.0f} s")
 
 
 def _cycles(system: System, target: Target) -> list[float]:

@@ -4,10 +4,12 @@ neither disk nor lag grow without bound, and nobody who is killed is idle."""
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,7 +53,7 @@ class Load:
         """Folders in the spool, one a process; the agent removes those that are done."""
         if self.spool is None or not self.spool.is_dir():
             return []
-        return [path for path in self.spool.iterdir() if not path.name.startswith(".")]
+        return [path for path in sorted(self.spool.iterdir()) if not path.name.startswith(".")]
 
     def begin(self, speed: str) -> None:
         self.speed, self.ending = speed, False
@@ -109,9 +111,8 @@ class Load:
 def bytes_in(folder: Path) -> int:
     """On disk; files that vanish meanwhile do not count."""
     total = 0
-    for path in folder.rglob("*"):
-        try:
-            total += path.stat().st_blocks * 512
-        except OSError:
-            continue
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.stat(os.path.join(where, name)).st_blocks * 512
     return total

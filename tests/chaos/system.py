@@ -77,6 +77,13 @@ class System:
             self.turn()
         time.sleep(max(0.0, left))
 
+    def busy(self, target: Target) -> bool:
+        """Whether all that the target's death would stall has something to do. One turn."""
+        seen = self.turn()
+        if seen is None or ("published" in target.stalls and not self.load.flowing):
+            return False
+        return all(seen.lag.get(group, 1) for group in target.stalls)
+
     def flowing(self, target: Target, killed_s: float, base: Snapshot | None) -> float:
         """Wait until all that the target's death stalls has moved on from `base` (None: from what is seen first), or
         has nothing left to do; seconds since `killed_s`. Raises Stuck."""
