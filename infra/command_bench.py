@@ -18,6 +18,9 @@ app = typer.Typer(add_completion=False, no_args_is_help=True)
 Folder = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="a recorded job; default: the demo's")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 Write = Annotated[Path | None, typer.Option(help="put the result into this Markdown file, e.g. docs/performance.md")]
+Profile = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="also sample with py-spy, into DIR/*.txt; figures suffer a little")
+]
 Seconds = Annotated[float, typer.Option(min=0.01, help="CPU seconds per measurement")]
 
 
@@ -45,13 +48,14 @@ def codec(seconds: Seconds = 3.0, data: Folder = None, as_json: AsJson = False, 
 def sink(
     loops: Annotated[int, typer.Option(min=1, help="repetitions of the recording")] = 6,
     data: Folder = None,
+    profile: Profile = None,
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
     """Exactly-once sink, Kafka to ClickHouse, beside plain at-least-once inserts. Starts a stack of its own."""
     from drumline.bench.sink import bench_sink
 
-    _run("sink", data, lambda folder, progress: bench_sink(folder, loops, progress), as_json, write)
+    _run("sink", data, lambda folder, progress: bench_sink(folder, loops, progress, profile), as_json, write)
 
 
 @app.command()
@@ -59,27 +63,36 @@ def stream(
     loops: Annotated[int, typer.Option(min=1, help="repetitions of the recording")] = 12,
     events: Annotated[int, typer.Option(min=100, help="messages for the baseline")] = 30_000,
     data: Folder = None,
+    profile: Profile = None,
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
     """The Faust worker's kernel frequency, beside a windowed Faust table fed one event a message. Own stack."""
     from drumline.bench.stream import bench_stream
 
-    _run("stream", data, lambda folder, progress: bench_stream(folder, loops, events, progress), as_json, write)
+    def measure(folder: Path, progress: Callable[[str], None]) -> Report:
+        return bench_stream(folder, loops, events, progress, profile)
+
+    _run("stream", data, measure, as_json, write)
 
 
 @app.command()
 def pipeline(
     loops: Annotated[int, typer.Option(min=1, help="repetitions as fast as possible")] = 8,
-    paced: Annotated[int, typer.Option(min=1, help="repetitions at original speed, for delays")] = 3,
+    paced: Annotated[int, typer.Option(min=1, help="repetitions at the speed below, for delays")] = 3,
+    speed: Annotated[float, typer.Option(min=0.1, help="1 = as recorded")] = 1.0,
     data: Folder = None,
+    profile: Profile = None,
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
     """Broker, worker, sink and engine together: throughput, memory, lag, delay of verdicts. Own stack."""
     from drumline.bench.pipeline import bench_pipeline
 
-    _run("pipeline", data, lambda folder, progress: bench_pipeline(folder, loops, paced, progress), as_json, write)
+    def measure(folder: Path, progress: Callable[[str], None]) -> Report:
+        return bench_pipeline(folder, loops, paced, speed, progress, profile)
+
+    _run("pipeline", data, measure, as_json, write)
 
 
 @app.command()

@@ -7,9 +7,9 @@ import pytest
 
 from drumline.bench.codec import bench_codec
 from drumline.bench.figures import Figure, Report, percentiles
-from drumline.bench.pipeline import first_delays
+from drumline.bench.paced import first_delays
 from drumline.bench.show import write
-from drumline.bench.watch import quarters
+from drumline.bench.watch import over_time
 
 DEMO = Path(__file__).parent.parent / "infra" / "demo" / "ddp-gpu-bound"
 
@@ -65,6 +65,7 @@ def test_delay_counts_from_the_first_window_wholly_inside_a_fault():
     assert first_delays([fault], [row(25, 2, 9, 10)], loops=2, steps=20) == [1.0]
 
 
-def test_quarters_of_a_leak_differ():
-    assert quarters([1, 1, 2, 3]) == (3, 1, 3)
-    assert quarters([]) == (0, 0, 0)
+def test_a_leak_shows_over_time():
+    assert over_time([1000, 1000, 2000, 4000], unit=1000, slices=2) == "1, 3"
+    assert over_time([7]) == "7"
+    assert over_time([]) == ""

@@ -60,20 +60,6 @@ class Report:
         return {**asdict(self), "figures": figures}
 
 
-class Meter:
-    """Wall and CPU seconds of this process, all its threads, between `__enter__` and `__exit__`."""
-
-    wall_s = cpu_s = 0.0
-
-    def __enter__(self) -> Meter:
-        self._began = time.perf_counter(), time.process_time()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.wall_s = time.perf_counter() - self._began[0]
-        self.cpu_s = time.process_time() - self._began[1]
-
-
 def percentiles(values: list[float]) -> dict[str, float]:
     """p50, p95, p99 (linear interpolation); empty without values."""
     if not values:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from drumline.bench.busy import Load, busiest, publish_busy
+from drumline.bench.children import child
 from drumline.bench.figures import Report
 from drumline.bench.private import private_stack
-from drumline.bench.stream import child
 from drumline.infra.offsets import Offsets
 from drumline.infra.settings import Settings
 from drumline.schemas.topics import Topic
@@ -75,7 +75,7 @@ def measured(settings: Settings, folder: Path, ranks: int, repetitions: int, spa
     for wiring in wirings(settings):
         progress(f"{ranks:,} ranks: {wiring.name}")
         wanted = sum(load.messages[topic] or _end(settings, topic) for topic in wiring.inputs)
-        stages[wiring.name] = child(settings, wiring.name, wanted)
+        stages[wiring.name] = child(settings, "stream_child", wiring.name, wanted)
     return Size(load, stages)
 
 
@@ -101,7 +101,8 @@ def bench_scale(
     sizes: list[Size] = []
     for count in sorted(ranks):
         with private_stack() as settings:
-            settings.stream = settings.stream.model_copy(update={"window_steps": 20})
+            own = {"window_steps": 20, "app_id": f"{settings.stream.app_id}-{count}"}
+            settings.stream = settings.stream.model_copy(update=own)
             once = sizes[0].load.rows[Topic.KERNEL] / sizes[0].load.seconds / sizes[0].load.ranks if sizes else 10e3
             repetitions = max(1, round(kernels / (once * seconds * count)))
             sizes.append(measured(settings, folder, count, repetitions, span, progress))

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import gc
-import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-
-from drumline.bench.figures import Meter, Report
+from drumline.bench.children import child
+from drumline.bench.figures import Report
 from drumline.bench.private import engine_cpu_s, private_stack
+from drumline.bench.sink_child import PLAIN
+from drumline.bench.watch import over_time
 from drumline.infra import clickhouse
-from drumline.infra.clickhouse import INSERT_SETTINGS
-from drumline.infra.kafka import producer_config
-from drumline.infra.settings import Settings, SinkSettings
+from drumline.infra.clickhouse import Client
+from drumline.infra.settings import Settings
 from drumline.producers.publisher import Publisher
 from drumline.producers.recorded import Recording
 from drumline.producers.replay import replay
-from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
-from drumline.sinks.consumer import SinkConsumer, consumer_config
-from drumline.sinks.deadletter import DeadLetters
-from drumline.sinks.rows import rows_block
-from drumline.sinks.sink import Sink
-from drumline.sinks.tables import table
 
-BAR = 500e3
-PLAIN = "kernels_plain"
-STUCK_S = 120.0
+BAR, DISK_BAR = 500e3, 6.0
 Progress = Callable[[str], None]
 
 
@@ -42,81 +33,21 @@ def publish(settings: Settings, folder: Path, topics: list[Topic] | None, loops:
     return summary.rows, sum(summary.batches.values())
 
 
-def plain_inserts(settings: Settings, messages: int) -> int:
-    """At least once, as simple as it gets: read, decode, insert at flush_rows, commit. The rows inserted."""
-    codec, stored = Codec(), table(Topic.KERNEL)
-    names = [column.name for column in stored.columns]
-    options: dict[str, str | int] = {"group.id": "bench-plain", "auto.offset.reset": "earliest", "log_level": 2}
-    shared = consumer_config(settings.model_copy(update={"sink": SinkSettings()}))
-    consumer = Consumer({**shared, **options, "enable.partition.eof": False})
-    consumer.subscribe([Topic.KERNEL.value])
-    client = clickhouse.connect(settings)
-    held: dict[int, list[tuple[Batch, int, int]]] = {}
-    seen = rows = 0
-    until = time.monotonic() + STUCK_S
-
-    def insert(number: int) -> int:
-        batches = held.pop(number)
-        count, block = rows_block(
-            stored,
-            f"plain:{number}",
-            [b for b, _, _ in batches],
-            [o for _, o, _ in batches],
-            [t for _, _, t in batches],
-        )
-        client.raw_insert(
-            f"{settings.clickhouse.database}.{PLAIN}",
-            column_names=names,
-            insert_block=block,
-            fmt="Native",
-            settings=INSERT_SETTINGS,
-        )
-        last = TopicPartition(stored.topic.value, number, batches[-1][1] + 1)
-        consumer.commit(offsets=[last], asynchronous=False)
-        return count
-
-    try:
-        while seen < messages and time.monotonic() < until:
-            message = consumer.poll(0.1)
-            value = None if message is None or message.error() else message.value()
-            if message is None or value is None:
-                continue
-            seen += 1
-            batch, number = codec.decode(Topic.KERNEL, value), message.partition() or 0
-            if batch.rows:
-                held.setdefault(number, []).append((batch, message.offset() or 0, message.timestamp()[1]))
-            if sum(b.rows for b, _, _ in held.get(number, [])) >= settings.sink.flush_rows:
-                rows += insert(number)
-        for number in list(held):
-            rows += insert(number)
-    finally:
-        consumer.close()
-        client.close()
-    return rows
-
-
-def exactly_once(settings: Settings, messages: int) -> int:
-    """Our sink in this process until it has dealt with so many records; the rows it stored."""
-    until = time.monotonic() + STUCK_S
-
-    def stopping() -> bool:
-        return made.counts.records >= messages or time.monotonic() > until
-
-    letters = DeadLetters(Producer({**producer_config(settings, "bench-letters"), "log_level": 2}))
-    made = Sink(
-        settings,
-        SinkConsumer(settings, [Topic.KERNEL]),
-        letters,
-        lambda: clickhouse.connect(settings),
-        Codec(),
-        stopping=stopping,
+def bytes_a_row(client: Client, database: str, table: str) -> float:
+    """Bytes on disk of a table's active parts, all files of them, a row."""
+    found = clickhouse.rows(
+        client,
+        "SELECT sum(bytes_on_disk) / sum(rows) AS each FROM system.parts "
+        f"WHERE active AND database = '{database}' AND table = '{table}'",
     )
-    made.run()
-    return made.counts.rows
+    return float(found[0]["each"])
 
 
-def bench_sink(folder: Path, loops: int = 6, progress: Progress = lambda _: None) -> Report:
-    """Kernels only. CPU is that of the sink's process, librdkafka's threads included; the engine's stands beside it."""
+def bench_sink(
+    folder: Path, loops: int = 6, progress: Progress = lambda _: None, profile: Path | None = None
+) -> Report:
+    """Kernels only. CPU is that of the sink's process, librdkafka's threads included; the engine's stands beside it.
+    `profile`: a folder for sink.txt."""
     report = Report("sink", f"recorded kernels, {loops} loops", "the same blocks without intent, token and ledger")
     progress("starting Kafka and ClickHouse")
     with private_stack() as settings:
@@ -128,27 +59,45 @@ def bench_sink(folder: Path, loops: int = 6, progress: Progress = lambda _: None
         wanted = rows_by_topic[Topic.KERNEL]
         progress("plain inserts")
         before = engine_cpu_s(settings)
-        with Meter() as plain:
-            plain_rows = plain_inserts(settings, messages)
+        plain = child(settings, "sink_child", "plain", messages)
         plain_engine = engine_cpu_s(settings) - before
         progress("the sink")
         before = engine_cpu_s(settings)
-        with Meter() as ours:
-            rows = exactly_once(settings, messages)
-        gc.collect()  # clients that outlive the broker complain
+        ours = child(settings, "sink_child", "ours", messages, profile / "sink.txt" if profile else None)
         engine = engine_cpu_s(settings) - before
         stored = clickhouse.rows(client, f"SELECT count() AS n FROM {database}.kernels")[0]["n"]
+        left = bytes_a_row(client, database, "kernels")
+        progress("merging")
+        clickhouse.command(client, f"OPTIMIZE TABLE {database}.kernels FINAL")
+        merged = bytes_a_row(client, database, "kernels")
         client.close()
-    if not wanted == rows == plain_rows == stored:
-        raise RuntimeError(f"{wanted} rows published, {rows} by the sink, {stored} stored, {plain_rows} plain")
+    if not wanted == ours["rows"] == plain["rows"] == stored:
+        raise RuntimeError(
+            f"{wanted} rows published, {ours['rows']} by the sink, {stored} stored, {plain['rows']} plain"
+        )
+    _add(report, ours, plain, wanted, messages)
     million = wanted / 1e6
-    report.add("sink, one core", wanted / ours.cpu_s, "rows/CPU s", wanted / plain.cpu_s, bar=BAR)
-    report.add("wall clock, start and group join included", wanted / ours.wall_s, "rows/s", wanted / plain.wall_s)
-    report.add("messages", messages / ours.wall_s, "1/s", messages / plain.wall_s)
-    report.add("sink CPU per million rows", ours.cpu_s / million, "s", plain.cpu_s / million)
     report.add("engine CPU per million rows", engine / million, "s", plain_engine / million)
+    report.add("bytes a row on disk, kernels, as the sink left them", left, "B", bar=DISK_BAR, most=True)
+    report.add("bytes a row on disk, kernels, merged", merged, "B", bar=DISK_BAR, most=True)
     report.notes.append(
-        f"{wanted:,} rows in {messages:,} messages; all stored once. Broker and engine share the machine."
+        f"{wanted:,} rows in {messages:,} messages; all stored once. The clock starts with the first record. Bytes on "
+        "disk are all files of the active parts, indexes too; there are no rollups."
     )
-    report.notes.append("The plain inserts ran first. Wall clock holds the wait for the consumer group, seconds each.")
     return report
+
+
+def _add(report: Report, ours: dict[str, Any], plain: dict[str, Any], wanted: int, messages: int) -> None:
+    rows, rows_plain = (wanted * done["records"] / messages for done in (ours, plain))
+    report.add("sink, one core", rows / ours["cpu_s"], "rows/CPU s", rows_plain / plain["cpu_s"], bar=BAR)
+    report.add("wall clock", rows / ours["wall_s"], "rows/s", rows_plain / plain["wall_s"])
+    report.add("messages", ours["records"] / ours["wall_s"], "1/s", plain["records"] / plain["wall_s"])
+    report.add("sink CPU per million rows", ours["cpu_s"] / rows * 1e6, "s", plain["cpu_s"] / rows_plain * 1e6)
+    report.add("share of its core used", ours["cpu_s"] / ours["wall_s"], "", plain["cpu_s"] / plain["wall_s"])
+    report.add("memory, most", max(ours["memory"]) / 2**20, "MiB", max(plain["memory"]) / 2**20, bar=400, most=True)
+    report.notes.append(f"Memory, mean of each tenth of the time, MiB: {over_time(ours['memory'], 2**20)}.")
+    report.notes.append(f"Lag, mean of each tenth, messages: {over_time(ours['left'])}.")
+    report.notes.append(
+        f"The messages lay in Kafka already; the sink had {ours['core']} to itself but for other programs of the "
+        "machine, broker and engine were kept off it; the plain inserts ran the same way, and first."
+    )

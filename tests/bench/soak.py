@@ -15,8 +15,9 @@ import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
 from drumline.bench.figures import Report, percentiles
-from drumline.bench.pipeline import MEMORY_MIB, Running
+from drumline.bench.pipeline import MEMORY_MIB
 from drumline.bench.private import private_stack
+from drumline.bench.running import Running
 from drumline.bench.watch import Watch
 from drumline.infra.health import HOST
 from drumline.infra.private import free_ports
@@ -126,7 +127,7 @@ def _soak(
         while not warm():
             _alive(running, replay)
             time.sleep(1)
-        with Watch({**running.pids, "replay": replay.pid}, lambda: None, every_s=5.0) as watch:
+        with Watch({**running.pids, "replay": replay.pid}, {}, every_s=5.0) as watch:
             while (left := seconds - (time.monotonic() - began)) > 0:
                 _alive(running, replay)
                 look()

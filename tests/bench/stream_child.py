@@ -1,7 +1,7 @@
-"""One Faust worker in a process of its own, over records that are in Kafka already: `... STAGE|single RECORDS`.
+"""One Faust worker in a process of its own, over records that are in Kafka: `... STAGE|single RECORDS [PROFILE]`.
 
-STAGE: one of the product's stages (streams/app.py), alone. `single`: one event a message. Prints one JSON object: CPU
-and wall seconds between the first record and the last, resident bytes and records left over time.
+STAGE: one of the product's stages (streams/app.py), alone. `single`: one event a message. Prints what it measured of
+itself (sampled.py) as one JSON object.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
-import psutil
 import uvloop
 
+from drumline.bench.profiled import profiled
+from drumline.bench.sampled import Sampled
 from drumline.infra.registry_client import codec
 from drumline.infra.settings import Settings, settings
 from drumline.streams.app import READ, WRITTEN, wirings
@@ -31,7 +33,7 @@ START_S, STUCK_S = 60.0, 400.0
 
 def stage(config: Settings, name: str) -> tuple[Any, Callable[[], int]]:
     """The product's worker with one of its stages: (app, records handled so far)."""
-    config.stream.app_id = f"bench-{name}"
+    config.stream.app_id += f"-{name}"
     wiring = next(w for w in wirings(config) if w.name == name)
     worker = StreamWorker(config, [wiring], preflight(config, READ, WRITTEN, [wiring.name]), codec(config))
     return worker.app, lambda: worker.lag.count
@@ -41,7 +43,7 @@ def single(config: Settings) -> tuple[Any, Callable[[], int]]:
     """Faust as its documentation shows it: one event a message, counted per kernel in a hopping table."""
     import faust
 
-    config.stream.app_id = "bench-single"
+    config.stream.app_id += "-single"
     partitions = preflight(config, READ, WRITTEN, ["frequency"])
     app = faust.App(**faust_settings(config, partitions))
     window, hop = config.stream.window_s, config.stream.hop_s
@@ -59,37 +61,30 @@ def single(config: Settings) -> tuple[Any, Callable[[], int]]:
     return app, lambda: seen[0]
 
 
-async def measure(app: Any, handled: Callable[[], int], wanted: int) -> dict[str, Any]:
+async def measure(app: Any, handled: Callable[[], int], wanted: int, profile: Path | None) -> dict[str, Any]:
     """From the first handled record until `wanted` are."""
     starting = asyncio.create_task(app.start())
-    until, me = time.monotonic() + START_S, psutil.Process()
+    until = time.monotonic() + START_S
+    sampled = Sampled(handled, wanted)
     while not handled() and time.monotonic() < until and not app.crashed:
         await asyncio.sleep(0.005)
-    before, began, cpu = handled(), time.perf_counter(), time.process_time()
-    until, memory, left = time.monotonic() + STUCK_S, [], []
-    while handled() < wanted and time.monotonic() < until and not app.crashed:
-        memory.append(me.memory_info().rss)
-        left.append(wanted - handled())
-        await asyncio.sleep(0.05)
-    result = {
-        "records": handled() - before,
-        "handled": handled(),
-        "wall_s": time.perf_counter() - began,
-        "cpu_s": time.process_time() - cpu,
-        "memory": memory,
-        "left": left,
-    }
+    until = time.monotonic() + STUCK_S
+    with profiled(profile, f"{sys.argv[1]}, {wanted} messages"):
+        while handled() < wanted and time.monotonic() < until and not app.crashed:
+            await asyncio.sleep(0.02)
+        result = sampled.result()
     starting.cancel()
     return result
 
 
 def main() -> None:
     which, wanted = sys.argv[1], int(sys.argv[2])
+    profile = Path(sys.argv[3]) if len(sys.argv) > 3 else None
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
 
         async def run() -> dict[str, Any]:
             app, handled = single(settings()) if which == "single" else stage(settings(), which)
-            return await measure(app, handled, wanted)
+            return await measure(app, handled, wanted, profile)
 
         print(json.dumps(runner.run(run())), flush=True)
         os._exit(0)  # nothing of it is needed again

@@ -1,28 +1,31 @@
-"""Watches processes and lag while a pipeline runs: resident memory, CPU seconds, records behind."""
+"""Watches processes and lags while a pipeline runs: resident memory, CPU seconds, records behind."""
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import psutil
 
 
 class Watch:
-    """Samples every `every_s`. `memory`: name -> resident bytes over time; `lag`: (seconds, records behind)."""
+    """Samples every `every_s`. `memory`: name -> resident bytes over time; `lag`: name -> records behind over time, as
+    the callables given say."""
 
-    def __init__(self, pids: Mapping[str, int], lag: Callable[[], int | None], every_s: float = 0.5) -> None:
+    def __init__(
+        self, pids: Mapping[str, int], lag: Mapping[str, Callable[[], int | None]], every_s: float = 0.5
+    ) -> None:
         self.memory: dict[str, list[int]] = {name: [] for name in pids}
         self.cpu_s: dict[str, float] = dict.fromkeys(pids, 0.0)
-        self.lag: list[tuple[float, int]] = []
+        self.lag: dict[str, list[int]] = {name: [] for name in lag}
         self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
         self._ask, self._every = lag, every_s
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> Watch:
-        self._began, self._before = time.monotonic(), self._cpu()
+        self._before = self._cpu()
         self._thread.start()
         return self
 
@@ -48,14 +51,13 @@ class Watch:
                     self.memory[name].append(process.memory_info().rss)
                 except psutil.Error:
                     continue
-            behind = self._ask()
-            if behind is not None:
-                self.lag.append((time.monotonic() - self._began, behind))
+            for name, ask in self._ask.items():
+                behind = ask()
+                if behind is not None:
+                    self.lag[name].append(behind)
 
 
-def quarters(values: Sequence[float]) -> tuple[float, float, float]:
-    """(most, mean of the first quarter, mean of the last); zeros without values."""
-    if not values:
-        return 0.0, 0.0, 0.0
-    size = max(1, len(values) // 4)
-    return max(values), sum(values[:size]) / size, sum(values[-size:]) / size
+def over_time(values: Sequence[float], unit: float = 1.0, slices: int = 10) -> str:
+    """Means of so many equal parts of the time, oldest first, in `unit`s: "12, 13, 13"."""
+    parts = np.array_split(np.asarray(values, dtype=float) / unit, slices)
+    return ", ".join(f"{part.mean():,.0f}" for part in parts if len(part))

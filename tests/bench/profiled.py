@@ -1,0 +1,95 @@
+"""Where a process's time goes, as a short text: Python functions by py-spy, threads by the kernel's account."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+RATE_HZ = 200
+#: Lines of each table.
+MOST = 30
+
+
+@contextmanager
+def profiled(path: Path | None, title: str, pid: int = 0) -> Iterator[None]:
+    """Sample a process (0: this one), then write `path`; nothing without one. Raises RuntimeError without py-spy.
+
+    Sampling costs the process some percent: figures of a profiled run are not for the record.
+    """
+    if path is None:
+        yield
+        return
+    beside = Path(sys.executable).with_name("py-spy")
+    program = str(beside) if beside.exists() else shutil.which("py-spy")
+    if program is None:
+        raise RuntimeError("--profile needs py-spy: pip install py-spy")
+    with tempfile.TemporaryDirectory() as folder:
+        raw = Path(folder) / "stacks"
+        command = [program, "record", "--pid", str(pid or os.getpid()), "--format", "raw", "--output", str(raw)]
+        command += ["--rate", str(RATE_HZ), "--gil"]
+        sampler = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        began, before = time.perf_counter(), _threads(pid)
+        try:
+            yield
+        finally:
+            seconds, after = time.perf_counter() - began, _threads(pid)
+            sampler.send_signal(signal.SIGINT)
+            _, said = sampler.communicate(timeout=60)
+        if not raw.exists():
+            raise RuntimeError(f"py-spy: {said.strip()[-300:]}")
+        used = {thread: after[thread] - before.get(thread, 0.0) for thread in after}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text(title, raw.read_text().splitlines(), used, seconds))
+
+
+def text(title: str, stacks: Iterable[str], threads: dict[str, float], seconds: float) -> str:
+    """`stacks`: py-spy's raw format, "outer (file:line);inner (file:line) samples". `threads`: name -> CPU seconds."""
+    own: Counter[str] = Counter()
+    within: Counter[str] = Counter()
+    for line in stacks:
+        stack, count = line.rsplit(" ", 1)
+        frames = [_frame(one) for one in stack.split(";") if "(" in one]
+        if frames:
+            own[frames[-1]] += int(count)
+            within.update(dict.fromkeys(frames, int(count)))
+    total = own.total()
+    named = Counter({name: used for name, used in threads.items() if used >= 0.005 * seconds})
+    lines = [f"{title}; {seconds:.1f} s of wall clock, {sum(threads.values()):.1f} s of CPU in all threads", ""]
+    lines += ["CPU seconds by thread", *(f"{used:8.2f}  {name}" for name, used in named.most_common(12)), ""]
+    for name, counts in (("itself", own), ("with what it calls", within)):
+        lines.append(f"share of samples that hold the interpreter lock ({total} at {RATE_HZ} Hz): the function {name}")
+        lines += [f"{count / max(total, 1):8.1%}  {frame}" for frame, count in counts.most_common(MOST)]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _frame(frame: str) -> str:
+    """ "name (package/module.py)": without line numbers, and paths from the package on."""
+    name, _, where = frame.partition(" (")
+    file = where.rstrip(")").rsplit(":", 1)[0]
+    for root in ("site-packages/", "/drumline/", "/lib/python"):
+        file = file.split(root, 1)[-1]
+    return f"{name} ({file})"
+
+
+def _threads(pid: int) -> dict[str, float]:
+    """Name -> CPU seconds so far, threads of one name together."""
+    found: Counter[str] = Counter()
+    for thread in psutil.Process(pid or None).threads():
+        try:
+            name = Path(f"/proc/{pid or 'self'}/task/{thread.id}/comm").read_text().strip()
+        except OSError:
+            continue
+        found[name] += thread.user_time + thread.system_time  # type: ignore[assignment]
+    return dict(found)
