@@ -36,7 +36,8 @@ def joined(parts: list[Calls], gone: Array) -> tuple[Calls, Array]:
 
 
 def calls(ranges: Table, payloads: Table) -> Calls:
-    """The NCCL calls among a process's ranges, by start; `payloads` as in Activity."""
+    """The NCCL calls among a process's ranges, by start; `payloads` as in Activity. If none of them has a payload (NCCL
+    before 2.25), communicators are guessed by operation."""
     operations = nccl.range_operations(ranges.words["names"])
     domain = np.array([name == nccl.DOMAIN for name in ranges.words["domains"]], dtype=bool)
     rows = ranges.take((operations[ranges["name"]] > 0) & domain[ranges["domain"]])
@@ -46,11 +47,19 @@ def calls(ranges: Table, payloads: Table) -> Calls:
         at = np.minimum(np.searchsorted(payloads["id"], rows["id"], sorter=order), payloads.rows - 1)
         at = order[at]
         known = payloads["id"][at] == rows["id"]
+    if not known.any():
+        return guessed(rows["start_ns"], operations[rows["name"]])
     pick = np.flatnonzero(known)
     communicator, size = np.zeros(rows.rows, np.uint64), np.zeros(rows.rows, np.uint64)
     communicator[pick] = payloads["communicator"][at[pick]]
     size[pick] = payloads["bytes"][at[pick]]
     return Calls(rows["start_ns"], operations[rows["name"]], communicator, size, known)
+
+
+def guessed(start_ns: Array, operations: Array) -> Calls:
+    """Calls of which nothing is known but the operation."""
+    none = np.zeros(len(start_ns), np.uint64)
+    return Calls(start_ns, operations, nccl.guess(0, operations), none, np.ones(len(start_ns), bool))
 
 
 def groups(ranges: Table, at: Array, cuts: Array) -> Array:

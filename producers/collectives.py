@@ -15,7 +15,7 @@ import numpy as np
 
 from drumline.producers import nccl
 from drumline.producers.activity import ends
-from drumline.producers.calls import Calls, grouped, joined
+from drumline.producers.calls import Calls, grouped, guessed, joined
 from drumline.producers.intervals import Union
 from drumline.producers.resync import Launches, whole_steps
 from drumline.producers.steps import Steps
@@ -101,6 +101,21 @@ def _by_place(option: Calls, usual: Usual, step_index: Array, steps: Steps, plac
 def _believable(launches: Launches, option: Calls) -> bool:
     agrees = (launches.klass == 0) | (launches.klass == nccl.kernel_class(option.operation))
     return bool(agrees.all() and (launches.start_ns >= option.start_ns - CLOCK_SLACK_NS).all())
+
+
+def as_calls(launches: Launches) -> Calls:
+    """Launches as calls that nobody saw: made in their order, each before it and all later ones started."""
+    earliest = np.minimum.accumulate(launches.start_ns[::-1])[::-1]
+    return guessed(earliest - np.arange(len(launches), 0, -1), launches.klass)
+
+
+def by_stream(called: Calls, call_of: Array, kernels: Table) -> Calls:
+    """The calls, those with a guessed communicator by the stream (u4) that their kernel ran on as well."""
+    if not nccl.is_guess(called.communicator).any():
+        return called
+    communicator, paired = called.communicator.copy(), np.flatnonzero(call_of >= 0)
+    communicator[call_of[paired]] = nccl.guess(kernels["stream"][paired], called.operation[call_of[paired]])
+    return replace(called, communicator=np.where(nccl.is_guess(called.communicator), communicator, called.communicator))
 
 
 def table(kernels: Table, called: Calls, call_of: Array, call_step: Array, busy: Union) -> tuple[Table, int]:

@@ -9,10 +9,20 @@ import numpy as np
 from drumline.producers import collectives as matching
 from drumline.producers import nccl
 from drumline.producers.activity import Activity, ends
-from drumline.producers.calls import calls, groups
+from drumline.producers.calls import Calls, calls, grouped, groups
+from drumline.producers.inferred import beat, inferred_steps
 from drumline.producers.ranges import ranges as nested_ranges
 from drumline.producers.resync import Launches
-from drumline.producers.steps import STEP_PATTERN, Steps, budgets, busy, host_steps, input_time, pageable
+from drumline.producers.steps import (
+    INFERRED,
+    STEP_PATTERN,
+    Steps,
+    budgets,
+    busy,
+    input_time,
+    marked_steps,
+    pageable,
+)
 from drumline.producers.table import Table
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
@@ -29,7 +39,8 @@ class Counts:
 
 @dataclass(frozen=True)
 class Derived:
-    """Rows of one process, columns as in the schemas. `collectives` has a `communicator` column too (u8 hash)."""
+    """Rows of one process, columns as in the schemas. `collectives` has a `communicator` column too (u8 hash).
+    `steps_from`: who says where steps are, see steps.py."""
 
     kernels: Table
     copies: Table
@@ -39,6 +50,7 @@ class Derived:
     samples: Table
     counts: Counts
     invalid: dict[Topic, int]
+    steps_from: str = ""
 
 
 def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0) -> Derived:
@@ -46,9 +58,6 @@ def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0) -
     empty tables. `pattern`, `since_ns`: see host_steps."""
     kernels = activity.kernels
     ranges, unfinished = nested_ranges(activity.markers)
-    steps = host_steps(ranges, pattern, since_ns)
-    ranges = Table({**ranges.columns, "step": steps.number_at(ranges["start_ns"])}, ranges.words)
-
     communication = nccl.is_kernel(kernels.words["names"])
     is_nccl = communication[kernels["name"]] if kernels.rows else np.zeros(0, bool)
     gpu = busy(kernels, is_nccl, activity.copies)
@@ -57,13 +66,22 @@ def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0) -
     launched = launched[np.lexsort((kernels["start_ns"][launched], kernels["correlation"][launched]))]
     own = kernels.take(launched)
     operations = nccl.kernel_operations(kernels.words["names"])
-    each = calls(ranges, activity.payloads)
     launches = Launches(
         operations[own["name"]] if own.rows else np.zeros(0, np.uint8),
         own["correlation"].astype(np.int64),
         own["start_ns"],
     )
+    each = calls(ranges, activity.payloads)
+    steps, source = marked_steps(ranges, pattern, since_ns)
+    if len(each.start_ns) == 0 and own.rows:  # NCCL without NVTX: what ran stands for what was called
+        each = matching.as_calls(launches)
+        steps, source = inferred(launches, each)
+    elif not source and len(each.start_ns):
+        steps, source = inferred(launches, grouped(each, groups(ranges, each.start_ns, steps.start_ns)))
+    ranges = Table({**ranges.columns, "step": steps.number_at(ranges["start_ns"])}, ranges.words)
+
     called, call_of = matching.pair(launches, each, groups(ranges, each.start_ns, steps.start_ns), steps)
+    called = matching.by_stream(called, call_of, own)
     step_index = steps.index_at(called.start_ns)
     call_step = np.where(step_index >= 0, steps.number[step_index], -1) if len(steps.number) else step_index
     rows, left_out = matching.table(own, called, call_of, call_step, gpu.compute_or_copy)
@@ -81,7 +99,20 @@ def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0) -
         samples=activity.samples,
         counts=Counts(left_out, int(skipped.sum()), unfinished),
         invalid=activity.invalid,
+        steps_from=source,
     )
+
+
+def inferred(launches: Launches, each: Calls) -> tuple[Steps, str]:
+    """(steps that nobody marked, INFERRED; "" if there are none)."""
+    apart = None
+    if len(launches) == len(each.start_ns):
+        apart = np.diff(launches.correlation, prepend=launches.correlation[:1])
+    found = beat(each, apart)
+    if found is None:
+        none = np.empty(0, np.int64)
+        return Steps(none, none, none), ""
+    return inferred_steps(each, found, apart), INFERRED
 
 
 def _per_step(steps: Steps, step_index: Array, call_of: Array, own: Table) -> tuple[Array, Array]:

@@ -33,7 +33,7 @@ class Shift:
 @dataclass(frozen=True)
 class Feed:
     """`communicator`: hash of a collective feed, else None. `complete_step`: one a batch where the topic has it.
-    `dropped`: records lost before the first batch."""
+    `dropped`: records lost before the first batch. `steps_from`: of steps, see steps.py."""
 
     topic: Topic
     table: Table
@@ -41,6 +41,7 @@ class Feed:
     communicator: int | None = None
     complete_step: Array | None = None
     dropped: int = 0
+    steps_from: str = ""
 
     @property
     def rows(self) -> int:
@@ -72,6 +73,8 @@ class Feed:
         }
         if self.communicator is not None:
             envelope["communicator"] = communicator
+        if self.topic is Topic.STEP:
+            envelope["steps_from"] = self.steps_from
         if self.topic is Topic.DEVICE:
             envelope["gpu_index"] = identity.gpu_index
         if self.complete_step is not None:
@@ -136,7 +139,8 @@ def feeds(derived: Derived, first_ns: int, last_ns: int, topics: Collection[Topi
         made.append(Feed(Topic.DEVICE, derived.samples, cut(at, at, first_ns, last_ns)))
     if Topic.STEP in topics and derived.steps.rows:
         cuts = cut(derived.steps["start_ns"], done, first_ns, last_ns)
-        made.append(Feed(Topic.STEP, derived.steps, cuts, complete_step=_complete(cuts, derived.steps, done, None)))
+        complete = _complete(cuts, derived.steps, done, None)
+        made.append(Feed(Topic.STEP, derived.steps, cuts, complete_step=complete, steps_from=derived.steps_from))
     if Topic.COLLECTIVE in topics:
         for communicator in np.unique(derived.collectives["communicator"]).tolist():
             own = derived.collectives.take(derived.collectives["communicator"] == communicator)

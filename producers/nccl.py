@@ -81,6 +81,25 @@ def payload_fields(data: bytes, offsets: Array) -> tuple[Array, Array, Array]:
     return words[:, 0].copy(), words[:, 1].copy(), valid
 
 
+#: Communicators from here on are no hashes but guesses: 1 in 2**27 hashes would be taken for one.
+_GUESSES = (1 << 64) - (1 << 37)
+
+
+def guess(stream: Array | int, operations: Array) -> Array:
+    """Stand-ins for communicators that NCCL does not name, by stream (u4) and kind of operation: u8."""
+    kinds = np.asarray(stream, np.uint64) * np.uint64(16) + kernel_class(operations).astype(np.uint64)
+    return np.uint64(_GUESSES) + kinds
+
+
+def is_guess(communicators: Array) -> Array:
+    """Which communicators are guesses: bool."""
+    guesses: Array = communicators >= np.uint64(_GUESSES)
+    return guesses
+
+
 def hash_text(communicator: int) -> str:
-    """A communicator hash as it is written everywhere: 16 hex digits."""
+    """A communicator as it is written everywhere: its hash in 16 hex digits, a guess as "~stream operation"."""
+    if communicator >= _GUESSES:
+        stream, operation = divmod(communicator - _GUESSES, 16)
+        return f"~{stream} {OPERATIONS[operation]}"
     return f"{communicator:016x}"

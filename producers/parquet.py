@@ -53,7 +53,7 @@ _SAMPLE = {
     "ecc_uncorrected": "ecc_unc",
 }
 #: What the stages need of a kernel; the rest is only published.
-_KERNEL_NEEDED = ("name", "start_ns", "duration_ns", "correlation", "grid_x", "grid_y", "grid_z", "graph")
+_KERNEL_NEEDED = ("name", "start_ns", "duration_ns", "correlation", "stream", "grid_x", "grid_y", "grid_z", "graph")
 #: CUpti_ActivityMemcpy.flags: CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC.
 _ASYNC = 1
 

@@ -141,7 +141,7 @@ def _spliced(recorded: Sequence[Derived], chosen: Sequence[int], spans: Sequence
         values, inverse = np.unique(rows["communicator"], return_inverse=True)
         hashes = np.array([translate[int(c)] for c in values], dtype=np.uint64)
         pieces["collectives"].append(Table({**rows.columns, "communicator": hashes[inverse]}, rows.words))
-    joined = {name: concatenated(tables) for name, tables in pieces.items()}
+    joined: dict[str, Any] = {name: concatenated(tables) for name, tables in pieces.items()}
     counts = Counts(skipped_steps=int(joined["steps"]["skipped"].sum()))
     return replace(one, **joined, counts=counts, invalid={})
 
@@ -176,4 +176,6 @@ def _local_rank(ranks: Sequence[Rank], role: int) -> int:
 
 
 def _copied_hash(communicator: int, copy: int) -> str:
+    if (name := hash_text(communicator)).startswith("~"):
+        return f"{name} {copy}"
     return hashlib.blake2b(f"{hash_text(communicator)}/{copy}".encode(), digest_size=8).hexdigest()

@@ -139,19 +139,13 @@ def _shift(launches: Launches, usual: Usual, windows: Windows, slack_ns: int, ph
     most = int(latest.min())
     phase = _rhythm(windows.distances, usual, allowed) if phase is None else phase
     counted = [_by_count(windows, usual, len(launches), from_back) for from_back in (False, True)]
-    if most % size in allowed:
-        often = 2 * (latest == most).sum() >= len(windows.first)
-        if most in counted or (often and most % size == phase):
-            return most
+    often = bool(2 * (latest == most).sum() >= len(windows.first))
     front, back = counted
-    if (
-        front is not None
-        and front == back
-        and front <= most
-        and front % size in allowed
-        and phase in (front % size, -1)
-    ):
-        return front
+    if front is not None and front == back != most:
+        sure = not often and front < most and front % size in allowed and phase in (front % size, -1)
+        return front if sure else None
+    if most % size in allowed and (most in counted or (often and most % size == phase)):
+        return most
     return None
 
 

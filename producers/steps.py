@@ -1,4 +1,7 @@
-"""Training steps of one rank: from NVTX ranges, with the GPU's time budget in each.
+"""Training steps of one rank, with the GPU's time budget in each.
+
+A step is what the API says, else an NVTX range that matches a pattern, else what lies between two calls of the
+optimizer (a hook marks them), else inferred from the collectives (inferred.py).
 
 The host runs ahead of the GPU by up to a step, so host times of a step say little about what the GPU did in it. A
 step's budget interval ends with the last collective that was *called* in the step: all ranks leave a collective
@@ -20,6 +23,11 @@ from drumline.producers.table import Table
 from drumline.schemas.columns import Array
 
 STEP_PATTERN = r"^step (\d+)$"
+#: NVTX domain of the API's own steps and scopes, and what the hook on PyTorch's optimizers marks in it.
+API_DOMAIN = "drumline"
+OPTIMIZER_PATTERN = r"^optimizer step (\d+)$"
+#: Where steps come from, as gpu.step.v1 says it.
+API, MARKER, OPTIMIZER, INFERRED = "api", "marker", "optimizer", "inferred"
 #: Ranges in which the host gets the next input, by name: torch.utils.data's own under emit_nvtx, and what people write.
 INPUT_PATTERN = r"(?i)data.?load|next.?batch|(get|fetch|load).?(batch|data)|batch.?gener"
 #: CUpti_ActivityMemoryKind: host memory that CUDA has to stage.
@@ -46,6 +54,17 @@ class Steps:
         """Number of the step in which each host time lies; -1 = none."""
         at = self.index_at(times)
         return np.where(at >= 0, self.number[at], -1) if len(self.number) else at
+
+
+def marked_steps(ranges: Table, pattern: str = STEP_PATTERN, since_ns: int = 0) -> tuple[Steps, str]:
+    """(steps as somebody marked them, who: API, MARKER, OPTIMIZER; "" = nobody). See host_steps."""
+    own = np.array([name == API_DOMAIN for name in ranges.words["domains"]], dtype=bool)
+    mine = own[ranges["domain"]] if ranges.rows else np.zeros(0, bool)
+    for source, where, names in ((API, mine, pattern), (MARKER, ~mine, pattern), (OPTIMIZER, mine, OPTIMIZER_PATTERN)):
+        steps = host_steps(ranges.take(where), names, since_ns)
+        if len(steps.number):
+            return steps, source
+    return steps, ""
 
 
 def host_steps(ranges: Table, pattern: str = STEP_PATTERN, since_ns: int = 0) -> Steps:

@@ -20,7 +20,7 @@ from drumline.streams.packed_rows import key, pack_rows
 from drumline.streams.past import read
 from drumline.streams.restore import restore_jobs
 from drumline.streams.thresholds import StragglerConfig
-from drumline.streams.verdict import judge
+from drumline.streams.verdict import INFERRED, judge
 from drumline.streams.verdict_batch import digest, said, verdict_batch
 from drumline.streams.window_table import window_table, world_size
 
@@ -140,7 +140,9 @@ class JobStage:
         past = read((state.heads[w]["past"] for w in earlier), self.config)
         table, start_ns, end_ns = window_table(state, window)
         hosts = {rank: source.host for rank, source in state.ranks.items()}
-        verdict = judge(table, world_size(state, window), past, self.config, hosts, partial(state.device_rows, window))
+        samples = partial(state.device_rows, window)
+        inferred = any(source.steps_from == INFERRED for source in state.ranks.values())
+        verdict = judge(table, world_size(state, window), past, self.config, hosts, samples, inferred)
         if any(row.cause.cause == "slow_compute" for row in verdict.rows):
             state.watched[window] = (start_ns, end_ns)
         before = state.heads[earlier[-1]] if earlier else {"alarms": {}, "said": {}}

@@ -27,12 +27,14 @@ NO_ROWS = np.dtype([("none", "u1")])
 
 @dataclass(slots=True)
 class Source:
-    """A rank or a communicator that feeds the run. `complete`: all steps up to this one are in."""
+    """A rank or a communicator that feeds the run. `complete`: all steps up to this one are in. `steps_from`: who says
+    where a rank's steps are, as gpu.step.v1 has it."""
 
     complete: int = -1
     seen_ns: int = 0
     silent: bool = False
     host: str = ""
+    steps_from: str = ""
 
 
 @dataclass(slots=True)
@@ -94,7 +96,8 @@ class JobState:
         if complete >= 0 and self.config.window_of(complete) >= self.horizon:
             touched.add(self.config.window_of(complete))
         head = {"complete": source.complete, "job": self.job, "world_size": int(envelope["world_size"])}
-        head |= {"host": source.host}
+        source.steps_from = envelope.get("steps_from") or source.steps_from
+        head |= {"host": source.host, "steps_from": source.steps_from}
         for window in sorted(touched):
             old = self.rank_rows(window, rank)
             if old is not None and offset <= old.offset:

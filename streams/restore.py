@@ -52,4 +52,5 @@ def _restore_steps(state: JobState, window: int, rank: int, data: bytes) -> None
     source = state.ranks.setdefault(rank, Source())
     if packed.head["complete"] >= source.complete:
         source.complete, source.host = int(packed.head["complete"]), packed.head["host"]
+        source.steps_from = packed.head["steps_from"]
     state.job, state.world_size = packed.head["job"], max(state.world_size, int(packed.head["world_size"]))

@@ -19,6 +19,9 @@ from drumline.streams.past import STEP, Past, of_window, same_work
 from drumline.streams.thresholds import INSUFFICIENT, SUSPECT, StragglerConfig
 from drumline.streams.verdict_rows import RankVerdict, grouped, job_row, priced, rank_row, totals
 
+#: What gpu.step.v1 says of steps that the producer made out from the collectives.
+INFERRED = "inferred"
+
 
 @dataclass(frozen=True, slots=True)
 class WindowVerdict:
@@ -40,9 +43,11 @@ def judge(
     config: StragglerConfig,
     hosts: Mapping[int, str] | None = None,
     samples: Callable[[int], Rows] | None = None,
+    inferred: bool = False,
 ) -> WindowVerdict:
     """`world_size`: ranks of the job as told, 0 = unknown. `past`: of the windows before. `hosts`: rank -> host.
-    `samples`: rank -> SAMPLE_ROW rows of its GPU during its steps.
+    `samples`: rank -> SAMPLE_ROW rows of its GPU during its steps. `inferred`: nobody marked the steps, evidence says
+    so.
 
     A function of its arguments only. Below the quorum of ranks that were compared in enough steps, every row says
     insufficient data: silence is never health.
@@ -79,6 +84,8 @@ def judge(
     changed = changed_job(table, past, config) if judged and not late_ranks and link is None else None
     rows.insert(0, job_row(judged, link, changed, config))
     healthy = judged and not late_ranks and link is None
+    if inferred:
+        rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]
     length = step_length(table)
     used = int(found.steps.max(initial=0))
     return WindowVerdict(

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from drumline.producers import nccl
+from drumline.producers.activity import MARKER_START
 from drumline.producers.table import Table
 
 #: Columns that hold times of the process's own clock.
@@ -39,6 +40,23 @@ def lost_work(trace, share, seed):
         return replace(activity, kernels=kernels.take(kept))
 
     return each(trace, change)
+
+
+def unmarked(trace):
+    """Nobody marked steps: only NCCL's own ranges are left."""
+
+    def change(_, activity):
+        markers = activity.markers
+        own = np.array([name == nccl.DOMAIN for name in markers.words["domains"]], bool)[markers["domain"]]
+        opened = np.unique(markers["id"][own & ((markers["flags"] & MARKER_START) != 0)])  # ends do not name a domain
+        return replace(activity, markers=markers.take(np.isin(markers["id"], opened)))
+
+    return each(trace, change)
+
+
+def unpaid(trace):
+    """NCCL gave its ranges no payloads."""
+    return each(trace, lambda _, activity: replace(activity, payloads=activity.payloads.take(slice(0, 0))))
 
 
 def since(trace, from_ns):

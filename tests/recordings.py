@@ -11,6 +11,7 @@ import pytest
 
 from drumline.infra.evaluation import Row, judge_phases
 from drumline.producers import recorded
+from drumline.producers.derive import derive
 from drumline.producers.trace import read_trace
 from drumline.schemas.topics import Topic
 from drumline.streams.offline import latest, verdicts
@@ -76,5 +77,18 @@ def rows(batches, window_steps=5):
     return out
 
 
-def report(folder, found):
-    return judge_phases(phases(folder), found.values())
+def report(folder, found, changed=None):
+    """`changed`: the trace whose steps number otherwise than the manifest's, if they do."""
+    return judge_phases(phases(folder) if changed is None else renumbered(folder, changed), found.values())
+
+
+def renumbered(folder, changed):
+    """The manifest's phases by the steps of a trace, by rank 0's clock: those that lie wholly inside."""
+    steps = derive(changed.activities[0]).steps
+    start, end = steps["start_ns"], steps["start_ns"] + steps["duration_ns"]
+    out = []
+    for phase in phases(folder):
+        inside = steps["step"][(start >= phase["start_ns"]) & (end <= phase["end_ns"])]
+        bounds = {"first_step": int(inside[0]), "last_step": int(inside[-1])} if len(inside) else {"last_step": -1}
+        out.append({**phase, **bounds})
+    return out

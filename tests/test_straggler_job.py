@@ -107,6 +107,17 @@ def test_a_guessed_communicator_lowers_the_confidence():
     assert json.loads(rows_of(guessed, "evidence_json", "evidence")[0][1])["communicators"] == "guessed"
 
 
+def test_steps_that_nobody_marked_are_said_to_be_inferred():
+    job = batches(simulate(ddp(4), 24, (Fault(1, "idle", 20 * MS),)))
+    told = [
+        (t, Batch(b.topic, {**b.envelope, "steps_from": "inferred"}, b.columns) if b.topic == "gpu.step.v1" else b)
+        for t, b in job
+    ]
+    assert blamed(judged(told)) == [{1: "host_stall"}] * 2
+    assert json.loads(rows_of(told, "evidence_json", "evidence")[12][1])["steps_from"] == "inferred"
+    assert "steps_from" not in json.loads(rows_of(job, "evidence_json", "evidence")[12][1])
+
+
 def test_groups():
     found = labels({0: "a", 1: "a", 2: "b", 3: "b"}, {"c": [1, 2], "w": [0, 1, 2, 3]})
     idle = ("host_stall", 0.3)

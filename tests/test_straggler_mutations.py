@@ -77,6 +77,31 @@ def test_lost_kernels_other_than_nccls_leave_every_window_judged(folder, share):
 
 
 @pytest.mark.parametrize("folder", JOBS)
+def test_steps_that_nobody_marked_are_inferred(folder):
+    unmarked = mutations.unmarked(trace(folder))
+    found = report(folder, rows(stream(folder, unmarked)), unmarked)
+    assert all(phase.right for phase in found.phases if phase.counted and phase.windows)
+    assert all(phase.windows for phase in found.phases if phase.counted)
+
+
+@pytest.mark.parametrize("folder", JOBS)
+@pytest.mark.parametrize("marked", [True, False])
+def test_communicators_that_nccl_does_not_name_are_guessed(folder, marked):
+    """Milder faults than CLEAR may be missed: without communicators there is no lag."""
+    unpaid = mutations.unpaid(trace(folder) if marked else mutations.unmarked(trace(folder)))
+    found = rows(stream(folder, unpaid))
+    loss = report(folder, undisturbed(folder)).phases
+    for phase, whole in zip(report(folder, found, None if marked else unpaid).phases, loss, strict=True):
+        if phase.counted and phase.windows:
+            assert set(phase.found_ranks) <= set(phase.expected_ranks), phase
+            assert (
+                phase.found_ranks
+                or whole.lost_share < 2 * CLEAR
+                or INSUFFICIENT in {r.severity for r in found.values()}
+            )
+
+
+@pytest.mark.parametrize("folder", JOBS)
 def test_one_ranks_batches_are_missing_for_two_seconds(folder):
     batches = stream(folder)
     busy = [time for time, batch in batches if batch.topic == "gpu.step.v1" and batch.rows]

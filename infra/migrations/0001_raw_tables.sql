@@ -118,6 +118,7 @@ CREATE TABLE IF NOT EXISTS {database}.steps
     host LowCardinality(String) CODEC(ZSTD(1)),
     gpu_uuid LowCardinality(String) CODEC(ZSTD(1)),
     process_id LowCardinality(String) CODEC(ZSTD(1)),
+    steps_from LowCardinality(String) CODEC(ZSTD(1)),
     step Int64 CODEC(Delta(8), ZSTD(1)),
     start DateTime64(9, 'UTC') CODEC(Delta(8), T64, ZSTD(1)),
     duration_ns Int64 CODEC(T64, ZSTD(1)),
