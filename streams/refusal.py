@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
-from drumline.infra.kafka_contact import who
+from confluent_kafka.admin import AdminClient
+
+from drumline.infra.kafka import client_config
+from drumline.infra.kafka_contact import BrokerUnreachable, Contact, KafkaRefused, who
 from drumline.infra.settings import Settings
+
+#: Silence from Kafka after which it is asked whether it refuses us, and how often; s. Ticks come every second.
+DOUBT_S = 10.0
+ASK_S = 10.0
 
 
 def refused(settings: Settings, error: BaseException | None) -> str:
@@ -43,3 +51,35 @@ class OneLine(logging.Filter):
         if refused(self._settings, error):
             record.exc_info, record.exc_text = None, None
         return True
+
+
+def ask(settings: Settings) -> str:
+    """Why Kafka refuses a new connection, or "" if it does not or does not answer. Takes up to 5 s."""
+    contact = Contact(settings, timeout_s=5.0)
+    try:
+        contact.metadata(AdminClient(contact.quiet(client_config(settings, "drumline-stream"))))
+    except KafkaRefused as error:
+        return str(error)
+    except BrokerUnreachable:
+        pass
+    return ""
+
+
+class Doubt:
+    """aiokafka takes a wrong password or certificate for a broker that is down, and tries for ever, 5 times a second.
+    `refusal`: why that is of no use, once it is known. Times are of a monotonic clock; s."""
+
+    def __init__(self, settings: Settings, ask: Callable[[Settings], str] = ask) -> None:
+        self.refusal = ""
+        self._settings, self._ask = settings, ask
+        self._asked = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+
+    def observe(self, silence: float, now: float) -> None:
+        """Called by the main loop. `silence`: since Kafka was last heard."""
+        if silence > DOUBT_S and now - self._asked > ASK_S:
+            self._asked = now
+            self._asking = asyncio.create_task(self._find_out())
+
+    async def _find_out(self) -> None:
+        self.refusal = await asyncio.to_thread(self._ask, self._settings)

@@ -13,7 +13,7 @@ import uvloop
 from drumline.infra.health import Health, serve_health
 from drumline.infra.settings import Settings
 from drumline.streams.app import build
-from drumline.streams.refusal import OneLine, refused
+from drumline.streams.refusal import Doubt, OneLine, refused
 
 log = structlog.get_logger()
 #: A clean stop: what is in hand is finished and committed, the group is told.
@@ -45,20 +45,23 @@ async def _serve(settings: Settings) -> int:
         loop.add_signal_handler(number, signals.append, number)
     log.info("worker starts", app=settings.stream.app_id, brokers=settings.bootstrap, instance=settings.stream.instance)
     starting = asyncio.create_task(app.start())
-    while not signals and not app.crashed and not (starting.done() and starting.exception()):
-        worker.readiness.observe(time.monotonic())
+    doubt = Doubt(settings)
+    while not signals and not doubt.refusal and not app.crashed and not (starting.done() and starting.exception()):
+        now = time.monotonic()
+        worker.readiness.observe(now)
+        doubt.observe(worker.readiness.silence(now), now)
         await asyncio.sleep(0.1)
     failed = worker.failure or app.crash_reason or (starting.exception() if starting.done() else None)
     if not starting.done():
         starting.cancel()
-    why = refused(settings, failed)
+    why = doubt.refusal or refused(settings, failed)
     try:
         await asyncio.wait_for(app.stop(), REFUSED_STOP_S if why else STOP_S)
     except (TimeoutError, Exception) as error:
         log.warning("worker did not stop cleanly; what was not committed is replayed", error=repr(error))
         failed = failed or error
     worker.close()
-    if failed:
+    if failed or why:
         log.error("worker failed", error=why or repr(failed))
         return 1
     log.info("worker ended")

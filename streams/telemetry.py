@@ -59,6 +59,10 @@ class Readiness:
         """A tick came back from Kafka."""
         self._heard = now
 
+    def silence(self, now: float) -> float:
+        """Since anything came from Kafka, or since the start."""
+        return now - max(self._heard, self._started if self._started is not None else now)
+
     def committed(self, now: float) -> None:
         self._committed = now
 
