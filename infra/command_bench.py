@@ -96,6 +96,21 @@ def pipeline(
 
 
 @app.command()
+def agent(
+    seconds: Annotated[float, typer.Option(min=1, help="how long the ranks write")] = 60.0,
+    rate: Annotated[float, typer.Option(min=1, help="kernels/s of each rank")] = 20_000,
+    ranks: Annotated[int, typer.Option(min=1, help="training processes on the host")] = 8,
+    data: Folder = None,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """The node agent beside a job that writes into the spool: CPU, memory, backlog; then catching up. Own stack."""
+    from drumline.bench.agent import bench_agent
+
+    _run("agent", data, lambda folder, progress: bench_agent(folder, seconds, rate, ranks, progress), as_json, write)
+
+
+@app.command()
 def soak(
     minutes: Annotated[float, typer.Option(min=0.5, help="how long")] = 60.0,
     rate: Annotated[float | None, typer.Option(min=1, help="kernels/s; default: half of a probe at full speed")] = None,

@@ -19,7 +19,6 @@ from drumline.infra.settings import Settings
 from drumline.producers.activity import Identity, process_id
 from drumline.producers.device_feed import DeviceFeed, jobs_on
 from drumline.producers.nvml import Gpu, Nvml, NvmlLost, NvmlMissing, Unwatched
-from drumline.producers.replay import mint_run
 from drumline.producers.spool import Spool
 from drumline.producers.who import process_record
 from drumline.schemas.batch import encode
@@ -139,7 +138,7 @@ def device_sampler(settings: Settings, processes: Callable[[], Sequence[Mapping[
     now_ns, host = time.time_ns(), socket.gethostname()
     who = Identity(
         job="",
-        run=mint_run(now_ns),
+        run=str(now_ns),
         rank=-1,
         local_rank=-1,
         world_size=0,

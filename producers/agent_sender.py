@@ -18,7 +18,7 @@ from drumline.infra.settings import Settings
 log = structlog.get_logger()
 
 #: What may wait in the client's memory; kB. The spool holds the rest.
-QUEUE_KB = 16_384
+QUEUE_KB = 8_192
 #: Asking whether Kafka is there: how long for an answer, and how long until the next try; s.
 ASK_S, AGAIN_S = 2.0, 2.0
 #: Answers that no repetition will change.

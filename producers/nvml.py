@@ -87,7 +87,7 @@ class Nvml:
                     handle, lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, lib.NVML_VOLATILE_ECC
                 )
             ),
-            # Measured by the driver over 20 ms each. The GPU's own counters of PCIe bytes have 32 bits: they wrap within
+            # The driver measures each over 20 ms. The GPU's own counters of PCIe bytes have 32 bits, they wrap within
             # a fraction of a second.
             "pcie_rx_kbps": self._ask(lambda: lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_RX_BYTES)),
             "pcie_tx_kbps": self._ask(lambda: lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_TX_BYTES)),
