@@ -25,6 +25,8 @@ log = structlog.get_logger()
 HOST = "127.0.0.1"
 #: A main loop that has not moved for so long is dead; s. A sink may wait 60 s for an insert and as long for Kafka.
 STALLED_S = 180.0
+#: A main loop that has not moved for so long waits for somebody, and is not ready; s.
+BUSY_S = 15.0
 Clock = Callable[[], float]
 
 
@@ -58,7 +60,9 @@ class Health:
     def ready(self) -> dict[str, str]:
         """Why it is not ready, by part; empty = it is. A program that is not alive is not ready either."""
         asked = {part: ask() for part, ask in self._probes.items()}
-        return {**self.alive(), **self._waits, **{part: why for part, why in asked.items() if why}}
+        still = self._clock() - self._beat
+        busy = {"main_loop": f"has waited for an answer for {still:.0f} s"} if still > BUSY_S else {}
+        return {**busy, **self.alive(), **self._waits, **{part: why for part, why in asked.items() if why}}
 
 
 class Remembered:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from drumline.infra.health import Health, HealthServer, Remembered, serve_health
+from drumline.infra.health import BUSY_S, Health, HealthServer, Remembered, serve_health
 from drumline.infra.settings import Settings
 from drumline.streams.telemetry import QUIET_S, Readiness
 
@@ -69,6 +69,16 @@ def test_a_main_loop_that_stands_still_is_neither_alive_nor_ready(server, health
     assert get(server, "/healthz")[0] == get(server, "/readyz")[0] == 503
     health.beat()
     assert get(server, "/healthz")[0] == get(server, "/readyz")[0] == 200
+
+
+def test_a_main_loop_that_waits_for_an_answer_is_alive_but_not_ready():
+    health = Health(clock=Clock())
+    health.waits("partitions", "")
+    health._clock.now = BUSY_S + 1
+    assert not health.alive()
+    assert health.ready() == {"main_loop": "has waited for an answer for 16 s"}
+    health.beat()
+    assert not health.ready()
 
 
 def test_metrics_come_as_text_or_as_openmetrics(server):
