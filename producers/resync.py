@@ -139,14 +139,13 @@ def _shift(launches: Launches, usual: Usual, windows: Windows, slack_ns: int, ph
     most = int(latest.min())
     phase = _rhythm(windows.distances, usual, allowed) if phase is None else phase
     counted = [_by_count(windows, usual, len(launches), from_back) for from_back in (False, True)]
-    often = bool(2 * (latest == most).sum() >= len(windows.first))
+    timed = most % size in allowed and most % size == phase and 2 * (latest == most).sum() >= len(windows.first)
     front, back = counted
     if front is not None and front == back != most:
-        sure = not often and front < most and front % size in allowed and phase in (front % size, -1)
-        return front if sure else None
-    if most % size in allowed and (most in counted or (often and most % size == phase)):
-        return most
-    return None
+        if timed:  # both counts wrong by as much? Believed if at least they contradict the rhythm
+            return most if front % size != phase else None
+        return front if front < most and front % size in allowed and phase in (front % size, -1) else None
+    return most if timed or (most in counted and most % size in allowed) else None
 
 
 def _by_time(launches: Launches, usual: Usual, windows: Windows, slack_ns: int) -> Array:
