@@ -100,7 +100,7 @@ def read_phases(folder: Path) -> list[dict[str, Any]]:
 
 def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Iterator[Row]:
     """Verdict rows of the last revision of every window. The recording is read through a copy of its folder whose
-    manifest has no phases."""
+    manifest has no phases. Raises ValueError, naming the file that cannot be read."""
     from drumline.producers.recorded import recorded_batches
     from drumline.schemas.topics import Topic
     from drumline.streams.offline import latest, verdicts
@@ -119,10 +119,13 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Itera
         with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
             task = progress.add_task("reading the recording", total=None)
             found = []
-            batches = ((out.time_ns, out.batch) for out in recorded_batches(blind, topics=topics))
-            for batch in verdicts(batches, config):
-                found.append(batch)
-                progress.update(task, description=f"judged to step {batch.envelope['last_step']}")
+            try:
+                batches = ((out.time_ns, out.batch) for out in recorded_batches(blind, topics=topics))
+                for batch in verdicts(batches, config):
+                    found.append(batch)
+                    progress.update(task, description=f"judged to step {batch.envelope['last_step']}")
+            except (OSError, ValueError) as error:  # names a file: the user's, not its copy
+                raise ValueError(str(error).replace(str(blind), str(folder))) from None
     for batch in latest(found).values():
         columns_of = batch.columns
         causes, details = batch.strings("cause", "causes"), batch.strings("detail", "details")

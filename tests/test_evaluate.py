@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+from typer.testing import CliRunner
 
-from drumline.infra.command_evaluate import read_phases, without_phases
+from drumline.infra.command_evaluate import app, read_phases, without_phases
 from drumline.infra.evaluation import BadManifest, Row, judge_phases
 
 HEALTHY = {"phase": "healthy", "fault_ranks": [], "first_step": 0, "last_step": 19, "accepted_causes": []}
@@ -109,6 +110,16 @@ def test_a_bad_manifest_is_named(tmp_path, text):
 def test_a_phase_that_lacks_something_is_named():
     with pytest.raises(BadManifest, match="first_step"):
         judge_phases([{"phase": "x"}], [])
+
+
+def test_a_broken_table_is_named_as_the_user_knows_it(tmp_path):
+    ranks = [{"rank": 0, "pid": 1, "host": "a"}]
+    (tmp_path / "manifest.json").write_text(json.dumps({"phases": [], "ranks": ranks}))
+    (tmp_path / "kernel.parquet").write_bytes(b"PAR1 but not much more")
+    result = CliRunner().invoke(app, [str(tmp_path)])
+    assert result.exit_code == 2
+    assert f"{tmp_path / 'kernel.parquet'}: " in result.output
+    assert "drumline-evaluate-" not in result.output
 
 
 def test_the_copy_that_is_judged_has_no_phases(tmp_path):
