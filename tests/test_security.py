@@ -1,0 +1,266 @@
+"""What settings, clients and programs make of certificates, passwords and refusals; without Kafka or ClickHouse."""
+
+import asyncio
+import logging
+import socket
+import ssl
+import threading
+
+import pytest
+from confluent_kafka import KafkaError
+from confluent_kafka.admin import AdminClient
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from pydantic import SecretStr, ValidationError
+from secure_stack import Certificates, TlsFront
+from typer.testing import CliRunner
+
+from drumline.infra import cli, clickhouse_tls, command_config, exposure, tls
+from drumline.infra.clickhouse import Refused, Unavailable, failure
+from drumline.infra.kafka import client_config
+from drumline.infra.kafka_access import words
+from drumline.infra.kafka_contact import BrokerUnreachable, Contact, KafkaRefused, addresses, refusal
+from drumline.infra.logs import HIDDEN
+from drumline.infra.settings import ClickHouseSettings, KafkaSettings, Settings
+from drumline.streams import refusal as worker_refusal
+
+SECRET = "hush-4711"
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    return Certificates(tmp_path_factory.mktemp("tls") / "certificates")
+
+
+@pytest.fixture
+def server():
+    """(port, connections): connections to it are taken, noted and hung up."""
+    listener, made = socket.create_server(("127.0.0.1", 0)), []
+
+    def hang_up():
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            made.append(client)
+            client.close()
+
+    threading.Thread(target=hang_up, daemon=True).start()
+    yield listener.getsockname()[1], made
+    listener.close()
+
+
+def sasl(**more):
+    return KafkaSettings(
+        **{"security_protocol": "SASL_SSL", "sasl_username": "me", "sasl_password": SecretStr(SECRET), **more}
+    )
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("KAFKA__SASL_PASSWORD_FILE", "{tmp}/none", "KAFKA__SASL_PASSWORD_FILE: cannot read {tmp}/none: No such file"),
+        ("CLICKHOUSE__PASSWORD_FILE", "{tmp}/empty", "CLICKHOUSE__PASSWORD_FILE: {tmp}/empty is empty"),
+        ("KAFKA__SSL_CA", "{tmp}/empty", "KAFKA__SSL_CA: no CA certificates (PEM) in {tmp}/empty"),
+        ("KAFKA__SSL_KEY", "{tmp}/empty", "KAFKA__SSL_CERTIFICATE and DRUMLINE_KAFKA__SSL_KEY: both or neither"),
+        ("KAFKA__SECURITY_PROTOCOL", "SASL_SSL", "needs DRUMLINE_KAFKA__SASL_USERNAME"),
+        ("CLICKHOUSE__URL", f"https://me:{SECRET}@host:8443", "CLICKHOUSE__URL: no user or password in the URL"),
+        ("KAFKA__REGISTRY_URL", f"https://me:{SECRET}@host", "KAFKA__REGISTRY_URL: no user or password in the URL"),
+        ("KAFKA", f'{{"sasl_password": "{SECRET}", "partitions": "{SECRET}"}}', "DRUMLINE_KAFKA__PARTITIONS: "),
+    ],
+)
+def test_a_wrong_setting_exits_2_and_is_named_but_not_shown(tmp_path, monkeypatch, capsys, setting, value, said):
+    (tmp_path / "empty").write_text("\n")
+    monkeypatch.setenv(f"DRUMLINE_{setting}", value.replace("{tmp}", str(tmp_path)))
+    monkeypatch.setattr(command_config, "settings", Settings)
+    monkeypatch.setattr("sys.argv", ["drumline", "config"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    errors = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.replace("{tmp}", str(tmp_path)) in errors
+    assert SECRET not in errors
+    assert len(errors.splitlines()) == 1
+    with pytest.raises(ValidationError) as raised:
+        Settings()
+    assert SECRET not in f"{raised.value}{raised.value!r}"
+
+
+def test_certificate_and_key_must_fit(certificates):
+    files = {"ssl_certificate": certificates.pem("client"), "ssl_key": certificates.folder / "good.key"}
+    with pytest.raises(ValidationError, match=r"SSL_CERTIFICATE, DRUMLINE_KAFKA__SSL_KEY.*mismatch"):
+        KafkaSettings(**files)
+
+
+def test_config_masks_secrets_from_files_and_from_the_environment(tmp_path, monkeypatch):
+    (tmp_path / "password").write_text(f"{SECRET}\r\n")
+    mine = Settings(
+        kafka=sasl(sasl_password=None, sasl_password_file=tmp_path / "password"),
+        clickhouse=ClickHouseSettings(password=SecretStr(SECRET)),
+    )
+    assert mine.kafka.sasl_password.get_secret_value() == SECRET
+    monkeypatch.setattr(command_config, "settings", lambda: mine)
+    shown = CliRunner().invoke(command_config.app, []).output
+    assert shown.count(HIDDEN) == 2
+    assert SECRET not in shown + repr(mine)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            Settings(kafka=sasl(security_protocol="SASL_PLAINTEXT", bootstrap="k:9092")),
+            "everything but the password can",
+        ),
+        (
+            Settings(
+                kafka=sasl(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", bootstrap="127.0.0.1:1, k:9")
+            ),
+            "the password and everything else can",
+        ),
+        (Settings(kafka=sasl(security_protocol="SSL", bootstrap="k:9092")), "gets no password"),
+        (Settings(kafka=sasl(registry_url="http://r:8081", registry_password=SecretStr(SECRET))), "schema registry"),
+        (Settings(clickhouse=ClickHouseSettings(url="http://c:8123")), "the password for ClickHouse"),
+        (Settings(clickhouse=ClickHouseSettings(url="https://c:8443", verify=False)), "NOT verified"),
+    ],
+)
+def test_what_others_can_read_or_take_is_a_warning(settings, said):
+    [text] = exposure.kafka_exposure(settings) + exposure.clickhouse_exposure(settings)
+    assert said in text
+    assert SECRET not in text
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        Settings(kafka=sasl(security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN", bootstrap="[::1]:9092")),
+        Settings(kafka=sasl(bootstrap="k:9093"), clickhouse=ClickHouseSettings(url="https://c:8443")),
+        Settings(clickhouse=ClickHouseSettings(url="http://localhost:8123")),
+        Settings(),
+    ],
+)
+def test_loopback_and_tls_are_no_reason_to_warn(settings):
+    assert exposure.kafka_exposure(settings) + exposure.clickhouse_exposure(settings) == []
+
+
+def test_a_warning_comes_once(caplog):
+    settings = Settings(kafka=sasl(security_protocol="SSL", bootstrap="once:9092"))
+    with caplog.at_level(logging.WARNING):
+        client_config(settings, "a")
+        client_config(settings, "b")
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize(
+    ("front", "ca", "said"),
+    [
+        ("good", "ca", ""),
+        ("good", "other_ca", "unable to get local issuer certificate"),
+        ("expired", "ca", "certificate has expired"),
+        ("elsewhere", "ca", "IP address mismatch, certificate is not valid for '127.0.0.1'"),
+    ],
+)
+def test_what_is_wrong_with_a_certificate_is_found_out(certificates, front, ca, said):
+    listening = TlsFront(1, certificates.pem(front))
+    assert tls.why_not("127.0.0.1", listening.port, tls.context(getattr(certificates, ca))) == said
+    assert tls.speaks_tls("127.0.0.1", listening.port)
+    listening.close()
+
+
+def test_who_speaks_no_tls_is_found_out(server):
+    port, _ = server
+    assert not tls.speaks_tls("127.0.0.1", port)
+    assert tls.why_not("127.0.0.1", port, tls.context(None)) == ""
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_SSL"])
+def test_a_broker_that_hangs_up_is_not_stormed(server, protocol):
+    port, made = server
+    settings = Settings(kafka=sasl(security_protocol=protocol, bootstrap=f"127.0.0.1:{port}"))
+    contact = Contact(settings, timeout_s=3.0)
+    with pytest.raises(BrokerUnreachable, match=r"no Kafka broker answers at 127\.0\.0\.1:\d+ within 3 s"):
+        contact.metadata(AdminClient(contact.quiet(client_config(settings, "test"))))
+    assert 1 <= len(made) <= 12  # librdkafka's own way with it: about 60
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "said"),
+    [
+        (KafkaError._AUTHENTICATION, "ssl://k:1/bootstrap: SASL authentication error: no (after 3ms in state AUTH)",
+         "refuses user me: no; check DRUMLINE_KAFKA__SASL_USERNAME"),
+        (KafkaError._AUTHENTICATION, "k: SASL PLAIN mechanism handshake failed: -", "DRUMLINE_KAFKA__SASL_MECHANISM"),
+        (KafkaError.GROUP_AUTHORIZATION_FAILED, "Broker: no", "denies user me: Read on group g"),
+    ],
+)  # fmt: skip
+def test_a_refusal_is_told_from_a_broker_that_is_away(code, text, said):
+    settings = Settings(kafka=sasl(bootstrap="k:1"))
+    found = refusal(settings, KafkaError(code, text), "Read on group g")
+    assert isinstance(found, KafkaRefused)
+    assert said in str(found)
+    assert SECRET not in str(found)
+    assert refusal(settings, KafkaError(KafkaError._TRANSPORT, "Connection refused")) is None
+
+
+def test_rights_that_are_lacked_alike_come_together():
+    lacks = [("READ", "topic", "b"), ("DESCRIBE_CONFIGS", "topic", "a"), ("DESCRIBE_CONFIGS", "topic", "b"),
+             ("READ", "topic", "a"), ("READ", "group", "g")]  # fmt: skip
+    assert words(lacks) == "DescribeConfigs, Read on topic a, b; Read on group g"
+
+
+def test_bootstrap_addresses_of_every_kind():
+    settings = Settings(kafka=KafkaSettings(bootstrap="a:1, [::1]:2,b.c:3, odd"))
+    assert addresses(settings) == [("a", 1), ("::1", 2), ("b.c", 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        ("(SSLError('[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate (_ssl.c:1)'",
+         Refused, "self-signed certificate; DRUMLINE_CLICKHOUSE__CA must"),
+        ("(SSLError('[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate has expired (_ssl.c:1)'",
+         Refused, "certificate has expired; the server needs"),
+        ("(SSLError(1, '[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required (_ssl.c:2)'))",
+         Refused, "DRUMLINE_CLICKHOUSE__CERTIFICATE"),
+        ("(SSLError(1, '[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)'))", Refused, "speaks no TLS"),
+        ("(SSLEOFError(8, 'EOF occurred in violation of protocol (_ssl.c:2427)'))", Unavailable, clickhouse_tls.CLOSED),
+    ],
+)  # fmt: skip
+def test_tls_trouble_with_clickhouse_is_one_sentence_and_a_decision(text, kind, said):
+    found = failure(RuntimeError(f"HTTPSConnectionPool(host='c'): Max retries exceeded (Caused by {text}"))
+    assert type(found) is kind
+    assert said in str(found)
+    assert "HTTPSConnectionPool" not in str(found)
+
+
+def test_a_worker_in_doubt_asks_seldom_and_ends_when_kafka_refuses():
+    asked = []
+
+    async def run():
+        doubt = worker_refusal.Doubt(Settings(), lambda _settings: asked.append(1) or ("" if len(asked) == 1 else "no"))
+        for silence, now in ((1.0, 0.0), (11.0, 10.0), (12.0, 11.0), (19.0, 18.0), (22.0, 21.0)):
+            doubt.observe(silence, now)
+            await asyncio.sleep(0.05)
+        return doubt.refusal
+
+    assert asyncio.run(run()) == "no"
+    assert len(asked) == 2
+
+
+def test_key_passwords_are_never_asked_for_on_the_terminal(certificates, tmp_path):
+    key = load_pem_private_key((certificates.folder / "client.key").read_bytes(), None)
+    locked = tmp_path / "locked.key"
+    locked.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(SECRET.encode())))
+    files = {"ssl_certificate": certificates.pem("client"), "ssl_key": locked}
+    opened = KafkaSettings(**files, ssl_key_password=SecretStr(SECRET))
+    assert (
+        client_config(Settings(kafka=sasl(**files, ssl_key_password=SecretStr(SECRET))), "t")["ssl.key.password"]
+        == SECRET
+    )
+    assert isinstance(tls.context(None, opened.ssl_certificate, opened.ssl_key, SECRET), ssl.SSLContext)
+    with pytest.raises(ValidationError, match="SSL_KEY"):
+        KafkaSettings(**files)
