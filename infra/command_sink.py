@@ -94,7 +94,7 @@ def sink(
         hint = "; run `drumline migrate`" if error.code in (16, 60, 81) else ""
         _stop(5, f"ClickHouse refuses: {error}{hint}")
     except Fenced as error:
-        _stop(6, f"another sink runs as this instance: {error}")
+        _stop(6, f"another sink runs as this instance (if not, start this one again): {error}")
     except MissingTopics as error:
         _stop(2, str(error))
     except KafkaRefused as error:

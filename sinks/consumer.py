@@ -41,7 +41,8 @@ class TopicReplaced(RuntimeError):
 
 
 class Fenced(RuntimeError):
-    """Another sink runs under this one's static instance name; this one is out."""
+    """Another sink runs under this one's static instance name, or a broker that lost its last writes takes this one for
+    another; this one is out."""
 
 
 def consumer_config(settings: Settings) -> dict[str, str | int | float | bool]:
@@ -69,6 +70,10 @@ def consumer_config(settings: Settings) -> dict[str, str | int | float | bool]:
     if settings.sink.instance:
         config["group.instance.id"] = f"{settings.sink.group}-{settings.sink.instance}"
     return config
+
+
+def _fences(error: Any) -> bool:
+    return bool(error.code() == KafkaError.FENCED_INSTANCE_ID or (error.fatal() and "fenced" in error.str().lower()))
 
 
 class SinkConsumer:
@@ -147,7 +152,7 @@ class SinkConsumer:
             if state is not None and self.topic_ids([message.topic()]).get(message.topic()) != state.topic_id:
                 raise TopicReplaced(message.topic())
             raise LostRecords(f"{message.topic()} partition {message.partition()}: {error.str()}")
-        elif code == KafkaError.FENCED_INSTANCE_ID or (error.fatal() and "fenced" in str(error).lower()):
+        elif _fences(error):
             raise Fenced(str(error))
         elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             log.warning("topic does not exist; `drumline topics apply` creates it", topic=message.topic())
@@ -157,10 +162,12 @@ class SinkConsumer:
             log.warning("kafka", error=str(error))
 
     def _on_client_error(self, error: KafkaError) -> None:
-        """What librdkafka says of its connections, at each of its tries: a refusal ends the sink, all else is logged
-        once in a while."""
+        """What librdkafka says of its connections, at each of its tries: a refusal ends the sink, and so does an error
+        after which this member does nothing more; all else is logged once in a while."""
         if refused := refusal(self._settings, error):
             self._trouble = self._trouble or refused
+        elif error.fatal():
+            self._trouble = self._trouble or (Fenced(error.str()) if _fences(error) else KafkaException(error))
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.away = True
         else:

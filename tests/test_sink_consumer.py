@@ -1,0 +1,33 @@
+"""What the sink's Kafka client is told on the side, without a broker."""
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from drumline.infra.settings import KafkaSettings, Settings
+from drumline.schemas.topics import Topic
+from drumline.sinks.consumer import Fenced, SinkConsumer
+
+
+@pytest.fixture
+def consumer():
+    made = SinkConsumer(Settings(kafka=KafkaSettings(bootstrap="127.0.0.1:9")), [Topic.KERNEL])
+    yield made
+    made.close()
+
+
+def test_a_member_that_is_out_for_good_ends_the_sink(consumer):
+    said = "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
+    consumer._on_client_error(KafkaError(KafkaError._FATAL, said, True))
+    with pytest.raises(Fenced, match="fenced"):
+        consumer.poll(0)
+    consumer._on_client_error(KafkaError(KafkaError._FATAL, "anything else", True))
+    with pytest.raises(KafkaException):
+        consumer.poll(0)
+
+
+def test_without_any_broker_it_is_away_and_goes_on(consumer):
+    consumer._on_client_error(KafkaError(KafkaError._TRANSPORT, "one of several brokers"))
+    assert not consumer.away
+    consumer._on_client_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    assert consumer.away
+    assert consumer.poll(0) is None
