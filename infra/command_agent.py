@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from drumline.infra.logs import configure
 from drumline.infra.settings import settings
+
+if TYPE_CHECKING:
+    from drumline.infra.health import Health
+    from drumline.infra.settings import Settings
+    from drumline.producers.agent_archive import Archiver
 
 app = typer.Typer(add_completion=False)
 
@@ -30,13 +36,15 @@ def agent(
 
     It samples this host's GPUs too (NVML, gpu.device.v1, DRUMLINE_AGENT__GPU_S, XID events at once).
 
+    With DRUMLINE_ARCHIVE__URL=s3://bucket/prefix what Kafka has is kept there too, compressed.
+
     Metrics and health: http://127.0.0.1:19466/metrics, /healthz, /readyz (DRUMLINE_AGENT__METRICS_PORT, 0 = none).
 
     Exit codes: 0 stopped or empty, 2 the spool's root cannot be used or a setting is wrong, 6 another agent serves it.
     """
     from drumline.infra.health import Health, serve_health
     from drumline.infra.registry_client import codec
-    from drumline.producers.agent import Agent
+    from drumline.producers.agent import Agent, deleted
     from drumline.producers.agent_cursor import Cursor, OtherAgent
     from drumline.producers.agent_devices import device_sampler
     from drumline.producers.agent_sender import Sender
@@ -62,9 +70,10 @@ def agent(
     health = Health()
     serve_health("agent", config.agent.metrics_port, health)
     topics = [str(spec.topic) for spec in TOPICS if not spec.derived]
+    archiver = _archiver(config, cursor.folder / "archive", health) if config.archive.url else None
     program = Agent(
         config, cursor, Sender(config, topics), codec(config), health,
-        stopping=lambda: bool(stopped), until_empty=until_empty,
+        stopping=lambda: bool(stopped), until_empty=until_empty, done=archiver.take if archiver else deleted,
     )  # fmt: skip
     sampler = None if until_empty or config.agent.gpu_s == 0 else device_sampler(config, lambda: program.processes)
     if sampler is not None:
@@ -72,9 +81,24 @@ def agent(
     try:
         program.run(last=sampler.stop if sampler is not None else lambda: None)
     finally:
+        if archiver is not None:
+            archiver.stop(empty=until_empty)
         cursor.close()
 
 
-def _stop(code: int, reason: str) -> None:
+def _archiver(config: Settings, folder: Path, health: Health) -> Archiver:
+    from drumline.producers.agent_archive import ArchiveMissing, Archiver, s3, zstd
+
+    try:
+        store, compress = s3(config.archive), zstd()
+    except (ArchiveMissing, ValueError) as error:
+        _stop(2, str(error))
+    archiver = Archiver(folder, socket.gethostname(), config.archive.backlog_mb << 20, store, compress)
+    health.probe("archive", lambda: archiver.problem)
+    archiver.start()
+    return archiver
+
+
+def _stop(code: int, reason: str) -> NoReturn:
     print(f"drumline agent: {reason}", file=sys.stderr)
     raise typer.Exit(code)

@@ -152,6 +152,12 @@ AGENT_PROCESSES = _gauge("agent", "processes", "processes whose spool folders ar
 AGENT_SPOOL = _gauge("agent", "spool_bytes", "bytes that lie in the spool")
 AGENT_GPUS = _gauge("agent", "gpus", "GPUs that are sampled; 0: no NVML, or it is lost at the moment")
 AGENT_XIDS = _counter("agent", "xid_events_total", "XID events that NVML told of")
+AGENT_ARCHIVED = _counter("agent", "archived_bytes_total", "compressed bytes that the storage has taken")
+AGENT_ARCHIVE_BACKLOG = _gauge("agent", "archive_backlog_bytes", "bytes of segments that wait for the storage")
+AGENT_ARCHIVE_DROPPED = _counter(
+    "agent", "archive_dropped_bytes_total", "bytes of segments that are in Kafka but not in the archive"
+)
+AGENT_ARCHIVE_RETRIES = _counter("agent", "archive_retries_total", "times that the storage did not take a segment")
 AGENT_WAITING = _gauge("agent", "unacknowledged_records", "batches handed to the Kafka client and not acknowledged yet")
 
 

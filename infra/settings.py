@@ -162,7 +162,7 @@ class SinkSettings(Part):
     metrics_port: int = Field(19465, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
 
 
-class SpoolSettings(BaseModel):
+class SpoolSettings(Part):
     """Where GPU processes leave their batches for the node agent."""
 
     root: Path = Field(Path("/dev/shm/drumline"), description="one folder per process below it; the agent's spool too")
@@ -170,12 +170,30 @@ class SpoolSettings(BaseModel):
     segment_s: float = Field(30.0, gt=0, description="age at which a segment is closed; s")
 
 
-class AgentSettings(BaseModel):
+class AgentSettings(Part):
     """The node agent."""
 
     flush_s: float = Field(10.0, ge=0, description="how long a stop waits for Kafka's last answers; s")
     gpu_s: float = Field(1.0, ge=0, description="between two NVML samples of a GPU; s; 0 = none")
     metrics_port: int = Field(19466, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
+
+
+class ArchiveSettings(Part):
+    """Where the agent keeps segments after Kafka has them."""
+
+    url: str = Field("", pattern="^(s3://.+)?$", description="s3://bucket/prefix; empty = no archive")
+    endpoint: str = Field("", description="http(s)://host:port of S3-compatible storage; empty = AWS")
+    region: str = "us-east-1"
+    key_id: str = Field("", description="empty = the environment's, web identity's or instance's credentials")
+    secret: SecretStr | None = None
+    secret_file: Path | None = None
+    backlog_mb: int = Field(256, ge=1, description="the most that waits for the storage; MB; beyond it the oldest goes")
+
+    @model_validator(mode="after")
+    def _secrets(self) -> ArchiveSettings:
+        self.secret = read_secret("ARCHIVE__SECRET", self.secret, self.secret_file)
+        check_url("ARCHIVE__ENDPOINT", self.endpoint)
+        return self
 
 
 class Settings(BaseSettings):
@@ -192,6 +210,7 @@ class Settings(BaseSettings):
     sink: SinkSettings = SinkSettings()
     spool: SpoolSettings = SpoolSettings()
     agent: AgentSettings = AgentSettings()
+    archive: ArchiveSettings = ArchiveSettings()
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_json: bool = False
 

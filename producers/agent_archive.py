@@ -1,0 +1,195 @@
+"""Segments that are in Kafka, compressed into S3-compatible storage. A thread of its own: it never holds publishing up.
+
+    <url>/<host>/<process folder>/identity.json
+    <url>/<host>/<process folder>/<date>/<number>.seg.zst
+
+A name has one content, so whatever is sent twice is the same object. Downloaded and decompressed (.seg beside
+identity.json) it is a spool again. What waits lies in <spool>/.agent/archive, up to a bound; then the oldest goes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import random
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from drumline.infra import metrics
+from drumline.infra.backoff import Retry
+from drumline.infra.settings import ArchiveSettings
+from drumline.producers.spool import IDENTITY, OPEN
+from drumline.producers.spool_reader import Segment, SpoolFolder
+
+log = structlog.get_logger()
+
+#: Between two looks for segments; s.
+LOOK_S = 1.0
+#: zstd; 3 is its default: about a third of the bytes of kernels.
+LEVEL = 3
+
+
+class ArchiveMissing(RuntimeError):
+    """The extra that archives is not installed."""
+
+
+class Store(Protocol):
+    """Puts one object; raises whatever went wrong."""
+
+    def __call__(self, name: str, content: bytes) -> None: ...
+
+
+def s3(settings: ArchiveSettings) -> Store:
+    """Objects below settings.url. Without keys in the settings they come from where AWS's own tools look: environment,
+    web identity, instance. Raises ArchiveMissing, ValueError."""
+    try:
+        obstore, store = importlib.import_module("obstore"), importlib.import_module("obstore.store")
+    except ModuleNotFoundError:
+        raise ArchiveMissing("the archive needs: pip install 'drumline[archive]'") from None
+    config: dict[str, Any] = {"region": settings.region}
+    if settings.endpoint:
+        config["endpoint"] = settings.endpoint
+    if settings.key_id:
+        config |= {
+            "access_key_id": settings.key_id,
+            "secret_access_key": settings.secret.get_secret_value() if settings.secret else "",
+        }
+    try:
+        bucket = store.S3Store.from_url(
+            settings.url,
+            config=config,
+            client_options={"timeout": "60s", "connect_timeout": "5s", "allow_http": "true"},
+            retry_config={"max_retries": 0},  # the archiver tries again itself, and says so
+        )
+    except Exception as error:  # obstore's own types
+        raise ValueError(f"DRUMLINE_ARCHIVE__URL: {error}") from None
+    return lambda name, content: obstore.put(bucket, name, content)
+
+
+def zstd() -> Callable[[bytes], bytes]:
+    """Compress; the standard library's from Python 3.14 on. Raises ArchiveMissing."""
+    for name in ("compression.zstd", "backports.zstd"):
+        try:
+            library = importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue
+        return lambda data: bytes(library.compress(data, LEVEL))
+    raise ArchiveMissing("the archive needs: pip install 'drumline[archive]'")
+
+
+class Archiver(threading.Thread):
+    """`take` is what the agent does with a segment that is in Kafka. `problem`: why nothing goes out, or ""."""
+
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        most_bytes: int,
+        store: Store,
+        compress: Callable[[bytes], bytes],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(name="archive", daemon=True)
+        self._folder, self._host, self._most_bytes = folder, host, most_bytes
+        self._store, self._compress, self._clock = store, compress, clock
+        self._halt = threading.Event()
+        self._folders = threading.Lock()  # one is not removed while a segment moves in
+        self._retry = Retry()
+        self.problem = ""
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def take(self, segment: Segment, folder: SpoolFolder) -> None:
+        """Move a segment into the backlog. Where that cannot be it is deleted: Kafka has it. Raises nothing."""
+        target = self._folder / folder.path.name
+        try:
+            segment.close()
+            with self._folders:
+                target.mkdir(exist_ok=True)
+                shutil.copyfile(folder.path / IDENTITY, target / IDENTITY)
+                segment.path.rename(target / f"{segment.number:012d}{OPEN}")
+        except OSError as error:
+            log.error("a segment is not archived", folder=folder.path.name, error=error.strerror)
+            metrics.AGENT_ARCHIVE_DROPPED.inc(_size(segment.path))
+            segment.path.unlink(missing_ok=True)
+
+    def stop(self, empty: bool = False) -> None:
+        """What waits stays for the next agent, unless `empty`: then it is tried once more."""
+        self._halt.set()
+        self.join(5.0)
+        if empty and not self.is_alive():
+            self._halt.clear()
+            self._retry.worked()
+            self.turn()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        while not self._halt.is_set():
+            try:
+                self.turn()
+            except OSError as error:
+                self._say(f"the backlog cannot be used: {error.strerror}")
+            self._halt.wait(LOOK_S)
+
+    def turn(self) -> None:
+        """Put everything away that waits, oldest first, until something fails. Raises OSError."""
+        waiting = sorted(self._folder.glob(f"*/*{OPEN}"), key=lambda path: (path.stat().st_mtime_ns, path))
+        waiting = self._bounded(waiting)
+        metrics.AGENT_ARCHIVE_BACKLOG.set(sum(_size(path) for path in waiting))
+        if self._clock() < self._retry.at:
+            return
+        for path in waiting:
+            if self._halt.is_set():
+                return
+            try:
+                self._put(path)
+            except Exception as error:  # whatever the store's client raises
+                self._retry.failed(self._clock(), 0.5 + random.random() / 2)
+                metrics.AGENT_ARCHIVE_RETRIES.inc()
+                self._say(f"nothing can be archived: {str(error).splitlines()[0][:200]}")
+                return
+            self._retry.worked()
+            self._say("")
+
+    def _put(self, path: Path) -> None:
+        process, content = path.parent.name, path.read_bytes()
+        packed = self._compress(content)
+        day = datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat()
+        self._store(f"{self._host}/{process}/{IDENTITY}", (path.parent / IDENTITY).read_bytes())
+        self._store(f"{self._host}/{process}/{day}/{path.name}.zst", packed)
+        metrics.AGENT_ARCHIVED.inc(len(packed))
+        path.unlink()
+        with self._folders:
+            if not any(path.parent.glob(f"*{OPEN}")):
+                shutil.rmtree(path.parent)
+
+    def _bounded(self, waiting: list[Path]) -> list[Path]:
+        """Without the oldest ones, as far as they are too many bytes."""
+        total = sum(_size(path) for path in waiting)
+        while waiting and total > self._most_bytes:
+            oldest = waiting.pop(0)
+            total -= _size(oldest)
+            metrics.AGENT_ARCHIVE_DROPPED.inc(_size(oldest))
+            log.warning("the archive's backlog is full, a segment is left out", process=oldest.parent.name)
+            oldest.unlink(missing_ok=True)
+        return waiting
+
+    def _say(self, problem: str) -> None:
+        if bool(problem) != bool(self.problem):
+            if problem:
+                log.warning("archive", problem=problem)
+            else:
+                log.info("archiving again")
+        self.problem = problem
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
