@@ -233,7 +233,7 @@ class Session:
     def _record(self) -> dict[str, Any]:
         words = self.pool.words
         cost = {
-            "records": self.records.total(),
+            **self.records,
             "bytes": self._bytes,
             "buffers": words[pool_words.COMPLETED],
             "buffers_refused": words[pool_words.REFUSED],

@@ -6,6 +6,7 @@ Nothing is loaded and nothing runs before CUDA is used. Standard library only: t
 from __future__ import annotations
 
 import contextlib
+from importlib import import_module
 from typing import Any
 
 from drumline.producers import attach
@@ -28,7 +29,8 @@ def cuda_used(torch: Any) -> None:
         with contextlib.suppress(Exception):
             profiler(torch.autograd.profiler)
         with contextlib.suppress(Exception):
-            torch.optim.optimizer.register_optimizer_step_post_hook(_Steps())
+            optimizers = import_module("torch.optim.optimizer")  # torch.optim hides it under its own name
+            optimizers.register_optimizer_step_post_hook(_Steps())
 
 
 def profiler(module: Any) -> None:
