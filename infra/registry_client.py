@@ -54,7 +54,7 @@ class ConfluentRegistry:
         return number
 
     def id_of_version(self, topic: str, fingerprint: str) -> int:
-        if model(topic).fingerprint == fingerprint:
+        if has_schema(topic) and model(topic).fingerprint == fingerprint:
             return self.id_of(topic)
         released = lock_file_registry()
         older = released.model_of(released.id_of_version(topic, fingerprint))

@@ -117,17 +117,20 @@ class Agent:
 
     def _discover(self) -> None:
         try:
-            for folder in folders(self._root):
-                if folder.path.name in self.tails:
-                    continue
+            found = [folder for folder in folders(self._root) if folder.path.name not in self.tails]
+            self._health.waits("root", "")
+        except OSError as error:
+            self._health.waits("root", f"{self._root}: {error.strerror}")
+            return
+        for folder in found:
+            try:
                 if (folder.path / IDENTITY).exists():
                     positions = self._cursor.positions.get(folder.path.name, {})
                     self.tails[folder.path.name] = Tail(folder, positions, self._codec, self._done)
                 elif time.time() - folder.path.stat().st_mtime > ORPHAN_S and folder.gone():
                     folder.remove()
-            self._health.waits("root", "")
-        except OSError as error:
-            self._health.waits("root", f"{self._root}: {error.strerror}")
+            except (OSError, BadSpool) as error:
+                log.warning("a folder in the spool is left alone", folder=folder.path.name, problem=str(error))
 
     def _left(self) -> bool:
         """Whether a folder is there that was not looked at yet."""

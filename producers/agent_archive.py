@@ -25,7 +25,7 @@ from drumline.infra import metrics
 from drumline.infra.backoff import Retry
 from drumline.infra.settings import ArchiveSettings
 from drumline.producers.spool import IDENTITY, OPEN
-from drumline.producers.spool_reader import Segment, SpoolFolder
+from drumline.producers.spool_reader import BadSpool, Segment, SpoolFolder
 
 log = structlog.get_logger()
 
@@ -111,10 +111,10 @@ class Archiver(threading.Thread):
             segment.close()
             with self._folders:
                 target.mkdir(exist_ok=True)
-                shutil.copyfile(folder.path / IDENTITY, target / IDENTITY)
+                (target / IDENTITY).write_bytes(folder.identity_bytes())
                 segment.path.rename(target / f"{segment.number:012d}{OPEN}")
-        except OSError as error:
-            log.error("a segment is not archived", folder=folder.path.name, error=error.strerror)
+        except (OSError, BadSpool) as error:
+            log.error("a segment is not archived", folder=folder.path.name, error=str(error))
             metrics.AGENT_ARCHIVE_DROPPED.inc(_size(segment.path))
             segment.path.unlink(missing_ok=True)
 

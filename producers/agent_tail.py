@@ -61,8 +61,7 @@ class Tail:
         self._value: bytes | None = None
         self._ids: dict[str, int] = {}
         self._last_done = -1
-        self._introduced = False
-        self._sequence = -1
+        self._introduced, self._record = False, b""
         self.identity: ProcessIdentity | None = None
         self.problem = ""
         self.gone = False
@@ -87,25 +86,24 @@ class Tail:
         BadSpool, and UnknownSchema or RegistryUnavailable while its schemas have no ids."""
         self.gone = self.folder.gone()
         identity = self.folder.identity()
-        sequence = int(identity.process.get("sequence", 0))
-        if sequence != self._sequence:
-            ids = {t: self._codec.registry.id_of_version(t, print_) for t, print_ in identity.schemas.items()}
-            self.identity, self._sequence, self._introduced, self._ids = identity, sequence, False, ids
-        if not self._introduced:
+        if identity != self.identity:
+            self._ids = {t: self._codec.registry.id_of_version(t, print_) for t, print_ in identity.schemas.items()}
             try:
-                value = self._codec.encode(Batch(Topic.PROCESS, {**identity.process, "rows": 1}))
+                self._record = self._codec.encode(Batch(Topic.PROCESS, {**identity.process, "rows": 1}))
             except Unencodable as error:
                 raise BadSpool(str(error)) from None
+            self.identity, self._introduced = identity, False
+        if not self._introduced:
 
             def answer(error: KafkaError | None) -> None:
-                self._introduced = self._introduced or (error is None and sequence == self._sequence)
+                self._introduced = self._introduced or (error is None and identity == self.identity)
 
-            send(Topic.PROCESS, str(identity.process["process_id"]), value, answer)
+            send(Topic.PROCESS, identity.process_id, self._record, answer)
 
     def pump(self, send: Send) -> bool:
         """Hand over what fits, about a chunk; True if something moved. Raises OSError."""
         moved = self._hand_over(send)
-        if self._unsent or self._sequence < 0 or (taken := self._reading()) is None:
+        if self._unsent or self.identity is None or (taken := self._reading()) is None:
             return moved
         found = taken.segment.read(complete=False)
         if not found:

@@ -34,8 +34,8 @@ def jobs_on(
 
 
 def _newer(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    if one["run"] == other["run"]:
-        return int(one["rank"]) < int(other["rank"])
+    if one.get("run") == other.get("run"):
+        return int(one.get("rank", -1)) < int(other.get("rank", -1))
     return int(one.get("start_ns", 0)) > int(other.get("start_ns", 0))
 
 

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ from drumline.producers.spool_frames import HEADER, MAX_BODY, SEGMENT_MAGIC, Dam
 
 #: What is read at once; bytes.
 CHUNK = 1 << 20
+#: Longer identities are not read; bytes.
+MOST_IDENTITY = 1 << 20
 
 
 class BadSpool(ValueError):
@@ -34,6 +37,20 @@ class ProcessIdentity:
     process: Mapping[str, Any]
     schemas: Mapping[str, str]
 
+    @property
+    def process_id(self) -> str:
+        return str(self.process["process_id"])
+
+
+def open_file(path: Path) -> int:
+    """A descriptor for reading. Anybody may write into a spool, so nothing but a plain file is opened: the agent may
+    see more than who wrote. Raises OSError, BadSpool."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BadSpool(f"{path.parent.name}: {path.name} is no plain file")
+    return descriptor
+
 
 class Segment:
     """One taken segment. `offset`: up to where frames were read."""
@@ -42,7 +59,7 @@ class Segment:
         self.path, self.number = path, int(path.name.partition(".")[0])
         self.offset = max(offset, len(SEGMENT_MAGIC))
         self._checked = False
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._descriptor = open_file(path)
 
     @property
     def size(self) -> int:
@@ -89,22 +106,30 @@ class SpoolFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
 
+    def identity_bytes(self) -> bytes:
+        """Who it is, as it is written. Raises OSError, BadSpool."""
+        with open(open_file(self.path / IDENTITY), "rb") as handle:
+            return handle.read(MOST_IDENTITY)
+
     def identity(self) -> ProcessIdentity:
         """Who it is. Raises OSError, BadSpool."""
         try:
-            found = json.loads((self.path / IDENTITY).read_bytes())
+            found = json.loads(self.identity_bytes())
             if found["format"] != FORMAT:
                 raise BadSpool(f"{self.path.name}: format {found['format']}, this agent knows {FORMAT}")
-            return ProcessIdentity(dict(found["process"]), dict(found["schemas"]))
+            identity = ProcessIdentity(dict(found["process"]), dict(found["schemas"]))
+            if not identity.process_id:
+                raise BadSpool(f"{self.path.name}: {IDENTITY} names no process")
+            return identity
         except (KeyError, TypeError, ValueError) as error:
             if isinstance(error, BadSpool):
                 raise
             raise BadSpool(f"{self.path.name}: {IDENTITY} cannot be read ({type(error).__name__})") from None
 
     def gone(self) -> bool:
-        """Whether the writer has ended, in whatever way: then its lock is free. Raises OSError."""
+        """Whether the writer has ended, in whatever way: then its lock is free. Raises OSError, BadSpool."""
         try:
-            with (self.path / LOCK).open("rb") as handle:
+            with open(open_file(self.path / LOCK), "rb") as handle:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
@@ -173,6 +198,9 @@ def folders(root: Path) -> Iterator[SpoolFolder]:
     found = []
     for entry in os.scandir(root):
         if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-            found.append((entry.stat(follow_symlinks=False).st_ctime_ns, Path(entry.path)))
+            try:
+                found.append((entry.stat(follow_symlinks=False).st_ctime_ns, Path(entry.path)))
+            except FileNotFoundError:  # gone since
+                continue
     for _, path in sorted(found):
         yield SpoolFolder(path)

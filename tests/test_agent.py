@@ -280,6 +280,24 @@ def test_a_killed_process_costs_its_last_frame_only(lab):
     assert not spool.folder.exists()
 
 
+@pytest.mark.parametrize("text", [
+    "{}", "[]", "{", '{"format": 1, "process": {}, "schemas": {}}', '{"format": 1, "process": 3, "schemas": {}}',
+    '{"format": 1, "process": {"process_id": "p", "rank": "first"}, "schemas": {}}',
+    '{"format": 1, "process": {"process_id": "p"}, "schemas": {"gpu.kernel.v1": 7, "nonsense": "0"}}',
+    '{"format": 1, "process": {"process_id": "p", "nonsense": 1}, "schemas": {}}',
+])  # fmt: skip
+def test_nonsense_in_one_folder_is_said_and_the_others_go_on(lab, text):
+    bad = Spool(lab.root, process())
+    (bad.folder / "identity.json").write_text(text)
+    good = Spool(lab.root, process("p1"))
+    write(good, [0])
+    lab.turn()
+    assert lab.account()[0] == [0]
+    assert bad.folder.name in lab.health.ready()["spool"] or "gpu." in lab.health.ready()["spool"]
+    bad.close()
+    good.close()
+
+
 def test_a_folder_that_vanishes_is_no_trouble(lab):
     spool = Spool(lab.root, process())
     write(spool, [0])

@@ -293,3 +293,32 @@ def test_another_format_is_not_guessed_at(tmp_path):
         folder.identity()
     (folder.path / "000000000000.seg").write_bytes(b"something else")
     assert Follower(folder).read() == [Damage(14, 14)]
+
+
+@pytest.mark.parametrize("name", ["000000000000.seg", "identity.json", "lock"])
+def test_only_plain_files_are_read(tmp_path, name):
+    """Whoever may write into the spool must not have the agent read other files for them, or wait for a pipe."""
+    Spool(tmp_path / "spool", PROCESS).close()
+    folder = only_folder(tmp_path / "spool")
+    path = folder.path / name
+    (tmp_path / "secret").write_text("secret")
+
+    def read():
+        if name == "identity.json":
+            folder.identity()
+        elif name == "lock":
+            folder.gone()
+        else:
+            taken = folder.take()
+            assert taken is not None
+            Segment(taken)
+
+    path.unlink()
+    path.symlink_to(tmp_path / "secret")
+    with pytest.raises(OSError, match="symbolic"):
+        read()
+    for left in (path, path.with_suffix(".taken")):
+        left.unlink(missing_ok=True)
+    os.mkfifo(path)
+    with pytest.raises(BadSpool, match="no plain file"):
+        read()
