@@ -1,0 +1,83 @@
+"""`drumline agent` as a program: exit codes, and the systemd unit that runs it."""
+
+import configparser
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from drumline.infra.cli import COMMANDS
+from drumline.infra.settings import Settings
+
+UNITS = Path(__file__).parent.parent / "infra" / "systemd"
+
+
+def agent(root, *arguments, **environment):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRUMLINE_")}
+    more = {f"DRUMLINE_{name}": value for name, value in environment.items()}
+    nowhere = {"DRUMLINE_KAFKA__BOOTSTRAP": "127.0.0.1:1", "DRUMLINE_AGENT__METRICS_PORT": "0"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "drumline.infra.cli", "agent", "--spool", str(root), *arguments],
+        env=kept | nowhere | more, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def test_it_stops_cleanly_though_kafka_never_answered(tmp_path):
+    program = agent(tmp_path / "new" / "spool")
+    until = time.monotonic() + 60
+    while not list(tmp_path.glob("new/spool/*/identity.json")):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert (tmp_path / "new" / "spool").stat().st_mode & 0o7777 == 0o1777, "jobs of all users write there"
+    program.send_signal(signal.SIGTERM)
+    _, errors = program.communicate(timeout=60)
+    assert program.returncode == 0, errors
+    assert "Traceback" not in errors
+
+
+def test_a_second_agent_ends_with_6(tmp_path):
+    (tmp_path / ".agent").mkdir()
+    with (tmp_path / ".agent" / "lock").open("ab") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        program = agent(tmp_path)
+        _, errors = program.communicate(timeout=60)
+    assert program.returncode == 6
+    assert "another agent" in errors
+
+
+@pytest.mark.parametrize(
+    ("root", "setting", "said"),
+    [
+        ("file/spool", {}, "DRUMLINE_SPOOL__ROOT"),
+        ("spool", {"ARCHIVE__URL": "s3://b", "ARCHIVE__SECRET_FILE": "/nowhere"}, "DRUMLINE_ARCHIVE__SECRET_FILE"),
+    ],
+)
+def test_what_cannot_work_ends_with_2_and_names_the_setting(tmp_path, root, setting, said):
+    (tmp_path / "file").write_text("")
+    program = agent(tmp_path / root, **setting)
+    _, errors = program.communicate(timeout=60)
+    assert program.returncode == 2, errors
+    assert said in errors
+    assert "Traceback" not in errors
+
+
+def test_the_unit_runs_a_command_there_is_with_settings_there_are(monkeypatch, tmp_path):
+    unit = configparser.ConfigParser(strict=False)
+    unit.optionxform = str
+    unit.read(UNITS / "drumline-agent.service")
+    assert unit["Service"]["ExecStart"].split()[-1] in COMMANDS
+    lines = (UNITS / "agent.env").read_text().splitlines()
+    for line in lines:
+        name, _, value = line.removeprefix("#").partition("=")
+        if name.startswith("DRUMLINE_"):
+            part, _, field = name.removeprefix("DRUMLINE_").lower().partition("__")
+            section = Settings.model_fields[part]
+            assert not field or field in section.default.__class__.model_fields, name
+            if not line.startswith("#"):
+                monkeypatch.setenv(name, value)
+    assert Settings().spool.root == Path("/dev/shm/drumline")
