@@ -69,7 +69,8 @@ class Spool:
     """One writer, for one process. All methods may be called from any thread and never raise.
 
     `process`: the envelope of a gpu.process.v1 record (feed.process_batch), JSON types only. `max_bytes`: the most that
-    may lie here; `segment_bytes`, `segment_s`: size and age at which a segment is closed. `clock`: monotonic seconds.
+    may lie here. A segment is closed at `segment_bytes` (0 = 8 MiB), a 16th of what may lie here, or `segment_s`,
+    whatever comes first. `clock`: monotonic seconds.
 
     `rows`: written, per topic. `dropped`: rows lost, per topic, whether not written at all or thrown away later.
     `problem`: why nothing can be written right now, or "". After a fork the child's copy is inert.
@@ -90,7 +91,7 @@ class Spool:
         self.problem = ""
         self._root, self._process = root, {"sequence": 0, **process}
         self._max_bytes = max_bytes
-        self._segment_bytes = segment_bytes or min(max(max_bytes // 32, 1 << 16), 8 << 20)
+        self._segment_bytes = segment_bytes or 8 << 20
         self._segment_s, self._clock = segment_s, clock
         self._lock = threading.Lock()
         self._folder: Path | None = None
@@ -162,7 +163,8 @@ class Spool:
         if not self._ready():
             return False
         young = self._clock() - self._opened < self._segment_s
-        if self._active.held and not (young and self._active.bytes + size <= self._segment_bytes):
+        most = min(self._segment_bytes, self._limit // 16)  # many small ones: the oldest goes as a whole
+        if self._active.held and not (young and self._active.bytes + size <= most):
             self._end_segment()
             if not self._ready():
                 return False
