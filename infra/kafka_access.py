@@ -40,7 +40,7 @@ def require(
     wanted = {**topics, **(optional or {})}
     found, lacks = describe(admin, settings, wanted)
     for name, operations in (groups or {}).items():
-        lacks += [(operation, "group", name) for operation in _of_group(admin, name, operations)]
+        lacks += of_group(admin, name, operations)
     if lacks:
         raise denied(settings, lacks)
     if missing := sorted(set(topics) - set(found)):
@@ -90,15 +90,16 @@ def words(lacks: Iterable[Lack]) -> str:
     return "; ".join(f"{said} on {kind} {', '.join(sorted(names))}" for (said, kind), names in alike.items())
 
 
-def _of_group(admin: AdminClient, name: str, operations: Collection[str]) -> Collection[str]:
-    """Those of `operations` that are not allowed. A coordinator that is not ready yet says nothing about rights."""
+def of_group(admin: AdminClient, name: str, operations: Collection[str]) -> list[Lack]:
+    """What is not allowed on a group. A coordinator that is not ready yet says nothing about rights."""
     [future] = admin.describe_consumer_groups(
         [name], include_authorized_operations=True, request_timeout=TIMEOUT_S
     ).values()
     try:
-        return _not_in(operations, future.result())
+        lacked = _not_in(operations, future.result())
     except KafkaException as error:
-        return operations if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else ()
+        lacked = operations if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else ()
+    return [(operation, "group", name) for operation in lacked]
 
 
 def _not_in(operations: Collection[str], answer: Any) -> Collection[str]:

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from drumline.infra.kafka import client_config
-from drumline.infra.kafka_access import denied, describe
+from drumline.infra.kafka_access import denied, describe, of_group
 from drumline.infra.kafka_contact import BrokerUnreachable, Contact, KafkaRefused, explained, quiet
 from drumline.infra.settings import Settings
 from drumline.sinks.intent import BadIntent, read_metadata
@@ -81,6 +81,8 @@ class KafkaFacts:
             for attempt in stamina.retry_context(on=_passing, attempts=6, wait_initial=0.2, timeout=30):
                 with attempt:
                     found, lacks = describe(self._admin, self._settings, names)
+                    # Asked here, for want of it `committed` would wait until its time is over.
+                    lacks += of_group(self._admin, self._settings.sink.group, ("DESCRIBE",))
                     if lacks:
                         raise denied(self._settings, lacks)
                     return [facts for topic in sorted(found) for facts in self._topic(topic, found[topic])]

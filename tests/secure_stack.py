@@ -217,6 +217,8 @@ class SecureStack:
             name: TlsFront(settings.local.clickhouse_http_port, self.certificates.pem(name))
             for name in ("good", "expired", "elsewhere")
         }
+        certificate = self.certificates.pem("good")
+        self.fronts["mutual"] = TlsFront(settings.local.clickhouse_http_port, certificate, self.certificates.ca)
 
     def password_file(self, name: str) -> Path:
         return self.folder / f"{name}.password"
