@@ -18,6 +18,7 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
 from drumline.schemas.topics import Topic, dlq
+from drumline.streams.backpressure import keep_asking
 from drumline.streams.deadletter import Origin, headers
 from drumline.streams.decoder import Decoder
 from drumline.streams.faust_settings import data_dir, faust_settings
@@ -90,6 +91,7 @@ class StreamWorker:
         self.app.producer.buffer.max_messages = MAX_UNSENT
         self.app.on_partitions_assigned.connect(self._on_assigned, weak=False)
         guard_recovery(self.app)
+        keep_asking(self.app)
         health = health or Health()
         self._decoder = Decoder(codec, health, lambda: self.app.rebalancing or self.app.should_stop)
         self.readiness = Readiness(self.app, health)
