@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.streams.communicator_state import CommunicatorState, Store
+from drumline.streams.communicator_state import NO_ROWS, CommunicatorState, Store
 from drumline.streams.matching import LATENESS_ROW, match_step, point_to_point
 from drumline.streams.packed_rows import Rows, key, pack_rows, stacked, unpack_rows
 from drumline.streams.thresholds import StragglerConfig
@@ -21,7 +21,6 @@ from drumline.streams.thresholds import StragglerConfig
 TOPIC = "gpu.lateness.v1"
 #: What a record may hold (84 bytes a row, Kafka takes 1 MB); of a step, all ranks are in one record.
 MAX_ROWS = 8192
-_NO_ROWS = np.dtype([("none", "u1")])
 Key = tuple[str, str]
 
 
@@ -81,7 +80,7 @@ class CommunicatorStage:
             return
         head = {"emitted": int(envelope["complete_step"]), "sequence": int(envelope["sequence"]) + 1}
         head["skipped"] = int(envelope["skipped_steps"])
-        self.store[key("e", where[1], where[0])] = pack_rows(-1, head, np.zeros(0, _NO_ROWS))
+        self.store[key("e", where[1], where[0])] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
 
     def _state(self, run: str, communicator: str) -> CommunicatorState:
         where = (run, communicator)
@@ -97,8 +96,14 @@ class CommunicatorStage:
                 self._state(run, communicator).restore_chunk(int(chunk), int(rank))
             elif kind == "e":
                 communicator, run = rest.split("|", 1)
-                state, head = self._state(run, communicator), unpack_rows(self.store[name], _NO_ROWS).head
+                state, head = self._state(run, communicator), unpack_rows(self.store[name], NO_ROWS).head
                 state.emitted, state.sequence, state.skipped = head["emitted"], head["sequence"], head["skipped"]
+            elif kind == "h":
+                communicator, run = rest.split("|", 1)
+                state = self._state(run, communicator)
+                state.horizon = int(unpack_rows(self.store[name], NO_ROWS).head["horizon"])
+        for state in self.states.values():
+            state.dirty = {step for step in state.dirty if step >= state.horizon}
 
     def _frontier(self, state: CommunicatorState, now_ns: int) -> int:
         """The last step that every live rank has completed; with no rank alive, everything there is."""
@@ -160,3 +165,4 @@ class CommunicatorStage:
         state = self.states.pop(where)
         state.drop_before(1 << 62)
         self.store.pop(key("e", where[1], where[0]), None)
+        self.store.pop(state.horizon_key, None)

@@ -1,6 +1,7 @@
 """What is kept of one communicator of one run: its ranks' collectives of the last steps, in a store of bytes.
 
 Keys: m|chunk|rank|communicator|run: one rank's rows of a few steps. e|communicator|run: what was emitted.
+h|communicator|run: the horizon; what lies before it is being deleted, rank by rank, and is no longer whole.
 A batch rewrites only the chunks its steps fall in; everything else here is an index that `restore` builds again.
 """
 
@@ -21,6 +22,7 @@ from drumline.streams.packed_rows import Packed, Rows, key, pack_rows, unpack_ro
 #: Steps a chunk holds: what one batch rewrites, against the number of keys.
 CHUNK_STEPS = 4
 Store = MutableMapping[str, bytes]
+NO_ROWS = np.dtype([("none", "u1")])
 _NOTHING = np.zeros(0, COLLECTIVE_ROW)
 
 
@@ -69,6 +71,10 @@ class CommunicatorState:
 
     def chunk_key(self, chunk: int, rank: int) -> str:
         return key("m", chunk, rank, self.communicator, self.run)
+
+    @property
+    def horizon_key(self) -> str:
+        return key("h", self.communicator, self.run)
 
     def chunk(self, chunk: int, rank: int) -> Packed | None:
         name = self.chunk_key(chunk, rank)
@@ -141,8 +147,12 @@ class CommunicatorState:
         return out
 
     def drop_before(self, horizon: int) -> None:
-        """Forget the chunks that lie wholly before a step."""
-        self.horizon = max(self.horizon, horizon // CHUNK_STEPS * CHUNK_STEPS)
+        """Forget the chunks that lie wholly before a step. The horizon is written first: a worker that dies in between
+        must not emit what is left of a step."""
+        horizon = horizon // CHUNK_STEPS * CHUNK_STEPS
+        if horizon > self.horizon:
+            self.horizon = horizon
+            self.store[self.horizon_key] = pack_rows(-1, {"horizon": horizon}, np.zeros(0, NO_ROWS))
         for rank, member in self.members.items():
             for chunk in [c for c in member.chunks if (c + 1) * CHUNK_STEPS <= self.horizon]:
                 member.chunks.discard(chunk)

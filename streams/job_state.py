@@ -1,6 +1,7 @@
 """What is kept of one run for its verdicts: step budgets by rank, lateness by communicator, windows already judged.
 
-Keys: s|window|rank|run, l|step|communicator|run, c|communicator|run, v|window|run. The index here is rebuilt by
+Keys: s|window|rank|run, l|step|communicator|run, c|communicator|run, v|window|run, and h|run: the horizon; the rows of
+windows before it are being deleted, piece by piece, and are no longer whole. The index here is rebuilt by
 `restore`; a batch rewrites only the values its rows fall in. Samples of GPUs: see sample_state.py.
 """
 
@@ -174,8 +175,11 @@ class JobState:
         return source
 
     def drop_before(self, window: int) -> None:
-        """Forget the rows of earlier windows, and verdicts older than the history."""
-        self.horizon = max(self.horizon, window)
+        """Forget the rows of earlier windows, and verdicts older than the history. The horizon is written first: a
+        worker that dies in between must not judge what is left of a window."""
+        if window > self.horizon:
+            self.horizon = window
+            self.store[key("h", self.run)] = pack_rows(-1, {"horizon": window}, np.zeros(0, NO_ROWS))
         for old in [w for w in self.windows if w < self.horizon]:
             cells = self.windows.pop(old)
             for rank in cells.ranks:
@@ -198,3 +202,4 @@ class JobState:
         self.samples.forget()
         for communicator in self.communicators:
             self.store.pop(key("c", communicator, self.run), None)
+        self.store.pop(key("h", self.run), None)

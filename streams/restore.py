@@ -9,7 +9,7 @@ from drumline.streams.thresholds import StragglerConfig
 
 
 def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
-    """Run -> state. Every window that still has its rows is judged once more; only what changed is emitted."""
+    """Run -> state. Every window that still has all its rows is judged once more; only what changed is emitted."""
     states: dict[str, JobState] = {}
 
     def state_of(run: str) -> JobState:
@@ -40,9 +40,10 @@ def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
             state, head = state_of(run), unpack_rows(store[name], NO_ROWS).head
             state.heads[int(window)] = head
             state.sequence = max(state.sequence, head["sequence"])
+        elif kind == "h":
+            state_of(rest).horizon = int(unpack_rows(store[name], NO_ROWS).head["horizon"])
     for state in states.values():
-        state.horizon = min(state.windows, default=max(state.heads, default=-1) + 1)
-        state.dirty = {window for window, cells in state.windows.items() if cells.ranks}
+        state.dirty = {window for window, cells in state.windows.items() if cells.ranks and window >= state.horizon}
     return states
 
 

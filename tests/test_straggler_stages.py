@@ -159,6 +159,74 @@ def test_a_kill_and_a_replay_of_what_was_not_committed_change_nothing(seed):
     assert len(set(revisions)) == len(revisions)
 
 
+class Killed(Exception):
+    pass
+
+
+class TornStore(dict[str, bytes]):
+    """The worker may die before any change, most of all between the deletions that belong together."""
+
+    def __init__(self, chance):
+        super().__init__()
+        self.chance, self.deadly = chance, True
+
+    def _perhaps(self, share):
+        if self.deadly and self.chance.random() < share:
+            raise Killed
+
+    def __setitem__(self, name, value):
+        self._perhaps(0.002)
+        super().__setitem__(name, value)
+
+    def pop(self, name, *default):
+        self._perhaps(0.05)
+        return super().pop(name, *default)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kill_between_two_changes_of_the_state_changes_nothing(seed):
+    """Of late steps too, whose state is deleted piece by piece."""
+    chance, config = random.Random(seed), StragglerConfig(window_steps=4, retention_steps=24)
+    stores, kills = (TornStore(chance), TornStore(chance)), 0
+    lateness: list[Batch] = []
+    found: list[Batch] = []
+    at = read = 0
+    while at < len(STREAM) or read < len(lateness):
+        try:
+            communicators, jobs = CommunicatorStage(stores[0], config), JobStage(stores[1], config)
+            at, read = max(0, at - chance.randrange(20)), max(0, read - chance.randrange(5))
+            while at < len(STREAM) or read < len(lateness):
+                now = 10**18 + at * SECOND // 50
+                if at < len(STREAM) and (read == len(lateness) or chance.random() < 0.7):
+                    if STREAM[at][1].topic == "gpu.step.v1":
+                        out = jobs.on_batch(STREAM[at][1], at, now)
+                    else:
+                        out = communicators.on_batch(STREAM[at][1], at, now)
+                    at += 1
+                else:
+                    out = jobs.on_batch(lateness[read], read, now)
+                    read += 1
+                if chance.random() < 0.1:
+                    out = [*out, *communicators.on_tick(now, False), *jobs.on_tick(now, False)]
+                for batch in out:
+                    of_job = batch.topic == "gpu.straggler.v1"
+                    (found if of_job else lateness).append(batch)
+                    (jobs if of_job else communicators).mark_sent(batch)
+        except Killed:
+            kills += 1
+    for store in stores:
+        store.deadly = False
+    communicators, jobs = CommunicatorStage(stores[0], config), JobStage(stores[1], config)
+    for second in (1, 7, 14):
+        now = 10**18 + len(STREAM) * SECOND // 50 + second * SECOND
+        lateness += communicators.on_tick(now, True)
+        found += [v for i, b in enumerate(lateness[read:], read) for v in jobs.on_batch(b, i, now)]
+        read = len(lateness)
+        found += jobs.on_tick(now, True)
+    assert kills > 3
+    assert seen(found) == said(STREAM, config)
+
+
 def test_what_was_not_confirmed_is_handed_out_again():
     stage = CommunicatorStage({}, CONFIG)
     out = [b for o, (t, x) in enumerate(STREAM) if x.topic == "gpu.collective.v1" for b in stage.on_batch(x, o, t)]
