@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from drumline.chaos.calm import Calm, undisturbed
@@ -68,6 +69,7 @@ def campaign(plan: Plan, report: Report, say: Say) -> None:
         fine = False
         try:
             say("starting Kafka and ClickHouse")
+            drawn = deck(plan.targets, rng)
             with running(settings, plan.recording, LOOPS, plan.targets) as system:
                 client = clickhouse.connect(settings)
                 calm = Calm(settings, client, expected)
@@ -75,7 +77,7 @@ def campaign(plan: Plan, report: Report, say: Say) -> None:
                     round_ = Round()
                     report.rounds.append(round_)
                     left = plan.kills - len(report.kills) if plan.kills else plan.per_round
-                    _round(round_, system, calm, rng, plan.targets, min(left, plan.per_round), say)
+                    _round(round_, system, calm, rng, islice(drawn, min(left, plan.per_round)), say)
                     for part, program in system.programs.items():
                         report.exits[part] = [*report.exits.get(part, []), *program.exits]
                         program.exits.clear()
@@ -95,14 +97,19 @@ def campaign(plan: Plan, report: Report, say: Say) -> None:
                 (folder / "environment").write_text(_exports(settings))
 
 
-def _round(
-    round_: Round, system: System, calm: Calm, rng: random.Random, targets: Sequence[Target], kills: int, say: Say
-) -> None:
+def deck(targets: Sequence[Target], rng: random.Random) -> Iterator[Target]:
+    """For ever, at random, but all equally often: each comes once before any comes again."""
+    while True:
+        yield from rng.sample(targets, len(targets))
+
+
+def _round(round_: Round, system: System, calm: Calm, rng: random.Random, targets: Iterable[Target], say: Say) -> None:
     system.load.begin(rng.choice(SPEEDS))
     cycles = system.progress.cycles  # how long its work takes is known once some of it was done
     _wait(lambda: system.turn() and min(len(cycles[g]) for g in ("sink", "worker")) > 2, "sink or worker do nothing")
-    for number in range(kills):
-        target, again = rng.choice(targets), bool(round_.kills) and round_.kills[-1].recovery_s is None
+    victims = list(targets)
+    for number, target in enumerate(victims, 1):
+        again = bool(round_.kills) and round_.kills[-1].recovery_s is None
         mean = _mean_recovery(round_)
         delay = rng.uniform(0, mean) if again else rng.random() * PIECES * rng.choice(_cycles(system, target))
         if not again:
@@ -111,7 +118,7 @@ def _round(
         killed_s = time.monotonic()
         what, seen = system.kill(target, rng)
         recovery = None
-        if number == kills - 1 or rng.random() >= AGAIN:
+        if number == len(victims) or rng.random() >= AGAIN:
             recovery = system.flowing(target, killed_s, seen)
         round_.kills.append(Kill(target.name, round(delay, 3), again, what, recovery and round(recovery, 3)))
         say(f"killed {target.name}: {what}" + (f"; back after {recovery:.1f} s" if recovery else ""))

@@ -1,0 +1,141 @@
+"""kill -9 under load: nothing lost, nothing doubled, the results of an undisturbed run; and a campaign can fail."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from itertools import islice
+
+import pytest
+
+from drumline.chaos import load
+from drumline.chaos.calm import Difference
+from drumline.chaos.campaign import deck
+from drumline.chaos.interrupted import of_sink, of_worker, pending
+from drumline.chaos.load import Load
+from drumline.chaos.progress import Snapshot
+from drumline.chaos.report import Kill, Report, Round
+from drumline.chaos.targets import targets
+from drumline.sinks.intent import Intent, write_done, write_intent
+from drumline.sinks.ranges import OffsetRange
+
+CHAOS = [sys.executable, "-m", "drumline.infra.cli", "chaos"]
+
+
+def snapshot(sink=0, worker=0, intents=None):
+    return Snapshot(0.0, {"published": 9, "sink": 1, "worker": 1}, {"sink": sink, "worker": worker}, intents or {})
+
+
+@pytest.mark.stack
+@pytest.mark.timeout(600)
+def test_killed_sink_engine_worker_and_broker_lose_and_double_nothing(jars):
+    ended = subprocess.run(
+        [*CHAOS, "--kill", "sink,sink+engine,worker,broker", "--kills", "4", "--seed", "4", "--json"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout[-3000:] + ended.stderr[-3000:]
+    report = json.loads(ended.stdout)
+    assert {name: found["kills"] for name, found in report["targets"].items()} == dict.fromkeys(
+        ("sink", "sink+engine", "worker", "broker"), 1
+    )
+    totals = report["totals"]
+    assert totals["audits_clean"] == totals["rounds"] == 1
+    assert totals["published"] == totals["stored"] > 1_000_000
+    assert totals["results_compared"] > 3_000
+
+
+@pytest.mark.stack
+def test_ctrl_c_stops_all_that_was_started(jars):
+    process = subprocess.Popen([*CHAOS, "--seed", "1"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr.readline() == "seed 1\n"
+    while "starting Kafka" not in process.stderr.readline():
+        assert process.poll() is None
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    _, rest = process.communicate(timeout=90)
+    assert process.returncode == 130, rest
+    assert "interrupted" in rest
+    assert "Traceback" not in rest
+
+
+@pytest.mark.parametrize("text", ["nobody", "sink,", "sink+nobody", ""])
+def test_who_is_unknown_is_not_killed(text):
+    with pytest.raises(ValueError, match="nobody to kill"):
+        targets(text)
+
+
+def test_targets_and_whose_work_they_stall():
+    both, worker, broker = targets("sink+engine,worker,broker,worker")
+    assert (both.name, both.stalls) == ("sink+engine", {"sink"})
+    assert (worker.stalls, broker.stalls) == ({"worker"}, {"sink", "worker"})
+
+
+def test_everybody_is_killed_equally_often_and_a_seed_says_in_which_order():
+    of = targets("sink,worker,broker")
+    drawn = list(islice(deck(of, random.Random(1)), 9))
+    assert all(set(drawn[i : i + 3]) == set(of) for i in (0, 3, 6))
+    assert drawn == list(islice(deck(of, random.Random(1)), 9))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"lost": 1},
+        {"doubled": 1},
+        {"findings": ["doubled kernels: ..."]},
+        {"problems": ["stuck"]},
+        {"results": [Difference("kernel_frequency", 9, 1, 0)]},
+        {"results": [Difference("stragglers", 9, 0, 1)]},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_one_wrong_thing_in_one_round_makes_a_campaign_fail(wrong):
+    fine = Round(published=5, stored=5, results=[Difference("stragglers", 9, 0, 0)])
+    assert Report(1, [fine]).clean
+    assert not Report(1, [fine, Round(**wrong)]).clean
+    assert not Report(1).clean  # nothing was proven
+
+
+def test_recovery_counts_from_the_last_kill_only():
+    kills = [Kill("sink", 1, False, "collecting", None), Kill("sink", 0.1, True, "collecting", 4.0)]
+    assert Report(1, [Round(kills)]).targets() == {
+        "sink": {
+            "kills": 2, "while_recovering": 1, "interrupted": {"collecting": 2},
+            "recovery_p50_s": 4.0, "recovery_max_s": 4.0,
+        }
+    }  # fmt: skip
+
+
+def test_what_a_kill_interrupted():
+    intent = Intent(OffsetRange("id", 2, 5, 8), 4, 100)
+    announced = snapshot(sink=4, intents={"gpu.kernel.v1:2": (5, write_intent(intent))})
+    assert pending(announced) == [("gpu.kernel.v1", intent)]
+    assert of_sink(announced, None, "") == "announced"
+    done = {"gpu.kernel.v1:2": (9, write_done("id"))}
+    assert of_sink(snapshot(sink=4, intents=done), None, "") == "collecting"
+    assert of_sink(snapshot(intents=done), None, "") == "idle"
+    assert of_worker(None) == "starting"
+    assert of_worker({"unsettled": 1, "open": 1}) == "records in flight, windows open"
+    assert of_worker({"unsettled": 0, "open": 0}) == "idle"
+
+
+def test_a_replay_is_held_back_while_somebody_is_far_behind(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        load.subprocess, "Popen", lambda *_, popen=subprocess.Popen, **o: popen(["sleep", "60"], stdout=o["stdout"])
+    )
+    made = Load(tmp_path, {}, tmp_path / "log", 1)
+    made.turn(None)
+    assert not made.flowing  # the broker is away
+    for seen, flows in (
+        (snapshot(), True),
+        (snapshot(worker=load.HIGH + 1), False),
+        (snapshot(sink=load.HIGH - 1), False),
+        (None, True),
+        (snapshot(sink=1), True),
+    ):
+        made.turn(seen)
+        assert made.flowing is flows
+    made.stop()
+    assert not made.flowing
