@@ -157,8 +157,6 @@ class StreamWorker:
         self._ticked[number] = now_ns
         self.readiness.heard(time.monotonic())
         behind = self.lag.records()
-        if behind is not None:
-            metrics.STREAM_LAG.set(behind)
         for runner in self.runners.values():
             try:
                 if runner.stage(number) is not None:
@@ -234,6 +232,8 @@ class StreamWorker:
             "positions": positions,
             "time_ns": self._clock(),
         }
+        if status["lag"] is not None:
+            metrics.STREAM_LAG.set(status["lag"])
         metrics.STREAM_OPEN.set(status["open"])
         metrics.STREAM_UNSETTLED.set(status["unsettled"])
         write_status(self._status_path, status)
@@ -245,8 +245,10 @@ class StreamWorker:
 
     async def _fail(self, error: BaseException) -> None:
         """The broker refused state or results for good, or state cannot be read: end; the next worker replays."""
-        log.error("worker ends", error=str(error) or repr(error))
+        if self.failure is not None:
+            return
         self.failure = error
+        log.error("worker ends", error=str(error) or repr(error))
         await self.app.crash(error)
 
     def close(self) -> None:
