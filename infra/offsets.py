@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # stubs do not export them
 
 from drumline.infra.kafka import client_config
+from drumline.infra.kafka_contact import quiet
 from drumline.infra.settings import Settings
-from drumline.infra.topics_admin import quiet
 
 
 class Offsets:

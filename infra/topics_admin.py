@@ -20,8 +20,6 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public name
 from drumline.infra.kafka import client_config
 from drumline.infra.kafka_access import Lack, denied, describe
 from drumline.infra.kafka_contact import DENIED, TIMEOUT_S, Contact, explained
-from drumline.infra.kafka_contact import BrokerUnreachable as BrokerUnreachable
-from drumline.infra.kafka_contact import quiet as quiet
 from drumline.infra.settings import Settings
 from drumline.schemas.topics import TOPICS, dlq, dlq_config
 

@@ -13,6 +13,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from drumline.infra.kafka import producer_config
+from drumline.infra.kafka_contact import refusal, who
 from drumline.infra.settings import Settings
 
 log = structlog.get_logger()
@@ -21,6 +22,8 @@ log = structlog.get_logger()
 QUEUE_KB = 8_192
 #: Asking whether Kafka is there: how long for an answer, and how long until the next try; s.
 ASK_S, AGAIN_S = 2.0, 2.0
+#: How often a client that is beyond repair is replaced at most; s. With no Write on any topic the next one is no better.
+REPLACE_S = 10.0
 #: Answers that no repetition will change.
 NEVER = frozenset({
     KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_MSG, KafkaError.INVALID_MSG_SIZE, KafkaError.INVALID_RECORD,
@@ -49,7 +52,8 @@ class Sender:
         self._settings, self._make, self._clock = settings, client, clock
         self._topics = frozenset(topics)
         self._client = client(settings, self._said)
-        self._fatal = ""
+        self._fatal = self._refused = ""
+        self._replace_at = float("-inf")
         self._ask_at = float("-inf")
         self._known = False
         self.problem = "Kafka has not been asked yet"
@@ -61,10 +65,12 @@ class Sender:
             try:
                 there = self._client.list_topics(timeout=ASK_S).topics
                 missing = sorted(self._topics - set(there))
-                self._set(f"no topic {', '.join(missing)}; `drumline topics apply` creates them" if missing else "")
+                self._set(self._without(missing) if missing else "")
                 self._known = not missing
             except KafkaException as error:
-                self._set(f"no Kafka broker answers at {self._settings.bootstrap} ({error.args[0].name()})")
+                self._pump(0)  # what it has to say beside that
+                away = f"no Kafka broker answers at {self._settings.bootstrap} ({error.args[0].name()})"
+                self._set(self._refused or away)
             self._ask_at = self._clock() + AGAIN_S
         return self._known
 
@@ -84,14 +90,22 @@ class Sender:
 
     def poll(self, seconds: float) -> None:
         """Take answers; lets `seconds` pass if there are none."""
-        self._client.poll(seconds)
-        if self._fatal:
+        self._pump(seconds)
+        if self._fatal and self._clock() >= self._replace_at:
             log.warning("kafka client replaced", problem=self._fatal)
-            self._fatal = ""
+            self._fatal, self._replace_at = "", self._clock() + REPLACE_S
             self._client.purge()
             self._client.flush(ASK_S)  # every message is answered: purged
             self._client = self._make(self._settings, self._said)
             self._known = False
+
+    def _pump(self, seconds: float) -> None:
+        """Callbacks. A client beyond repair raises why, at once and each time."""
+        try:
+            self._client.poll(seconds)
+        except KafkaException as error:
+            self._said(error.args[0])
+            time.sleep(seconds)
 
     def flush(self, seconds: float) -> int:
         """Wait for answers; returns how many are still missing."""
@@ -108,11 +122,22 @@ class Sender:
 
     def _said(self, error: KafkaError) -> None:
         if error.fatal():
-            self._fatal = error.str()
-        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
+            denied = refusal(self._settings, error, f"Write on topic {', '.join(sorted(self._topics))}")
+            self._fatal = str(denied or error.str())
+            self._known = False
+            self._set(self._fatal)
+        elif refused := refusal(self._settings, error):
+            self._refused = str(refused)
+        elif error.code() == KafkaError._ALL_BROKERS_DOWN and not self._refused:
             self._set(f"no Kafka broker answers at {self._settings.bootstrap}")
 
+    def _without(self, missing: list[str]) -> str:
+        """Kafka does not list topics that a user may not write."""
+        may = f" that {who(self._settings)} may write (docs/security.md)" if self._settings.kafka.sasl_username else ""
+        return f"no topic {', '.join(missing)}{may}; `drumline topics apply` creates them"
+
     def _set(self, problem: str) -> None:
+        self._refused = self._refused if problem else ""
         if problem != self.problem:
             self.problem = problem
             if problem:

@@ -110,7 +110,6 @@ def test_the_whole_path_with_the_documented_rights_and_no_others(secure, drumlin
     assert code == 0
     assert {group["by"] for group in json.loads(out)["groups"]} == {"sink", "drumline-streams"}
     assert drumline("operator", "dlq", "replay", Topic.KERNEL, "--yes")[0] == 0
-    assert drumline("auditor", "audit")[0] in (0, 1)  # what was put back may be on its way
     code, out, _ = drumline("reader", "sql", "--json", "SELECT count() AS n FROM kernels")
     assert (code, json.loads(out)["n"]) == (0, published[Topic.KERNEL])
 

@@ -13,8 +13,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from drumline.infra.kafka import client_config, producer_config
+from drumline.infra.kafka_contact import BrokerUnreachable
 from drumline.infra.settings import KafkaSettings, Settings
-from drumline.infra.topics_admin import BrokerUnreachable, Found, TopicsAdmin, Wanted, plan, wanted
+from drumline.infra.topics_admin import Found, TopicsAdmin, Wanted, plan, wanted
 from drumline.infra.topics_tail import entries, jsonable
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
