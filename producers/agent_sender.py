@@ -22,7 +22,7 @@ log = structlog.get_logger()
 QUEUE_KB = 8_192
 #: Asking whether Kafka is there: how long for an answer, and how long until the next try; s.
 ASK_S, AGAIN_S = 2.0, 2.0
-#: How often a client that is beyond repair is replaced at most; s. With no Write on any topic the next one is no better.
+#: How often a client that is beyond repair is replaced at most; s. With no Write on any topic the next is no better.
 REPLACE_S = 10.0
 #: Answers that no repetition will change.
 NEVER = frozenset({
