@@ -43,8 +43,9 @@ test: setup lint ## Style, types, imports; then all tests, with a real Kafka and
 demo: setup ## A recorded GPU job through the whole platform (KEEP=1 leaves the stack up)
 	@$(BIN)/drumline demo $(if $(KEEP),--keep)
 
+# The import checker wants `drumline` without an __init__, as it is in .typing.
 lint: $(VENV)/ready ## Style, types, import directions
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports > /dev/null || $(BIN)/lint-imports
+	@PYTHONPATH=.typing $(BIN)/lint-imports > /dev/null || PYTHONPATH=.typing $(BIN)/lint-imports

@@ -1,0 +1,39 @@
+"""What is collected, and when."""
+
+import pytest
+
+from drumline.producers.policy import COLLECTIVES, DUTY, OFF, BadPolicy, Policy, parse
+
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("always", Policy()),
+        (" Collectives\n", Policy(COLLECTIVES)),
+        ("off", Policy(OFF)),
+        ("duty", Policy(DUTY, S // 5, 10 * S)),
+        ("duty 500ms/1m", Policy(DUTY, S // 2, 60 * S)),
+        ("duty:0.25s/2s", Policy(DUTY, S // 4, 2 * S)),
+    ],
+)
+def test_text_names_a_policy_and_back(text, policy):
+    assert parse(text) == policy
+    assert parse(str(policy)) == policy
+
+
+@pytest.mark.parametrize("text", ["", "sometimes", "duty 2s/1s", "duty 0s/1s", "duty 1/2", "duty 1.2.3s/9s"])
+def test_other_text_is_refused_with_what_is_possible(text):
+    with pytest.raises(BadPolicy):
+        parse(text)
+
+
+def test_windows_begin_where_all_ranks_clocks_say_so():
+    policy = parse("duty 0.2s/10s")
+    assert policy.on_at(30 * S)
+    assert policy.on_at(30 * S + S // 5 - 1)
+    assert not policy.on_at(30 * S + S // 5)
+    assert policy.changes_in(30 * S) == pytest.approx(0.2)
+    assert policy.changes_in(31 * S) == pytest.approx(9.0)
+    assert parse("always").changes_in(31 * S) == float("inf")

@@ -1,0 +1,118 @@
+"""`drumline run`: what a command and the Pythons below it see of it."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from drumline.producers.launcher import HOOK, BadLaunch, environment, script_name
+
+TORCH = {
+    "torch/__init__.py": """
+        import importlib
+        class version: cuda = "13.0"
+        class cuda:
+            queued = []
+            _lazy_call = staticmethod(queued.append)
+        for name in ("autograd", "autograd.profiler", "optim", "optim.optimizer"):
+            importlib.import_module("torch." + name)
+        def use_cuda():
+            for call in cuda.queued: call()
+        """,
+    "torch/autograd/__init__.py": "",
+    "torch/autograd/profiler.py": "_prepare_profiler = _enable_profiler = _disable_profiler = print",
+    "torch/optim/__init__.py": "",
+    "torch/optim/optimizer.py": "def register_optimizer_step_post_hook(hook): pass",
+    "sitecustomize.py": "print('their own sitecustomize')",
+}
+
+
+@pytest.fixture
+def packages(tmp_path):
+    """A folder with a torch that does nothing, and a sitecustomize."""
+    for name, text in TORCH.items():
+        path = tmp_path / "packages" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return tmp_path / "packages"
+
+
+def under(packages, script, python=sys.executable, **options):
+    inherited = {**os.environ, "PYTHONPATH": str(packages), "DRUMLINE_QUIET": "0"}
+    variables = environment(inherited, [python, "-c", script], **options)
+    command = [python, "-c", textwrap.dedent(script)]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_python_that_imports_no_torch_loads_nothing_of_ours(packages):
+    script = (
+        "import sys; print(sorted(m for m in sys.modules if m.startswith('drumline') or m in ('ctypes', 'socket')))"
+    )
+    done = under(packages, script)
+    assert done.stdout == "their own sitecustomize\n[]\n"
+    assert done.stderr == ""
+
+
+def test_torch_without_cuda_use_attaches_nothing(packages):
+    done = under(packages, "import torch, threading; print(threading.active_count(), len(torch.cuda.queued))")
+    assert done.stdout.splitlines()[1:] == ["1 1"]
+    assert done.stderr == ""
+
+
+def test_where_it_cannot_attach_the_job_goes_on_and_is_told_once(packages):
+    script = "import torch; torch.use_cuda(); torch.use_cuda(); print('trained'); raise SystemExit(3)"
+    done = under(packages, script)
+    assert done.returncode == 3
+    assert done.stdout.splitlines()[1:] == ["trained"]
+    assert done.stderr.startswith("drumline: not attached: no libcupti")
+    assert under(packages, script, quiet=True).stderr == ""
+
+
+def test_the_jobs_environment_needs_no_drumline(packages, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    missing = subprocess.run([python, "-c", "import drumline"], capture_output=True, check=False, cwd=tmp_path)
+    assert missing.returncode == 1
+    done = under(packages, "import torch; torch.use_cuda(); print('trained')", python)
+    assert done.stdout.splitlines()[1:] == ["trained"]
+    assert done.stderr.startswith("drumline: not attached: no libcupti")
+
+
+def test_the_command_takes_our_place():
+    command = [sys.executable, "-m", "drumline.infra.cli", "run", "--job", "j", "--", sys.executable, "-c"]
+    script = (
+        "import os, sys; print(os.environ['DRUMLINE_JOB'], os.environ['PYTHONPATH'].split(os.pathsep)[0]); sys.exit(9)"
+    )
+    done = subprocess.run([*command, script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (9, f"j {HOOK}\n")
+
+
+def test_bad_options_and_commands_say_so():
+    def code(*arguments):
+        command = [sys.executable, "-m", "drumline.infra.cli", "run", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.stderr.startswith("drumline run: ")
+        return done.returncode
+
+    assert code("--policy", "sometimes", "--", "true") == 2
+    assert code("--", "no-such-command") == 127
+
+
+def test_what_the_environment_says():
+    made = environment({"PYTHONPATH": "/mine"}, ["torchrun", "train.py"], labels=["a=b"], spool="/spool", run="r")
+    assert made["PYTHONPATH"] == f"{HOOK}{os.pathsep}/mine"
+    assert (made["DRUMLINE_PACKAGES"], made["DRUMLINE_LABELS"]) == ("/mine", "a=b")
+    assert (made["DRUMLINE_JOB"], made["DRUMLINE_RUN"], made["DRUMLINE_SPOOL__ROOT"]) == ("train", "r", "/spool")
+    assert "DRUMLINE_JOB" not in environment({"SLURM_JOB_NAME": "s"}, ["x.py"])
+    with pytest.raises(BadLaunch):
+        environment({}, ["x"], labels=["a"])
+
+
+def test_a_job_is_called_after_what_it_runs():
+    assert script_name(["torchrun", "--nproc-per-node", "8", "src/train.py", "--x", "y.py"]) == "train"
+    assert script_name(["python", "-m", "vllm.entrypoints.api"]) == "vllm.entrypoints.api"
+    assert script_name(["/usr/bin/thing", "-m"]) == "thing"
+    assert Path(HOOK, "sitecustomize.py").is_file()
