@@ -61,7 +61,7 @@ class Tail:
         self._value: bytes | None = None
         self._ids: dict[str, int] = {}
         self._last_done = -1
-        self._introduced, self._record = False, b""
+        self._introduced, self._asked, self._record = False, False, b""
         self.identity: ProcessIdentity | None = None
         self.problem = ""
         self.gone = False
@@ -93,12 +93,16 @@ class Tail:
             except Unencodable as error:
                 raise BadSpool(str(error)) from None
             self.identity, self._introduced = identity, False
-        if not self._introduced:
+            self._asked = False
+        if not self._introduced and not self._asked:
 
             def answer(error: KafkaError | None) -> None:
-                self._introduced = self._introduced or (error is None and identity == self.identity)
+                if identity == self.identity:
+                    self._introduced, self._asked = error is None, False
 
-            send(Topic.PROCESS, identity.process_id, self._record, answer)
+            self._asked = True
+            # An answer may come at once, before `send` returns.
+            self._asked = send(Topic.PROCESS, identity.process_id, self._record, answer) and self._asked
 
     def pump(self, send: Send) -> bool:
         """Hand over what fits, about a chunk; True if something moved. Raises OSError."""

@@ -187,6 +187,7 @@ def test_kafka_takes_nothing_and_nothing_is_deleted_until_it_does(lab):
     spool.close()
     lab.turn()
     assert len(lab.kafka.queue) == 5
+    assert [topic for topic, *_ in lab.kafka.queue].count(Topic.PROCESS) == 1, "said once, however long it takes"
     assert spool.folder.exists()
     lab.kafka.held = False
     lab.turn()
