@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "replay": ("command_replay", "Publish a recorded GPU job."),
     "agent": ("command_agent", "Publish what GPU processes of this host left in the spool."),
     "run": ("command_run", "Run a command and collect what its GPU processes do."),
+    "doctor": ("command_doctor", "Check what recording and publishing need on this host."),
     "stream": ("command_stream", "Run a stream worker: rolling windows and straggler verdicts."),
     "sink": ("command_sink", "Write topics to ClickHouse, exactly once."),
     "audit": ("command_audit", "Prove that nothing was lost or doubled."),

@@ -111,6 +111,32 @@ def agent(
 
 
 @app.command()
+def overhead(
+    rounds: Annotated[int, typer.Option(min=1, help="processes of each mode, in turn")] = 3,
+    seconds: Annotated[float, typer.Option(min=0.5, help="how long each workload runs in each process")] = 4.0,
+    mode: Annotated[
+        list[str] | None,
+        typer.Option(help="cupti, drumline, duty, record_callback, torch_profiler; plain is always there"),
+    ] = None,
+    workload: Annotated[
+        list[str] | None, typer.Option(help="gpu_bound, launch_bound, tiny_kernels, graph_replay; default: all")
+    ] = None,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """What recording costs training steps on this machine's GPU, beside nothing and CUPTI alone. Needs PyTorch."""
+    from drumline.bench.overhead import bench_overhead
+    from drumline.bench.overhead_job import WORKLOADS
+
+    modes, workloads = mode or ["cupti", "drumline", "duty"], workload or list(WORKLOADS)
+
+    def measure(_: Path, progress: Callable[[str], None]) -> Report:
+        return bench_overhead(rounds, seconds, modes, workloads, progress)
+
+    _run("overhead", None, measure, as_json, write)
+
+
+@app.command()
 def soak(
     minutes: Annotated[float, typer.Option(min=0.5, help="how long")] = 60.0,
     rate: Annotated[float | None, typer.Option(min=1, help="kernels/s; default: half of a probe at full speed")] = None,

@@ -1,0 +1,133 @@
+"""`drumline bench overhead`: what recording costs the job, on this machine's GPU.
+
+Every mode runs in processes of its own, in turn, over several rounds, so that clocks and temperature are the same for
+all. Figures are over the steps of all rounds. `python -m drumline.bench.overhead --help`
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drumline.bench.figures import Report, machine
+from drumline.bench.overhead_job import MODES, WORKLOADS
+from drumline.producers.launcher import environment
+
+#: How long a process may take beyond its measuring; s.
+PATIENCE_S = 120
+#: workload -> (mode -> the most that its median may be above the base, base).
+BARS = {
+    ("gpu_bound", "drumline"): (1.01, "plain"),
+    ("gpu_bound", "duty"): (1.01, "plain"),
+    ("launch_bound", "duty"): (1.01, "plain"),
+}
+NO_GPU = "no GPU"
+Rounds = dict[str, list[dict[str, Any]]]
+
+
+def run_once(mode: str, seconds: float, workloads: Sequence[str], spool: Path) -> dict[str, Any]:
+    """One process. Raises RuntimeError with the end of its stderr."""
+    command = [sys.executable, "-m", "drumline.bench.overhead_job", mode, str(seconds), *workloads]
+    variables = dict(os.environ)
+    if mode in ("drumline", "duty"):
+        policy = "always" if mode == "drumline" else "duty"
+        variables = environment(os.environ, command, job="overhead", policy=policy, spool=str(spool))
+    done = subprocess.run(
+        command,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=seconds * len(workloads) + PATIENCE_S,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{mode}: exit {done.returncode}: {done.stderr.strip()[-800:]}")
+    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def measure(
+    rounds: int, seconds: float, modes: Sequence[str], workloads: Sequence[str], progress: Callable[[str], None]
+) -> Rounds:
+    """`rounds` processes of each mode, in turn."""
+    found: Rounds = {mode: [] for mode in modes}
+    with tempfile.TemporaryDirectory(prefix="drumline-overhead-") as folder:
+        for number in range(rounds):
+            for mode in modes:
+                progress(f"round {number + 1} of {rounds}: {mode}")
+                found[mode].append(run_once(mode, seconds, workloads, Path(folder)))
+    return found
+
+
+def steps(found: Rounds, mode: str, workload: str) -> list[float]:
+    """All step times; ms."""
+    return [ms for one in found[mode] for ms in one["workloads"][workload]["ms"]]
+
+
+def report(found: Rounds, workloads: Sequence[str]) -> Report:
+    """Median, p99 and throughput of every workload under every mode, beside plain."""
+    result = Report("overhead", "steps on " + gpu(), "the same steps, nothing attached (plain)")
+    for workload in workloads:
+        plain = steps(found, "plain", workload)
+        for mode in found:
+            took = steps(found, mode, workload)
+            limit, base = BARS.get((workload, mode), (None, "plain"))
+            bar = {"bar": limit * float(np.median(steps(found, base, workload))), "most": True} if limit else {}
+            name = f"{workload}, {mode}"
+            result.add(f"{name}: median step", float(np.median(took)), "ms", float(np.median(plain)), **bar)
+            result.add(f"{name}: p99", float(np.percentile(took, 99)), "ms", float(np.percentile(plain, 99)))
+            result.add(f"{name}: longest", max(took), "ms", max(plain))
+            result.add(f"{name}: steps per second", 1e3 / float(np.mean(took)), "1/s", 1e3 / float(np.mean(plain)))
+        if "cupti" in found and "drumline" in found:
+            alone, ours = (float(np.median(steps(found, mode, workload))) for mode in ("cupti", "drumline"))
+            points = 100 * (ours - alone) / float(np.median(plain))
+            result.add(f"{workload}: drumline above CUPTI alone", points, "points", bar=1.0, most=True)
+            late = [float(np.percentile(steps(found, mode, workload), 99)) for mode in ("cupti", "drumline")]
+            result.add(f"{workload}: p99 above CUPTI alone", 100 * (late[1] / late[0] - 1), "%", bar=5.0, most=True)
+    for mode in found:
+        memory = [one["rss_mb"] for one in found[mode]]
+        base_memory = [one["rss_mb"] for one in found["plain"]]
+        result.add(f"{mode}: peak memory of the job", float(np.median(memory)), "MB", float(np.median(base_memory)))
+    for mode in set(found) & {"drumline", "duty"}:
+        wall = sum(ms for one in found[mode] for w in one["workloads"].values() for ms in w["ms"]) / 1e3
+        for key, text in (
+            ("thread_s", "collector's thread in the job"),
+            ("callback_s", "callbacks in the job"),
+            ("decoder_cpu_s", "decoder"),
+        ):
+            result.add(f"{mode}: CPU of the {text}", 1e3 * sum(one[key] for one in found[mode]) / wall, "ms/s")
+        result.add(f"{mode}: longest callback", max(one["callback_max_us"] for one in found[mode]), "us")
+        result.add(f"{mode}: memory of the decoder", max(one["decoder_mb"] for one in found[mode]), "MB")
+        result.add(f"{mode}: records dropped", sum(one["dropped"] for one in found[mode]), "records")
+    result.machine = machine()
+    return result
+
+
+def gpu() -> str:
+    """Model and driver, as nvidia-smi says."""
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return NO_GPU
+
+
+def bench_overhead(
+    rounds: int, seconds: float, modes: Sequence[str], workloads: Sequence[str], progress: Callable[[str], None]
+) -> Report:
+    """Raises ValueError for unknown names and where there is no GPU, RuntimeError when a process fails."""
+    for name, known in ((modes, MODES), (workloads, WORKLOADS)):
+        if strange := set(name) - set(known):
+            raise ValueError(f"{', '.join(sorted(strange))}: known are {', '.join(known)}")
+    if gpu() == NO_GPU:
+        raise ValueError("no NVIDIA GPU here: nvidia-smi does not answer")
+    chosen = ["plain", *(mode for mode in modes if mode != "plain")]
+    return report(measure(rounds, seconds, chosen, workloads, progress), workloads)

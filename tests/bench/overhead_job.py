@@ -1,0 +1,202 @@
+"""One process of `drumline bench overhead`: the same steps under one way of observing them, or none.
+
+usage: python -m drumline.bench.overhead_job MODE SECONDS WORKLOAD...   (prints one JSON object)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from drumline.producers import attach, buffer_pool, cupti
+from drumline.producers.collector import KINDS, new_pool
+
+#: Steps before measuring; the allocator and cuBLAS settle.
+WARM_UP = 5
+
+
+def gpu_bound(torch: Any) -> Callable[[], None]:
+    """Large matrix products, about 60 ms on an H200: the GPU is the limit."""
+    layers = [torch.nn.Linear(8192, 8192, bias=False, device="cuda", dtype=torch.bfloat16) for _ in range(14)]
+    model = torch.nn.Sequential(*layers)
+    data = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+
+    def step() -> None:
+        model(data).float().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def launch_bound(torch: Any) -> Callable[[], None]:
+    """A small transformer, about 900 launches: the host is the limit."""
+    block = torch.nn.TransformerEncoderLayer(128, 4, 256, 0.0, batch_first=True, device="cuda")
+    model = torch.nn.TransformerEncoder(block, 12, enable_nested_tensor=False)
+    data = torch.randn(4, 32, 128, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+
+    def step() -> None:
+        model(data).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def tiny_kernels(torch: Any) -> Callable[[], None]:
+    """2,000 kernels of a few microseconds, launched in a plain loop."""
+    data, out = torch.randn(256, 256, device="cuda"), torch.empty(256, 256, device="cuda")
+
+    def step() -> None:
+        for _ in range(2000):
+            torch.erfinv(data, out=out)
+
+    return step
+
+
+def graph_replay(torch: Any) -> Callable[[], None]:
+    """A CUDA graph of 400 small kernels, replayed five times."""
+    data, out = torch.randn(256, 256, device="cuda"), torch.empty(256, 256, device="cuda")
+    torch.erfinv(data, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(400):
+            torch.erfinv(data, out=out)
+
+    def step() -> None:
+        for _ in range(5):
+            graph.replay()
+
+    return step
+
+
+WORKLOADS = {f.__name__: f for f in (gpu_bound, launch_bound, tiny_kernels, graph_replay)}
+
+
+@contextmanager
+def nothing(torch: Any) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def cupti_alone(torch: Any) -> Iterator[None]:
+    """CUPTI with the same kinds; its buffers go back unread."""
+    library, pool, callbacks = cupti.load(attach.prepare()), new_pool(), cupti.Callbacks()
+    address = ctypes.addressof(ctypes.c_char.from_buffer(pool.memory))
+    callbacks.open(address, library.address("cuptiActivityGetNumDroppedRecords"))
+    library.cuptiActivityRegisterCallbacks(callbacks.request, callbacks.complete)
+    for kind in KINDS:
+        assert library.cuptiActivityEnable(kind) == 0
+    stop = threading.Event()
+
+    def recycle() -> None:
+        while not stop.wait(0.05):
+            for number in pool.done():
+                pool.give_back(number)
+
+    thread = threading.Thread(target=recycle, daemon=True)
+    thread.start()
+    yield
+    for kind in reversed(KINDS):
+        library.cuptiActivityDisable(kind)
+    library.cuptiActivityFlushAll(1)
+    stop.set()
+    thread.join()
+    callbacks.close()
+
+
+@contextmanager
+def record_callback(torch: Any) -> Iterator[None]:
+    """cupti-python as its samples use it: a Python object per record."""
+    binding = import_module("cupti.cupti")
+    seen = [0]
+
+    def requested() -> tuple[int, int]:
+        return 8 << 20, 0
+
+    def completed(records: list[Any]) -> None:
+        for record in records:
+            seen[0] += record.end - record.start > 0
+
+    binding.activity_register_callbacks(requested, completed)
+    kinds = (binding.ActivityKind.CONCURRENT_KERNEL, binding.ActivityKind.MEMCPY, binding.ActivityKind.MEMSET)
+    for kind in kinds:
+        binding.activity_enable(kind)
+    yield
+    for kind in kinds:
+        binding.activity_disable(kind)
+    binding.activity_flush_all(1)
+
+
+@contextmanager
+def torch_profiler(torch: Any) -> Iterator[None]:
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities):
+        yield
+
+
+#: mode -> what surrounds a workload; drumline's own come from `drumline run`.
+MODES = {
+    "plain": nothing,
+    "cupti": cupti_alone,
+    "drumline": nothing,
+    "duty": nothing,
+    "record_callback": record_callback,
+    "torch_profiler": torch_profiler,
+}
+
+
+def main() -> None:
+    mode, seconds, names = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+    torch = import_module("torch")
+    torch.cuda.init()
+    expected = mode in ("drumline", "duty")
+    assert (attach.attached() is not None) == expected, attach.status()
+    found: dict[str, Any] = {}
+    for name in names:
+        step = WORKLOADS[name](torch)
+        for _ in range(WARM_UP):
+            step()
+        torch.cuda.synchronize()
+        took: list[float] = []
+        with MODES[mode](torch):
+            cpu, begin = time.process_time(), time.perf_counter()
+            while time.perf_counter() - begin < seconds or len(took) < 20:
+                at = time.perf_counter()
+                torch.cuda.nvtx.range_push(f"step {len(took)}")
+                step()
+                torch.cuda.synchronize()
+                torch.cuda.nvtx.range_pop()
+                took.append((time.perf_counter() - at) * 1e3)
+            wall = time.perf_counter() - begin
+            cpu = time.process_time() - cpu
+        found[name] = {"ms": took, "cpu": cpu / wall}
+    result: dict[str, Any] = {"workloads": found, "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+    one = attach.attached()
+    if one is not None:
+        words = one.pool.words
+        result["thread_s"] = words[buffer_pool.THREAD_NS] / 1e9
+        result["callback_s"] = words[buffer_pool.CALLBACK_NS] / 1e9
+        result["callback_max_us"] = words[buffer_pool.CALLBACK_MAX_NS] / 1e3
+        result["refused"] = words[buffer_pool.REFUSED]
+        result["dropped"] = words[buffer_pool.CUPTI_DROPPED]
+        with open(f"/proc/{one.decoder}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        result["decoder_cpu_s"] = (int(fields[11]) + int(fields[12])) / 100
+        with open(f"/proc/{one.decoder}/status") as file:
+            result["decoder_mb"] = next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
