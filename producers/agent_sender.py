@@ -129,6 +129,7 @@ class Sender:
         elif refused := refusal(self._settings, error):
             self._refused = str(refused)
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and not self._refused:
+            self._known = False  # asked again, so that the answer shows even where nothing is to be sent
             self._set(f"no Kafka broker answers at {self._settings.bootstrap}")
 
     def _without(self, missing: list[str]) -> str:

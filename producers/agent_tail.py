@@ -72,11 +72,6 @@ class Tail:
         return {taken.segment.number: taken.acked for taken in self._taken}
 
     @property
-    def backlog(self) -> int:
-        """Bytes in taken segments that Kafka does not have."""
-        return sum(taken.segment.size - taken.acked for taken in self._taken)
-
-    @property
     def finished(self) -> bool:
         """Its writer is gone and all it left is in Kafka."""
         return self.gone and self._introduced and not self._taken and not any(self.folder.files().values())

@@ -92,7 +92,9 @@ class Segment:
         return found
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def delete(self) -> None:
         """All of it is in Kafka."""

@@ -299,12 +299,29 @@ def test_nonsense_in_one_folder_is_said_and_the_others_go_on(lab, text):
     good.close()
 
 
+def test_kafka_that_went_away_is_asked_again_though_nothing_is_to_be_sent(lab):
+    lab.turn()
+    lab.kafka.topics = None
+    lab.kafka.said(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    lab.turn()
+    assert "no Kafka broker" in lab.health.ready()["kafka"]
+    lab.kafka.topics = TOPIC_NAMES
+    lab.turn()
+    assert lab.health.ready() == {}
+
+
 def test_a_folder_that_vanishes_is_no_trouble(lab):
     spool = Spool(lab.root, process())
     write(spool, [0])
     lab.turn()
+    lab.kafka.held = True
+    write(spool, [1])
+    lab.turn()
     lab.agent.tails[spool.folder.name].folder.remove()
     lab.turn()
+    lab.kafka.held = False
+    lab.turn()
+    assert lab.account()[0] == [0, 1], "what Kafka was given before, arrives"
     assert not lab.agent.tails
     assert lab.health.ready() == {}
     spool.close()
