@@ -18,7 +18,7 @@ from drumline.infra import metrics
 from drumline.infra.settings import Settings
 from drumline.producers.activity import Identity, process_id
 from drumline.producers.device_feed import DeviceFeed, jobs_on
-from drumline.producers.nvml import Gpu, Nvml, NvmlLost, NvmlMissing, Unwatched
+from drumline.producers.nvml import UNKNOWN, Gpu, Nvml, NvmlLost, NvmlMissing, Unwatched
 from drumline.producers.spool import Spool
 from drumline.producers.who import process_record
 from drumline.schemas.batch import encode
@@ -29,6 +29,7 @@ log = structlog.get_logger()
 
 #: Until NVML is opened again after a GPU or the driver was lost; s.
 REOPEN_S = 15.0
+COLUMNS = tuple(column.name for column in model(Topic.DEVICE).columns)
 #: The most of its own samples; bytes.
 SPOOL_BYTES = 16 << 20
 #: Longest wait for an event, so that a stop does not wait; s.
@@ -86,7 +87,7 @@ class DeviceSampler(threading.Thread):
             self._spool.identify({"versions": {**self._versions, "driver": nvml.driver}})
             try:
                 self._sample_until_lost(nvml)
-            except NvmlLost as error:
+            except Exception as error:  # one GPU's nonsense must not end the sampling of a host for good
                 self._lost(error)
             finally:
                 nvml.close()
@@ -99,12 +100,7 @@ class DeviceSampler(threading.Thread):
             if nvml.silent and time.monotonic() >= reopen_at:
                 return
             for gpu in list(nvml.gpus):
-                try:
-                    self._sample(nvml, gpu, 0)
-                except NvmlLost as error:
-                    log.warning("a GPU is lost; the others are sampled", gpu=gpu.index, uuid=gpu.uuid, error=str(error))
-                    nvml.gpus.remove(gpu)
-                    nvml.silent += 1
+                if not self._sample(nvml, gpu, 0):
                     reopen_at = time.monotonic() + REOPEN_S
             due = max(due + self._period_s, time.monotonic())
             while not self._halt.is_set() and (left := due - time.monotonic()) > 0:
@@ -117,18 +113,30 @@ class DeviceSampler(threading.Thread):
                     gpu, xid = event
                     log.warning("XID", gpu=gpu.index, uuid=gpu.uuid, xid=xid)
                     metrics.AGENT_XIDS.inc()
-                    self._sample(nvml, gpu, xid)
+                    if not self._sample(nvml, gpu, xid):
+                        reopen_at = time.monotonic() + REOPEN_S
 
-    def _sample(self, nvml: Nvml, gpu: Gpu, xid: int) -> None:
-        row = {**nvml.sample(gpu, self._now_ns()), "xid": xid}
-        jobs = jobs_on(gpu.uuid, nvml.pids(gpu), self._host, self._processes())
+    def _sample(self, nvml: Nvml, gpu: Gpu, xid: int) -> bool:
+        """False if the GPU is lost: it is not sampled any more; an XID is sent all the same."""
+        row, pids = dict.fromkeys(COLUMNS, UNKNOWN) | {"time_ns": self._now_ns()}, frozenset[int]()
+        try:
+            row |= nvml.sample(gpu, row["time_ns"])
+            pids = nvml.pids(gpu)
+        except NvmlLost as error:
+            log.warning("a GPU is lost; the others are sampled", gpu=gpu.index, uuid=gpu.uuid, error=str(error))
+            nvml.drop(gpu)
+            if not xid:
+                return False
+        row["xid"] = xid
+        jobs = jobs_on(gpu.uuid, pids, self._host, self._processes())
         for key, batch in self._feed.batches(gpu.uuid, gpu.index, row, jobs):
             self._spool.append(str(Topic.DEVICE), key, encode(model(Topic.DEVICE), batch), 1)
+        return gpu in nvml.gpus
 
-    def _lost(self, error: NvmlLost) -> None:
+    def _lost(self, error: Exception) -> None:
         metrics.AGENT_GPUS.set(0)
-        if str(error) != self._said:
-            self._said = str(error)
+        if (said := f"{type(error).__name__}: {error}") != self._said:
+            self._said = said
             log.warning("NVML is lost, it is opened again", error=self._said)
         self._halt.wait(REOPEN_S)
 

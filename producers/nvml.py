@@ -61,7 +61,14 @@ class Nvml:
             except lib.NVMLError:  # fallen off the bus, or not ours to see
                 continue
         self.silent = count - len(self.gpus)
+        self._all = tuple(self.gpus)
         self._events = self._watch()
+
+    def drop(self, gpu: Gpu) -> None:
+        """It does not answer any more; its events are still told."""
+        if gpu in self.gpus:
+            self.gpus.remove(gpu)
+            self.silent += 1
 
     def close(self) -> None:
         try:
@@ -115,12 +122,12 @@ class Nvml:
         lib = self._lib
         try:
             data = lib.nvmlEventSetWait_v2(self._events, max(int(seconds * 1000), 1))
-            uuid = _text(lib.nvmlDeviceGetUUID(data.device))
         except lib.NVMLError_Timeout:
             return None
         except lib.NVMLError as error:
             raise NvmlLost(str(error)) from None
-        return next(((gpu, int(data.eventData)) for gpu in self.gpus if gpu.uuid == uuid), None)
+        # By its handle: a GPU that fell off the bus (XID 79) does not tell its UUID any more.
+        return next(((gpu, int(data.eventData)) for gpu in self._all if _same(gpu.handle, data.device)), None)
 
     def _watch(self) -> Any:
         lib, watched = self._lib, 0
@@ -175,6 +182,14 @@ class Nvml:
 
 class Unwatched(Exception):
     """No GPU here tells of XID events."""
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two handles are one: ctypes makes a new object of each pointer that a call returns."""
+    try:
+        return one is other or memoryview(one).tobytes() == memoryview(other).tobytes()
+    except TypeError:
+        return False
 
 
 def _text(value: Any) -> str:

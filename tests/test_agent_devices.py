@@ -158,6 +158,21 @@ def test_an_xid_is_a_sample_at_once(sampling):
     assert [(key, int(batch.columns["xid"][0])) for key, batch in rows()[2:]] == [("GPU-1", 79), ("GPU-1", 63)]
 
 
+def test_the_xid_of_a_gpu_that_fell_off_the_bus_is_sent(sampling):
+    fake = FakeNvml(gpus=2)
+    rows = sampling(fake, period_s=3600, processes=[process(0)])
+    wait_until(lambda: len(rows()) == 2)
+    fake.lost = {0}
+    fake.events.put((0, 79))
+    wait_until(lambda: len(rows()) == 3)
+    key, batch = rows()[2]
+    assert (key, int(batch.columns["xid"][0]), int(batch.columns["power_mw"][0])) == ("train", 79, -1)
+    fake.events.put((1, 31))
+    fake.events.put((0, 154))
+    wait_until(lambda: len(rows()) == 5)
+    assert int(rows()[-1][1].columns["xid"][0]) == 154, "known to be lost, and heard all the same"
+
+
 def test_without_events_it_samples_all_the_same(sampling):
     fake = FakeNvml()
     fake.gpus[0]["no events"] = True
