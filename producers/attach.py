@@ -32,6 +32,8 @@ MARK = struct.Struct("<cBIq")
 FIRST_ID = 0x8000_0000
 #: How long the end of the process may take to let the decoder read what is left; s.
 DRAIN_S = 2.0
+#: A decoder that was killed is replaced, but not for ever.
+MOST_DECODERS = 5
 #: Whom a profiler of its own tells to keep away.
 _OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 
@@ -41,15 +43,32 @@ class Attachment:
 
     def __init__(self, cupti: binding.Cupti, policy: Policy | None = None) -> None:
         self.pool: BufferPool = new_pool(policy)
+        self.decoder, self._starts, self._cupti = 0, 0, cupti
+        self.collector = Collector(cupti, self.pool, binding.Callbacks(), self.tell, self._revive)
+        self._start()
+        self.collector.start()
+
+    def _start(self) -> None:
+        """A decoder, and the socket to it. Raises OSError."""
+        self._starts += 1
         self._events, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._events.setblocking(False)
-        self.collector = Collector(cupti, self.pool, binding.Callbacks(), self.tell)
         try:
             self.decoder = _start_decoder(self.pool.fd, theirs.fileno())
         finally:
             theirs.close()
-        self.tell({"event": "attached", "pid": os.getpid(), **describe(cupti)})
-        self.collector.start()
+        self.tell({"event": "attached", "pid": os.getpid(), **describe(self._cupti)})
+
+    def _revive(self) -> bool:
+        """Start another decoder where the last one was killed. It counts its batches from 0: another source. Raises
+        OSError, and RuntimeError where decoders keep dying."""
+        if _lives(self.decoder):
+            return False
+        if self._starts >= MOST_DECODERS:
+            raise RuntimeError(f"{self._starts} decoders have died")
+        self._events.close()
+        self._start()
+        return True
 
     def tell(self, event: dict[str, Any]) -> None:
         """Hand an event to the decoder; one that cannot be handed over at once is dropped and counted."""
@@ -225,6 +244,15 @@ def _start_decoder(pool_fd: int, events_fd: int) -> int:
     with contextlib.suppress(Exception):  # Yama: let it read the strings that CUPTI points to
         ctypes.CDLL(None).prctl(0x59616D61, pid, 0, 0, 0)
     return pid
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process runs; one that nobody has buried (a container without an init) does not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _end() -> None:

@@ -34,7 +34,8 @@ RETRY_S = 10.0
 
 
 class Collector:
-    """`tell`: takes events for the decoder (JSON values), must not raise or block. `state`: "off", "on", "window"
+    """`tell`: takes events for the decoder (JSON values), must not raise or block. `revive`: sees whether the decoder
+    lives, and starts another one where it does not; True when it did. `state`: "off", "on", "window"
     (between windows), "aside" (another profiler), "failed: why", "closed". Methods may be called from any thread."""
 
     def __init__(
@@ -43,9 +44,11 @@ class Collector:
         pool: BufferPool,
         callbacks: binding.Callbacks,
         tell: Callable[[dict[str, Any]], None],
+        revive: Callable[[], bool],
     ) -> None:
         self.state = "off"
         self._cupti, self._pool, self._callbacks, self._tell = cupti, pool, callbacks, tell
+        self._revive = revive
         begin = ctypes.addressof(ctypes.c_char.from_buffer(pool.memory))
         self._base = begin + pool_words.HEADER_BYTES
         callbacks.open(begin, cupti.address("cuptiActivityGetNumDroppedRecords"))
@@ -124,7 +127,10 @@ class Collector:
         if ticks != self._ticks:
             self._ticks, self._ticked = ticks, time.monotonic()
         elif time.monotonic() - self._ticked > DECODER_S:
-            raise RuntimeError("the decoder is gone")
+            raise RuntimeError("the decoder does not move")
+        if self._revive():
+            self._ticked = time.monotonic()
+            self._tell({"event": "recording", "on": self._recording, "time_ns": now, "why": str(policy)})
         wanted = policy.on_at(now) and not self._asides
         if wanted and not self._recording and time.monotonic() >= self._retry_at:
             self._switch(True, str(policy))

@@ -71,6 +71,8 @@ class Session:
             if event["event"] == "attached":
                 self._attached = event
             elif event["event"] == "recording":
+                if event["on"] and self._off_at and self._live:
+                    self._derive(int(event["time_ns"]), True)  # windows are apart: nothing reaches from one to the next
                 self._recording = f"on: {event['why']}" if event["on"] else f"off: {event['why']}"
                 self._off_at = 0 if event["on"] else int(event["time_ns"])
             elif event["event"] == "failed":

@@ -18,6 +18,10 @@ from drumline.producers.buffer_pool import TICKS
 fake, raw = FakeCupti(), RawBuffer("ddp_steps").relocate()  # what CUPTI points to lives as long as the process
 
 
+def first_ns(raw: RawBuffer) -> int:
+    return raw.span()[0]
+
+
 def main() -> None:
     how, repetitions = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     assert attach.attach(cupti=fake.bound())
@@ -43,6 +47,13 @@ def main() -> None:
             time.sleep(0.01)
         assert attach.status() == "on"
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "decoder":
+        time.sleep(1.0)
+        first = attach.attached().decoder
+        os.kill(first, signal.SIGKILL)
+        while attach.attached().decoder == first:
+            time.sleep(0.01)
+        fake.play(raw.shifted(time.time_ns() - first_ns(raw), 9_000_000), raw.positions)
     if how in ("kill", "os_exit", "fork", "hold"):
         time.sleep(1.0)  # flushed since
     report = {"delivered": fake.delivered, "dropped": fake.dropped, "status": attach.status()}

@@ -53,8 +53,9 @@ def gone(pid):
     assert not os.path.exists(f"/proc/{pid}"), "the decoder outlived its job"
 
 
-def batches(tmp_path):
-    (folder,) = (tmp_path / "spool").iterdir()
+def batches(tmp_path, folder=None):
+    if folder is None:
+        (folder,) = (tmp_path / "spool").iterdir()
     found = []
     for path in sorted(folder.glob("*.seg")):
         data = path.read_bytes()
@@ -141,6 +142,16 @@ def test_a_decoder_that_hangs_costs_records_which_are_counted(tmp_path):
     assert int(who["collector"]["buffers_refused"]) > 0
     lost = sum(b.envelope["dropped_before"] for _, _, b in found)
     assert lost == int(who["collector"]["records_dropped"]) > 0
+
+
+def test_a_killed_decoder_is_replaced_and_what_it_had_is_kept(tmp_path):
+    done, report = run(tmp_path, "decoder")
+    assert done.returncode == 0, done.stderr
+    parts = [batches(tmp_path, folder) for folder in (tmp_path / "spool").iterdir()]
+    assert len({who["process_id"] for _, who in parts}) == 2
+    assert sum(rows(found)["gpu.kernel.v1"] for found, _ in parts) == report["delivered"][KERNEL]
+    for found, _ in parts:
+        sequences_are_whole(found)
 
 
 def test_another_profiler_gets_cupti_and_gives_it_back(tmp_path):
