@@ -6,6 +6,7 @@ A batch published again after a kill has its old sequence: the sink's ledger kno
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,6 +16,7 @@ from typing import Any
 import structlog
 
 from drumline.infra import metrics
+from drumline.infra.backoff import Retry
 from drumline.infra.health import Health
 from drumline.infra.settings import Settings
 from drumline.producers.agent_cursor import Cursor
@@ -64,6 +66,7 @@ class Agent:
         self._cursor, self._sender, self._codec, self._health = cursor, sender, codec, health
         self._stopping, self._until_empty, self._done, self._clock = stopping, until_empty, done, clock
         self._look_at = float("-inf")
+        self._registry, self._no_registry = Retry(), ""
         self.tails: dict[str, Tail] = {}
         self.processes: Sequence[Mapping[str, Any]] = ()
 
@@ -140,7 +143,17 @@ class Agent:
             return False
 
     def _look_at_one(self, name: str, tail: Tail) -> None:
-        tail.look(self._sender.send)
+        if tail.identity is None and self._no_registry and self._clock() < self._registry.at:
+            tail.problem = self._no_registry  # it takes its time to not answer: asked for one folder, not for all
+            return
+        try:
+            tail.look(self._sender.send)
+        except RegistryUnavailable as error:
+            self._no_registry = str(error)
+            self._registry.failed(self._clock(), 0.5 + random.random() / 2)
+            raise
+        self._no_registry = ""
+        self._registry.worked()
         if tail.finished:
             tail.folder.remove()
             del self.tails[name]

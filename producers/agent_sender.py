@@ -5,6 +5,7 @@ Kafka's answer to each message goes to the callback that was handed over with it
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Collection
 from typing import Any
@@ -71,7 +72,7 @@ class Sender:
                 self._pump(0)  # what it has to say beside that
                 away = f"no Kafka broker answers at {self._settings.bootstrap} ({error.args[0].name()})"
                 self._set(self._refused or away)
-            self._ask_at = self._clock() + AGAIN_S
+            self._ask_at = self._clock() + AGAIN_S * (0.5 + random.random())  # a thousand agents, not all at once
         return self._known
 
     def send(self, topic: str, key: str, value: bytes, answer: Answer) -> bool:

@@ -14,6 +14,7 @@ from drumline.producers.agent_sender import Sender
 from drumline.producers.spool import Spool
 from drumline.schemas.batch import encode
 from drumline.schemas.codec import Codec
+from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.model import model
 from drumline.schemas.topics import TOPICS, Topic
 
@@ -265,6 +266,35 @@ def test_a_process_of_another_release_keeps_its_schema_or_waits(lab):
     assert sorted(lab.account()[0]) == [0, 7]
     spool.close()
     other.close()
+
+
+def test_a_registry_that_does_not_answer_is_asked_for_one_folder_at_a_time(lab):
+    asked, away = [], True
+
+    class Registry:
+        def __getattr__(self, name):
+            return getattr(Codec().registry, name)
+
+        def id_of_version(self, topic, fingerprint):
+            asked.append(topic)
+            if away:
+                raise RegistryUnavailable("schema registry r:1 does not answer")
+            return Codec().registry.id_of_version(topic, fingerprint)
+
+    lab.start(Codec(Registry()))
+    spools = [Spool(lab.root, process(f"p{i}")) for i in range(5)]
+    for spool in spools:
+        write(spool, [0])
+    lab.agent.turn()
+    assert len(asked) == 1
+    lab.turn()
+    assert "does not answer" in lab.health.ready()["spool"]
+    away = False
+    lab.turn(20.0)
+    assert lab.account()[0] == [0] * 5
+    assert lab.health.ready() == {}
+    for spool in spools:
+        spool.close()
 
 
 def test_a_killed_process_costs_its_last_frame_only(lab):
