@@ -259,7 +259,7 @@ def running_secure_stack(folder: Path) -> Iterator[SecureStack]:
         ending.enter_context(engine.temporary_engine(stack.settings))
         mine = stack.settings_of("broker")
         alive = child.process.poll if child.process else lambda: 1
-        if not engine.wait_until(lambda: broker_answers(mine), 60, lambda: alive() is None):
+        if not engine.wait_until(lambda: broker_answers(mine), 120, lambda: alive() is None):
             raise AssertionError(engine.last_words(State.of(stack.settings).logs / "kafka.log", 20))
         admin = stack.admin()
         for future in admin.create_acls(documented_acls()).values():

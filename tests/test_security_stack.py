@@ -36,7 +36,7 @@ from drumline.sinks.audit_kafka import KafkaFacts
 from drumline.sinks.audit_queries import Queries
 from drumline.streams.faust_settings import credentials
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 POISON = b"not a record"
 
 
@@ -214,6 +214,7 @@ def test_clickhouse_refuses_and_the_setting_is_named_at_once(secure, cause):
     assert isinstance(raised.value, clickhouse.Refused) or cause == "no certificate"
 
 
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS")
 def test_clickhouse_without_verification_works_and_is_loud(secure, caplog):
     mine = secure.settings_of("sink", front="elsewhere")
     mine = mine.model_copy(update={"clickhouse": mine.clickhouse.model_copy(update={"verify": False})})
