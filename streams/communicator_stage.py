@@ -123,7 +123,11 @@ class CommunicatorStage:
         out = [self._emit_steps(state, some, some[-1], now_ns) for some in cuts[:-1]]
         out.append(self._emit_steps(state, cuts[-1], frontier, now_ns))
         newest = max(member.complete for member in state.members.values())
-        state.drop_before(max(frontier - self.config.retention_steps, newest - self.config.max_steps))
+        horizon = max(frontier - self.config.retention_steps, newest - self.config.max_steps)
+        # What nobody acknowledged yet is made again after a kill.
+        here = (state.run, state.communicator)
+        unsaid = [step for where, handed, _ in self._handed.values() if where == here for step in handed]
+        state.drop_before(min([horizon, *unsaid]))
         return out
 
     def _emit_steps(self, state: CommunicatorState, steps: list[int], through: int, now_ns: int) -> Batch:

@@ -94,6 +94,7 @@ class CommunicatorState:
         member = self.members.setdefault(rank, Member())
         member.chunks.add(chunk)
         member.complete = max(member.complete, int(packed.head["complete"]))
+        self.first_seen_ns = 1  # long ago: nobody is waited for again
         self.job, self.world_size = packed.head["job"], packed.head["world_size"]
         self.dirty.update(np.unique(packed.rows["step"]).tolist())
 

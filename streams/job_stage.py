@@ -116,12 +116,18 @@ class JobStage:
         return lowest
 
     def _horizon(self, state: JobState) -> int:
-        """The first window to keep: rows that come late must find what they belong to."""
+        """The first window to keep: rows that come late must find what they belong to, and a verdict that nobody
+        acknowledged yet is made again after a kill."""
         judged = max(state.heads, default=0)
         lowest = state.frontier.lowest()
         through = judged if lowest is None else min(judged, self.config.window_of(lowest))
         kept, most = (-(-n // self.config.window_steps) for n in (self.config.retention_steps, self.config.max_steps))
-        return judged - most if state.awaits_others else max(through - kept, judged - most)
+        unsaid = (int(batch.envelope["first_step"]) for batch, _, _ in self._of_run(state.run))
+        first = min(map(self.config.window_of, unsaid), default=judged)
+        return min(first, judged - most if state.awaits_others else max(through - kept, judged - most))
+
+    def _of_run(self, run: str) -> Iterable[tuple[Batch, dict[str, Any], int]]:
+        return (handed for (of_run, _), handed in self._handed.items() if of_run == run)
 
     def _judge(self, state: JobState, windows: Iterable[int], now_ns: int) -> list[Batch]:
         """Judge windows and those after them that rest on them (alarm, links' history); what has changed."""
