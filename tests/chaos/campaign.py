@@ -29,7 +29,7 @@ from drumline.infra.settings import Settings
 
 #: Repetitions of the recording in one replay, and speeds: as fast as it goes (always behind), or paced (at the head).
 LOOPS, SPEEDS = 2, ("max", "3")
-DRAIN_S = 240.0
+DRAIN_S = 600.0
 #: A stack is given up for a new one when it has so many bytes on disk.
 DISK_BYTES = 4 << 30
 #: Share of kills that hit a program that has not recovered from the one before.

@@ -18,7 +18,7 @@ from drumline.chaos.progress import Snapshot
 
 #: Records that sink or worker are behind, or bytes in the spool, at which the replay is stopped; and the share of that
 #: at which it goes on. A record is about 700 rows on average.
-HIGH, SPOOLED, LOW = 800, 16 << 20, 0.4
+HIGH, SPOOLED, LOW = 800, 4 << 20, 0.4
 JOB = "chaos"
 
 

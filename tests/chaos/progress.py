@@ -34,7 +34,7 @@ class Progress:
     """`cycles`: seconds between commits of a group that moved it on, the last hundred of each."""
 
     def __init__(self, settings: Settings) -> None:
-        self._kafka = Offsets(settings, timeout_s=2.0)
+        self._kafka = Offsets(settings, timeout_s=5.0)
         self._settings = settings
         self._stored = {spec.topic.value for spec in TOPICS if has_schema(spec.topic)}
         self._raw = {spec.topic.value for spec in TOPICS if has_schema(spec.topic) and not spec.derived}

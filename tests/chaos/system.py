@@ -24,7 +24,7 @@ from drumline.infra.programs import Program, check_all
 from drumline.infra.settings import ClickHouseSettings, RetentionSettings, Settings, SinkSettings, StreamSettings
 
 TURN_S = 0.2
-RECOVERY_S = 180.0
+RECOVERY_S = 600.0
 
 
 class Stuck(RuntimeError):
@@ -80,7 +80,7 @@ class System:
     def busy(self, target: Target) -> bool:
         """Whether all that the target's death would stall has something to do. One turn."""
         seen = self.turn()
-        if seen is None or ("published" in target.stalls and not self.load.flowing):
+        if seen is None or ("published" in target.stalls and not self.load.spools()):
             return False
         return all(seen.lag.get(group, 1) for group in target.stalls)
 
