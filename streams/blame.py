@@ -7,6 +7,7 @@ communication ran (gpu.step.v1 comm_exposed_ns). So U_w - U_r is how much longer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -80,9 +81,10 @@ class Blame:
     time_ns: Floats
 
 
-def blame(table: WindowTable, quorum: float) -> Blame:
+def blame(table: WindowTable, quorum: float, hidden: Sequence[Floats] | None = None) -> Blame:
     """Lost time of every rank: over each communicator it is in, what it worked longer than its median peer there, but
-    no more than those peers really waited there, nor than the steps took; the communicator with the largest counts."""
+    no more than those peers really waited there, nor than the steps took; the communicator with the largest counts.
+    `hidden`: for each meeting [m], what U misses (inflation.py); ns over the window."""
     length = step_length(table)
     count = len(table.ranks)
     lost, via = np.zeros(count), np.full(count, -1)
@@ -91,7 +93,7 @@ def blame(table: WindowTable, quorum: float) -> Blame:
         mine = comparable(table, meeting, "comm_exposed_ns", quorum)
         peers = norm(meeting, mine)
         met = np.isfinite(mine) & np.isfinite(peers)
-        longer = np.where(met, peers - mine, 0.0).sum(1)
+        longer = np.where(met, peers - mine, 0.0).sum(1) + (0.0 if hidden is None else hidden[index])
         # Without known waiting: what the others' waiting grew, which is what `peers` then is.
         waiting = meeting.wait_ns if meeting.usual is None else mine
         waited = np.where(met, norm(meeting, np.where(met, waiting, np.nan)), 0.0).sum(1)

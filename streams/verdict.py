@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from drumline.streams.blame import WindowTable, blame, step_length
+from drumline.streams.blame import Blame, WindowTable, blame, step_length
 from drumline.streams.cause import Cause
 from drumline.streams.chains import alone, chain_meetings
 from drumline.streams.changed import changed_job
+from drumline.streams.inflation import inflation
 from drumline.streams.lag import with_lag
 from drumline.streams.links import slow_link, summarise
 from drumline.streams.packed_rows import Rows
@@ -52,12 +53,12 @@ def judge(
     A function of its arguments only. Below the quorum of ranks that were compared in enough steps, every row says
     insufficient data: silence is never health.
     """
-    found = blame(table, config.quorum)
+    usual = past.usual(config)
+    found = _blame(table, bool(usual), config)
     lonely = alone(table, found)
     if len(lonely):
         table = replace(table, meetings=[*table.meetings, *chain_meetings(table, past, config)])
-        found = blame(table, config.quorum)
-    usual = past.usual(config)
+        found = _blame(table, bool(usual), config)
     if usual:
         found = with_lag(table, found, usual[STEP])
     least = config.used_steps * config.window_steps
@@ -96,3 +97,14 @@ def judge(
         step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
         past={"links": summarise(table), **of_window(table, lonely.tolist())} if healthy else {},
     )
+
+
+def _blame(table: WindowTable, has_past: bool, config: StragglerConfig) -> Blame:
+    """What waiting hides is counted by inflation where lag cannot tell it: without a past, or without communicators."""
+    hidden = [
+        np.zeros(len(meeting.members))
+        if has_past and not meeting.guessed
+        else inflation(table, meeting, config.quorum, config.equal_ratio)
+        for meeting in table.meetings
+    ]
+    return blame(table, config.quorum, hidden)

@@ -9,6 +9,7 @@ import pytest
 
 from drumline.streams.blame import Meeting, WindowTable, blame
 from drumline.streams.budgets import BUDGET
+from drumline.streams.inflation import inflation
 from drumline.streams.lag import with_lag
 from drumline.streams.matching import LATENESS_ROW
 
@@ -85,3 +86,31 @@ def test_a_member_that_lost_all_its_rows_is_not_blamed_elsewhere():
 def test_ranks_of_a_pipeline_are_left_to_the_other_measure():
     stage = replace(HIDDEN, roles=np.array([0, 0, 2, 2]))
     assert share(table(stage, step=106.0)) == [0.0, 0.0, 0.0, 0.0]
+
+
+def inflated(compute: list[float], overlapped: list[float], one: Meeting = HIDDEN, **more: list[float]) -> list[float]:
+    """Shares where nothing is known of the past; the ranks' waiting shows in longer compute only."""
+    rows = {"compute_ns": compute, "compute_overlapped_ns": overlapped, "kernels": [10.0] * 4, "blocks": [99.0] * 4}
+    window = table(one)
+    for name, values in (rows | more).items():
+        window.budget[name][:] = np.array(values)[:, None]
+    return [round(v, 3) for v in blame(window, 0.8, [inflation(window, one, 0.8, 1.01)]).share.tolist()]
+
+
+LONGER, OVERLAPPED = [58.0, 58.0, 50.0, 58.0], [40.0, 40.0, 10.0, 40.0]
+
+
+def test_without_a_past_a_late_rank_shows_in_its_peers_compute():
+    assert inflated(LONGER, OVERLAPPED) == [0.0, 0.0, 0.08, 0.0]
+
+
+def test_a_faster_gpu_is_not_late():
+    assert inflated(LONGER, [40.0] * 4) == [0.0] * 4
+
+
+def test_less_work_is_not_late():
+    assert inflated(LONGER, OVERLAPPED, blocks=[99.0, 99.0, 80.0, 99.0]) == [0.0] * 4
+
+
+def test_nobody_is_late_whom_nobody_waited_for():
+    assert inflated(LONGER, OVERLAPPED, meeting("dp", EVERYBODY, {}, {})) == [0.0] * 4
