@@ -153,15 +153,15 @@ class Sink:
         state = self.kafka.states.get((record.topic, record.partition))
         if state is None or record.offset < state.next_offset:
             return
+        entry = self._read(record, state)
+        if entry is None:
+            return
         if record.offset > state.next_offset and not state.compacted:
             log.warning(
                 "offsets are missing in Kafka", topic=record.topic, partition=record.partition,
                 first=state.next_offset, last=record.offset - 1,
             )  # fmt: skip
             metrics.SINK_GAPS.labels(record.topic).inc(record.offset - state.next_offset)
-        entry = self._read(record, state)
-        if entry is None:
-            return
         replayed = state.intent is not None and record.offset <= state.intent.range.last
         if not replayed:
             gauge = self._gauges.setdefault(
@@ -254,8 +254,6 @@ class Sink:
         sink, now = self.settings.sink, time.monotonic()
         full = sum(state.rows for state in self.kafka.states.values()) >= PRESSURE * sink.flush_rows
         for state in list(self.kafka.states.values()):
-            if self._turn_is_over():
-                break
             if not (state.due(now, sink.flush_rows, sink.flush_s) or (full and state.entries and state.intent is None)):
                 continue
             wanted = state.unknown() if state.intent is None else set()
@@ -265,18 +263,21 @@ class Sink:
                 )
                 state.history.update(self._ledger().history(state.table.topic.value, wanted, before))
             self._cycle.append((state, state.cut(sink.flush_rows, now)))
+            if self._turn_is_over():
+                break
 
     def _advance(self) -> None:
-        """Steps 2 to 6 for all ranges of the cycle; to be repeated, from wherever it broke off, until that is empty."""
+        """Steps 2 to 6 for all ranges of the cycle; to be repeated, from wherever it broke off, until that is empty.
+        Each call comes further, however slow the others are."""
         self._cycle = [(state, pending) for state, pending in self._cycle if self.kafka.holds(state)]
         self._check_topics()
         announce = []
         for state, pending in self._cycle:
             if pending.stage < Stage.LETTERS_SENT:  # 2: dead letters, acknowledged before anything is announced
-                if self._turn_is_over():
-                    return
-                self.letters.send(pending.entries, pending.range.topic_id)
+                sent = self.letters.send(pending.entries, pending.range.topic_id)
                 pending.stage = Stage.LETTERS_SENT
+                if sent and self._turn_is_over():
+                    return
             if pending.stage < Stage.INTENT_COMMITTED:
                 announce.append((state, pending))
         self.kafka.commit([(s, p.range.first, write_intent(p.intent)) for s, p in announce])  # 3: intents
@@ -284,14 +285,15 @@ class Sink:
             pending.stage = Stage.INTENT_COMMITTED
         writer = Writer(self._connected(), self.settings.clickhouse.database)
         for _, pending in self._cycle:
-            if self._turn_is_over():
-                return
+            if pending.stage >= Stage.LEDGER_INSERTED:
+                continue
             if pending.stage < Stage.ROWS_INSERTED:  # 4: one block under the range's token
                 self.counts.rows += writer.insert_rows(pending)
                 pending.stage = Stage.ROWS_INSERTED
-            if pending.stage < Stage.LEDGER_INSERTED:  # 5: what became of each record, under the same token
-                writer.insert_ledger(pending)
-                pending.stage = Stage.LEDGER_INSERTED
+            writer.insert_ledger(pending)  # 5: what became of each record, under the same token
+            pending.stage = Stage.LEDGER_INSERTED
+            if self._turn_is_over():
+                return
         self.kafka.commit([(s, p.range.last + 1, write_done(p.range.topic_id)) for s, p in self._cycle])  # 6
         now_ns, self._committed = time.time_ns(), time.monotonic()
         for state, pending in self._cycle:
