@@ -41,11 +41,10 @@ def context(settings: Settings) -> ssl.SSLContext:
 
 def trouble(text: str) -> str:
     """What a driver's error text says of TLS that no retry mends, and what to set; "" if nothing."""
+    if what := tls.complaint_in(text):
+        return f"the server's certificate is not accepted: {what}; {_cure(what)}"
     found = re.search(r"\[SSL: [A-Z0-9_]+\] (.+?)\.? \(_ssl", text)
     said = found[1] if found else ""
-    if said.startswith("certificate verify failed: "):
-        what = said.removeprefix("certificate verify failed: ")
-        return f"the server's certificate is not accepted: {what}; {_cure(what)}"
     if "alert" in said and ("certificate" in said or "unknown ca" in said):
         return "the server wants another client certificate; see DRUMLINE_CLICKHOUSE__CERTIFICATE and ..._KEY"
     if said == "wrong version number":

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
+from drumline.infra import tls
 from drumline.infra.settings import KafkaSettings, Settings
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadSchema, RegistryUnavailable, UnknownSchema
@@ -112,8 +113,12 @@ class ConfluentRegistry:
             if error.http_status_code in (404, 409, 422):
                 return int(error.http_status_code), None
             detail = f"HTTP {error.http_status_code}"
+            if error.http_status_code in (401, 403):
+                detail += "; check DRUMLINE_KAFKA__REGISTRY_USER and DRUMLINE_KAFKA__REGISTRY_PASSWORD_FILE"
         except Exception as error:  # transport errors of whatever HTTP library the client brought
             detail = type(error).__name__
+            if what := tls.complaint_in(str(error)):
+                detail = f"its certificate is not accepted: {what}; see DRUMLINE_KAFKA__REGISTRY_CA"
         raise RegistryUnavailable(f"schema registry {self._where} does not answer ({detail})") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from pathlib import Path
@@ -31,6 +32,12 @@ def complaint(error: BaseException) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return str(error.verify_message).rstrip(".")
     return ""
+
+
+def complaint_in(text: str) -> str:
+    """The same from the text of an error that a library has wrapped."""
+    found = re.search(r"certificate verify failed: (.+?)\.? \(_ssl", text)
+    return found[1] if found else ""
 
 
 def why_not(host: str, port: int, made: ssl.SSLContext, timeout_s: float = 3.0) -> str:

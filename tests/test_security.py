@@ -19,13 +19,14 @@ from pydantic import SecretStr, ValidationError
 from secure_stack import Certificates, TlsFront
 from typer.testing import CliRunner
 
-from drumline.infra import cli, clickhouse_tls, command_config, exposure, tls
+from drumline.infra import cli, clickhouse_tls, command_config, exposure, registry_client, tls
 from drumline.infra.clickhouse import Refused, Unavailable, failure
 from drumline.infra.kafka import client_config
 from drumline.infra.kafka_access import words
 from drumline.infra.kafka_contact import BrokerUnreachable, Contact, KafkaRefused, addresses, quiet, refusal
 from drumline.infra.logs import HIDDEN
 from drumline.infra.settings import ClickHouseSettings, KafkaSettings, Settings
+from drumline.schemas.errors import RegistryUnavailable
 from drumline.streams import refusal as worker_refusal
 
 SECRET = "hush-4711"
@@ -275,3 +276,13 @@ def test_key_passwords_are_never_asked_for_on_the_terminal(certificates, tmp_pat
     assert isinstance(tls.context(None, opened.ssl_certificate, opened.ssl_key, SECRET), ssl.SSLContext)
     with pytest.raises(ValidationError, match="SSL_KEY"):
         KafkaSettings(**files)
+
+
+def test_a_registry_whose_certificate_is_not_accepted_is_named(certificates):
+    pytest.importorskip("authlib", reason="pip install 'drumline[registry]'")
+    front = TlsFront(1, certificates.pem("good"))
+    kafka = KafkaSettings(registry_url=f"https://127.0.0.1:{front.port}", registry_ca=certificates.other_ca)
+    with pytest.raises(RegistryUnavailable, match=r"not accepted: .*; see DRUMLINE_KAFKA__REGISTRY_CA"):
+        registry_client.connect(kafka).id_of("gpu.kernel.v1")
+    assert front.connections <= 8
+    front.close()
