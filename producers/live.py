@@ -34,6 +34,9 @@ from drumline.schemas.topics import Topic
 SETTLE_NS = 1_000_000_000
 #: A step that is open for longer does not hold back what lies before its end.
 PATIENCE_NS = 60_000_000_000
+#: Windows of recording that are remembered.
+MOST_WINDOWS = 64
+_FAR = np.iinfo(np.int64).max
 #: Kernels kept for a stretch that does not end; beyond it the stretch is given up.
 MOST_KERNELS = 2_000_000
 
@@ -70,6 +73,14 @@ class Live:
         self._ordinals: Counter[int] = Counter()
         self._turn = 0
         self._names, self._domains = _Words(), _Words()
+        self._recorded: list[tuple[int, int]] = []
+
+    def recording(self, on: bool, time_ns: int) -> None:
+        """Recording was switched on or off. Steps that the API marks go on without it, but nothing is known of them."""
+        if on:
+            self._recorded.append((time_ns, _FAR))
+        elif self._recorded:
+            self._recorded = [*self._recorded[-MOST_WINDOWS:-1], (self._recorded[-1][0], time_ns)]
 
     def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
         """What came with one buffer; columns as in Activity. Words of `markers` are copied."""
@@ -189,6 +200,7 @@ class Live:
         """Derive a stretch and send what is new in it."""
         found = derive(activity, self._pattern)
         steps = found.steps
+        known = self._within(steps)
         fresh = np.flatnonzero(steps["start_ns"] >= self._host_end)
         numbers = steps["step"] + self._offset
         if len(fresh) and int(numbers[fresh[0]]) <= self._step:  # numbered from the start again, or the same twice
@@ -196,11 +208,13 @@ class Live:
         seen = self._step
         if len(fresh):
             self._step = int(steps["step"][fresh[-1]]) + self._offset
-        new = self._numbered(steps.take(fresh))
+        new = self._numbered(steps.take(fresh[known[fresh]]))
         mark = min(end.host_ns, end.gpu_ns)
         if new.rows:
             self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self._step)
-        rows = self._numbered(found.collectives)
+        half = np.isin(found.collectives["step"], steps["step"][~known])
+        numbered = np.where(half, -1, found.collectives["step"])
+        rows = self._numbered(Table({**found.collectives.columns, "step": numbered}, found.collectives.words))
         inside = rows["step"] >= 0
         rows = rows.take(np.where(inside, rows["step"] > seen, rows["start_ns"] >= self._gpu_end))
         for communicator in np.unique(rows["communicator"]).tolist():
@@ -212,6 +226,16 @@ class Live:
             self._outbox.put(Topic.RANGE, ranges.take(recent), mark, now_ns)
         self.counts["skipped_steps"] += int(new["skipped"].sum())
         self.counts["unattributed_collectives"] += found.counts.unattributed_collectives
+
+    def _within(self, steps: Table) -> Array:
+        """Which steps were recorded from start to end: bool."""
+        if not self._recorded:
+            return np.ones(steps.rows, bool)
+        windows = np.array(self._recorded)
+        at = np.maximum(np.searchsorted(windows[:, 0], steps["start_ns"], side="right") - 1, 0)
+        end = steps["start_ns"] + steps["duration_ns"]
+        inside: Array = (windows[at, 0] <= steps["start_ns"]) & (end <= windows[at, 1])
+        return inside
 
     def _ordered(self, communicator: int, rows: Table) -> Table:
         """Ordinals of collectives outside steps count on from stretch to stretch."""

@@ -59,6 +59,7 @@ class Session:
         self._control = ""
         self._recording = "not yet"
         self._off_at = 0
+        self._windows: list[tuple[bool, int]] = []
         self._bytes = self._cupti_dropped = self._refused = 0
 
     def event(self, message: bytes) -> None:
@@ -73,6 +74,7 @@ class Session:
             elif event["event"] == "recording":
                 if event["on"] and self._off_at and self._live:
                     self._derive(int(event["time_ns"]), True)  # windows are apart: nothing reaches from one to the next
+                self._windows.append((bool(event["on"]), int(event["time_ns"])))
                 self._recording = f"on: {event['why']}" if event["on"] else f"off: {event['why']}"
                 self._off_at = 0 if event["on"] else int(event["time_ns"])
             elif event["event"] == "failed":
@@ -136,6 +138,9 @@ class Session:
     def _derive(self, now_ns: int, final: bool) -> None:
         """Steps, collectives and ranges. A stretch that cannot be derived is given up; kernels go on."""
         assert self._live is not None
+        for on, time_ns in self._windows:
+            self._live.recording(on, time_ns)
+        self._windows.clear()
         try:
             self._live.advance(now_ns, final)
         except Exception as error:

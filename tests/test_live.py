@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,13 +24,21 @@ TICK_NS = 500_000_000
 WHO = Identity("job", "run", 0, 0, 1, "host", "GPU-0", "process")
 
 
-def played(activity, tick=TICK_NS):
+@cache
+def recorded(path):
+    """Activities of a recording's ranks."""
+    return read_trace(path).activities
+
+
+def played(activity, tick=TICK_NS, windows=()):
     """Feed an activity as CUPTI would deliver it: kernels when they have ended. Batches sent, by topic."""
     sent = defaultdict(list)
     outbox = Outbox(
         WHO, lambda topic, key, batch: sent[topic].append(decode(model(topic), encode(model(topic), batch)))
     )
     live = Live(outbox)
+    for on, time_ns in windows:
+        live.recording(on, time_ns)
     arrive = {
         "kernels": ends(activity.kernels),
         "copies": ends(activity.copies),
@@ -67,7 +76,7 @@ def steps_like_the_whole(sent, whole):
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_piecewise_gives_what_the_whole_gives(rank):
-    activity = read_trace(DEMO).activities[rank]
+    activity = recorded(DEMO)[rank]
     whole = derive(activity)
     sent, _live = played(activity)
     assert not steps_like_the_whole(sent, whole)
@@ -88,7 +97,7 @@ def test_piecewise_gives_what_the_whole_gives(rank):
 
 @pytest.mark.parametrize("name", ["mesh-tpdp", "fsdp", "pipeline"])
 def test_piecewise_on_other_parallelisms(name):
-    activity = read_trace(folder(name)).activities[1]
+    activity = recorded(folder(name))[1]
     whole = derive(activity)
     sent, _live = played(activity)
     assert not steps_like_the_whole(sent, whole)
@@ -96,7 +105,7 @@ def test_piecewise_on_other_parallelisms(name):
 
 
 def test_promises_are_kept():
-    activity = read_trace(DEMO).activities[1]
+    activity = recorded(DEMO)[1]
     sent, _ = played(activity)
     for topic, batches in sent.items():
         seen = {}
@@ -139,7 +148,7 @@ def from_then_on(activity, since, too_many=0):
 
 @pytest.mark.parametrize("too_many", [0, 1])
 def test_recording_that_begins_in_the_middle_finds_its_place(too_many):
-    activity = read_trace(DEMO).activities[2]
+    activity = recorded(DEMO)[2]
     whole = derive(activity)
     cut = from_then_on(activity, int(np.quantile(activity.markers["time_ns"], 0.3)), too_many)
     sent, _live = played(cut)
@@ -155,7 +164,7 @@ def test_recording_that_begins_in_the_middle_finds_its_place(too_many):
 
 
 def test_steps_numbered_from_the_start_again_count_on():
-    activity = read_trace(DEMO).activities[0]
+    activity = recorded(DEMO)[0]
     half = int(np.median(activity.kernels["start_ns"]))
     markers = activity.markers
     names = list(markers.words["names"])
@@ -178,3 +187,18 @@ def test_steps_numbered_from_the_start_again_count_on():
     numbers_sent = [row[0] for row in joined(sent[Topic.STEP], ["step"])]
     assert numbers_sent == sorted(set(numbers_sent))
     assert len(numbers_sent) == derive(activity).steps.rows
+
+
+def test_steps_that_were_not_recorded_from_start_to_end_are_left_out():
+    """The API marks steps whether CUPTI records or not; what the GPU did in them is known only where it did."""
+    activity = recorded(DEMO)[0]
+    whole = derive(activity)
+    at = np.quantile(whole.steps["start_ns"], [0.2, 0.4, 0.7]).astype(np.int64).tolist()
+    windows = [(True, at[0]), (False, at[1]), (True, at[2])]
+    sent, _ = played(activity, windows=windows)
+    begin, end = whole.steps["start_ns"], whole.steps["start_ns"] + whole.steps["duration_ns"]
+    inside = ((begin >= at[0]) & (end <= at[1])) | (begin >= at[2])
+    assert [row[0] for row in joined(sent[Topic.STEP], ["step"])] == whole.steps["step"][inside].tolist()
+    steps = {row[0] for row in joined(sent[Topic.COLLECTIVE], ["step"])}
+    assert steps - {-1} <= set(whole.steps["step"][inside].tolist())
+    assert sum(b.rows for b in sent[Topic.COLLECTIVE]) == whole.collectives.rows
