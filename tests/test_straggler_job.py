@@ -130,6 +130,19 @@ def test_groups():
     ) | dict.fromkeys([2, 3], "host b")
 
 
+def test_what_it_costs_in_gpu_seconds_and_money():
+    """Rank 2 makes three others wait 20 ms in each of 12 steps; then all four lose 20 ms a step."""
+    config = StragglerConfig(window_steps=12, price_per_gpu_hour=3600.0)
+    faults = (Fault(2, "idle", 20 * MS, last=11), *everybody("idle", 20 * MS, first=84))
+    job = batches(simulate(ddp(4), 96, faults, noise=0.0))
+    seconds, money = (rows_of(job, name, config=config) for name in ("gpu_seconds_lost", "money_lost"))
+    assert seconds[0][2] == pytest.approx(12 * 0.020 * 3, rel=0.01)
+    assert seconds[84][JOB] == pytest.approx(12 * 0.020 * 4, rel=0.01)
+    assert money[0][2] == pytest.approx(seconds[0][2])  # a GPU-second for one unit of money
+    assert [seconds[0][rank] for rank in (JOB, 0, 1, 3)] == [0.0] * 4
+    assert rows_of(job, "money_lost")[0][2] == 0.0  # no price, no figure
+
+
 def test_episodes_and_heartbeats():
     job = batches(simulate(ddp(4), 12 * 9, (Fault(2, "copy", 20 * MS, first=24, last=47),)))
     first, last, changed = (rows_of(job, f"{name}") for name in ("episode_first_step", "episode_last_step", "changed"))
