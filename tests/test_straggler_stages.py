@@ -190,7 +190,7 @@ def test_a_kill_between_two_changes_of_the_state_changes_nothing(seed):
     stores, kills = (TornStore(chance), TornStore(chance)), 0
     lateness: list[Batch] = []
     found: list[Batch] = []
-    at = read = 0
+    at, read = where = 0, 0
     while at < len(STREAM) or read < len(lateness):
         flying: list[tuple[Batch, int, int]] = []
         try:
@@ -216,8 +216,8 @@ def test_a_kill_between_two_changes_of_the_state_changes_nothing(seed):
                     (jobs if of_job else communicators).mark_sent(batch)
         except Killed:
             kills += 1
-            at = max(0, min([at, *(seen_at for _, seen_at, _ in flying)]) - chance.randrange(20))
-            read = max(0, min([read, *(seen_read for _, _, seen_read in flying)]) - chance.randrange(5))
+            at = max(0, min([where[0], *(seen_at for _, seen_at, _ in flying)]) - chance.randrange(20))
+            read = max(0, min([where[1], *(seen_read for _, _, seen_read in flying)]) - chance.randrange(5))
     for store in stores:
         store.deadly = False
     communicators, jobs = CommunicatorStage(stores[0], config), JobStage(stores[1], config)
