@@ -16,6 +16,8 @@ from drumline.schemas.topics import TOPICS
 from drumline.streams.app import wirings
 
 GROUPS = ("published", "sink", "worker")
+#: The broker is away when it does not answer for so long; s.
+ANSWER_S = 5.0
 Commits = dict[str, tuple[int, str]]
 
 
@@ -34,8 +36,7 @@ class Progress:
     """`cycles`: seconds between commits of a group that moved it on, the last hundred of each."""
 
     def __init__(self, settings: Settings) -> None:
-        self._kafka = Offsets(settings, timeout_s=5.0)
-        self._settings = settings
+        self._settings, self._kafka = settings, Offsets(settings, ANSWER_S)
         self._stored = {spec.topic.value for spec in TOPICS if has_schema(spec.topic)}
         self._raw = {spec.topic.value for spec in TOPICS if has_schema(spec.topic) and not spec.derived}
         self._read = {str(topic) for wiring in wirings(settings) for topic in wiring.inputs}
@@ -52,7 +53,9 @@ class Progress:
             read = {place: end for place, end in ends.items() if place.rsplit(":", 1)[0] in self._read}
             sink = self._kafka.committed(self._settings.sink.group, ends)
             worker = self._kafka.committed(self._settings.stream.app_id, read)
-        except KafkaException:
+        except KafkaException:  # a client that has seen the broker die may not find back
+            self._kafka.close()
+            self._kafka = Offsets(self._settings, ANSWER_S)
             return None
         done = {
             "published": sum(end for place, end in ends.items() if place.rsplit(":", 1)[0] in self._raw),
