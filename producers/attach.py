@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import json
 import os
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
@@ -22,9 +20,11 @@ from typing import Any
 
 from drumline.producers import buffer_pool as pool_words
 from drumline.producers import cupti as binding
+from drumline.producers import decoder_process
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.collector import Collector, new_pool
 from drumline.producers.policy import BadPolicy, Policy, parse
+from drumline.producers.process_facts import describe
 
 #: A step or scope on its way to the decoder: b"M", flags (activity.MARKER_START, MARKER_END), id, time; then its name.
 MARK = struct.Struct("<cBIq")
@@ -54,7 +54,7 @@ class Attachment:
         self._events, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._events.setblocking(False)
         try:
-            self.decoder = _start_decoder(self.pool.fd, theirs.fileno())
+            self.decoder = decoder_process.start(self.pool.fd, theirs.fileno())
         finally:
             theirs.close()
         self.tell({"event": "attached", "pid": os.getpid(), **describe(self._cupti)})
@@ -62,7 +62,7 @@ class Attachment:
     def _revive(self) -> bool:
         """Start another decoder where the last one was killed. It counts its batches from 0: another source. Raises
         OSError, and RuntimeError where decoders keep dying."""
-        if _lives(self.decoder):
+        if decoder_process.lives(self.decoder):
             return False
         if self._starts >= MOST_DECODERS:
             raise RuntimeError(f"{self._starts} decoders have died")
@@ -178,81 +178,6 @@ def scope(name: str) -> Iterator[None]:
         yield
     finally:
         one.mark(4, number, "")
-
-
-def describe(cupti: binding.Cupti) -> dict[str, Any]:
-    """What only this process knows of itself: its GPUs in CUDA's order, versions, command."""
-    torch = sys.modules.get("torch")
-    versions = {"cupti": str(cupti.version()), "python": sys.version.split()[0]}
-    if torch is not None:
-        versions["torch"] = str(getattr(torch, "__version__", ""))
-        with contextlib.suppress(Exception):
-            versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
-    return {"gpus": gpus(), "versions": versions, "cupti": cupti.path, "started_ns": started_ns()}
-
-
-def gpus() -> list[dict[str, str]]:
-    """UUID and model of each GPU that CUDA shows to this process; [] when CUDA is not there or not ready."""
-    with contextlib.suppress(Exception):
-        cuda = ctypes.CDLL("libcuda.so.1")
-        count = ctypes.c_int(0)
-        if cuda.cuDeviceGetCount(ctypes.byref(count)):
-            return []
-        found = []
-        for ordinal in range(count.value):
-            raw, name = ctypes.create_string_buffer(16), ctypes.create_string_buffer(96)
-            cuda.cuDeviceGetUuid_v2(raw, ordinal)
-            cuda.cuDeviceGetName(name, 96, ordinal)
-            digits = raw.raw.hex()
-            parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-            found.append({"uuid": "GPU-" + "-".join(parts), "model": name.value.decode(errors="replace")})
-        return found
-    return []
-
-
-def started_ns() -> int:
-    """When this process started; ns since the epoch, from the kernel's clock ticks."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        with open("/proc/self/stat") as file:
-            ticks = int(file.read().rsplit(")", 1)[1].split()[19])
-        since_boot = ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
-        return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + since_boot
-    return time.time_ns()
-
-
-def _start_decoder(pool_fd: int, events_fd: int) -> int:
-    """Start the decoder as nobody's child, so that the job never waits for it. Returns its pid. Raises OSError."""
-    python = os.environ.get("DRUMLINE_PYTHON") or sys.executable
-    packages = os.environ.get("DRUMLINE_PACKAGES", "")
-    environment = dict(os.environ, DRUMLINE_ATTACH="0", OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
-    environment["PYTHONPATH"] = packages
-    command = [python, "-m", "drumline.producers.decoder", str(pool_fd), str(events_fd), str(os.getpid())]
-    done = subprocess.run(
-        command,
-        pass_fds=(pool_fd, events_fd),
-        env=environment,
-        cwd="/",
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        timeout=30,
-        check=False,
-    )
-    if done.returncode or not done.stdout.strip().isdigit():
-        raise OSError(f"the decoder does not start (exit {done.returncode}): {' '.join(command)}")
-    pid = int(done.stdout)
-    with contextlib.suppress(Exception):  # Yama: let it read the strings that CUPTI points to
-        ctypes.CDLL(None).prctl(0x59616D61, pid, 0, 0, 0)
-    return pid
-
-
-def _lives(pid: int) -> bool:
-    """Whether a process runs; one that nobody has buried (a container without an init) does not."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def _end() -> None:

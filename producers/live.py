@@ -13,20 +13,29 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from drumline.producers import nccl
-from drumline.producers.activity import MARKER_END, MARKER_START, Activity, empty, ends
-from drumline.producers.calls import Calls, calls, grouped, groups
+from drumline.producers.activity import Activity, empty, ends
+from drumline.producers.calls import Calls
 from drumline.producers.collectives import CLOCK_SLACK_NS
 from drumline.producers.derive import derive
 from drumline.producers.outbox import Outbox
 from drumline.producers.ranges import ranges as nested_ranges
 from drumline.producers.steps import STEP_PATTERN, Steps, host_steps
-from drumline.producers.table import Table, compacted, concatenated
+from drumline.producers.stretch import (
+    End,
+    Words,
+    before_end,
+    certain,
+    closed,
+    communication,
+    host_launches,
+    one,
+    some,
+    turned,
+)
+from drumline.producers.table import Table
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 
@@ -39,19 +48,6 @@ MOST_WINDOWS = 64
 _FAR = np.iinfo(np.int64).max
 #: Kernels kept for a stretch that does not end; beyond it the stretch is given up.
 MOST_KERNELS = 2_000_000
-
-
-@dataclass(frozen=True)
-class _End:
-    """Where a stretch ends: `host_ns`; `launches` NCCL kernels belong to it; `gpu_ns`: end of the last of them.
-    `kept_ns`, `kept_launches`, `kept_gpu_ns`: the same for what the next stretch need not see again."""
-
-    host_ns: int
-    launches: int
-    gpu_ns: int
-    kept_ns: int
-    kept_launches: int
-    kept_gpu_ns: int
 
 
 #: Steps that the hook on PyTorch's optimizers marks; they count where nobody else names steps.
@@ -72,7 +68,7 @@ class Live:
         self._step, self._offset = -1, 0
         self._ordinals: Counter[int] = Counter()
         self._turn = 0
-        self._names, self._domains = _Words(), _Words()
+        self._names, self._domains = Words(), Words()
         self._recorded: list[tuple[int, int]] = []
 
     def recording(self, on: bool, time_ns: int) -> None:
@@ -124,19 +120,19 @@ class Live:
         return min(now_ns - 2 * SETTLE_NS, self._host_end or now_ns - 2 * SETTLE_NS)
 
     def _stretch(self, settled: int, now_ns: int, final: bool) -> None:
-        markers = _one(self._markers)
-        kernels = _one(self._kernels) if self._kernels else empty(Topic.KERNEL)
-        copies = _one(self._copies) if self._copies else empty(Topic.MEMCPY)
-        payloads = _one(self._payloads) if self._payloads else Activity().payloads
+        markers = one(self._markers)
+        kernels = one(self._kernels) if self._kernels else empty(Topic.KERNEL)
+        copies = one(self._copies) if self._copies else empty(Topic.MEMCPY)
+        payloads = one(self._payloads) if self._payloads else Activity().payloads
         ranges, _ = nested_ranges(markers)
         steps = host_steps(ranges, self._pattern)
-        launches = _launches(ranges, payloads, steps)
+        launches = host_launches(ranges, payloads, steps)
         named = any(re.search(self._named_steps, name) for name in self._names.words)
         guessed = [name for name in self._names.words if re.search(OPTIMIZER_PATTERN, name)]
         if named or len(guessed) > 2:
             self._pattern = self._named_steps if named else OPTIMIZER_PATTERN
         waits = self._step >= 0 or named or bool(guessed)
-        own = _communication(kernels, self._turn)
+        own = communication(kernels, self._turn)
         end = self._end(steps, launches, own, settled, now_ns, None if final else waits)
         if end is None:
             return
@@ -146,12 +142,12 @@ class Live:
         if surplus:
             self.counts["kernels_without_call"] += surplus
             kernels = kernels.take(np.setdiff1d(np.arange(kernels.rows), own["row"][:surplus]))
-            self._kernels = _some(kernels)
+            self._kernels = some(kernels)
             return  # the next turn takes the stretch
-        inside, dangling = _closed(markers, end.host_ns)
-        chosen = _before(kernels, own, end)
+        inside, dangling = closed(markers, end.host_ns)
+        chosen = before_end(kernels, own, end)
         activity = Activity(
-            kernels=_turned(kernels.take(chosen), self._turn),
+            kernels=turned(kernels.take(chosen), self._turn),
             copies=copies.take(copies["start_ns"] < end.gpu_ns),
             markers=inside,
             payloads=payloads,
@@ -163,19 +159,19 @@ class Live:
         keep[own["row"][end.kept_launches :]] = True
         if end.kept_launches:
             self._turn = int(own["correlation"][min(end.kept_launches, own.rows) - 1]) if own.rows else 0
-        self._kernels = _some(kernels.take(keep))
-        self._copies = _some(copies.take(ends(copies) > end.kept_gpu_ns))
+        self._kernels = some(kernels.take(keep))
+        self._copies = some(copies.take(ends(copies) > end.kept_gpu_ns))
         late = (markers["time_ns"] >= end.kept_ns) | np.isin(markers["id"], dangling)
-        self._payloads = _some(payloads.take(np.isin(payloads["id"], markers["id"][late])))
-        self._names, self._domains, kept = _Words(), _Words(), markers.take(late)
-        self._markers = _some(self._named(kept))
+        self._payloads = some(payloads.take(np.isin(payloads["id"], markers["id"][late])))
+        self._names, self._domains, kept = Words(), Words(), markers.take(late)
+        self._markers = some(self._named(kept))
         self._host_end, self._gpu_end = end.host_ns, end.gpu_ns
 
     def _end(
         self, steps: Steps, launches: Calls, own: Table, settled: int, now_ns: int, waits: bool | None
-    ) -> _End | None:
+    ) -> End | None:
         """The latest place where a stretch can end. `waits`: steps will come; None = nothing will come."""
-        here = _prefix(own, settled)
+        here = certain(own, settled)
         ran = np.concatenate([[0], np.maximum.accumulate(ends(own))])
         before, behind = (np.searchsorted(launches.start_ns, at) for at in (steps.start_ns, steps.end_ns))
         gpu = np.maximum(ran[np.minimum(behind, own.rows)], np.where(behind > before, 0, steps.end_ns))
@@ -184,7 +180,7 @@ class Live:
             last = int(np.flatnonzero(ready)[-1])
             kept_gpu = int(gpu[last - 1]) if last else self._gpu_end
             kept = (int(steps.start_ns[last]), int(before[last]), kept_gpu)
-            return _End(int(steps.end_ns[last]), int(behind[last]), int(gpu[last]), *kept)
+            return End(int(steps.end_ns[last]), int(behind[last]), int(gpu[last]), *kept)
         if waits and now_ns - (self._host_end or self._began) < PATIENCE_NS:
             return None
         host = now_ns if waits is None else now_ns - 2 * SETTLE_NS
@@ -194,9 +190,9 @@ class Live:
             return None
         number = int(np.searchsorted(launches.start_ns, host))
         gpu_ns = max(int(ran[min(number, own.rows)]), host)
-        return _End(host, number, gpu_ns, host, number, gpu_ns)
+        return End(host, number, gpu_ns, host, number, gpu_ns)
 
-    def _publish(self, activity: Activity, unfinished: Array, end: _End, now_ns: int) -> None:
+    def _publish(self, activity: Activity, unfinished: Array, end: End, now_ns: int) -> None:
         """Derive a stretch and send what is new in it."""
         found = derive(activity, self._pattern)
         steps = found.steps
@@ -262,81 +258,3 @@ class Live:
             "domain": self._domains.take(markers["domain"], markers.words["domains"]),
         }
         return Table(columns, {"names": self._names.words, "domains": self._domains.words})
-
-
-class _Words:
-    """A dictionary that grows. `words`: in order of index."""
-
-    def __init__(self) -> None:
-        self.words: list[str] = []
-        self._index: dict[str, int] = {}
-
-    def take(self, indices: Array, words: Sequence[str]) -> Array:
-        """Indices into `words` as indices into ours; u4."""
-        compact, used = compacted(indices, words)
-        for word in used:
-            if word not in self._index:
-                self._index[word] = len(self.words)
-                self.words.append(word)
-        return np.array([self._index[word] for word in used], np.uint32)[compact]
-
-
-def _one(pending: list[Table]) -> Table:
-    pending[:] = [concatenated(pending)]
-    return pending[0]
-
-
-def _some(table: Table) -> list[Table]:
-    return [table] if table.rows else []
-
-
-def _launches(ranges: Table, payloads: Table, steps: Steps) -> Calls:
-    """The launches that the host asked for, by start."""
-    each = calls(ranges, payloads)
-    group = groups(ranges, each.start_ns, steps.start_ns)
-    return grouped(each, group) if group.any() else each
-
-
-def _communication(kernels: Table, turn: int) -> Table:
-    """NCCL kernels that have a call of their own, in launch order, with their `row` in `kernels`."""
-    own = np.zeros(0, np.int64)
-    if kernels.rows:
-        own = np.flatnonzero(nccl.is_kernel(kernels.words["names"])[kernels["name"]] & (kernels["graph"] == 0))
-    own = own[np.lexsort((kernels["start_ns"][own], _since(kernels["correlation"][own], turn)))]
-    columns = {name: kernels[name][own] for name in ("start_ns", "duration_ns", "correlation")}
-    return Table({**columns, "row": own})
-
-
-def _since(correlation: Array, turn: int) -> Array:
-    """Correlation ids so that the order is that of the launches, also where CUPTI's 32 bits wrap around."""
-    shifted: Array = correlation.astype(np.uint32) + np.array([(1 << 31) - turn & 0xFFFF_FFFF], np.uint32)
-    return shifted
-
-
-def _turned(kernels: Table, turn: int) -> Table:
-    return Table({**kernels.columns, "correlation": _since(kernels["correlation"], turn)}, kernels.words)
-
-
-def _prefix(own: Table, settled: int) -> int:
-    """How many kernels, in launch order, are certain to have none missing among them."""
-    late = np.flatnonzero(ends(own) > settled)
-    return int(late[0]) if len(late) else own.rows
-
-
-def _before(kernels: Table, own: Table, end: _End) -> Array:
-    """Which kernels belong to a stretch: bool."""
-    chosen: Array = kernels["start_ns"] < end.gpu_ns  # what ran until then, apart from communication
-    chosen[own["row"]] = False
-    chosen[own["row"][: end.launches]] = True
-    return chosen
-
-
-def _closed(markers: Table, until_ns: int) -> tuple[Table, Array]:
-    """(markers up to a time, ids of ranges open then). Those are ended just behind it: what lies in them must find its
-    parent."""
-    inside = markers.take(markers["time_ns"] <= until_ns)
-    start, stop = (inside["flags"] & MARKER_START) != 0, (inside["flags"] & MARKER_END) != 0
-    dangling = inside.take(start & ~np.isin(inside["id"], inside["id"][stop]))
-    made = {"time_ns": np.full(dangling.rows, until_ns + 1), "flags": np.full(dangling.rows, MARKER_END, np.int32)}
-    both = concatenated([inside, Table({**dangling.columns, **made}, inside.words)])
-    return both, dangling["id"]
