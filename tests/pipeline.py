@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,12 +62,8 @@ class Pipeline:
 
     def kill(self, name: str) -> None:
         """kill -9 of a program; it is started again at once."""
-        pid = self.programs[name].pid
-        assert pid is not None
-        os.kill(pid, signal.SIGKILL)
-        time.sleep(0.2)
-        self.programs[name].check()
-        assert len(self.programs[name].exits) == 1
+        self.programs[name].kill()
+        self.programs[name].start()
 
     def audit(self, run: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(
@@ -79,7 +72,7 @@ class Pipeline:
         return found
 
     def wait_stored(self) -> None:
-        waited = wait_stored(self.settings, 90, lambda: check_all(self.programs.values()))
+        waited = wait_stored(self.settings, 240, lambda: check_all(self.programs.values()))
         assert waited, waited.reason
 
     def query(self, sql: str) -> list[dict[str, Any]]:
