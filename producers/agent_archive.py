@@ -24,7 +24,7 @@ import structlog
 from drumline.infra import metrics
 from drumline.infra.backoff import Retry
 from drumline.infra.settings import ArchiveSettings
-from drumline.producers.spool import IDENTITY, OPEN
+from drumline.producers.spool_files import IDENTITY, OPEN
 from drumline.producers.spool_reader import BadSpool, Segment, SpoolFolder
 
 log = structlog.get_logger()

@@ -1,76 +1,38 @@
 """The spool's writing end, inside the GPU process: batches into files that the node agent publishes.
 
-    <root>/<process id>-<random>/lock           held (flock) as long as the writer lives
-                                 identity.json  who the process is: the record of gpu.process.v1, and its schemas
-                                 000000000000.seg, ...   segments (spool_frames.py), the last one is being written
-
-The agent renames a segment to .taken before it reads it; what is not taken is the writer's to throw away. A rename
-succeeds for one of the two, so every batch is either published or counted as lost, never both.
-
 Nothing here raises, waits for anybody, or takes more than `max_bytes`: beyond it the oldest segments that nobody has
 taken are replaced by what they held (LOSS frames: the agent publishes an empty batch for each one lost, with the rows
-in its `dropped_before`).
+in its `dropped_before`). The files are in spool_files.py.
 """
 
 from __future__ import annotations
 
-import fcntl
-import json
 import os
-import secrets
-import shutil
 import threading
 import time
 import weakref
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.spool_frames import (
-    DATA,
-    SEGMENT_MAGIC,
-    Losses,
-    add_losses,
-    head,
-    loss_frames,
-    lost,
-)
-from drumline.schemas.model import model
-from drumline.schemas.topics import TOPICS
+from drumline.producers.spool_files import SpoolFiles
+from drumline.producers.spool_frames import DATA, Losses, add_losses, head, loss_frames, lost
 
-FORMAT = 1
-LOCK, IDENTITY = "lock", "identity.json"
-OPEN, TAKEN, REPLACED, SCRATCH = ".seg", ".taken", ".old", ".tmp"
-#: Of the file system: what one spool may take at most, and what is left free: NCCL and data loaders use /dev/shm too.
-SHARE, RESERVE = 1 / 8, 0.1
 #: After a failure to create the folder or a segment, the next try; s.
 RETRY_S = 2.0
 #: How long `close` waits for a writing thread that hangs; s.
 CLOSE_S = 2.0
-
-
-def segment_name(number: int, suffix: str = OPEN) -> str:
-    return f"{number:012d}{suffix}"
-
-
-@dataclass(slots=True, eq=False)
-class _Segment:
-    """`held`: its batches, as the losses they would be. `rows`: of its batches, per topic."""
-
-    number: int
-    bytes: int = 0
-    held: Losses = field(default_factory=dict)
-    rows: Counter[str] = field(default_factory=Counter)
+SEGMENT_BYTES = 8 << 20
 
 
 class Spool:
     """One writer, for one process. All methods may be called from any thread and never raise.
 
     `process`: the envelope of a gpu.process.v1 record (feed.process_batch), JSON types only. `max_bytes`: the most that
-    may lie here. A segment is closed at `segment_bytes` (0 = 8 MiB), a 16th of what may lie here, or `segment_s`,
-    whatever comes first. `clock`: monotonic seconds.
+    may lie here. A segment is closed at `segment_bytes`, a 16th of what may lie here, or `segment_s`, whatever comes
+    first. `clock`: monotonic seconds.
 
     `rows`: written, per topic. `dropped`: rows lost, per topic, whether not written at all or thrown away later.
     `problem`: why nothing can be written right now, or "". After a fork the child's copy is inert.
@@ -82,26 +44,19 @@ class Spool:
         process: Mapping[str, Any],
         *,
         max_bytes: int = 256 << 20,
-        segment_bytes: int = 0,
+        segment_bytes: int = SEGMENT_BYTES,
         segment_s: float = 30.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rows: Counter[str] = Counter()
-        self.dropped: Counter[str] = Counter()
+        self._lost: Counter[str] = Counter()
         self.problem = ""
-        self._root, self._process = root, {"sequence": 0, **process}
-        self._max_bytes = max_bytes
-        self._segment_bytes = segment_bytes or 8 << 20
-        self._segment_s, self._clock = segment_s, clock
+        self._root, self._process, self._max_bytes = root, {"sequence": 0, **process}, max_bytes
+        self._segment_bytes, self._segment_s, self._clock = segment_bytes, segment_s, clock
         self._lock = threading.Lock()
-        self._folder: Path | None = None
-        self._lock_fd = self._fd = -1
-        self._closed_segments: deque[_Segment] = deque()
-        self._hollow: _Segment | None = None
-        self._active = _Segment(-1)
-        self._opened = 0.0
+        self._files: SpoolFiles | None = None
+        self._opened, self._retry_at, self._done = 0.0, float("-inf"), False
         self._pending: Losses = {}
-        self._limit, self._retry_at, self._done = max_bytes, float("-inf"), False
         _SPOOLS.add(self)
         with self._lock:
             self._guarded(self._ready)
@@ -109,7 +64,11 @@ class Spool:
     @property
     def folder(self) -> Path | None:
         """Where it writes; None before the first success."""
-        return self._folder
+        return self._files.folder if self._files is not None else None
+
+    @property
+    def dropped(self) -> Counter[str]:
+        return self._lost + self._files.thrown if self._files is not None else +self._lost
 
     def append(self, topic: str, key: str, body: bytes, rows: int) -> bool:
         """Write one batch: its Avro body without schema id. False where it was dropped; that is counted, and told in
@@ -120,7 +79,7 @@ class Spool:
             if self._guarded(lambda: self._append(topic, key, body, rows)):
                 self.rows[topic] += rows
                 return True
-            self.dropped[topic] += rows
+            self._lost[topic] += rows
             self._guarded(lambda: add_losses(self._pending, lost(topic, key, rows, body)), quiet=True)
             return False
 
@@ -128,17 +87,16 @@ class Spool:
         """The process is known better now (GPU, versions): replace who it is."""
         with self._lock:
             self._process = {**self._process, **process, "sequence": self._process["sequence"] + 1}
-            if self._folder is not None and not self._done:
-                self._guarded(self._write_identity)
+            if self._files is not None and not self._done:
+                self._guarded(partial(self._files.identify, self._process))
 
     def close(self) -> None:
         """The end: what could not be told yet is told if that is possible now. Batches after it are not taken."""
         if not self._lock.acquire(timeout=CLOSE_S):
             return
         try:
-            if not self._done and self._pending:
-                self._retry_at = float("-inf")
-                self._guarded(self._ready) and self._guarded(self._tell)
+            if not self._done:
+                self._guarded(self._last_words)
             self._forget()
         finally:
             self._lock.release()
@@ -160,206 +118,80 @@ class Spool:
         size = len(begin) + len(body)
         if size > self._max_bytes // 4:
             raise ValueError(f"a batch of {size} bytes for a spool of {self._max_bytes}")
-        if not self._ready():
+        files = self._ready()
+        if files is None:
             return False
         young = self._clock() - self._opened < self._segment_s
-        most = min(self._segment_bytes, self._limit // 16)  # many small ones: the oldest goes as a whole
-        if self._active.held and not (young and self._active.bytes + size <= most):
-            self._end_segment()
-            if not self._ready():
+        most = min(self._segment_bytes, files.limit // 16)  # many small ones: the oldest goes as a whole
+        if files.active.held and not (young and files.active.bytes + size <= most):
+            files.end_segment()
+            files = self._ready()
+            if files is None:
                 return False
-        if not self._make_room(size + len(loss_frames(self._pending))):
+        if not files.make_room(size + len(loss_frames(self._pending))):
             self.problem = "full, and no segment is left to throw away"
             return False
         while True:
             try:
-                self._tell([begin, body])
+                self._tell(files, begin, body)
                 break
             except OSError:
-                if not self._throw_away_oldest():
+                if not files.throw_away_oldest():
                     raise
-        add_losses(self._active.held, held)
-        self._active.rows[topic] += rows
+        add_losses(files.active.held, held)
+        files.active.rows[topic] += rows
         return True
 
-    def _tell(self, parts: list[bytes] | None = None) -> None:
+    def _tell(self, files: SpoolFiles | None, *parts: bytes) -> None:
         """Write the losses that are not told yet, and `parts` behind them."""
-        self._write([loss_frames(self._pending), *(parts or [])])
-        add_losses(self._active.held, self._pending)
-        self._pending = {}
+        if files is not None:
+            older, files.untold = files.untold, {}
+            add_losses(older, self._pending)
+            self._pending = older
+            files.write([loss_frames(self._pending), *parts])
+            add_losses(files.active.held, self._pending)
+            self._pending = {}
 
-    def _write(self, parts: list[bytes]) -> None:
-        """All of it or nothing: half a frame is taken back."""
-        size = sum(len(part) for part in parts)
-        wrote = 0
-        try:
-            wrote = os.writev(self._fd, parts)
-            if wrote < size:  # the file system is full, or a limit is reached; the next write would say which
-                raise OSError(f"{wrote} of {size} bytes were written")
-        except OSError:
-            os.ftruncate(self._fd, self._active.bytes)
-            raise
-        self._active.bytes += size
+    def _last_words(self) -> None:
+        if self._files is not None and not self._files.folder.is_dir():
+            self._vanished(self._files)
+        if self._pending or (self._files is not None and self._files.untold):
+            self._retry_at = float("-inf")
+            self._tell(self._ready())
 
-    def _ready(self) -> bool:
-        """Folder and segment are there; makes them. False while waiting for the next try."""
-        if self._fd >= 0:
-            return True
+    def _ready(self) -> SpoolFiles | None:
+        """Folder and segment are there; makes them. None while waiting for the next try."""
+        if self._files is not None and self._files.is_open:
+            return self._files
         if self._clock() < self._retry_at:
-            return False
+            return None
         self._retry_at = self._clock() + RETRY_S
-        if self._folder is None:
-            self._make_folder()
-        self._open_segment()
-        self._retry_at = float("-inf")
-        return True
+        if self._files is not None and not self._files.folder.is_dir():
+            self._vanished(self._files)
+        if self._files is None:
+            self._files = SpoolFiles(self._root, self._process, self._max_bytes)
+        self._files.open_segment()
+        self._opened, self._retry_at = self._clock(), float("-inf")
+        return self._files
 
-    def _make_folder(self) -> None:
-        if not self._root.is_dir():
-            self._root.mkdir(parents=True, exist_ok=True)
-            self._root.chmod(0o1777)  # jobs of any user may come first, the agent reads them all
-        folder = self._root / f"{self._process['process_id']}-{secrets.token_hex(4)}"
-        folder.mkdir(mode=0o770)
-        descriptor = -1
-        try:
-            descriptor = os.open(folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o660)
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._folder = folder
-            self._write_identity()  # last: the agent looks at no folder without one
-            self._lock_fd = descriptor
-        except BaseException:
-            self._folder = None
-            if descriptor >= 0:
-                os.close(descriptor)
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
-
-    def _write_identity(self) -> None:
-        assert self._folder is not None
-        schemas = {str(spec.topic): model(spec.topic).fingerprint for spec in TOPICS if not spec.derived}
-        scratch = self._folder / f"{IDENTITY}{SCRATCH}"
-        scratch.write_text(json.dumps({"format": FORMAT, "process": self._process, "schemas": schemas}))
-        scratch.replace(self._folder / IDENTITY)
-
-    def _open_segment(self) -> None:
-        assert self._folder is not None
-        self._settle()
-        number = self._active.number + 1
-        path = self._folder / segment_name(number)
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-        self._fd = os.open(path, flags, 0o660)
-        self._active, self._opened = _Segment(number), self._clock()
-        try:
-            self._write([SEGMENT_MAGIC])
-        except OSError:
-            os.close(self._fd)
-            self._fd = -1
-            path.unlink()
-            self._active = _Segment(number - 1)
-            raise
-
-    def _end_segment(self) -> None:
-        os.close(self._fd)
-        self._fd = -1
-        self._closed_segments.append(self._active)
-        self._active = _Segment(self._active.number)
-
-    def _settle(self) -> None:
-        """Forget what the agent has deleted, and look how much the file system has left."""
-        assert self._folder is not None
-        there = {name.partition(".")[0] for name in os.listdir(self._folder)}
-        kept = [s for s in self._closed_segments if segment_name(s.number, "") in there]
-        self._closed_segments = deque(kept)
-        disk = os.statvfs(self._folder)
-        spare = int((disk.f_bavail - RESERVE * disk.f_blocks) * disk.f_frsize)
-        self._limit = min(self._max_bytes, int(SHARE * disk.f_blocks * disk.f_frsize), self._bytes() + max(spare, 0))
-
-    def _bytes(self) -> int:
-        return sum(segment.bytes for segment in self._closed_segments) + self._active.bytes
-
-    def _make_room(self, size: int) -> bool:
-        """Throw away until `size` bytes fit; False if that cannot be."""
-        if self._bytes() + size <= self._limit:
-            return True
-        self._settle()
-        while self._bytes() + size > self._limit:
-            if not self._throw_away_oldest():
-                return False
-        return True
-
-    def _throw_away_oldest(self) -> bool:
-        """Replace the oldest segment that is not taken by what it held. False if there is none.
-
-        Killed anywhere in here the folder holds .old files; the agent brings them back, or deletes them where the
-        replacement is there (spool_reader.recover)."""
-        assert self._folder is not None
-        for segment in [s for s in self._closed_segments if s is not self._hollow]:
-            if not self._move(segment, OPEN, REPLACED):  # taken: the agent's now
-                continue
-            self.dropped.update(segment.rows)
-            olds, losses = [segment], segment.held
-            if self._hollow in self._closed_segments and self._hollow and self._move(self._hollow, OPEN, REPLACED):
-                losses = {}
-                add_losses(losses, self._hollow.held)
-                add_losses(losses, segment.held)
-                olds.insert(0, self._hollow)
-            self._replace(olds, losses)
-            return True
-        return False
-
-    def _replace(self, olds: list[_Segment], losses: Losses) -> None:
-        """Write a segment of losses in the place of the last of `olds`; where even that fails they stay in memory."""
-        assert self._folder is not None
-        number = olds[-1].number
-        content = SEGMENT_MAGIC + loss_frames(losses)
-        scratch = self._folder / segment_name(number, SCRATCH)
-        freed = False
-        while True:
-            try:
-                scratch.write_bytes(content)
-                scratch.replace(self._folder / segment_name(number))
-                self._hollow = _Segment(number, len(content), losses)
-                break
-            except OSError:
-                scratch.unlink(missing_ok=True)
-                if freed:
-                    self._hollow = None
-                    behind, self._pending = self._pending, losses
-                    add_losses(self._pending, behind)
-                    break
-            self._unlink(olds)
-            freed = True
-        self._unlink(olds)
-        for old in olds:
-            self._closed_segments.remove(old)
-        if self._hollow is not None:
-            self._closed_segments.appendleft(self._hollow)
-
-    def _unlink(self, segments: list[_Segment]) -> None:
-        assert self._folder is not None
-        for segment in segments:
-            (self._folder / segment_name(segment.number, REPLACED)).unlink(missing_ok=True)
-
-    def _move(self, segment: _Segment, before: str, after: str) -> bool:
-        assert self._folder is not None
-        try:
-            (self._folder / segment_name(segment.number, before)).rename(
-                self._folder / segment_name(segment.number, after)
-            )
-        except FileNotFoundError:
-            return False
-        return True
+    def _vanished(self, files: SpoolFiles) -> None:
+        """Somebody removed the folder: what was in it is told as lost, from a new one."""
+        files.close()
+        gone = files.untold
+        for segment in (*files.closed, files.active):
+            self._lost.update(segment.rows)
+            add_losses(gone, segment.held)
+        self._lost.update(files.thrown)
+        add_losses(gone, self._pending)
+        self._pending, self._files = gone, None
 
     def _forget(self) -> None:
-        """Let go of files and lock."""
         self._done = True
-        for descriptor in (self._fd, self._lock_fd):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._fd = self._lock_fd = -1
+        if self._files is not None:
+            self._files.close()
 
     def _after_fork(self) -> None:
-        """In the child: these files are the parent's. Closing its copy of the descriptor does not release the lock."""
+        """In the child: these files are the parent's."""
         self._lock = threading.Lock()
         self._forget()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.spool import FORMAT, IDENTITY, LOCK, OPEN, REPLACED, SCRATCH, TAKEN
+from drumline.producers.spool_files import FORMAT, IDENTITY, LOCK, OPEN, REPLACED, SCRATCH, TAKEN
 from drumline.producers.spool_frames import HEADER, MAX_BODY, SEGMENT_MAGIC, Damage, Frame, scan
 
 #: What is read at once; bytes.

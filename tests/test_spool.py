@@ -2,6 +2,7 @@
 
 import os
 import resource  # noqa: F401 - for the children
+import shutil
 import signal
 import subprocess
 import sys
@@ -175,8 +176,8 @@ def test_a_disk_that_stays_full_gives_up_old_segments_for_new_ones(tmp_path):
     spool = Spool(tmp_path, PROCESS, segment_bytes=8_000)
     for sequence in range(60):
         spool.append(KERNEL, "k", body(sequence), 10)
-    spool._limit = spool._bytes()  # as statvfs would have it: nothing left
-    spool._settle = lambda: None  # type: ignore[method-assign]
+    spool._files.limit = spool._files.used  # as statvfs would have it: nothing left
+    spool._files.settle = lambda: None
     for sequence in range(60, 120):
         assert spool.append(KERNEL, "k", body(sequence), 10)
     spool.close()
@@ -191,7 +192,7 @@ def test_a_killed_writer_leaves_a_torn_frame_that_is_counted(tmp_path):
         """
 spool = Spool(root, PROCESS)
 spool.append(KERNEL, "k", body(0), 10)
-os.write(spool._fd, head(DATA, KERNEL, "k", 10, 1, body(1)) + body(1)[:100])
+os.write(spool._files._descriptor, head(DATA, KERNEL, "k", 10, 1, body(1)) + body(1)[:100])
 os.kill(os.getpid(), signal.SIGKILL)
 """,
         tmp_path,
@@ -228,8 +229,8 @@ def test_killed_while_throwing_away_nothing_is_counted_twice(tmp_path, moment):
     folder = only_folder(tmp_path)
     hollow, oldest = folder.files()[".seg"][:2]
     names = {n: {s: folder.path / f"{n:012d}{s}" for s in (".seg", ".old", ".tmp")} for n in (hollow, oldest)}
-    merged = dict(spool._closed_segments[0].held)
-    add_losses(merged, spool._closed_segments[1].held)
+    merged = dict(spool._files.closed[0].held)
+    add_losses(merged, spool._files.closed[1].held)
     steps = {
         "moved": lambda: names[oldest][".seg"].rename(names[oldest][".old"]),
         "both moved": lambda: names[hollow][".seg"].rename(names[hollow][".old"]),
@@ -276,6 +277,30 @@ def test_a_root_that_cannot_be_used_is_no_exception_and_works_once_it_can(tmp_pa
     follower = Follower(only_folder(tmp_path / "root"))
     follower.read()
     assert (follower.sum(LOSS), follower.sum(DATA), spool.dropped[KERNEL]) == (20, 10, 20)
+
+
+def test_a_folder_that_somebody_removed_is_begun_anew_and_its_rows_are_told_as_lost(tmp_path):
+    spool = Spool(tmp_path, PROCESS, segment_bytes=4_000)
+    for sequence in range(20):
+        spool.append(KERNEL, "k", body(sequence), 10)
+    shutil.rmtree(spool.folder)
+    for sequence in range(20, 40):
+        spool.append(KERNEL, "k", body(sequence), 10)
+    assert spool.problem == ""
+    spool.close()
+    follower = Follower(only_folder(tmp_path))
+    follower.read()
+    assert follower.sum(DATA) + follower.sum(LOSS) == 400
+    assert follower.sum(LOSS) == spool.dropped[KERNEL] >= 200
+    shutil.rmtree(follower.folder.path)
+    last = Spool(tmp_path, PROCESS)
+    last.append(KERNEL, "k", body(0), 10)
+    shutil.rmtree(last.folder)
+    last.close()
+    assert last.dropped == {KERNEL: 10}
+    follower = Follower(only_folder(tmp_path))
+    follower.read()
+    assert follower.sum(LOSS) == 10
 
 
 def test_bytes_that_are_no_batch_are_refused(tmp_path):
