@@ -61,6 +61,13 @@ def test_records_are_lost_at_random(folder, kinds, share):
 
 
 @pytest.mark.parametrize("folder", JOBS)
+def test_a_thousandth_of_all_records_lost_leaves_most_windows_judged(folder):
+    found = rows(stream(folder, mutations.lost(trace(folder), 0.001, 1, KINDS)))
+    silent = sum(row.severity == INSUFFICIENT for row in found.values())
+    assert silent <= sum(row.severity == INSUFFICIENT for row in undisturbed(folder).values()) + len(found) // 3
+
+
+@pytest.mark.parametrize("folder", JOBS)
 def test_lost_copies_and_payloads_cost_only_their_own_steps(folder):
     found = rows(stream(folder, mutations.lost(trace(folder), 0.001, 1, ("copies", "payloads"))))
     silent = sum(row.severity == INSUFFICIENT for row in found.values())
