@@ -12,19 +12,19 @@ KEEP ?=
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: java $(VENV)/ready ## Java and Maven (by apt where root), a virtual environment, Kafka's jars
+setup: java $(VENV)/ready ## Java, Maven, a C compiler (by apt where root), a virtual environment, Kafka's jars
 	@$(BIN)/python -m drumline.infra.jars > /dev/null
 	@echo "ready: $(BIN)/drumline"
 
-# Maven runs once, for the jars; Java runs the local broker.
+# Maven runs once, for the jars; Java runs the local broker; a C compiler builds CUPTI's callbacks (tests play them).
 java:
-	@if command -v java > /dev/null && command -v mvn > /dev/null; then exit 0; fi; \
-	packages="default-jre-headless maven"; \
+	@if command -v java > /dev/null && command -v mvn > /dev/null && command -v cc > /dev/null; then exit 0; fi; \
+	packages="default-jre-headless maven gcc libc6-dev"; \
 	if [ "$$(id -u)" -eq 0 ] && command -v apt-get > /dev/null; then \
-		echo "installing $$packages with apt-get: the local Kafka needs them"; \
+		echo "installing $$packages with apt-get: the local Kafka and the tests need them"; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $$packages; \
 	else \
-		echo "the local Kafka needs Java 17 or newer and Maven; install them, on Debian or Ubuntu:" >&2; \
+		echo "the local Kafka needs Java 17 or newer and Maven, the tests a C compiler; on Debian or Ubuntu:" >&2; \
 		echo "  sudo apt-get install $$packages" >&2; \
 		exit 1; \
 	fi

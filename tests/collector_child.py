@@ -54,14 +54,12 @@ def main() -> None:
         while attach.attached().decoder == first:
             time.sleep(0.01)
         fake.play(raw.shifted(time.time_ns() - first_ns(raw), 9_000_000), raw.positions)
-    if how in ("kill", "os_exit", "fork", "hold"):
+    if how in ("kill", "fork", "hold"):
         time.sleep(1.0)  # flushed since
     report = {"delivered": fake.delivered, "dropped": fake.dropped, "status": attach.status()}
     print(json.dumps({**report, "decoder": attach.attached().decoder}), flush=True)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif how == "os_exit":
-        os._exit(7)
     elif how == "exception":
         raise RuntimeError("the job's own")
     elif how == "hold":
