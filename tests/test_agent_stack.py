@@ -109,12 +109,12 @@ def test_killed_again_and_again_it_loses_nothing_and_what_it_repeats_is_known(pi
 
 def test_what_a_full_spool_lost_is_told_to_the_row(pipeline, tmp_path):
     job = Job(pipeline, tmp_path, max_bytes=400_000, segment_bytes=50_000)
-    job.write(400)
+    job.write(200)
     agent = job.agent()
     job.wait_for_progress(agent)
     agent.send_signal(signal.SIGTERM)
     assert agent.wait(20) == 0
-    job.write(400)
+    job.write(200)
     lost = sum(spool.dropped[KERNEL] for spool in job.spools)
     job.end()
     assert job.stored() == (job.written - lost, lost, 0)
