@@ -6,7 +6,6 @@ The work is in cupti_decode.py (bytes to columns), live.py (columns to steps and
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,7 @@ from drumline.producers import buffer_pool as pool_words
 from drumline.producers import cupti_layout, nccl
 from drumline.producers.attach import MARK
 from drumline.producers.buffer_pool import BufferPool
+from drumline.producers.collecting_cost import cost
 from drumline.producers.cupti_decode import Decoder, UnknownSize
 from drumline.producers.live import Live
 from drumline.producers.outbox import Outbox
@@ -238,26 +238,12 @@ class Session:
                 self.dropped[topic] = 0
 
     def _record(self) -> dict[str, Any]:
-        words = self.pool.words
-        cost = {
-            **self.records,
-            "bytes": self._bytes,
-            "buffers": words[pool_words.COMPLETED],
-            "buffers_refused": words[pool_words.REFUSED],
-            "records_dropped": words[pool_words.CUPTI_DROPPED],
-            "callback_s": words[pool_words.CALLBACK_NS] / 1e9,
-            "callback_max_s": words[pool_words.CALLBACK_MAX_NS] / 1e9,
-            "flush_max_s": words[pool_words.FLUSH_NS] / 1e9,
-            "job_thread_cpu_s": words[pool_words.THREAD_NS] / 1e9,
-            "decoder_cpu_s": time.process_time(),
-            "unreadable_strings": self._decoder.names.unreadable + self._decoder.labels.unreadable,
-            **(self._live.counts if self._live else {}),
-        }
+        counts = dict(self.records)
+        counts["bytes"] = self._bytes
+        counts["unreadable_strings"] = self._decoder.names.unreadable + self._decoder.labels.unreadable
+        counts.update(self._live.counts if self._live else {})
         return {
             **process_record(self._environment, self._who),
             "policy": self._recording,
-            "collector": {
-                **{name: f"{value:.6g}" if isinstance(value, float) else str(value) for name, value in cost.items()},
-                **{f"problem: {name}": text for name, text in self.problems.items()},
-            },
+            "collector": cost(self.pool.words, counts, self.problems),
         }

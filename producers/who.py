@@ -38,8 +38,8 @@ def run_id(environment: Mapping[str, str]) -> str:
 
 
 def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device: int | None, now_ns: int) -> Identity:
-    """`attached`: what the process said of itself (process_facts.describe, and its pid). `device`: the CUDA ordinal that it
-    was seen to use; None = not seen yet, the one of its local rank. `now_ns`: when collecting began."""
+    """`attached`: what the process said of itself (process_facts.describe, and its pid). `device`: the CUDA ordinal
+    that it was seen to use; None = not seen yet, the one of its local rank. `now_ns`: when collecting began."""
     rank = _number(environment, _RANK, 0)
     local = _number(environment, _LOCAL, 0)
     gpus = attached.get("gpus") or []
