@@ -3,10 +3,15 @@
 After table recovery Faust resumes the input partitions, seeks them to their committed offsets, and only then clears
 what was fetched in between. Those records are skipped for good, or the committed offset freezes (4 of 11 restarts).
 Stopping the flow first closes the gap: nothing is fetched before the seek, and the method itself resumes the flow.
+
+Where nothing is committed yet, Faust seeks nowhere: what was fetched before, and cleared, is skipped. So a worker that
+died before its first commit of a partition lost that partition's first records (a kill campaign found it). Those
+partitions are read from their beginning; state knows what it has seen.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.metadata import version
 from typing import Any
 
@@ -28,7 +33,8 @@ def check_faust_version() -> None:
 
 
 def guard_recovery(app: Any) -> None:
-    """Wrap `app`'s Recovery.on_recovery_completed so that the flow is stopped before partitions resume.
+    """Wrap `app`'s Recovery.on_recovery_completed so that the flow is stopped before partitions resume, and every
+    partition is read from where it should be.
 
     Call once, before the app starts. Raises UnsupportedFaust.
     """
@@ -38,6 +44,18 @@ def guard_recovery(app: Any) -> None:
 
     async def on_recovery_completed(generation_id: int = 0) -> None:
         app.consumer.stop_flow()
+        if app.consumer.assignment():
+            await seek_uncommitted(app.consumer, app.tables.changelog_topics)
         await completed(generation_id)
 
     recovery.on_recovery_completed = on_recovery_completed
+
+
+async def seek_uncommitted(consumer: Any, changelogs: Collection[str]) -> None:
+    """Go to the beginning of every input partition without a committed offset (0 is one that Faust does not seek to)."""
+    committed = await consumer.seek_to_committed()
+    new = [tp for tp, offset in committed.items() if not offset or offset < 0]
+    unread = [tp for tp in new if tp.topic not in changelogs]
+    if unread:
+        for tp, offset in (await consumer.earliest_offsets(*unread)).items():
+            await consumer.seek(tp, offset)

@@ -1,8 +1,11 @@
 """What Faust is told: credentials, one directory per worker, and the version that the recovery fix is for."""
 
+import asyncio
 import stat
+from typing import ClassVar
 
 import pytest
+from faust.types import TP
 from pydantic import SecretStr
 
 from drumline.infra.settings import KafkaSettings, LocalSettings, Settings, StreamSettings
@@ -44,3 +47,29 @@ def test_another_faust_is_refused(monkeypatch):
     monkeypatch.setattr(recovery, "version", lambda name: "0.16.0")
     with pytest.raises(recovery.UnsupportedFaust, match=r"0\.15\.3 is needed"):
         recovery.check_faust_version()
+
+
+def test_a_partition_without_a_committed_offset_is_read_from_its_beginning():
+    """Faust seeks to committed offsets only; what a worker had fetched before its recovery was over was skipped."""
+
+    class Consumer:
+        committed: ClassVar = {
+            TP("a", 0): 7,
+            TP("a", 1): None,
+            TP("b", 0): 0,
+            TP("b", 1): -1,
+            TP("s-changelog", 0): None,
+        }
+        sought: ClassVar[dict[TP, int]] = {}
+
+        async def seek_to_committed(self):
+            return self.committed
+
+        async def earliest_offsets(self, *partitions):
+            return {tp: 3 if tp.topic == "b" else 0 for tp in partitions}
+
+        async def seek(self, partition, offset):
+            self.sought[partition] = offset
+
+    asyncio.run(recovery.seek_uncommitted(Consumer(), {"s-changelog"}))
+    assert Consumer.sought == {TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
