@@ -82,6 +82,7 @@ def test_everybody_is_killed_equally_often_and_a_seed_says_in_which_order():
 @pytest.mark.parametrize(
     "wrong",
     [
+        {"judged": False},
         {"lost": 1},
         {"doubled": 1},
         {"findings": ["doubled kernels: ..."]},
@@ -92,9 +93,9 @@ def test_everybody_is_killed_equally_often_and_a_seed_says_in_which_order():
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_one_wrong_thing_in_one_round_makes_a_campaign_fail(wrong):
-    fine = Round(published=5, stored=5, results=[Difference("stragglers", 9, 0, 0)])
+    fine = Round(published=5, stored=5, results=[Difference("stragglers", 9, 0, 0)], judged=True)
     assert Report(1, [fine]).clean
-    assert not Report(1, [fine, Round(**wrong)]).clean
+    assert not Report(1, [fine, Round(**{"judged": True} | wrong)]).clean
     assert not Report(1).clean  # nothing was proven
 
 

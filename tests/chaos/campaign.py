@@ -169,6 +169,7 @@ def _judge(round_: Round, system: System, calm: Calm) -> None:
         return
     answer = json.loads(done.stdout)
     round_.findings += [f"{f['kind']} {f['where']}: {f['text']}" for f in answer["findings"]]
+    round_.judged = True
 
 
 def _exports(settings: Settings) -> str:

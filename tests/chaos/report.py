@@ -28,7 +28,7 @@ class Kill:
 @dataclass
 class Round:
     """Some kills, then all is worked off and compared. `lost`, `doubled`: rows of raw topics, published against stored.
-    `duplicates`: Kafka records that the sink recognised as published twice. `findings`: of the audit."""
+    `judged`: it came to its end. `duplicates`: Kafka records that the sink recognised as published twice. `findings`: of the audit."""
 
     kills: list[Kill] = field(default_factory=list)
     runs: int = 0
@@ -40,11 +40,12 @@ class Round:
     findings: list[str] = field(default_factory=list)
     results: list[Difference] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    judged: bool = False
 
     @property
     def clean(self) -> bool:
         equal = all(difference.equal for difference in self.results)
-        return equal and not (self.lost or self.doubled or self.findings or self.problems)
+        return self.judged and equal and not (self.lost or self.doubled or self.findings or self.problems)
 
     def line(self) -> str:
         """One line of progress."""
@@ -98,7 +99,7 @@ class Report:
         return {
             "rounds": len(self.rounds),
             "rounds_clean": sum(round_.clean for round_ in self.rounds),
-            "audits_clean": sum(not round_.findings for round_ in self.rounds),
+            "audits_clean": sum(round_.judged and not round_.findings for round_ in self.rounds),
             **sums,
             "results_compared": sum(d.rows for d in compared),
             "results_missing": sum(d.missing for d in compared),
