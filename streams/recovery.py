@@ -52,7 +52,7 @@ def guard_recovery(app: Any) -> None:
 
 
 async def seek_uncommitted(consumer: Any, changelogs: Collection[str]) -> None:
-    """Go to the beginning of every input partition without a committed offset (0 is one that Faust does not seek to)."""
+    """Go to the beginning of every input partition without a committed offset (0 is one, Faust does not seek to it)."""
     committed = await consumer.seek_to_committed()
     new = [tp for tp, offset in committed.items() if not offset or offset < 0]
     unread = [tp for tp in new if tp.topic not in changelogs]

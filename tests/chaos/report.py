@@ -28,7 +28,8 @@ class Kill:
 @dataclass
 class Round:
     """Some kills, then all is worked off and compared. `lost`, `doubled`: rows of raw topics, published against stored.
-    `judged`: it came to its end. `duplicates`: Kafka records that the sink recognised as published twice. `findings`: of the audit."""
+    `duplicates`: Kafka records that the sink recognised as published twice. `findings`: of the audit. `judged`: it came
+    to its end."""
 
     kills: list[Kill] = field(default_factory=list)
     runs: int = 0
