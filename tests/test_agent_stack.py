@@ -134,16 +134,3 @@ def test_kafka_may_go_away_while_it_publishes(pipeline, tmp_path, kill9, wait_fo
     assert agent.wait(30) == 0
     job.end()
     assert job.stored()[:2] == (job.written, 0)
-
-
-def test_one_unusable_folder_does_not_hold_up_the_others(pipeline, tmp_path):
-    job = Job(pipeline, tmp_path)
-    job.write(10)
-    (job.spools[1].folder / "identity.json").write_text("{}")
-    agent = job.agent()
-    job.wait_for_progress(agent)
-    agent.send_signal(signal.SIGTERM)
-    _, errors = agent.communicate(timeout=20)
-    assert agent.returncode == 0
-    assert b"identity.json cannot be read" in errors
-    assert not list(job.spools[0].folder.glob("*.seg")), "the other one was read"
