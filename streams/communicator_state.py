@@ -106,6 +106,9 @@ class CommunicatorState:
         self.first_seen_ns = self.first_seen_ns or now_ns
         member = self.members.get(rank)
         if member is None or member.silent:
+            if member is not None:  # ranks that fell silent together come back together
+                for other in self.members.values():
+                    other.silent, other.seen_ns = False, now_ns if other.silent else other.seen_ns
             member = self.members.setdefault(rank, Member())
             self.frontier.unknown()
         member.seen_ns, member.silent = now_ns, False

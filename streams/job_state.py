@@ -167,6 +167,11 @@ class JobState:
         self.first_seen_ns = self.first_seen_ns or now_ns
         source = sources.get(name)
         if source is None or source.silent:
+            if (
+                source is not None
+            ):  # who fell silent together comes back together, one topic perhaps long before another
+                for other in (*self.ranks.values(), *self.communicators.values()):
+                    other.silent, other.seen_ns = False, now_ns if other.silent else other.seen_ns
             source = sources.setdefault(name, Source())
             self.frontier.unknown()
         before, source.complete = source.complete, max(source.complete, complete)

@@ -85,6 +85,41 @@ def test_a_worker_that_catches_up_may_read_all_steps_before_any_collective(pace_
     assert seen(found) == said(stream)
 
 
+def test_a_job_that_comes_back_from_a_silence_may_be_read_rank_by_rank_and_topic_by_topic():
+    """As after an outage of Kafka, when agents publish what has piled up."""
+    stream = batches(simulate(SHAPE, 200, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
+    before = [batch for _, batch in stream if batch.columns["step"][0] < 24]
+    piled = [batch for _, batch in stream if batch.columns["step"][0] >= 24]
+    rest = sorted(piled, key=lambda batch: (batch.topic != "gpu.step.v1", batch.envelope["rank"]))
+    communicators, jobs = CommunicatorStage({}, CONFIG), JobStage({}, CONFIG)
+    found, now, late = [], SECOND, 0
+
+    def read(queue, now):
+        nonlocal late
+        for offset, batch in queue:
+            if batch.topic == "gpu.step.v1":
+                found.extend(jobs.on_batch(batch, offset, now))
+            else:
+                lateness(communicators.on_batch(batch, offset, now), now)
+
+    def lateness(batches, now):
+        nonlocal late
+        for batch in batches:
+            communicators.mark_sent(batch)
+            late += 1
+            found.extend(jobs.on_batch(batch, late, now))
+
+    read(enumerate(before), now)
+    for caught_up, queue in ((True, ()), (True, ()), (False, enumerate(rest, len(before))), (True, ()), (True, ())):
+        now += 2 * CONFIG.idle_ns
+        read(queue, now)
+        for _ in range(2):
+            lateness(communicators.on_tick(now, caught_up), now)
+            found.extend(jobs.on_tick(now, caught_up))
+            now += SECOND
+    assert seen(found) == said(stream)
+
+
 def test_runs_never_mix():
     other = batches(simulate(SHAPE, 60, (Fault(0, "compute", 30 * MS),)), run="other")
     both = sorted([*STREAM, *other], key=lambda item: item[0])
