@@ -163,10 +163,10 @@ class Agent:
         """Run it; what goes wrong concerns this folder only, and is tried again at the next look."""
         try:
             return bool(what())
+        except (BadSpool, UnknownSchema, RegistryUnavailable) as error:  # the last one is an OSError too
+            tail.problem = str(error)
         except OSError as error:
             tail.problem = f"{error.strerror}: {Path(str(error.filename or '')).name}"
-        except (BadSpool, UnknownSchema, RegistryUnavailable) as error:
-            tail.problem = str(error)
         return False
 
     def _save(self) -> None:

@@ -287,6 +287,7 @@ def test_a_registry_that_does_not_answer_is_asked_for_one_folder_at_a_time(lab):
         write(spool, [0])
     lab.agent.turn()
     assert len(asked) == 1
+    assert {tail.problem for tail in lab.agent.tails.values()} == {"schema registry r:1 does not answer"}
     lab.turn()
     assert "does not answer" in lab.health.ready()["spool"]
     away = False
