@@ -18,7 +18,7 @@ import psutil
 
 RATE_HZ = 200
 #: Lines of each table.
-MOST = 30
+MOST = 20
 
 
 @contextmanager

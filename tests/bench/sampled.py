@@ -7,11 +7,24 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import psutil
 
 from drumline.bench.pin import own_core
 
 EVERY_S = 0.05
+#: Every so many samples, a fixed piece of work is timed: other programs make a CPU second worth less, here and there.
+YARDSTICK_EVERY = 5
+_NUMBERS = np.arange(20_000, dtype=np.int64) * 7919 % 65_536
+
+
+def yardstick() -> float:
+    """CPU seconds that a fixed piece of Python and numpy takes now, about a millisecond."""
+    began = time.thread_time()
+    order = np.argsort(_NUMBERS, kind="stable")
+    np.add.reduceat(_NUMBERS[order], np.arange(0, len(order), 64))
+    sum({str(i): i for i in range(1000)}.values())
+    return time.thread_time() - began
 
 
 class Sampled:
@@ -21,6 +34,7 @@ class Sampled:
         self._handled, self._wanted, self._core = handled, wanted, own_core()
         self._memory: list[int] = []
         self._left: list[int] = []
+        self._yardstick: list[float] = []
         self._began: tuple[int, float, float] | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -35,9 +49,12 @@ class Sampled:
             if self._began:
                 self._memory.append(me.memory_info().rss)
                 self._left.append(self._wanted - handled)
+                if len(self._left) % YARDSTICK_EVERY == 1:
+                    self._yardstick.append(yardstick())
 
     def result(self) -> dict[str, Any]:
-        """`records` of `handled` lie within `wall_s` and `cpu_s`, s. `memory`: resident bytes; `left`: records."""
+        """`records` of `handled` lie within `wall_s` and `cpu_s`, s. `memory`: resident bytes; `left`: records;
+        `yardstick_s`: mean CPU of the yardstick meanwhile."""
         self._done.set()
         self._thread.join()
         before, began, cpu = self._began or (0, time.perf_counter(), time.process_time())
@@ -48,5 +65,6 @@ class Sampled:
             "cpu_s": time.process_time() - cpu,
             "memory": self._memory,
             "left": self._left,
+            "yardstick_s": float(np.mean(self._yardstick)) if self._yardstick else yardstick(),
             "core": self._core,
         }

@@ -48,6 +48,11 @@ class Size:
         return float(self.stages["kernel-frequency"]["cpu_s"]) / self.load.rows[Topic.KERNEL] * 1e6
 
     @property
+    def kernel_cost(self) -> float:
+        """The same in yardsticks, measured meanwhile in that process: comparable beside other load."""
+        return self.kernel_cpu_s / float(self.stages["kernel-frequency"]["yardstick_s"])
+
+    @property
     def whole_cpu_s(self) -> float:
         """Of the part that no further worker can take over."""
         return max(map(self.cpu_s, WHOLE))
@@ -115,6 +120,7 @@ def _add(report: Report, first: Size, size: Size) -> None:
     name, load = f"{size.load.ranks:,} ranks", size.load
     rows = load.rows[Topic.KERNEL]
     report.add(f"{name}: CPU per million kernels", size.kernel_cpu_s, "s", first.kernel_cpu_s)
+    report.add(f"{name}: the same, yardsticks", size.kernel_cost, "", first.kernel_cost)
     report.add(f"{name}: the job sends, kernels", rows / load.seconds, "kernels/s")
     report.add(f"{name}: the job sends, messages", load.messages.total() / load.seconds, "1/s")
     for stage, done in size.stages.items():
@@ -125,9 +131,15 @@ def _add(report: Report, first: Size, size: Size) -> None:
 
 
 def _judge(report: Report, sizes: Sequence[Size]) -> None:
-    small = sizes[0].kernel_cpu_s
-    off = max(abs(size.kernel_cpu_s / small - 1) for size in sizes)
+    small = sizes[0].kernel_cost
+    off = max(abs(size.kernel_cost / small - 1) for size in sizes)
     report.add("CPU per kernel, farthest from the smallest job's", off * 100, "%", bar=WITHIN * 100, most=True)
+    report.notes.append(
+        "The last figure compares CPU in yardsticks, a fixed piece of work that each worker timed four times a second "
+        "while it was measured: other programs' load changes from size to size. A yardstick took "
+        + ", ".join(f"{float(s.stages['kernel-frequency']['yardstick_s']) * 1e3:.2f}" for s in sizes)
+        + " ms."
+    )
     bounds = "; ".join(f"{s.load.ranks:,} ranks: {s.whole_cpu_s:.3f} s of {s.all_cpu_s:.3f}" for s in sizes)
     report.notes.append(
         f"Workers = CPU of all stages for a second of the job / {BUSY:g} of a core, rounded up; there can be as many "
