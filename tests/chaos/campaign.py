@@ -123,7 +123,7 @@ def _round(round_: Round, system: System, calm: Calm, rng: random.Random, target
         round_.kills.append(Kill(target.name, round(delay, 3), again, what, recovery and round(recovery, 3)))
         say(f"killed {target.name}: {what}" + (f"; back after {recovery:.1f} s" if recovery else ""))
     system.load.ending = True
-    _wait(lambda: system.turn() and system.load.over, "the replay does not end")
+    _wait(lambda: (system.turn(), system.load.over)[1], "the replay does not end")
     say("working everything off")
     waited = wait_stored(system.settings, DRAIN_S, lambda: check_all(system.programs.values()))
     if not waited:

@@ -17,7 +17,7 @@ from drumline.streams.app import wirings
 
 GROUPS = ("published", "sink", "worker")
 #: The broker is away when it does not answer for so long; s.
-ANSWER_S = 5.0
+ANSWER_S = 15.0
 Commits = dict[str, tuple[int, str]]
 
 
