@@ -16,7 +16,7 @@ from drumline.streams.inflation import inflation
 from drumline.streams.lag import with_lag
 from drumline.streams.links import slow_link, summarise
 from drumline.streams.packed_rows import Rows
-from drumline.streams.past import STEP, Past, of_window, same_work
+from drumline.streams.past import Past, of_window, same_work
 from drumline.streams.thresholds import INSUFFICIENT, SUSPECT, StragglerConfig
 from drumline.streams.verdict_rows import RankVerdict, grouped, job_row, priced, rank_row, totals
 
@@ -59,12 +59,12 @@ def judge(
     if len(lonely):
         table = replace(table, meetings=[*table.meetings, *chain_meetings(table, past, config)])
         found = _blame(table, bool(usual), config)
+    expected = max(world_size, len(table.ranks), 1)
     if usual:
-        found = with_lag(table, found, usual[STEP])
+        found = with_lag(table, found, usual, expected)
     least = config.used_steps * config.window_steps
     enough = found.steps >= least
     present = np.isfinite(table.budget["gpu_duration_ns"]).sum(1) >= least
-    expected = max(world_size, len(table.ranks), 1)
     quorate, there = (bool(which.sum() >= config.quorum * expected) for which in (enough, present))
     #: Ranks that nothing can be compared with, by the shape of the job.
     unlike = np.isin(np.arange(len(table.ranks)), lonely) | (expected == 1)
@@ -83,6 +83,9 @@ def judge(
     judged = quorate or (there and bool((enough | unlike)[present].all()))
     link = slow_link(table, past.links, config) if judged and not late_ranks else None
     changed = changed_job(table, past, config) if judged and not late_ranks and link is None else None
+    complete = len(table.ranks) >= expected and bool((enough | unlike).all())
+    if not complete and (link is not None or changed is not None):  # a rank that is not heard may be late for all
+        judged, link, changed = False, None, None
     rows.insert(0, job_row(judged, link, changed, config))
     healthy = judged and not late_ranks and link is None
     if inferred:

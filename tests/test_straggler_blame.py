@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from straggler_sim import MS, Fault, batches, ddp, fsdp, mesh, simulate
 
+from drumline.schemas.topics import Topic
 from drumline.streams.offline import latest, verdicts
 from drumline.streams.thresholds import INSUFFICIENT, OK, WARNING, StragglerConfig
 
@@ -115,3 +116,22 @@ def test_renaming_ranks_and_scaling_time_change_nothing_else(layout, random, sca
             same = other[first][names.get(rank, -1)]
             assert same[:2] == (severity, cause)
             assert np.isclose(same[2], share, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("layout", ["ddp8", "mesh4x2", "mesh2x2x2"])
+@pytest.mark.parametrize("kind", ["idle", "compute"])
+@pytest.mark.parametrize("lost", ["never heard", "silent while late", "its collectives while late"])
+def test_whom_the_others_wait_for_may_be_unheard_and_still_nobody_else_is_named(layout, kind, lost):
+    bad, first, last = 3, 60, 83  # after more healthy windows than a past needs
+
+    def kept(batch):
+        mine = batch.envelope["rank"] == bad
+        late = first <= batch.columns["step"][0] <= last
+        collective = batch.topic == Topic.COLLECTIVE
+        return not (mine and {"never heard": True, "silent while late": late}.get(lost, late and collective))
+
+    shape = LAYOUTS[layout]
+    stream = batches(simulate(shape, 96, (Fault(bad, kind, 40 * MS, first=first, last=last),), seed=1))
+    found = judged(item for item in stream if kept(item[1]))
+    assert found
+    assert [named for named in blamed(found) if set(named) - {bad}] == []

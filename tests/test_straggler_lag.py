@@ -12,6 +12,7 @@ from drumline.streams.budgets import BUDGET
 from drumline.streams.inflation import inflation
 from drumline.streams.lag import with_lag
 from drumline.streams.matching import LATENESS_ROW
+from drumline.streams.past import STEP
 
 STEPS, USUAL = 5, 100.0
 LATE = 2
@@ -34,8 +35,9 @@ def table(*meetings: Meeting, step: float = USUAL) -> WindowTable:
     return WindowTable(np.arange(4), np.arange(STEPS), budget, list(meetings))
 
 
-def share(window: WindowTable, usual: float = USUAL) -> list[float]:
-    return [round(v, 3) for v in with_lag(window, blame(window, 0.8), usual).share.tolist()]
+def share(window: WindowTable, usual: float = USUAL, expected: int = 4) -> list[float]:
+    past = {STEP: usual, "comm_exposed_ns": 0.0}
+    return [round(v, 3) for v in with_lag(window, blame(window, 0.8), past, expected).share.tolist()]
 
 
 EVERYBODY = [0, 1, 2, 3]
@@ -48,6 +50,30 @@ def test_a_late_rank_whose_lag_is_made_up_costs_what_the_steps_grew():
 
 def test_it_never_costs_more_than_its_lag():
     assert share(table(HIDDEN, step=150.0)) == [0.0, 0.0, round(9 / 150, 3), 0.0]
+
+
+def test_with_a_rank_that_is_not_heard_lag_proves_nothing():
+    assert share(table(HIDDEN, step=106.0), expected=5) == [0.0, 0.0, 0.0, 0.0]
+
+
+def test_a_step_in_which_a_rank_met_nobody_proves_nothing():
+    absent = replace(HIDDEN, wait_ns=np.where(HIDDEN.members[:, None] == 1, np.nan, HIDDEN.wait_ns))
+    assert share(table(absent, step=106.0))[LATE] == 0.0
+
+
+def test_who_waited_longer_than_ever_in_something_that_was_not_recorded_is_not_late():
+    window = table(HIDDEN, step=106.0)
+    window.budget["comm_exposed_ns"][LATE] = 9.0
+    assert share(window) == [0.0, 0.0, 0.0, 0.0]
+
+
+def test_a_rank_whose_steps_have_another_length_numbers_them_in_another_way():
+    long = 50e6
+    late = meeting("dp", EVERYBODY, {LATE: 9e6}, {0: 60e6, 1: 60e6, 3: 60e6})
+    window = table(late, step=106e6)
+    assert share(window, usual=100e6)[LATE] > 0.0
+    window.budget["gpu_duration_ns"][LATE] += long
+    assert share(window, usual=100e6)[LATE] == 0.0
 
 
 def test_where_the_steps_take_no_longer_lag_costs_nothing():
@@ -64,7 +90,7 @@ def test_a_rank_that_waited_elsewhere_is_a_victim(extra):
     """Rank 0 waited for rank 1 in their pair, so it comes late to its pair with rank 2, by that and `extra`."""
     pair = meeting("tp", [0, 1], {1: 20.0, 0: -20.0}, {0: 20.0})
     other = meeting("dp", [0, 2], {0: 20.0 + extra, 2: -20.0}, {2: 20.0 + extra})
-    found = share(table(pair, other, step=120.0))
+    found = share(table(pair, other, meeting("dp", [1, 3], {}, {}), step=120.0))
     assert found == [round(extra / 120, 3), round(20 / 120, 3), 0.0, 0.0]
 
 
