@@ -7,10 +7,10 @@ BIN := $(VENV)/bin
 KEEP ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test demo lint
+.PHONY: help setup java test test-long demo lint
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: java $(VENV)/ready ## Java, Maven, a C compiler (by apt where root), a virtual environment, Kafka's jars
 	@$(BIN)/python -m drumline.infra.jars > /dev/null
@@ -39,6 +39,9 @@ $(VENV)/ready: pyproject.toml
 
 test: setup lint ## Style, types, imports; then all tests, with a real Kafka and a real ClickHouse engine
 	@$(BIN)/pytest
+
+test-long: setup ## Kill campaigns, outages, security and the agent on real stacks; benchmarks' smoke tests
+	@$(BIN)/pytest -m long
 
 demo: setup ## A recorded GPU job through the whole platform (KEEP=1 leaves the stack up)
 	@$(BIN)/drumline demo $(if $(KEEP),--keep)

@@ -42,6 +42,7 @@ def figures(report):
 
 
 @pytest.mark.stack
+@pytest.mark.long
 def test_stream(small):
     found = figures(stream.bench_stream(DEMO, loops=1, events=100))
     assert found["kernel frequency, one core"] > found["wall clock"] > 0
@@ -49,6 +50,7 @@ def test_stream(small):
 
 
 @pytest.mark.stack
+@pytest.mark.long
 def test_sink(small):
     found = figures(sink.bench_sink(DEMO, loops=1))
     assert found["sink, one core"] > found["wall clock"] > 0
@@ -56,6 +58,7 @@ def test_sink(small):
 
 
 @pytest.mark.stack
+@pytest.mark.long
 def test_scale(small):
     report = scale.bench_scale(DEMO, ranks=[4], kernels=1000, seconds=0.5)
     found = figures(report)
@@ -66,6 +69,7 @@ def test_scale(small):
 
 
 @pytest.mark.stack
+@pytest.mark.long
 def test_pipeline(small):
     found = figures(pipeline.bench_pipeline(DEMO, loops=1, paced=1, speed=10))
     assert found["kernels, first published to last stored"] > 0

@@ -29,6 +29,7 @@ def snapshot(sink=0, worker=0, intents=None):
 
 
 @pytest.mark.stack
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_killed_sink_engine_worker_and_broker_lose_and_double_nothing(jars):
     ended = subprocess.run(
@@ -47,6 +48,7 @@ def test_killed_sink_engine_worker_and_broker_lose_and_double_nothing(jars):
 
 
 @pytest.mark.stack
+@pytest.mark.long
 def test_ctrl_c_stops_all_that_was_started(jars):
     process = subprocess.Popen([*CHAOS, "--seed", "1"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert process.stderr.readline() == "seed 1\n"

@@ -57,6 +57,7 @@ def come_and_go(pipeline: Pipeline, others: list[Program]) -> None:
         first.stop()
 
 
+@pytest.mark.long
 def test_whatever_dies_goes_away_or_joins_changes_no_result(
     clean_stack: Settings,
     environment_of: Callable[[Settings], dict[str, str]],

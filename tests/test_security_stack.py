@@ -36,7 +36,7 @@ from drumline.sinks.audit_kafka import KafkaFacts
 from drumline.sinks.audit_queries import Queries
 from drumline.streams.faust_settings import credentials
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(300)]
 POISON = b"not a record"
 
 
