@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import json
 import os
 import shutil
@@ -69,7 +70,7 @@ def driver() -> Check:
 
 def nvml() -> Check:
     try:
-        import pynvml  # type: ignore[import-untyped]
+        pynvml = importlib.import_module("pynvml")  # untyped, and only in the extra [gpu]
     except ImportError:
         return Check("NVML", WARN, "nvidia-ml-py is not installed: no gpu.device.v1", "pip install 'drumline[gpu]'")
     try:
