@@ -14,7 +14,7 @@ from drumline.schemas.topics import Topic
 from drumline.sinks import ends, sink
 from drumline.sinks.writer import Writer
 
-pytestmark = pytest.mark.stack
+pytestmark = [pytest.mark.stack, pytest.mark.long]
 ROWS = 100
 TOPICS = [Topic.KERNEL, Topic.STEP]
 RAW = [Topic.PROCESS, Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.RANGE, Topic.DEVICE]

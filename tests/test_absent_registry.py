@@ -18,7 +18,7 @@ from drumline.infra.registry_client import codec
 from drumline.schemas.topics import Topic
 from drumline.schemas.wire import header
 
-pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(240)]
 COMMAND = [PYTHON, "-m", "drumline.infra.cli", "stream"]
 NOBODYS = header(9_999) + b"?"
 
