@@ -71,5 +71,5 @@ def test_a_partition_without_a_committed_offset_is_read_from_its_beginning():
         async def seek(self, partition, offset):
             self.sought[partition] = offset
 
-    asyncio.run(recovery.seek_uncommitted(Consumer(), {"log"}))
+    asyncio.run(recovery.seek_uncommitted(Consumer(), {"s-changelog"}))
     assert Consumer.sought == {TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
