@@ -21,7 +21,7 @@ def client_config(settings: Settings, client_id: str) -> dict[str, str | int | f
         # With the default of 100 ms a consumer that has lost its broker may try 19 times a second for as long as that
         # lasts, whatever the maximum (librdkafka 2.16.0: 9 of 18 consumers did; with 1 s none of 7, but then every
         # client takes 0.5 s longer to connect at first).
-        "reconnect.backoff.ms": 200,
+        "reconnect.backoff.ms": 1_000,
         "reconnect.backoff.max.ms": 3_000,
     }
     if kafka.security_protocol.startswith("SASL"):
