@@ -46,7 +46,9 @@ def addresses(settings: Settings) -> dict[str, str]:
 def broker_answers(settings: Settings, timeout_s: float = 2.0) -> bool:
     """Whether the broker lists its topics to a client."""
     try:
-        client = AdminClient({**client_config(settings, "drumline-probe"), "log_level": 0})
+        # The delay that spares a lost broker a long-lived client's attempts would outlast a short look.
+        quick = {**client_config(settings, "drumline-probe"), "reconnect.backoff.ms": 50, "log_level": 0}
+        client = AdminClient(quick)
         return bool(client.list_topics(timeout=timeout_s).brokers)
     except KafkaException:
         return False

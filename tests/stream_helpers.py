@@ -109,6 +109,11 @@ class Reader:
                 time.sleep(0.2)
         raise AssertionError(f"{self.topic} has no leader")
 
+    def end(self):
+        """How many records were ever written to the topic."""
+        numbers = self.consumer.list_topics(self.topic, timeout=10).topics[self.topic].partitions
+        return sum(self._ends(number)[1] for number in numbers)
+
     def until(self, done, timeout_s=60.0):
         """Read until done(self.batches); the batches. Fails when time is up."""
         deadline = time.monotonic() + timeout_s
