@@ -71,7 +71,7 @@ def test_state_survives_kill_9_from_the_changelog_alone(lab):
     first = lab.worker()
     first.wait_for(has(EVERYTHING))
     lab.publish(20)
-    lab.wait_for_changelog(4)  # results overtake it
+    lab.wait_for_changelog(20 * PROCESSES)  # results overtake it
     lab.publish(20)
     first.kill()  # some were applied and not committed, some are in flight
     lab.publish(5)
