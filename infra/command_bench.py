@@ -79,8 +79,7 @@ def stream(
 @app.command()
 def pipeline(
     loops: Annotated[int, typer.Option(min=1, help="repetitions as fast as possible")] = 8,
-    paced: Annotated[int, typer.Option(min=1, help="repetitions at the speed below, for delays")] = 3,
-    speed: Annotated[float, typer.Option(min=0.1, help="1 = as recorded")] = 1.0,
+    paced: Annotated[int, typer.Option(min=1, help="repetitions at the recorded speed, for delays")] = 3,
     data: Folder = None,
     profile: Profile = None,
     as_json: AsJson = False,
@@ -90,7 +89,7 @@ def pipeline(
     from drumline.bench.pipeline import bench_pipeline
 
     def measure(folder: Path, progress: Callable[[str], None]) -> Report:
-        return bench_pipeline(folder, loops, paced, speed, progress, profile)
+        return bench_pipeline(folder, loops, paced, progress, profile)
 
     _run("pipeline", data, measure, as_json, write)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drumline.bench import children, pipeline, scale, sink, stream
+from drumline.bench import children, pipeline, scale, sink, soak, stream
 from drumline.bench.scale import workers
 from drumline.infra import clickhouse
 from drumline.infra.migrate import migrate
@@ -30,7 +30,7 @@ def small(clean_stack, monkeypatch):
         client.close()
         yield clean_stack
 
-    for module in (pipeline, scale, sink, stream):
+    for module in (pipeline, scale, sink, soak, stream):
         monkeypatch.setattr(module, "private_stack", shared)
     monkeypatch.setattr(children, "off_that_core", lambda pids: None)
 
@@ -71,9 +71,19 @@ def test_scale(small):
 @pytest.mark.stack
 @pytest.mark.long
 def test_pipeline(small):
-    found = figures(pipeline.bench_pipeline(DEMO, loops=1, paced=1, speed=10))
+    found = figures(pipeline.bench_pipeline(DEMO, loops=1, paced=1))
     assert found["kernels, first published to last stored"] > 0
     assert found["any window's end to its first row, p95"] > 0
+
+
+@pytest.mark.stack
+@pytest.mark.long
+def test_soak(small):
+    found = figures(soak.bench_soak(DEMO, minutes=0.5, rate=20_000, ranks=4))
+    assert found["kernels published and not stored"] == found["audit findings"] == 0
+    assert found["kernels"] > 10_000
+    assert found["memory of sink, most"] > 0
+    assert found["cores used by stream"] > 0
 
 
 @pytest.mark.parametrize(("every", "whole", "expected"), [(0.1, 0.05, 1), (1.5, 0.7, 3), (9.0, 0.71, 0)])

@@ -32,7 +32,7 @@ def first_delays(
     return found
 
 
-def replay_paced(running: Running, loops: int, speed: float, report: Report) -> None:
+def replay_paced(running: Running, loops: int, report: Report) -> None:
     manifest = json.loads((running.folder / "manifest.json").read_text())
     faults = [phase for phase in manifest["phases"] if phase.get("fault_ranks")]
     seen: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -51,7 +51,7 @@ def replay_paced(running: Running, loops: int, speed: float, report: Report) -> 
         if behind is not None:
             lags.append(behind)
 
-    with running.replay("--speed", f"{speed:g}", "--loop", str(loops), "--job", "paced") as process:
+    with running.replay("--speed", "1", "--loop", str(loops), "--job", "paced") as process:
         while process.poll() is None:
             look("paced")
             time.sleep(0.1)
@@ -77,6 +77,6 @@ def replay_paced(running: Running, loops: int, speed: float, report: Report) -> 
         report.add(f"of that, verdict in Kafka to row, {name}", value, "s")
     report.add("worker's lag then, most", max(lags, default=0), "records")
     report.notes.append(
-        f"Paced, {speed:g} times its speed: {len(delays)} of {len(faults) * loops} faults named, {len(first)} windows "
+        f"Paced: {len(delays)} of {len(faults) * loops} faults named, {len(first)} windows "
         f"of {running.settings.stream.window_steps} steps; ClickHouse asked every 0.1 s."
     )

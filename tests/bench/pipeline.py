@@ -14,7 +14,7 @@ from drumline.bench.private import private_stack
 from drumline.bench.profiled import profiled
 from drumline.bench.running import Running
 from drumline.bench.sink import DISK_BAR, bytes_a_row
-from drumline.bench.watch import Watch, over_time
+from drumline.bench.watch import over_time
 
 BAR, MEMORY_MIB = 200e3, 400
 Progress = Callable[[str], None]
@@ -24,39 +24,30 @@ def bench_pipeline(
     folder: Path,
     loops: int = 8,
     paced: int = 3,
-    speed: float = 1.0,
     progress: Progress = lambda _: None,
     profile: Path | None = None,
 ) -> Report:
-    """`loops` repetitions as fast as possible, then `paced` at `speed` (1 = as recorded) for delays.
+    """`loops` repetitions as fast as possible, then `paced` as fast as recorded, for delays: event time
+    is the clock's then.
 
     `profile`: a folder for pipeline-stream.txt and pipeline-sink.txt, of the first part.
     """
-    at = f"{paced} at {speed:g} times its own speed"
-    report = Report("pipeline", f"the recorded job, {loops} loops at full speed, {at}", "none")
+    report = Report("pipeline", f"the recorded job, {loops} loops at full speed, {paced} at its own", "none")
     progress("starting Kafka and ClickHouse")
     with private_stack() as settings:
         running = Running(settings, folder)
-        try:
-            for program in running.programs.values():
-                program.start()
-            running.wait(lambda: running.lag() == 0, "the worker does not start")
+        with running.started():
             progress("as fast as possible")
             _full_speed(running, loops, report, profile)
-            progress(f"at {speed:g} times its own speed")
-            replay_paced(running, paced, speed, report)
-        finally:
-            for program in running.programs.values():
-                program.stop()
-            running.client.close()
+            progress("at its own speed")
+            replay_paced(running, paced, report)
     return report
 
 
 def _full_speed(running: Running, loops: int, report: Report, profile: Path | None) -> None:
     began = time.monotonic()
-    lag = {"the worker": running.lag, "the sink": running.sink_lag}
     with ExitStack() as stack:
-        watch = stack.enter_context(Watch(running.pids, lag))
+        watch = stack.enter_context(running.watch())
         for name, program in running.programs.items():
             into = profile / f"pipeline-{name}.txt" if profile else None
             stack.enter_context(profiled(into, f"{name} in the pipeline at full speed", program.pid or 0))

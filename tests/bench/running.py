@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from drumline.bench.watch import Watch
 from drumline.infra import clickhouse
 from drumline.infra import stack as local_stack
 from drumline.infra.drain import read_statuses
@@ -36,6 +38,24 @@ class Running:
         self.client = clickhouse.connect(settings, database=settings.clickhouse.database)
         self.offsets = Offsets(settings)
 
+    @contextmanager
+    def started(self) -> Iterator[None]:
+        """Worker and sink run meanwhile, and are stopped then. Raises RuntimeError if the worker does not start."""
+        try:
+            for program in self.programs.values():
+                program.start()
+            self.wait(lambda: self.lag() == 0, "the worker does not start")
+            yield
+        finally:
+            for program in self.programs.values():
+                program.stop()
+            self.client.close()
+
+    def watch(self, every_s: float = 0.5, **others: int) -> Watch:
+        """Memory and CPU of the pipeline's processes and of `others` (name -> pid), and both lags."""
+        lag = {"the worker": self.lag, "the sink": self.sink_lag}
+        return Watch({**self.pids, **others}, lag, every_s)
+
     @property
     def pids(self) -> dict[str, int]:
         stack = {n: p[0].pid for n, p in local_stack.own_processes(self.settings).items() if p and n != "supervisor"}
@@ -53,6 +73,15 @@ class Running:
             if process.poll() is None:
                 process.terminate()
                 process.wait(30)
+
+    def audit(self) -> dict[str, Any]:
+        """What `drumline audit --json` says. Raises RuntimeError if it cannot tell."""
+        command = [sys.executable, "-m", "drumline.infra.cli", "audit", "--json"]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False)
+        if done.returncode == 2:
+            raise RuntimeError(f"drumline audit cannot tell: {done.stderr.strip()}")
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
 
     def query(self, sql: str) -> list[dict[str, Any]]:
         for program in self.programs.values():

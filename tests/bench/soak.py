@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
-import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from prometheus_client.parser import text_string_to_metric_families
 
 from drumline.bench.figures import Report, percentiles
 from drumline.bench.pipeline import MEMORY_MIB
 from drumline.bench.private import private_stack
 from drumline.bench.running import Running
-from drumline.bench.watch import Watch
-from drumline.infra.health import HOST
-from drumline.infra.private import free_ports
+from drumline.bench.watch import Watch, over_time
 from drumline.producers.recorded import Recording
 from drumline.schemas.topics import Topic
 
@@ -28,8 +22,8 @@ from drumline.schemas.topics import Topic
 PROBE_LOOPS, SHARE = 6, 0.5
 #: Memory and lag are watched from here on: before, caches and heaps fill; s.
 WARM_S = 300.0
-#: Rows of the table over time.
-SLICES = 10
+#: How often they are looked at; s.
+EVERY_S = 5.0
 Progress = Callable[[str], None]
 
 
@@ -39,22 +33,6 @@ def slope_mib_per_hour(values: Sequence[float], every_s: float) -> float:
         return 0.0
     hours = np.arange(len(values)) * every_s / 3600
     return float(np.polyfit(hours, np.asarray(values) / 2**20, 1)[0])
-
-
-def sliced(values: Sequence[float], slices: int = SLICES) -> list[float]:
-    """Mean of each of `slices` equal parts, in order; fewer when there are fewer values."""
-    return [float(part.mean()) for part in np.array_split(np.asarray(values, dtype=float), slices) if len(part)]
-
-
-def gauge(port: int, name: str) -> float | None:
-    """One gauge of a program's metrics page; None when it does not answer."""
-    try:
-        with urllib.request.urlopen(f"http://{HOST}:{port}/metrics", timeout=2) as page:
-            text = page.read().decode()
-    except OSError:
-        return None
-    found = [s.value for family in text_string_to_metric_families(text) for s in family.samples if s.name == name]
-    return found[0] if found else None
 
 
 def bench_soak(
@@ -69,24 +47,15 @@ def bench_soak(
     progress("starting Kafka and ClickHouse")
     with private_stack() as settings:
         running = Running(settings, folder)
-        ports = dict(zip(running.programs, free_ports(len(running.programs)), strict=True))
-        for name, program in running.programs.items():
+        for program in running.programs.values():
             program.restarts = 0  # a program that dies ends the soak: nothing is hidden
-            program.add_environment({f"DRUMLINE_{name.upper()}__METRICS_PORT": str(ports[name])})
-        try:
-            for program in running.programs.values():
-                program.start()
-            running.wait(lambda: running.lag() == 0, "the worker does not start")
+        with running.started():
             if rate is None:
                 progress("probe at full speed")
                 full = _probe(running)
                 report.add("kernels/s at full speed, probe", full, "kernels/s")
                 rate = full * SHARE
-            _soak(running, ports, minutes * 60, rate / recorded, ranks, report, progress)
-        finally:
-            for program in running.programs.values():
-                program.stop()
-            running.client.close()
+            _soak(running, minutes * 60, rate / recorded, ranks, report, progress)
     return report
 
 
@@ -101,38 +70,23 @@ def _probe(running: Running) -> float:
     return kernels / (time.monotonic() - began)
 
 
-def _soak(
-    running: Running,
-    ports: Mapping[str, int],
-    seconds: float,
-    speed: float,
-    ranks: int,
-    report: Report,
-    progress: Progress,
-) -> None:
-    lags: dict[str, list[float]] = {name: [] for name in ports}
+def _soak(running: Running, seconds: float, speed: float, ranks: int, report: Report, progress: Progress) -> None:
     began = time.monotonic()
-
-    def look() -> None:
-        for name, port in ports.items():
-            value = gauge(port, f"drumline_{name}_lag_records")
-            if value is not None:
-                lags[name].append(value)
-
-    def warm() -> bool:
-        return time.monotonic() - began >= min(WARM_S, seconds / 4)
-
+    warm_s = min(WARM_S, seconds / 4)
     options = ("--speed", f"{speed:.4f}", "--ranks", str(ranks), "--loop", "100000", "--job", "soak")
     with running.replay(*options) as replay:
-        while not warm():
-            _alive(running, replay)
-            time.sleep(1)
-        with Watch({**running.pids, "replay": replay.pid}, {}, every_s=5.0) as watch:
-            while (left := seconds - (time.monotonic() - began)) > 0:
+
+        def wait_until(end_s: float) -> None:
+            while (left := end_s - (time.monotonic() - began)) > 0:
                 _alive(running, replay)
-                look()
-                progress(f"{left / 60:.0f} minutes left; lag { ({n: int(v[-1]) for n, v in lags.items() if v}) }")
+                progress(
+                    f"{(seconds - end_s + left) / 60:.0f} minutes left; the worker is {running.lag()} records behind"
+                )
                 time.sleep(min(5.0, left))
+
+        wait_until(warm_s)
+        with running.watch(EVERY_S, replay=replay.pid) as watch:
+            wait_until(seconds)
         replay.terminate()
         output, _ = replay.communicate(timeout=120)
     published_s = time.monotonic() - began
@@ -148,33 +102,28 @@ def _soak(
     report.add("length", published_s / 60, "min")
     report.add("kernels", kernels / published_s, "kernels/s")
     report.add("rows in all, of the job", sum(summary["rows"].values()) / 1e6, "million")
-    _memory(report, watch)
-    for name, values in lags.items():
-        for what, value in {"most": max(values, default=0.0), **percentiles(values)}.items():
+    _memory(report, watch, seconds - warm_s)
+    for name, values in watch.lag.items():
+        for what, value in {"most": max(values, default=0), **percentiles(values)}.items():
             report.add(f"lag of {name}, {what}", value, "records")
-        report.notes.append(f"Lag of {name}, mean of each tenth, records: {_list(sliced(values))}.")
+        report.notes.append(f"Lag of {name}, mean of each tenth, records: {over_time(values)}.")
     progress("audit")
     _audit(running, report)
 
 
-def _memory(report: Report, watch: Watch) -> None:
+def _memory(report: Report, watch: Watch, seconds: float) -> None:
     for name, values in watch.memory.items():
         bar = {"bar": MEMORY_MIB, "most": True} if name in ("stream", "sink") else {}
         report.add(f"memory of {name}, most", max(values) / 2**20, "MiB", **bar)
-        report.add(f"memory of {name}, slope", slope_mib_per_hour(values, 5.0), "MiB/h")
-        means = _list([value / 2**20 for value in sliced(values)])
-        report.notes.append(f"Memory of {name}, mean of each tenth, MiB: {means}.")
+        report.add(f"memory of {name}, slope", slope_mib_per_hour(values, EVERY_S), "MiB/h")
+        report.notes.append(f"Memory of {name}, mean of each tenth, MiB: {over_time(values, 2**20)}.")
     for name, used in watch.cpu_s.items():
-        report.add(f"cores used by {name}", used / (len(watch.memory[name]) * 5.0), "cores")
+        report.add(f"cores used by {name}", used / seconds, "cores")
 
 
 def _audit(running: Running, report: Report) -> None:
     began = time.monotonic()
-    command = [sys.executable, "-m", "drumline.infra.cli", "audit", "--json"]
-    done = subprocess.run(command, env=running.env, capture_output=True, text=True, check=False)
-    if done.returncode == 2:
-        raise RuntimeError(f"drumline audit cannot tell: {done.stderr.strip()}")
-    found: dict[str, Any] = json.loads(done.stdout)
+    found = running.audit()
     report.add("audit findings", len(found["findings"]), "", bar=0, most=True)
     report.notes += [f"Audit: {finding['kind']} {finding['where']}: {finding['text']}" for finding in found["findings"]]
     records, rows = (sum(topic[name] for topic in found["topics"]) for name in ("records", "rows_stored"))
@@ -186,7 +135,3 @@ def _alive(running: Running, replay: subprocess.Popen[str]) -> None:
         program.check()
     if replay.poll() is not None:
         raise RuntimeError(f"drumline replay ended with {replay.returncode}")
-
-
-def _list(values: Sequence[float]) -> str:
-    return ", ".join(f"{value:,.0f}" for value in values)
