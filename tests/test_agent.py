@@ -1,5 +1,6 @@
 """The node agent with a Kafka that answers as the test says."""
 
+import random
 from collections import deque
 
 import pytest
@@ -168,6 +169,53 @@ def test_killed_it_repeats_what_the_cursor_does_not_know_and_nothing_else(lab):
     assert sequences[:6] == [0, 1, 2, 3, 4, 5]
     assert 0 < len(sequences) - 6 <= 3, "known to be in Kafka up to the third"
     assert not spool.folder.exists()
+
+
+@pytest.mark.parametrize("written", [0, 1, 5], ids=["empty", "one frame", "several segments"])
+@pytest.mark.parametrize("alive", [True, False], ids=["writer lives", "writer gone"])
+def test_killed_between_taking_a_segment_and_its_first_frame(lab, alive, written):
+    spool = Spool(lab.root, process(), segment_bytes=1_000)
+    write(spool, range(written))
+    for segment in sorted(spool.folder.glob("*.seg")):  # all of them: more than an agent takes at once
+        segment.rename(segment.with_suffix(".taken"))
+    if not alive:
+        spool.close()
+    lab.start().turn()
+    if alive:
+        write(spool, range(written, written + 3))
+        spool.close()
+        lab.turn()
+    assert lab.account() == (list(range(written + 3 * alive)), 10 * (written + 3 * alive), 0)
+    assert not spool.folder.exists()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_agents_that_die_at_any_moment_never_hold_up_a_writer_and_lose_nothing(lab, seed):
+    chance = random.Random(seed)
+    spool = Spool(lab.root, process(), max_bytes=40_000, segment_bytes=2_000, clock=lambda: lab.now)
+    for sequence in range(300):
+        write(spool, [sequence])  # asserts that there is room, whoever has taken what
+        assert sum(file.stat().st_size for file in spool.folder.glob("0*")) <= 40_000
+        lab.kafka.held = chance.random() < 0.7  # an outage now and then: the spool fills
+        if chance.random() < 0.3:
+            lab.agent.turn()
+            lab.sender.poll(0)
+        if chance.random() < 0.1:
+            if chance.random() < 0.5:
+                for segment in sorted(spool.folder.glob("*.seg"))[: chance.randrange(3)]:
+                    segment.rename(segment.with_suffix(".taken"))
+            lab.kafka.queue.clear()  # a dead client's messages are gone
+            lab.start()
+        lab.now += chance.random()
+    spool.close()
+    lab.kafka.held = False
+    lab.turn(10)
+    assert not spool.folder.exists()
+    once = {batch.envelope["sequence"]: batch.envelope for batch in lab.batches()}
+    assert sorted(once) == list(range(300)), "each one came, or an empty one in its place"
+    told = sum(e["rows"] + e["dropped_before"] for e in once.values())
+    assert told == spool.rows[str(Topic.KERNEL)] == 3_000
+    assert sum(e["dropped_before"] for e in once.values()) == spool.dropped[str(Topic.KERNEL)]
 
 
 def test_a_lost_cursor_means_repeating_what_is_still_there(lab):

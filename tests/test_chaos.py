@@ -142,3 +142,15 @@ def test_a_replay_is_held_back_while_somebody_is_far_behind(tmp_path, monkeypatc
         assert made.flowing is flows
     made.stop()
     assert not made.flowing
+
+
+def test_what_a_stopped_replay_cannot_close_does_not_hold_it_back(tmp_path):
+    made = Load(tmp_path, {}, tmp_path / "log", 1, spool=tmp_path / "spool")
+    folder = tmp_path / "spool" / "p0"
+    folder.mkdir(parents=True)
+    (folder / "identity.json").write_bytes(b"x" * 100)
+    (folder / "000000000007.taken").write_bytes(bytes(3 * load.SPOOLED))
+    assert list(map(load.bytes_waiting, made.spools())) == [0], "its writer may go on with it: nobody may delete it"
+    (folder / "000000000008.seg").write_bytes(b"DRUMSPL1")
+    assert list(map(load.bytes_waiting, made.spools())) == [3 * load.SPOOLED]
+    assert load.bytes_waiting(tmp_path / "gone") == 0

@@ -16,8 +16,8 @@ from typing import Any
 
 from drumline.chaos.progress import Snapshot
 
-#: Records that sink or worker are behind, or bytes in the spool, at which the replay is stopped; and the share of that
-#: at which it goes on. A record is about 700 rows on average.
+#: Records that sink or worker are behind, or bytes in the spool that the agent could delete, at which the replay is
+#: stopped; and the share of that at which it goes on. A record is about 700 rows on average.
 HIGH, SPOOLED, LOW = 800, 4 << 20, 0.4
 JOB = "chaos"
 
@@ -69,7 +69,7 @@ class Load:
             self._finish()
             return
         behind = max(seen.lag.values()) / HIGH if seen else 0.0
-        behind = max(behind, sum(map(bytes_in, self.spools())) / SPOOLED)
+        behind = max(behind, sum(map(bytes_waiting, self.spools())) / SPOOLED)
         if self.held and behind < LOW:
             self._signal(signal.SIGCONT)
         elif not self.held and behind > 1:
@@ -106,6 +106,19 @@ class Load:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def bytes_waiting(spool: Path) -> int:
+    """In the segments of one spool that are closed, and go once Kafka has them. The last one stays whatever the agent
+    does: its writer may go on with it, unless it is stopped, and then it would be waited for for ever."""
+    sizes: dict[str, int] = {}
+    with suppress(FileNotFoundError):
+        for file in os.scandir(spool):
+            number = file.name.partition(".")[0]
+            if number.isdecimal():
+                with suppress(FileNotFoundError):
+                    sizes[number] = file.stat().st_size
+    return sum(sizes[number] for number in sorted(sizes)[:-1])
 
 
 def bytes_in(folder: Path) -> int:
