@@ -42,7 +42,8 @@ def context(settings: Settings) -> ssl.SSLContext:
 def trouble(text: str) -> str:
     """What a driver's error text says of TLS that no retry mends, and what to set; "" if nothing."""
     if what := tls.complaint_in(text):
-        return f"the server's certificate is not accepted: {what}; {_cure(what)}"
+        cure = tls.cure(what, "DRUMLINE_CLICKHOUSE__URL", "DRUMLINE_CLICKHOUSE__CA")
+        return f"the server's certificate is not accepted: {what}; {cure}"
     found = re.search(r"\[SSL: [A-Z0-9_]+\] (.+?)\.? \(_ssl", text)
     said = found[1] if found else ""
     if "alert" in said and ("certificate" in said or "unknown ca" in said):
@@ -64,11 +65,3 @@ def hint(settings: Settings, code: int, text: str, reader: bool) -> str:
         return "; does it want a client certificate (DRUMLINE_CLICKHOUSE__CERTIFICATE, DRUMLINE_CLICKHOUSE__KEY)?"
     encrypted = tls.speaks_tls(url.hostname or "", url.port or 8123)
     return "; what listens there speaks TLS, and DRUMLINE_CLICKHOUSE__URL says http" if encrypted else ""
-
-
-def _cure(said: str) -> str:
-    if "mismatch" in said:
-        return "DRUMLINE_CLICKHOUSE__URL must use a name that is in the certificate"
-    if "expired" in said or "not yet valid" in said:
-        return "the server needs one that is valid now"
-    return "DRUMLINE_CLICKHOUSE__CA must name the PEM file of the authority that signed it"

@@ -113,7 +113,8 @@ class Contact:
         made = tls.context(kafka.ssl_ca)
         for host, port in addresses(self._settings):
             if text := tls.why_not(host, port, made):
-                return f"the certificate of Kafka at {host}:{port} is not accepted: {text}; {_certificate_hint(text)}"
+                cure = tls.cure(text, "DRUMLINE_KAFKA__BOOTSTRAP", "DRUMLINE_KAFKA__SSL_CA")
+                return f"the certificate of Kafka at {host}:{port} is not accepted: {text}; {cure}"
         return ""
 
     def _unreachable(self, error: KafkaError) -> BrokerUnreachable:
@@ -151,11 +152,3 @@ def _login(error: KafkaError) -> str:
     if "mechanism" in error.str() and "handshake" in error.str():
         return "set DRUMLINE_KAFKA__SASL_MECHANISM"
     return "check DRUMLINE_KAFKA__SASL_USERNAME and DRUMLINE_KAFKA__SASL_PASSWORD_FILE (or ..._PASSWORD)"
-
-
-def _certificate_hint(text: str) -> str:
-    if "mismatch" in text:
-        return "DRUMLINE_KAFKA__BOOTSTRAP must use a name that is in the certificate"
-    if "expired" in text or "not yet valid" in text:
-        return "the broker needs one that is valid now"
-    return "DRUMLINE_KAFKA__SSL_CA must name the PEM file of the authority that signed it"

@@ -40,6 +40,15 @@ def complaint_in(text: str) -> str:
     return found[1] if found else ""
 
 
+def cure(complaint: str, address: str, ca: str) -> str:
+    """What to do about a complaint; `address` and `ca` name the settings that say whom to call and trust."""
+    if "mismatch" in complaint:
+        return f"{address} must use a name that is in the certificate"
+    if "expired" in complaint or "not yet valid" in complaint:
+        return "the server needs one that is valid now"
+    return f"{ca} must name the PEM file of the authority that signed it"
+
+
 def why_not(host: str, port: int, made: ssl.SSLContext, timeout_s: float = 3.0) -> str:
     """One handshake with `host`: what is wrong with its certificate, or "" if nothing is or nobody answers."""
     try:
