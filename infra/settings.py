@@ -84,6 +84,11 @@ class RetentionSettings(Part):
     stragglers: int = Field(365, ge=0)
     processes: int = Field(365, ge=0)
     ledger: int = Field(365, ge=0)
+    ranks_per_second: int = Field(30, ge=0)
+    kernels_per_minute: int = Field(90, ge=0)
+    memcpys_per_minute: int = Field(180, ge=0)
+    devices_per_minute: int = Field(365, ge=0)
+    records_per_minute: int = Field(365, ge=0)
 
 
 class ClickHouseSettings(Part):

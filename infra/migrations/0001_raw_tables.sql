@@ -36,6 +36,7 @@ CREATE TABLE IF NOT EXISTS {database}.kernels
     _offset UInt64 CODEC(Delta(8), ZSTD(1)),
     _row UInt32 CODEC(Delta(4), ZSTD(1)),
     blocks UInt64 ALIAS toUInt64(grid_x) * toUInt64(grid_y) * toUInt64(grid_z),
+    threads_per_block UInt64 ALIAS toUInt64(block_x) * toUInt64(block_y) * toUInt64(block_z),
     end_time DateTime64(9, 'UTC') ALIAS addNanoseconds(start, duration_ns),
     INDEX by_offset _offset TYPE minmax GRANULARITY 1,
     INDEX by_name name TYPE bloom_filter(0.01) GRANULARITY 1
@@ -101,6 +102,7 @@ CREATE TABLE IF NOT EXISTS {database}.collectives
     _offset UInt64 CODEC(DoubleDelta, ZSTD(1)),
     _row UInt32 CODEC(Delta(4), ZSTD(1)),
     end_time DateTime64(9, 'UTC') ALIAS addNanoseconds(start, duration_ns),
+    INDEX by_time start TYPE minmax GRANULARITY 1,
     INDEX by_offset _offset TYPE minmax GRANULARITY 1
 )
 ENGINE = MergeTree

@@ -1,0 +1,268 @@
+-- What dashboards read: kernel names in short, and rollups. Rollups belong to the insert that they count: a repeated insert
+-- (same token) does nothing to them, because each has a deduplication window of its own and the sink's inserts set
+-- deduplicate_blocks_in_dependent_materialized_views. Rows with the same key may not be merged yet: sum(), max(), and
+-- quantilesDDMerge(...) over them, never read single rows.
+
+-- Kernel names as people read them; rules: infra/kernel_names.py. The sink writes a name before the first row that has it.
+CREATE TABLE IF NOT EXISTS {database}.kernel_names_versions
+(
+    name String CODEC(ZSTD(1)),
+    short LowCardinality(String) CODEC(ZSTD(1)),
+    family LowCardinality(String) CODEC(ZSTD(1)),
+    demangled String CODEC(ZSTD(1)),
+    rules UInt32 CODEC(ZSTD(1))
+)
+ENGINE = ReplacingMergeTree(rules)
+ORDER BY name
+SETTINGS index_granularity = 8192, ttl_only_drop_parts = 0, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE OR REPLACE VIEW {database}.kernel_names AS SELECT * FROM {database}.kernel_names_versions FINAL;
+
+-- Kernels per job, run, minute, rank and kernel.
+CREATE TABLE IF NOT EXISTS {database}.kernels_per_minute
+(
+    job LowCardinality(String) CODEC(ZSTD(1)),
+    run LowCardinality(String) CODEC(ZSTD(1)),
+    minute DateTime('UTC') CODEC(Delta(4), ZSTD(1)),
+    rank Int32 CODEC(ZSTD(1)),
+    name LowCardinality(String) CODEC(ZSTD(1)),
+    host SimpleAggregateFunction(anyLast, LowCardinality(String)) CODEC(ZSTD(1)),
+    launches SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    gpu_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    min_ns SimpleAggregateFunction(min, UInt64) CODEC(T64, ZSTD(1)),
+    max_ns SimpleAggregateFunction(max, UInt64) CODEC(T64, ZSTD(1)),
+    graph_launches SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    registers SimpleAggregateFunction(max, UInt16) CODEC(T64, ZSTD(1)),
+    shared_bytes SimpleAggregateFunction(max, UInt32) CODEC(T64, ZSTD(1)),
+    durations AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) CODEC(ZSTD(1)),
+    blocks AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) CODEC(ZSTD(1)),
+    threads_per_block AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) CODEC(ZSTD(1))
+)
+ENGINE = AggregatingMergeTree
+PARTITION BY toDate(minute)
+ORDER BY (job, run, minute, rank, name)
+SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.kernels_per_minute_from_kernels TO {database}.kernels_per_minute AS
+SELECT
+    job,
+    run,
+    toDateTime(toStartOfMinute(start), 'UTC') AS minute,
+    rank,
+    name,
+    anyLast(host) AS host,
+    count() AS launches,
+    sum(duration_ns) AS gpu_ns,
+    min(duration_ns) AS min_ns,
+    max(duration_ns) AS max_ns,
+    countIf(graph != 0) AS graph_launches,
+    max(k.registers) AS registers,
+    max(toUInt32(greatest(shared_static, 0) + greatest(shared_dynamic, 0))) AS shared_bytes,
+    quantilesDDState(0.01, 0.5, 0.95, 0.99)(duration_ns) AS durations,
+    quantilesDDState(0.01, 0.5, 0.95, 0.99)(k.blocks) AS blocks,
+    quantilesDDState(0.01, 0.5, 0.95, 0.99)(k.threads_per_block) AS threads_per_block
+FROM {database}.kernels AS k
+GROUP BY job, run, minute, rank, name;
+
+-- Kernels per job, run, rank and second of their start.
+CREATE TABLE IF NOT EXISTS {database}.ranks_per_second
+(
+    job LowCardinality(String) CODEC(ZSTD(1)),
+    run LowCardinality(String) CODEC(ZSTD(1)),
+    rank Int32 CODEC(ZSTD(1)),
+    second DateTime('UTC') CODEC(Delta(4), ZSTD(1)),
+    host SimpleAggregateFunction(anyLast, LowCardinality(String)) CODEC(ZSTD(1)),
+    launches SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    gpu_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    graph_launches SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1))
+)
+ENGINE = AggregatingMergeTree
+PARTITION BY toDate(second)
+ORDER BY (job, run, rank, second)
+SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.ranks_per_second_from_kernels TO {database}.ranks_per_second AS
+SELECT
+    job,
+    run,
+    rank,
+    toDateTime(start, 'UTC') AS second,
+    anyLast(host) AS host,
+    count() AS launches,
+    sum(duration_ns) AS gpu_ns,
+    countIf(graph != 0) AS graph_launches
+FROM {database}.kernels
+GROUP BY job, run, rank, second;
+
+-- Copies and memsets per job, run, minute, rank and kinds.
+CREATE TABLE IF NOT EXISTS {database}.memcpys_per_minute
+(
+    job LowCardinality(String) CODEC(ZSTD(1)),
+    run LowCardinality(String) CODEC(ZSTD(1)),
+    minute DateTime('UTC') CODEC(Delta(4), ZSTD(1)),
+    rank Int32 CODEC(ZSTD(1)),
+    kind UInt8 CODEC(ZSTD(1)),
+    src_kind UInt8 CODEC(ZSTD(1)),
+    dst_kind UInt8 CODEC(ZSTD(1)),
+    host SimpleAggregateFunction(anyLast, LowCardinality(String)) CODEC(ZSTD(1)),
+    copies SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    bytes SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    busy_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    max_ns SimpleAggregateFunction(max, UInt64) CODEC(T64, ZSTD(1)),
+    direction String ALIAS transform(kind, [1, 2, 8, 10, 64], ['HtoD', 'DtoH', 'DtoD', 'PtoP', 'memset'], 'other'),
+    source String ALIAS transform(src_kind, [1, 2, 3, 4, 5], ['pageable', 'pinned', 'device', 'array', 'managed'], ''),
+    target String ALIAS transform(dst_kind, [1, 2, 3, 4, 5], ['pageable', 'pinned', 'device', 'array', 'managed'], '')
+)
+ENGINE = AggregatingMergeTree
+PARTITION BY toDate(minute)
+ORDER BY (job, run, minute, rank, kind, src_kind, dst_kind)
+SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.memcpys_per_minute_from_memcpys TO {database}.memcpys_per_minute AS
+SELECT
+    job,
+    run,
+    toDateTime(toStartOfMinute(start), 'UTC') AS minute,
+    rank,
+    kind,
+    src_kind,
+    dst_kind,
+    anyLast(host) AS host,
+    count() AS copies,
+    sum(m.bytes) AS bytes,
+    sum(duration_ns) AS busy_ns,
+    max(duration_ns) AS max_ns
+FROM {database}.memcpys AS m
+GROUP BY job, run, minute, rank, kind, src_kind, dst_kind;
+
+-- GPU samples per job, run, minute and GPU. Averages are states: avgMerge(power_mw).
+CREATE TABLE IF NOT EXISTS {database}.devices_per_minute
+(
+    job LowCardinality(String) CODEC(ZSTD(1)),
+    run LowCardinality(String) CODEC(ZSTD(1)),
+    minute DateTime('UTC') CODEC(Delta(4), ZSTD(1)),
+    host LowCardinality(String) CODEC(ZSTD(1)),
+    gpu_index Int32 CODEC(ZSTD(1)),
+    gpu_uuid LowCardinality(String) CODEC(ZSTD(1)),
+    rank SimpleAggregateFunction(anyLast, Int32) CODEC(ZSTD(1)),
+    samples SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    util_gpu AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
+    util_memory AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
+    power_mw AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
+    pcie_rx_kbps AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
+    pcie_tx_kbps AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
+    nvlink_rx_kbps AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
+    nvlink_tx_kbps AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
+    max_memory_used SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1)),
+    memory_total SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1)),
+    max_temperature SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1)),
+    min_sm_clock SimpleAggregateFunction(min, Nullable(Int64)) CODEC(ZSTD(1)),
+    max_sm_clock SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1)),
+    throttle_reasons SimpleAggregateFunction(groupBitOr, UInt64) CODEC(ZSTD(1)),
+    ecc_uncorrected SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1)),
+    max_xid SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1))
+)
+ENGINE = AggregatingMergeTree
+PARTITION BY toYYYYMM(minute)
+ORDER BY (job, run, minute, host, gpu_index, gpu_uuid)
+SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.devices_per_minute_from_samples TO {database}.devices_per_minute AS
+SELECT
+    job,
+    run,
+    toDateTime(toStartOfMinute(time), 'UTC') AS minute,
+    host,
+    gpu_index,
+    gpu_uuid,
+    anyLast(s.rank) AS rank,
+    count() AS samples,
+    avgState(s.util_gpu) AS util_gpu,
+    avgState(s.util_memory) AS util_memory,
+    avgState(s.power_mw) AS power_mw,
+    avgState(s.pcie_rx_kbps) AS pcie_rx_kbps,
+    avgState(s.pcie_tx_kbps) AS pcie_tx_kbps,
+    avgState(s.nvlink_rx_kbps) AS nvlink_rx_kbps,
+    avgState(s.nvlink_tx_kbps) AS nvlink_tx_kbps,
+    max(s.memory_used) AS max_memory_used,
+    max(s.memory_total) AS memory_total,
+    max(s.temperature) AS max_temperature,
+    min(s.sm_clock) AS min_sm_clock,
+    max(s.sm_clock) AS max_sm_clock,
+    groupBitOr(toUInt64(ifNull(s.throttle_reasons, 0))) AS throttle_reasons,
+    max(s.ecc_uncorrected) AS ecc_uncorrected,
+    max(s.xid) AS max_xid
+FROM {database}.device_samples AS s
+GROUP BY job, run, minute, host, gpu_index, gpu_uuid;
+
+-- Kafka records per topic, run and minute of publication: what came, what was lost, and when the run took place.
+CREATE TABLE IF NOT EXISTS {database}.records_per_minute
+(
+    job LowCardinality(String) CODEC(ZSTD(1)),
+    run LowCardinality(String) CODEC(ZSTD(1)),
+    topic LowCardinality(String) CODEC(ZSTD(1)),
+    minute DateTime('UTC') CODEC(Delta(4), ZSTD(1)),
+    records SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    dead SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    duplicates SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    rows SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    dropped_rows SimpleAggregateFunction(sum, Int64) CODEC(T64, ZSTD(1)),
+    bytes SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
+    time_min SimpleAggregateFunction(min, DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
+    time_max SimpleAggregateFunction(max, DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
+    last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) CODEC(ZSTD(1)),
+    ranks AggregateFunction(uniqExactIf, Int32, UInt8) CODEC(ZSTD(1)),
+    hosts AggregateFunction(uniqExactIf, String, UInt8) CODEC(ZSTD(1))
+)
+ENGINE = AggregatingMergeTree
+PARTITION BY toYYYYMM(minute)
+ORDER BY (job, run, topic, minute)
+SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
+    fsync_after_insert = 1, fsync_part_directory = 1;
+
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.records_per_minute_from_ledger TO {database}.records_per_minute AS
+SELECT
+    job,
+    run,
+    topic,
+    toDateTime(toStartOfMinute(published), 'UTC') AS minute,
+    count() AS records,
+    countIf(verdict = 'dead') AS dead,
+    countIf(verdict = 'duplicate') AS duplicates,
+    sumIf(l.rows, verdict = 'stored') AS rows,
+    sumIf(dropped_before, verdict IN ('stored', 'empty')) AS dropped_rows,
+    sum(l.bytes) AS bytes,
+    min(if(verdict = 'stored' AND l.time_min > toDateTime64(0, 9, 'UTC'), l.time_min, toDateTime64('2106-01-01', 9, 'UTC'))) AS time_min,
+    max(if(verdict = 'stored', l.time_max, toDateTime64(0, 9, 'UTC'))) AS time_max,
+    max(published) AS last_published,
+    uniqExactIfState(rank, rank >= 0 AND verdict IN ('stored', 'empty')) AS ranks,
+    uniqExactIfState(toString(host), host != '' AND verdict IN ('stored', 'empty')) AS hosts
+FROM {database}.ledger AS l
+GROUP BY job, run, topic, minute;
+
+-- A row a run: when it ran, on what, and what is stored of it.
+CREATE OR REPLACE VIEW {database}.jobs AS
+SELECT
+    job,
+    run,
+    minIf(time_min, timed) AS started,
+    maxIf(time_max, timed) AS ended,
+    uniqExactIfMerge(r.ranks) AS ranks,
+    uniqExactIfMerge(r.hosts) AS hosts,
+    sumIf(rows, topic = 'gpu.kernel.v1') AS kernels,
+    sumIf(rows, topic = 'gpu.memcpy.v1') AS memcpys,
+    sumIf(rows, topic = 'gpu.collective.v1') AS collectives,
+    sumIf(rows, topic = 'gpu.step.v1') AS steps,
+    sum(r.dropped_rows) AS dropped_rows,
+    max(r.last_published) AS last_published
+FROM (
+    SELECT *, topic IN ('gpu.kernel.v1', 'gpu.step.v1') AND rows > 0 AS timed
+    FROM {database}.records_per_minute
+    WHERE job != ''
+) AS r
+GROUP BY job, run;
