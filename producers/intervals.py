@@ -34,6 +34,9 @@ class Union(NamedTuple):
 
 def union(*intervals: tuple[Array, Array]) -> Union:
     """The union of any number of (starts, ends), in any order."""
+    there = [one for one in intervals if len(one[0])]
+    if len(there) == 1 and isinstance(there[0], Union):
+        return there[0]
     start = np.concatenate([np.asarray(s, np.int64) for s, _ in intervals])
     end = np.concatenate([np.asarray(e, np.int64) for _, e in intervals])
     some = end > start

@@ -47,9 +47,11 @@ PATIENCE_NS = 60_000_000_000
 MOST_WINDOWS = 64
 _FAR = np.iinfo(np.int64).max
 #: Kernels kept for a stretch that does not end; beyond it the stretch is given up.
-MOST_KERNELS = 2_000_000
+MOST_KERNELS = 1_000_000
 
 
+#: What is kept of a kernel: what steps and collectives are derived from, half of its columns.
+KEPT = ("name", "start_ns", "duration_ns", "stream", "correlation", "graph", "grid_x", "grid_y", "grid_z")
 #: Steps that the hook on PyTorch's optimizers marks; they count where nobody else names steps.
 OPTIMIZER_PATTERN = r"^optimizer step (\d+)$"
 
@@ -83,8 +85,9 @@ class Live:
         markers = self._named(markers) if markers.rows else markers
         if markers.rows and not self._began:
             self._began = int(markers["time_ns"].min())
+        slim = Table({name: kernels[name] for name in KEPT} if kernels.rows else {}, kernels.words)
         for table, pending in (
-            (kernels, self._kernels),
+            (slim, self._kernels),
             (copies, self._copies),
             (markers, self._markers),
             (payloads, self._payloads),

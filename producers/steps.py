@@ -185,10 +185,11 @@ def budgets(
     start, end = gpu_intervals(steps, last_collective_ns)
     compute, copy, comm = (part.covered(start, end) for part in (gpu.compute, gpu.copy, gpu.comm))
     with_copy, everything = gpu.compute_or_copy.covered(start, end), gpu.any.covered(start, end)
-    work = kernels.take(~is_nccl)
-    at = np.sort(work["start_ns"])
-    blocks = work["grid_x"].astype(np.int64) * work["grid_y"] * work["grid_z"]
-    total = np.concatenate([[0], np.cumsum(blocks[np.argsort(work["start_ns"], kind="stable")])])
+    work = np.flatnonzero(~is_nccl)
+    work = work[np.argsort(kernels["start_ns"][work], kind="stable")]
+    at = kernels["start_ns"][work]
+    blocks = kernels["grid_x"].astype(np.int64) * kernels["grid_y"] * kernels["grid_z"]
+    total = np.concatenate([[0], np.cumsum(blocks[work])])
     low, high = np.searchsorted(at, start), np.searchsorted(at, end)
     unknown = np.full(len(start), -1, np.int64)
     waiting = unknown

@@ -1,5 +1,6 @@
 """A recorded job fed piece by piece, as a live one comes, gives the rows that the whole gives."""
 
+import tracemalloc
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache
@@ -122,6 +123,31 @@ def test_promises_are_kept():
                 if batch.rows and topic is not Topic.RANGE:
                     assert batch.columns["start_ns"].min() >= before["watermark_ns"]
             seen[key] = batch.envelope
+
+
+def test_what_waits_for_the_end_of_a_step_is_small_and_bounded():
+    live = Live(Outbox(WHO, lambda *_: None))
+    activity = recorded(DEMO)[0]
+    none = activity.copies.take(slice(0))
+    live.add(activity.kernels.take(slice(0)), none, activity.markers.take(slice(1)), activity.payloads.take(slice(0)))
+    now = int(activity.markers["time_ns"][0])
+    part = activity.kernels.take(slice(50_000))
+    tracemalloc.start()
+    for _ in range(8):
+        copy = Table({name: values.copy() for name, values in part.columns.items()}, part.words)
+        live.add(copy, none, none, activity.payloads.take(slice(0)))
+    del copy
+    kept, peak = tracemalloc.get_traced_memory()
+    assert kept < 8 * part.rows * 56, "bytes a kernel"
+    tracemalloc.reset_peak()
+    live.advance(now + TICK_NS)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 8 * part.rows * 150
+    while not live.counts["given_up_kernels"]:
+        live.add(part, none, none, activity.payloads.take(slice(0)))
+        live.advance(now + TICK_NS)
+    assert live.counts["given_up_kernels"] < 1_100_000
 
 
 def from_then_on(activity, since, too_many=0):
