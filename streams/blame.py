@@ -94,6 +94,8 @@ def blame(table: WindowTable, quorum: float, hidden: Sequence[Floats] | None = N
         peers = norm(meeting, mine)
         met = np.isfinite(mine) & np.isfinite(peers)
         longer = np.where(met, peers - mine, 0.0).sum(1) + (0.0 if hidden is None else hidden[index])
+        if meeting.usual is None:
+            longer -= _astray(table, meeting, met, quorum)
         # Without known waiting: what the others' waiting grew, which is what `peers` then is.
         waiting = meeting.wait_ns if meeting.usual is None else mine
         waited = np.where(met, norm(meeting, np.where(met, waiting, np.nan)), 0.0).sum(1)
@@ -109,6 +111,15 @@ def blame(table: WindowTable, quorum: float, hidden: Sequence[Floats] | None = N
     time = np.where(compared, length, 0.0).sum(1)
     share = np.divide(lost, time, out=np.zeros(count), where=time > 0)
     return Blame(lost, share, compared.sum(1), via, time)
+
+
+def _astray(table: WindowTable, meeting: Meeting, met: NDArray[np.bool_], quorum: float) -> Floats:
+    """[m] ns by which a member's steps of the window took another time than its peers'. It is 0 but for jitter, unless
+    ranks do not number steps alike: a step that is long for all lies in the windows of some only, and what differs by
+    it says nothing of who worked longer."""
+    interval = comparable(table, meeting, "gpu_duration_ns", quorum)
+    off: Floats = np.abs(np.where(met, interval - norm(meeting, interval), 0.0).sum(1))
+    return off
 
 
 def norm(meeting: Meeting, values: Floats) -> Floats:

@@ -12,13 +12,14 @@ from drumline.streams.blame import Blame, WindowTable, blame, step_length
 from drumline.streams.cause import Cause
 from drumline.streams.chains import alone, chain_meetings
 from drumline.streams.changed import changed_job
+from drumline.streams.cost import priced
 from drumline.streams.inflation import inflation
 from drumline.streams.lag import with_lag
 from drumline.streams.links import slow_link, summarise
 from drumline.streams.packed_rows import Rows
 from drumline.streams.past import Past, of_window, same_work
 from drumline.streams.thresholds import INSUFFICIENT, SUSPECT, StragglerConfig
-from drumline.streams.verdict_rows import RankVerdict, grouped, job_row, priced, rank_row, totals
+from drumline.streams.verdict_rows import RankVerdict, grouped, job_row, rank_row, totals
 
 #: What gpu.step.v1 says of steps that the producer made out from the collectives.
 INFERRED = "inferred"
@@ -93,7 +94,7 @@ def judge(
     length = step_length(table)
     used = int(found.steps.max(initial=0))
     return WindowVerdict(
-        rows=tuple(priced(row, len(table.ranks), config) for row in rows),
+        rows=tuple(priced(rows, table, config)),
         ranks_seen=int(enough.sum()),
         steps_used=used,
         steps_skipped=len(table.steps) - used,

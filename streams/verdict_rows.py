@@ -107,12 +107,6 @@ def grouped(rows: list[RankVerdict], table: WindowTable, hosts: Mapping[int, str
     ]
 
 
-def priced(row: RankVerdict, ranks: int, config: StragglerConfig) -> RankVerdict:
-    """With the GPU-seconds that the others (all, where the job as a whole lost) spent waiting, and their price."""
-    seconds = row.lost_ns / 1e9 * (ranks if row.rank == WHOLE_JOB else max(0, ranks - 1))
-    return replace(row, gpu_seconds_lost=seconds, money_lost=seconds / 3600.0 * config.price_per_gpu_hour)
-
-
 def job_row(judged: bool, link: SlowLink | None, changed: ChangedJob | None, config: StragglerConfig) -> RankVerdict:
     if not judged:
         return RankVerdict(WHOLE_JOB, INSUFFICIENT, INSUFFICIENT_DATA)

@@ -92,6 +92,21 @@ def test_a_rank_with_less_work_does_not_make_the_others_late():
     assert blamed(judged(batches(simulate(ddp(4), STEPS, faults)))) == [{}, {}]
 
 
+@pytest.mark.parametrize("by", [-1, 1, 5])
+@pytest.mark.parametrize("layout", ["ddp4", "mesh2x2"])
+@pytest.mark.parametrize(("rank", "fault"), [(1, 2), (2, 2)])
+def test_a_rank_that_numbers_its_steps_otherwise_is_not_named_for_it(layout, rank, fault, by):
+    """Every seventh step is long for all; it lies in windows of 12 that are not the same time on all ranks."""
+    recording = simulate(LAYOUTS[layout], 48, (Fault(fault, "idle", 90 * MS, every=7),))
+    stream = []
+    for time, batch in batches(recording):
+        if batch.envelope["rank"] == rank:
+            batch.envelope["complete_step"] += by
+            batch.columns["step"] = batch.columns["step"] + by
+        stream.append((time, batch))
+    assert [named for named in blamed(judged(stream)) if set(named) - {fault}] == []
+
+
 def test_a_fault_in_one_window_is_blamed_in_that_window():
     fault = Fault(2, "copy", 20 * MS, first=12, last=23)
     assert blamed(judged(batches(simulate(ddp(4), 36, (fault,))))) == [{}, {2: "slow_copy"}, {}]

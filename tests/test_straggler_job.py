@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from pipeline_sim import simulate_pipeline
 from straggler_sim import MS, Fault, Layout, batches, ddp, mesh, simulate
 from test_straggler_blame import CONFIG, blamed, judged
 
@@ -141,6 +142,31 @@ def test_what_it_costs_in_gpu_seconds_and_money():
     assert money[0][2] == pytest.approx(seconds[0][2])  # a GPU-second for one unit of money
     assert [seconds[0][rank] for rank in (JOB, 0, 1, 3)] == [0.0] * 4
     assert rows_of(job, "money_lost")[0][2] == 0.0  # no price, no figure
+
+
+def test_what_two_late_ranks_cost_is_what_the_others_waited():
+    """Rank 1 is 40 ms late in each of 12 steps, rank 3 25 ms: ranks 0 and 2 wait 40 ms, rank 3 the other 15."""
+    faults = (Fault(1, "idle", 40 * MS), Fault(3, "idle", 25 * MS))
+    job = batches(simulate(ddp(4), 12, faults, noise=0.0))
+    seconds = rows_of(job, "gpu_seconds_lost")[0]
+    assert seconds[1] + seconds[3] == pytest.approx(12 * (2 * 0.040 + 0.015), rel=0.01)
+    assert seconds[1] == pytest.approx(12 * (2 * 0.040 * 40 / 65 + 0.015), rel=0.01)
+    assert seconds[0] == seconds[2] == 0.0
+
+
+def test_a_host_late_together_costs_what_the_other_waited():
+    job = batches(simulate(ddp(4), 12, tuple(Fault(rank, "idle", 30 * MS) for rank in (0, 1)), noise=0.0))
+    assert sum(rows_of(job, "gpu_seconds_lost")[0].values()) == pytest.approx(12 * 2 * 0.030, rel=0.01)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_late_rank_of_a_pipeline_costs_all_its_ranks(replicas):
+    """Waiting in a receive is no collective, and counts all the same."""
+    fault = Fault(0, "idle", 40 * MS, first=60)
+    job = batches(simulate_pipeline((1.0, 1.0), replicas, 72, (fault,), noise=0.0))
+    seconds = rows_of(job, "gpu_seconds_lost")[60]
+    others = 2 * replicas - 1
+    assert 0.8 * others * 12 * 0.040 < seconds[0] < 1.01 * others * 12 * 0.040
 
 
 def test_episodes_and_heartbeats():
