@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -115,7 +117,7 @@ def overhead(
     seconds: Annotated[float, typer.Option(min=0.5, help="how long each workload runs in each process")] = 4.0,
     mode: Annotated[
         list[str] | None,
-        typer.Option(help="cupti, drumline, duty, record_callback, torch_profiler; plain is always there"),
+        typer.Option(help="cupti, cupti_off, drumline, duty, record_callback, torch_profiler; plain is always there"),
     ] = None,
     workload: Annotated[
         list[str] | None, typer.Option(help="gpu_bound, launch_bound, tiny_kernels, graph_replay; default: all")
@@ -127,12 +129,12 @@ def overhead(
     from drumline.bench.overhead import bench_overhead
     from drumline.bench.overhead_job import WORKLOADS
 
-    modes, workloads = mode or ["cupti", "drumline", "duty"], workload or list(WORKLOADS)
+    modes, workloads = mode or ["cupti", "cupti_off", "drumline", "duty"], workload or list(WORKLOADS)
 
     def measure(_: Path, progress: Callable[[str], None]) -> Report:
         return bench_overhead(rounds, seconds, modes, workloads, progress)
 
-    _run("overhead", None, measure, as_json, write)
+    _run("overhead", Path(), measure, as_json, write)  # no recording is read, and a GPU machine may have none
 
 
 @app.command()
@@ -183,14 +185,17 @@ def _run(
     from drumline.bench.figures import machine
     from drumline.bench.show import show
     from drumline.bench.show import write as put
-    from drumline.infra.demo_run import RECORDING
 
+    if data is None:
+        from drumline.infra.demo_run import RECORDING
+
+        data = RECORDING
     errors = Console(stderr=True)
     where = machine()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its benchmark
     try:
         with errors.status(f"bench {name}") as status:
-            report = measure(data or RECORDING, lambda text: status.update(f"bench {name}: {text}"))
+            report = measure(data, lambda text: status.update(f"bench {name}: {text}"))
     except KeyboardInterrupt:
         errors.print("interrupted; what was started is stopped")
         raise typer.Exit(130) from None
@@ -202,8 +207,17 @@ def _run(
         raise typer.Exit(1) from None
     report.machine = where
     if write is not None:
-        put(report, f"drumline bench {name}", write)
+        put(report, f"drumline bench {name}{_options()}", write)
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:
         show(report, Console())
+
+
+def _options() -> str:
+    """What the command was asked for, but for how to show it."""
+    asked = list(sys.argv[3:])
+    for position in [i for i, word in enumerate(asked) if word == "--write"]:
+        asked[position : position + 2] = ["", ""]
+    kept = [word for word in asked if word and word != "--json" and not word.startswith("--write=")]
+    return f" {shlex.join(kept)}" if kept else ""

@@ -33,7 +33,8 @@ MAGIC = 0x6472_756D_6C69_6E65
     TICKS,  # D counts while the decoder lives
     FLUSH_NS,  # G longest flush
     THREAD_NS,  # G CPU time of the collector's thread
-) = range(1, 19)
+    UNLOCKED_NS,  # G of that, in calls into CUPTI: without Python's lock
+) = range(1, 20)
 SIZES = 32  # G record size by kind, 64 words; 0 = not known
 KINDS = 64
 STATE = 96  # per buffer: state (FREE -> LENT -> DONE by G, DONE -> FREE by D), valid bytes, order

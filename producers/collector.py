@@ -179,10 +179,12 @@ class Collector:
         self._tell({"event": "recording", "on": self._recording, "time_ns": time.time_ns(), "why": why})
 
     def _flush(self, flag: int) -> None:
-        begin = time.monotonic_ns()
+        begin, cpu = time.monotonic_ns(), time.thread_time_ns()
         self._cupti.cuptiActivityFlushAll(flag)
         took = time.monotonic_ns() - begin
         words = self._pool.words
+        if threading.current_thread() is self._thread:
+            words[pool_words.UNLOCKED_NS] += time.thread_time_ns() - cpu
         words[pool_words.FLUSH_NS] = max(words[pool_words.FLUSH_NS], took)
         self._callbacks.count_dropped()
 

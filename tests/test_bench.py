@@ -1,15 +1,18 @@
 """Benchmarks give figures and ratios; how large those are depends on the machine and is no test."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from drumline.bench import overhead, overhead_job
 from drumline.bench.codec import bench_codec
 from drumline.bench.figures import Figure, Report, percentiles
 from drumline.bench.paced import first_delays
 from drumline.bench.show import write
 from drumline.bench.watch import over_time
+from drumline.infra import command_bench
 
 DEMO = Path(__file__).parent.parent / "infra" / "demo" / "ddp-gpu-bound"
 
@@ -69,3 +72,37 @@ def test_a_leak_shows_over_time():
     assert over_time([1000, 1000, 2000, 4000], unit=1000, slices=2) == "1, 3"
     assert over_time([7]) == "7"
     assert over_time([]) == ""
+
+
+def test_overhead_stands_beside_plain_and_cupti_alone():
+    def one(ms, lock, **more):
+        steps = {"ms": [ms] * 100, "cpu": 0.9, "lock_ms": [lock] * 10}
+        return {"seconds": 10.0, "rss_mb": 1_000.0, "workloads": {"launch_bound": steps}, **more}
+
+    ours = {"thread_s": 0.02, "locked_s": 0.01, "callback_s": 0.001, "decoder_cpu_s": 1.0, "callback_max_us": 9.0,
+            "decoder_mb": 90.0, "dropped": 0}  # fmt: skip
+    found = {"plain": [one(10, 0.1)], "cupti": [one(11, 0.2)], "drumline": [one(11.05, 0.3, **ours)] * 2}
+    figures = {figure.name: figure for figure in overhead.report(found, ["launch_bound"]).figures}
+    assert figures["launch_bound: drumline above CUPTI alone"].value == pytest.approx(0.5)
+    assert figures["launch_bound: drumline above CUPTI alone"].met
+    late = figures["launch_bound, drumline: wait for Python's lock, p99"]
+    assert (late.value, late.baseline) == pytest.approx((0.3, 0.1))
+    assert figures["drumline: CPU of the collector's thread in the job"].value == pytest.approx(2.0)
+    name = "drumline: CPU of the collector's thread in the job with Python's lock, at most"
+    assert figures[name].value == pytest.approx(1.0)
+
+
+def test_whoever_holds_pythons_lock_is_seen_by_the_probe(monkeypatch):
+    monkeypatch.setattr(overhead_job, "PROBED_S", 0.05)
+    steps = []
+    torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
+    late = overhead_job.lock_waits(lambda: steps.append(sum(range(50_000))), torch)
+    assert steps
+    assert late
+    assert min(late) >= 0
+
+
+def test_what_was_asked_for_is_written_beside_the_figures(monkeypatch):
+    asked = ["drumline", "bench", "overhead", "--rounds", "2", "--write", "docs/performance.md", "--json"]
+    monkeypatch.setattr(command_bench.sys, "argv", asked)
+    assert command_bench._options() == " --rounds 2"

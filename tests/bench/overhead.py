@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,12 @@ BARS = {
     ("launch_bound", "duty"): (1.01, "plain"),
 }
 NO_GPU = "no GPU"
+NOTES = [
+    "Wait for Python's lock: a thread of the job sleeps for 1 ms again and again; how much later than that it runs. "
+    "Measured for 1 s after the steps were timed. The timer's own lateness and what the training loop holds are in it.",
+    "With Python's lock, at most: CPU of drumline's thread outside of CUPTI's flushes. Nothing else of drumline runs "
+    "Python in the job unless its API is called; callbacks are C and never take the lock.",
+]
 Rounds = dict[str, list[dict[str, Any]]]
 
 
@@ -72,6 +79,11 @@ def steps(found: Rounds, mode: str, workload: str) -> list[float]:
     return [ms for one in found[mode] for ms in one["workloads"][workload]["ms"]]
 
 
+def waits(found: Rounds, mode: str, workload: str) -> list[float]:
+    """How much too late a thread got Python's lock, each time; ms."""
+    return [ms for one in found[mode] for ms in one["workloads"][workload]["lock_ms"]]
+
+
 def report(found: Rounds, workloads: Sequence[str]) -> Report:
     """Median, p99 and throughput of every workload under every mode, beside plain."""
     result = Report("overhead", "steps on " + gpu(), "the same steps, nothing attached (plain)")
@@ -86,6 +98,11 @@ def report(found: Rounds, workloads: Sequence[str]) -> Report:
             result.add(f"{name}: p99", float(np.percentile(took, 99)), "ms", float(np.percentile(plain, 99)))
             result.add(f"{name}: longest", max(took), "ms", max(plain))
             result.add(f"{name}: steps per second", 1e3 / float(np.mean(took)), "1/s", 1e3 / float(np.mean(plain)))
+            for text, of in (("mean", np.mean), ("p99", partial(np.percentile, q=99))):
+                late, usual = (float(of(waits(found, one, workload))) for one in (mode, "plain"))
+                result.add(f"{name}: wait for Python's lock, {text}", late, "ms", usual)
+            cpu, usual = (float(np.mean([r["workloads"][workload]["cpu"] for r in found[m]])) for m in (mode, "plain"))
+            result.add(f"{name}: CPU of the job", cpu, "cores", usual)
         if "cupti" in found and "drumline" in found:
             alone, ours = (float(np.median(steps(found, mode, workload))) for mode in ("cupti", "drumline"))
             points = 100 * (ours - alone) / float(np.median(plain))
@@ -97,9 +114,10 @@ def report(found: Rounds, workloads: Sequence[str]) -> Report:
         base_memory = [one["rss_mb"] for one in found["plain"]]
         result.add(f"{mode}: peak memory of the job", float(np.median(memory)), "MB", float(np.median(base_memory)))
     for mode in set(found) & {"drumline", "duty"}:
-        wall = sum(ms for one in found[mode] for w in one["workloads"].values() for ms in w["ms"]) / 1e3
+        wall = sum(one["seconds"] for one in found[mode])
         for key, text in (
             ("thread_s", "collector's thread in the job"),
+            ("locked_s", "collector's thread in the job with Python's lock, at most"),
             ("callback_s", "callbacks in the job"),
             ("decoder_cpu_s", "decoder"),
         ):
@@ -108,6 +126,7 @@ def report(found: Rounds, workloads: Sequence[str]) -> Report:
         result.add(f"{mode}: memory of the decoder", max(one["decoder_mb"] for one in found[mode]), "MB")
         result.add(f"{mode}: records dropped", sum(one["dropped"] for one in found[mode]), "records")
     result.machine = machine()
+    result.notes += NOTES
     return result
 
 

@@ -21,6 +21,8 @@ from drumline.producers.collector import KINDS, new_pool
 
 #: Steps before measuring; the allocator and cuBLAS settle.
 WARM_UP = 5
+#: How often the probe wants Python's lock, and for how long it is asked; s.
+PROBE_S, PROBED_S = 0.001, 1.0
 
 
 def gpu_bound(torch: Any) -> Callable[[], None]:
@@ -116,6 +118,15 @@ def cupti_alone(torch: Any) -> Iterator[None]:
 
 
 @contextmanager
+def cupti_off(torch: Any) -> Iterator[None]:
+    """CUPTI that has recorded once and is switched off: what a duty cycle costs between its windows."""
+    with cupti_alone(torch):
+        torch.zeros(1, device="cuda").add_(1)
+        torch.cuda.synchronize()
+    yield
+
+
+@contextmanager
 def record_callback(torch: Any) -> Iterator[None]:
     """cupti-python as its samples use it: a Python object per record."""
     binding = import_module("cupti.cupti")
@@ -149,11 +160,35 @@ def torch_profiler(torch: Any) -> Iterator[None]:
 MODES = {
     "plain": nothing,
     "cupti": cupti_alone,
+    "cupti_off": cupti_off,
     "drumline": nothing,
     "duty": nothing,
     "record_callback": record_callback,
     "torch_profiler": torch_profiler,
 }
+
+
+def lock_waits(step: Callable[[], None], torch: Any) -> list[float]:
+    """How long another thread that wants Python's lock every millisecond gets it too late, while steps run; ms each.
+    Measured apart from the step times, which such a thread changes."""
+    late: list[float] = []
+    stop = threading.Event()
+
+    def want() -> None:
+        while not stop.is_set():
+            at = time.perf_counter()
+            time.sleep(PROBE_S)
+            late.append(max(0.0, time.perf_counter() - at - PROBE_S) * 1e3)
+
+    thread = threading.Thread(target=want, daemon=True)
+    thread.start()
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < PROBED_S:
+        step()
+        torch.cuda.synchronize()
+    stop.set()
+    thread.join()
+    return late
 
 
 def main() -> None:
@@ -163,6 +198,7 @@ def main() -> None:
     expected = mode in ("drumline", "duty")
     assert (attach.attached() is not None) == expected, attach.status()
     found: dict[str, Any] = {}
+    began = time.monotonic()
     for name in names:
         step = WORKLOADS[name](torch)
         for _ in range(WARM_UP):
@@ -180,12 +216,18 @@ def main() -> None:
                 took.append((time.perf_counter() - at) * 1e3)
             wall = time.perf_counter() - begin
             cpu = time.process_time() - cpu
-        found[name] = {"ms": took, "cpu": cpu / wall}
-    result: dict[str, Any] = {"workloads": found, "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+            late = lock_waits(step, torch)
+        found[name] = {"ms": took, "cpu": cpu / wall, "lock_ms": late}
+    result: dict[str, Any] = {
+        "seconds": time.monotonic() - began,
+        "workloads": found,
+        "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+    }
     one = attach.attached()
     if one is not None:
         words = one.pool.words
         result["thread_s"] = words[buffer_pool.THREAD_NS] / 1e9
+        result["locked_s"] = max(0, words[buffer_pool.THREAD_NS] - words[buffer_pool.UNLOCKED_NS]) / 1e9
         result["callback_s"] = words[buffer_pool.CALLBACK_NS] / 1e9
         result["callback_max_us"] = words[buffer_pool.CALLBACK_MAX_NS] / 1e3
         result["refused"] = words[buffer_pool.REFUSED]
