@@ -99,8 +99,8 @@ def report(found: Rounds, workloads: Sequence[str]) -> Report:
             result.add(f"{name}: longest", max(took), "ms", max(plain))
             result.add(f"{name}: steps per second", 1e3 / float(np.mean(took)), "1/s", 1e3 / float(np.mean(plain)))
             for text, of in (("mean", np.mean), ("p99", partial(np.percentile, q=99))):
-                late, usual = (float(of(waits(found, one, workload))) for one in (mode, "plain"))
-                result.add(f"{name}: wait for Python's lock, {text}", late, "ms", usual)
+                wait, usual = (float(of(waits(found, one, workload))) for one in (mode, "plain"))
+                result.add(f"{name}: wait for Python's lock, {text}", wait, "ms", usual)
             cpu, usual = (float(np.mean([r["workloads"][workload]["cpu"] for r in found[m]])) for m in (mode, "plain"))
             result.add(f"{name}: CPU of the job", cpu, "cores", usual)
         if "cupti" in found and "drumline" in found:
