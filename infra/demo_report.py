@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drumline.infra.evaluation import Report, Row, judge_phases
-from drumline.infra.kernel_names import short_kernel_name
+from drumline.infra.kernel_names import kernel_name
 
 Query = Callable[[str, Mapping[str, Any]], list[dict[str, Any]]]
 
@@ -114,7 +114,7 @@ def print_kernels(console: Console, query: Query, run: str) -> None:
         right="launches|GPU s|mean us|p99 us",
     )  # fmt: skip
     for r in query(TOP_KERNELS, {"run": run}):
-        name = short_kernel_name(r["name"])
+        name = kernel_name(r["name"]).short
         table.add_row(name[:40], f"{r['launches']:,}", f"{r['gpu_s']:.2f}", f"{r['mean_us']:.1f}", f"{r['p99_us']:.1f}")
     console.print(table)
 

@@ -1,29 +1,127 @@
-"""Short forms of mangled kernel names, for tables that people read.
+"""Kernel names as people read them: a short form, and a family. The rules are the data below, and nothing else decides.
 
-Source: Itanium C++ ABI, section 5.1.3: a nested name is a run of `<length><identifier>` pairs after `_ZN`.
+A name is a base (what the function is called) and the identifiers around it (namespaces, template arguments, the types
+of its parameters). Both come from mangled names (Itanium C++ ABI, section 5.1) as well as from demangled and plain
+ones, in time proportional to the name's length: names come from whoever runs a kernel.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
+#: Counts up when a rule changes: `drumline migrate` then names again what is stored under older rules.
+RULES = 1
+
+#: (family, pattern): the first pattern found in the words of a name, whatever its case, decides. Words are the
+#: identifiers of the name, parted by spaces.
+FAMILIES: tuple[tuple[str, str], ...] = (
+    ("nccl", r"nccl"),
+    # cuDNN's own helpers of its attention (dot of dO and O, dQ to 16 bits) do not say so.
+    ("attention", r"sdpa|flash|fmha|attention|attn|\bcudnn fusion (compute_dot_do_o|convert_dq)"),
+    ("optimizer", r"adam|lamb_|adagrad|adadelta|rmsprop|fused_?sgd|fusedoptimizer|optimizer"),
+    (
+        "normalisation",
+        r"layer_?norm|rms_?norm|batch_?norm|group_?norm|instance_?norm|gammabeta|\bbn_[fb]w|rowwisemoments",
+    ),
+    (
+        "embedding",
+        r"embedding|gather|index_?select|indexing_backward|krn_partial|compute_(grad_weight|num_of_partial)|sum_and_scatter",
+    ),
+    ("convolution", r"conv(?!ert)|implicit_gemm|winograd|im2col|col2im|[dw]grad|fprop|dgrad"),
+    ("gemm", r"gemm|nvjet|cutlass|cublas|splitk|matmul|gemv|gemvx|xmma|wgmma|triton_tem|_mm_"),
+    ("copy", r"memcpy|memset|copy|catarray|chunk_cat|transpose|permute|clone|triton_poi_fused_(_to_copy|cat|clone)\w*"),
+    # PyTorch's foreach kernels that do not copy: optimizers and gradient clipping run them.
+    ("optimizer", r"multi_tensor_apply"),
+    (
+        "reduction",
+        r"reduce|softmax|nll_loss|cross_entropy|argm(ax|in)|triton_(red|per)|welford|segment_sum|norm_kernel",
+    ),
+    (
+        "elementwise",
+        r"elementwise|pointwise|triton_poi|fill|arange|dropout|threshold|where_kernel|masked|tri[lu]_kernel",
+    ),
+)
+OTHER = "other"
+
+#: Functions that only apply another one: their short form names that too.
+APPLIERS = re.compile(r"elementwise|^reduce_kernel|multi_tensor_apply|pointwise_kernel")
+#: Identifiers that are not what an applier applies.
+NOT_APPLIED = re.compile(
+    r"^(at|std|c10|cuda|native|detail|binary_internal|internal|templates|memory|array|complex|Half|BFloat16|Float8\w*"
+    r"|_GLOBAL_\w*|anonymous|namespace|lambda|operator|const|void|float|double|int|long|unsigned|char|bool|short"
+    r"|[AB]UnaryFunctor|(Unary|Binary|Ternary|Pointwise)Op\w*Functor|CopyFunctor|gpu_kernel_impl\w*|ReduceOp|func_wrapper_t"
+    r"|TensorIterator\w*|TensorList\w*|FusedOptimizer\w*|TrivialOffsetCalculator|OffsetCalculator|OpaqueType|\w*Metadata)$"
+)
+#: What the short form of an applied function leaves out.
+DECORATION = re.compile(
+    r"^CUDAFunctor_|_kernel_cuda$|_cuda_out$|(CUDA)?(KernelImpl|Functor|MathFunctor)$|_kernel_impl$|_functor$"
+)
+
+#: Longer names keep what they say at their beginning.
+MOST = 8192
+_MANGLED = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]*_|T\d*_|A\d+_|E\d*_|(\d+)(?=[A-Za-z_])|[A-Za-z_]")
 _LENGTH = re.compile(r"\d+")
+_WORD = re.compile(r"[A-Za-z_]\w*")
+_ANONYMOUS = re.compile(r"_GLOBAL__N__[0-9a-f]{8}_\d+_(\w+?)_cu_[0-9a-f]{8}$")
 
 
-def source_names(mangled: str) -> list[str]:
-    """The leading identifiers of a mangled name, outermost first; [] if `mangled` is not one."""
-    if not mangled.startswith("_Z"):
-        return []
+@dataclass(frozen=True, slots=True)
+class KernelName:
+    """`short` tells apart what an engineer would; `family`: one of FAMILIES or OTHER."""
+
+    short: str
+    family: str
+
+
+def kernel_name(name: str) -> KernelName:
+    """Short form and family; the same for a name and its demangled form, but for what demangling leaves out."""
+    name = name[:MOST]
+    before, base, inside = _mangled(name) if name.startswith("_Z") else _plain(name)
+    short = base or name
+    if APPLIERS.search(base):
+        applied = next((word for word in inside if not NOT_APPLIED.match(word)), "")
+        short = f"{base}({DECORATION.sub('', applied)})" if applied else base
+    words = " ".join((*before, base or name, *inside))
+    return KernelName(short, family_of(words))
+
+
+def family_of(words: str) -> str:
+    """The family that the rules give to the words of a name."""
+    return next((family for family, rule in _RULES if rule.search(words)), OTHER)
+
+
+_RULES = tuple((family, re.compile(rule, re.IGNORECASE)) for family, rule in FAMILIES)
+
+
+def source_names(mangled: str) -> tuple[list[str], int]:
+    """The leading identifiers of a mangled name, outermost first, and where they end."""
     nested = mangled.startswith("_ZN")
     at = 3 if nested else 2
     names: list[str] = []
     while (nested or not names) and (found := _LENGTH.match(mangled, at)):
-        at = found.end() + int(found.group())
+        at = found.end() + int(found.group()[:6])
         names.append(mangled[found.end() : at])
-    return names
+    return names, at
 
 
-def short_kernel_name(name: str) -> str:
-    """The innermost identifier: `layer_norm` for `_ZN2at6native10layer_normIfE`. Unmangled names stay as they are."""
-    names = source_names(name)
-    return names[-1] if names else name
+def _mangled(name: str) -> tuple[list[str], str, list[str]]:
+    """(namespaces, base, identifiers behind it). An anonymous namespace's name holds the source file's."""
+    names, at = source_names(name)
+    names = [_ANONYMOUS.sub(r"\1", each) for each in names]
+    inside: list[str] = []
+    while found := _MANGLED.search(name, at):
+        at = found.end()
+        if found[1]:
+            inside.append(name[at : at + int(found[1][:6])])
+            at += int(found[1][:6])
+    return names[:-1], names[-1] if names else "", inside
+
+
+def _plain(name: str) -> tuple[list[str], str, list[str]]:
+    """The same of a demangled or plain name: `void at::native::reduce_kernel<512, ...>(...)`."""
+    text = name.replace("(anonymous namespace)::", "")
+    head = re.split(r"[<(]", text, maxsplit=1)[0].split(" ")[-1]
+    *before, base = head.split("::")
+    inside = _WORD.findall(text[text.find(head) + len(head) :])
+    return before, base, inside

@@ -16,6 +16,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 
 from drumline.infra.clickhouse import ClickHouseFailed, Client, command, rows
+from drumline.infra.kernel_names_table import rename
 from drumline.infra.settings import Settings
 
 FOLDER = resources.files("drumline.infra") / "migrations"
@@ -128,6 +129,8 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
         for text, statement in _retention(client, settings):
             command(client, statement, settings={"materialize_ttl_after_modify": 0, "alter_sync": 1})
             done.append(text)
+        if names := rename(client, database):
+            done.append(f"{names} kernel names by the rules of today")
     return done
 
 

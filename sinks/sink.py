@@ -26,6 +26,7 @@ from drumline.sinks.entry import Entry, Record, Verdict, read
 from drumline.sinks.flood import FloodGauge
 from drumline.sinks.intent import write_done, write_intent
 from drumline.sinks.ledger import Ledger
+from drumline.sinks.names import KernelNames
 from drumline.sinks.partition import PartitionState, Pending, Stage
 from drumline.sinks.ranges import OffsetRange
 from drumline.sinks.telemetry import at_fault, count_range, observe, waits_for
@@ -67,6 +68,7 @@ class Sink:
     stopping: Callable[[], bool]
     counts: Counts = field(default_factory=Counts)
     health: Health = field(default_factory=Health)
+    names: KernelNames = field(default_factory=KernelNames)
     _gauges: dict[str, FloodGauge] = field(default_factory=dict)
     _cycle: list[tuple[PartitionState, Pending]] = field(default_factory=list)
     _client: Client | None = None
@@ -283,7 +285,7 @@ class Sink:
         self.kafka.commit([(s, p.range.first, write_intent(p.intent)) for s, p in announce])  # 3: intents
         for _, pending in announce:
             pending.stage = Stage.INTENT_COMMITTED
-        writer = Writer(self._connected(), self.settings.clickhouse.database)
+        writer = Writer(self._connected(), self.settings.clickhouse.database, self.names)
         for _, pending in self._cycle:
             if pending.stage >= Stage.LEDGER_INSERTED:
                 continue

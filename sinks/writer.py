@@ -1,27 +1,34 @@
-"""Inserts of a range into ClickHouse: its rows, then its ledger rows, each as one block under the range's token."""
+"""Inserts of a range into ClickHouse: kernel names it is the first to use, its rows, then its ledger rows, each as one
+block under a token of its own."""
 
 from __future__ import annotations
 
 import time
 
 from drumline.infra.clickhouse import INSERT_SETTINGS, Client, failure
+from drumline.infra.kernel_names_table import write_names
 from drumline.sinks.ledger import ledger_block
+from drumline.sinks.names import KernelNames
 from drumline.sinks.partition import Pending
 from drumline.sinks.rows import rows_block
 from drumline.sinks.telemetry import count_insert
 
 
 class Writer:
-    """Both calls may be repeated: the token makes the second insert of the same range do nothing."""
+    """Both calls may be repeated: the token makes the second insert of the same range do nothing. `names`: outlives the
+    writer, so that a name is written once by a process."""
 
-    def __init__(self, client: Client, database: str) -> None:
-        self._client, self._database = client, database
+    def __init__(self, client: Client, database: str, names: KernelNames) -> None:
+        self._client, self._database, self._names = client, database, names
 
     def insert_rows(self, pending: Pending) -> int:
         """Insert the stored rows; how many. Raises Unavailable or Refused."""
         stored = pending.stored
         if not stored:
             return 0
+        if new := self._names.new(pending.table.topic, stored):
+            write_names(self._client, self._database, new)
+            self._names.written(new)
         rows, block = rows_block(
             pending.table,
             pending.range.topic_partition,

@@ -1,0 +1,44 @@
+"""The table `kernel_names`: one row a name, the same whoever writes it, so that writing again changes nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from drumline.infra.clickhouse import INSERT_SETTINGS, Client, failure, rows
+from drumline.infra.demangle import demangled
+from drumline.infra.kernel_names import RULES, kernel_name
+
+TABLE = "kernel_names_versions"
+
+
+def write_names(client: Client, database: str, names: Sequence[str]) -> None:
+    """Insert names under the rules in force, as one block. Raises Unavailable or Refused."""
+    lines = []
+    for name, plain in zip(names, demangled(names), strict=True):
+        made = kernel_name(name)
+        line = {"name": name, "short": made.short, "family": made.family, "demangled": plain, "rules": RULES}
+        lines.append(json.dumps(line))
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    try:
+        client.raw_insert(
+            f"{database}.{TABLE}",
+            insert_block="\n".join(lines).encode(),
+            fmt="JSONEachRow",
+            settings={**INSERT_SETTINGS, "insert_deduplication_token": f"names:{digest}"},
+        )
+    except Exception as error:
+        raise failure(error, TABLE) from None
+
+
+def rename(client: Client, database: str) -> int:
+    """Name again what is stored under older rules; how many names. Raises Unavailable or Refused."""
+    old = rows(
+        client,
+        f"SELECT name FROM {database}.kernel_names WHERE rules < {{rules:UInt32}} ORDER BY name",
+        {"rules": RULES},
+    )
+    if old:
+        write_names(client, database, [str(row["name"]) for row in old])
+    return len(old)
