@@ -25,6 +25,9 @@ from drumline.infra.private import private_settings
 from drumline.infra.settings import Settings
 from drumline.infra.state import StackError
 
+# A shell that starts tests in the background has them ignore Ctrl-C, and so would what they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(scope="session")
 def jars() -> Path:
