@@ -25,10 +25,11 @@ GUESSED = "~"
 class Meeting:
     """One communicator in a window. `members` [m]: indices into WindowTable.ranks.
 
-    [m, S], NaN = not comparable: `wait_ns`, `lateness_ns`, `lag_ns`, `worst`. [S]: `floor_ns`, `bytes`, `collectives`.
-    `listed`: indices of all its known ranks; `held` [S]: did it meet. `roles` [m]: members are compared with members of
-    the same role (pipeline stage); None = all are alike. `usual`: a pipeline without peers: budget column -> [m] what
-    each member's step usually has. Members are compared by what they have more than that; waiting is not known.
+    [m, S], NaN = not comparable: `wait_ns`, `lateness_ns`, `lag_ns`, `worst`. `kinds`: (operation, bytes) -> [2, S]:
+    how many collectives of that kind, and the sum of their floors in ns. `listed`: indices of all its known ranks;
+    `held` [S]: did it meet. `roles` [m]: members are compared with members of the same role (pipeline stage); None =
+    all are alike. `usual`: a pipeline without peers: budget column -> [m] what each member's step usually has. Members
+    are compared by what they have more than that; waiting is not known.
     """
 
     communicator: str
@@ -36,15 +37,13 @@ class Meeting:
     members: Ints
     wait_ns: Floats
     lateness_ns: Floats
-    floor_ns: Floats
-    bytes: Floats
-    collectives: Floats
     worst: NDArray[np.void]
     lag_ns: Floats = field(default_factory=lambda: np.zeros((0, 0)))
     listed: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     held: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     roles: Ints | None = None
     usual: dict[str, Floats] | None = None
+    kinds: dict[tuple[str, int], Floats] = field(default_factory=dict)
 
     @property
     def guessed(self) -> bool:

@@ -21,15 +21,14 @@ def chain_meetings(table: WindowTable, past: Past, config: StragglerConfig) -> l
     """A meeting per pipeline, of the ranks that have a past. All ranks of a pipeline go at one pace, so a rank that
     works x longer than usual makes the others wait x longer than usual; stages' own differences cancel."""
     out = []
-    for number, chain in enumerate(table.chains):
+    for chain in table.chains:
         usual = {int(i): past.usual_of(int(table.ranks[i]), config) for i in chain}
         who = np.array([i for i in usual if usual[i]], np.int64)
         if len(who) < 2:
             continue
         columns = {name: np.array([usual[int(i)][name] for i in who]) for name in KEPT}
         wait = np.where(np.isfinite(table.budget["comm_exposed_ns"][who]), 0.0, np.nan)
-        none = np.zeros(len(table.steps))
         worst = np.zeros(wait.shape, LATENESS_ROW)
-        name = f"pipeline {number}"
-        out.append(Meeting(name, len(chain), who, wait, wait, none, none, none, worst, usual=columns))
+        name = " ".join(str(rank) for rank in table.ranks[chain].tolist())
+        out.append(Meeting(name, len(chain), who, wait, wait, worst, usual=columns))
     return out

@@ -14,7 +14,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.communicator_state import NO_ROWS, CommunicatorState, Store
-from drumline.streams.matching import LATENESS_ROW, match_step, point_to_point
+from drumline.streams.matching import KIND_ROW, LATENESS_ROW, OPERATIONS, match_step, point_to_point
 from drumline.streams.packed_rows import Rows, key, pack_rows, stacked, unpack_rows
 from drumline.streams.thresholds import StragglerConfig
 
@@ -79,7 +79,6 @@ class CommunicatorStage:
         if self._handed.pop((envelope["process_id"], int(envelope["sequence"])), None) is None:
             return
         head = {"emitted": int(envelope["complete_step"]), "sequence": int(envelope["sequence"]) + 1}
-        head["skipped"] = int(envelope["skipped_steps"])
         self.store[key("e", where[1], where[0])] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
 
     def _state(self, run: str, communicator: str) -> CommunicatorState:
@@ -97,7 +96,7 @@ class CommunicatorStage:
             elif kind == "e":
                 communicator, run = rest.split("|", 1)
                 state, head = self._state(run, communicator), unpack_rows(self.store[name], NO_ROWS).head
-                state.emitted, state.sequence, state.skipped = head["emitted"], head["sequence"], head["skipped"]
+                state.emitted, state.sequence = head["emitted"], head["sequence"]
             elif kind == "h":
                 communicator, run = rest.split("|", 1)
                 state = self._state(run, communicator)
@@ -135,17 +134,17 @@ class CommunicatorStage:
         rows_of = state.rows_of_steps(steps)
         parts = [match_step(s, rows_of[s], len(state.members), self.config.quorum) for s in steps if rows_of[s]]
         state.patterns.update(pattern for s in steps if (pattern := point_to_point(rows_of[s])))
-        first_time = [part for part in parts if part["step"][0] > state.emitted]
-        state.skipped += sum(int((part["collectives"] == 0).all()) for part in first_time)
         state.dirty.difference_update(steps)
         state.emitted = max(state.emitted, through)
-        batch = self._batch(state, stacked([np.zeros(0, LATENESS_ROW), *parts]), now_ns)
+        rows = stacked([np.zeros(0, LATENESS_ROW), *(part for part, _ in parts)])
+        kinds = stacked([np.zeros(0, KIND_ROW), *(part for _, part in parts)])
+        batch = self._batch(state, rows, kinds, now_ns)
         where = (state.run, state.communicator)
         self._handed[(batch.envelope["process_id"], state.sequence)] = (where, steps, now_ns)
         state.sequence += 1
         return batch
 
-    def _batch(self, state: CommunicatorState, rows: Rows, now_ns: int) -> Batch:
+    def _batch(self, state: CommunicatorState, rows: Rows, kinds: Rows, now_ns: int) -> Batch:
         ranks = sorted(state.members)
         envelope: dict[str, Any] = {
             "job": state.job,
@@ -159,7 +158,12 @@ class CommunicatorStage:
             "complete_step": state.emitted,
             "ranks": len(ranks),
             "rank_list": ranks,
-            "skipped_steps": state.skipped,
+            "operations": list(OPERATIONS),
+            "kind_steps": kinds["step"].tolist(),
+            "kind_operations": kinds["operation"].tolist(),
+            "kind_bytes": kinds["bytes"].tolist(),
+            "kind_counts": kinds["collectives"].tolist(),
+            "kind_floors_ns": kinds["floor_ns"].tolist(),
             "point_to_point": max(state.patterns, key=lambda name: state.patterns[name], default=""),
         }
         names = LATENESS_ROW.names or ()

@@ -16,7 +16,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.frontier import Frontier
-from drumline.streams.matching import COLLECTIVE_ROW, KIND, OTHER, merge
+from drumline.streams.matching import COLLECTIVE_ROW, KIND, OTHER, merge, operation_number
 from drumline.streams.packed_rows import Packed, Rows, key, pack_rows, unpack_rows
 
 #: Steps a chunk holds: what one batch rewrites, against the number of keys.
@@ -46,13 +46,8 @@ def collective_rows(batch: Batch) -> Rows:
     if len(rows):
         index = batch.columns["operation"][inside]
         rows["lockstep"] = np.array([KIND.get(name, OTHER) for name in names], "u1")[index]
-        rows["operation"] = np.array([_name_id(name) for name in names], "u4")[index]
+        rows["operation"] = np.array([operation_number(name) for name in names], "u4")[index]
     return rows
-
-
-def _name_id(name: str) -> int:
-    """The same number for the same operation in every process: its first bytes and length."""
-    return int.from_bytes(name.encode()[:3].ljust(3, b"\0"), "little") << 8 | len(name) & 255
 
 
 class CommunicatorState:
@@ -64,7 +59,7 @@ class CommunicatorState:
         self.members: dict[int, Member] = {}
         self.frontier = Frontier(self.members.values)
         self.dirty: set[int] = set()
-        self.emitted, self.sequence, self.skipped, self.horizon = -1, 0, 0, 0
+        self.emitted, self.sequence, self.horizon = -1, 0, 0
         self.too_old, self.first_seen_ns = 0, 0
         self.patterns: Counter[str] = Counter()
         self._cache: dict[str, tuple[bytes, Packed]] = {}

@@ -17,13 +17,15 @@ from drumline.schemas.batch import Batch
 from drumline.streams.budgets import STEP_ROW, latest_steps, step_rows
 from drumline.streams.devices import SAMPLE_ROW
 from drumline.streams.frontier import Frontier
-from drumline.streams.matching import LATENESS_ROW, PIPELINE
+from drumline.streams.matching import LATENESS_ROW, OPERATIONS, PIPELINE
 from drumline.streams.packed_rows import Packed, Rows, key, pack_rows, stacked, unpack_rows
 from drumline.streams.sample_state import SampleState
 from drumline.streams.thresholds import StragglerConfig
 
 Store = MutableMapping[str, bytes]
 NO_ROWS = np.dtype([("none", "u1")])
+#: Of gpu.lateness.v1: what a step had of each operation and size.
+KINDS = ("kind_steps", "kind_operations", "kind_bytes", "kind_counts", "kind_floors_ns")
 
 
 @dataclass(slots=True)
@@ -120,6 +122,11 @@ class JobState:
         rows = np.zeros(batch.rows, LATENESS_ROW)
         for name in LATENESS_ROW.names or ():
             rows[name] = columns[name]
+        known = [OPERATIONS.index(name) for name in envelope["operations"]]
+        rows["worst_operation"] = np.array(known, "u1")[columns["worst_operation"]]
+        kinds: dict[int, list[Any]] = {}
+        for step, operation, *rest in zip(*(envelope[name] for name in KINDS), strict=True):
+            kinds.setdefault(step, []).append([envelope["operations"][operation], *rest])
         self._fresh([], rows["step"] // self.config.window_steps)
         for step in np.unique(rows["step"]).tolist():
             window = self.config.window_of(step)
@@ -127,7 +134,7 @@ class JobState:
             if window < self.horizon or (old is not None and offset <= old.offset):
                 continue
             mine = rows[rows["step"] == step]
-            self.store[key("l", step, communicator, self.run)] = pack_rows(offset, {}, mine)
+            self.store[key("l", step, communicator, self.run)] = pack_rows(offset, {"kinds": kinds.get(step, [])}, mine)
             self.windows.setdefault(window, Cells()).meetings.add((step, communicator))
             if old is None or old.rows.tobytes() != mine.tobytes():
                 self.dirty.add(window)

@@ -6,6 +6,7 @@ floor = min over ranks of D, wait of a rank = D - floor, lateness = max over ran
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -24,10 +25,12 @@ KIND = {
     **dict.fromkeys(("Send", "Recv", "SendRecv"), POINT_TO_POINT),
     **dict.fromkeys(("Broadcast", "Scatter"), ROOTED),
 }
+#: Operations by their number in rows here; others have larger ones, see `operation_number`.
+OPERATIONS = tuple(KIND)
 #: What the ranks of a communicator do with their sends and receives, as gpu.lateness.v1 says it.
 EXCHANGE, PIPELINE = "exchange", "pipeline"
 
-#: One collective of one rank, as the communicator stage keeps it. `lockstep`: its KIND. `operation`: see _name_id.
+#: One collective of one rank, as the communicator stage keeps it. `lockstep`: KIND. `operation`: operation_number.
 COLLECTIVE_ROW = np.dtype(
     [("step", "<i8"), ("ordinal", "<i4"), ("lockstep", "u1"), ("operation", "<u4"), ("bytes", "<u8")]
     + [(name, "<i8") for name in ("start_ns", "duration_ns", "covered_ns")]
@@ -42,11 +45,21 @@ LATENESS_ROW = np.dtype(
             ("lag_ns", "<i8"),
             ("bytes", "<u8"),
             ("worst_ordinal", "<i4"),
+            ("worst_operation", "u1"),
             ("worst_longest_ns", "<i8"),
             ("worst_own_ns", "<i8"),
         ),
     ]
 )
+#: Collectives of one operation and size in one step: how many, and the sum of their floors.
+KIND_ROW = np.dtype(
+    [("step", "<i8"), ("operation", "u1"), ("bytes", "<i8"), ("collectives", "<i4"), ("floor_ns", "<i8")]
+)
+
+
+def operation_number(name: str) -> int:
+    """The same for the same operation in every process."""
+    return OPERATIONS.index(name) if name in KIND else 256 + (zlib.crc32(name.encode()) >> 1)
 
 
 def merge(old: Rows, new: Rows) -> Rows:
@@ -71,8 +84,8 @@ def merge(old: Rows, new: Rows) -> Rows:
     return rows[start >= start[first]]
 
 
-def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float) -> Rows:
-    """LATENESS_ROW rows of the ranks that can be compared in a step.
+def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float) -> tuple[Rows, Rows]:
+    """LATENESS_ROW rows of the ranks that can be compared in a step, and its KIND_ROW rows.
 
     `rows_of`: rank -> its collectives of this step, sorted by ordinal. `ranks`: ranks seen in the communicator.
     Ranks that disagree with most on the count (last ordinal + 1) are left out; if fewer than `quorum` of all ranks
@@ -91,15 +104,16 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     if len(chosen) < max(2.0, quorum * ranks) or 2 * common.sum() < usual:
         skipped = np.zeros(len(rows_of), LATENESS_ROW)
         skipped["step"], skipped["of_rank"] = step, sorted(rows_of)
-        return skipped
+        return skipped, np.zeros(0, KIND_ROW)
     table = np.stack([whole[rank][common[whole[rank]["ordinal"]]] for rank in chosen])
     kind = table["lockstep"][0]
     table = table[:, (table["operation"] == table["operation"][0]).all(0) & ((kind == LOCKSTEP) | (kind == ROOTED))]
     out = np.zeros(len(chosen), LATENESS_ROW)
     out["step"], out["of_rank"], out["collectives"] = step, chosen, (table["lockstep"][:1] == LOCKSTEP).sum()
-    if out["collectives"].any():
-        _compare(table, out)
-    return out
+    if not out["collectives"].any():
+        return out, np.zeros(0, KIND_ROW)
+    _compare(table, out)
+    return out, _kinds(step, table[:, table["lockstep"][0] == LOCKSTEP])
 
 
 def point_to_point(rows_of: Mapping[int, Rows]) -> str:
@@ -138,4 +152,14 @@ def _compare(table: np.ndarray[Any, Any], out: Rows) -> None:
     worst = late.argmax(1)
     every = np.arange(len(out))
     out["worst_ordinal"] = table["ordinal"][0][worst]
+    out["worst_operation"] = table["operation"][0][worst]
     out["worst_longest_ns"], out["worst_own_ns"] = longest[worst], duration[every, worst]
+
+
+def _kinds(step: int, table: np.ndarray[Any, Any]) -> Rows:
+    found, index = np.unique(table[["operation", "bytes"]][0], return_inverse=True)
+    out = np.zeros(len(found), KIND_ROW)
+    out["step"], out["operation"], out["bytes"] = step, found["operation"], found["bytes"]
+    out["collectives"] = np.bincount(index)
+    np.add.at(out["floor_ns"], index, table["duration_ns"].min(0))
+    return out

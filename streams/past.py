@@ -64,7 +64,7 @@ def read(entries: Iterable[Mapping[str, Any]], config: StragglerConfig) -> Past:
         for rank, values in entry.get("ranks", {}).items():
             ranks.setdefault(int(rank), []).append(values)
     return Past(
-        links=[{k: tuple(v) for k, v in e["links"].items()} for e in kept if e.get("links")][last],
+        links=[entry["links"] for entry in kept if entry.get("links")][last],
         jobs=[entry["job"] for entry in kept if entry.get("job")][last],
         ranks={rank: values[last] for rank, values in ranks.items()},
     )

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from drumline.streams.blame import Blame, WindowTable
+from drumline.streams.blame import Blame, Meeting, WindowTable
 from drumline.streams.cause import NO_CAUSE, Cause, find_cause
 from drumline.streams.changed import ChangedJob
 from drumline.streams.devices import PEERS, device_detail
 from drumline.streams.groups import groups_late, labels
 from drumline.streams.links import SlowLink
+from drumline.streams.matching import OPERATIONS
 from drumline.streams.packed_rows import Rows
 from drumline.streams.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 
@@ -71,19 +72,29 @@ def rank_row(
         cause = replace(cause, detail=detail or cause.detail)
     if meeting.guessed:
         cause, seen = replace(cause, confidence="low"), {**seen, "communicators": "guessed"}
-    worst = meeting.worst[member]
-    at = worst[int(np.argmax(worst["worst_longest_ns"] - worst["worst_own_ns"]))]
     evidence = {
-        "communicator": meeting.communicator,
-        "collective": {"step": int(at["step"]), "ordinal": int(at["worst_ordinal"])},
-        "longest_ns": int(at["worst_longest_ns"]),
-        "own_ns": int(at["worst_own_ns"]),
+        **_collective(meeting, member),
         "excess_ns": cause.excess_ns,
         "ratios": cause.ratios,
         "steps": int(found.steps[index]),
         **seen,
     }
     return RankVerdict(rank, severity, cause, lost, share, evidence=evidence)
+
+
+def _collective(meeting: Meeting, member: int) -> dict[str, Any]:
+    """The collective in which a rank was latest; of a pipeline without peers, whose ranks meet nobody, the pipeline."""
+    if meeting.usual is not None:
+        return {"pipeline": meeting.communicator}
+    worst = meeting.worst[member]
+    at = worst[int(np.argmax(worst["worst_longest_ns"] - worst["worst_own_ns"]))]
+    which = {"step": int(at["step"]), "ordinal": int(at["worst_ordinal"])}
+    return {
+        "communicator": meeting.communicator,
+        "collective": {"operation": OPERATIONS[int(at["worst_operation"])], **which},
+        "longest_ns": int(at["worst_longest_ns"]),
+        "own_ns": int(at["worst_own_ns"]),
+    }
 
 
 def grouped(rows: list[RankVerdict], table: WindowTable, hosts: Mapping[int, str]) -> list[RankVerdict]:
@@ -110,9 +121,10 @@ def grouped(rows: list[RankVerdict], table: WindowTable, hosts: Mapping[int, str
 def job_row(judged: bool, link: SlowLink | None, changed: ChangedJob | None, config: StragglerConfig) -> RankVerdict:
     if not judged:
         return RankVerdict(WHOLE_JOB, INSUFFICIENT, INSUFFICIENT_DATA)
-    if link is not None and config.severity(link.share) > OK:
+    if link is not None:
         cause = Cause("slow_link", "above_own_history", "medium")
-        evidence: dict[str, Any] = {"communicator": link.communicator, "ratio": link.ratio}
+        evidence: dict[str, Any] = {"communicator": link.communicator, "operation": link.operation}
+        evidence |= {"bytes": link.bytes, "ratio": link.ratio}
         severity, lost = config.severity(link.share), round(link.lost_ns)
         return RankVerdict(WHOLE_JOB, severity, cause, lost, link.share, evidence=evidence)
     if changed is not None:

@@ -52,11 +52,15 @@ def window_table(state: JobState, window: int) -> tuple[WindowTable, int, int]:
 
 def _meetings(state: JobState, window: int, ranks: np.ndarray, steps: np.ndarray) -> list[Meeting]:
     rows_of: dict[str, list[Rows]] = {}
+    kinds_of: dict[str, dict[tuple[str, int], np.ndarray]] = {}
     known = set(steps.tolist())
     for step, communicator in sorted(state.windows[window].meetings):
         packed = state.lateness_rows(step, communicator)
         if packed is not None and step in known:
             rows_of.setdefault(communicator, []).append(packed.rows)
+            for operation, size, *found in packed.head["kinds"]:
+                kinds = kinds_of.setdefault(communicator, {})
+                kinds.setdefault((operation, size), np.zeros((2, len(steps))))[:, np.searchsorted(steps, step)] = found
     out = []
     for communicator in sorted(rows_of):
         every = stacked(rows_of[communicator])
@@ -67,7 +71,8 @@ def _meetings(state: JobState, window: int, ranks: np.ndarray, steps: np.ndarray
             size = max(len(members), len(state.members.get(communicator, ())))
             meeting = _meeting(communicator, size, rows, members, ranks, steps)
             held = np.isin(steps, every["step"])
-            out.append(replace(meeting, listed=np.searchsorted(ranks, listed), held=held))
+            kinds = kinds_of.get(communicator, {})
+            out.append(replace(meeting, listed=np.searchsorted(ranks, listed), held=held, kinds=kinds))
     return out
 
 
@@ -75,9 +80,7 @@ def _meeting(name: str, size: int, rows: Rows, members: np.ndarray, ranks: np.nd
     who, when = np.searchsorted(members, rows["of_rank"]), np.searchsorted(steps, rows["step"])
     wait, late, lag = (np.full((len(members), len(steps)), np.nan) for _ in range(3))
     wait[who, when], late[who, when], lag[who, when] = rows["wait_ns"], rows["lateness_ns"], rows["lag_ns"]
-    floor, size_bytes, collectives = (np.zeros(len(steps)) for _ in range(3))
-    floor[when], size_bytes[when], collectives[when] = rows["floor_ns"], rows["bytes"], rows["collectives"]
     worst = np.zeros((len(members), len(steps)), LATENESS_ROW)
     worst[who, when] = rows
     at = np.searchsorted(ranks, members)
-    return Meeting(name, size, at, wait, late, floor, size_bytes, collectives, worst, lag)
+    return Meeting(name, size, at, wait, late, worst, lag)

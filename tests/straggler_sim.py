@@ -74,11 +74,11 @@ def simulate(
     *,
     step_ns: int = 60 * MS,
     transfer_ns: int = MS // 2,
-    slow_link: tuple[int, float] = (1 << 30, 1.0),
+    slow_link: tuple[int, float, str] = (1 << 30, 1.0, ""),
     noise: float = 0.003,
     seed: int = 0,
 ) -> Recording:
-    """`slow_link`: (from step, factor on transfers)."""
+    """`slow_link`: (from step, factor on transfers, of what operations: those whose name begins so)."""
     random = np.random.default_rng(seed)
     now = np.zeros(layout.ranks, np.int64)
     out = Recording(layout, steps={rank: [] for rank in range(layout.ranks)})
@@ -94,12 +94,13 @@ def simulate(
             else:
                 extra[fault.rank] += fault.cost_ns
                 blocks[fault.rank] += 10_000 * fault.cost_ns // step_ns * (fault.kind == "work")
-        transfer = int(transfer_ns * (slow_link[1] if step >= slow_link[0] else 1.0))
         ordinals: dict[tuple[int, str], int] = {}
         for share, operation, groups in layout.program:
             work = ((step_ns * (1 + noise * random.standard_normal(layout.ranks)) + extra) * share).astype(np.int64)
             now += work
             spent["compute"] += work
+            slow = step >= slow_link[0] and operation.startswith(slow_link[2])
+            transfer = int(transfer_ns * (slow_link[1] if slow else 1.0))
             for group in groups:
                 members = list(group)
                 end = int(now[members].max()) + transfer

@@ -20,8 +20,8 @@ def table(**more: float) -> tuple[WindowTable, Meeting]:
     budget = {name: np.full((4, 2), plain.get(name, 0.0)) for name in BUDGET}
     for name, value in more.items():
         budget[name][1] += value
-    zeros, steps = np.zeros((4, 2)), np.zeros(2)
-    meeting = Meeting("c", 4, np.arange(4), zeros, zeros, steps, steps, steps, np.zeros((4, 2), LATENESS_ROW))
+    zeros = np.zeros((4, 2))
+    meeting = Meeting("c", 4, np.arange(4), zeros, zeros, np.zeros((4, 2), LATENESS_ROW))
     return WindowTable(np.arange(4), np.arange(2), budget, [meeting]), meeting
 
 

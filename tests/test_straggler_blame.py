@@ -113,7 +113,7 @@ def test_a_fault_in_one_window_is_blamed_in_that_window():
 
 
 def test_a_slow_link_is_the_jobs_not_a_ranks():
-    found = blamed(judged(batches(simulate(ddp(4), 72, slow_link=(48, 8.0)))))
+    found = blamed(judged(batches(simulate(ddp(4), 72, slow_link=(48, 8.0, "")))))
     assert found == [{}] * 4 + [{-1: "slow_link"}] * 2
 
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from pipeline_sim import simulate_pipeline
-from straggler_sim import MS, Fault, Layout, batches, ddp, mesh, simulate
+from straggler_sim import MS, Fault, Layout, batches, ddp, fsdp, mesh, simulate
 from test_straggler_blame import CONFIG, blamed, judged
 
 from drumline.schemas.batch import Batch
@@ -117,6 +117,31 @@ def test_steps_that_nobody_marked_are_said_to_be_inferred():
     assert blamed(judged(told)) == [{1: "host_stall"}] * 2
     assert json.loads(rows_of(told, "evidence_json", "evidence")[12][1])["steps_from"] == "inferred"
     assert "steps_from" not in json.loads(rows_of(job, "evidence_json", "evidence")[12][1])
+
+
+def test_the_evidence_names_the_collective():
+    job = batches(simulate(fsdp(4), 12, (Fault(1, "idle", 20 * MS),)))
+    evidence = json.loads(rows_of(job, "evidence_json", "evidence")[0][1])
+    assert evidence["communicator"] == "c0-1-2-3"
+    assert evidence["collective"] == {"operation": "AllGather", "step": evidence["collective"]["step"], "ordinal": 0}
+    assert evidence["longest_ns"] - evidence["own_ns"] == pytest.approx(20 * MS, rel=0.1)
+
+
+def test_the_evidence_of_a_pipeline_without_peers_has_no_collective():
+    job = batches(simulate_pipeline((1.0, 1.3), 1, 72, (Fault(1, "idle", 40 * MS, first=60),)))
+    evidence = json.loads(rows_of(job, "evidence_json", "evidence")[60][1])
+    assert evidence["pipeline"] == "0 1"
+    assert evidence.keys().isdisjoint({"communicator", "collective", "longest_ns", "own_ns"})
+    assert evidence["excess_ns"]["idle_ns"] == pytest.approx(12 * 40 * MS, rel=0.05)
+
+
+def test_a_link_that_is_slow_for_one_operation_only_is_found_by_its_own_history():
+    """The communicator's nine collectives together take 1.27 times as long, less than what counts as slow."""
+    job = batches(simulate(fsdp(4), 72, slow_link=(48, 1.8, "ReduceScatter"), transfer_ns=2 * MS))
+    assert blamed(judged(job)) == [{}] * 4 + [{JOB: "slow_link"}] * 2
+    evidence = json.loads(rows_of(job, "evidence_json", "evidence")[60][JOB])
+    ratio = pytest.approx(1.8, abs=0.05)
+    assert evidence == {"communicator": "c0-1-2-3", "operation": "ReduceScatter", "bytes": 1 << 20, "ratio": ratio}
 
 
 def test_groups():

@@ -19,7 +19,7 @@ LATE = 2
 
 
 def meeting(name: str, members: list[int], lag: dict[int, float], wait: dict[int, float]) -> Meeting:
-    shape, zeros = (len(members), STEPS), np.zeros(STEPS)
+    shape = (len(members), STEPS)
     lags, waits = np.zeros(shape), np.zeros(shape)
     for rank, value in lag.items():
         lags[members.index(rank)] = value
@@ -27,7 +27,7 @@ def meeting(name: str, members: list[int], lag: dict[int, float], wait: dict[int
         waits[members.index(rank)] = value
     who, met = np.array(members), np.ones(STEPS, bool)
     worst = np.zeros(shape, LATENESS_ROW)
-    return Meeting(name, len(who), who, waits, lags, zeros, zeros, zeros + 1, worst, lags, who, met)
+    return Meeting(name, len(who), who, waits, lags, worst, lags, who, met)
 
 
 def table(*meetings: Meeting, step: float = USUAL) -> WindowTable:

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_sim import simulate_pipeline
 from straggler_sim import MS, Fault, batches
-from test_matching import rows
+from test_matching import matched, rows
 from test_straggler_blame import CAUSES, blamed, judged
 
-from drumline.streams.matching import EXCHANGE, LOCKSTEP, PIPELINE, POINT_TO_POINT, match_step, point_to_point
+from drumline.streams.matching import EXCHANGE, LOCKSTEP, PIPELINE, POINT_TO_POINT, point_to_point
 from drumline.streams.roles import stage_of
 from drumline.streams.thresholds import INSUFFICIENT, OK
 
@@ -70,9 +70,9 @@ def test_what_one_sends_the_other_receives():
 def test_a_collective_beside_unequal_numbers_of_sends_is_compared():
     first = rows([9, 50], operation=[1, 7], lockstep=[POINT_TO_POINT, LOCKSTEP])
     middle = rows([9, 9, 10], operation=[1, 2, 7], lockstep=[POINT_TO_POINT, POINT_TO_POINT, LOCKSTEP])
-    assert match_step(0, {0: first, 1: middle}, 2, 0.8)["wait_ns"].tolist() == [40, 0]
+    assert matched(0, {0: first, 1: middle}, 2, 0.8)["wait_ns"].tolist() == [40, 0]
     holed = middle[[0, 2]]
-    assert match_step(0, {0: first, 1: holed}, 2, 0.8)["collectives"].tolist() == [0, 0]
+    assert matched(0, {0: first, 1: holed}, 2, 0.8)["collectives"].tolist() == [0, 0]
 
 
 def sets(**groups):

@@ -23,9 +23,8 @@ from drumline.streams.offline import results
 from drumline.streams.stage import Stage
 
 RESULTS = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER)
-#: What two runs of the same recording have of their own: ids, places in Kafka, how often a window was sent, and how
-#: many steps were incomplete when they were sent first.
-OWN = "run, process_id, revision, skipped_steps, published, _topic_partition, _offset, _row"
+#: What two runs of the same recording have of their own: ids, places in Kafka, how often a window was sent.
+OWN = "run, process_id, revision, published, _topic_partition, _offset, _row"
 RUN = "calm"
 
 
