@@ -156,6 +156,22 @@ def soak(
 
 
 @app.command()
+def algebra(
+    ranks: Annotated[int, typer.Option(min=2, help="ranks of the job, all in one communicator")] = 1024,
+    steps: Annotated[int, typer.Option(min=20, help="steps, a second each")] = 40,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """The straggler algebra alone at 1,024 ranks and one step a second: CPU seconds a second. Needs no Kafka."""
+    from drumline.bench.algebra import bench_algebra
+
+    def measure(_: Path, progress: Callable[[str], None]) -> Report:
+        return bench_algebra(ranks, steps, progress=progress)
+
+    _run("algebra", None, measure, as_json, write)
+
+
+@app.command()
 def scale(
     ranks: Annotated[list[int] | None, typer.Option(min=1, help="ranks of a job, repeatable; 4, 64 and 1024")] = None,
     kernels: Annotated[int, typer.Option(min=1000, help="at least about so many kernels a size")] = 8_000_000,

@@ -26,12 +26,9 @@ class StragglerConfig:
     forget_ns: int = 3_600_000_000_000
     price_per_gpu_hour: float = 0.0
 
-    #: Healthy GPU-bound windows stay below 1% (0.7% at most in three recordings); suspect is twice that.
+    #: Severity from which share on; reasons, as of all below: docs/design/stragglers.md, Thresholds.
     suspect: float = 0.02
-    #: A loss of 5% of the job's time is worth a look. Of most recorded faults the measure sees 70-100% (waiting ranks'
-    #: own kernels run slower beside a spinning NCCL kernel, which hides the rest), so 5% shows as about 4%.
     warning: float = 0.04
-    #: TraceML's critical share: every fifth step is lost.
     critical: float = 0.20
 
     #: Share of a communicator's (or job's) ranks that must be comparable; below it, "insufficient data".

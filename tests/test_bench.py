@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from drumline.bench import overhead, overhead_job
+from drumline.bench.algebra import bench_algebra
 from drumline.bench.codec import bench_codec
 from drumline.bench.figures import Figure, Report, percentiles
 from drumline.bench.paced import first_delays
@@ -23,6 +24,13 @@ def test_codec_figures_stand_beside_both_baselines():
     for figure in report.figures:
         assert np.isfinite(figure.value)
         assert figure.ratio == pytest.approx(figure.value / figure.baseline)
+
+
+def test_the_algebra_alone_names_the_late_rank_and_has_one_core_as_its_bar():
+    report = bench_algebra(ranks=8, steps=40, collectives=3)
+    assert (report.figures[0].unit, report.figures[0].bar, report.figures[0].most) == ("cores", 1.0, True)
+    assert report.figures[0].value > 0.0
+    assert "2 verdicts, ranks they name: [2]; late was [2]" in report.notes[0]
 
 
 def test_a_bar_is_met_from_its_side():
