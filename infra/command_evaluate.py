@@ -70,7 +70,7 @@ def evaluate(
 def _compare(folder: Path, steps: int, phases: list[dict[str, Any]], ours: Report, as_json: bool) -> None:
     try:
         from drumline.comparison.methods import compare
-        from drumline.comparison.table import table
+        from drumline.comparison.table import legend, table
     except ModuleNotFoundError as error:
         raise ValueError(f"--compare: {error}; install the checkout again: pip install -e .") from None
 
@@ -80,8 +80,7 @@ def _compare(folder: Path, steps: int, phases: list[dict[str, Any]], ours: Repor
         return
     console = Console(file=sys.stdout)
     console.print(table(judged, f"{folder.name}, windows of {steps} steps"))
-    for each in judged:
-        console.print(f"{each.method}: {each.source}" + (f"; without {each.lacks}" if each.lacks else ""))
+    console.print(legend(judged), highlight=False, markup=False)
 
 
 def read_phases(folder: Path) -> list[dict[str, Any]]:
