@@ -1,0 +1,17 @@
+-- What became slower or faster between two jobs?
+-- theme: Comparing runs
+-- try: --job demo --other mild --limit 8
+-- @other: the job to compare with
+SELECT n.short AS kernel, n.family AS family, a_launches, b_launches, round(a_ns / a_launches / 1e3, 1) AS a_mean_us, round(b_ns / b_launches / 1e3, 1) AS b_mean_us,
+    round(b_mean_us / a_mean_us, 2) AS times
+FROM (
+    SELECT name, sumIf(k.launches, job = {job:String}) AS a_launches, sumIf(k.launches, job = {other:String}) AS b_launches,
+        sumIf(gpu_ns, job = {job:String}) AS a_ns, sumIf(gpu_ns, job = {other:String}) AS b_ns
+    FROM kernels_per_minute AS k
+    WHERE job IN ({job:String}, {other:String}) AND minute >= {since:DateTime64(3, 'UTC')} AND minute < {until:DateTime64(3, 'UTC')}
+    GROUP BY name
+    HAVING a_launches > 0 AND b_launches > 0
+) AS k
+LEFT ANY JOIN kernel_names AS n ON n.name = k.name
+ORDER BY greatest(a_ns, b_ns) DESC
+LIMIT {limit:UInt32}

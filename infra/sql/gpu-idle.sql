@@ -1,0 +1,11 @@
+-- When did GPUs stand still although they are allocated?
+-- theme: Steps
+-- try: --job demo --group 10 --limit 14
+-- @group = 20: steps to take together
+SELECT intDiv(step, {group:UInt32}) * {group:UInt32} AS from_step, round(100 * sum(idle_ns) / sum(gpu_duration_ns), 1) AS idle_percent,
+    argMax(rank, idle_ns) AS most_idle_rank, round(max(idle_ns) / 1e6, 1) AS longest_idle_ms
+FROM steps
+WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')} AND NOT skipped
+GROUP BY from_step
+ORDER BY from_step
+LIMIT {limit:UInt32}

@@ -1,0 +1,120 @@
+"""Recorded jobs in a real engine without Kafka: the stream stages and the sink's own blocks, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drumline.infra.clickhouse import Client
+from drumline.infra.settings import Settings
+from drumline.producers.recorded import Recording
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+from drumline.sinks.entry import Entry, Record, Verdict
+from drumline.sinks.names import KernelNames
+from drumline.sinks.partition import Pending
+from drumline.sinks.ranges import OffsetRange
+from drumline.sinks.rows import row_count, time_span
+from drumline.sinks.tables import table
+from drumline.sinks.writer import Writer
+from drumline.streams.communicator_stage import CommunicatorStage
+from drumline.streams.job_stage import JobStage
+from drumline.streams.kernel_frequency import KernelFrequency
+from drumline.streams.memcpy_bandwidth import MemcpyBandwidth
+from drumline.streams.offline import results
+from drumline.streams.process_windows import ProcessWindows
+from drumline.streams.stage import Stage
+from drumline.streams.thresholds import StragglerConfig
+from drumline.streams.watermark import WindowConfig
+
+FLUSH_ROWS = 100_000
+Progress = Callable[[int], None]
+
+
+def stages(config: StragglerConfig) -> list[tuple[Collection[str], Stage]]:
+    """Those of the stream worker, each over one partition."""
+    windows = WindowConfig()
+    return [
+        ((Topic.KERNEL,), ProcessWindows({}, windows, KernelFrequency())),
+        ((Topic.MEMCPY,), ProcessWindows({}, windows, MemcpyBandwidth())),
+        ((Topic.COLLECTIVE,), CommunicatorStage({}, config)),
+        ((Topic.LATENESS, Topic.STEP, Topic.DEVICE), JobStage({}, config)),
+    ]
+
+
+@dataclass
+class Loader:
+    """Writes batches in ranges of FLUSH_ROWS, as a sink with one partition would. `rows`: stored so far, by topic."""
+
+    client: Client
+    settings: Settings
+    mark: str = "load"
+    rows: dict[str, int] = field(default_factory=dict)
+    _held: dict[Topic, list[Entry]] = field(default_factory=dict)
+    _next: dict[Topic, int] = field(default_factory=dict)
+    _codec: Codec = field(default_factory=Codec)
+    _names: KernelNames = field(default_factory=KernelNames)
+
+    def take(self, batch: Batch, key: str, time_ns: int) -> None:
+        topic = Topic(batch.topic)
+        stored, batch = table(topic), self._codec.decode(topic, self._codec.encode(batch))
+        rows = row_count(stored, batch)
+        first, last = time_span(stored, batch)
+        offset = self._next.get(topic, 0)
+        self._next[topic] = offset + 1
+        record = Record(topic, 0, offset, key.encode(), None, time_ns // 1_000_000, [])
+        verdict = Verdict.STORED if rows else Verdict.EMPTY
+        held = self._held.setdefault(topic, [])
+        held.append(Entry(record, 0, batch, verdict, rows, first, last))
+        if sum(entry.rows for entry in held) >= FLUSH_ROWS or len(held) >= 5_000:
+            self.flush(topic)
+
+    def flush(self, topic: Topic) -> None:
+        held = self._held.pop(topic, [])
+        if not held:
+            return
+        span = OffsetRange(f"{self.mark}-{topic}", 0, held[0].record.offset, held[-1].record.offset)
+        pending = Pending(table(topic), span, held)
+        writer = Writer(self.client, self.settings.clickhouse.database, self._names)
+        self.rows[topic] = self.rows.get(topic, 0) + writer.insert_rows(pending)
+        writer.insert_ledger(pending)
+
+    def flush_all(self) -> None:
+        for topic in list(self._held):
+            self.flush(topic)
+
+
+def load(
+    client: Client,
+    settings: Settings,
+    folder: Path,
+    *,
+    job: str,
+    run: str,
+    ranks: int | None = None,
+    loop: int = 1,
+    shift_ns: int = 0,
+    config: StragglerConfig | None = None,
+    progress: Progress = lambda _: None,
+) -> dict[str, int]:
+    """A recorded job, relabelled to `ranks` and repeated, with all that the stream stages make of it; rows by topic."""
+    config = config or StragglerConfig(window_steps=5)
+    loader = Loader(client, settings, f"{job}-{run}")
+    recording = Recording(folder, job=job, ranks=ranks, loop=loop)
+    seen = 0
+
+    def raw() -> Iterator[tuple[int, Batch]]:
+        nonlocal seen
+        for out in recording.batches(run, shift_ns):
+            loader.take(out.batch, out.key, out.time_ns)
+            seen += out.batch.rows if out.batch.topic == Topic.KERNEL else 0
+            progress(seen)
+            yield out.time_ns, out.batch
+
+    now = recording.last_ns + shift_ns
+    for batch in results(raw(), stages(config), config.idle_ns):
+        loader.take(batch, str(batch.envelope["process_id"] or job), int(batch.envelope.get("window_end_ns") or now))
+    loader.flush_all()
+    return loader.rows
