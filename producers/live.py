@@ -2,9 +2,10 @@
 
 Kernels and copies are published at once. Steps, collectives and ranges need more: the k-th NCCL kernel belongs to the
 k-th NCCL call, a step's budget ends with its last collective, and the GPU is behind the host. So a stretch ends with a
-step all of whose collectives have run, and what lies behind it is kept; the last step of a stretch is kept too and
-derived again with the next one, since the next step's budget begins where its collectives end. Without steps, a stretch
-ends where the GPU has caught up with the host.
+step all of whose collectives have run, and what lies behind it is kept. Of its last steps calls and NCCL kernels
+are kept too and derived again with the next one: the next step's budget begins where their collectives end, and where a
+kernel was lost only a row of steps tells which kernels belong to which calls. Without steps, a stretch ends where the
+GPU has caught up with the host.
 
 Pure: no clock, no I/O. Times are ns since the epoch.
 """
@@ -31,6 +32,7 @@ from drumline.producers.stretch import (
     closed,
     communication,
     host_launches,
+    lag,
     one,
     some,
     turned,
@@ -46,6 +48,8 @@ PATIENCE_NS = 60_000_000_000
 #: Windows of recording that are remembered.
 MOST_WINDOWS = 64
 _FAR = np.iinfo(np.int64).max
+#: Steps of which calls and NCCL kernels are kept: enough to find whole steps again (usual.py, resync.py) and more.
+KEPT_STEPS = 8
 #: Kernels kept for a stretch that does not end; beyond it the stretch is given up.
 MOST_KERNELS = 1_000_000
 
@@ -69,7 +73,7 @@ class Live:
         self._began = self._newest = self._settled = self._host_end = self._gpu_end = 0
         self._step, self._offset = -1, 0
         self._ordinals: Counter[int] = Counter()
-        self._turn = 0
+        self._turn = self._again = 0
         self._names, self._domains = Words(), Words()
         self._recorded: list[tuple[int, int]] = []
 
@@ -145,7 +149,7 @@ class Live:
         if surplus:
             self.counts["kernels_without_call"] += surplus
             kernels = kernels.take(np.setdiff1d(np.arange(kernels.rows), own["row"][:surplus]))
-            self._kernels = some(kernels)
+            self._kernels, self._again = some(kernels), max(0, self._again - surplus)
             return  # the next turn takes the stretch
         inside, dangling = closed(markers, end.host_ns)
         chosen = before_end(kernels, own, end)
@@ -155,13 +159,18 @@ class Live:
             markers=inside,
             payloads=payloads,
         )
-        self._publish(activity, dangling, end, now_ns)
+        paired = self._publish(activity, dangling, end, now_ns)
+        fresh = own["start_ns"][self._again : end.launches]
+        self.counts["unattributed_collectives"] += int((~np.isin(fresh, paired["start_ns"])).sum())
+        behind = lag(own, paired, end)
 
         keep = ~chosen | (ends(kernels) > end.kept_gpu_ns)
-        keep[own["row"][: end.kept_launches]] = False
-        keep[own["row"][end.kept_launches :]] = True
-        if end.kept_launches:
-            self._turn = int(own["correlation"][min(end.kept_launches, own.rows) - 1]) if own.rows else 0
+        first = min(max(end.kept_launches - behind, 0), own.rows)  # so that the last kernels stand where their calls do
+        keep[own["row"][:first]] = False
+        keep[own["row"][first:]] = True
+        self._again = min(end.launches, own.rows) - first
+        if first:
+            self._turn = int(own["correlation"][first - 1])
         self._kernels = some(kernels.take(keep))
         self._copies = some(copies.take(ends(copies) > end.kept_gpu_ns))
         late = (markers["time_ns"] >= end.kept_ns) | np.isin(markers["id"], dangling)
@@ -181,9 +190,11 @@ class Live:
         ready = (behind <= here) & (steps.end_ns > self._host_end) & ((gpu <= settled) | (now_ns - gpu > 2 * SETTLE_NS))
         if ready.any():
             last = int(np.flatnonzero(ready)[-1])
+            first = max(last - KEPT_STEPS + 1, 0)
             kept_gpu = int(gpu[last - 1]) if last else self._gpu_end
-            kept = (int(steps.start_ns[last]), int(before[last]), kept_gpu)
-            return End(int(steps.end_ns[last]), int(behind[last]), int(gpu[last]), *kept)
+            kept = (int(steps.start_ns[first]), int(before[first]), kept_gpu)
+            its = (int(steps.number[last]), int(before[last]))
+            return End(int(steps.end_ns[last]), int(behind[last]), int(gpu[last]), *kept, *its)
         if waits and now_ns - (self._host_end or self._began) < PATIENCE_NS:
             return None
         host = now_ns if waits is None else now_ns - 2 * SETTLE_NS
@@ -195,8 +206,8 @@ class Live:
         gpu_ns = max(int(ran[min(number, own.rows)]), host)
         return End(host, number, gpu_ns, host, number, gpu_ns)
 
-    def _publish(self, activity: Activity, unfinished: Array, end: End, now_ns: int) -> None:
-        """Derive a stretch and send what is new in it."""
+    def _publish(self, activity: Activity, unfinished: Array, end: End, now_ns: int) -> Table:
+        """Derive a stretch and send what is new in it. Returns all its collectives, steps as named."""
         found = derive(activity, self._pattern)
         steps = found.steps
         known = self._within(steps)
@@ -215,7 +226,9 @@ class Live:
         numbered = np.where(half, -1, found.collectives["step"])
         rows = self._numbered(Table({**found.collectives.columns, "step": numbered}, found.collectives.words))
         inside = rows["step"] >= 0
-        rows = rows.take(np.where(inside, rows["step"] > seen, rows["start_ns"] >= self._gpu_end))
+        ours = np.isin(found.collectives["step"], steps["step"][fresh])
+        late = rows["start_ns"] >= self._host_end - CLOCK_SLACK_NS  # a number may come again
+        rows = rows.take(np.where(inside, (rows["step"] > seen) & ours & late, rows["start_ns"] >= self._gpu_end))
         for communicator in np.unique(rows["communicator"]).tolist():
             own = self._ordered(communicator, rows.take(rows["communicator"] == communicator))
             self._outbox.put(Topic.COLLECTIVE, own, mark, now_ns, communicator=communicator, complete_step=self._step)
@@ -224,7 +237,7 @@ class Live:
         if recent.any():
             self._outbox.put(Topic.RANGE, ranges.take(recent), mark, now_ns)
         self.counts["skipped_steps"] += int(new["skipped"].sum())
-        self.counts["unattributed_collectives"] += found.counts.unattributed_collectives
+        return found.collectives
 
     def _within(self, steps: Table) -> Array:
         """Which steps were recorded from start to end: bool."""

@@ -18,7 +18,8 @@ from drumline.schemas.columns import Array
 @dataclass(frozen=True)
 class End:
     """Where a stretch ends: `host_ns`; `launches` NCCL kernels belong to it; `gpu_ns`: end of the last of them.
-    `kept_ns`, `kept_launches`, `kept_gpu_ns`: the same for what the next stretch need not see again."""
+    `kept_ns`, `kept_launches`, `kept_gpu_ns`: the same for what the next stretch need not see again. `step`: number of
+    its last step, whose calls are launches `step_low` .. `launches`; -1 = it has none."""
 
     host_ns: int
     launches: int
@@ -26,6 +27,8 @@ class End:
     kept_ns: int
     kept_launches: int
     kept_gpu_ns: int
+    step: int = -1
+    step_low: int = 0
 
 
 class Words:
@@ -93,6 +96,15 @@ def before_end(kernels: Table, own: Table, end: End) -> Array:
     chosen[own["row"]] = False
     chosen[own["row"][: end.launches]] = True
     return chosen
+
+
+def lag(own: Table, collectives: Table, end: End) -> int:
+    """By how many kernels `own` is behind the calls at the end of a stretch: so many were lost. 0 where its last step
+    was not paired as a whole."""
+    starts = collectives["start_ns"][collectives["step"] == end.step]
+    at = np.flatnonzero(np.isin(own["start_ns"], starts))
+    whole = end.step >= 0 and len(starts) and len(at) == len(starts) == end.launches - end.step_low
+    return end.step_low - int(at[0]) if whole else 0
 
 
 def closed(markers: Table, until_ns: int) -> tuple[Table, Array]:

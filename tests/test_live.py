@@ -189,6 +189,25 @@ def test_recording_that_begins_in_the_middle_finds_its_place(too_many):
     assert not [row for row in wrong if row[2] not in skipped]
 
 
+@pytest.mark.parametrize(("lost", "until"), [(1, 1), (60, 16)])
+def test_after_lost_kernels_short_stretches_find_back(lost, until):
+    activity = recorded(DEMO)[2]
+    whole = derive(activity)
+    nccl = np.flatnonzero(is_kernel(activity.kernels.words["names"])[activity.kernels["name"]])
+    nccl = nccl[np.argsort(activity.kernels["correlation"][nccl], kind="stable")]
+    gone = nccl[len(nccl) // 2 : len(nccl) // 2 + lost]
+    less = replace(activity, kernels=activity.kernels.take(np.setdiff1d(np.arange(activity.kernels.rows), gone)))
+    sent, live = played(less, 2 * int(np.median(whole.steps["duration_ns"])))
+    columns = ["start_ns", "ordinal", "step", "bytes"]
+    expected = {row[0]: row for row in zip(*(whole.collectives[c].tolist() for c in columns), strict=True)}
+    rows = [row for row in joined(sent[Topic.COLLECTIVE], columns) if row[2] >= 0]
+    wrong = {row[2] for row in rows if row != expected[row[0]]}
+    assert len(wrong) <= until, "before, every step from there to the end"
+    after = max(wrong, default=0) + 3
+    assert {row for row in rows if row[2] > after} == {row for row in expected.values() if row[2] > after}
+    assert 0 <= live.counts["unattributed_collectives"] < 400
+
+
 def test_steps_numbered_from_the_start_again_count_on():
     activity = recorded(DEMO)[0]
     half = int(np.median(activity.kernels["start_ns"]))
