@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 KEEP ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test test-long demo lint
+.PHONY: help setup java test test-long demo cookbook lint
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test-long: setup ## Kill campaigns, outages, security and the agent on real stac
 
 demo: setup ## A recorded GPU job through the whole platform (KEEP=1 leaves the stack up)
 	@$(BIN)/drumline demo $(if $(KEEP),--keep)
+
+cookbook: setup ## docs/cookbook.md anew: recordings through a real stack, then every named query
+	@$(BIN)/python tests/cookbook.py
 
 # The import checker wants `drumline` without an __init__, as it is in .typing.
 lint: $(VENV)/ready ## Style, types, import directions

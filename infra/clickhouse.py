@@ -118,6 +118,8 @@ def failure(error: Exception, where: str = "") -> ClickHouseFailed:
     """What an exception of clickhouse-connect means: Refused or Unavailable, with ClickHouse's own message."""
     if isinstance(error, ClickHouseFailed):
         return error
+    if "Connection broken" in str(error):
+        return _broken(error, where)
     code = getattr(error, "code", None) or 0
     tls = clickhouse_tls.trouble(str(error))
     message = tls or message_of(error)
@@ -129,6 +131,22 @@ def failure(error: Exception, where: str = "") -> ClickHouseFailed:
     ):
         return Refused(text, code)
     return Unavailable(text, code)
+
+
+def _broken(error: BaseException | None, where: str) -> ClickHouseFailed:
+    """An answer that ended before its end: ClickHouse writes the reason behind what it had sent, unless it died."""
+    said = b""
+    while error is not None and not said:
+        partial = getattr(error, "partial", b"")
+        said = partial if isinstance(partial, bytes) else b""
+        error = error.__cause__ or error.__context__
+    found = re.search(r"__exception__\r\n\S+\r\n(Code: (\d+)\..*)", said.decode(errors="replace"), re.DOTALL)
+    if found is None:
+        text = "ClickHouse went away in the middle of the answer; what came of it is not all"
+        return Unavailable(f"{where}: {text}" if where else text)
+    code, text = int(found[2]), message_of(RuntimeError(found[1]))
+    kind = Refused if code in PERMANENT else Unavailable
+    return kind(f"{where}: {text}" if where else text, code)
 
 
 def why_unready(settings: Settings) -> str:

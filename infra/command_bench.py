@@ -189,6 +189,22 @@ def scale(
     _run("scale", data, measure, as_json, write)
 
 
+@app.command()
+def queries(
+    rows: Annotated[
+        int, typer.Option(min=10_000, help="kernels, at least; the default takes 2 GB of disk")
+    ] = 100_000_000,
+    repeats: Annotated[int, typer.Option(min=1, help="times each question is asked")] = 7,
+    data: Folder = None,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """Every cookbook query and dashboard panel over recorded kernels in the real engine: time, CPU, bytes a row."""
+    from drumline.bench.queries import bench_queries
+
+    _run("queries", data, lambda folder, progress: bench_queries(folder, rows, repeats, progress), as_json, write)
+
+
 def _run(
     name: str,
     data: Path | None,

@@ -91,17 +91,22 @@ def parse(name: str, text: str) -> Query:
     for place, kind in _PLACE.findall(_quoted(sql)):
         types.setdefault(place, kind.replace('"', "'"))
     about = COMMON | own
-    if (
-        not head
-        or not fields.get("theme")
-        or (lost := types.keys() - about.keys())
-        or (lost := own.keys() - types.keys())
-    ):
-        raise ValueError(f"{name}.sql: needs a question, a theme, and its own parameters as @name (not: {lost})")
+    wrong = sorted((types.keys() - about.keys()) | (own.keys() - types.keys()))
+    if not head or not fields.get("theme") or wrong:
+        named = f" (wrong: {', '.join(wrong)})" if wrong else ""
+        raise ValueError(f"{name}.sql needs a question, a theme and its own parameters as @name{named}")
     parameters = tuple(Parameter(place, types[place], *about[place]) for place in (*own, *COMMON) if place in types)
     words = shlex.split(fields.get("try", ""))
     example = {flag.removeprefix("--"): value for flag, value in zip(words[::2], words[1::2], strict=True)}
     return Query(name, head[0], fields["theme"], " ".join(notes), example, parameters, sql)
+
+
+def adhoc(sql: str) -> Query:
+    """SQL that somebody wrote just now: every parameter it names must be given."""
+    places = dict(_PLACE.findall(_quoted(sql)))
+    return Query(
+        "the query", "", "", "", {}, tuple(Parameter(n, k.replace('"', "'"), None, "") for n, k in places.items()), sql
+    )
 
 
 def _body(lines: list[str]) -> int:

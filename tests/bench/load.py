@@ -1,4 +1,5 @@
-"""Recorded jobs in a real engine without Kafka: the stream stages and the sink's own blocks, in one process."""
+"""Recorded jobs in a real engine without Kafka: the stream stages and the sink's own blocks, in one process; and more
+of the same by repetition inside the engine."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drumline.infra.clickhouse import Client
+from drumline.infra.clickhouse import INSERT_SETTINGS, Client, command, rows
 from drumline.infra.settings import Settings
 from drumline.producers.recorded import Recording
 from drumline.schemas.batch import Batch
@@ -17,7 +18,7 @@ from drumline.sinks.names import KernelNames
 from drumline.sinks.partition import Pending
 from drumline.sinks.ranges import OffsetRange
 from drumline.sinks.rows import row_count, time_span
-from drumline.sinks.tables import table
+from drumline.sinks.tables import TABLES, table
 from drumline.sinks.writer import Writer
 from drumline.streams.communicator_stage import CommunicatorStage
 from drumline.streams.job_stage import JobStage
@@ -118,3 +119,38 @@ def load(
         loader.take(batch, str(batch.envelope["process_id"] or job), int(batch.envelope.get("window_end_ns") or now))
     loader.flush_all()
     return loader.rows
+
+
+def repeat(
+    client: Client, database: str, source: str, job: str, times: int, period_ns: int, steps: int, progress: Progress
+) -> None:
+    """All that is stored of the job `source` as rows of `job`, `times` times, each `period_ns` and `steps` after the
+    one before; rollups count them. What a looped replay would store, without its Python and its stream stages."""
+    found = rows(
+        client,
+        "SELECT table, groupArray((name, type)) AS columns FROM system.columns WHERE database = {d:String} "
+        "AND default_kind = '' AND table IN {tables:Array(String)} GROUP BY table",
+        {"d": database, "tables": [*(each.target for each in TABLES), "ledger"]},
+    )
+    for number in range(times):
+        for row in found:
+            names = ", ".join(name for name, _ in row["columns"])
+            moved = ", ".join(
+                _moved(name, kind, job, number * period_ns, number * steps) for name, kind in row["columns"]
+            )
+            command(
+                client,
+                f"INSERT INTO {database}.{row['table']} ({names}) SELECT {moved} FROM {database}.{row['table']} AS r "
+                "WHERE r.job = {source:String}",
+                {"source": source},
+                settings={**INSERT_SETTINGS, "insert_deduplicate": 0},
+            )
+        progress(number + 1)
+
+
+def _moved(name: str, kind: str, job: str, time_ns: int, steps: int) -> str:
+    if name == "job":
+        return f"'{job}'"
+    if kind.startswith("DateTime64"):
+        return f"addNanoseconds(r.{name}, {time_ns})"
+    return f"r.{name} + {steps}" if name == "step" or name.endswith("_step") else f"r.{name}"

@@ -1,0 +1,213 @@
+"""Every question of the cookbook and every statement of the dashboards over many recorded kernels, in the engine."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from drumline.bench.figures import Report
+from drumline.bench.load import load, repeat
+from drumline.bench.sink import DISK_BAR, bytes_a_row
+from drumline.infra import clickhouse
+from drumline.infra.clickhouse import Client
+from drumline.infra.engine import temporary_engine
+from drumline.infra.grafana.macros import ALL, Moment, Value, expand
+from drumline.infra.migrate import migrate
+from drumline.infra.private import private_settings
+from drumline.infra.queries import queries
+from drumline.infra.settings import Settings
+from drumline.producers.recorded import Recording
+
+JOB, OTHER, RUN, RANKS = "bench", "other", "r1", 16
+COOKBOOK_BAR, DASHBOARD_BAR = 1.0, 0.2
+#: What panels of a wide screen ask for: points over the range.
+POINTS = 1000
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """`seconds`: of each repetition, wall clock. `cpu_s`: of the engine, a repetition."""
+
+    name: str
+    seconds: tuple[float, ...]
+    cpu_s: float
+
+    @property
+    def p95(self) -> float:
+        return float(np.percentile(self.seconds, 95))
+
+
+def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress = lambda _: None) -> Report:
+    """Load at least `rows` kernels of a job of 16 ranks that ends now, and the recording once as another job; let
+    merges finish; ask each question `repeats` times after once for warmth, as the reader, with two threads. Data lies
+    in a temporary folder."""
+    report = Report("queries", "", "none")
+    with tempfile.TemporaryDirectory(prefix="drumline-bench-", ignore_cleanup_errors=True) as state:
+        settings = private_settings(Path(state) / "state", log_level="WARNING")
+        with temporary_engine(settings):
+            client = clickhouse.connect(settings, timeout_s=600)
+            migrate(client, settings)
+            stored, span_s = _fill(client, settings, folder, rows, progress)
+            _settle(client, progress)
+            each = bytes_a_row(client, settings.clickhouse.database, "kernels")
+            database = settings.clickhouse.database
+            with _asker(settings) as ask:
+                cookbook = [_timed(name, ask, repeats, sql, values, progress) for name, sql, values in _cookbook()]
+                panels = [_timed(name, ask, repeats, sql, {}, progress) for name, sql in dashboard_statements()]
+            disk = _disk(client, database)
+    report.data = f"{stored:,} recorded kernels, {RANKS} ranks, {span_s / 60:.0f} minutes"
+    for title, timed, bar in (("cookbook", cookbook, COOKBOOK_BAR), ("dashboards", panels, DASHBOARD_BAR)):
+        _add(report, title, timed, bar)
+    report.add("bytes a row on disk, kernels", each, "B", bar=DISK_BAR, most=True)
+    for name, share in disk.items():
+        report.add(f"{name}: room beside kernels", share, "%")
+    report.notes.append(
+        "The recording went through the stream stages and the sink's block writer once, and was repeated in the "
+        "engine, later each time; rollups counted every repetition."
+    )
+    report.notes.append(
+        "p95 of the repetitions of each question, wall clock at the client, caches warm, two threads; CPU is the "
+        "engine's and says what the question would take on two cores of its own."
+    )
+    return report
+
+
+def _fill(client: Client, settings: Settings, folder: Path, rows: int, progress: Progress) -> tuple[int, float]:
+    """(kernels stored of JOB, seconds that they span)."""
+    progress("loading the recording")
+    recording = Recording(folder, ranks=RANKS)
+    period = recording.period_ns
+    times = max(1, -(-rows // next(n for topic, n in recording.rows.items() if topic == "gpu.kernel.v1")))
+    shift = time.time_ns() - recording.first_ns - times * period
+    del recording
+    seed = load(client, settings, folder, job=OTHER, run=RUN, ranks=RANKS, shift_ns=shift)
+    steps = clickhouse.rows(client, f"SELECT max(step) + 1 AS n FROM {settings.clickhouse.database}.steps")[0]["n"]
+
+    def tell(done: int) -> None:
+        progress(f"{done} of {times} repetitions")
+
+    repeat(client, settings.clickhouse.database, OTHER, JOB, times, period, int(steps), tell)
+    return times * seed["gpu.kernel.v1"], times * period / 1e9
+
+
+def _settle(client: Client, progress: Progress, most_s: float = 120.0) -> None:
+    progress("waiting for merges")
+    until = time.monotonic() + most_s
+    while time.monotonic() < until and clickhouse.rows(client, "SELECT count() AS n FROM system.merges")[0]["n"]:
+        time.sleep(0.5)
+
+
+def _disk(client: Client, database: str) -> dict[str, float]:
+    """Bytes of the largest other tables, in % of those of `kernels`."""
+    found = clickhouse.rows(
+        client,
+        "SELECT table, sum(bytes_on_disk) AS bytes FROM system.parts "
+        f"WHERE active AND database = '{database}' GROUP BY table ORDER BY bytes DESC",
+    )
+    sizes = {str(row["table"]): int(row["bytes"]) for row in found}
+    kernels = sizes.pop("kernels")
+    return {name: 100 * size / kernels for name, size in list(sizes.items())[:6]}
+
+
+@contextmanager
+def _asker(settings: Settings) -> Iterator[Callable[[str, Mapping[str, str]], tuple[float, float]]]:
+    """A function that asks once: (seconds, CPU seconds of the engine)."""
+    client = clickhouse.connect(settings, reader=True, database=settings.clickhouse.database)
+    engines = [
+        child for child in psutil.Process().children(recursive=True) if "engine_main" in " ".join(child.cmdline())
+    ]
+
+    def cpu() -> float:
+        return sum(sum(engine.cpu_times()[:2]) for engine in engines)
+
+    def ask(sql: str, values: Mapping[str, str]) -> tuple[float, float]:
+        before, started = cpu(), time.perf_counter()
+        client.raw_query(sql, parameters=dict(values), fmt="Native", settings={"max_threads": 2})
+        return time.perf_counter() - started, cpu() - before
+
+    yield ask
+    client.close()
+
+
+def _timed(
+    name: str,
+    ask: Callable[[str, Mapping[str, str]], tuple[float, float]],
+    repeats: int,
+    sql: str,
+    values: Mapping[str, str],
+    progress: Progress,
+) -> Timed:
+    progress(name)
+    try:
+        ask(sql, values)
+        took = [ask(sql, values) for _ in range(repeats)]
+    except Exception as error:
+        raise RuntimeError(f"{name}: {clickhouse.failure(error)}") from None
+    return Timed(name, tuple(wall for wall, _ in took), sum(cpu for _, cpu in took) / repeats)
+
+
+def _cookbook() -> Iterator[tuple[str, str, Mapping[str, str]]]:
+    ours = {"job": JOB, "other": OTHER}
+    for query in queries().values():
+        example = {name: ours.get(name, value) for name, value in query.example.items()}
+        yield query.name, query.sql, query.values(example)
+
+
+def dashboard_statements() -> Iterator[tuple[str, str]]:
+    """(dashboard and panel, statement as ClickHouse gets it) of all committed dashboards over their default ranges."""
+    now = int(time.time() * 1000)
+    for path in sorted((resources.files("drumline.infra") / "grafana" / "dashboards").iterdir(), key=lambda p: p.name):
+        if not path.name.endswith(".json"):
+            continue
+        board: dict[str, Any] = json.loads(path.read_text())
+        span_ms = _span_ms(board["time"]["from"])
+        chosen: dict[str, Value] = {v["name"]: _choice(v) for v in board.get("templating", {}).get("list", [])}
+        at = Moment(now - span_ms, now, max(span_ms // POINTS, 1000), chosen)
+        for panel in board["panels"]:
+            for number, target in enumerate(panel.get("targets", [])):
+                if target.get("rawSql"):
+                    name = f"{path.name.removesuffix('.json')}: {panel.get('title', '')}" + (
+                        f" {number}" if number else ""
+                    )
+                    yield name, expand(target["rawSql"], at)
+
+
+def _choice(variable: Mapping[str, Any]) -> Value:
+    fixed = {"job": JOB, "rank": "2"}
+    if variable["name"] in fixed:
+        return fixed[variable["name"]]
+    value = (variable.get("current") or {}).get("value")
+    return ALL if variable.get("includeAll") else str(value or "")
+
+
+def _span_ms(since: str) -> int:
+    """Of `now-6h`. Raises ValueError on other forms."""
+    units = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
+    if not since.startswith("now-") or since[-1] not in units:
+        raise ValueError(f"a default range of {since}: now-<number><m|h|d> is understood")
+    return int(since[4:-1]) * units[since[-1]]
+
+
+def _add(report: Report, title: str, timed: list[Timed], bar: float) -> None:
+    if not timed:
+        return
+    worst = sorted(timed, key=lambda each: -each.p95)
+    report.add(f"{title}: {len(timed)} questions, slowest p95", worst[0].p95, "s", bar=bar, most=True)
+    report.add(
+        f"{title}: p95 over all repetitions", float(np.percentile([s for t in timed for s in t.seconds], 95)), "s"
+    )
+    report.add(f"{title}: most CPU", max(each.cpu_s for each in timed), "s")
+    for each in worst[:8]:
+        report.add(f"{each.name}: p95", each.p95, "s", bar=bar, most=True)
+        report.add(f"{each.name}: CPU", each.cpu_s, "s")
