@@ -15,12 +15,11 @@ def client_config(settings: Settings, client_id: str) -> dict[str, str | int | f
         "bootstrap.servers": settings.bootstrap,
         "client.id": client_id,
         "security.protocol": kafka.security_protocol,
-        # librdkafka's "rebootstrap" forgets how long it has been refused: 20 attempts a second where this makes one in
-        # three seconds. The bootstrap addresses are asked again either way.
-        "metadata.recovery.strategy": "none",
-        # With the default of 100 ms a consumer that has lost its broker may try 19 times a second for as long as that
-        # lasts, whatever the maximum (librdkafka 2.16.0: 9 of 18 consumers did; with 1 s none of 7, but then every
-        # client takes 0.5 s longer to connect at first).
+        # A broker that was cut off from its controller may tell of no broker at all, and librdkafka then forgets the
+        # last one it knows. Only "rebootstrap" (its default) ever asks the bootstrap addresses again.
+        "metadata.recovery.strategy": "rebootstrap",
+        # With librdkafka's 100 ms a client that has lost its broker or is refused by it tries 20 times a second, for as
+        # long as that lasts and whatever the maximum; so twice. Every client takes 0.5 s longer to connect at first.
         "reconnect.backoff.ms": 1_000,
         "reconnect.backoff.max.ms": 3_000,
     }

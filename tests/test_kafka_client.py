@@ -1,0 +1,56 @@
+"""What every Kafka client of ours has to survive."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from fake_broker import FakeBroker
+
+from drumline.infra.kafka import client_config
+from drumline.infra.kafka_contact import quiet
+from drumline.infra.settings import Settings
+
+#: As long as real ones: librdkafka takes the metadata of a shorter one for malformed.
+TOPIC = "a-topic-with-a-name-" * 5
+
+
+@pytest.fixture
+def broker():
+    broker = FakeBroker(TOPIC)
+    yield broker
+    broker.close()
+
+
+def client_of(broker, **config):
+    settings = Settings(kafka={"bootstrap": f"127.0.0.1:{broker.port}"})
+    old = {"api.version.request": False, "broker.version.fallback": "0.9.0"}
+    return AdminClient({**quiet(client_config(settings, "test")), **old, **config})
+
+
+def forgets_its_broker(broker, client):
+    """The broker, cut off, names no broker for a while; whether the client finds it again afterwards."""
+    assert client.list_topics(timeout=10).brokers
+    broker.knows_itself = False
+    with suppress(KafkaException):
+        client.list_topics(timeout=2)
+    broker.knows_itself = True
+    until = time.monotonic() + 6
+    while time.monotonic() < until:
+        try:
+            if client.list_topics(TOPIC, timeout=2).brokers:
+                return False
+        except KafkaException:
+            continue
+    return True
+
+
+def test_a_client_outlives_a_broker_that_names_no_broker(broker):
+    assert not forgets_its_broker(broker, client_of(broker))
+
+
+def test_without_bootstrapping_again_it_would_not(broker):
+    assert forgets_its_broker(broker, client_of(broker, **{"metadata.recovery.strategy": "none"}))
