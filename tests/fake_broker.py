@@ -8,7 +8,7 @@ import threading
 
 
 class FakeBroker:
-    """`knows_itself`: whether the metadata names a broker; a real one that was cut off from its controller names none."""
+    """`knows_itself`: whether the metadata names a broker; a real one, cut off from its controller, names none."""
 
     def __init__(self, topic: str) -> None:
         self.knows_itself, self._topic = True, topic
