@@ -9,13 +9,13 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
 from typing import Any
 
 import structlog
 
 from drumline.infra import metrics
 from drumline.infra.settings import Settings
+from drumline.infra.version import drumline_version
 from drumline.producers.activity import Identity, process_id
 from drumline.producers.device_feed import DeviceFeed, jobs_on
 from drumline.producers.nvml import UNKNOWN, Gpu, Nvml, NvmlLost, NvmlMissing, Unwatched
@@ -156,7 +156,7 @@ def device_sampler(settings: Settings, processes: Callable[[], Sequence[Mapping[
         pid=os.getpid(),
         start_ns=now_ns,
         source="agent",
-        versions={"drumline": version("drumline")},
+        versions={"drumline": drumline_version()},
     )
     spool = Spool(settings.spool.root, process_record(os.environ, who), max_bytes=SPOOL_BYTES)
     feed = DeviceFeed(who.process_id, host)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.metadata import version
 from typing import Any
 
 from confluent_kafka import Producer
 
 from drumline.infra.kafka_contact import DENIED, KafkaRefused
+from drumline.infra.version import drumline_version
 from drumline.schemas.topics import dlq
 from drumline.schemas.wire import HEADER
 from drumline.sinks.entry import Entry, Verdict
@@ -37,7 +37,7 @@ def headers(entry: Entry, topic_id: str) -> list[tuple[str, str | bytes | None]]
         ("drumline.error.text", text[:1_000]),
         ("drumline.error.by", BY),
         ("drumline.schema_id", schema),
-        ("drumline.version", version("drumline")),
+        ("drumline.version", drumline_version()),
         *record.headers,
     ]
 
