@@ -160,5 +160,7 @@ def _report(settings: Settings, console: Console, summary: dict[str, Any], peak:
     print_verdicts(console, report)
     print_kernels(console, query, run)
     print_rates(console, query, run, settings.stream.window_s)
+    written = asked("report", "--job", "demo", "--run", run, "-o", str(settings.local.state / "demo-report.html"))
     console.print(f"\npeak memory of all processes {peak / 2**20:,.0f} MiB; job demo, run {run}")
+    console.print(f"report, to be opened in a browser: {written['path']}", soft_wrap=True)
     return audit["clean"] and report.right and all(c.published == c.stored for c in found)

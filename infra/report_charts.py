@@ -1,0 +1,182 @@
+"""The report's charts: Vega-Lite specifications drawn to SVG by vl-convert, without a browser or a network.
+
+Colours are the page's CSS variables, text and grid its `currentColor`, so that one drawing serves light and dark. Vega
+escapes what it writes, and labels axes and marks for screen readers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+from statistics import median
+from typing import Any
+
+from drumline.infra.report_data import ReportData, Row
+from drumline.infra.report_words import SEVERITIES, WHOLE_JOB
+
+Spec = dict[str, Any]
+
+WIDTH = 720
+#: Series that can be told apart by colour.
+SERIES = 8
+#: Room for labels, which may be a fifth wider in the reader's font than in the one they are measured with.
+_NUMBERS: Spec = {"minExtent": 44}
+_NAMES: Spec = {"ticks": False, "domain": False, "labelLimit": 300, "minExtent": 365}
+_TEXT = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
+CONFIG: Spec = {
+    "font": "system-ui, sans-serif",
+    "background": None,
+    "view": {"stroke": None},
+    "axis": {**_TEXT, "titleFontWeight": "normal", "gridColor": "currentColor", "gridOpacity": 0.12,
+             "domainColor": "currentColor", "tickColor": "currentColor", "labelOverlap": True},
+    "legend": {**_TEXT, "titleFontWeight": "normal", "orient": "top", "symbolType": "square", "symbolOpacity": 1},
+}  # fmt: skip
+_SEVERITY = {"domain": ["suspect", "warning", "critical"],
+             "range": ["var(--suspect)", "var(--warning)", "var(--critical)"]}  # fmt: skip
+
+
+def svg(spec: Spec) -> str:
+    """Draw one. The text is safe to put into a page as it is."""
+    import vl_convert
+
+    return vl_convert.vegalite_to_svg({"width": WIDTH, "config": CONFIG, **spec}, vl_version="6.4")
+
+
+def _field(name: str, kind: str, title: str | None, **more: Any) -> Spec:
+    return {"field": name, "type": kind, "title": title, **more}
+
+
+def _steps_axis(data: ReportData) -> Spec:
+    """One scale for step times and lateness, so that they can be read one under the other."""
+    firsts = [int(x["first"]) for x in (data.steps, data.windows) if x.get("last") is not None]
+    lasts = [int(x["last"]) for x in (data.steps, data.windows) if x.get("last") is not None]
+    return {"scale": {"domain": [min(firsts), max(lasts) + 1], "nice": False}, "axis": {"format": "d", "grid": False}}
+
+
+def step_times(data: ReportData) -> Spec:
+    """Median step of the ranks, shortest to longest as a band; verdicts are bars behind it."""
+    axis = _steps_axis(data)
+    bands = [
+        {"first": e["first"], "end": e["last"] + 1, "severity": SEVERITIES[e["severity"]],
+         "name": "job" if e["of_rank"] == WHOLE_JOB else f"rank {e['of_rank']}"}
+        for e in data.episodes
+    ]  # fmt: skip
+    x = _field("bin", "quantitative", "step", **axis)
+    y_axis = {"tickCount": 5, **_NUMBERS}
+    layers: list[Spec] = []
+    if bands:
+        span = {"x": _field("first", "quantitative", "step", **axis), "x2": {"field": "end"}}
+        colour = _field("severity", "nominal", "verdict", scale=_SEVERITY)
+        layers.append({"data": {"values": bands}, "mark": {"type": "rect", "opacity": 0.22},
+                       "encoding": {**span, "color": colour}})  # fmt: skip
+        if len(bands) <= 12:
+            label = {"type": "text", "align": "left", "dx": 3, "dy": 9, "fill": "currentColor", "fontSize": 12}
+            layers.append({"data": {"values": bands}, "mark": label,
+                           "encoding": {"x": span["x"], "y": {"value": 0}, "text": {"field": "name"}}})  # fmt: skip
+    shortest = _field("shortest_ms", "quantitative", "ms", axis=y_axis)
+    layers.append({"mark": {"type": "area", "color": "var(--series-1)", "opacity": 0.3},
+                   "encoding": {"x": x, "y": shortest, "y2": {"field": "longest_ms"}}})  # fmt: skip
+    layers.append({"mark": {"type": "line", "color": "var(--series-1)", "strokeWidth": 1.5},
+                   "encoding": {"x": x, "y": _field("median_ms", "quantitative", "ms", axis=y_axis)}})  # fmt: skip
+    return {"height": 220, "data": {"values": data.step_times}, "layer": layers}
+
+
+def lateness(data: ReportData) -> Spec:
+    """A cell a rank and window of steps; the later, the darker."""
+    bins = sorted({int(row["bin"]) for row in data.lateness})
+    width = min((b - a for a, b in pairwise(bins)), default=1)
+    values = [{**row, "end": row["bin"] + width} for row in data.lateness]
+    ranks = len({row["of_rank"] for row in values})
+    return {
+        "height": max(60, min(640, 22 * ranks)),
+        "data": {"values": values},
+        "mark": {"type": "rect", "color": "var(--late)", "stroke": "currentColor", "strokeOpacity": 0.06},
+        "encoding": {
+            "x": _field("bin", "quantitative", "step", **_steps_axis(data)),
+            "x2": {"field": "end"},
+            "y": _field("of_rank", "ordinal", "rank", axis=_NUMBERS),
+            "opacity": _field("late_ms", "quantitative", "late in its collectives, ms a step", scale={"range": [0, 1]}),
+        },
+    }
+
+
+def kernels(data: ReportData, most: int = 12) -> Spec:
+    values = [
+        {"kernel": f"{place}. {_short(row)}", "gpu_s": row["gpu_s"], "family": row["family"] or "other"}
+        for place, row in enumerate(data.kernels[:most], 1)
+    ]
+    y = _field("kernel", "nominal", None, sort=None, axis=_NAMES)
+    room = {"domain": [0, 1.25 * max(row["gpu_s"] for row in values)], "nice": False}
+    x = _field("gpu_s", "quantitative", "GPU time, s", scale=room)
+    bar = {"mark": {"type": "bar", "color": "var(--series-1)"}, "encoding": {"x": x, "y": y}}
+    text = {"mark": {"type": "text", "align": "left", "dx": 4, "fill": "currentColor", "fontSize": 12},
+            "encoding": {"x": x, "y": y, "text": {"field": "family"}}}  # fmt: skip
+    return {"height": 24 * len(values), "width": 390, "data": {"values": values}, "layer": [bar, text]}
+
+
+def memcpys(data: ReportData) -> Spec:
+    """Bandwidth while copying, of all ranks (point) and of the slowest one (tick): log scale, it spans decades."""
+    values = [
+        {"what": copy_name(row), "all": row["gb_per_s"], "slowest": row["slowest_gb_per_s"]}
+        for row in data.memcpys[:10]
+    ]
+    y = _field("what", "nominal", None, sort=None, axis={**_NAMES, "grid": True, "minExtent": 215})
+    scale = {"scale": {"type": "log", "nice": True}, "axis": {"grid": False, "tickCount": 5, "format": "~g"}}
+    x = _field("all", "quantitative", "GB/s while copying (point: all ranks; tick: slowest rank)", **scale)
+    slowest = {**x, "field": "slowest"}
+    return {
+        "height": 26 * len(values), "width": 540, "data": {"values": values},
+        "layer": [
+            {"mark": {"type": "rule", "color": "var(--series-1)", "strokeWidth": 2},
+             "encoding": {"x": x, "x2": {"field": "slowest"}, "y": y}},
+            {"mark": {"type": "tick", "color": "var(--series-1)", "thickness": 2, "size": 14},
+             "encoding": {"x": slowest, "y": y}},
+            {"mark": {"type": "point", "filled": True, "color": "var(--series-1)", "size": 90, "opacity": 1},
+             "encoding": {"x": x, "y": y}},
+        ],
+    }  # fmt: skip
+
+
+def device(data: ReportData, column: str, title: str) -> Spec | None:
+    """One measure over time, a line a rank; lowest, middle and highest GPU if there are more than SERIES. None if no
+    sample has it."""
+    values = [{"second": r["second"], "series": f"rank {r['rank']}", "rank": r["rank"], "value": r[column]}
+              for r in data.device_times if r[column] is not None]  # fmt: skip
+    if not values:
+        return None
+    if len({row["rank"] for row in values}) > SERIES:
+        values = _spread(values)
+    names = list(dict.fromkeys(row["series"] for row in sorted(values, key=lambda row: row["rank"])))
+    scale = {"domain": names, "range": [f"var(--series-{i + 1})" for i in range(len(names))]}
+    return {
+        "height": 130, "width": 300, "data": {"values": values},
+        "mark": {"type": "line", "strokeWidth": 1.5},
+        "encoding": {
+            "x": _field("second", "quantitative", "s from the start", axis={"grid": False, "tickCount": 5}),
+            "y": _field("value", "quantitative", title, axis={"tickCount": 4, **_NUMBERS},
+                        scale={"zero": column == "util"}),
+            "color": _field("series", "nominal", None, scale=scale, legend={"symbolType": "stroke"}),
+        },
+    }  # fmt: skip
+
+
+def _spread(values: list[Row]) -> list[Row]:
+    at: dict[float, list[float]] = defaultdict(list)
+    for row in values:
+        at[row["second"]].append(row["value"])
+    kinds: dict[str, Callable[[list[float]], float]] = {"lowest GPU": min, "middle GPU": median, "highest GPU": max}
+    return [
+        {"second": second, "series": name, "rank": order, "value": pick(found)}
+        for second, found in at.items()
+        for order, (name, pick) in enumerate(kinds.items())
+    ]
+
+
+def _short(row: Row) -> str:
+    return str(row["short"] or row["name"])
+
+
+def copy_name(row: Row) -> str:
+    """`HtoD pageable to device`; memory kinds that are not known are left out."""
+    return " ".join((row["direction"], " to ".join(part for part in (row["source"], row["target"]) if part))).strip()

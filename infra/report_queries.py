@@ -1,0 +1,125 @@
+"""What the report asks ClickHouse. Every value is a parameter of the server's; names and sorting are the server's too.
+
+All but RUNS take `job`, `run` and `since`, `until` (text of a DateTime64(9, 'UTC')): what ended before `since` or began
+after `until` is left out. What is plotted comes in a bounded number of bins, whatever the job's length and size.
+"""
+
+from __future__ import annotations
+
+RUNS = """
+SELECT run, toString(j.started) AS started, toString(j.ended) AS ended, ranks, hosts, kernels, memcpys, collectives,
+       steps, dropped_rows, toString(j.last_published) AS last_published
+FROM jobs AS j WHERE job = {job:String} ORDER BY j.last_published DESC LIMIT 50
+"""
+
+JOBS = "SELECT job FROM jobs GROUP BY job ORDER BY max(last_published) DESC LIMIT 50"
+
+_SCOPE = "job = {job:String} AND run = {run:String}"
+_TIME = "start <= {until:DateTime64(9, 'UTC')} AND end_time >= {since:DateTime64(9, 'UTC')}"
+_WINDOW = "window_start <= {until:DateTime64(9, 'UTC')} AND window_end >= {since:DateTime64(9, 'UTC')}"
+# Rollups have whole minutes only: those that the time touches.
+_MINUTE = (
+    "minute BETWEEN toStartOfMinute({since:DateTime64(9, 'UTC')}) AND toStartOfMinute({until:DateTime64(9, 'UTC')})"
+)
+# A step's time is that between two ends of its last collective on the GPU; the host may be steps ahead.
+_KNOWN = f"{_SCOPE} AND {_TIME} AND skipped = 0 AND gpu_duration_ns > 0"
+STEPS_EXTENT = f"""
+SELECT min(step) AS first, max(step) AS last, uniqExact(step) AS steps, uniqExact(rank) AS ranks,
+       quantile(0.5)(gpu_duration_ns) / 1e6 AS median_ms, quantile(0.95)(gpu_duration_ns) / 1e6 AS p95_ms,
+       groupUniqArray(4)(steps_from) AS steps_from
+FROM steps WHERE {_KNOWN}
+"""
+
+STEPS = f"""
+SELECT intDiv(step - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}} + {{first:Int64}} AS bin,
+       quantile(0.5)(gpu_duration_ns) / 1e6 AS median_ms, min(gpu_duration_ns) / 1e6 AS shortest_ms,
+       max(gpu_duration_ns) / 1e6 AS longest_ms
+FROM steps WHERE {_KNOWN} GROUP BY bin ORDER BY bin
+"""
+
+# The windows of the time: how many there are, what they could say, and how long they were.
+WINDOWS = f"""
+SELECT count() AS windows, countIf(severity != 255) AS judged, min(first_step) AS first, max(last_step) AS last,
+       sumIf(steps_used * step_ns, severity != 255) / 1e9 AS judged_s, sum(steps_skipped) AS steps_skipped
+FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND of_rank = -1
+"""
+
+# A row an episode: what one rank (or the job, -1) was blamed for without a break, by what cost most in it.
+EPISODES = f"""
+SELECT of_rank, episode_first_step, anyLast(of_host) AS host, max(of_group) AS late_with, min(first_step) AS first,
+       max(last_step) AS last, toString(min(window_start)) AS started, toString(max(window_end)) AS ended,
+       count() AS windows, max(s.severity) AS severity, argMax(s.cause, s.lost_ns) AS cause,
+       argMax(s.detail, s.lost_ns) AS detail, argMax(s.confidence, s.lost_ns) AS confidence,
+       argMax(evidence_json, s.lost_ns) AS evidence, sum(s.lost_ns) / 1e9 AS lost_s,
+       sum(s.gpu_seconds_lost) AS gpu_seconds, max(s.lost_share) AS worst_share
+FROM stragglers AS s WHERE {_SCOPE} AND {_WINDOW} AND s.severity BETWEEN 1 AND 3
+GROUP BY of_rank, episode_first_step ORDER BY gpu_seconds DESC LIMIT 200
+"""
+
+# What cost how much: GPU-seconds add up over ranks and windows, lost time of several ranks does not.
+COST = f"""
+SELECT of_rank, anyLast(of_host) AS host, cause, sum(lost_ns) / 1e9 AS lost_s, sum(gpu_seconds_lost) AS gpu_seconds
+FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND severity BETWEEN 1 AND 3
+GROUP BY of_rank, cause ORDER BY gpu_seconds DESC
+"""
+
+LATENESS = f"""
+SELECT intDiv(first_step - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}} + {{first:Int64}} AS bin, of_rank,
+       sum(lateness_ns) / greatest(1, sum(steps_used)) / 1e6 AS late_ms
+FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND of_rank IN (
+    SELECT of_rank FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND of_rank >= 0
+    GROUP BY of_rank ORDER BY sum(lateness_ns) DESC LIMIT {{ranks:UInt32}})
+GROUP BY bin, of_rank ORDER BY of_rank, bin
+"""
+
+KERNELS = f"""
+SELECT k.name AS name, n.short AS short, n.family AS family, k.launches AS launches, k.gpu_s AS gpu_s,
+       k.quantiles[1] / 1e3 AS p50_us, k.quantiles[3] / 1e3 AS p99_us
+FROM (
+    SELECT name, sum(launches) AS launches, sum(gpu_ns) / 1e9 AS gpu_s,
+           quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations) AS quantiles
+    FROM kernels_per_minute WHERE {_SCOPE} AND {_MINUTE} GROUP BY name ORDER BY gpu_s DESC LIMIT 20
+) AS k LEFT JOIN kernel_names AS n ON n.name = k.name ORDER BY gpu_s DESC
+"""
+
+FAMILIES = f"""
+SELECT if(n.family = '', 'other', n.family) AS family, sum(k.launches) AS launches, sum(k.gpu_s) AS gpu_s
+FROM (
+    SELECT name, sum(launches) AS launches, sum(gpu_ns) / 1e9 AS gpu_s
+    FROM kernels_per_minute WHERE {_SCOPE} AND {_MINUTE} GROUP BY name
+) AS k LEFT JOIN kernel_names AS n ON n.name = k.name GROUP BY family ORDER BY gpu_s DESC
+"""
+
+MEMCPYS = f"""
+SELECT direction, source, target, sum(copies) AS copies, sum(gb) AS gigabytes, sum(gb) / sum(busy_s) AS gb_per_s,
+       argMin(rank, gb / busy_s) AS slowest_rank, min(gb / busy_s) AS slowest_gb_per_s,
+       argMax(rank, gb) AS most_rank, max(gb) AS most_gigabytes
+FROM (
+    SELECT direction, source, target, rank, sum(m.copies) AS copies, sum(m.bytes) / 1e9 AS gb,
+           greatest(sum(m.busy_ns), 1) / 1e9 AS busy_s
+    FROM memcpys_per_minute AS m WHERE {_SCOPE} AND {_MINUTE} GROUP BY direction, source, target, rank
+)
+GROUP BY direction, source, target ORDER BY gigabytes DESC LIMIT 20
+"""
+
+_SAMPLES = f"{_SCOPE} AND time BETWEEN {{since:DateTime64(9, 'UTC')}} AND {{until:DateTime64(9, 'UTC')}}"
+DEVICES = f"""
+SELECT host, gpu_index AS gpu, anyLast(d.rank) AS rank, count() AS samples, avg(util_gpu) AS util,
+       max(memory_used) / 1e9 AS memory_gb, max(power_mw) / 1e3 AS power_w, max(d.temperature) AS temperature,
+       min(d.sm_clock) AS slowest_mhz, max(d.sm_clock) AS fastest_mhz, max(ecc_uncorrected) AS ecc, max(d.xid) AS xid
+FROM device_samples AS d WHERE {_SAMPLES} GROUP BY host, gpu_index ORDER BY host, gpu_index LIMIT 1024
+"""
+
+# Of each GPU in each bin of time: its means. The lowest, middle and highest GPU where there are too many to tell apart.
+DEVICE_TIMES = f"""
+WITH {{length_ns:Int64}} / {{bins:Int64}} AS width
+SELECT intDiv(dateDiff('nanosecond', {{since:DateTime64(9, 'UTC')}}, time), toInt64(width)) * width / 1e9 AS second,
+       rank, avg(util_gpu) AS util, avg(power_mw) / 1e3 AS power_w, avg(d.sm_clock) AS clock_mhz,
+       avg(d.temperature) AS celsius
+FROM device_samples AS d WHERE {_SAMPLES} GROUP BY second, rank ORDER BY second, rank
+"""
+
+RECORDS = """
+SELECT sum(records) AS records, sum(dead) AS dead, sum(duplicates) AS duplicates, sum(r.dropped_rows) AS dropped_rows
+FROM records_per_minute AS r WHERE job = {job:String} AND run = {run:String}
+"""

@@ -1,0 +1,91 @@
+"""`drumline report` against the engine: every query runs, what is stored arrives, errors say what to do."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from drumline.infra.clickhouse import command, connect
+from drumline.infra.migrate import migrate
+
+pytestmark = pytest.mark.stack
+JOB = "a <b>job</b>"
+START = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(
+    hours=1
+)  # what is older than retention goes at once
+
+
+@pytest.fixture
+def drumline(clean_stack, environment_of):
+    migrate(connect(clean_stack), clean_stack)
+    environment = environment_of(clean_stack)
+
+    def run(*args):
+        done = [sys.executable, "-m", "drumline.infra.cli", *args]
+        return subprocess.run(done, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+    return run
+
+
+def store(settings):
+    """Two ranks, 40 steps, four windows: rank 1 is blamed in the last two."""
+    client = connect(settings, database=settings.clickhouse.database)
+    at = f"toDateTime64('{START:%F %T}', 9, 'UTC')"
+    mine = f"'{JOB}' AS job, 'r1' AS run"
+    for sql in (
+        f"INSERT INTO ledger (topic, published, verdict, job, run, rank, host, rows, time_min, time_max) SELECT "
+        f"'gpu.step.v1', {at}, 'stored', '{JOB}', 'r1', number, 'h', 40, {at}, {at} + 40 FROM numbers(2)",
+        f"INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_start, gpu_duration_ns, steps_from) SELECT "
+        f"'{JOB}', 'r1', intDiv(number, 40), number % 40, {at} + number % 40, 1000000000, {at}, 1000000000, 'marker' "
+        "FROM numbers(80)",
+        f"INSERT INTO stragglers_versions (job, run, first_step, last_step, window_start, window_end, published, "
+        "steps_used, step_ns, of_rank, of_host, severity, cause, lost_ns, lost_share, lateness_ns, gpu_seconds_lost, "
+        "episode_first_step, confidence, evidence_json) WITH intDiv(number, 3) AS w, number % 3 - 1 AS r, "
+        f"r = 1 AND w >= 2 AS late SELECT {mine}, 10 * w, 10 * w + 9, {at} + 10 * w, {at} + 10 * w + 10, {at}, 10, "
+        "1000000000, r, 'h', if(late, 2, 0), if(late, 'slow_copy', 'ok'), late * 500000000, late * 0.05, late * 600000000, late * 0.5, "
+        "if(late, 20, -1), 'high', '{}' FROM numbers(12)",
+        f"INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT {mine}, number % 2, 'k', "
+        f"{at} + number, 1000 FROM numbers(40)",
+        f"INSERT INTO memcpys (job, run, rank, kind, src_kind, dst_kind, bytes, start, duration_ns) SELECT {mine}, "
+        f"number % 2, 1, 1, 3, 1000000, {at} + number, 100000 FROM numbers(40)",
+        f"INSERT INTO device_samples (job, run, rank, host, gpu_index, time, util_gpu) SELECT {mine}, number % 2, 'h', "
+        f"number % 2, {at} + number, 90 FROM numbers(40)",
+    ):
+        command(client, sql)
+    client.close()
+
+
+def test_a_report_holds_what_is_stored(drumline, clean_stack, tmp_path):
+    store(clean_stack)
+    path = tmp_path / "job.html"
+    done = drumline("report", "--job", JOB, "-o", str(path), "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["path"] == str(path)
+    assert said["summary"] == [
+        "Rank 1 (h) cost this job 2.5% of its time: 1.0 GPU-seconds, in steps 20 to 39. Cause: slow copy; its copies "
+        "between host and GPU took longer (confidence high)."
+    ]
+    html = path.read_text()
+    assert html.count("<svg") == 5  # of the GPUs' measures only the one that was sampled
+    assert "a &lt;b&gt;job&lt;/b&gt;" in html
+    assert "40 steps" in html
+    assert [*tmp_path.iterdir()] == [path]
+
+    early = drumline(
+        "report", "--job", JOB, "-o", str(path), "--to", f"{START + timedelta(seconds=15):%FT%T}", "--json"
+    )
+    assert json.loads(early.stdout)["summary"] == [
+        "No rank held this job back in the 2 windows of steps that could be judged."
+    ]
+
+
+def test_what_cannot_be_done_is_said(drumline, tmp_path):
+    done = drumline("report", "--job", "none", "-o", str(tmp_path / "x.html"))
+    assert (done.returncode, done.stderr) == (2, "drumline report: no job 'none' is stored; nothing is stored yet\n")
+    done = drumline("report", "--job", "x", "--from", "noon")
+    assert done.returncode == 2
+    assert "--from 'noon' is no time" in done.stderr
+    assert [*tmp_path.iterdir()] == []
