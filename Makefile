@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 KEEP ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test test-long demo cookbook lint
+.PHONY: help setup java test test-long demo docs lint
 
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,7 +46,8 @@ test-long: setup ## Kill campaigns, outages, security and the agent on real stac
 demo: setup ## A recorded GPU job through the whole platform (KEEP=1 leaves the stack up)
 	@$(BIN)/drumline demo $(if $(KEEP),--keep)
 
-cookbook: setup ## docs/cookbook.md anew: recordings through a real stack, then every named query
+docs: setup ## docs/cookbook.md and docs/tables.md anew: recordings through a real stack, every named query
+	@$(BIN)/python tests/tables_page.py
 	@$(BIN)/python tests/cookbook.py
 
 # The import checker wants `drumline` without an __init__, as it is in .typing.

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from drumline.infra import clickhouse_tls
 from drumline.infra.credentials import USERS, local_password, sha256_hex
 from drumline.infra.ports import require_free
+from drumline.infra.roles import reader_grants
 from drumline.infra.settings import Settings
 from drumline.infra.state import StackError, State, acquire, held, locked
 from drumline.infra.supervisor import Child
@@ -25,31 +26,12 @@ RESOURCES = Path(__file__).parent / "local" / "clickhouse"
 #: How long a clean stop may take (running queries are cancelled); s.
 STOP_S = 15.0
 START_S = 60.0
-#: System tables that readers need to find their way; none of them shows data of others.
-READER_TABLES = [
-    "clusters",
-    "columns",
-    "data_skipping_indices",
-    "data_type_families",
-    "databases",
-    "formats",
-    "functions",
-    "one",
-    "parts",
-    "parts_columns",
-    "settings",
-    "tables",
-    "table_functions",
-    "time_zones",
-]
 
 
-def reader_grants(database: str) -> str:
-    """<query> elements of the read-only users: our databases and what clients ask the catalogue."""
-    grants = [f"GRANT SHOW, SELECT ON {name}.*" for name in (database, f"{database}_*")]
-    grants += [f"GRANT SELECT ON system.{table}" for table in READER_TABLES]
-    grants += ["GRANT SELECT ON information_schema.*"]
-    return "".join(f"<query>{grant}</query>" for grant in grants)
+def local_reader_grants(database: str) -> str:
+    """<query> elements of the read-only users: the analyst's role on our databases (NAME and NAME_...)."""
+    grants = [grant for name in (database, f"{database}_*") for grant in reader_grants(name)]
+    return "".join(f"<query>{grant}</query>" for grant in dict.fromkeys(grants))
 
 
 def write_private(path: Path, text: str) -> None:
@@ -73,7 +55,10 @@ def prepare_engine(settings: Settings) -> Child:
     write_private(conf / "config.xml", config)
     users = Template((RESOURCES / "users.xml").read_text())
     values = {f"{user}_sha256": sha256_hex(local_password(settings, user)) for user in USERS}
-    values |= {"database": settings.clickhouse.database, "reader_grants": reader_grants(settings.clickhouse.database)}
+    values |= {
+        "database": settings.clickhouse.database,
+        "reader_grants": local_reader_grants(settings.clickhouse.database),
+    }
     write_private(conf / "users.xml", users.safe_substitute(values))
     return Child(
         name="engine",

@@ -1,6 +1,6 @@
 """Writes docs/cookbook.md: recordings through Kafka, worker and sink of a private stack, then every named query.
 
-`make cookbook` runs it. Nothing in that page is typed by hand: questions and SQL come from `infra/sql`, results from
+`make docs` runs it. Nothing in that page is typed by hand: questions and SQL come from `infra/sql`, results from
 here.
 """
 
@@ -43,7 +43,7 @@ Questions, the SQL that answers them, and what it answered. Each has a name: `dr
 [tables.md](tables.md).
 
 Results are those of recordings of H200s ([what was injected](../tests/traces/README.md); `demo` is that of `drumline
-demo`) that went through Kafka, the stream worker and the sink. `make cookbook` makes this page; tests run every query.
+demo`) that went through Kafka, the stream worker and the sink. `make docs` makes this page; tests run every query.
 
 All take `--run` (one start of the job), most `--since`, `--until` (UTC) and `--limit`.
 """

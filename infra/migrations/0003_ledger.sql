@@ -4,33 +4,34 @@
 -- topic: a range's ledger rows are one part, there whole or not at all. late_rows: so far, as the stream processor said.
 CREATE TABLE IF NOT EXISTS {database}.ledger
 (
-    topic LowCardinality(String) CODEC(ZSTD(1)),
-    topic_id LowCardinality(String) CODEC(ZSTD(1)),
-    partition UInt32 CODEC(ZSTD(1)),
-    offset UInt64 CODEC(DoubleDelta, ZSTD(1)),
-    published DateTime64(3, 'UTC') CODEC(Delta(8), ZSTD(1)),
-    verdict LowCardinality(String) CODEC(ZSTD(1)),
-    error LowCardinality(String) CODEC(ZSTD(1)),
-    job LowCardinality(String) CODEC(ZSTD(1)),
-    run LowCardinality(String) CODEC(ZSTD(1)),
-    rank Int32 CODEC(ZSTD(1)),
-    host LowCardinality(String) CODEC(ZSTD(1)),
-    process_id LowCardinality(String) CODEC(ZSTD(1)),
-    key String CODEC(ZSTD(1)),
-    sequence Int64 CODEC(Delta(8), ZSTD(1)),
-    dropped_before Int64 CODEC(ZSTD(1)),
-    rows UInt32 CODEC(T64, ZSTD(1)),
-    late_rows Int64 CODEC(ZSTD(1)),
-    time_min DateTime64(9, 'UTC') CODEC(Delta(8), ZSTD(1)),
-    time_max DateTime64(9, 'UTC') CODEC(Delta(8), ZSTD(1)),
-    sent_ns Int64 CODEC(Delta(8), ZSTD(1)),
-    bytes UInt32 CODEC(T64, ZSTD(1)),
-    range_first UInt64 CODEC(ZSTD(1)),
-    range_last UInt64 CODEC(ZSTD(1)),
+    topic LowCardinality(String) COMMENT 'Kafka topic' CODEC(ZSTD(1)),
+    topic_id LowCardinality(String) COMMENT 'id of the topic; another one after it was created anew' CODEC(ZSTD(1)),
+    partition UInt32 COMMENT 'Kafka partition' CODEC(ZSTD(1)),
+    offset UInt64 COMMENT 'Kafka offset' CODEC(DoubleDelta, ZSTD(1)),
+    published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record' CODEC(Delta(8), ZSTD(1)),
+    verdict LowCardinality(String) COMMENT 'stored, empty, duplicate (stored already from another offset), dead' CODEC(ZSTD(1)),
+    error LowCardinality(String) COMMENT 'type of the error of a dead record' CODEC(ZSTD(1)),
+    job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
+    run LowCardinality(String) COMMENT 'one start of the job' CODEC(ZSTD(1)),
+    rank Int32 COMMENT 'global rank' CODEC(ZSTD(1)),
+    host LowCardinality(String) COMMENT 'host name' CODEC(ZSTD(1)),
+    process_id LowCardinality(String) COMMENT 'UUIDv5 of run, host, pid and start time' CODEC(ZSTD(1)),
+    key String COMMENT 'key of the record' CODEC(ZSTD(1)),
+    sequence Int64 COMMENT 'counts 0, 1, 2, ... per (process, topic, key)' CODEC(Delta(8), ZSTD(1)),
+    dropped_before Int64 COMMENT 'rows lost between the previous batch of this sequence and this one' CODEC(ZSTD(1)),
+    rows UInt32 COMMENT 'rows that the record holds' CODEC(T64, ZSTD(1)),
+    late_rows Int64 COMMENT 'rows of this process that came too late for any window, so far' CODEC(ZSTD(1)),
+    time_min DateTime64(9, 'UTC') COMMENT 'earliest time of its rows' CODEC(Delta(8), ZSTD(1)),
+    time_max DateTime64(9, 'UTC') COMMENT 'latest time of its rows' CODEC(Delta(8), ZSTD(1)),
+    sent_ns Int64 COMMENT 'producer\'s clock when the batch was closed; ns since the epoch' CODEC(Delta(8), ZSTD(1)),
+    bytes UInt32 COMMENT 'size of the record; bytes' CODEC(T64, ZSTD(1)),
+    range_first UInt64 COMMENT 'first offset of the insert that stored it' CODEC(ZSTD(1)),
+    range_last UInt64 COMMENT 'last offset of that insert' CODEC(ZSTD(1)),
     INDEX by_process process_id TYPE bloom_filter(0.01) GRANULARITY 1
 )
 ENGINE = MergeTree
 PARTITION BY topic
 ORDER BY (topic, topic_id, partition, offset)
 SETTINGS index_granularity = 1024, ttl_only_drop_parts = 0, non_replicated_deduplication_window = 100000,
-    fsync_after_insert = 1, fsync_part_directory = 1;
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'what became of each Kafka record';

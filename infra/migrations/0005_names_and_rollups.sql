@@ -6,44 +6,46 @@
 -- Kernel names as people read them; rules: infra/kernel_names.py. The sink writes a name before the first row that has it.
 CREATE TABLE IF NOT EXISTS {database}.kernel_names_versions
 (
-    name String CODEC(ZSTD(1)),
-    short LowCardinality(String) CODEC(ZSTD(1)),
-    family LowCardinality(String) CODEC(ZSTD(1)),
-    demangled String CODEC(ZSTD(1)),
-    rules UInt32 CODEC(ZSTD(1))
+    name String COMMENT 'as in `kernels`' CODEC(ZSTD(1)),
+    short LowCardinality(String) COMMENT 'short form; kernels that only apply another function name that too' CODEC(ZSTD(1)),
+    family LowCardinality(String) COMMENT 'gemm, attention, convolution, normalisation, elementwise, reduction, embedding, optimizer, nccl, copy, other' CODEC(ZSTD(1)),
+    demangled String COMMENT 'C++ name; what is not mangled, as it is' CODEC(ZSTD(1)),
+    rules UInt32 COMMENT 'version of the rules that named it' CODEC(ZSTD(1))
 )
 ENGINE = ReplacingMergeTree(rules)
 ORDER BY name
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 0, non_replicated_deduplication_window = 100000,
-    fsync_after_insert = 1, fsync_part_directory = 1;
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'kernel names as people read them';
 
 CREATE OR REPLACE VIEW {database}.kernel_names AS SELECT * FROM {database}.kernel_names_versions FINAL;
 
 -- Kernels per job, run, minute, rank and kernel.
 CREATE TABLE IF NOT EXISTS {database}.kernels_per_minute
 (
-    job LowCardinality(String) CODEC(ZSTD(1)),
-    run LowCardinality(String) CODEC(ZSTD(1)),
-    minute DateTime('UTC') CODEC(Delta(4), ZSTD(1)),
-    rank Int32 CODEC(ZSTD(1)),
-    name LowCardinality(String) CODEC(ZSTD(1)),
-    host SimpleAggregateFunction(anyLast, LowCardinality(String)) CODEC(ZSTD(1)),
-    launches SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    gpu_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    min_ns SimpleAggregateFunction(min, UInt64) CODEC(T64, ZSTD(1)),
-    max_ns SimpleAggregateFunction(max, UInt64) CODEC(T64, ZSTD(1)),
-    graph_launches SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    registers SimpleAggregateFunction(max, UInt16) CODEC(T64, ZSTD(1)),
-    shared_bytes SimpleAggregateFunction(max, UInt32) CODEC(T64, ZSTD(1)),
-    durations AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) CODEC(ZSTD(1)),
-    blocks AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) CODEC(ZSTD(1)),
-    threads_per_block AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) CODEC(ZSTD(1))
+    job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
+    minute DateTime('UTC') COMMENT 'minute in which they started' CODEC(Delta(4), ZSTD(1)),
+    rank Int32 COMMENT 'global rank' CODEC(ZSTD(1)),
+    name LowCardinality(String) COMMENT 'kernel name; short form and family: `kernel_names`' CODEC(ZSTD(1)),
+    host SimpleAggregateFunction(anyLast, LowCardinality(String)) COMMENT 'host name; any of them' CODEC(ZSTD(1)),
+    launches SimpleAggregateFunction(sum, UInt64) COMMENT 'launches; sum' CODEC(T64, ZSTD(1)),
+    gpu_ns SimpleAggregateFunction(sum, UInt64) COMMENT 'sum of durations; ns; sum' CODEC(T64, ZSTD(1)),
+    min_ns SimpleAggregateFunction(min, UInt64) COMMENT 'shortest; ns; min' CODEC(T64, ZSTD(1)),
+    max_ns SimpleAggregateFunction(max, UInt64) COMMENT 'longest; ns; max' CODEC(T64, ZSTD(1)),
+    graph_launches SimpleAggregateFunction(sum, UInt64) COMMENT 'launches out of CUDA graphs; sum' CODEC(T64, ZSTD(1)),
+    registers SimpleAggregateFunction(max, UInt16) COMMENT 'most registers per thread; max' CODEC(T64, ZSTD(1)),
+    shared_bytes SimpleAggregateFunction(max, UInt32) COMMENT 'most shared memory of a block, static and dynamic; bytes; max' CODEC(T64, ZSTD(1)),
+    durations AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'durations, ns; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations)' CODEC(ZSTD(1)),
+    blocks AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'blocks in the grid; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(blocks)' CODEC(ZSTD(1)),
+    threads_per_block AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'threads in a block; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(threads_per_block)' CODEC(ZSTD(1))
 )
 ENGINE = AggregatingMergeTree
 PARTITION BY toDate(minute)
 ORDER BY (job, run, minute, rank, name)
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
-    fsync_after_insert = 1, fsync_part_directory = 1;
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'kernels per job, run, minute, rank and kernel';
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.kernels_per_minute_from_kernels TO {database}.kernels_per_minute AS
 SELECT
@@ -69,20 +71,21 @@ GROUP BY job, run, minute, rank, name;
 -- Kernels per job, run, rank and second of their start.
 CREATE TABLE IF NOT EXISTS {database}.ranks_per_second
 (
-    job LowCardinality(String) CODEC(ZSTD(1)),
-    run LowCardinality(String) CODEC(ZSTD(1)),
-    rank Int32 CODEC(ZSTD(1)),
-    second DateTime('UTC') CODEC(Delta(4), ZSTD(1)),
-    host SimpleAggregateFunction(anyLast, LowCardinality(String)) CODEC(ZSTD(1)),
-    launches SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    gpu_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    graph_launches SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1))
+    job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
+    rank Int32 COMMENT 'global rank' CODEC(ZSTD(1)),
+    second DateTime('UTC') COMMENT 'second in which they started' CODEC(Delta(4), ZSTD(1)),
+    host SimpleAggregateFunction(anyLast, LowCardinality(String)) COMMENT 'host name; any of them' CODEC(ZSTD(1)),
+    launches SimpleAggregateFunction(sum, UInt64) COMMENT 'launches; sum' CODEC(T64, ZSTD(1)),
+    gpu_ns SimpleAggregateFunction(sum, UInt64) COMMENT 'sum of durations; ns; sum' CODEC(T64, ZSTD(1)),
+    graph_launches SimpleAggregateFunction(sum, UInt64) COMMENT 'launches out of CUDA graphs; sum' CODEC(T64, ZSTD(1))
 )
 ENGINE = AggregatingMergeTree
 PARTITION BY toDate(second)
 ORDER BY (job, run, rank, second)
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
-    fsync_after_insert = 1, fsync_part_directory = 1;
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'kernels per job, run, rank and second';
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.ranks_per_second_from_kernels TO {database}.ranks_per_second AS
 SELECT
@@ -100,27 +103,28 @@ GROUP BY job, run, rank, second;
 -- Copies and memsets per job, run, minute, rank and kinds.
 CREATE TABLE IF NOT EXISTS {database}.memcpys_per_minute
 (
-    job LowCardinality(String) CODEC(ZSTD(1)),
-    run LowCardinality(String) CODEC(ZSTD(1)),
-    minute DateTime('UTC') CODEC(Delta(4), ZSTD(1)),
-    rank Int32 CODEC(ZSTD(1)),
-    kind UInt8 CODEC(ZSTD(1)),
-    src_kind UInt8 CODEC(ZSTD(1)),
-    dst_kind UInt8 CODEC(ZSTD(1)),
-    host SimpleAggregateFunction(anyLast, LowCardinality(String)) CODEC(ZSTD(1)),
-    copies SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    bytes SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    busy_ns SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    max_ns SimpleAggregateFunction(max, UInt64) CODEC(T64, ZSTD(1)),
-    direction String ALIAS transform(kind, [1, 2, 8, 10, 64], ['HtoD', 'DtoH', 'DtoD', 'PtoP', 'memset'], 'other'),
-    source String ALIAS transform(src_kind, [1, 2, 3, 4, 5], ['pageable', 'pinned', 'device', 'array', 'managed'], ''),
-    target String ALIAS transform(dst_kind, [1, 2, 3, 4, 5], ['pageable', 'pinned', 'device', 'array', 'managed'], '')
+    job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
+    minute DateTime('UTC') COMMENT 'minute in which they started' CODEC(Delta(4), ZSTD(1)),
+    rank Int32 COMMENT 'global rank' CODEC(ZSTD(1)),
+    kind UInt8 COMMENT 'CUPTI copy kind: 1 HtoD, 2 DtoH, 8 DtoD, 10 PtoP; 64 = memset' CODEC(ZSTD(1)),
+    src_kind UInt8 COMMENT 'source memory kind: 1 pageable, 2 pinned, 3 device, 4 array, 5 managed; 0 = none' CODEC(ZSTD(1)),
+    dst_kind UInt8 COMMENT 'target memory kind, same numbers' CODEC(ZSTD(1)),
+    host SimpleAggregateFunction(anyLast, LowCardinality(String)) COMMENT 'host name; any of them' CODEC(ZSTD(1)),
+    copies SimpleAggregateFunction(sum, UInt64) COMMENT 'copies; sum' CODEC(T64, ZSTD(1)),
+    bytes SimpleAggregateFunction(sum, UInt64) COMMENT 'bytes; sum' CODEC(T64, ZSTD(1)),
+    busy_ns SimpleAggregateFunction(sum, UInt64) COMMENT 'sum of durations; ns; sum' CODEC(T64, ZSTD(1)),
+    max_ns SimpleAggregateFunction(max, UInt64) COMMENT 'longest; ns; max' CODEC(T64, ZSTD(1)),
+    direction String ALIAS transform(kind, [1, 2, 8, 10, 64], ['HtoD', 'DtoH', 'DtoD', 'PtoP', 'memset'], 'other') COMMENT 'kind as text: HtoD, DtoH, DtoD, PtoP, memset, other',
+    source String ALIAS transform(src_kind, [1, 2, 3, 4, 5], ['pageable', 'pinned', 'device', 'array', 'managed'], '') COMMENT 'source memory as text: pageable, pinned, device, array, managed',
+    target String ALIAS transform(dst_kind, [1, 2, 3, 4, 5], ['pageable', 'pinned', 'device', 'array', 'managed'], '') COMMENT 'target memory as text, the same words'
 )
 ENGINE = AggregatingMergeTree
 PARTITION BY toDate(minute)
 ORDER BY (job, run, minute, rank, kind, src_kind, dst_kind)
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
-    fsync_after_insert = 1, fsync_part_directory = 1;
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'copies per job, run, minute, rank and kinds';
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.memcpys_per_minute_from_memcpys TO {database}.memcpys_per_minute AS
 SELECT
@@ -142,35 +146,36 @@ GROUP BY job, run, minute, rank, kind, src_kind, dst_kind;
 -- GPU samples per job, run, minute and GPU. Averages are states: avgMerge(power_mw).
 CREATE TABLE IF NOT EXISTS {database}.devices_per_minute
 (
-    job LowCardinality(String) CODEC(ZSTD(1)),
-    run LowCardinality(String) CODEC(ZSTD(1)),
-    minute DateTime('UTC') CODEC(Delta(4), ZSTD(1)),
-    host LowCardinality(String) CODEC(ZSTD(1)),
-    gpu_index Int32 CODEC(ZSTD(1)),
-    gpu_uuid LowCardinality(String) CODEC(ZSTD(1)),
-    rank SimpleAggregateFunction(anyLast, Int32) CODEC(ZSTD(1)),
-    samples SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    util_gpu AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
-    util_memory AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
-    power_mw AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
-    pcie_rx_kbps AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
-    pcie_tx_kbps AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
-    nvlink_rx_kbps AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
-    nvlink_tx_kbps AggregateFunction(avg, Nullable(Int64)) CODEC(ZSTD(1)),
-    max_memory_used SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1)),
-    memory_total SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1)),
-    max_temperature SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1)),
-    min_sm_clock SimpleAggregateFunction(min, Nullable(Int64)) CODEC(ZSTD(1)),
-    max_sm_clock SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1)),
-    throttle_reasons SimpleAggregateFunction(groupBitOr, UInt64) CODEC(ZSTD(1)),
-    ecc_uncorrected SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1)),
-    max_xid SimpleAggregateFunction(max, Nullable(Int64)) CODEC(ZSTD(1))
+    job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
+    minute DateTime('UTC') COMMENT 'minute of the samples' CODEC(Delta(4), ZSTD(1)),
+    host LowCardinality(String) COMMENT 'host name; any of them' CODEC(ZSTD(1)),
+    gpu_index Int32 COMMENT 'index of the GPU on its host' CODEC(ZSTD(1)),
+    gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU' CODEC(ZSTD(1)),
+    rank SimpleAggregateFunction(anyLast, Int32) COMMENT 'global rank' CODEC(ZSTD(1)),
+    samples SimpleAggregateFunction(sum, UInt64) COMMENT 'samples; sum' CODEC(T64, ZSTD(1)),
+    util_gpu AggregateFunction(avg, Nullable(Int64)) COMMENT 'time a kernel ran; %; avgMerge' CODEC(ZSTD(1)),
+    util_memory AggregateFunction(avg, Nullable(Int64)) COMMENT 'memory controller busy; %; avgMerge' CODEC(ZSTD(1)),
+    power_mw AggregateFunction(avg, Nullable(Int64)) COMMENT 'mW; avgMerge' CODEC(ZSTD(1)),
+    pcie_rx_kbps AggregateFunction(avg, Nullable(Int64)) COMMENT 'kB/s; avgMerge' CODEC(ZSTD(1)),
+    pcie_tx_kbps AggregateFunction(avg, Nullable(Int64)) COMMENT 'kB/s; avgMerge' CODEC(ZSTD(1)),
+    nvlink_rx_kbps AggregateFunction(avg, Nullable(Int64)) COMMENT 'kB/s; avgMerge' CODEC(ZSTD(1)),
+    nvlink_tx_kbps AggregateFunction(avg, Nullable(Int64)) COMMENT 'kB/s; avgMerge' CODEC(ZSTD(1)),
+    max_memory_used SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'bytes; max' CODEC(ZSTD(1)),
+    memory_total SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'bytes; max' CODEC(ZSTD(1)),
+    max_temperature SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'degrees Celsius; max' CODEC(ZSTD(1)),
+    min_sm_clock SimpleAggregateFunction(min, Nullable(Int64)) COMMENT 'MHz; min' CODEC(ZSTD(1)),
+    max_sm_clock SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'MHz; max' CODEC(ZSTD(1)),
+    throttle_reasons SimpleAggregateFunction(groupBitOr, UInt64) COMMENT 'NVML clock event reasons seen, bit mask; groupBitOr' CODEC(ZSTD(1)),
+    ecc_uncorrected SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'errors; max' CODEC(ZSTD(1)),
+    max_xid SimpleAggregateFunction(max, Nullable(Int64)) COMMENT 'largest XID seen; max' CODEC(ZSTD(1))
 )
 ENGINE = AggregatingMergeTree
 PARTITION BY toYYYYMM(minute)
 ORDER BY (job, run, minute, host, gpu_index, gpu_uuid)
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
-    fsync_after_insert = 1, fsync_part_directory = 1;
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'GPU samples per job, run, minute and GPU';
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.devices_per_minute_from_samples TO {database}.devices_per_minute AS
 SELECT
@@ -203,27 +208,28 @@ GROUP BY job, run, minute, host, gpu_index, gpu_uuid;
 -- Kafka records per topic, run and minute of publication: what came, what was lost, and when the run took place.
 CREATE TABLE IF NOT EXISTS {database}.records_per_minute
 (
-    job LowCardinality(String) CODEC(ZSTD(1)),
-    run LowCardinality(String) CODEC(ZSTD(1)),
-    topic LowCardinality(String) CODEC(ZSTD(1)),
-    minute DateTime('UTC') CODEC(Delta(4), ZSTD(1)),
-    records SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    dead SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    duplicates SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    rows SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    dropped_rows SimpleAggregateFunction(sum, Int64) CODEC(T64, ZSTD(1)),
-    bytes SimpleAggregateFunction(sum, UInt64) CODEC(T64, ZSTD(1)),
-    time_min SimpleAggregateFunction(min, DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
-    time_max SimpleAggregateFunction(max, DateTime64(9, 'UTC')) CODEC(ZSTD(1)),
-    last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) CODEC(ZSTD(1)),
-    ranks AggregateFunction(uniqExactIf, Int32, UInt8) CODEC(ZSTD(1)),
-    hosts AggregateFunction(uniqExactIf, String, UInt8) CODEC(ZSTD(1))
+    job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
+    topic LowCardinality(String) COMMENT 'Kafka topic' CODEC(ZSTD(1)),
+    minute DateTime('UTC') COMMENT 'minute in which Kafka got them' CODEC(Delta(4), ZSTD(1)),
+    records SimpleAggregateFunction(sum, UInt64) COMMENT 'records; sum' CODEC(T64, ZSTD(1)),
+    dead SimpleAggregateFunction(sum, UInt64) COMMENT 'records that nobody could read; sum' CODEC(T64, ZSTD(1)),
+    duplicates SimpleAggregateFunction(sum, UInt64) COMMENT 'records stored already from another offset; sum' CODEC(T64, ZSTD(1)),
+    rows SimpleAggregateFunction(sum, UInt64) COMMENT 'rows stored; sum' CODEC(T64, ZSTD(1)),
+    dropped_rows SimpleAggregateFunction(sum, Int64) COMMENT 'rows lost before publication; sum' CODEC(T64, ZSTD(1)),
+    bytes SimpleAggregateFunction(sum, UInt64) COMMENT 'size of the records; bytes; sum' CODEC(T64, ZSTD(1)),
+    time_min SimpleAggregateFunction(min, DateTime64(9, 'UTC')) COMMENT 'earliest time of their rows; min' CODEC(ZSTD(1)),
+    time_max SimpleAggregateFunction(max, DateTime64(9, 'UTC')) COMMENT 'latest time of their rows; max' CODEC(ZSTD(1)),
+    last_published SimpleAggregateFunction(max, DateTime64(3, 'UTC')) COMMENT 'when Kafka got the last one; max' CODEC(ZSTD(1)),
+    ranks AggregateFunction(uniqExactIf, Int32, UInt8) COMMENT 'ranks; uniqExactIfMerge(ranks)' CODEC(ZSTD(1)),
+    hosts AggregateFunction(uniqExactIf, String, UInt8) COMMENT 'hosts; uniqExactIfMerge(hosts)' CODEC(ZSTD(1))
 )
 ENGINE = AggregatingMergeTree
 PARTITION BY toYYYYMM(minute)
 ORDER BY (job, run, topic, minute)
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_deduplication_window = 100000,
-    fsync_after_insert = 1, fsync_part_directory = 1;
+    fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'Kafka records per topic, run and minute';
 
 CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.records_per_minute_from_ledger TO {database}.records_per_minute AS
 SELECT
@@ -246,8 +252,22 @@ FROM {database}.ledger AS l
 GROUP BY job, run, topic, minute;
 
 -- A row a run: when it ran, on what, and what is stored of it.
-CREATE OR REPLACE VIEW {database}.jobs AS
-SELECT
+CREATE OR REPLACE VIEW {database}.jobs
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job',
+    started DateTime64(9, 'UTC') COMMENT 'start of its first kernel or step',
+    ended DateTime64(9, 'UTC') COMMENT 'start of its last kernel or step so far',
+    ranks UInt64 COMMENT 'ranks heard of',
+    hosts UInt64 COMMENT 'hosts heard of',
+    kernels UInt64 COMMENT 'rows stored in `kernels`',
+    memcpys UInt64 COMMENT 'rows stored in `memcpys`',
+    collectives UInt64 COMMENT 'rows stored in `collectives`',
+    steps UInt64 COMMENT 'rows stored in `steps`',
+    dropped_rows Int64 COMMENT 'rows of any kind lost before publication',
+    last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got its last record'
+)
+AS SELECT
     job,
     run,
     minIf(time_min, timed) AS started,
@@ -265,4 +285,5 @@ FROM (
     FROM {database}.records_per_minute
     WHERE job != ''
 ) AS r
-GROUP BY job, run;
+GROUP BY job, run
+COMMENT 'a row a run: when it ran, on what, and what is stored of it';
