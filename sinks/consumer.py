@@ -72,8 +72,12 @@ def consumer_config(settings: Settings) -> dict[str, str | int | float | bool]:
     return config
 
 
-def _fences(error: Any) -> bool:
-    return bool(error.code() == KafkaError.FENCED_INSTANCE_ID or (error.fatal() and "fenced" in error.str().lower()))
+def _last_word(error: Any) -> Exception | None:
+    """What to raise if the member does nothing more after this error. A message tells of a fatal error by its code."""
+    fatal = error.fatal() or error.code() == KafkaError._FATAL
+    if error.code() == KafkaError.FENCED_INSTANCE_ID or (fatal and "fenced" in error.str().lower()):
+        return Fenced(error.str())
+    return KafkaException(error) if fatal else None
 
 
 class SinkConsumer:
@@ -152,8 +156,8 @@ class SinkConsumer:
             if state is not None and self.topic_ids([message.topic()]).get(message.topic()) != state.topic_id:
                 raise TopicReplaced(message.topic())
             raise LostRecords(f"{message.topic()} partition {message.partition()}: {error.str()}")
-        elif _fences(error):
-            raise Fenced(str(error))
+        elif ended := _last_word(error):
+            raise ended
         elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             log.warning("topic does not exist; `drumline topics apply` creates it", topic=message.topic())
         elif refused := refusal(self._settings, error, self._rights([message.topic()])):
@@ -166,8 +170,8 @@ class SinkConsumer:
         after which this member does nothing more; all else is logged once in a while."""
         if refused := refusal(self._settings, error):
             self._trouble = self._trouble or refused
-        elif error.fatal():
-            self._trouble = self._trouble or (Fenced(error.str()) if _fences(error) else KafkaException(error))
+        elif ended := _last_word(error):
+            self._trouble = self._trouble or ended
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.away = True
         else:

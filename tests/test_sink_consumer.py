@@ -25,6 +25,14 @@ def test_a_member_that_is_out_for_good_ends_the_sink(consumer):
         consumer.poll(0)
 
 
+def test_a_message_tells_of_the_end_by_its_code_alone(consumer):
+    said = "Fatal consumer error: Broker: Static consumer fenced by other consumer with same group.instance.id"
+    with pytest.raises(Fenced, match="fenced"):
+        consumer._on_error(KafkaError(KafkaError._FATAL, said), None)
+    with pytest.raises(KafkaException):
+        consumer._on_error(KafkaError(KafkaError._FATAL, "anything else"), None)
+
+
 def test_without_any_broker_it_is_away_and_goes_on(consumer):
     consumer._on_client_error(KafkaError(KafkaError._TRANSPORT, "one of several brokers"))
     assert not consumer.away
