@@ -1,4 +1,4 @@
-"""`drumline report` against the engine: every query runs, what is stored arrives, errors say what to do."""
+"""`drumline report` and `drumline top` against the engine: every query runs, what is stored arrives."""
 
 import json
 import subprocess
@@ -44,7 +44,8 @@ def store(settings):
         "steps_used, step_ns, of_rank, of_host, severity, cause, lost_ns, lost_share, lateness_ns, gpu_seconds_lost, "
         "episode_first_step, confidence, evidence_json) WITH intDiv(number, 3) AS w, number % 3 - 1 AS r, "
         f"r = 1 AND w >= 2 AS late SELECT {mine}, 10 * w, 10 * w + 9, {at} + 10 * w, {at} + 10 * w + 10, {at}, 10, "
-        "1000000000, r, 'h', if(late, 2, 0), if(late, 'slow_copy', 'ok'), late * 500000000, late * 0.05, late * 600000000, late * 0.5, "
+        "1000000000, r, 'h', if(late, 2, 0), if(late, 'slow_copy', 'ok'), late * 500000000, late * 0.05, "
+        "late * 600000000, late * 0.5, "
         "if(late, 20, -1), 'high', '{}' FROM numbers(12)",
         f"INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT {mine}, number % 2, 'k', "
         f"{at} + number, 1000 FROM numbers(40)",
@@ -80,6 +81,18 @@ def test_a_report_holds_what_is_stored(drumline, clean_stack, tmp_path):
     assert json.loads(early.stdout)["summary"] == [
         "No rank held this job back in the 2 windows of steps that could be judged."
     ]
+
+
+def test_top_shows_what_is_stored(drumline, clean_stack):
+    store(clean_stack)
+    done = drumline("top", "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert [(job["job"], job["run"], job["ranks"]) for job in seen["jobs"]] == [(JOB, "r1", 2)]
+    detail = seen["detail"]
+    assert [(row["rank"], row["step"], row["step_ms"]) for row in detail["steps"]] == [(0, 39, 1000.0), (1, 39, 1000.0)]
+    assert [detail["window"][0][name] for name in ("of_rank", "severity", "late_ms")] == [1, 2, 60.0]
+    assert [(row["of_rank"], row["first_step"], row["last_step"]) for row in detail["verdicts"]] == [(1, 20, 39)]
 
 
 def test_what_cannot_be_done_is_said(drumline, tmp_path):

@@ -1,0 +1,121 @@
+"""`drumline top`: the jobs as they run."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from drumline.infra.settings import settings
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from drumline.infra.settings import Settings
+    from drumline.infra.top_data import Snapshot
+
+app = typer.Typer(add_completion=False)
+#: ClickHouse's codes for a table, database or column that is not there.
+NOT_MIGRATED = (47, 60, 81)
+
+
+@app.command()
+def top(
+    job: Annotated[
+        str, typer.Option(help="Only this job; default: all, details of the one with the newest data.")
+    ] = "",
+    interval: Annotated[float, typer.Option(min=0.2, help="Between two looks; s.")] = 2.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print once and end; also when the output is no terminal.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a look, a line each.")] = False,
+) -> None:
+    """Watch the jobs: ranks, step times, lateness, verdicts, what was dropped, and how fresh the data are.
+
+    It reads what the sinks have stored, as the read-only user. Bars show which part of a step a rank was late in the
+    newest window; a rank may be late because it waited for another one, which the verdict knows. Ctrl-C ends it.
+
+    Exit 0: printed once. 1: ClickHouse does not answer (while it runs: shown, and asked again). 130: Ctrl-C.
+    """
+    from rich.console import Console
+
+    from drumline.infra.clickhouse import ClickHouseFailed
+    from drumline.infra.state import StackError
+
+    config, console = settings(), Console()
+    try:
+        seen = _look(config, job)
+        if as_json:
+            _lines(config, job, interval, once, seen)
+        elif once or not console.is_terminal:
+            console.print(_shown(console, config, seen, interval))
+        else:
+            _live(config, console, job, interval, seen)
+    except (ClickHouseFailed, StackError) as error:
+        print(f"drumline top: {_hint(config, error)}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except BrokenPipeError:  # `| head` has seen enough
+        sys.stderr.close()
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _look(config: Settings, job: str) -> Snapshot:
+    """A new connection each time: a server that was restarted, or has another address now, is no trouble."""
+    from drumline.infra.clickhouse import connect, rows
+    from drumline.infra.top_data import snapshot
+
+    client = connect(config, reader=True, timeout_s=10, database=config.clickhouse.database)
+    try:
+        return snapshot(lambda sql, parameters: rows(client, sql, parameters), job)
+    finally:
+        client.close()
+
+
+def _shown(console: Console, config: Settings, seen: Snapshot, interval: float, trouble: str = "") -> RenderableType:
+    from drumline.infra.top_view import view
+
+    header = f"drumline top  {datetime.now(UTC):%H:%M:%S} UTC  every {interval:g} s  {config.clickhouse_url}"
+    return view(seen, console.width, console.height, header, trouble)
+
+
+def _lines(config: Settings, job: str, interval: float, once: bool, seen: Snapshot) -> None:
+    while True:
+        print(json.dumps(seen.as_json()), flush=True)
+        if once:
+            return
+        time.sleep(interval)
+        seen = _look(config, job)
+
+
+def _live(config: Settings, console: Console, job: str, interval: float, seen: Snapshot) -> None:
+    from rich.live import Live
+
+    from drumline.infra.clickhouse import ClickHouseFailed
+
+    with Live(_shown(console, config, seen, interval), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(interval)
+            trouble = ""
+            try:
+                seen = _look(config, job)
+            except ClickHouseFailed as error:
+                trouble = _hint(config, error)
+            live.update(_shown(console, config, seen, interval, trouble), refresh=True)
+
+
+def _hint(config: Settings, error: Exception) -> str:
+    """The error, and what to do about it."""
+    from drumline.infra.clickhouse import Unavailable
+
+    if getattr(error, "code", 0) in NOT_MIGRATED:
+        return f"{error}; `drumline migrate` makes the tables"
+    if isinstance(error, Unavailable):
+        return f"{error}; " + (
+            "is DRUMLINE_CLICKHOUSE__URL right?" if config.clickhouse.url else "`drumline up` starts the local stack"
+        )
+    return str(error)

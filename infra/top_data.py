@@ -1,0 +1,104 @@
+"""What `drumline top` shows, asked from ClickHouse; a few short queries a refresh, bounded whatever the jobs' size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Row = dict[str, Any]
+Query = Callable[[str, Mapping[str, Any]], list[Row]]
+
+# The newest run of each job, the liveliest jobs first.
+JOBS = """
+SELECT job, argMax(j.run, j.last_published) AS run, argMax(j.ranks, j.last_published) AS ranks,
+       argMax(j.hosts, j.last_published) AS hosts, argMax(j.kernels, j.last_published) AS kernels,
+       argMax(j.dropped_rows, j.last_published) AS dropped_rows,
+       toString(argMax(j.ended, j.last_published)) AS ended,
+       dateDiff('millisecond', max(j.last_published), now64(3)) / 1000 AS age_s
+FROM jobs AS j WHERE {job:String} IN ('', job) GROUP BY job ORDER BY age_s, job LIMIT {most:UInt32}
+"""
+
+_RUN = "job = {job:String} AND run = {run:String}"
+# Steps of the last minute of the run's own time.
+STEPS = f"""
+SELECT rank, anyLast(s.host) AS host, max(s.step) AS step, quantile(0.5)(s.gpu_duration_ns) / 1e6 AS step_ms
+FROM steps AS s WHERE {_RUN} AND start >= subtractSeconds({{ended:DateTime64(9, 'UTC')}}, 60)
+  AND skipped = 0 AND gpu_duration_ns > 0 GROUP BY rank ORDER BY rank
+"""
+
+# The newest window of steps; -1 is the job as a whole.
+WINDOW = f"""
+SELECT of_rank, of_host AS host, first_step, last_step, severity, state, cause, detail, lost_share,
+       step_ns / 1e6 AS step_ms,
+       lateness_ns / greatest(steps_used, 1) / 1e6 AS late_ms
+FROM stragglers WHERE {_RUN} AND first_step = (SELECT max(first_step) FROM stragglers WHERE {_RUN} AND severity != 255)
+ORDER BY lateness_ns DESC, of_rank LIMIT 4096
+"""
+
+VERDICTS = f"""
+SELECT of_rank, max(last_step) AS last_step, min(first_step) AS first_step, max(s.severity) AS severity,
+       argMax(s.cause, s.lost_ns) AS cause, argMax(s.detail, s.lost_ns) AS detail, max(s.lost_share) AS lost_share,
+       sum(s.gpu_seconds_lost) AS gpu_seconds_lost
+FROM stragglers AS s WHERE {_RUN} AND s.severity BETWEEN 1 AND 3
+GROUP BY of_rank, episode_first_step ORDER BY last_step DESC, gpu_seconds_lost DESC LIMIT {{most:UInt32}}
+"""
+
+# late_rows counts from the start of a worker's windows on; the largest is the newest.
+QUALITY = """
+SELECT sum(r.dead) AS dead, sum(r.duplicates) AS duplicates, sum(r.dropped_rows) AS dropped_rows
+FROM records_per_minute AS r WHERE job = {job:String} AND run = {run:String}
+"""
+LATE = """
+SELECT sum(late) AS late_rows FROM (
+    SELECT max(late_rows) AS late FROM ledger
+    WHERE topic IN ('gpu.kernel-frequency.v1', 'gpu.memcpy-bandwidth.v1') AND job = {job:String} AND run = {run:String}
+    GROUP BY topic, process_id)
+"""
+
+JOBS_SHOWN, VERDICTS_SHOWN = 8, 6
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One run: its ranks, the newest window of steps, the newest verdicts, what was lost on the way."""
+
+    job: str
+    run: str
+    steps: list[Row] = field(default_factory=list)
+    window: list[Row] = field(default_factory=list)
+    verdicts: list[Row] = field(default_factory=list)
+    dead: int = 0
+    duplicates: int = 0
+    dropped_rows: int = 0
+    late_rows: int = 0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Jobs, newest data first; the details are of the first one."""
+
+    jobs: list[Row]
+    detail: Detail | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {"jobs": self.jobs, "detail": vars(self.detail) if self.detail else None}
+
+
+def snapshot(query: Query, job: str) -> Snapshot:
+    """`job`: only this one; "" = all. Raises what the query raises."""
+    jobs = query(JOBS, {"job": job, "most": JOBS_SHOWN})
+    if not jobs:
+        return Snapshot([], None)
+    scope = {"job": jobs[0]["job"], "run": jobs[0]["run"]}
+    return Snapshot(
+        jobs,
+        Detail(
+            **scope,
+            steps=query(STEPS, {**scope, "ended": jobs[0]["ended"]}),
+            window=query(WINDOW, scope),
+            verdicts=query(VERDICTS, {**scope, "most": VERDICTS_SHOWN}),
+            **query(QUALITY, scope)[0],
+            **query(LATE, scope)[0],
+        ),
+    )

@@ -1,0 +1,124 @@
+"""`drumline top`: what it shows on wide and narrow terminals, and how it ends."""
+
+import io
+import socket
+import subprocess
+import sys
+
+import pytest
+import typer
+from rich.console import Console
+
+from drumline.infra import command_top
+from drumline.infra.clickhouse import Refused, Unavailable
+from drumline.infra.private import environment, private_settings
+from drumline.infra.top_data import Detail, Snapshot
+from drumline.infra.top_view import view
+
+JOB = {"job": "[red]job[/red]", "run": "r1", "ranks": 4, "hosts": 2, "kernels": 1_234, "dropped_rows": 7,
+       "ended": "2026-01-02 00:00:00", "age_s": 3.0}  # fmt: skip
+
+
+def window(rank, severity=0, late_ms=0.5):
+    return {"of_rank": rank, "host": "node-a", "first_step": 20, "last_step": 39, "severity": severity, "state": "ok",
+            "cause": "slow_copy", "detail": "pageable", "lost_share": 0.26, "step_ms": 100.0,
+            "late_ms": late_ms}  # fmt: skip
+
+
+def snapshot(ranks=4):
+    late = {3: (3, 60.0), -1: (0, 0.0)}
+    rows = [window(rank, *late.get(rank, (0, 0.5))) for rank in range(-1, ranks)]
+    verdict = {**window(3, 3), "gpu_seconds_lost": 12.34}
+    steps = [{"rank": rank, "host": "node-a", "step": 39, "step_ms": 101.5} for rank in range(ranks)]
+    return Snapshot([JOB], Detail("[red]job[/red]", "r1", steps, rows, [verdict], dropped_rows=7, late_rows=2))
+
+
+def text(seen, width=120, height=40, trouble=""):
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    console.print(view(seen, width, height, "drumline top", trouble))
+    return console.file.getvalue()
+
+
+def test_ranks_verdicts_losses_and_freshness_are_shown():
+    shown = text(snapshot())
+    assert "[red]job[/red]" in shown  # as it is called, not as markup
+    assert "3 s ago" in shown
+    assert "steps 20 to 39, the last that could be judged" in shown
+    line = next(line for line in shown.splitlines() if "60.0" in line)
+    assert line.split()[:5] == ["3", "node-a", "39", "101.5", "60.0"]
+    assert "critical 26% lost: slow copy pageable" in line
+    assert "12.3" in shown
+    assert "7 dropped, 2 late, 0 unreadable" in shown
+
+
+def test_bars_are_parts_of_the_step():
+    bars = {line.split()[0]: line.count("━") for line in text(snapshot()).splitlines() if "node-a" in line}
+    assert bars["3"] in (14, 15)  # 60 of 100 ms, of 24 characters
+    assert bars["0"] <= 1
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_nothing_is_wider_than_the_terminal_and_what_counts_is_there(width):
+    shown = text(snapshot(), width)
+    assert max(map(len, shown.splitlines())) <= width
+    line = next(line for line in shown.splitlines() if "60.0" in line)
+    assert "critical" in line or width < 60
+
+
+def test_many_ranks_are_cut_to_the_latest_that_fit():
+    shown = text(snapshot(ranks=500), height=30)
+    assert len(shown.splitlines()) <= 30
+    assert any("60.0" in line for line in shown.splitlines())
+    assert "ranks that are less late" in shown
+
+
+def test_no_data_and_no_judged_window_are_said():
+    assert "no data yet" in text(Snapshot([], None))
+    shown = text(Snapshot([JOB], Detail("job", "r1")))
+    assert "insufficient data" in shown
+    assert "no verdict against anybody so far" in shown
+
+
+def test_what_is_shown_while_clickhouse_is_away_says_so():
+    assert "does not answer" in text(snapshot(), trouble="ClickHouse does not answer")
+
+
+def test_a_stack_that_is_away_ends_it_with_what_to_do(tmp_path):
+    settings = private_settings(tmp_path)
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "analyst.password").write_text("x")
+    done = subprocess.run([sys.executable, "-m", "drumline.infra.cli", "top"], env=environment(settings),
+                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "does not answer" in done.stderr
+    assert "`drumline up` starts the local stack" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_hints_name_the_next_step(tmp_path):
+    settings = private_settings(tmp_path)
+    assert "drumline migrate" in command_top._hint(settings, Refused("no table", 60))
+    settings.clickhouse.url = f"http://{socket.gethostname()}:1"
+    assert "DRUMLINE_CLICKHOUSE__URL" in command_top._hint(settings, Unavailable("away"))
+
+
+def test_an_outage_while_it_runs_is_shown_and_asked_again_until_ctrl_c(monkeypatch, tmp_path):
+    answers = [snapshot(), Unavailable("ClickHouse does not answer"), snapshot(), KeyboardInterrupt()]
+    shown = []
+
+    def look(*_):
+        answer = answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
+    monkeypatch.setattr("rich.console.Console", lambda: terminal)
+    monkeypatch.setattr(command_top, "_look", look)
+    monkeypatch.setattr(command_top, "settings", lambda: private_settings(tmp_path))
+    monkeypatch.setattr(command_top.time, "sleep", lambda _: None)
+    monkeypatch.setattr(command_top, "_shown", lambda *a: shown.append(a[4:]) or "")
+    with pytest.raises(typer.Exit) as end:
+        command_top.top(job="", interval=1.0, once=False, as_json=False)
+    assert end.value.exit_code == 130
+    assert [bool(trouble and trouble[0]) for trouble in shown] == [False, True, False]
