@@ -10,6 +10,28 @@ from collections.abc import Iterable
 from typing import Any
 
 TICK_S = 1.0
+#: Longer without a tick is an outage; s.
+GAP_S = 3.0
+
+
+class Pulse:
+    """Whether silence is the producers' own. While Kafka is away nobody is heard, and ticks come back before producers
+    do: after a gap in the ticks, and at first, silence counts anew. `idle_ns`: how long silence must last to mean
+    something."""
+
+    def __init__(self, idle_ns: int) -> None:
+        self._idle_ns, self._last_ns, self._since_ns = idle_ns, 0, 0
+
+    def due(self, now_ns: int) -> bool:
+        """False for ticks that had queued up behind each other."""
+        return now_ns - self._last_ns >= TICK_S * 5e8
+
+    def beat(self, now_ns: int) -> bool:
+        """A tick has come; whether they have been coming for `idle_ns` without a gap."""
+        if now_ns - self._last_ns > GAP_S * 1e9:
+            self._since_ns = now_ns
+        self._last_ns = now_ns
+        return now_ns - self._since_ns >= self._idle_ns
 
 
 class Lag:

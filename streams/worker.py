@@ -32,7 +32,7 @@ from drumline.streams.stage import Stage
 from drumline.streams.status import write_status
 from drumline.streams.store import PartitionStore
 from drumline.streams.telemetry import Readiness, count_input, count_output, notice_commits
-from drumline.streams.tick import TICK_S, Lag
+from drumline.streams.tick import TICK_S, Lag, Pulse
 
 log = structlog.get_logger()
 #: Changes of state that wait for the producer before agents pause. Faust's 100 is a second of quiet life.
@@ -83,7 +83,7 @@ class StreamWorker:
         self.lag = Lag(self.app, self._readers)
         self._settlers: dict[str, Settler] = {}
         self._partitions, self._status_path = partitions, data_dir(settings) / "status.json"
-        self._ticked: dict[int, int] = {}
+        self._pulses: dict[int, Pulse] = {}
         for topic in self._readers:
             self._agent(topic, self._on_record)
         self._agent(Topic.TICK, self._on_tick)
@@ -152,15 +152,15 @@ class StreamWorker:
         if self.failure is not None:
             return None
         delivery, number, now_ns = Delivery(event.ack), event.message.partition, self._clock()
-        if now_ns - self._ticked.get(number, 0) < TICK_S * 5e8:
+        pulse = self._pulses.setdefault(number, Pulse(round(self._settings.stream.idle_s * 1e9)))
+        if not pulse.due(now_ns):
             return delivery
-        self._ticked[number] = now_ns
         self.readiness.heard(time.monotonic())
-        behind = self.lag.records()
+        caught_up = pulse.beat(now_ns) and self.lag.records() == 0
         for runner in self.runners.values():
             try:
                 if runner.stage(number) is not None:
-                    work = partial(_on_tick, now_ns=now_ns, caught_up=behind == 0)
+                    work = partial(_on_tick, now_ns=now_ns, caught_up=caught_up)
                     await self._apply(runner, number, work, delivery)
             except NotTaken as error:
                 await self._fail(error)
@@ -241,7 +241,7 @@ class StreamWorker:
     async def _on_assigned(self, *sent: Any, **_: Any) -> None:
         self.lag.reset()
         self.readiness.assigned(sent[1], time.monotonic())
-        self._ticked.clear()
+        self._pulses.clear()
 
     async def _fail(self, error: BaseException) -> None:
         """The broker refused state or results for good, or state cannot be read: end; the next worker replays."""

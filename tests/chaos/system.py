@@ -32,13 +32,13 @@ class Stuck(RuntimeError):
 
 
 def settings_in(folder: Path) -> Settings:
-    """A private stack in `folder`. Recorded times are kept, so nothing may grow old; small ranges and short silence
-    give more moments to be killed in."""
+    """A private stack in `folder`. Recorded times are kept, so nothing may grow old; small ranges give more moments
+    to be killed in. A replay that is held back, or whose agent is dead, is silent for longer than the usual 5 s."""
     for_ever = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))
     return private_settings(
         folder / "state",
         clickhouse=ClickHouseSettings(retention=for_ever),
-        stream=StreamSettings(window_steps=5, idle_s=2, instance="chaos", metrics_port=0),
+        stream=StreamSettings(window_steps=5, idle_s=15, instance="chaos", metrics_port=0),
         sink=SinkSettings(flush_rows=50_000, flush_s=0.5, instance="chaos", metrics_port=0),
         log_level="WARNING",
     )
