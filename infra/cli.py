@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sql": ("command_sql", "Ask ClickHouse, read-only."),
     "report": ("command_report", "Write a page about a job: who held it back, why, what it cost."),
     "top": ("command_top", "Watch the jobs: ranks, step times, lateness, verdicts."),
+    "grafana": ("command_grafana", "Dashboards and alert rules: write, apply, compare, fetch."),
     "evaluate": ("command_evaluate", "Judge the straggler verdicts over a recorded job with known faults."),
     "demo": ("command_demo", "Run a recorded job through the whole platform and check what comes out."),
     "bench": ("command_bench", "Measure speed and memory on recorded data, beside baselines."),

@@ -1,0 +1,68 @@
+"""Alert rules as values; rules_*.py declare them, provision.py writes them for files and for HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from drumline.infra.grafana.model import sql
+
+NoData = Literal["OK", "NoData", "Alerting", "KeepLast"]
+Compare = Literal["gt", "lt", "within_range"]
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """A statement with one number column, `value`; its text columns are the labels of the alerts, unique together."""
+
+    text: str
+    ref: str = "A"
+
+    @property
+    def sql(self) -> str:
+        return sql(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`values[0]` is compared with `limit`; the others have the same labels and are there to be told (`$values.B`).
+    Times in s. `missing`: evaluations after which an alert whose row is gone is resolved. `shows`: dashboard uid and
+    panel key; `selects`: variable -> label for the link. `reason`: why this limit; docs/grafana.md shows it."""
+
+    uid: str
+    title: str
+    severity: Literal["warning", "critical"]
+    values: tuple[Values, ...]
+    compare: Compare
+    limit: tuple[float, ...]
+    range_s: int
+    summary: str
+    description: str
+    reason: str
+    shows: tuple[str, str]
+    selects: Mapping[str, str] = field(default_factory=dict)
+    for_s: int = 0
+    keep_s: int = 0
+    missing: int = 2
+    no_data: NoData = "OK"
+    until_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rules that are evaluated together, every `interval_s`."""
+
+    name: str
+    interval_s: int
+    rules: tuple[Rule, ...]
+
+
+#: refId of the expression that decides.
+CONDITION = "CONDITION"
+
+
+def link(rule: Rule) -> str:
+    """The dashboard, with what the alert is about chosen, around the time of the alert: for humans in an annotation."""
+    chosen = "".join(f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in rule.selects.items())
+    return f"{{{{ externalURL }}}}d/{rule.shows[0]}?from=now-{max(rule.range_s, 3600)}s&to=now{chosen}"

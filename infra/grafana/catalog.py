@@ -1,0 +1,59 @@
+"""All dashboards, and every statement in them and in the alert rules: for generating, tests and benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from drumline.infra.grafana.dashboard_cost import COST
+from drumline.infra.grafana.dashboard_devices import DEVICES
+from drumline.infra.grafana.dashboard_fleet import FLEET
+from drumline.infra.grafana.dashboard_health import HEALTH
+from drumline.infra.grafana.dashboard_job import JOB_BOARD
+from drumline.infra.grafana.dashboard_kernels import KERNELS
+from drumline.infra.grafana.dashboard_memcpy import MEMCPY
+from drumline.infra.grafana.dashboard_rank import RANK_BOARD
+from drumline.infra.grafana.dashboard_scopes import SCOPES
+from drumline.infra.grafana.dashboard_stragglers import STRAGGLERS
+from drumline.infra.grafana.dashboard_timeline import TIMELINE_BOARD
+from drumline.infra.grafana.model import Dashboard, Query, sql
+from drumline.infra.grafana.render import dashboard_json, text
+
+HERE = Path(__file__).parent
+DASHBOARDS: tuple[Dashboard, ...] = (
+    FLEET, JOB_BOARD, RANK_BOARD, STRAGGLERS, KERNELS, TIMELINE_BOARD, SCOPES, MEMCPY, DEVICES, COST, HEALTH,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement of a dashboard, with its macros. `columns`: (name, kind) as declared, empty for variables."""
+
+    dashboard: Dashboard
+    kind: str
+    name: str
+    sql: str
+    query: Query | None
+
+    @property
+    def id(self) -> str:
+        return f"{self.dashboard.uid.removeprefix('drumline-')}: {self.name}"
+
+
+def statements() -> Iterator[Statement]:
+    """Of every panel, annotation and variable."""
+    for made in DASHBOARDS:
+        for panel in made.panels:
+            if panel.query is not None:
+                yield Statement(made, "panel", panel.title, panel.query.sql, panel.query)
+        for mark in made.annotations:
+            yield Statement(made, "annotation", mark.name, mark.query.sql, mark.query)
+        for variable in made.variables:
+            if variable.query:
+                yield Statement(made, "variable", variable.name, sql(variable.query), None)
+
+
+def dashboard_files() -> dict[Path, str]:
+    """Path -> content, as committed."""
+    return {HERE / "dashboards" / f"{made.uid}.json": text(dashboard_json(made)) for made in DASHBOARDS}

@@ -1,0 +1,187 @@
+"""Kernels: where does GPU time go, and do launches fill the GPU?"""
+
+from __future__ import annotations
+
+from drumline.infra.grafana.model import Dashboard, Field, Panel, Query, Variable
+from drumline.infra.grafana.occupancy import columns_sql
+from drumline.infra.grafana.variables import FAMILIES, JOB, MARKS, RANKS, RUN
+
+_WHERE = "@job AND @run AND @ranks AND @minute"
+_FAMILY = "$__conditionalAll(family IN (${family:singlequote}), $family)"
+#: Kernels of the range, one row a name; joined with their names afterwards, so that the rollup is grouped once.
+_NAMED = f"""
+SELECT name, sum(k.launches) AS launches, sum(k.gpu_ns) AS gpu_ns, toUInt64(max(k.max_ns)) AS longest_ns,
+    quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations) AS d, quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(blocks) AS g,
+    quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(threads_per_block) AS t,
+    toUInt32(max(k.registers)) AS registers, toUInt32(max(k.shared_bytes)) AS shared_bytes,
+        sum(k.graph_launches) AS from_graphs
+FROM kernels_per_minute AS k WHERE {_WHERE} GROUP BY name
+"""
+_MODEL = "(SELECT any(gpu_model) FROM processes WHERE @job AND @run AND gpu_model != '')"
+KERNEL = Variable(
+    "kernel",
+    "Kernel",
+    """
+    SELECT k.name AS value, any(n.short) AS text
+        FROM kernels_per_minute AS k INNER JOIN kernel_names AS n ON k.name = n.name
+    WHERE @job AND @run AND @minute AND $__conditionalAll(family IN (${family:singlequote}), $family)
+    GROUP BY k.name ORDER BY sum(k.gpu_ns) DESC LIMIT 300
+    """,
+    multi=True,
+    every=True,
+    description="the 300 with most GPU time",
+)
+_KERNELS = "$__conditionalAll(name IN (${kernel:singlequote}), $kernel)"
+
+FAMILY_TIME = Panel(
+    "timeseries",
+    "GPU time by family",
+    "GPU seconds per second of the chosen ranks, by what kernels do (docs/tables.md has the rules).",
+    Query(
+        f"""
+        SELECT $__timeInterval(minute) AS time, family, sum(gpu) / 1e9 / $__interval_s AS gpu_time FROM (
+            SELECT minute, name, sum(gpu_ns) AS gpu FROM kernels_per_minute WHERE {_WHERE} GROUP BY minute, name
+        ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name WHERE {_FAMILY}
+        GROUP BY time, family ORDER BY time, family
+        """,
+        "time:t family:s gpu_time:n",
+    ),
+    stacked=True,
+    min_interval="1m",
+)
+RATE = Panel(
+    "timeseries",
+    "Launches by family",
+    "Kernels started per second. Much more than a few thousand a rank, and the host has to hurry: compile or capture "
+    "a graph.",
+    Query(
+        f"""
+        SELECT $__timeInterval(minute) AS time, family, sum(n_launches) / $__interval_s AS launches FROM (
+            SELECT minute, name, sum(launches) AS n_launches FROM kernels_per_minute WHERE {_WHERE} GROUP BY minute,
+                name
+        ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name WHERE {_FAMILY}
+        GROUP BY time, family ORDER BY time, family
+        """,
+        "time:t family:s launches:n",
+    ),
+    unit="ops",
+    min_interval="1m",
+)
+TOP = Panel(
+    "table",
+    "Kernels by GPU time",
+    "Durations, launch configuration and theoretical occupancy (upper bound from threads, registers and shared "
+    "memory of the p95 "
+    "launch; empty for a GPU model that is not known). `waves`: p95 blocks / (SMs x resident blocks): below 1 the "
+    "GPU is not filled.",
+    Query(
+        f"""
+        SELECT short AS kernel, family, launches, gpu_ns / 1e9 AS gpu_s, gpu_ns / sum(gpu_ns) OVER () AS share,
+            gpu_ns / launches AS mean_ns, d[1] AS p50_ns, d[2] AS p95_ns, d[3] AS p99_ns, longest_ns,
+            g[2] AS p95_grid, t[2] AS p95_block, registers, shared_bytes, occupancy, limited_by,
+            if(sms * resident = 0, NULL, g[2] / (sms * resident)) AS waves, from_graphs / launches AS graphs, demangled
+        FROM (
+            SELECT *, {columns_sql("model", "t[2]", "registers", "shared_bytes")}
+            FROM (SELECT *, {_MODEL} AS model FROM ({_NAMED}))
+        ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
+        WHERE {_FAMILY} AND {_KERNELS} ORDER BY gpu_s DESC LIMIT 200
+        """,
+        "kernel:s family:s launches:n gpu_s:n share:n mean_ns:n p50_ns:n p95_ns:n p99_ns:n longest_ns:n p95_grid:n "
+        "p95_block:n "
+        "registers:n shared_bytes:n occupancy:n limited_by:s waves:n graphs:n demangled:s",
+        "table",
+    ),
+    width=24,
+    height=14,
+    fields={
+        "kernel": Field(width=280),
+        "gpu_s": Field("s"),
+        "share": Field("percentunit", bar=True),
+        "mean_ns": Field("ns"),
+        "p50_ns": Field("ns"),
+        "p95_ns": Field("ns"),
+        "p99_ns": Field("ns"),
+        "longest_ns": Field("ns"),
+        "p95_grid": Field(decimals=0),
+        "p95_block": Field(decimals=0),
+        "shared_bytes": Field("bytes"),
+        "occupancy": Field("percentunit", bar=True),
+        "waves": Field(decimals=2),
+        "graphs": Field("percentunit", decimals=0),
+        "demangled": Field(inspect=True, width=160),
+    },
+)
+P95 = Panel(
+    "timeseries",
+    "p95 duration of the chosen kernels",
+    "By short name, all chosen ranks. Choose kernels above; with All, the ten with most GPU time.",
+    Query(
+        f"""
+        SELECT time, short AS kernel, quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(state)[2] AS p95 FROM (
+            SELECT $__timeInterval(minute) AS time, name, quantilesDDMergeState(0.01, 0.5, 0.95,
+                0.99)(durations) AS state
+            FROM kernels_per_minute WHERE {_WHERE} AND {_KERNELS} AND name IN (
+                SELECT name FROM kernels_per_minute WHERE {_WHERE} AND {_KERNELS}
+                GROUP BY name ORDER BY sum(gpu_ns) DESC LIMIT 10
+            ) GROUP BY time, name
+        ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name GROUP BY time, kernel ORDER BY time, kernel
+        """,
+        "time:t kernel:s p95:n",
+    ),
+    unit="ns",
+    min_interval="1m",
+)
+BY_RANK = Panel(
+    "table",
+    "The chosen kernels by rank",
+    "A rank whose median is above the others' runs the same work slower: throttled, shared, or a slow part.",
+    Query(
+        f"""
+        SELECT rank, any(host) AS host, sum(k.launches) AS launches, sum(k.gpu_ns) / 1e9 AS gpu_s, d[1] AS p50_ns,
+            d[2] AS p95_ns,
+            quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations) AS d, p50_ns / median(p50_ns) OVER () AS to_median
+        FROM kernels_per_minute AS k WHERE {_WHERE} AND {_KERNELS} AND name IN (
+            SELECT name FROM kernel_names WHERE {_FAMILY}
+        ) GROUP BY rank ORDER BY to_median DESC LIMIT 1000
+        """,
+        "rank:n host:s launches:n gpu_s:n p50_ns:n p95_ns:n d:s to_median:n",
+        "table",
+    ),
+    fields={
+        "gpu_s": Field("s"),
+        "p50_ns": Field("ns"),
+        "p95_ns": Field("ns"),
+        "d": Field(hidden=True),
+        "to_median": Field(decimals=3),
+    },
+)
+SMALL = Panel(
+    "table",
+    "Kernels that leave SMs empty",
+    "Kernels whose p95 grid has fewer blocks than the GPU has SMs, by GPU time: candidates for fusion, larger "
+    "batches or graphs.",
+    Query(
+        f"""
+        SELECT short AS kernel, family, launches, gpu_ns / 1e9 AS gpu_s, g[2] AS p95_grid, sms,
+            gpu_ns / launches AS mean_ns FROM (
+            SELECT *, {columns_sql("model", "t[2]", "registers", "shared_bytes")}
+            FROM (SELECT *, {_MODEL} AS model FROM ({_NAMED}))
+        ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
+        WHERE {_FAMILY} AND 1.01 * g[2] < sms ORDER BY gpu_s DESC LIMIT 100
+        """,
+        "kernel:s family:s launches:n gpu_s:n p95_grid:n sms:n mean_ns:n",
+        "table",
+    ),
+    fields={"kernel": Field(width=280), "gpu_s": Field("s"), "mean_ns": Field("ns"), "p95_grid": Field(decimals=0)},
+    empty="none, or a GPU model that is not known",
+)
+
+KERNELS = Dashboard(
+    "drumline-kernels",
+    "Kernels",
+    "Where does GPU time go, how long do kernels take, and do their launches fill the GPU?",
+    "kernel",
+    ((FAMILY_TIME, RATE), (TOP,), (P95, BY_RANK), (SMALL,)),
+    (JOB, RUN, RANKS, FAMILIES, KERNEL),
+    MARKS,
+)

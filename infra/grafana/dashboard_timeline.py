@@ -1,0 +1,153 @@
+"""Kernel timeline: what ran on one GPU, launch by launch, in some milliseconds or seconds?"""
+
+from __future__ import annotations
+
+from drumline.infra.grafana.model import Dashboard, Field, Panel, Query
+from drumline.infra.grafana.variables import JOB, MARKS, RANK, RUN
+
+#: More are not drawn: the panel says so, and the numbers above count all.
+DRAWN = 1_000
+_RAN = "FROM kernels WHERE @job AND @run AND @rank AND @start"
+
+
+def _stat(title: str, description: str, query: str, unit: str) -> Panel:
+    return Panel("stat", title, description, Query(query, "value:n", "table"), unit, width=6, height=3)
+
+
+NUMBERS = (
+    _stat("Kernels", f"In this time range; the first {DRAWN} are drawn.", f"SELECT count() AS value {_RAN}", "short"),
+    _stat(
+        "Kernel time",
+        "Sum of durations; overlapping kernels count twice.",
+        f"SELECT sum(duration_ns) AS value {_RAN}",
+        "ns",
+    ),
+    _stat("Longest kernel", "In this time range.", f"SELECT max(duration_ns) AS value {_RAN}", "ns"),
+    _stat("Streams", "With kernels.", f"SELECT uniqExact(stream) AS value {_RAN}", "short"),
+)
+TIMELINE = Panel(
+    "state-timeline",
+    "Kernels by stream",
+    f"The first {DRAWN} kernels of the time range, by stream. Zoom in: a step has thousands. Nothing between two "
+    f"kernels of "
+    "all streams is an idle GPU.",
+    Query(
+        f"""
+        SELECT edge.1 AS time, concat('stream ', toString(stream)) AS stream, edge.2 AS kernel FROM (
+            SELECT stream, arrayJoin([(start, toNullable(short)), (ends, NULL)]) AS edge FROM (
+                SELECT k.stream AS stream, k.start AS start, addNanoseconds(k.start, k.duration_ns) AS ends,
+                    n.short AS short FROM (
+                    SELECT stream, start, duration_ns, name {_RAN} ORDER BY start LIMIT {DRAWN}
+                ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
+            )
+        ) ORDER BY time, isNotNull(kernel)
+        """,
+        "time:t stream:s kernel:s",
+        "table",
+    ),
+    unit="none",
+    width=24,
+    height=10,
+    minimum=None,
+    transformations=(
+        {
+            "id": "partitionByValues",
+            "options": {"fields": ["stream"], "keepFields": False, "naming": {"asLabels": True}},
+        },
+    ),
+    options={"showValue": "auto", "mergeValues": False},
+)
+GAPS = Panel(
+    "table",
+    "Longest gaps",
+    "Times in which no kernel ran on any stream, and what came before and after. Copies may have run.",
+    Query(
+        f"""
+        SELECT since, gap_ns, before, n.short AS after FROM (
+            SELECT since, gap_ns, n.short AS before, after FROM (
+                SELECT lagInFrame(ends) OVER w AS since, dateDiff('nanosecond', since, start) AS gap_ns,
+                    lagInFrame(last_name) OVER w AS before, name AS after
+                FROM (
+                    SELECT start, name, max(addNanoseconds(start, duration_ns)) OVER sofar AS ends,
+                        argMax(name, addNanoseconds(start, duration_ns)) OVER sofar AS last_name
+                    FROM (SELECT start, duration_ns, name {_RAN} ORDER BY start LIMIT 200000)
+                    WINDOW sofar AS (ORDER BY start ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
+                ) WINDOW w AS (ORDER BY start ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
+            ) AS g LEFT JOIN kernel_names AS n ON g.before = n.name
+            WHERE gap_ns > 0 AND toUnixTimestamp(since) > 0 ORDER BY gap_ns DESC LIMIT 30
+        ) AS f LEFT JOIN kernel_names AS n ON f.after = n.name ORDER BY gap_ns DESC
+        """,
+        "since:t gap_ns:n before:s after:s",
+        "table",
+    ),
+    unit="none",
+    fields={"gap_ns": Field("ns")},
+    empty="no gaps",
+)
+LONGEST = Panel(
+    "table",
+    "Longest kernels",
+    "With their launch configuration.",
+    Query(
+        f"""
+        SELECT k.start AS start, n.short AS kernel, k.duration_ns AS duration_ns, k.stream AS stream, grid, block,
+            registers, shared_bytes, graph FROM (
+            SELECT start, name, duration_ns, stream, concat(toString(grid_x), ' x ', toString(grid_y), ' x ',
+                toString(grid_z)) AS grid,
+                concat(toString(block_x), ' x ', toString(block_y), ' x ', toString(block_z)) AS block, registers,
+                shared_static + shared_dynamic AS shared_bytes, graph
+            {_RAN} ORDER BY duration_ns DESC LIMIT 50
+        ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name ORDER BY duration_ns DESC
+        """,
+        "start:t kernel:s duration_ns:n stream:n grid:s block:s registers:n shared_bytes:n graph:n",
+        "table",
+    ),
+    unit="none",
+    fields={"duration_ns": Field("ns"), "shared_bytes": Field("bytes"), "kernel": Field(width=260)},
+)
+COPIES = Panel(
+    "table",
+    "Copies",
+    "The longest of the time range.",
+    Query(
+        """
+        SELECT start, direction, source, target, bytes, duration_ns, bytes / greatest(duration_ns, 1) *
+            1e9 AS bytes_per_s, stream
+        FROM memcpys WHERE @job AND @run AND @rank AND @start ORDER BY duration_ns DESC LIMIT 50
+        """,
+        "start:t direction:s source:s target:s bytes:n duration_ns:n bytes_per_s:n stream:n",
+        "table",
+    ),
+    unit="none",
+    fields={"bytes": Field("bytes"), "duration_ns": Field("ns"), "bytes_per_s": Field("Bps")},
+    empty="no copies",
+)
+COLLECTIVES = Panel(
+    "table",
+    "Collectives",
+    "Of this rank, in order; `covered`: time in which its own other kernels ran beside it.",
+    Query(
+        """
+        SELECT start, operation, bytes, communicator, step, ordinal, duration_ns, covered_ns
+        FROM collectives WHERE @job AND @run AND @rank AND @start ORDER BY start LIMIT 200
+        """,
+        "start:t operation:s bytes:n communicator:s step:n ordinal:n duration_ns:n covered_ns:n",
+        "table",
+    ),
+    unit="none",
+    fields={"bytes": Field("bytes"), "duration_ns": Field("ns"), "covered_ns": Field("ns")},
+    empty="no collectives",
+)
+
+TIMELINE_BOARD = Dashboard(
+    "drumline-timeline",
+    "Kernel timeline",
+    "What ran on one GPU, launch by launch? Choose some milliseconds to seconds; steps of the Rank dashboard lead "
+    "here.",
+    "kernel",
+    (NUMBERS, (TIMELINE,), (GAPS, LONGEST), (COPIES, COLLECTIVES)),
+    (JOB, RUN, RANK),
+    MARKS,
+    start="now-1m",
+    refresh="",
+)

@@ -1,0 +1,43 @@
+"""Limits that panels draw and alert rules judge by: one constant for both.
+
+Those on verdicts are the stream processor's own (streams/thresholds.py); programs do not import each other, so a test
+holds them equal.
+"""
+
+from __future__ import annotations
+
+#: Share of a job's time that one rank may cost: suspect, warning, critical.
+SUSPECT, WARNING, CRITICAL = 0.02, 0.04, 0.20
+SHARE = ((SUSPECT, "blue"), (WARNING, "orange"), (CRITICAL, "red"))
+#: Levels of a verdict in force, as numbers (see `@level`).
+LEVEL_WARNING, LEVEL_CRITICAL = 2, 3
+LEVEL = ((1, "blue"), (LEVEL_WARNING, "orange"), (LEVEL_CRITICAL, "red"))
+
+#: A job is stalled if it finishes no step for so many times its longest step of the last hour, and at least so long; s.
+STALLED_STEPS, STALLED_S = 5.0, 60.0
+#: Bus bandwidth against the same collectives' before. The verdict "slow link" asks for 1.3 times the time.
+BANDWIDTH_RATIO = 1 / 1.3
+BANDWIDTH = ((0.0, "red"), (BANDWIDTH_RATIO, "green"))
+
+#: Reasons for a lower clock that are a fault of cooling or power, not of load: HW slowdown 0x8, SW thermal 0x20, HW
+#: thermal 0x40, HW power brake 0x80 (NVML, nvmlClocksEventReasons). A power cap (0x4) is how a busy GPU runs.
+THROTTLED_BITS = 0x8 | 0x20 | 0x40 | 0x80
+#: degrees C; data centre GPUs slow down somewhere above 85.
+TEMPERATURE = ((80.0, "orange"), (87.0, "red"))
+
+#: Share of a rank's time spent in copies from or to pageable memory.
+PAGEABLE_SHARE = WARNING
+PAGEABLE = ((PAGEABLE_SHARE, "orange"), (CRITICAL, "red"))
+
+#: GPU idle while a job holds it: utilisation in percent at most this, for so long; minutes.
+IDLE_PERCENT, IDLE_MINUTES = 5.0, 15
+IDLE = ((0.0, "red"), (IDLE_PERCENT, "green"))
+
+#: Raw rows that are newer than the newest results made of them; s. Windows are 10 s, steps a window up to some minutes.
+LAG_S = 120.0
+LAG = ((60.0, "orange"), (LAG_S, "red"))
+#: A process not heard for so long while others of its job are; s. Producers speak once a second.
+SILENT_S = 60.0
+SILENT = ((SILENT_S, "red"),)
+#: Any lost row, dead letter, XID or uncorrected ECC error is worth a look.
+ANY = ((1.0, "red"),)

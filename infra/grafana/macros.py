@@ -1,0 +1,95 @@
+"""What Grafana and the ClickHouse plugin make of a statement before ClickHouse sees it: for tests and benchmarks.
+
+A port by description of what plugin 4.20.0 does (its documentation and pkg/macros),
+    as far as our statements use it. Order: in the
+browser `$__conditionalAll`, then variables; in the plugin the macros. Alert rules skip the browser. What is left over
+is an error, so that nothing passes here that would reach ClickHouse as it stands.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+#: A variable's values: text for a single one, a list for a multi one. ALL: all of them are chosen.
+Value = str | list[str]
+ALL = "$__all"
+
+
+class Unexpanded(ValueError):
+    """A macro or variable that nobody replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a panel is asked for. Times in ms since the epoch; `interval_ms`: width of one point."""
+
+    from_ms: int
+    to_ms: int
+    interval_ms: int = 60_000
+    variables: Mapping[str, Value] = field(default_factory=dict)
+    options: Mapping[str, list[str]] = field(default_factory=dict)
+
+
+def expand(text: str, at: Moment) -> str:
+    """As a dashboard's query. Raises Unexpanded."""
+    return expand_alert(_variables(_conditional_all(text, at), at), at)
+
+
+def expand_alert(text: str, at: Moment) -> str:
+    """As an alert rule's query: only what the plugin itself replaces. Raises Unexpanded."""
+    seconds = max(at.interval_ms // 1000, 1)
+    first, last = at.from_ms // 1000, at.to_ms // 1000
+    first_ms, last_ms = f"fromUnixTimestamp64Milli({at.from_ms})", f"fromUnixTimestamp64Milli({at.to_ms})"
+    macros = [
+        (r"\$__timeFilter_ms\(([^()]*)\)", rf"\1 >= {first_ms} AND \1 <= {last_ms}"),
+        (r"\$__timeFilter\(([^()]*)\)", rf"\1 >= toDateTime({first}) AND \1 <= toDateTime({last})"),
+        (
+            r"\$__timeInterval_ms\(([^()]*)\)",
+            rf"toStartOfInterval(toDateTime64(\1, 3), INTERVAL {max(at.interval_ms, 1)} millisecond)",
+        ),
+        (r"\$__timeInterval\(([^()]*)\)", rf"toStartOfInterval(toDateTime(\1), INTERVAL {seconds} second)"),
+        (r"\$__fromTime_ms\b", first_ms),
+        (r"\$__toTime_ms\b", last_ms),
+        (r"\$__fromTime\b", f"toDateTime({first})"),
+        (r"\$__toTime\b", f"toDateTime({last})"),
+        (r"\$__interval_s\b", str(seconds)),
+        (r"\$__interval_ms\b", str(at.interval_ms)),
+    ]
+    for pattern, made in macros:
+        text = re.sub(pattern, made, text)
+    if left := re.search(r"\$\{?\w+", text):
+        raise Unexpanded(f"{left[0]} is left in: {text}")
+    return text
+
+
+def _conditional_all(text: str, at: Moment) -> str:
+    """`$__conditionalAll(condition, $name)`: 1=1 where all or nothing is chosen, else the condition."""
+    while (start := text.find("$__conditionalAll(")) >= 0:
+        begin = at_ = start + len("$__conditionalAll(")
+        depth = 1
+        while depth:
+            depth += {"(": 1, ")": -1}.get(text[at_], 0)
+            at_ += 1
+        condition, _, name = text[begin : at_ - 1].rpartition(",")
+        chosen = at.variables.get(name.strip().lstrip("$"))
+        every = chosen in (None, "", ALL, [], [ALL])
+        text = text[:start] + ("1=1" if every else condition.strip()) + text[at_:]
+    return text
+
+
+def _variables(text: str, at: Moment) -> str:
+    def chosen(found: re.Match[str]) -> str:
+        if found[1] not in at.variables:
+            raise Unexpanded(f"variable {found[1]} is not declared")
+        value = at.variables[found[1]]
+        if value in (ALL, [ALL]):
+            value = list(at.options.get(found[1], []))
+        return ",".join("'" + v.replace("\\", "\\\\").replace("'", "\\'") + "'" for v in _list(value))
+
+    return re.sub(r"\$\{(\w+):singlequote\}", chosen, text)
+
+
+def _list(value: Value) -> list[str]:
+    return [value] if isinstance(value, str) else value

@@ -1,0 +1,165 @@
+"""What a dashboard is made of. Plain values; render.py makes Grafana's JSON of them.
+
+SQL is written with tokens (`@job`, `@minute`, ...: `TOKENS`), so that the same filter reads the same everywhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+#: The ClickHouse plugin, and the uid that the provisioned data source has.
+PLUGIN, PLUGIN_VERSION, SOURCE_UID = "grafana-clickhouse-datasource", "4.20.0", "clickhouse"
+FOLDER, FOLDER_UID = "drumline", "drumline"
+
+Format = Literal["timeseries", "table"]
+Kind = Literal[
+    "timeseries", "stat", "table", "bargauge", "state-timeline", "heatmap", "flamegraph", "text", "alertlist"
+]
+
+#: token -> SQL. `$__conditionalAll(cond, $x)` is 1=1 where x is All; `:singlequote` escapes (bare `$x` does not).
+#: Rollups are keyed by the start of a minute, so a range that begins inside one still needs that minute.
+TOKENS: dict[str, str] = {
+    "job": "job = ${job:singlequote}",
+    "jobs": "$__conditionalAll(job IN (${job:singlequote}), $job)",
+    "run": "$__conditionalAll(run IN (${run:singlequote}), $run)",
+    "rank": "rank = toInt32OrDefault(${rank:singlequote}, toInt32(-1))",
+    "ranks": "$__conditionalAll(rank IN (${rank:singlequote}), $rank)",
+    "of_ranks": "$__conditionalAll(of_rank IN (${rank:singlequote}), $rank)",
+    "hosts": "$__conditionalAll(host IN (${host:singlequote}), $host)",
+    "start": "$__timeFilter_ms(start)",
+    "window": "(window_end >= $__fromTime_ms AND window_start <= $__toTime_ms)",
+    "minute": "(minute >= toStartOfMinute($__fromTime) AND minute <= $__toTime)",
+    "second": "$__timeFilter(second)",
+    "sample": "$__timeFilter_ms(time)",
+    "published": "$__timeFilter_ms(published)",
+    "span_s": "greatest(dateDiff('second', $__fromTime, $__toTime), 1)",
+    "judged": "state != 'insufficient_data'",
+    "bad": "severity BETWEEN 1 AND 3",
+    "level": "toInt8(transform(toString(state), ['ok', 'suspect', 'warning', 'critical', 'cleared'], [0,1,2,3,0], -1))",
+}
+
+
+def sql(text: str) -> str:
+    """The statement with its tokens replaced, without indentation. Raises KeyError on an unknown token."""
+    filled = re.sub(r"@(\w+)", lambda found: TOKENS[found[1]], text)
+    return "\n".join(line.strip() for line in filled.strip().splitlines())
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One statement. `columns`: what comes back, "name:kind name:kind", kinds t(ime), s(tring), n(umber): in a
+    timeseries strings become labels and numbers values, so a rank has to be a string there."""
+
+    text: str
+    columns: str
+    format: Format = "timeseries"
+    ref: str = "A"
+
+    @property
+    def sql(self) -> str:
+        return sql(self.text)
+
+    @property
+    def declared(self) -> list[tuple[str, str]]:
+        return [(name, kind) for name, _, kind in (part.partition(":") for part in self.columns.split())]
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """To another dashboard, keeping time and the variables of this one; `sets`: variable -> Grafana expression.
+    `time`: expressions of the new range in ms, instead of the present one."""
+
+    title: str
+    to: str
+    sets: Mapping[str, str] = field(default_factory=dict)
+    keeps: tuple[str, ...] = ("job", "run")
+    time: tuple[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """How one column of a table, or one series, is shown."""
+
+    unit: str = ""
+    link: Link | None = None
+    width: int = 0
+    decimals: int | None = None
+    hidden: bool = False
+    thresholds: tuple[tuple[float, str], ...] = ()
+    levels: bool = False
+    bar: bool = False
+    inspect: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """`thresholds`: (from, colour), drawn as lines in a timeseries. `levels`: values are verdict levels. `empty`: what
+    is shown instead of "No data". `key`: name by which alert rules find it."""
+
+    kind: Kind
+    title: str
+    description: str
+    query: Query | None = None
+    unit: str = "short"
+    width: int = 12
+    height: int = 8
+    min_interval: str = ""
+    thresholds: tuple[tuple[float, str], ...] = ()
+    fields: Mapping[str, Field] = field(default_factory=dict)
+    link: Link | None = None
+    levels: bool = False
+    stacked: bool = False
+    bars: bool = False
+    minimum: float | None = 0
+    maximum: float | None = None
+    decimals: int | None = None
+    empty: str = "nothing in this time range"
+    sort: tuple[str, bool] | None = None
+    transformations: tuple[Mapping[str, Any], ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A query variable, or a text box where `query` is empty. Its statement has one column, or (value, text)."""
+
+    name: str
+    label: str
+    query: str = ""
+    multi: bool = False
+    every: bool = False
+    default: str = ""
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Annotation:
+    """Marks on all panels; columns time, timeEnd, text, tags."""
+
+    name: str
+    colour: str
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """`rows`: panels from left to right, 24 columns wide in all; a string starts a section of that title."""
+
+    uid: str
+    title: str
+    description: str
+    level: str
+    rows: tuple[tuple[Panel, ...] | str, ...]
+    variables: tuple[Variable, ...] = ()
+    annotations: tuple[Annotation, ...] = ()
+    start: str = "now-1h"
+    end: str = "now"
+    refresh: str = "30s"
+
+    @property
+    def panels(self) -> list[Panel]:
+        return [panel for row in self.rows if not isinstance(row, str) for panel in row]

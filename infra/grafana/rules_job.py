@@ -1,0 +1,157 @@
+"""Alert rules on jobs and ranks: what the on-call engineer is woken for."""
+
+from __future__ import annotations
+
+from drumline.infra.grafana.alerts import Group, Rule, Values
+from drumline.infra.grafana.limits import (
+    BANDWIDTH_RATIO,
+    LEVEL_CRITICAL,
+    LEVEL_WARNING,
+    PAGEABLE_SHARE,
+    STALLED_S,
+    STALLED_STEPS,
+)
+
+
+def _late(value: str, ref: str) -> Values:
+    """A row for each rank that had a bad window in the range; so one that recovers is told as such, with its labels."""
+    return Values(
+        f"""
+        SELECT job, run, rank, host, gpu, cause, detail, value FROM (
+            SELECT job, run, of_rank, if(of_rank < 0, 'all', toString(of_rank)) AS rank, argMax(of_host,
+                window_end) AS host,
+                argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
+                toFloat64({value}) AS value
+            FROM stragglers AS s WHERE @window GROUP BY job, run, of_rank HAVING countIf(@bad) > 0
+        ) AS late LEFT JOIN (
+            SELECT job, run, rank AS of_rank, concat('GPU ', toString(any(gpu_index)), ' ', any(gpu_uuid)) AS gpu
+            FROM processes GROUP BY job, run, rank
+        ) AS places USING (job, run, of_rank)
+        """,
+        ref,
+    )
+
+
+_LATE = (
+    _late("argMaxIf(@level, window_end, @judged)", "A"),
+    _late("argMaxIf(s.lost_share, window_end, @bad)", "SHARE"),
+    _late("sum(s.gpu_seconds_lost)", "GPU_SECONDS"),
+    _late("sum(s.money_lost)", "MONEY"),
+)
+_SUMMARY = (
+    "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} costs "
+    "{{ humanizePercentage $values.SHARE.Value }} of the job's time ({{ $labels.cause }})"
+)
+_DESCRIPTION = (
+    "Cause: {{ $labels.cause }} {{ $labels.detail }}. GPU: {{ $labels.gpu }}. Run {{ $labels.run }}. In the last 15 "
+    "minutes it cost "
+    '{{ humanizeDuration $values.GPU_SECONDS.Value }} of GPU time, money {{ printf "%.2f" $values.MONEY.Value }}. '
+    "Rank `all`: a link or all ranks together."
+)
+_STRAGGLERS = ("drumline-stragglers", "lost")
+_JOB = {"job": "job", "run": "run"}
+
+WARNING = Rule(
+    "drumline-straggler-warning", "Straggler", "warning", _LATE,
+    "within_range", (LEVEL_WARNING - 0.5, LEVEL_CRITICAL - 0.5), 900, _SUMMARY, _DESCRIPTION,
+    "Level `warning` in force: a rank cost 4% of the job's time or more in two of three windows of steps. Recurrence "
+    "and "
+    "hysteresis are the stream processor's, so the rule waits no longer.",
+    _STRAGGLERS, _JOB,
+)  # fmt: skip
+CRITICAL = Rule(
+    "drumline-straggler-critical", "Straggler, critical", "critical", _LATE,
+    "gt", (LEVEL_CRITICAL - 0.5,), 900, _SUMMARY, _DESCRIPTION,
+    "Level `critical` in force: 20% or more, every fifth step is lost.",
+    _STRAGGLERS, _JOB,
+)  # fmt: skip
+STALLED = Rule(
+    "drumline-job-stalled", "Job stalled", "critical",
+    (
+        Values(
+            f"""
+            SELECT job, run, dateDiff('second', last_end, heard) / greatest({STALLED_S}, {STALLED_STEPS} *
+                longest_s) AS value
+            FROM (
+                SELECT job, run, max(addNanoseconds(start, duration_ns)) AS last_end,
+                    max(duration_ns) / 1e9 AS longest_s
+                FROM steps WHERE $__timeFilter_ms(start) GROUP BY job, run
+            ) AS stepping INNER JOIN (
+                SELECT job, run, max(last_published) AS heard FROM records_per_minute WHERE @minute AND run != ''
+                GROUP BY job, run HAVING heard > $__toTime_ms - INTERVAL 120 SECOND
+            ) AS alive USING (job, run)
+            """
+        ),
+    ),
+    "gt", (1.0,), 3600,
+    "{{ $labels.job }} finishes no steps any more",
+    "Run {{ $labels.run }}: its processes are heard, but the last step ended {{ humanize $values.A.Value }} times "
+    "longer ago than "
+    "the limit. Hung collective, deadlock, or a very long checkpoint.",
+    "No step for 5 times the longest step of the last hour, at least 60 s, while processes still speak: longer than "
+    "any step "
+    "the job has needed. A job that ended is silent altogether and does not count.",
+    ("drumline-job", "steps"), _JOB, no_data="OK",
+)  # fmt: skip
+_MIB = 1 << 20
+BANDWIDTH = Rule(
+    "drumline-collective-bandwidth", "Collectives slower than before", "warning",
+    (
+        Values(
+            f"""
+            SELECT job, run, operation, communicator, quantile(0.5)(ratio) AS value FROM (
+                SELECT job, run, operation, communicator, bytes,
+                    quantileIf(0.5)(speed, at >= $__toTime_ms - INTERVAL 5 MINUTE)
+                        / quantileIf(0.5)(speed, at < $__toTime_ms - INTERVAL 5 MINUTE) AS ratio
+                FROM (
+                    SELECT job, run, operation, communicator, bytes, min(start) AS at, bytes / min(duration_ns) AS speed
+                    FROM collectives WHERE $__timeFilter_ms(start) AND duration_ns > 0 AND bytes >= {_MIB}
+                    GROUP BY job, run, operation, communicator, bytes, step, ordinal HAVING uniqExact(rank) > 1
+                )
+                GROUP BY job, run, operation, communicator, bytes
+                HAVING countIf(at >= $__toTime_ms - INTERVAL 5 MINUTE) >= 20
+                    AND countIf(at < $__toTime_ms - INTERVAL 5 MINUTE) >= 20
+            ) GROUP BY job, run, operation, communicator
+            """
+        ),
+    ),
+    "lt", (BANDWIDTH_RATIO,), 3600,
+    "{{ $labels.job }}: {{ $labels.operation }} runs at {{ humanizePercentage $values.A.Value }} of its bandwidth "
+    "before",
+    "Run {{ $labels.run }}, communicator {{ $labels.communicator }}: the last 5 minutes against the 55 before, sizes "
+    "compared with themselves, "
+    "waiting for late ranks left out.",
+    "1.3 times the time for the same collectives, the limit of the verdict `slow_link`; shortest durations of "
+    "healthy windows "
+    "vary by some percent.",
+    ("drumline-stragglers", "bandwidth"), _JOB, for_s=300,
+)  # fmt: skip
+PAGEABLE = Rule(
+    "drumline-memcpy-pageable", "Flood of pageable copies", "warning",
+    (
+        Values(
+            """
+            SELECT job, run, toString(rank) AS rank, host, busy_s / active_s AS value FROM (
+                SELECT job, run, rank, any(host) AS host, sumIf(busy_ns,
+                    source = 'pageable' OR target = 'pageable') / 1e9 AS busy_s
+                FROM memcpys_per_minute WHERE @minute GROUP BY job, run, rank
+            ) AS copied INNER JOIN (
+                SELECT job, run, rank, uniqExact(second) AS active_s FROM ranks_per_second
+                WHERE second >= toStartOfMinute($__fromTime) AND second <= $__toTime GROUP BY job, run, rank
+                    HAVING active_s >= 10
+            ) AS active USING (job, run, rank)
+            """
+        ),
+    ),
+    "gt", (PAGEABLE_SHARE,), 300,
+    "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} spends {{ humanizePercentage $values.A.Value "
+    "}} of its time in pageable copies",
+    "Run {{ $labels.run }}. Pin the memory (pin_memory=True, cudaHostRegister) or copy asynchronously.",
+    "4% of the rank's active time, the share at which a straggler is a warning: copies from pageable memory block "
+    "the stream "
+    "and cannot overlap.",
+    ("drumline-memcpy", "pageable"), {**_JOB, "rank": "rank"}, for_s=60,
+)  # fmt: skip
+
+JOBS = Group("drumline-jobs", 30, (WARNING, CRITICAL, STALLED))
+LINKS = Group("drumline-links", 60, (BANDWIDTH, PAGEABLE))

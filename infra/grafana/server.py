@@ -1,0 +1,205 @@
+"""A Grafana server over HTTP: what it has, what it should have, and the difference. Through grafana-client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from drumline.infra.grafana.catalog import DASHBOARDS
+from drumline.infra.grafana.model import FOLDER, FOLDER_UID, SOURCE_UID
+from drumline.infra.grafana.provision import (
+    CONTACTS,
+    GROUPS,
+    RECEIVER,
+    TEMPLATE,
+    data_source,
+    group_for_http,
+    policies,
+    receiver,
+)
+from drumline.infra.grafana.render import dashboard_json
+from drumline.infra.settings import Settings
+
+Json = dict[str, Any]
+#: Keys that Grafana hides when it is asked, or that we never set.
+_SECRETS = frozenset({"url", "integrationKey", "password", "secureJsonData"})
+
+
+class GrafanaFailed(RuntimeError):
+    """Grafana said no, or nothing; the message names what to do."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """`does`: sends it. `differs`: where, at most some."""
+
+    what: str
+    kind: Literal["create", "change", "same"]
+    does: Callable[[], Any]
+    differs: tuple[str, ...] = ()
+
+
+def difference(wanted: Any, found: Any, at: str = "") -> Iterator[str]:
+    """Paths at which `found` lacks what is wanted. What the server adds is no difference, nor is a missing key whose
+    wanted value is nothing (servers leave those out)."""
+    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+        for key, value in wanted.items():
+            if key in _SECRETS and (key not in found or "REDACTED" in str(found[key])):
+                continue
+            if key in found:
+                yield from difference(value, found[key], f"{at}.{key}" if at else key)
+            elif value not in (None, "", 0, False, "0s", [], {}):
+                yield f"{at}.{key}" if at else key
+    elif isinstance(wanted, list) and isinstance(found, list):
+        if len(wanted) != len(found):
+            yield f"{at} ({len(found)} instead of {len(wanted)})"
+        for number, (one, other) in enumerate(zip(wanted, found, strict=False)):
+            yield from difference(one, other, f"{at}[{number}]")
+    elif wanted != found:
+        yield at
+
+
+class Server:
+    """One Grafana. All calls raise GrafanaFailed."""
+
+    def __init__(self, settings: Settings) -> None:
+        grafana = settings.grafana
+        if not grafana.url:
+            raise GrafanaFailed("which Grafana? set DRUMLINE_GRAFANA__URL=http://host:3000")
+        if grafana.token is None:
+            raise GrafanaFailed(
+                "set DRUMLINE_GRAFANA__TOKEN (or __TOKEN_FILE): a token of a service account with role Admin "
+                "(Grafana: Administration, Service accounts)"
+            )
+        from grafana_client import GrafanaApi
+
+        parts = urlsplit(grafana.url)
+        prefix = parts.path.strip("/")
+        self._settings, self._where = settings, grafana.url
+        self._api: Any = GrafanaApi(
+            grafana.token.get_secret_value(), host=parts.hostname, port=parts.port, protocol=parts.scheme,
+            url_path_prefix=f"{prefix}/" if prefix else "", verify=str(grafana.ca or "") or True, timeout=30.0,
+        )  # fmt: skip
+
+    @contextmanager
+    def _explained(self, what: str) -> Iterator[None]:
+        import requests
+        from grafana_client.client import GrafanaException
+
+        try:
+            yield
+        except GrafanaException as error:
+            hint = {
+                401: "; the token is wrong or expired",
+                403: "; the token's service account needs role Admin",
+                412: "; somebody else changed it meanwhile, try again",
+            }.get(error.status_code, "")
+            raise GrafanaFailed(f"{self._where}: {what}: {error.message}{hint}") from None
+        except requests.exceptions.RequestException as error:
+            raise GrafanaFailed(f"{self._where} does not answer: {error}") from None
+
+    def _get(self, what: str, call: Callable[[], Any]) -> Any:
+        """None where there is none."""
+        with self._explained(what):
+            from grafana_client.client import GrafanaClientError
+
+            try:
+                return call()
+            except GrafanaClientError as error:
+                if error.status_code == 404:
+                    return None
+                raise
+
+    def changes(self, with_policies: bool = False) -> Iterator[Change]:
+        """In the order in which they have to be made. `with_policies`: the policy tree, which replaces the server's."""
+        api = self._api
+        found = self._get("folder", partial(api.folder.get_folder, FOLDER_UID))
+        make = partial(api.folder.create_folder, FOLDER, FOLDER_UID)
+        yield self._change(f"folder {FOLDER}", {"title": FOLDER}, found, make)
+        yield self._source()
+        for made in DASHBOARDS:
+            wanted = dashboard_json(made)
+            answer = self._get(made.uid, partial(api.dashboard.get_dashboard, made.uid))
+            body = {
+                "dashboard": wanted,
+                "folderUid": FOLDER_UID,
+                "overwrite": True,
+                "message": "drumline grafana apply",
+            }
+            send = partial(api.dashboard.update_dashboard, body)
+            yield self._change(f"dashboard {made.title}", wanted, answer and answer["dashboard"], send)
+        alerting = api.alertingprovisioning
+        for group in GROUPS:
+            wanted = group_for_http(group)
+            found = self._get(group.name, partial(alerting.get_rule_group, FOLDER_UID, group.name))
+            send = partial(alerting.update_rule_group, FOLDER_UID, group.name, wanted)
+            yield self._change(f"rules {group.name}", wanted, found, send)
+        yield from self._notifications(with_policies)
+
+    def _change(
+        self, what: str, wanted: Json, found: Any, create: Callable[[], Any], change: Callable[[], Any] | None = None
+    ) -> Change:
+        def send(call: Callable[[], Any]) -> None:
+            with self._explained(what):
+                call()
+
+        if not found:
+            return Change(what, "create", partial(send, create))
+        differs = tuple(difference(wanted, found))
+        return Change(what, "change" if differs else "same", partial(send, change or create), differs[:8])
+
+    def _source(self) -> Change:
+        """Made if there is none; an existing one is the administrator's."""
+        grafana, api = self._settings.grafana, self._api
+        url = urlsplit(grafana.clickhouse_url or self._settings.clickhouse_url)
+        secure = url.scheme == "https"
+        wanted = data_source(
+            url.hostname or "", url.port or (8443 if secure else 8123), grafana.clickhouse_user,
+            self._settings.clickhouse.database, secure, "http",
+        )  # fmt: skip
+        found = self._get("data source", lambda: api.datasource.get_datasource_by_uid(SOURCE_UID))
+        if found:
+            return Change("data source ClickHouse", "same", lambda: None)
+        if grafana.clickhouse_password is None:
+            raise GrafanaFailed(
+                f"{self._where} has no data source with uid {SOURCE_UID!r}; to have it made, set "
+                "DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD (and __CLICKHOUSE_URL, if Grafana reaches it elsewhere)"
+            )
+        body = {**wanted, "secureJsonData": {"password": grafana.clickhouse_password.get_secret_value()}}
+        return self._change("data source ClickHouse", wanted, None, lambda: api.datasource.create_datasource(body))
+
+    def _notifications(self, with_policies: bool) -> Iterator[Change]:
+        alerting, grafana = self._api.alertingprovisioning, self._settings.grafana
+        points = {p.get("uid"): p for p in self._get("contact points", alerting.get_contactpoints) or ()}
+        addresses = {"webhook": grafana.webhook, "slack": grafana.slack, "pagerduty": grafana.pagerduty}
+        for kind in CONTACTS:
+            if address := addresses[kind]:
+                wanted = {**receiver(kind, address.get_secret_value()), "name": RECEIVER}
+                create = partial(alerting.create_contactpoint, wanted)
+                change = partial(alerting.update_contactpoint, wanted["uid"], wanted)
+                yield self._change(f"contact point {kind}", wanted, points.get(wanted["uid"]), create, change)
+        templates = {t["name"]: t for t in self._get("templates", alerting.get_templates) or ()}
+        body = {"template": TEMPLATE}
+        send = partial(alerting.create_or_update_template, "drumline", body)
+        yield self._change("template drumline", body, templates.get("drumline"), send)
+        if with_policies:
+            tree = self._get("policies", alerting.get_notification_policy_tree)
+            send = partial(alerting.set_notification_policy_tree, policies())
+            yield self._change("policies", policies(), tree, send)
+
+    def export(self) -> Iterator[tuple[str, str]]:
+        """(file name, content) of our dashboards and rules as the server has them; what it lacks is left out."""
+        for made in DASHBOARDS:
+            found = self._get(made.uid, partial(self._api.dashboard.get_dashboard, made.uid))
+            if found:
+                board = {k: v for k, v in found["dashboard"].items() if k not in ("id", "version")}
+                yield f"{made.uid}.json", json.dumps(board, indent=1, ensure_ascii=False) + "\n"
+        for group in GROUPS:
+            call = partial(self._api.alertingprovisioning.get_rule_group, FOLDER_UID, group.name)
+            if found := self._get(group.name, call):
+                yield f"{group.name}.rules.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n"

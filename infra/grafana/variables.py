@@ -1,0 +1,71 @@
+"""Variables that dashboards share, each chained to those before it; and marks that they share."""
+
+from __future__ import annotations
+
+from drumline.infra.grafana.model import Annotation, Query, Variable
+
+#: What ran in the time range. The rollup of records is small however many kernels there are.
+_SEEN = "FROM records_per_minute WHERE @minute AND job != ''"
+
+JOB = Variable(
+    "job", "Job", f"SELECT DISTINCT job {_SEEN} ORDER BY job LIMIT 1000", description="heard in this time range"
+)
+JOBS = Variable("job", "Job", JOB.query, multi=True, every=True, description="heard in this time range")
+RUN = Variable(
+    "run", "Run",
+    f"SELECT run {_SEEN} AND @job AND run != '' GROUP BY run ORDER BY max(last_published) DESC LIMIT 1000",
+    multi=True, every=True, description="one start of the job each",
+)  # fmt: skip
+#: By kernels and by verdicts: a job may send only one of them.
+_RANKS = """
+SELECT toString(rank) AS value, concat('rank ', toString(rank), ' ', host) AS text FROM (
+    SELECT rank, any(host) AS host FROM processes WHERE @job AND @run GROUP BY rank
+) ORDER BY rank LIMIT 4096
+"""
+RANKS = Variable("rank", "Rank", _RANKS, multi=True, every=True, description="ranks of the chosen runs")
+RANK = Variable("rank", "Rank", _RANKS, description="one rank of the chosen runs")
+FAMILIES = Variable(
+    "family", "Family",
+    "SELECT DISTINCT family FROM kernel_names ORDER BY family LIMIT 100",
+    multi=True, every=True, description="gemm, attention, nccl, ... (docs/tables.md)",
+)  # fmt: skip
+HOSTS = Variable(
+    "host", "Host",
+    "SELECT DISTINCT host FROM devices_per_minute WHERE @minute AND @jobs ORDER BY host LIMIT 1000",
+    multi=True, every=True, description="hosts whose GPUs were sampled in this time range",
+)  # fmt: skip
+PRICE = Variable("price", "Price of a GPU-hour", default="1", description="any currency; 1 shows GPU-hours")
+
+_TEXT = (
+    "concat(if(of_rank < 0, 'whole job', concat('rank ', toString(of_rank), ' on ', of_host)), ': ', state, "
+    "if(cause IN ('', 'ok'), '', concat(', ', cause)), if(detail = '', '', concat(' (', detail, ')')), ', ', "
+    "toString(round(100 * lost_share, 1)), '% of the time')"
+)
+
+
+def _verdicts(where: str) -> Annotation:
+    return Annotation("Verdicts", "orange", Query(
+        f"""
+        SELECT window_start AS time, window_end AS timeEnd, {_TEXT} AS text, [job, state] AS tags
+        FROM stragglers WHERE {where} AND @window AND changed AND state IN ('warning', 'critical', 'cleared')
+        ORDER BY time LIMIT 200
+        """,
+        "time:t timeEnd:t text:s tags:s", "table",
+    ))  # fmt: skip
+
+
+def _xids(where: str) -> Annotation:
+    return Annotation("XIDs", "red", Query(
+        f"""
+        SELECT time, concat(host, ' GPU ', toString(gpu_index), ': XID ', toString(assumeNotNull(xid))) AS text, [host,
+            'xid'] AS tags
+        FROM device_samples WHERE {where} AND @sample AND xid > 0 ORDER BY time LIMIT 200
+        """,
+        "time:t text:s tags:s", "table",
+    ))  # fmt: skip
+
+
+#: For dashboards of one job, and for those of several.
+MARKS = (_verdicts("@job AND @run"), _xids("@job"))
+MARKS_OF_JOBS = (_verdicts("@jobs"), _xids("@jobs"))
+MARKS_OF_ALL = (_verdicts("1"), _xids("1"))

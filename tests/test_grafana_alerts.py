@@ -1,0 +1,164 @@
+"""Every alert rule fires on a recording with its fault and is quiet on a healthy one.
+
+Recordings have stragglers and pageable copies; for faults that no recording has, rows of one are changed or moved in
+time, and the test's name says so. Evaluated by grafana_evaluator.py, not by Grafana.
+"""
+
+import pytest
+from grafana_evaluator import Evaluator
+from grafana_stack import JOB, stored
+
+from drumline.infra.grafana.provision import GROUPS, rules
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+RULES = {rule.uid: rule for rule in rules()}
+INTERVALS = {rule.uid: group.interval_s for group in GROUPS for rule in group.rules}
+
+
+@pytest.fixture(scope="module")
+def db(stack):
+    return stored(stack)
+
+
+def run(db, uid, start, end):
+    """A rule evaluated from `start` to `end` at its group's interval."""
+    evaluator = Evaluator(RULES[uid], db.ask_alert)
+    now = start
+    while now <= end:
+        evaluator.evaluate(now)
+        now += INTERVALS[uid]
+    return evaluator
+
+
+def fired(evaluator, **labels):
+    return [a for a in evaluator.firing() if labels.items() <= a.items()]
+
+
+def shift(column, seconds):
+    return f"{column} + toIntervalSecond({seconds})"
+
+
+@pytest.mark.parametrize("uid", RULES)
+def test_quiet_on_the_healthy_phase_of_a_recording(db, uid):
+    assert fired(run(db, uid, db.first, db.healthy), job=JOB) == []
+
+
+def test_straggler_critical_on_recorded_faults_tells_rank_host_gpu_cause_cost_and_link(db):
+    end = db.phase("slow_copy")[1] / 1e9
+    evaluator = run(db, "drumline-straggler-critical", end, end)
+    [alert] = [a for a in fired(evaluator, job=JOB) if a["cause"] == "slow_copy"]
+    assert (alert["rank"], alert["host"], alert["detail"]) == ("3", "node-b", "pageable")
+    assert alert["gpu"].startswith("GPU 3 GPU-")
+    rule = evaluator.rule
+    assert "rank 3 on node-b costs 0." in evaluator.told(rule.summary, alert)
+    assert "slow_copy pageable" in evaluator.told(rule.description, alert)
+
+
+def test_straggler_alert_resolves_when_the_stream_clears_its_level(db):
+    evaluator = run(db, "drumline-straggler-critical", db.first, db.last + 30)
+    named = {labels["rank"] for labels in map(dict, evaluator.alerts)}
+    assert named > {a["rank"] for a in fired(evaluator, job=JOB)}, "ranks that were late before are told as normal"
+
+
+def test_straggler_warning_on_a_recording_whose_critical_states_are_set_to_warning(db):
+    db.copy("stragglers_versions", "milder", state="if(state = 'critical', 'warning', state)")
+    assert fired(run(db, "drumline-straggler-warning", db.last, db.last), job="milder")
+    assert not fired(run(db, "drumline-straggler-critical", db.last, db.last), job="milder")
+
+
+def test_job_stalled_when_recorded_processes_speak_on_after_the_last_step(db):
+    db.copy("steps", "stalled")
+    db.copy("ledger", "stalled")
+    db.copy("ledger", "stalled", published=shift("published", 120))
+    found = run(db, "drumline-job-stalled", db.last + 100, db.last + 130)
+    assert fired(found, job="stalled")
+    assert not fired(found, job=JOB), "it ended: nobody speaks"
+
+
+def test_collective_bandwidth_down_when_recorded_collectives_go_on_at_twice_their_duration(db):
+    steps = "operation = 'AllReduce' AND step BETWEEN 5 AND 15"
+    for job, slower in (("slower-links", 2), ("same-links", 1)):
+        for begin, end, factor in ((0, 1200, 1), (1200, 1800, slower)):
+            at = f"arrayJoin(range({begin}, {end}, 30))"
+            db.copy(
+                "collectives", job, steps, start=f"start + toIntervalSecond({at})", step=f"step + {at} * 100",
+                duration_ns=f"duration_ns * {factor}",
+            )  # fmt: skip
+    found = run(db, "drumline-collective-bandwidth", db.last + 1380, db.last + 1800)
+    assert fired(found, job="slower-links", operation="AllReduce")
+    assert not fired(found, job="same-links")
+
+
+def test_pageable_flood_when_the_recorded_phase_of_pageable_copies_lasts_for_five_minutes(db):
+    start, end = db.phase("slow_copy")
+    phase = f"start BETWEEN fromUnixTimestamp64Nano({start}) AND fromUnixTimestamp64Nano({end})"
+    again = f"start + toIntervalNanosecond(arrayJoin(range(0, 300000000000, {end - start})))"
+    db.copy("memcpys", "copying", f"{phase} AND kind IN (1, 2)", start=again)
+    db.copy("kernels", "copying", f"{phase} AND name LIKE '%nccl%'", start=again)
+    found = run(db, "drumline-memcpy-pageable", start / 1e9 + 180, start / 1e9 + 300)
+    assert {a["rank"] for a in fired(found, job="copying")} == {"3"}
+
+
+#: Seconds by which the recording is moved to follow itself for 20 minutes; the same number in all columns of a row.
+AGAIN = "arrayJoin(range(0, 1200, 13))"
+
+
+def samples(db, job, **changed):
+    """Recorded samples repeated over 20 minutes."""
+    db.copy("device_samples", job, time=f"time + toIntervalSecond({AGAIN})", **changed)
+
+
+def test_throttling_when_recorded_samples_say_hardware_slowdown(db):
+    samples(db, "hot", throttle_reasons="bitOr(throttle_reasons, if(gpu_index = 2, 0x48, 0))")
+    found = run(db, "drumline-gpu-throttled", db.first + 600, db.first + 780)
+    assert {(a["gpu"], a["reasons"]) for a in fired(found, job="hot")} == {("2", "HW slowdown + HW thermal")}
+
+
+def test_a_moments_heat_is_no_alert(db):
+    db.copy("device_samples", "warm", "gpu_index = 2", throttle_reasons="toInt64(0x48)")
+    assert not fired(run(db, "drumline-gpu-throttled", db.last, db.last + 60), job="warm")
+
+
+def test_xid_when_one_recorded_sample_carries_one(db):
+    db.copy("device_samples", "broken", xid="if(gpu_index = 1, toInt64(79), NULL)")
+    [alert] = fired(run(db, "drumline-gpu-xid", db.last, db.last), job="broken")
+    assert (alert["gpu"], alert["xid"]) == ("1", "79")
+
+
+def test_ecc_when_the_recorded_counter_grows(db):
+    samples(db, "corrupt", ecc_uncorrected=f"if(gpu_index = 0, toInt64(intDiv({AGAIN}, 600)), 5)")
+    found = run(db, "drumline-gpu-ecc", db.first + 900, db.first + 900)
+    assert {a["gpu"] for a in fired(found, job="corrupt")} == {"0"}
+
+
+def test_idle_gpu_when_recorded_utilisation_is_set_to_nothing_for_twenty_minutes(db):
+    samples(db, "idle", util_gpu="if(gpu_index = 3, toInt64(0), util_gpu)")
+    found = run(db, "drumline-gpu-idle", db.first + 840, db.first + 1140)
+    assert {a["gpu"] for a in fired(found, job="idle")} == {"3"}
+
+
+def test_pipeline_lag_when_recorded_kernels_come_on_and_results_do_not(db):
+    db.copy("ledger", "lagging")
+    db.copy("ledger", "lagging", "topic = 'gpu.kernel.v1'", published=shift("published", 300))
+    found = run(db, "drumline-pipeline-lag", db.last + 300, db.last + 360)
+    assert fired(found, job="lagging")
+    assert not fired(found, job=JOB)
+
+
+def test_drops_when_a_recorded_batch_says_that_rows_were_lost_before_it(db):
+    db.copy("ledger", "dropping", "topic = 'gpu.kernel.v1'", dropped_before="7")
+    found = run(db, "drumline-rows-dropped", db.last, db.last)
+    assert {a["topic"] for a in fired(found, job="dropping")} == {"gpu.kernel.v1"}
+
+
+def test_dead_letters_when_recorded_records_are_judged_dead(db):
+    assert not fired(run(db, "drumline-dead-letters", db.last, db.last))
+    db.copy("ledger", "", "topic = 'gpu.step.v1'", verdict="'dead'")
+    assert fired(run(db, "drumline-dead-letters", db.last, db.last)) == [{"topic": "gpu.step.v1"}]
+
+
+def test_silent_producer_when_recorded_ranks_but_one_go_on(db):
+    db.copy("kernels", "silent", "name LIKE '%nccl%'")
+    db.copy("kernels", "silent", "name LIKE '%nccl%' AND rank != 1", start=shift("start", 120))
+    found = run(db, "drumline-silent-producer", db.last + 120, db.last + 240)
+    assert {a["rank"] for a in fired(found, job="silent")} == {"1"}

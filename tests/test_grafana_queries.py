@@ -1,0 +1,72 @@
+"""Every statement of every dashboard runs on the engine over a recorded job and returns what it declares."""
+
+import re
+
+import pytest
+from grafana_stack import JOB, RUN, stored
+
+from drumline.infra.grafana.catalog import statements
+from drumline.infra.grafana.macros import ALL, Moment
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+STATEMENTS = {statement.id: statement for statement in statements()}
+TIMES = re.compile(r"^(Nullable\()?(DateTime|Date)")
+NUMBERS = re.compile(r"^(Nullable\()?(U?Int|Float)")
+ALLREDUCE = "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE"
+CHOSEN = {"job": JOB, "run": RUN, "rank": "3", "price": "2.5", "host": "node-b", "family": "nccl", "kernel": ALLREDUCE}
+EVERY = {
+    "rank": ["0", "1", "2", "3"],
+    "host": ["node-a", "node-b"],
+    "job": [JOB],
+    "run": [RUN],
+    "family": ["nccl"],
+    "kernel": [ALLREDUCE],
+}
+#: Faults that the recording does not have.
+EMPTY = {"XIDs", "Dead letters by reason", "Ranks not heard"}
+
+
+@pytest.fixture(scope="module")
+def db(stack):
+    return stored(stack)
+
+
+def moment(db, statement, every):
+    """The whole recording; `every`: All where that can be chosen, else one value."""
+    variables = {
+        v.name: ALL if every and v.every else [CHOSEN[v.name]] if v.multi else CHOSEN.get(v.name, v.default)
+        for v in statement.dashboard.variables
+    }
+    width = next((p.min_interval for p in statement.dashboard.panels if p.title == statement.name), "") or "1s"
+    return Moment(
+        int(db.first * 1000) - 1000, int(db.last * 1000) + 12_000,
+        {"1s": 1_000, "5s": 5_000, "10s": 10_000, "1m": 60_000}[width], variables, EVERY,
+    )  # fmt: skip
+
+
+def kind(text):
+    return "t" if TIMES.match(text) else "n" if NUMBERS.match(text) else "s"
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["all", "one"])
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_statement_runs_and_returns_the_declared_columns(db, name, every):
+    statement = STATEMENTS[name]
+    columns, rows = db.ask_panel(statement.sql, moment(db, statement, every))
+    if statement.query is None:
+        assert len(columns) in (1, 2)
+    else:
+        assert [(column, kind(text)) for column, text in columns] == statement.query.declared
+        if statement.query.format == "timeseries":
+            assert columns[0][0] == "time"
+            times = [row[0] for row in rows]
+            assert times == sorted(times), "Grafana refuses series that are not in order"
+    if every:
+        assert rows or statement.name in EMPTY, "the recording has something to show"
+
+
+@pytest.mark.parametrize("name", [n for n, s in STATEMENTS.items() if s.kind == "panel"])
+def test_a_time_without_data_is_no_error(db, name):
+    statement = STATEMENTS[name]
+    at = moment(db, statement, True)
+    db.ask_panel(statement.sql, Moment(at.from_ms - 10**9, at.to_ms - 10**9, at.interval_ms, at.variables, at.options))
