@@ -34,6 +34,7 @@ INSERT_SETTINGS: dict[str, str | int] = {
     "input_format_parallel_parsing": 0,
     "max_insert_threads": 1,
     "wait_end_of_query": 1,
+    "distributed_foreground_insert": 1,
 }
 
 

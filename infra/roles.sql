@@ -13,10 +13,12 @@ GRANT{cluster} SELECT ON system.parts TO drumline_writer;
 CREATE SETTINGS PROFILE OR REPLACE drumline_writer{cluster} SETTINGS
     async_insert = 0,
     insert_deduplicate = 1,
-    deduplicate_blocks_in_dependent_materialized_views = 1
+    deduplicate_blocks_in_dependent_materialized_views = 1,
+    distributed_foreground_insert = 1
     TO drumline_writer;
 
--- People, `drumline sql`, `drumline report`: read our tables and the catalogue, within limits. No file(), no url(), no writing.
+-- People, `drumline sql`, `drumline report`: read our tables and the catalogue, within limits. No file(), no url(), no
+-- writing. distributed_product_mode lets the cookbook's subqueries run over a cluster.
 CREATE ROLE IF NOT EXISTS drumline_analyst{cluster};
 GRANT{cluster} SHOW, SELECT ON {database}.* TO drumline_analyst;
 GRANT{cluster} SELECT ON system.clusters TO drumline_analyst;
@@ -44,6 +46,7 @@ CREATE SETTINGS PROFILE OR REPLACE drumline_analyst{cluster} SETTINGS
     max_execution_time = 60 MIN 1 MAX 600,
     max_result_rows = 1000000 MIN 1 MAX 10000000,
     result_overflow_mode = 'throw',
+    distributed_product_mode = 'global',
     max_concurrent_queries_for_user = 8 CONST
     TO drumline_analyst;
 CREATE QUOTA OR REPLACE drumline_analyst{cluster} KEYED BY user_name
@@ -61,6 +64,7 @@ CREATE SETTINGS PROFILE OR REPLACE drumline_grafana{cluster} SETTINGS
     max_execution_time = 30 MIN 1 MAX 60,
     max_result_rows = 1000000 MIN 1 MAX 1000000,
     result_overflow_mode = 'throw',
+    distributed_product_mode = 'global',
     max_concurrent_queries_for_user = 32 CONST
     TO drumline_grafana;
 CREATE QUOTA OR REPLACE drumline_grafana{cluster} KEYED BY user_name

@@ -19,5 +19,5 @@ FROM (
     WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND rank = {rank:Int32} AND start BETWEEN low AND high
 ) AS e
 LEFT ANY JOIN kernel_names AS n ON n.name = e.label
-ORDER BY took_ms DESC, ms
+ORDER BY took_ms DESC, ms, name
 LIMIT {limit:UInt32}

@@ -13,5 +13,5 @@ FROM (
     HAVING a_launches > 0 AND b_launches > 0
 ) AS k
 LEFT ANY JOIN kernel_names AS n ON n.name = k.name
-ORDER BY greatest(a_ns, b_ns) DESC
+ORDER BY greatest(a_ns, b_ns) DESC, kernel
 LIMIT {limit:UInt32}

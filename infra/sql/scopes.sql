@@ -6,5 +6,5 @@ SELECT domain, if(match(name, '[0-9]'), concat(replaceRegexpOne(name, '[0-9].*$'
 FROM ranges AS r
 WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')}
 GROUP BY domain, scope
-ORDER BY total_s DESC
+ORDER BY total_s DESC, domain, scope
 LIMIT {limit:UInt32}

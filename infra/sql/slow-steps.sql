@@ -6,5 +6,5 @@ SELECT run, step, min(start) AS started, round(max(gpu_duration_ns) / 1e6, 1) AS
 FROM steps
 WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')}
 GROUP BY run, step
-ORDER BY ms DESC
+ORDER BY ms DESC, run, step
 LIMIT {limit:UInt32}

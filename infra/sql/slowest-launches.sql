@@ -9,8 +9,8 @@ FROM (
     FROM kernels
     WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')} AND start > newest - INTERVAL 60 SECOND
         AND name NOT IN (SELECT name FROM kernel_names WHERE family = 'nccl')
-    ORDER BY duration_ns DESC
+    ORDER BY duration_ns DESC, start, rank
     LIMIT {limit:UInt32}
 ) AS k
 LEFT ANY JOIN kernel_names AS n ON n.name = k.name
-ORDER BY ms DESC
+ORDER BY ms DESC, start, rank

@@ -12,5 +12,5 @@ FROM (
     WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND time >= {since:DateTime64(3, 'UTC')} AND time < {until:DateTime64(3, 'UTC')} AND throttle_reasons IS NOT NULL
 )
 GROUP BY rank, reason
-ORDER BY samples DESC, rank
+ORDER BY samples DESC, rank, reason
 LIMIT {limit:UInt32}

@@ -1,0 +1,144 @@
+"""Every question of docs/cookbook.md on the engine: as the page says, as either reader, and over two servers."""
+
+import re
+
+import cookbook
+import pytest
+
+from drumline.bench.load import load
+from drumline.infra import clickhouse
+from drumline.infra.clickhouse import rows
+from drumline.infra.credentials import local_password
+from drumline.infra.distributed import distribute
+from drumline.infra.engine import answers, prepare_engine, temporary_engine, wait_until
+from drumline.infra.migrate import migrate
+from drumline.infra.private import private_settings
+from drumline.infra.queries import queries
+from drumline.infra.settings import ClickHouseSettings
+
+pytestmark = pytest.mark.stack
+#: What depends on how often results were sent, on when, or on the engine's files.
+OWN = {"data-quality", "storage", "late-rows", "util-or-busy"}
+QUERIES = list(queries().values())
+
+
+def settings_of(folder, database="gpu"):
+    return private_settings(folder, clickhouse=ClickHouseSettings(retention=cookbook.FOR_EVER, database=database))
+
+
+def fill(settings):
+    client = clickhouse.connect(settings)
+    for job, folder in cookbook.JOBS.items():
+        load(client, settings, folder, job=job, run="r1")
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """A server that has the jobs of the cookbook."""
+    settings = settings_of(tmp_path_factory.mktemp("one"))
+    with temporary_engine(settings):
+        migrate(clickhouse.connect(settings), settings)
+        fill(settings)
+        yield settings
+
+
+def on_the_page(query):
+    """(column names, rows) of the query's table in the page."""
+    part = cookbook.PAGE.read_text().split(f"### {query.question}\n", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
+    assert query.sql in part, "run `make docs`"
+    lines = [line[2:-2].split(" | ") for line in part.splitlines() if line.startswith("| ")]
+    return lines[0], lines[1:]
+
+
+def without_runs(names, found):
+    return [[cell for name, cell in zip(names, row, strict=True) if name != "run"] for row in found]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
+def test_the_answer_is_the_pages(query, one):
+    names, found = cookbook.asker(one)(query)
+    assert found, "no answer"
+    assert len(set(names)) == len(names)
+    said_names, said = on_the_page(query)
+    assert names == said_names
+    if query.name not in OWN:
+        assert without_runs(names, found[: cookbook.SHOWN]) == without_runs(names, said)
+
+
+def test_the_page_has_nothing_that_is_no_query():
+    asked = re.findall(r"^### (.*)$", cookbook.PAGE.read_text(), re.MULTILINE)
+    assert asked == [query.question for query in QUERIES]
+
+
+def test_grafanas_user_may_ask_all_of_it_too(one):
+    password = local_password(one, "grafana")
+    grafana = one.model_copy(
+        update={"clickhouse": one.clickhouse.model_copy(update={"reader": "grafana", "reader_password": password})}
+    )
+    ask = cookbook.asker(grafana)
+    assert all(ask(query)[1] for query in QUERIES)
+
+
+REMOTES = """<remote_servers><both>{shards}</both></remote_servers>
+    <max_server_memory_usage>"""
+#: What making Distributed tables needs beyond the writer's rights.
+ENGINES = "<query>GRANT TABLE ENGINE ON Distributed</query><query>GRANT READ, WRITE ON REMOTE</query>"
+SHARD = """<shard><replica><host>127.0.0.1</host><port>{port}</port>
+    <user>writer</user><password>{password}</password></replica></shard>"""
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two servers, each with the schema, and a database over both; settings of the first, naming that database."""
+    each = [settings_of(tmp_path_factory.mktemp(name)) for name in ("first", "second")]
+    shards = "".join(
+        SHARD.format(port=s.local.clickhouse_tcp_port, password=local_password(s, "writer").get_secret_value())
+        for s in each
+    )
+    children = []
+    try:
+        for settings in each:
+            child = prepare_engine(settings)
+            config = settings.local.state / "clickhouse" / "conf" / "config.xml"
+            config.write_text(config.read_text().replace("<max_server_memory_usage>", REMOTES.format(shards=shards)))
+            users = config.with_name("users.xml")
+            users.write_text(
+                users.read_text().replace("<query>GRANT CREATE TEMPORARY", f"{ENGINES}<query>GRANT CREATE TEMPORARY")
+            )
+            child.start(0.0)
+            children.append(child)
+        for settings in each:
+            assert wait_until(lambda s=settings: answers(s), 60)
+            migrate(clickhouse.connect(settings), settings)
+        for settings in (*each, each[0]):
+            assert "kernels" in distribute(clickhouse.connect(settings), "gpu", "both", "gpu_all")
+        over = each[0].model_copy(update={"clickhouse": each[0].clickhouse.model_copy(update={"database": "gpu_all"})})
+        yield each, over
+    finally:
+        for child in children:
+            child.end()
+
+
+@pytest.mark.long
+def test_two_servers_pass_the_cookbook(one, two):
+    each, over = two
+    fill(over)
+    held = [
+        rows(clickhouse.connect(s), "SELECT count() AS n, uniqExact(rank) AS ranks FROM gpu.kernels")[0] for s in each
+    ]
+    assert all(side["n"] > 0 for side in held), "both have some of it"
+    alone, together = cookbook.asker(one), cookbook.asker(over)
+    for query in QUERIES:
+        if query.name != "storage":
+            names, found = together(query)
+            assert (names, sorted(found)) == (alone(query)[0], sorted(alone(query)[1])), query.name
+
+
+@pytest.mark.long
+def test_an_insert_repeated_over_two_servers_counts_once(two):
+    _, over = two
+    client = clickhouse.connect(over)
+    before = rows(client, "SELECT sum(launches) AS n FROM gpu_all.kernels_per_minute")[0]["n"]
+    stored = rows(client, "SELECT count() AS n FROM gpu_all.kernels")[0]["n"]
+    load(client, over, cookbook.JOBS["fusion"], job="fusion", run="r1")
+    assert rows(client, "SELECT sum(launches) AS n FROM gpu_all.kernels_per_minute")[0]["n"] == before == stored
