@@ -91,6 +91,15 @@ class RetentionSettings(Part):
     records_per_minute: int = Field(365, ge=0)
 
 
+class TieringSettings(Part):
+    """Where ClickHouse keeps older events: after some days of event time they move to a cheaper volume of a storage policy
+    that the server has. `drumline migrate` applies it to kernels, memcpys, collectives, ranges and device samples."""
+
+    storage_policy: str = Field("", pattern="^[A-Za-z0-9_]*$", description="empty = the server's default, no tiers")
+    volume: str = Field("cold", pattern="^[A-Za-z0-9_]+$", description="the policy's volume for what is old")
+    after: int = Field(2, ge=1, description="age at which rows move; days")
+
+
 class ClickHouseSettings(Part):
     """Where ClickHouse is. Without `url`, the local stack's engine."""
 
@@ -107,6 +116,7 @@ class ClickHouseSettings(Part):
     key: Path | None = Field(None, description="its private key, PEM, without password")
     verify: bool = Field(True, description="false = any certificate will do, so anybody may take the password")
     retention: RetentionSettings = RetentionSettings()
+    tiering: TieringSettings = TieringSettings()
 
     @model_validator(mode="after")
     def _secrets(self) -> ClickHouseSettings:
@@ -201,6 +211,33 @@ class ArchiveSettings(Part):
         return self
 
 
+class GrafanaSettings(Part):
+    """`drumline grafana`: a server without file access, and where its alerts go."""
+
+    url: str = Field("", description="http(s)://host:port of Grafana")
+    token: SecretStr | None = Field(None, description="of a service account with role Admin")
+    token_file: Path | None = None
+    ca: Path | None = Field(None, description="CA certificates, PEM, for https; none = the system's")
+    clickhouse_url: str = Field("", description="ClickHouse as Grafana reaches it; empty = as we do")
+    clickhouse_user: str = "grafana"
+    clickhouse_password: SecretStr | None = None
+    clickhouse_password_file: Path | None = None
+    webhook: SecretStr | None = Field(None, description="URL that alerts are posted to")
+    slack: SecretStr | None = Field(None, description="Slack's incoming-webhook URL")
+    pagerduty: SecretStr | None = Field(None, description="PagerDuty's integration key")
+
+    @model_validator(mode="after")
+    def _secrets(self) -> GrafanaSettings:
+        self.token = read_secret("GRAFANA__TOKEN", self.token, self.token_file)
+        self.clickhouse_password = read_secret(
+            "GRAFANA__CLICKHOUSE_PASSWORD", self.clickhouse_password, self.clickhouse_password_file
+        )
+        check_certificates(("GRAFANA__CA", self.ca))
+        check_url("GRAFANA__URL", self.url)
+        check_url("GRAFANA__CLICKHOUSE_URL", self.clickhouse_url)
+        return self
+
+
 class Settings(BaseSettings):
     """All of drumline's settings."""
 
@@ -216,6 +253,7 @@ class Settings(BaseSettings):
     spool: SpoolSettings = SpoolSettings()
     agent: AgentSettings = AgentSettings()
     archive: ArchiveSettings = ArchiveSettings()
+    grafana: GrafanaSettings = GrafanaSettings()
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_json: bool = False
 
