@@ -19,8 +19,9 @@ from drumline.streams.job_state import NO_ROWS, JobState, Store
 from drumline.streams.packed_rows import key, pack_rows
 from drumline.streams.past import read
 from drumline.streams.restore import restore_jobs
+from drumline.streams.stopped import fall_quiet, stopped_window
 from drumline.streams.thresholds import StragglerConfig
-from drumline.streams.verdict import INFERRED, judge
+from drumline.streams.verdict import INFERRED, WindowVerdict, judge
 from drumline.streams.verdict_batch import digest, said, verdict_batch
 from drumline.streams.window_table import window_table, world_size
 
@@ -72,8 +73,8 @@ class JobStage:
         for run, state in list(self.states.items()):
             sources = [*state.ranks.values(), *state.communicators.values()]
             for source in sources:
-                source.seen_ns = source.seen_ns or now_ns
-                source.silent = source.silent or (caught_up and now_ns - source.seen_ns > self.config.idle_ns)
+                source.seen_ns, source.moved_ns = source.seen_ns or now_ns, source.moved_ns or now_ns
+            stopped = caught_up and fall_quiet(state, now_ns, self.config)
             state.frontier.unknown()
             state.first_seen_ns = state.first_seen_ns or now_ns
             if caught_up and now_ns - state.first_seen_ns > self.config.idle_ns:
@@ -84,6 +85,9 @@ class JobStage:
                 continue
             last = self._through(state, now_ns)
             out += self._judge(state, [w for w in state.dirty if self._last_step(w) <= last], now_ns)
+            if stopped and (stop := stopped_window(state, now_ns, self.config)):
+                _, _, end_ns = window_table(state, stop[0] - 1)
+                out += self._say(state, *stop, end_ns, end_ns, now_ns)
         return out
 
     def mark_sent(self, batch: Batch) -> None:
@@ -142,17 +146,22 @@ class JobStage:
         return out
 
     def _judge_one(self, state: JobState, window: int, now_ns: int) -> list[Batch]:
-        earlier = sorted(w for w in state.heads if w < window)
-        past = read((state.heads[w]["past"] for w in earlier), self.config)
+        past = read((state.heads[w]["past"] for w in sorted(state.heads) if w < window), self.config)
         table, start_ns, end_ns = window_table(state, window)
-        hosts = {rank: source.host for rank, source in state.ranks.items()}
         samples = partial(state.device_rows, window)
         inferred = any(source.steps_from == INFERRED for source in state.ranks.values())
-        verdict = judge(table, world_size(state, window), past, self.config, hosts, samples, inferred)
+        verdict = judge(table, world_size(state, window), past, self.config, state.hosts, samples, inferred)
         if any(row.cause.cause == "slow_compute" for row in verdict.rows):
             state.watched[window] = (start_ns, end_ns)
-        before = state.heads[earlier[-1]] if earlier else {"alarms": {}, "said": {}}
-        alarms = {int(rank): stored(old) for rank, old in before["alarms"].items()}
+        return self._say(state, window, verdict, start_ns, end_ns, now_ns)
+
+    def _say(
+        self, state: JobState, window: int, verdict: WindowVerdict, start_ns: int, end_ns: int, now_ns: int
+    ) -> list[Batch]:
+        """The verdict on a window as a batch, unless it was said before."""
+        before = max((w for w in state.heads if w < window), default=None)
+        known = {"alarms": {}, "said": {}} if before is None else state.heads[before]
+        alarms = {int(rank): stored(old) for rank, old in known["alarms"].items()}
         alarms |= {r.rank: advance(alarms.get(r.rank, Alarm()), r.severity, self.config, window) for r in verdict.rows}
         envelope: dict[str, Any] = {
             "job": state.job,
@@ -166,13 +175,13 @@ class JobStage:
             "window_start_ns": start_ns,
             "window_end_ns": end_ns,
         }
-        spoken = {int(rank): text for rank, text in before["said"].items()}
-        batch = verdict_batch(verdict, alarms, spoken, hosts, self.config.window_steps, envelope)
+        spoken = {int(rank): text for rank, text in known["said"].items()}
+        batch = verdict_batch(verdict, alarms, spoken, state.hosts, self.config.window_steps, envelope)
         head = state.heads.get(window)
         kept = {
             "digest": digest(batch),
             "alarms": {str(rank): list(astuple(alarm)) for rank, alarm in alarms.items()},
-            "said": before["said"] | {str(row.rank): said(row, alarms[row.rank]) for row in verdict.rows},
+            "said": known["said"] | {str(row.rank): said(row, alarms[row.rank]) for row in verdict.rows},
             "past": verdict.past,
         }
         if head is not None and head["digest"] == kept["digest"]:

@@ -30,12 +30,16 @@ KINDS = ("kind_steps", "kind_operations", "kind_bytes", "kind_counts", "kind_flo
 
 @dataclass(slots=True)
 class Source:
-    """A rank or a communicator that feeds the run. `complete`: all steps up to this one are in. `steps_from`: who says
-    where a rank's steps are, as gpu.step.v1 has it."""
+    """A rank or a communicator that feeds the run. `complete`: all its steps up to this one are in. `seen_ns`,
+    `moved_ns`: worker's clock when it was last heard, and when `complete` last grew. `stuck`: that is long ago;
+    `silent`: it is stuck or not heard any more. `steps_from`: who says where a rank's steps are, as gpu.step.v1 has
+    it."""
 
     complete: int = -1
     seen_ns: int = 0
+    moved_ns: int = 0
     silent: bool = False
+    stuck: bool = False
     host: str = ""
     steps_from: str = ""
 
@@ -69,8 +73,14 @@ class JobState:
         self.samples = SampleState(store, run)
         #: Windows -> (start, end) in ns, whose causes samples refine.
         self.watched: dict[int, tuple[int, int]] = {}
+        self.stopped = ""  # what was said of a job whose steps stopped, see stopped.py
         self.horizon = 0  # first window that still takes rows
         self.too_old = 0
+
+    @property
+    def hosts(self) -> dict[int, str]:
+        """Rank -> host."""
+        return {rank: source.host for rank, source in self.ranks.items()}
 
     @property
     def awaits_others(self) -> bool:
@@ -173,18 +183,25 @@ class JobState:
     def _heard(self, sources: dict[Any, Source], name: Any, complete: int, now_ns: int) -> Source:
         self.first_seen_ns = self.first_seen_ns or now_ns
         source = sources.get(name)
-        if source is None or source.silent:
-            if (
-                source is not None
-            ):  # who fell silent together comes back together, one topic perhaps long before another
-                for other in (*self.ranks.values(), *self.communicators.values()):
-                    other.silent, other.seen_ns = False, now_ns if other.silent else other.seen_ns
+        moved = source is None or complete > source.complete
+        if source is None or (source.silent and (moved or not source.stuck)):
+            if source is not None:
+                self._wake(now_ns)
             source = sources.setdefault(name, Source())
             self.frontier.unknown()
         before, source.complete = source.complete, max(source.complete, complete)
-        source.seen_ns, source.silent = now_ns, False
+        source.seen_ns = now_ns
+        if moved:
+            source.moved_ns, source.stuck, self.stopped = now_ns, False, ""
+        source.silent = source.stuck
         self.frontier.moved(before, source.complete)
         return source
+
+    def _wake(self, now_ns: int) -> None:
+        """Who fell silent together comes back together, one topic perhaps long before another."""
+        for other in (*self.ranks.values(), *self.communicators.values()):
+            if other.silent:
+                other.silent, other.stuck, other.seen_ns, other.moved_ns = False, False, now_ns, now_ns
 
     def drop_before(self, window: int) -> None:
         """Forget the rows of earlier windows, and verdicts older than the history. The horizon is written first: a

@@ -16,6 +16,10 @@ class StragglerConfig:
     window_steps: int = 20
     #: A rank or communicator not heard for so long no longer holds anything up; ns of the worker's clock.
     idle_ns: int = 5_000_000_000
+    #: Steps that do not come for so long, and for `stall_steps` of the longest lately, have stopped: nothing waits for
+    #: whoever is in them. As long as the alert "Job stalled" waits; ns, worker's clock.
+    stall_ns: int = 60_000_000_000
+    stall_steps: int = 5
     #: How long a communicator smaller than the job waits for more ranks when it is first seen; ns, worker's clock.
     #: Producers flush at 1 s at the latest.
     settle_ns: int = 2_000_000_000
