@@ -20,7 +20,7 @@ def uninstalled(monkeypatch):
 
 
 def test_the_agent_starts(tmp_path):
-    made = device_sampler(Settings(spool={"root": tmp_path}), lambda: [])
+    made = device_sampler(Settings(spool={"root": tmp_path}), list)
     assert made._versions == {"drumline": "0+unknown"}
 
 
