@@ -147,14 +147,16 @@ class Queries:
 
     def windows(self, raw: Table, windows: Table, amount: str) -> list[dict[str, Any]]:
         """Per process: raw rows, those that lie in windows closed so far, and the sum over non-overlapping windows
-        plus the late rows. Processes with rows that retention may have removed are left out."""
+        plus the late rows. `dead_rows`: of batches that only the tables cannot hold (one row beyond 2106), which the
+        stream processor may have counted. Processes with rows that retention may have removed are left out."""
         ns = "toUnixTimestamp64Nano"
         return rows(
             self.client,
             "SELECT process_id, any(of_job) AS job, any(of_run) AS run, count() AS raw_rows, "
-            "countIf(start < horizon) AS closed, any(counted) AS in_windows, any(late) AS late_rows FROM ("
+            "countIf(start < horizon) AS closed, any(counted) AS in_windows, any(late) AS late_rows, "
+            "any(dead) AS dead_rows FROM ("
             "SELECT r.process_id AS process_id, r.job AS of_job, r.run AS of_run, r.start AS start, "
-            "w.horizon AS horizon, w.counted AS counted, l.late AS late "
+            "w.horizon AS horizon, w.counted AS counted, l.late AS late, d.dead AS dead "
             f"FROM (SELECT process_id, job, run, start FROM {self.database}.{raw.name} WHERE {self._where()}) AS r "
             f"LEFT JOIN (SELECT process_id, sum({amount}) AS counted, max(window_end) AS horizon "
             f"FROM {self.database}.{windows.name} WHERE {self._where()} "
@@ -162,6 +164,8 @@ class Queries:
             "ON r.process_id = w.process_id "
             f"LEFT JOIN (SELECT process_id, max(late_rows) AS late FROM {self.database}.ledger "
             "WHERE topic = {windows:String} GROUP BY process_id) AS l ON r.process_id = l.process_id "
+            f"LEFT JOIN (SELECT process_id, sum(rows) AS dead FROM {self.database}.ledger "
+            "WHERE topic = {raw:String} AND verdict = 'dead' GROUP BY process_id) AS d ON r.process_id = d.process_id "
             f"WHERE r.process_id NOT IN (SELECT process_id FROM {self.database}.ledger WHERE topic = {{raw:String}} "
             f"AND verdict = 'stored' AND time_min < {self._kept_since(raw)})) GROUP BY process_id",
             self._parameters(windows=windows.topic.value, raw=raw.topic.value),

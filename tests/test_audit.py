@@ -110,6 +110,19 @@ def test_late_rows_and_duplicates_and_open_windows_are_no_loss(pipeline):
     assert kinds(pipeline) == {"windows_open"}
 
 
+def test_rows_of_a_batch_that_no_table_can_hold_may_be_counted_by_windows_and_no_others(pipeline):
+    far = any_batch(Topic.KERNEL, 5, process_id(0), 4)
+    far.columns["start_ns"][-1] = 1 << 62
+    pipeline.publish(far, window(1, 404, late=1), again=True)
+    drain(pipeline, 2)
+    report = pipeline.audit()
+    assert report.clean, report.findings
+    assert [(w["closed"], w["in_windows"], w["late_rows"], w["dead_rows"]) for w in report.windows] == [(400, 404, 1, 5)]
+    pipeline.publish(window(2, 398, late=1), again=True)  # a good row is missing
+    drain(pipeline, 1)
+    assert kinds(pipeline) == {"windows_differ"}
+
+
 def test_a_dead_letter_that_cannot_be_read_excuses_one_batch_of_its_own_key(pipeline):
     def kernels(process, *sequences):
         pipeline.publish(*(any_batch(Topic.KERNEL, 100, process_id(process), s) for s in sequences))
