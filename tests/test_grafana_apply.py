@@ -1,0 +1,130 @@
+"""drumline grafana apply, diff, export, generate: against a fake Grafana."""
+
+import json
+
+import pytest
+from fake_grafana import TOKEN, FakeGrafana
+from typer.testing import CliRunner
+
+from drumline.infra import command_grafana
+from drumline.infra.grafana.catalog import DASHBOARDS, HERE
+from drumline.infra.grafana.provision import GROUPS
+from drumline.infra.settings import settings
+
+RUNNER = CliRunner()
+
+
+@pytest.fixture
+def grafana(monkeypatch):
+    fake = FakeGrafana()
+    for name, value in {
+        "URL": fake.url, "TOKEN": TOKEN, "CLICKHOUSE_PASSWORD": "secret-word", "CLICKHOUSE_URL": "http://clickhouse:8123",
+        "WEBHOOK": "http://hook/secret-hook", "PAGERDUTY": "secret-key",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(f"DRUMLINE_GRAFANA__{name}", value)
+    settings.cache_clear()
+    yield fake
+    fake.close()
+    settings.cache_clear()
+
+
+def call(*arguments):
+    return RUNNER.invoke(command_grafana.app, arguments)
+
+
+def test_apply_makes_all_of_it_once(grafana):
+    first = call("apply")
+    assert first.exit_code == 0, first.output
+    assert set(grafana.things["dashboards"]) == {made.uid for made in DASHBOARDS}
+    assert set(grafana.things["groups"]) == {group.name for group in GROUPS}
+    assert set(grafana.things["points"]) == {"drumline-webhook", "drumline-pagerduty"}
+    assert grafana.things["sources"]["clickhouse"]["jsonData"]["host"] == "clickhouse"
+    assert not grafana.things["policies"], "the policy tree is replaced only when that is asked for"
+    assert not any(word in first.output for word in ("secret", TOKEN))
+    writes = len(grafana.writes)
+    again = call("apply")
+    assert "is up to date" in again.output
+    assert len(grafana.writes) == writes
+
+
+def test_dry_run_changes_nothing_and_says_what_it_would(grafana):
+    answer = call("apply", "--dry-run")
+    assert answer.exit_code == 0
+    assert "to do: create dashboard Fleet" in answer.output
+    assert grafana.writes == []
+
+
+def test_diff_says_where_somebody_edited(grafana):
+    call("apply")
+    assert call("diff").exit_code == 0
+    grafana.things["dashboards"]["drumline-fleet"]["dashboard"]["panels"][0]["title"] = "mine"
+    grafana.things["groups"]["drumline-jobs"]["rules"][0]["for"] = "9m"
+    answer = call("diff")
+    assert answer.exit_code == 3
+    assert "change dashboard Fleet: panels[0].title" in answer.output
+    assert "change rules drumline-jobs: rules[0].for" in answer.output
+    assert call("apply").exit_code == 0
+    assert call("diff").exit_code == 0
+
+
+def test_policies_only_when_asked(grafana):
+    call("apply", "--policies")
+    assert grafana.things["policies"]["receiver"] == "drumline-on-call"
+    assert call("diff", "--policies").exit_code == 0
+
+
+def test_json_for_scripts(grafana):
+    found = json.loads(call("apply", "--dry-run", "--json").stdout)
+    assert {change["change"] for change in found["changes"]} == {"create"}
+
+
+def test_export_fetches_what_is_there(grafana, tmp_path):
+    call("apply")
+    grafana.things["dashboards"]["drumline-job"]["dashboard"]["title"] = "edited"
+    assert call("export", "-o", str(tmp_path / "out")).exit_code == 0
+    assert json.loads((tmp_path / "out" / "drumline-job.json").read_text())["title"] == "edited"
+    assert len(list((tmp_path / "out").iterdir())) == len(DASHBOARDS) + len(GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("TOKEN", "wrong", "the token is wrong or expired"),
+        ("URL", "http://127.0.0.1:9", "does not answer"),
+        ("URL", "", "DRUMLINE_GRAFANA__URL"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_sentence(grafana, monkeypatch, variable, value, said):
+    monkeypatch.setenv(f"DRUMLINE_GRAFANA__{variable}", value)
+    settings.cache_clear()
+    answer = call("apply")
+    assert answer.exit_code == 1
+    assert said in answer.output
+    assert "Traceback" not in answer.output
+
+
+def test_a_token_without_rights_and_a_broken_server_are_told(grafana):
+    grafana.status = 403
+    assert "needs role Admin" in call("diff").output
+    grafana.status = 500
+    assert "Server Error 500" in call("diff").output
+
+
+def test_a_missing_data_source_without_password_is_told(grafana, monkeypatch):
+    monkeypatch.delenv("DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD")
+    settings.cache_clear()
+    assert "DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD" in call("apply").output
+
+
+def test_generate_writes_the_same_elsewhere_and_knows_contacts(tmp_path):
+    assert call("generate", "-o", str(tmp_path), "--contact", "slack").exit_code == 0
+    assert (tmp_path / "dashboards/drumline-job.json").read_bytes() == (
+        HERE / "dashboards/drumline-job.json"
+    ).read_bytes()
+    points = (tmp_path / "provisioning/alerting/contact-points.yaml").read_text()
+    assert "$DRUMLINE_ALERT_SLACK" in points
+    assert "WEBHOOK" not in points
+    assert call("generate", "-o", str(tmp_path), "--contact", "slack", "--check").exit_code == 0
+    (tmp_path / "dashboards/drumline-job.json").write_text("{}")
+    assert call("generate", "-o", str(tmp_path), "--contact", "slack", "--check").exit_code == 3
+    assert call("generate", "--contact", "pigeon").exit_code == 2
