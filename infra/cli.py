@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "status": ("command_status", "Show what runs, where, and how much it uses."),
     "topics": ("command_topics", "Create, check and read the Kafka topics."),
     "migrate": ("command_migrate", "Bring the ClickHouse schema up to date."),
+    "roles": ("command_roles", "Make the roles, limits and quotas of a ClickHouse server."),
     "replay": ("command_replay", "Publish a recorded GPU job."),
     "agent": ("command_agent", "Publish what GPU processes of this host left in the spool."),
     "run": ("command_run", "Run a command and collect what its GPU processes do."),

@@ -38,6 +38,9 @@ RETENTION_CLOCK = {
     "devices_per_minute": "minute", "records_per_minute": "minute",
 }  # fmt: skip
 
+#: Tables whose old rows may move to a cheaper volume: the large ones.
+TIERED = frozenset({"kernels", "memcpys", "collectives", "ranges", "device_samples"})
+
 
 class MigrationConflict(RuntimeError):
     """What is applied is not what the files say, or somebody else migrates. The message says which and what to do."""
@@ -135,27 +138,32 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
 
 
 def _retention(client: Client, settings: Settings) -> list[tuple[str, str]]:
-    """(words, statement) for every table whose retention differs from the settings'."""
-    database = settings.clickhouse.database
+    """(words, statement) for every table whose retention or tiers differ from the settings'."""
+    database, tiers = settings.clickhouse.database, settings.clickhouse.tiering
     found = rows(
         client,
-        "SELECT name, extract(engine_full, 'TTL .* toIntervalDay\\\\((\\\\d+)\\\\)') AS days FROM system.tables "
-        "WHERE database = {d:String}",
+        "SELECT name, extract(engine_full, ' TTL (.*?)( SETTINGS |$)') AS ttl, storage_policy AS policy "
+        "FROM system.tables WHERE database = {d:String}",
         {"d": database},
     )
-    engines = {str(row["name"]): str(row["days"]) for row in found}
+    now = {str(row["name"]): row for row in found}
     out = []
     for table, clock in RETENTION_CLOCK.items():
-        days = getattr(settings.clickhouse.retention, table.removesuffix("_versions"))
-        now = engines.get(table, "")
-        if table not in engines or now == (str(days) if days else ""):
+        if table not in now:
             continue
-        name = f"{database}.{table}"
-        if days == 0:
-            out.append((f"{table}: keep for ever", f"ALTER TABLE {name} REMOVE TTL"))
-        else:
-            ttl = f"ALTER TABLE {name} MODIFY TTL toDateTime({clock}) + INTERVAL {days} DAY DELETE"
-            out.append((f"{table}: keep {days} days", ttl))
+        name, days = f"{database}.{table}", getattr(settings.clickhouse.retention, table.removesuffix("_versions"))
+        tiered = bool(tiers.storage_policy) and table in TIERED and not 0 < days <= tiers.after
+        rules = [f"toDateTime({clock}) + toIntervalDay({tiers.after}) TO VOLUME '{tiers.volume}'"] * tiered
+        rules += [f"toDateTime({clock}) + toIntervalDay({days})"] * bool(days)
+        if tiered and now[table]["policy"] != tiers.storage_policy:
+            change = f"ALTER TABLE {name} MODIFY SETTING storage_policy = '{tiers.storage_policy}'"
+            out.append((f"{table}: storage policy {tiers.storage_policy}", change))
+        if now[table]["ttl"] == ", ".join(rules):
+            continue
+        words = f"keep {days} days" if days else "keep for ever"
+        words += f", on volume {tiers.volume} after {tiers.after}" if tiered else ""
+        change = f"MODIFY TTL {', '.join(rules)}" if rules else "REMOVE TTL"
+        out.append((f"{table}: {words}", f"ALTER TABLE {name} {change}"))
     return out
 
 

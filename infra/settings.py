@@ -92,10 +92,12 @@ class RetentionSettings(Part):
 
 
 class TieringSettings(Part):
-    """Where ClickHouse keeps older events: after some days of event time they move to a cheaper volume of a storage policy
-    that the server has. `drumline migrate` applies it to kernels, memcpys, collectives, ranges and device samples."""
+    """Where ClickHouse keeps older events: after some days of event time they move to a cheaper volume of a storage
+    policy that the server has. `drumline migrate` applies it to kernels, memcpys, collectives, ranges, samples."""
 
-    storage_policy: str = Field("", pattern="^[A-Za-z0-9_]*$", description="empty = the server's default, no tiers")
+    storage_policy: str = Field(
+        "", pattern="^[A-Za-z0-9_]*$", description="must have the volume `default` too; empty = no tiers"
+    )
     volume: str = Field("cold", pattern="^[A-Za-z0-9_]+$", description="the policy's volume for what is old")
     after: int = Field(2, ge=1, description="age at which rows move; days")
 

@@ -5,7 +5,10 @@ import threading
 import pytest
 
 from drumline.infra import clickhouse
+from drumline.infra.engine import answers, prepare_engine, wait_until
 from drumline.infra.migrate import Migration, MigrationConflict, migrate, migrations, pending
+from drumline.infra.private import private_settings
+from drumline.infra.settings import ClickHouseSettings, TieringSettings
 
 FILES = [Migration(1, "a", "SELECT 1;"), Migration(2, "b", "SELECT 2;")]
 
@@ -119,3 +122,39 @@ def _dead_holder():
     process = subprocess.Popen(["true"])
     process.wait()
     return f"{socket.gethostname()}:{process.pid}"
+
+
+POLICY = """<storage_configuration>
+        <disks><slow><path>{folder}/</path></slow></disks>
+        <policies><tiers><volumes><default><disk>default</disk></default><cold><disk>slow</disk></cold></volumes></tiers></policies>
+    </storage_configuration>
+    <max_server_memory_usage>"""
+
+
+@pytest.mark.stack
+def test_old_rows_move_to_the_cold_volume(tmp_path):
+    """On an engine of its own that has a second disk."""
+    tiers = TieringSettings(storage_policy="tiers", volume="cold", after=2)
+    settings = private_settings(tmp_path, clickhouse=ClickHouseSettings(tiering=tiers))
+    child = prepare_engine(settings)
+    config = settings.local.state / "clickhouse" / "conf" / "config.xml"
+    policy = POLICY.format(folder=settings.local.state / "clickhouse" / "data" / "slow")
+    config.write_text(config.read_text().replace("<max_server_memory_usage>", policy))
+    child.start(0.0)
+    try:
+        assert wait_until(lambda: answers(settings), 60)
+        client = clickhouse.connect(settings)
+        assert "kernels: keep 7 days, on volume cold after 2" in migrate(client, settings)
+        assert migrate(client, settings) == []
+        client.command("INSERT INTO gpu.kernels (job, start) SELECT 'j', now() - INTERVAL 3 DAY")
+        client.command("INSERT INTO gpu.kernels (job, start) SELECT 'j', now()")
+        where = "SELECT disk_name AS disk, rows FROM system.parts WHERE active AND table = 'kernels' ORDER BY min_time"
+
+        def disks():
+            return [row["disk"] for row in clickhouse.rows(client, where)]
+
+        assert wait_until(lambda: disks() == ["slow", "default"], 30), disks()
+        settings.clickhouse.tiering = TieringSettings()
+        assert "kernels: keep 7 days" in migrate(client, settings)
+    finally:
+        child.end()
