@@ -39,7 +39,8 @@ def sink(
     4  records are gone from Kafka, or an announced range cannot be rebuilt
     5  ClickHouse refuses: wrong password, missing grant or table (`drumline migrate`), ...
     6  another sink runs under the same --instance
-    7  Kafka refuses: certificate, user, password, or a missing ACL, which is named (docs/security.md)
+    7  Kafka or the schema registry refuses: certificate, user, password, or a missing ACL, which is named
+       (docs/security.md)
     """
     from confluent_kafka import KafkaException, Producer
 
@@ -49,6 +50,7 @@ def sink(
     from drumline.infra.kafka_access import MissingTopics, require
     from drumline.infra.kafka_contact import BrokerUnreachable, KafkaRefused, quiet
     from drumline.infra.registry_client import codec
+    from drumline.schemas.errors import RegistryRefused
     from drumline.schemas.topics import TOPICS, Topic, dlq
     from drumline.sinks.consumer import Fenced, KafkaTrouble, LostRecords, SinkConsumer
     from drumline.sinks.deadletter import DeadLetters
@@ -97,7 +99,7 @@ def sink(
         _stop(6, f"another sink runs as this instance (if not, start this one again): {error}")
     except MissingTopics as error:
         _stop(2, str(error))
-    except KafkaRefused as error:
+    except (KafkaRefused, RegistryRefused) as error:
         _stop(7, str(error))
     except BrokerUnreachable as error:
         _stop(1, str(error))

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from drumline.infra import tls
 from drumline.infra.settings import KafkaSettings, Settings
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import BadSchema, RegistryUnavailable, UnknownSchema
+from drumline.schemas.errors import BadSchema, RegistryRefused, RegistryUnavailable, UnknownSchema
 from drumline.schemas.model import RecordModel, has_schema, model, parse_model
 from drumline.schemas.registry import lock_file_registry
 from drumline.schemas.topics import Topic
@@ -33,7 +33,8 @@ class ConfluentRegistry:
     """The Registry protocol over a registry's REST API.
 
     `client`: confluent_kafka's SchemaRegistryClient, or its like. `register`: register missing schemas; else they must
-    be there. `clock`: monotonic seconds. Raises RegistryUnavailable when the registry does not answer in about 20 s.
+    be there. `clock`: monotonic seconds. Raises RegistryUnavailable when the registry does not answer in about 20 s,
+    RegistryRefused when it will not answer us.
     """
 
     def __init__(
@@ -114,11 +115,14 @@ class ConfluentRegistry:
                 return int(error.http_status_code), None
             detail = f"HTTP {error.http_status_code}"
             if error.http_status_code in (401, 403):
-                detail += "; check DRUMLINE_KAFKA__REGISTRY_USER and DRUMLINE_KAFKA__REGISTRY_PASSWORD_FILE"
+                cure = "check DRUMLINE_KAFKA__REGISTRY_USER and DRUMLINE_KAFKA__REGISTRY_PASSWORD_FILE"
+                raise RegistryRefused(f"schema registry {self._where} refuses us ({detail}); {cure}") from None
         except Exception as error:  # transport errors of whatever HTTP library the client brought
             detail = type(error).__name__
             if what := tls.complaint_in(str(error)):
-                detail = f"its certificate is not accepted: {what}; see DRUMLINE_KAFKA__REGISTRY_CA"
+                cure = tls.cure(what, "DRUMLINE_KAFKA__REGISTRY_URL", "DRUMLINE_KAFKA__REGISTRY_CA")
+                where = f"the certificate of schema registry {self._where}"
+                raise RegistryRefused(f"{where} is not accepted: {what}; {cure}") from None
         raise RegistryUnavailable(f"schema registry {self._where} does not answer ({detail})") from None
 
 
@@ -147,7 +151,7 @@ def codec(settings: Settings, writes: Iterable[str] = ()) -> Codec:
     """The codec of this process: ids from the registry if one is configured, else from the lock file.
 
     `writes`: topics to have ids for before the first record, so that a wrong registry fails at start. Raises
-    RegistryUnavailable, or BadSchema if the registry or the lock file does not have the schema.
+    RegistryUnavailable or RegistryRefused, or BadSchema if the registry or the lock file does not have the schema.
     """
     made = Codec(connect(settings.kafka) if settings.kafka.registry_url else None)
     for topic in writes:

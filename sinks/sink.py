@@ -19,7 +19,7 @@ from drumline.infra.clickhouse import ClickHouseFailed, Client, Unavailable
 from drumline.infra.health import Health
 from drumline.infra.settings import Settings
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import RegistryUnavailable
+from drumline.schemas.errors import RegistryRefused, RegistryUnavailable
 from drumline.sinks.consumer import KafkaTrouble, SinkConsumer, TopicReplaced
 from drumline.sinks.deadletter import DeadLetters, DeadLettersFailed
 from drumline.sinks.entry import Entry, Record, Verdict, read
@@ -82,7 +82,7 @@ class Sink:
     _committed: float = 0.0
 
     def run(self) -> None:
-        """Raises Flooded, ReplayImpossible, LostRecords, Fenced, Refused, KafkaRefused."""
+        """Raises Flooded, ReplayImpossible, LostRecords, Fenced, Refused, KafkaRefused, RegistryRefused."""
         self.kafka.subscribe()
         self._committed = time.monotonic()
         metrics.SINK_COMMIT_AGE.set_function(lambda: time.monotonic() - self._committed)
@@ -181,6 +181,8 @@ class Sink:
         if known or self._registry.at <= time.monotonic():
             try:
                 entry = read(record, state.table, self.codec)
+            except RegistryRefused:
+                raise
             except RegistryUnavailable as error:
                 wait_s = self._registry.failed(time.monotonic(), random.random())
                 self._tell(error, self._registry.attempt, wait_s)

@@ -123,3 +123,20 @@ def test_a_worker_does_not_start_without_the_ids_of_what_it_writes(pipeline, reg
     assert ended.returncode == 2
     assert "schema registry 127.0.0.1" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_a_registry_that_refuses_later_ends_worker_and_sink_and_buries_nothing(pipeline, registry, tmp_path):
+    worker = Child({**pipeline.environment, "DRUMLINE_STREAM__METRICS_PORT": "0"}, tmp_path, COMMAND, "one")
+    sink = pipeline.start("--instance", "1")
+    try:
+        until(lambda: "worker starts" in worker.log.read_text())
+        registry.status = 403
+        pipeline.raw(Topic.KERNEL, "q", NOBODYS)
+        errors = sink.communicate(timeout=60)[1].decode()
+        assert (sink.returncode, worker.process.wait(60)) == (7, 1), errors
+    finally:
+        worker.kill()
+    for text in (errors, worker.log.read_text()):
+        assert "refuses us (HTTP 403); check DRUMLINE_KAFKA__REGISTRY_USER" in text
+        assert "Traceback" not in text
+    assert registry.calls.count(("GET", 9_999, None)) == 2

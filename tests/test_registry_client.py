@@ -11,9 +11,14 @@ pytest.importorskip("authlib", reason="pip install 'drumline[registry]'")
 from drumline.infra.registry_client import UNKNOWN_IDS, UNKNOWN_S, codec, connect, subject
 from drumline.infra.settings import KafkaSettings, Settings
 from drumline.schemas.batch import Batch, encode
-from drumline.schemas.errors import BadSchema, RegistryUnavailable, UnknownSchema, WrongSchema
+from drumline.schemas.errors import BadSchema, RegistryRefused, RegistryUnavailable, UnknownSchema, WrongSchema
 from drumline.schemas.model import model, parse_model
+from drumline.schemas.topics import Topic
 from drumline.schemas.wire import header
+from drumline.sinks.entry import Record
+from drumline.sinks.partition import PartitionState
+from drumline.sinks.sink import Sink
+from drumline.sinks.tables import table
 
 TOPIC = "gpu.memcpy.v1"
 
@@ -91,8 +96,18 @@ def test_schemas_that_are_not_ours_are_bad_records(fake):
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_registry_that_refuses_to_answer_is_no_verdict_on_the_record(fake, status):
     fake.status = status
-    with pytest.raises(RegistryUnavailable, match=str(status)):
+    with pytest.raises(RegistryRefused, match=f"HTTP {status}.; check DRUMLINE_KAFKA__REGISTRY_USER"):
         made(fake).decode(TOPIC, header(5))
+
+
+def test_a_sink_does_not_wait_for_a_registry_that_refuses(fake):
+    fake.status = 401
+    settings = Settings(kafka=KafkaSettings(registry_url=fake.url))
+    sink = Sink(settings, None, None, None, codec(settings), stopping=lambda: False)
+    record = Record(TOPIC, 0, 0, b"k", header(5), -1, [])
+    with pytest.raises(RegistryRefused):
+        sink._read(record, PartitionState(table(Topic.MEMCPY), 0, "id", 0, False))
+    assert len(fake.calls) == 1
 
 
 def test_a_registry_that_is_not_there_fails_at_start_and_the_message_has_no_password():

@@ -1,10 +1,13 @@
 """What settings, clients and programs make of certificates, passwords and refusals; without Kafka or ClickHouse."""
 
 import asyncio
+import contextlib
 import logging
 import socket
 import ssl
+import struct
 import threading
+from urllib.parse import urlsplit
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
@@ -15,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from fake_registry import FakeRegistry
 from pydantic import SecretStr, ValidationError
 from secure_stack import Certificates, TlsFront
 from typer.testing import CliRunner
@@ -26,7 +30,7 @@ from drumline.infra.kafka_access import words
 from drumline.infra.kafka_contact import BrokerUnreachable, Contact, KafkaRefused, addresses, quiet, refusal
 from drumline.infra.logs import HIDDEN
 from drumline.infra.settings import ClickHouseSettings, KafkaSettings, Settings
-from drumline.schemas.errors import RegistryUnavailable
+from drumline.schemas.errors import RegistryRefused
 from drumline.streams import refusal as worker_refusal
 
 SECRET = "hush-4711"
@@ -200,6 +204,58 @@ def test_a_wrong_certificate_is_no_reason_to_storm(certificates):
     front.close()
 
 
+class Refusing:
+    """A broker that takes every connection as far as the password, and refuses that. `logins`: how often it was asked.
+
+    Answers: ApiVersions 0 (handshake 1, authenticate 0 and itself), SaslHandshake, SaslAuthenticate."""
+
+    def __init__(self):
+        self.logins, self._listener = 0, socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._listener.close()
+
+    def _accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
+
+    def _serve(self, client):
+        with client, contextlib.suppress(OSError, struct.error), client.makefile("rb") as stream:
+            while True:
+                (size,) = struct.unpack(">i", stream.read(4))
+                api, version, number = struct.unpack_from(">hhi", request := stream.read(size))
+                if api == 18:  # a version that we do not speak is answered in version 0
+                    apis = ((3, 0, 4), (17, 0, 1), (18, 0, 0), (36, 0, 0))
+                    body = struct.pack(">hi", 35 if version else 0, len(apis)) + b"".join(
+                        struct.pack(">hhh", *api) for api in apis
+                    )
+                elif api == 17:
+                    body = struct.pack(">hih5s", 0, 1, 5, b"PLAIN")
+                else:
+                    assert api == 36, request
+                    self.logins += 1
+                    body = struct.pack(">hh2si", 58, 2, b"no", 0)
+                client.sendall(struct.pack(">ii", len(body) + 4, number) + body)
+
+
+def test_a_wrong_password_is_no_reason_to_storm():
+    broker = Refusing()
+    kafka = sasl(bootstrap=f"127.0.0.1:{broker.port}", security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN")
+    settings = Settings(kafka=kafka)
+    client = AdminClient(quiet(client_config(settings, "test")))
+    with pytest.raises(KafkaException):
+        client.list_topics(timeout=3.0)  # as a long-running client would go on
+    assert 1 <= broker.logins <= 12
+    before, contact = broker.logins, Contact(settings)
+    with pytest.raises(KafkaRefused, match="refuses user me: no; check DRUMLINE_KAFKA__SASL_USERNAME"):
+        contact.metadata(AdminClient(contact.quiet(client_config(settings, "test"))))
+    assert broker.logins - before <= 6
+    broker.close()
+
+
 @pytest.mark.parametrize(
     ("code", "text", "said"),
     [
@@ -278,11 +334,39 @@ def test_key_passwords_are_never_asked_for_on_the_terminal(certificates, tmp_pat
         KafkaSettings(**files)
 
 
-def test_a_registry_whose_certificate_is_not_accepted_is_named(certificates):
+@pytest.fixture
+def registry_front(certificates):
+    """A registry behind TLS: certificate -> (front, settings that trust `ca`)."""
     pytest.importorskip("authlib", reason="pip install 'drumline[registry]'")
-    front = TlsFront(1, certificates.pem("good"))
-    kafka = KafkaSettings(registry_url=f"https://127.0.0.1:{front.port}", registry_ca=certificates.other_ca)
-    with pytest.raises(RegistryUnavailable, match=r"not accepted: .*; see DRUMLINE_KAFKA__REGISTRY_CA"):
+    registry, made = FakeRegistry(), []
+
+    def front(certificate, ca="ca"):
+        made.append(TlsFront(urlsplit(registry.url).port, certificates.pem(certificate)))
+        url = f"https://127.0.0.1:{made[-1].port}"
+        return made[-1], KafkaSettings(registry_url=url, registry_ca=getattr(certificates, ca))
+
+    yield front
+    for one in made:
+        one.close()
+    registry.go()
+
+
+def test_a_registry_whose_certificate_is_good_answers(registry_front):
+    front, kafka = registry_front("good")
+    assert registry_client.connect(kafka).id_of("gpu.kernel.v1") == 100
+    assert front.connections == 1
+
+
+@pytest.mark.parametrize(
+    ("certificate", "ca", "said"),
+    [
+        ("good", "other_ca", "unable to get local issuer certificate; DRUMLINE_KAFKA__REGISTRY_CA must"),
+        ("expired", "ca", "certificate has expired; the server needs"),
+        ("elsewhere", "ca", "IP address mismatch, .*; DRUMLINE_KAFKA__REGISTRY_URL must"),
+    ],
+)
+def test_a_registry_whose_certificate_is_not_accepted_is_named(registry_front, certificate, ca, said):
+    front, kafka = registry_front(certificate, ca)
+    with pytest.raises(RegistryRefused, match=f"not accepted: {said}"):
         registry_client.connect(kafka).id_of("gpu.kernel.v1")
-    assert front.connections <= 8
-    front.close()
+    assert 1 <= front.connections <= 8

@@ -8,7 +8,7 @@ import pytest
 from drumline.infra.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import RegistryUnavailable, UnknownSchema
+from drumline.schemas.errors import RegistryRefused, RegistryUnavailable, UnknownSchema
 from drumline.schemas.registry import LockFileRegistry
 from drumline.streams.decoder import Decoder
 
@@ -20,7 +20,7 @@ class Registry(LockFileRegistry):
 
     def __init__(self, away):
         super().__init__()
-        self.away, self.asked, self.unknown = away, set(), False
+        self.away, self.asked, self.unknown, self.trouble = away, set(), False, RegistryUnavailable
 
     def in_memory(self, schema_id):
         return schema_id in self.asked
@@ -29,7 +29,7 @@ class Registry(LockFileRegistry):
         if schema_id not in self.asked:
             if self.away:
                 self.away -= 1
-                raise RegistryUnavailable("no answer")
+                raise self.trouble("no answer")
             if self.unknown:
                 raise UnknownSchema("no such id")
             self.asked.add(schema_id)
@@ -75,3 +75,11 @@ def test_nobody_waits_for_it_when_partitions_move():
     with pytest.raises(RegistryUnavailable):
         asyncio.run(decoder.decode(TOPIC, VALUE))
     assert len(waited) == 3
+
+
+def test_a_registry_that_refuses_is_not_asked_again():
+    decoder, registry, waited, _ = setup(away=9)
+    registry.trouble = RegistryRefused
+    with pytest.raises(RegistryRefused):
+        asyncio.run(decoder.decode(TOPIC, VALUE))
+    assert waited == []
