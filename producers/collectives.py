@@ -17,7 +17,7 @@ from drumline.producers import nccl
 from drumline.producers.activity import ends
 from drumline.producers.calls import Calls, grouped, guessed, joined
 from drumline.producers.intervals import Union
-from drumline.producers.resync import Launches, whole_steps
+from drumline.producers.resync import Launches, Told, whole_steps
 from drumline.producers.steps import Steps
 from drumline.producers.table import Table
 from drumline.producers.usual import Usual, bounds, is_part, keys, payloads_filled, usual_step
@@ -27,28 +27,39 @@ from drumline.schemas.columns import Array
 CLOCK_SLACK_NS = 100_000
 
 
-def pair(launches: Launches, each: Calls, group: Array, steps: Steps) -> tuple[Calls, Array]:
-    """The calls (grouped or not) and, for each NCCL kernel in launch order, the index of its call or -1."""
+def pair(
+    launches: Launches, each: Calls, group: Array, steps: Steps, told: Told | None = None
+) -> tuple[Calls, Array, int]:
+    """The calls (grouped or not); for each NCCL kernel in launch order, the index of its call or -1; up to how many of
+    them that is certain, -1 = distances tell nothing. `told`: of a live process. What follows its last step that is
+    found again is paired when it is found between two of them."""
     if len(each.start_ns) == 0 or len(launches) == 0:
-        return each, np.full(len(launches), -1, np.int64)
+        return each, np.full(len(launches), -1, np.int64), -1
     options = [each] + ([grouped(each, group)] if group.any() else [])
     equal = [one for one in options if len(one.start_ns) == len(launches) and _believable(launches, one)]
     option = equal[0] if equal else options[-1]
     counted = np.arange(len(launches)) if equal else _by_operation(launches, option)
     step_index = steps.index_at(option.start_ns)
     usual = usual_step(option, step_index, steps)
+    alone = counted if told is None or told.counted else np.full(len(launches), -1, np.int64)
     if usual is None:
-        return option, counted
+        return option, alone, -1
     option = payloads_filled(option, usual, step_index)
+    if told:
+        launches = replace(launches, told=told.calls_of(launches, option.start_ns), began=told.began)
     place = whole_steps(launches, usual, CLOCK_SLACK_NS)
     placed, certain, moved = _by_place(option, usual, step_index, steps, place)
-    counted = np.where(counted >= 0, moved[counted], -1)
+    sure = int(np.flatnonzero(certain >= 0)[-1]) + 1 if (certain >= 0).any() else -1
+    if sure < 0:
+        return placed, np.where(alone >= 0, moved[alone], -1), sure
+    sure = len(launches) if told is None or told.complete else sure
+    counted = np.where((counted >= 0) & (np.arange(len(counted)) < sure), moved[counted], -1)
     both = (counted >= 0) & (certain >= 0)
     merged = np.maximum(counted, certain)
     taken = merged[merged >= 0]
     # As many kernels lost as calls, and counts say nothing: the steps do.
     agree = (counted[both] == certain[both]).all() and len(np.unique(taken)) == len(taken)
-    return placed, merged if agree else certain
+    return placed, merged if agree else certain, sure
 
 
 def _by_operation(launches: Launches, option: Calls) -> Array:

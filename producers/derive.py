@@ -12,7 +12,7 @@ from drumline.producers.activity import Activity, ends
 from drumline.producers.calls import Calls, calls, grouped, groups
 from drumline.producers.inferred import beat, inferred_steps
 from drumline.producers.ranges import ranges as nested_ranges
-from drumline.producers.resync import Launches
+from drumline.producers.resync import Launches, Told
 from drumline.producers.steps import (
     INFERRED,
     STEP_PATTERN,
@@ -40,7 +40,8 @@ class Counts:
 @dataclass(frozen=True)
 class Derived:
     """Rows of one process, columns as in the schemas. `collectives` has a `communicator` column too (u8 hash).
-    `steps_from`: who says where steps are, see steps.py."""
+    `steps_from`: who says where steps are, see steps.py. `told`: the pairs made here, for the next stretch of a live
+    process; `sure`: see collectives.pair()."""
 
     kernels: Table
     copies: Table
@@ -51,11 +52,13 @@ class Derived:
     counts: Counts
     invalid: dict[Topic, int]
     steps_from: str = ""
+    told: Told | None = None
+    sure: int = -1
 
 
-def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0) -> Derived:
+def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0, told: Told | None = None) -> Derived:
     """Ranges, steps, collectives and budgets of a process. Pieces that are absent (no NVTX, no NCCL, no copies) give
-    empty tables. `pattern`, `since_ns`: see host_steps."""
+    empty tables. `pattern`, `since_ns`: see host_steps. `told`: of a live process, what is known of it."""
     kernels = activity.kernels
     ranges, unfinished = nested_ranges(activity.markers)
     communication = nccl.is_kernel(kernels.words["names"])
@@ -80,7 +83,10 @@ def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0) -
         steps, source = inferred(launches, grouped(each, groups(ranges, each.start_ns, steps.start_ns)))
     ranges = Table({**ranges.columns, "step": steps.number_at(ranges["start_ns"])}, ranges.words)
 
-    called, call_of = matching.pair(launches, each, groups(ranges, each.start_ns, steps.start_ns), steps)
+    group = groups(ranges, each.start_ns, steps.start_ns)
+    called, call_of, sure = matching.pair(launches, each, group, steps, told)
+    paired = call_of >= 0
+    pairs = Told(launches.correlation[paired], called.start_ns[call_of[paired]])
     called = matching.by_stream(called, call_of, own)
     step_index = steps.index_at(called.start_ns)
     call_step = np.where(step_index >= 0, steps.number[step_index], -1) if len(steps.number) else step_index
@@ -100,6 +106,8 @@ def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0) -
         counts=Counts(left_out, int(skipped.sum()), unfinished),
         invalid=activity.invalid,
         steps_from=source,
+        told=pairs,
+        sure=sure,
     )
 
 

@@ -3,9 +3,10 @@
 Kernels and copies are published at once. Steps, collectives and ranges need more: the k-th NCCL kernel belongs to the
 k-th NCCL call, a step's budget ends with its last collective, and the GPU is behind the host. So a stretch ends with a
 step all of whose collectives have run, and what lies behind it is kept. Of its last steps calls and NCCL kernels
-are kept too and derived again with the next one: the next step's budget begins where their collectives end, and where a
-kernel was lost only a row of steps tells which kernels belong to which calls. Without steps, a stretch ends where the
-GPU has caught up with the host.
+are kept too, with the pairs that they made, and derived again with the next one: the next step's budget begins where
+their collectives end, and where a kernel was lost only a row of steps tells which kernels belong to which calls. Where
+a job's steps can be found again at all, a stretch ends with one that was: counts alone cannot tell a lost kernel from a
+late one. Without steps, a stretch ends where the GPU has caught up with the host.
 
 Pure: no clock, no I/O. Times are ns since the epoch.
 """
@@ -14,16 +15,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 
 from drumline.producers.activity import Activity, empty, ends
 from drumline.producers.calls import Calls
 from drumline.producers.collectives import CLOCK_SLACK_NS
-from drumline.producers.derive import derive
+from drumline.producers.derive import Derived, derive
 from drumline.producers.outbox import Outbox
 from drumline.producers.ranges import ranges as nested_ranges
-from drumline.producers.steps import STEP_PATTERN, Steps, host_steps
+from drumline.producers.resync import Told
+from drumline.producers.steps import OPTIMIZER_PATTERN, STEP_PATTERN, Steps, marked_steps
 from drumline.producers.stretch import (
     End,
     Words,
@@ -34,6 +37,7 @@ from drumline.producers.stretch import (
     host_launches,
     lag,
     one,
+    since,
     some,
     turned,
 )
@@ -50,14 +54,14 @@ MOST_WINDOWS = 64
 _FAR = np.iinfo(np.int64).max
 #: Steps of which calls and NCCL kernels are kept: enough to find whole steps again (usual.py, resync.py) and more.
 KEPT_STEPS = 8
+#: Steps that wait for one to be found again behind them (resync.py), at most; then they are told as skipped.
+MOST_WAITING = 2 * KEPT_STEPS
 #: Kernels kept for a stretch that does not end; beyond it the stretch is given up.
 MOST_KERNELS = 1_000_000
 
 
 #: What is kept of a kernel: what steps and collectives are derived from, half of its columns.
 KEPT = ("name", "start_ns", "duration_ns", "stream", "correlation", "graph", "grid_x", "grid_y", "grid_z")
-#: Steps that the hook on PyTorch's optimizers marks; they count where nobody else names steps.
-OPTIMIZER_PATTERN = r"^optimizer step (\d+)$"
 
 
 class Live:
@@ -65,7 +69,7 @@ class Live:
 
     def __init__(self, outbox: Outbox, pattern: str = STEP_PATTERN) -> None:
         self.counts: Counter[str] = Counter()
-        self._outbox, self._named_steps, self._pattern = outbox, pattern, pattern
+        self._outbox, self._pattern = outbox, pattern
         self._kernels: list[Table] = []
         self._copies: list[Table] = []
         self._markers: list[Table] = []
@@ -74,6 +78,8 @@ class Live:
         self._step, self._offset = -1, 0
         self._ordinals: Counter[int] = Counter()
         self._turn = self._again = 0
+        self._told: Told | None = None
+        self._found_again = self._lost = False
         self._names, self._domains = Words(), Words()
         self._recorded: list[tuple[int, int]] = []
 
@@ -83,6 +89,10 @@ class Live:
             self._recorded.append((time_ns, _FAR))
         elif self._recorded:
             self._recorded = [*self._recorded[-MOST_WINDOWS:-1], (self._recorded[-1][0], time_ns)]
+
+    def lost(self) -> None:
+        """Records were dropped: from now on counts of kernels say nothing, until recording is switched off and on."""
+        self._lost = True
 
     def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
         """What came with one buffer; columns as in Activity. Words of `markers` are copied."""
@@ -118,6 +128,7 @@ class Live:
         if final:
             for pending in (self._kernels, self._copies, self._markers, self._payloads):
                 pending.clear()
+            self._told, self._found_again, self._lost = None, False, False
         elif sum(t.rows for t in self._kernels) > MOST_KERNELS:
             self.give_up()
         self._outbox.beat(now_ns, self.watermark(now_ns), self._step)
@@ -132,15 +143,13 @@ class Live:
         copies = one(self._copies) if self._copies else empty(Topic.MEMCPY)
         payloads = one(self._payloads) if self._payloads else Activity().payloads
         ranges, _ = nested_ranges(markers)
-        steps = host_steps(ranges, self._pattern)
+        steps, _ = marked_steps(ranges, self._pattern)
         launches = host_launches(ranges, payloads, steps)
-        named = any(re.search(self._named_steps, name) for name in self._names.words)
-        guessed = [name for name in self._names.words if re.search(OPTIMIZER_PATTERN, name)]
-        if named or len(guessed) > 2:
-            self._pattern = self._named_steps if named else OPTIMIZER_PATTERN
-        waits = self._step >= 0 or named or bool(guessed)
+        patterns = (self._pattern, OPTIMIZER_PATTERN)
+        named = any(re.search(pattern, name) for name in self._names.words for pattern in patterns)
         own = communication(kernels, self._turn)
-        end = self._end(steps, launches, own, settled, now_ns, None if final else waits)
+        waits = None if final else self._step >= 0 or named
+        end = self._end(steps, launches, own, settled, now_ns, waits, _FAR)
         if end is None:
             return
         # A kernel behind the stretch that ran before the host was there is one too many in it: the first ones belong
@@ -151,18 +160,24 @@ class Live:
             kernels = kernels.take(np.setdiff1d(np.arange(kernels.rows), own["row"][:surplus]))
             self._kernels, self._again = some(kernels), max(0, self._again - surplus)
             return  # the next turn takes the stretch
-        inside, dangling = closed(markers, end.host_ns)
-        chosen = before_end(kernels, own, end)
-        activity = Activity(
-            kernels=turned(kernels.take(chosen), self._turn),
-            copies=copies.take(copies["start_ns"] < end.gpu_ns),
-            markers=inside,
-            payloads=payloads,
-        )
-        paired = self._publish(activity, dangling, end, now_ns)
-        fresh = own["start_ns"][self._again : end.launches]
-        self.counts["unattributed_collectives"] += int((~np.isin(fresh, paired["start_ns"])).sum())
-        behind = lag(own, paired, end)
+        complete = final and own.rows == len(launches.start_ns)
+        found, chosen, dangling = self._derived(kernels, copies, markers, payloads, own, end, complete)
+        self._found_again |= found.sure >= 0
+        doubtful = self._found_again or (self._told is None and len(steps.number))
+        if doubtful and found.sure < end.launches and not final:
+            sooner = self._end(steps, launches, own, settled, now_ns, waits, found.sure)
+            waiting = int(((steps.end_ns > self._host_end) & (steps.end_ns <= end.host_ns)).sum())
+            if sooner is not None:
+                end = sooner
+                found, chosen, dangling = self._derived(kernels, copies, markers, payloads, own, end, complete)
+            elif waiting < MOST_WAITING and now_ns - (self._host_end or self._began) < PATIENCE_NS:
+                return
+        self._publish(found, dangling, end, now_ns)
+        behind = lag(own, found.collectives, end)
+        fresh = own["start_ns"][self._again : max(end.launches - behind, 0)]
+        self.counts["unattributed_collectives"] += int((~np.isin(fresh, found.collectives["start_ns"])).sum())
+        if found.told and not final:
+            self._told = replace(found.told, correlation=since(found.told.correlation, -self._turn))
 
         keep = ~chosen | (ends(kernels) > end.kept_gpu_ns)
         first = min(max(end.kept_launches - behind, 0), own.rows)  # so that the last kernels stand where their calls do
@@ -179,23 +194,49 @@ class Live:
         self._markers = some(self._named(kept))
         self._host_end, self._gpu_end = end.host_ns, end.gpu_ns
 
+    def _derived(
+        self, kernels: Table, copies: Table, markers: Table, payloads: Table, own: Table, end: End, complete: bool
+    ) -> tuple[Derived, Array, Array]:
+        """(a stretch, which kernels are in it, ids of ranges that are open at its end). `complete`: see Told."""
+        inside, dangling = closed(markers, end.host_ns)
+        chosen = before_end(kernels, own, end)
+        activity = Activity(
+            kernels=turned(kernels.take(chosen), self._turn),
+            copies=copies.take(copies["start_ns"] < end.gpu_ns),
+            markers=inside,
+            payloads=payloads,
+        )
+        none = np.empty(0, np.int64)
+        before = self._told or Told(none, none)
+        told = Told(
+            since(before.correlation, self._turn).astype(np.int64),
+            before.call_ns,
+            self._told is None,
+            complete,
+            complete or not (self._found_again or self._lost),
+        )
+        return derive(activity, self._pattern, told=told), chosen, dangling
+
     def _end(
-        self, steps: Steps, launches: Calls, own: Table, settled: int, now_ns: int, waits: bool | None
+        self, steps: Steps, launches: Calls, own: Table, settled: int, now_ns: int, waits: bool | None, most: int
     ) -> End | None:
-        """The latest place where a stretch can end. `waits`: steps will come; None = nothing will come."""
+        """The latest place where a stretch can end. `waits`: steps will come; None = nothing will come. `most`: kernels
+        that may belong to it."""
         here = certain(own, settled)
         ran = np.concatenate([[0], np.maximum.accumulate(ends(own))])
         before, behind = (np.searchsorted(launches.start_ns, at) for at in (steps.start_ns, steps.end_ns))
         gpu = np.maximum(ran[np.minimum(behind, own.rows)], np.where(behind > before, 0, steps.end_ns))
         ready = (behind <= here) & (steps.end_ns > self._host_end) & ((gpu <= settled) | (now_ns - gpu > 2 * SETTLE_NS))
-        if ready.any():
+        ready &= behind <= most
+        late = waits is None or now_ns - (self._host_end or self._began) > PATIENCE_NS
+        if ready.any() and (self._told is not None or late or ready.sum() >= KEPT_STEPS):
             last = int(np.flatnonzero(ready)[-1])
             first = max(last - KEPT_STEPS + 1, 0)
             kept_gpu = int(gpu[last - 1]) if last else self._gpu_end
             kept = (int(steps.start_ns[first]), int(before[first]), kept_gpu)
             its = (int(steps.number[last]), int(before[last]))
             return End(int(steps.end_ns[last]), int(behind[last]), int(gpu[last]), *kept, *its)
-        if waits and now_ns - (self._host_end or self._began) < PATIENCE_NS:
+        if (waits and not late) or most < _FAR:
             return None
         host = now_ns if waits is None else now_ns - 2 * SETTLE_NS
         if here < len(launches.start_ns) and waits is not None:
@@ -206,9 +247,8 @@ class Live:
         gpu_ns = max(int(ran[min(number, own.rows)]), host)
         return End(host, number, gpu_ns, host, number, gpu_ns)
 
-    def _publish(self, activity: Activity, unfinished: Array, end: End, now_ns: int) -> Table:
-        """Derive a stretch and send what is new in it. Returns all its collectives, steps as named."""
-        found = derive(activity, self._pattern)
+    def _publish(self, found: Derived, unfinished: Array, end: End, now_ns: int) -> None:
+        """Send what is new in a stretch."""
         steps = found.steps
         known = self._within(steps)
         fresh = np.flatnonzero(steps["start_ns"] >= self._host_end)
@@ -221,7 +261,7 @@ class Live:
         new = self._numbered(steps.take(fresh[known[fresh]]))
         mark = min(end.host_ns, end.gpu_ns)
         if new.rows:
-            self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self._step)
+            self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self._step, steps_from=found.steps_from)
         half = np.isin(found.collectives["step"], steps["step"][~known])
         numbered = np.where(half, -1, found.collectives["step"])
         rows = self._numbered(Table({**found.collectives.columns, "step": numbered}, found.collectives.words))
@@ -237,7 +277,6 @@ class Live:
         if recent.any():
             self._outbox.put(Topic.RANGE, ranges.take(recent), mark, now_ns)
         self.counts["skipped_steps"] += int(new["skipped"].sum())
-        return found.collectives
 
     def _within(self, steps: Table) -> Array:
         """Which steps were recorded from start to end: bool."""

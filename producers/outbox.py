@@ -32,6 +32,7 @@ class _Feed:
     sent_ns: int = 0
     watermark_ns: int = 0
     complete_step: int = -1
+    steps_from: str = ""
 
 
 class Outbox:
@@ -52,13 +53,16 @@ class Outbox:
         communicator: int | None = None,
         complete_step: int = -1,
         dropped: int = 0,
+        steps_from: str = "",
     ) -> None:
         """Send rows (columns of `topic`, others are ignored), in batches of at most MAX_ROWS, by start.
 
         `watermark_ns`: no later row starts before it. `communicator`: of collectives. `dropped`: rows lost before.
+        `steps_from`: of steps, see steps.py.
         """
         feed = self._feed(topic, "" if communicator is None else hash_text(communicator))
         feed.dropped += dropped
+        feed.steps_from = steps_from or feed.steps_from
         order = np.argsort(table["start_ns"], kind="stable")
         for low in range(0, table.rows, MAX_ROWS):
             part = table.take(order[low : low + MAX_ROWS])
@@ -101,6 +105,8 @@ class Outbox:
             envelope["communicator"] = feed.communicator
         if feed.topic in (Topic.STEP, Topic.COLLECTIVE):
             envelope["complete_step"] = feed.complete_step
+        if feed.topic is Topic.STEP:
+            envelope["steps_from"] = feed.steps_from
         columns: dict[str, Array] = {}
         for column in model(feed.topic).columns if rows else ():
             assert rows is not None

@@ -6,9 +6,11 @@ with these distances are counted off on the kernels' side, steps by their number
 *shift*, says which window is which step. It has to be said by two of four witnesses:
 
 - time: no kernel starts before its call. The largest shift that allows is the true one if the host was ever in step;
-- front, back: how many records came before the first step, after the last one;
+- front, back: how many records came before the first step, after the last one (of a live process: since the last pair
+  that was told; of the back nothing is known);
 - rhythm: where the host takes longer between two calls it makes more CUDA calls between them.
 
+Windows with kernels of a live process that were paired before need no other witness.
 What lies between two windows is paired in order if nothing is missing there. Pure; all times int64 ns.
 """
 
@@ -33,11 +35,15 @@ _FAR = np.iinfo(np.int64).max
 
 @dataclass(frozen=True)
 class Launches:
-    """NCCL kernels in launch order. `klass`: operation codes, 0 = says nothing; `correlation`, `start_ns`: int64."""
+    """NCCL kernels in launch order. `klass`: operation codes, 0 = says nothing; `correlation`, `start_ns`: int64.
+    `told`: of a live process, the index of each one's call where that was told before, else -1; None = all that the
+    process did is here. `began`: the first one is the first of the recording."""
 
     klass: Array
     correlation: Array
     start_ns: Array
+    told: Array | None = None
+    began: bool = True
 
     def __len__(self) -> int:
         return len(self.klass)
@@ -45,6 +51,31 @@ class Launches:
     def take(self, index: Array) -> Launches:
         """The kernels at these positions."""
         return Launches(self.klass[index], self.correlation[index], self.start_ns[index])
+
+
+@dataclass(frozen=True)
+class Told:
+    """What earlier stretches of a live process paired: `correlation` of kernels, and when their calls began, int64.
+    `began`: see Launches. `complete`: nothing follows, and as many kernels as calls are here. `counted`: no loss is
+    known, so that counts are believed where distances tell nothing."""
+
+    correlation: Array
+    call_ns: Array
+    began: bool = True
+    complete: bool = False
+    counted: bool = True
+
+    def calls_of(self, launches: Launches, start_ns: Array) -> Array:
+        """For each kernel the index of its call, -1 = not told. `start_ns`: of all calls, rising."""
+        order = np.argsort(self.correlation, kind="stable")
+        pair, call = _index(self.correlation[order], launches.correlation), _index(start_ns, self.call_ns[order])
+        return np.where(pair >= 0, np.append(call, -1)[pair], -1)
+
+
+def _index(among: Array, values: Array) -> Array:
+    """Where each value stands among sorted ones; -1 = nowhere."""
+    at = np.searchsorted(among, values)
+    return np.where((at < len(among)) & (np.append(among, 0)[at] == values), at, -1)
 
 
 @dataclass(frozen=True)
@@ -138,8 +169,13 @@ def _shift(launches: Launches, usual: Usual, windows: Windows, slack_ns: int, ph
         return None
     most = int(latest.min())
     phase = _rhythm(windows.distances, usual, allowed) if phase is None else phase
-    counted = [_by_count(windows, usual, len(launches), from_back) for from_back in (False, True)]
+    counted = [_by_count(launches, windows, usual, from_back) for from_back in (False, True)]
     timed = most % size in allowed and most % size == phase and 2 * (latest == most).sum() >= len(windows.first)
+    if launches.told is not None:
+        known, front = _by_told(windows, usual, launches.told), counted[0]
+        if known is not None:
+            return known if known <= most and known % size in allowed else None
+        return most if most % size in allowed and (timed or most == front) else None
     front, back = counted
     if front is not None and front == back != most:
         if timed:  # both counts wrong by as much? Believed if at least they contradict the rhythm
@@ -158,9 +194,23 @@ def _by_time(launches: Launches, usual: Usual, windows: Windows, slack_ns: int) 
     return latest
 
 
-def _by_count(windows: Windows, usual: Usual, kernels: int, from_back: bool) -> int | None:
+def _by_told(windows: Windows, usual: Usual, told: Array) -> int | None:
+    """The shift that pairs told before say; None if there are none. The last one counts."""
+    call = told[windows.first[:, None] + np.arange(usual.size)].ravel()
+    place = windows.turn[:, None] * usual.size + np.arange(usual.size)
+    among = _index(usual.index, call)
+    at = np.flatnonzero((call >= 0) & (among >= 0))
+    return int(usual.place[among[at[-1]]] - place.ravel()[at[-1]]) if len(at) else None
+
+
+def _by_count(launches: Launches, windows: Windows, usual: Usual, from_back: bool) -> int | None:
     """The shift if as many calls as kernels were recorded before the first usual step, or after the last one."""
-    offset = usual.calls - kernels if from_back else 0
+    offset = usual.calls - len(launches) if from_back else 0
+    if launches.told is not None:
+        before = np.flatnonzero(launches.told[: windows.first[0]] >= 0)
+        if from_back or not (len(before) or launches.began):
+            return None
+        offset = int(launches.told[before[-1]] - before[-1]) if len(before) else 0
     order = slice(None, None, -1) if from_back else slice(None)
     for call, place in zip(usual.index[order].tolist(), usual.place[order].tolist(), strict=True):
         w = int(np.searchsorted(windows.first, call - offset, side="right")) - 1

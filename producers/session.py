@@ -235,6 +235,7 @@ class Session:
                 nothing = Table({"start_ns": np.empty(0, np.int64)})
                 mark = self._begin(now_ns).watermark(now_ns)
                 self._outbox.put(topic, nothing, mark, now_ns, dropped=rows)
+                self._begin(now_ns).lost()
                 self.dropped[topic] = 0
 
     def _record(self) -> dict[str, Any]:
