@@ -117,7 +117,9 @@ def test_rows_of_a_batch_that_no_table_can_hold_may_be_counted_by_windows_and_no
     drain(pipeline, 2)
     report = pipeline.audit()
     assert report.clean, report.findings
-    assert [(w["closed"], w["in_windows"], w["late_rows"], w["dead_rows"]) for w in report.windows] == [(400, 404, 1, 5)]
+    assert [(w["closed"], w["in_windows"], w["late_rows"], w["dead_rows"]) for w in report.windows] == [
+        (400, 404, 1, 5)
+    ]
     pipeline.publish(window(2, 398, late=1), again=True)  # a good row is missing
     drain(pipeline, 1)
     assert kinds(pipeline) == {"windows_differ"}
