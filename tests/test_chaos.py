@@ -154,3 +154,12 @@ def test_what_a_stopped_replay_cannot_close_does_not_hold_it_back(tmp_path):
     (folder / "000000000008.seg").write_bytes(b"DRUMSPL1")
     assert list(map(load.bytes_waiting, made.spools())) == [3 * load.SPOOLED]
     assert load.bytes_waiting(tmp_path / "gone") == 0
+
+
+def test_an_agents_own_folder_in_the_spool_is_not_waited_for(tmp_path):
+    made = Load(tmp_path, {}, tmp_path / "log", 1, spool=tmp_path)
+    for name, source in (("p0", "replay"), ("p1", "agent")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "identity.json").write_text(json.dumps({"process": {"source": source}}))
+    (tmp_path / "begun").mkdir()
+    assert [path.name for path in made.spools()] == ["begun", "p0"]

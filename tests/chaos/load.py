@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.chaos.progress import Snapshot
+from drumline.producers.spool_files import IDENTITY
 
 #: Records that sink or worker are behind, or bytes in the spool that the agent could delete, at which the replay is
 #: stopped; and the share of that at which it goes on. A record is about 700 rows on average.
@@ -50,10 +51,11 @@ class Load:
         return self.ending and self._process is None and not self.spools()
 
     def spools(self) -> list[Path]:
-        """Folders in the spool, one a process; the agent removes those that are done."""
+        """Folders in the spool, one a replay; the agent removes those that are done. Its own one, in which it leaves
+        samples of devices, is there for as long as it runs."""
         if self.spool is None or not self.spool.is_dir():
             return []
-        return [path for path in sorted(self.spool.iterdir()) if not path.name.startswith(".")]
+        return [path for path in sorted(self.spool.iterdir()) if not path.name.startswith(".") and not of_agent(path)]
 
     def begin(self, speed: str) -> None:
         self.speed, self.ending = speed, False
@@ -106,6 +108,13 @@ class Load:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+
+def of_agent(spool: Path) -> bool:
+    """Whether an agent writes here. Not (yet) known is no."""
+    with suppress(OSError, ValueError, KeyError):
+        return bool(json.loads((spool / IDENTITY).read_text())["process"]["source"] == "agent")
+    return False
 
 
 def bytes_waiting(spool: Path) -> int:
