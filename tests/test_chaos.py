@@ -2,22 +2,33 @@
 
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
+from io import StringIO
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
+from confluent_kafka import KafkaException
+from rich.console import Console
+from typer.testing import CliRunner
 
-from drumline.chaos import load
+from drumline.chaos import campaign, load
 from drumline.chaos.calm import Difference
-from drumline.chaos.campaign import deck
+from drumline.chaos.campaign import Plan, deck
 from drumline.chaos.interrupted import of_sink, of_worker, pending
 from drumline.chaos.load import Load
 from drumline.chaos.progress import Snapshot
-from drumline.chaos.report import Kill, Report, Round
+from drumline.chaos.report import Kill, Report, Round, show
+from drumline.chaos.system import Stuck
 from drumline.chaos.targets import targets
+from drumline.infra import clickhouse, command_chaos
+from drumline.infra.programs import ProgramFailed
+from drumline.infra.state import StackError
 from drumline.sinks.intent import Intent, write_done, write_intent
 from drumline.sinks.ranges import OffsetRange
 
@@ -96,14 +107,77 @@ def test_everybody_is_killed_equally_often_and_a_seed_says_in_which_order():
 )
 def test_one_wrong_thing_in_one_round_makes_a_campaign_fail(wrong):
     fine = Round(published=5, stored=5, results=[Difference("stragglers", 9, 0, 0)], judged=True)
-    assert Report(1, [fine]).clean
-    assert not Report(1, [fine, Round(**{"judged": True} | wrong)]).clean
+    assert Report(1, rounds=[fine]).clean
+    assert not Report(1, rounds=[fine, Round(**{"judged": True} | wrong)]).clean
     assert not Report(1).clean  # nothing was proven
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    """Campaigns without a stack: what each round does, as a list to fill; the last one is repeated."""
+    does = [lambda round_: None]
+
+    @contextmanager
+    def nothing(*_):
+        yield SimpleNamespace(programs={})
+
+    def one(round_, system, calm, rng, drawn, say):
+        for target in drawn:
+            round_.kills.append(Kill(target.name, 1.0, False, "collecting", 2.0))
+        (does.pop(0) if len(does) > 1 else does[0])(round_)
+        round_.judged = True
+
+    for name, fake in (("running", nothing), ("_round", one), ("Calm", lambda *_: None), ("undisturbed", lambda *_: 1)):
+        monkeypatch.setattr(campaign, name, fake)
+    monkeypatch.setattr(campaign.clickhouse, "connect", lambda _: None)
+    return does
+
+
+def asked(*options):
+    found = CliRunner().invoke(command_chaos.app, ["--kill", "sink", "--json", *options])
+    return found.exit_code, json.loads(found.stdout)
+
+
+def test_a_number_of_kills_is_not_cut_short_by_the_default_time(rounds, monkeypatch):
+    monkeypatch.setattr(command_chaos, "MINUTES", 0)
+    code, report = asked("--kills", "20")
+    assert (code, report["kills"], report["kills_missing"], len(report["rounds"])) == (0, 20, 0, 3)
+
+
+def test_fewer_kills_than_asked_for_are_said_to_be_missing(rounds, tmp_path):
+    rounds[0] = lambda _: time.sleep(0.02)
+    report, text = Report(1, asked=100_000), StringIO()
+    campaign.campaign(Plan(targets("sink"), 0.05, report.asked, 1, tmp_path), report, lambda _: None)
+    assert report.clean
+    assert 0 < report.as_json()["kills_missing"] == 100_000 - report.as_json()["kills"] < 100_000
+    show(report, Console(file=text))
+    assert f"{len(report.kills)} of 100000 kills made" in text.getvalue()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [StackError("no Java"), clickhouse.Unavailable("ClickHouse is gone"), KafkaException("no answer"),
+     ProgramFailed("sink ended 100 times"), Stuck("nothing moves")],
+    ids=lambda error: type(error).__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("when", ["before", "second round"])
+def test_what_ends_a_campaign_stands_in_its_report_beside_the_rounds_before(rounds, monkeypatch, when, error):
+    def fail(*_):
+        raise error
+
+    rounds.append(fail)
+    if when == "before":
+        monkeypatch.setattr(campaign, "running", fail)
+    code, report = asked("--kills", "100")
+    shutil.rmtree(report["kept"])
+    assert (code, report["clean"]) == (1, False)
+    assert [str(error) in problem for problem in report["problems"]] == [True]
+    assert [round_["judged"] for round_ in report["rounds"]] == ([] if when == "before" else [True, False])
 
 
 def test_recovery_counts_from_the_last_kill_only():
     kills = [Kill("sink", 1, False, "collecting", None), Kill("sink", 0.1, True, "collecting", 4.0)]
-    assert Report(1, [Round(kills)]).targets() == {
+    assert Report(1, rounds=[Round(kills)]).targets() == {
         "sink": {
             "kills": 2, "while_recovering": 1, "interrupted": {"collecting": 2},
             "recovery_p50_s": 4.0, "recovery_max_s": 4.0,

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+
 from drumline.chaos.calm import Calm, undisturbed
 from drumline.chaos.load import bytes_in
 from drumline.chaos.report import Kill, Report, Round
@@ -26,6 +28,7 @@ from drumline.infra.drain import wait_stored
 from drumline.infra.private import environment
 from drumline.infra.programs import ProgramFailed, check_all
 from drumline.infra.settings import Settings
+from drumline.infra.state import StackError
 
 #: Repetitions of the recording in one replay, and speeds: as fast as it goes (always behind), or paced (at the head).
 LOOPS, SPEEDS = 2, ("max", "3")
@@ -36,12 +39,15 @@ DISK_BYTES = 4 << 30
 AGAIN = 0.25
 #: Pieces of work, at most, that a program gets done before it is killed.
 PIECES = 3
+#: What ends a campaign, with its report: nothing moves, a program gave up, the stack did not start, or Kafka or
+#: ClickHouse did not answer when they had to.
+TROUBLE = (Stuck, ProgramFailed, StackError, clickhouse.ClickHouseFailed, KafkaException)
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`kills`: in all, 0 = no bound. `per_round`: kills in a round."""
+    """`kills`: in all, 0 = no bound. `seconds`: infinite = no bound. `per_round`: kills in a round."""
 
     targets: Sequence[Target]
     seconds: float
@@ -53,16 +59,19 @@ class Plan:
 
 def campaign(plan: Plan, report: Report, say: Say) -> None:
     """Fills `report` as it goes, so that an interrupted one has what was found so far. Stops after the first round that
-    is not clean and keeps its state. Raises StackError, ProgramFailed, Stuck."""
+    is not clean, or that came to no end (TROUBLE), and keeps its state."""
     rng, began = random.Random(plan.seed), time.monotonic()
 
     def over() -> bool:
         done = len(report.kills)
         return time.monotonic() - began >= plan.seconds or bool(plan.kills and done >= plan.kills)
 
+    def going_on() -> bool:
+        return not over() and (report.clean or not report.rounds) and not report.problems
+
     say("computing what an undisturbed run gives")
     expected = None
-    while not over() and (report.clean or not report.rounds):
+    while going_on():
         folder = Path(tempfile.mkdtemp(prefix="drumline-chaos-"))
         settings = settings_in(folder)
         expected = expected or undisturbed(settings, plan.recording, LOOPS)
@@ -73,23 +82,27 @@ def campaign(plan: Plan, report: Report, say: Say) -> None:
             with running(settings, plan.recording, LOOPS, plan.targets) as system:
                 client = clickhouse.connect(settings)
                 calm = Calm(settings, client, expected)
-                while not over() and (report.clean or not report.rounds) and bytes_in(folder) < DISK_BYTES:
+                while going_on() and bytes_in(folder) < DISK_BYTES:
                     round_ = Round()
                     report.rounds.append(round_)
                     left = plan.kills - len(report.kills) if plan.kills else plan.per_round
-                    _round(round_, system, calm, rng, islice(drawn, min(left, plan.per_round)), say)
-                    for part, program in system.programs.items():
-                        report.exits[part] = [*report.exits.get(part, []), *program.exits]
-                        program.exits.clear()
-                    report.seconds = time.monotonic() - began
+                    try:
+                        _round(round_, system, calm, rng, islice(drawn, min(left, plan.per_round)), say)
+                    finally:
+                        for part, program in system.programs.items():
+                            report.exits[part] = [*report.exits.get(part, []), *program.exits]
+                            program.exits.clear()
                     say(f"round {len(report.rounds)}: {round_.line()}")
             fine = report.clean
-        except (Stuck, ProgramFailed) as error:
-            report.rounds[-1].problems.append(str(error))
+        except TROUBLE as error:
+            fine = False
+            where = f"round {len(report.rounds)}" if report.rounds else "before the first round"
+            report.problems.append(f"{where}: {error}")
         except KeyboardInterrupt:
             fine = True
             raise
         finally:
+            report.seconds = time.monotonic() - began
             if fine:
                 shutil.rmtree(folder, ignore_errors=True)
             else:

@@ -58,11 +58,14 @@ class Round:
 
 @dataclass
 class Report:
-    """All rounds of a campaign. `exits`: programs that ended by themselves, with their exit codes; they were started
-    again. `kept`: where the state of a campaign that found something is."""
+    """All rounds of a campaign. `asked`: kills that it was to make, 0 = as many as the time allows. `problems`: what
+    ended it. `exits`: programs that ended by themselves, with their exit codes; they were started again. `kept`: where
+    the state of a campaign that found something is."""
 
     seed: int
+    asked: int = 0
     rounds: list[Round] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
     exits: dict[str, list[int]] = field(default_factory=dict)
     seconds: float = 0.0
     interrupted: bool = False
@@ -74,7 +77,12 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        return bool(self.rounds) and all(round_.clean for round_ in self.rounds)
+        return bool(self.rounds) and all(round_.clean for round_ in self.rounds) and not self.problems
+
+    @property
+    def missing(self) -> int:
+        """Kills that were asked for and not made."""
+        return max(0, self.asked - len(self.kills))
 
     def targets(self) -> dict[str, dict[str, Any]]:
         """Per target: kills, what they interrupted, and recovery times in s (from the kill until work moved on)."""
@@ -108,7 +116,8 @@ class Report:
         }
 
     def as_json(self) -> dict[str, Any]:
-        return {"clean": self.clean, "targets": self.targets(), "totals": self.totals(), **asdict(self)}
+        counts = {"clean": self.clean, "kills": len(self.kills), "kills_missing": self.missing}
+        return {**counts, "targets": self.targets(), "totals": self.totals(), **asdict(self)}
 
 
 def show(report: Report, console: Console) -> None:
@@ -134,6 +143,11 @@ def show(report: Report, console: Console) -> None:
         console.print(text, highlight=False)
     for name, codes in report.exits.items():
         console.print(f"{name} ended by itself {len(codes)} times, exit codes {dict(Counter(codes))}", highlight=False)
+    if report.missing:
+        text = f"{len(report.kills)} of {report.asked} kills made: it ended before the others"
+        console.print(text, style="yellow", highlight=False)
+    for text in report.problems:
+        console.print(text, style="red", markup=False, highlight=False)
     for number, round_ in enumerate(report.rounds, 1):
         for text in (*round_.problems, *round_.findings):
             console.print(f"round {number}: {text}", style="red", markup=False, highlight=False)
