@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # KEEP=1: `make demo` leaves the stack up.
 KEEP ?=
+# Tests run in so many processes, each with a stack of its own (about 1 GB); they wait more than they compute.
+JOBS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help setup java test test-long demo docs lint
@@ -38,7 +40,7 @@ $(VENV)/ready: pyproject.toml
 	@touch $@
 
 test: setup lint ## Style, types, imports; then all tests, with a real Kafka and a real ClickHouse engine
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile
 
 test-long: setup ## Kill campaigns, outages, security and the agent on real stacks; benchmarks' smoke tests
 	@$(BIN)/pytest -m long
