@@ -30,10 +30,9 @@ CONFIG: Spec = {
     "view": {"stroke": None},
     "axis": {**_TEXT, "titleFontWeight": "normal", "gridColor": "currentColor", "gridOpacity": 0.12,
              "domainColor": "currentColor", "tickColor": "currentColor", "labelOverlap": True},
-    "legend": {**_TEXT, "titleFontWeight": "normal", "orient": "top", "symbolType": "square", "symbolOpacity": 1},
+    "legend": {**_TEXT, "titleFontWeight": "normal", "titleOrient": "left", "titleLimit": 400, "orient": "top",
+               "symbolType": "square", "symbolOpacity": 1, "titlePadding": 12},
 }  # fmt: skip
-_SEVERITY = {"domain": ["suspect", "warning", "critical"],
-             "range": ["var(--suspect)", "var(--warning)", "var(--critical)"]}  # fmt: skip
 
 
 def svg(spec: Spec) -> str:
@@ -63,27 +62,32 @@ def step_times(data: ReportData) -> Spec:
         for e in data.episodes
     ]  # fmt: skip
     x = _field("bin", "quantitative", "step", **axis)
-    y_axis = {"tickCount": 5, **_NUMBERS}
+    # Room above for the bars' names.
+    room = {"scale": {"domain": [0, 1.15 * max(row["longest_ms"] for row in data.step_times)], "nice": 5},
+            "axis": {"tickCount": 5, **_NUMBERS}}  # fmt: skip
     layers: list[Spec] = []
     if bands:
         span = {"x": _field("first", "quantitative", "step", **axis), "x2": {"field": "end"}}
-        colour = _field("severity", "nominal", "verdict", scale=_SEVERITY)
+        worst = [name for level, name in SEVERITIES.items() if any(band["severity"] == name for band in bands)]
+        colour = _field(
+            "severity", "nominal", "verdict", scale={"domain": worst, "range": [f"var(--{name})" for name in worst]}
+        )
         layers.append({"data": {"values": bands}, "mark": {"type": "rect", "opacity": 0.22},
                        "encoding": {**span, "color": colour}})  # fmt: skip
         if len(bands) <= 12:
             label = {"type": "text", "align": "left", "dx": 3, "dy": 9, "fill": "currentColor", "fontSize": 12}
             layers.append({"data": {"values": bands}, "mark": label,
                            "encoding": {"x": span["x"], "y": {"value": 0}, "text": {"field": "name"}}})  # fmt: skip
-    shortest = _field("shortest_ms", "quantitative", "ms", axis=y_axis)
+    shortest = _field("shortest_ms", "quantitative", "step, ms", **room)
     layers.append({"mark": {"type": "area", "color": "var(--series-1)", "opacity": 0.3},
                    "encoding": {"x": x, "y": shortest, "y2": {"field": "longest_ms"}}})  # fmt: skip
     layers.append({"mark": {"type": "line", "color": "var(--series-1)", "strokeWidth": 1.5},
-                   "encoding": {"x": x, "y": _field("median_ms", "quantitative", "ms", axis=y_axis)}})  # fmt: skip
+                   "encoding": {"x": x, "y": _field("median_ms", "quantitative", "step, ms", **room)}})  # fmt: skip
     return {"height": 220, "data": {"values": data.step_times}, "layer": layers}
 
 
 def lateness(data: ReportData) -> Spec:
-    """A cell a rank and window of steps; the later, the darker."""
+    """A cell a rank and window of steps; the later, the darker. On time is tinted too: blank is not known."""
     bins = sorted({int(row["bin"]) for row in data.lateness})
     width = min((b - a for a, b in pairwise(bins)), default=1)
     values = [{**row, "end": row["bin"] + width} for row in data.lateness]
@@ -91,27 +95,37 @@ def lateness(data: ReportData) -> Spec:
     return {
         "height": max(60, min(640, 22 * ranks)),
         "data": {"values": values},
-        "mark": {"type": "rect", "color": "var(--late)", "stroke": "currentColor", "strokeOpacity": 0.06},
+        "mark": {"type": "rect", "color": "var(--late)", "stroke": "currentColor", "strokeOpacity": 0.1},
         "encoding": {
             "x": _field("bin", "quantitative", "step", **_steps_axis(data)),
             "x2": {"field": "end"},
             "y": _field("of_rank", "ordinal", "rank", axis=_NUMBERS),
-            "opacity": _field("late_ms", "quantitative", "late in its collectives, ms a step", scale={"range": [0, 1]}),
+            "opacity": _field(
+                "late_ms",
+                "quantitative",
+                "late, ms a step",
+                scale={"range": [0.06, 1], "zero": True},
+                legend={"tickCount": 4, "symbolStrokeWidth": 0},
+            ),
         },
     }
 
 
 def kernels(data: ReportData, most: int = 12) -> Spec:
     values = [
-        {"kernel": f"{place}. {_short(row)}", "gpu_s": row["gpu_s"], "family": row["family"] or "other"}
+        {
+            "kernel": f"{place}. {middle(_short(row))}",
+            "gpu_s": row["gpu_s"],
+            "said": f"{row['gpu_s']:,.2f} s  {row['family'] or 'other'}",
+        }
         for place, row in enumerate(data.kernels[:most], 1)
     ]
     y = _field("kernel", "nominal", None, sort=None, axis=_NAMES)
-    room = {"domain": [0, 1.25 * max(row["gpu_s"] for row in values)], "nice": False}
-    x = _field("gpu_s", "quantitative", "GPU time, s", scale=room)
+    room = {"domain": [0, 1.4 * max(row["gpu_s"] for row in values)], "nice": False}
+    x = _field("gpu_s", "quantitative", "GPU time, s", scale=room, axis={"tickCount": 5, "format": "~g"})
     bar = {"mark": {"type": "bar", "color": "var(--series-1)"}, "encoding": {"x": x, "y": y}}
     text = {"mark": {"type": "text", "align": "left", "dx": 4, "fill": "currentColor", "fontSize": 12},
-            "encoding": {"x": x, "y": y, "text": {"field": "family"}}}  # fmt: skip
+            "encoding": {"x": x, "y": y, "text": {"field": "said"}}}  # fmt: skip
     return {"height": 24 * len(values), "width": 390, "data": {"values": values}, "layer": [bar, text]}
 
 
@@ -123,7 +137,7 @@ def memcpys(data: ReportData) -> Spec:
     ]
     y = _field("what", "nominal", None, sort=None, axis={**_NAMES, "grid": True, "minExtent": 215})
     scale = {"scale": {"type": "log", "nice": True}, "axis": {"grid": False, "tickCount": 5, "format": "~g"}}
-    x = _field("all", "quantitative", "GB/s while copying (point: all ranks; tick: slowest rank)", **scale)
+    x = _field("all", "quantitative", "GB/s while copying", **scale)
     slowest = {**x, "field": "slowest"}
     return {
         "height": 26 * len(values), "width": 540, "data": {"values": values},
@@ -145,6 +159,8 @@ def device(data: ReportData, column: str, title: str) -> Spec | None:
               for r in data.device_times if r[column] is not None]  # fmt: skip
     if not values:
         return None
+    unit, seconds = next(((unit, s) for unit, s in (("h", 3600), ("min", 60)) if data.length_s >= 10 * s), ("s", 1))
+    values = [{**row, "at": row["second"] / seconds} for row in values]
     if len({row["rank"] for row in values}) > SERIES:
         values = _spread(values)
     names = list(dict.fromkeys(row["series"] for row in sorted(values, key=lambda row: row["rank"])))
@@ -153,9 +169,10 @@ def device(data: ReportData, column: str, title: str) -> Spec | None:
         "height": 130, "width": 300, "data": {"values": values},
         "mark": {"type": "line", "strokeWidth": 1.5},
         "encoding": {
-            "x": _field("second", "quantitative", "s from the start", axis={"grid": False, "tickCount": 5}),
+            "x": _field("at", "quantitative", f"{unit} from the start", axis={"grid": False, "tickCount": 5},
+                        scale={"domain": [0, data.length_s / seconds], "nice": False}),
             "y": _field("value", "quantitative", title, axis={"tickCount": 4, **_NUMBERS},
-                        scale={"zero": column == "util"}),
+                        scale={"zero": column == "util", "nice": 4}),
             "color": _field("series", "nominal", None, scale=scale, legend={"symbolType": "stroke"}),
         },
     }  # fmt: skip
@@ -164,13 +181,18 @@ def device(data: ReportData, column: str, title: str) -> Spec | None:
 def _spread(values: list[Row]) -> list[Row]:
     at: dict[float, list[float]] = defaultdict(list)
     for row in values:
-        at[row["second"]].append(row["value"])
+        at[row["at"]].append(row["value"])
     kinds: dict[str, Callable[[list[float]], float]] = {"lowest GPU": min, "middle GPU": median, "highest GPU": max}
     return [
-        {"second": second, "series": name, "rank": order, "value": pick(found)}
-        for second, found in at.items()
+        {"at": time, "series": name, "rank": order, "value": pick(found)}
+        for time, found in at.items()
         for order, (name, pick) in enumerate(kinds.items())
     ]
+
+
+def middle(name: str, most: int = 42) -> str:
+    """Cut in the middle: kernels of one kind differ at the end."""
+    return name if len(name) <= most else f"{name[: most - 17]}…{name[-16:]}"
 
 
 def _short(row: Row) -> str:

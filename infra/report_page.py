@@ -12,7 +12,7 @@ from drumline.infra.report_data import ReportData
 
 #: Column of a GPU sample -> (unit on the axis, caption).
 DEVICES = {
-    "util": ("%", "Busy: share of time with any kernel running, as NVML says"),
+    "util": ("%", "Busy: any kernel running, as NVML says"),
     "power_w": ("W", "Power"),
     "clock_mhz": ("MHz", "SM clock"),
     "celsius": ("°C", "Temperature"),

@@ -66,7 +66,7 @@ GROUP BY of_rank, cause ORDER BY gpu_seconds DESC
 LATENESS = f"""
 SELECT intDiv(first_step - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}} + {{first:Int64}} AS bin, of_rank,
        sum(lateness_ns) / greatest(1, sum(steps_used)) / 1e6 AS late_ms
-FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND of_rank IN (
+FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND steps_used > 0 AND of_rank IN (
     SELECT of_rank FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND of_rank >= 0
     GROUP BY of_rank ORDER BY sum(lateness_ns) DESC LIMIT {{ranks:UInt32}})
 GROUP BY bin, of_rank ORDER BY of_rank, bin
@@ -79,7 +79,7 @@ FROM (
     SELECT name, sum(launches) AS launches, sum(gpu_ns) / 1e9 AS gpu_s,
            quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations) AS quantiles
     FROM kernels_per_minute WHERE {_SCOPE} AND {_MINUTE} GROUP BY name ORDER BY gpu_s DESC LIMIT 20
-) AS k LEFT JOIN kernel_names AS n ON n.name = k.name ORDER BY gpu_s DESC
+) AS k LEFT ANY JOIN kernel_names AS n ON n.name = k.name ORDER BY gpu_s DESC
 """
 
 FAMILIES = f"""
@@ -87,7 +87,7 @@ SELECT if(n.family = '', 'other', n.family) AS family, sum(k.launches) AS launch
 FROM (
     SELECT name, sum(launches) AS launches, sum(gpu_ns) / 1e9 AS gpu_s
     FROM kernels_per_minute WHERE {_SCOPE} AND {_MINUTE} GROUP BY name
-) AS k LEFT JOIN kernel_names AS n ON n.name = k.name GROUP BY family ORDER BY gpu_s DESC
+) AS k LEFT ANY JOIN kernel_names AS n ON n.name = k.name GROUP BY family ORDER BY gpu_s DESC
 """
 
 MEMCPYS = f"""

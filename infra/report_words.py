@@ -33,6 +33,19 @@ MEANING: Mapping[str | tuple[str, str], str] = {
 }
 
 
+#: steps.steps_from -> what told the steps apart.
+STEPS_FROM = {
+    "api": "the program's calls of drumline",
+    "marker": "NVTX ranges of the program",
+    "optimizer": "its optimizer",
+    "inferred": "the order of its collectives",
+}
+
+
+def steps_from(found: list[str]) -> str:
+    return ", ".join(STEPS_FROM.get(name, name) for name in sorted(found) if name)
+
+
 def meaning(cause: str, detail: str) -> str:
     return MEANING.get((cause, detail)) or MEANING.get(cause, "")
 
@@ -58,9 +71,12 @@ def money(data: ReportData, gpu_seconds: float) -> str:
     return "" if not data.price_per_gpu_hour else f"{found:,.2f}" if found >= 1 or found == 0 else f"{found:.2g}"
 
 
-def amount(value: float) -> str:
-    """Three digits that count."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def amount(gigabytes: float) -> str:
+    """Three digits that count, in the unit that fits: 13.2 GB, 28.4 kB."""
+    units = (("TB", 1e3), ("GB", 1.0), ("MB", 1e-3), ("kB", 1e-6))
+    unit, size = next((found for found in units if gigabytes >= 0.9995 * found[1]), ("B", 1e-9))
+    found = gigabytes / size
+    return f"{found:,.0f} {unit}" if found >= 100 else f"{found:.3g} {unit}"
 
 
 def by_rank(data: ReportData) -> list[Row]:

@@ -132,6 +132,31 @@ def test_parts_without_data_say_so():
         assert said in found.text
 
 
+def test_amounts_are_told_in_the_unit_that_fits():
+    told = [report_words.amount(gigabytes) for gigabytes in (472.2, 1084, 0.0708, 0.99999, 2.84e-5, 2.56e-7, 0)]
+    assert told == ["472 GB", "1.08 TB", "70.8 MB", "1 GB", "28.4 kB", "256 B", "0 B"]
+
+
+def test_kernels_of_one_kind_keep_different_labels():
+    names = [f"nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_{end}" for end in ("NNT", "bias_TNT")]
+    cut = [report_charts.middle(name) for name in names]
+    assert len({*cut}) == 2
+    assert all(len(name) <= 42 and name.startswith("nvjet_sm90") for name in cut)
+    assert report_charts.middle("short") == "short"
+
+
+def test_the_legend_names_only_verdicts_that_are_there():
+    [rect] = [x for x in report_charts.step_times(report_data())["layer"] if x["mark"].get("type") == "rect"]
+    assert rect["encoding"]["color"]["scale"] == {"domain": ["warning"], "range": ["var(--warning)"]}
+
+
+def test_long_jobs_are_drawn_in_hours():
+    data = report_data(length_s=100 * 3600.0, device_times=[{**report_data().device_times[0], "second": 7200.0}])
+    spec = report_charts.device(data, "util", "%")
+    assert spec["encoding"]["x"]["title"] == "h from the start"
+    assert spec["data"]["values"][0]["at"] == 2
+
+
 def test_gpu_samples_without_a_measure_draw_no_empty_chart():
     times = [{**row, "clock_mhz": None} for row in report_data().device_times]
     assert report_charts.device(report_data(device_times=times), "clock_mhz", "MHz") is None

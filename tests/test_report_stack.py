@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from drumline.infra.clickhouse import command, connect
+from drumline.infra import queries
+from drumline.infra.clickhouse import command, connect, rows
 from drumline.infra.migrate import migrate
+from drumline.infra.report_data import load
 
 pytestmark = pytest.mark.stack
 JOB = "a <b>job</b>"
@@ -48,9 +50,10 @@ def store(settings):
         "late * 600000000, late * 0.5, "
         "if(late, 20, -1), 'high', '{}' FROM numbers(12)",
         f"INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT {mine}, number % 2, 'k', "
-        f"{at} + number, 1000 FROM numbers(40)",
+        f"{at} + number, 250000000 FROM numbers(40)",
+        "INSERT INTO kernel_names_versions (name, short, family) VALUES ('k', 'kernel', 'gemm')",
         f"INSERT INTO memcpys (job, run, rank, kind, src_kind, dst_kind, bytes, start, duration_ns) SELECT {mine}, "
-        f"number % 2, 1, 1, 3, 1000000, {at} + number, 100000 FROM numbers(40)",
+        f"number % 2, 1, 1, 3, 500000000, {at} + number, 100000000 FROM numbers(40)",
         f"INSERT INTO device_samples (job, run, rank, host, gpu_index, time, util_gpu) SELECT {mine}, number % 2, 'h', "
         f"number % 2, {at} + number, 90 FROM numbers(40)",
     ):
@@ -81,6 +84,36 @@ def test_a_report_holds_what_is_stored(drumline, clean_stack, tmp_path):
     assert json.loads(early.stdout)["summary"] == [
         "No rank held this job back in the 2 windows of steps that could be judged."
     ]
+
+
+def test_the_report_says_what_the_cookbook_says(drumline, clean_stack):
+    store(clean_stack)
+    client = connect(clean_stack, reader=True, database=clean_stack.clickhouse.database)
+
+    def query(sql, parameters):
+        return rows(client, sql, parameters)
+
+    def cookbook(name):
+        named = queries.query(name)
+        return query(named.sql, named.values({"job": JOB, "run": "r1"}))
+
+    def same(found, wanted, *names):
+        assert found
+        assert [[round(row[n], 2) if isinstance(row[n], float) else row[n] for n in names] for row in found] == [
+            [round(row[n], 2) if isinstance(row[n], float) else row[n] for n in names] for row in wanted
+        ]
+
+    data = load(query, JOB, "", "", "", 0.0)
+    kernels = [{**row, "kernel": row["short"]} for row in data.kernels]
+    same(kernels, cookbook("top-kernels"), "kernel", "family", "launches", "gpu_s")
+    same(data.families, cookbook("kernel-families"), "family", "launches", "gpu_s")
+    same(data.memcpys, cookbook("memcpy"), "direction", "source", "target", "copies", "gigabytes")
+    costs = [{**row, "gpu_seconds": row["gpu_seconds_lost"]} for row in cookbook("straggler-cost")]
+    same(data.cost, costs, "of_rank", "host", "cause", "gpu_seconds")
+    [step] = {(row["p50_ms"], row["p95_ms"]) for row in cookbook("step-times")}
+    assert (data.steps["median_ms"], data.steps["p95_ms"]) == step
+    assert sum(row["samples"] for row in data.devices) == sum(row["samples"] for row in cookbook("devices"))
+    client.close()
 
 
 def test_top_shows_what_is_stored(drumline, clean_stack):
