@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
@@ -222,6 +223,8 @@ def _run(
         from drumline.infra.demo_run import RECORDING
 
         data = RECORDING
+    if write is not None:
+        _require_usable(write)
     errors = Console(stderr=True)
     where = machine()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its benchmark
@@ -238,12 +241,28 @@ def _run(
         errors.print(f"drumline bench: {error}", style="red", markup=False, highlight=False)
         raise typer.Exit(1) from None
     report.machine = where
-    if write is not None:
-        put(report, f"drumline bench {name}{_options()}", write)
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:
         show(report, Console())
+    if write is not None:
+        try:
+            put(report, f"drumline bench {name}{_options()}", write)
+        except OSError as error:
+            errors.print(f"drumline bench: not written: {error}", style="red", markup=False, highlight=False)
+            raise typer.Exit(1) from None
+
+
+def _require_usable(path: Path) -> None:
+    """Before anything is measured. Raises typer.BadParameter."""
+    try:
+        if path.exists():
+            path.read_text()
+            path.open("a").close()
+        elif not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+            raise OSError(f"no folder {path.parent} that can be written to")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path} cannot be used: {error}", param_hint="--write") from None
 
 
 def _options() -> str:

@@ -1,19 +1,30 @@
 """Benchmarks give figures and ratios; how large those are depends on the machine and is no test."""
 
+import importlib
+import inspect
+import json
+import os
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
-from drumline.bench import overhead, overhead_job
+from drumline.bench import overhead, overhead_job, show, steady
 from drumline.bench.algebra import bench_algebra
 from drumline.bench.codec import bench_codec
 from drumline.bench.figures import Figure, Report, percentiles
 from drumline.bench.paced import first_delays
-from drumline.bench.show import write
-from drumline.bench.watch import over_time
+from drumline.bench.replaying import replaying
+from drumline.bench.scale import Load, Size
+from drumline.bench.scale import _add as add_size
+from drumline.bench.show import cells, write
+from drumline.bench.watch import Watch, over_time
 from drumline.infra import command_bench
+from drumline.schemas.topics import Topic
 
 DEMO = Path(__file__).parent.parent / "infra" / "demo" / "ddp-gpu-bound"
 
@@ -114,3 +125,121 @@ def test_what_was_asked_for_is_written_beside_the_figures(monkeypatch):
     asked = ["drumline", "bench", "overhead", "--rounds", "2", "--write", "docs/performance.md", "--json"]
     monkeypatch.setattr(command_bench.sys, "argv", asked)
     assert command_bench._options() == " --rounds 2"
+
+
+KINDS = sorted(command.callback.__name__ for command in command_bench.app.registered_commands)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """No benchmark measures: each takes what its command gives it and returns this report."""
+    made = Report("made up", "nothing", "none", notes=["a note"])
+    made.add("rate", 5.0, "rows/s", 2.0, bar=4.0)
+    made.add("workers", 0, "", words="no number suffices")
+
+    def instead(real):
+        def fake(*args, **kwargs):
+            inspect.signature(real).bind(*args, **kwargs)
+            return made
+
+        return fake
+
+    for kind in KINDS:
+        module = importlib.import_module(f"drumline.bench.{kind}")
+        monkeypatch.setattr(module, f"bench_{kind}", instead(getattr(module, f"bench_{kind}")))
+    return made
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_benchmark_prints_one_json_object_of_the_same_shape(measured, kind):
+    answer = CliRunner().invoke(command_bench.app, [kind, "--json"])
+    assert answer.exit_code == 0, answer.output
+    report = json.loads(answer.stdout, parse_constant=pytest.fail)
+    assert set(report) == {"name", "data", "baseline", "figures", "notes", "machine"}
+    assert report["figures"][0] == {
+        "name": "rate", "value": 5.0, "unit": "rows/s", "baseline": 2.0, "bar": 4.0, "most": False, "words": "",
+        "ratio": 2.5, "met": True,
+    }  # fmt: skip
+    assert {"processor", "load before", "when", "Python"} < set(report["machine"])
+
+
+@pytest.mark.parametrize("path", ["no/such/folder/file.md", "folder", "not-text.md"])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(measured, monkeypatch, tmp_path, path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "not-text.md").write_bytes(b"\xff\xfe")
+    monkeypatch.setattr("drumline.bench.codec.bench_codec", lambda *_, **__: pytest.fail("it was measured"))
+    answer = CliRunner().invoke(command_bench.app, ["codec", "--write", str(tmp_path / path)])
+    assert answer.exit_code == 2
+    assert "--write" in answer.output
+
+
+def test_results_are_printed_even_if_the_file_became_unusable_meanwhile(measured, monkeypatch, tmp_path):
+    def full(*_):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(show, "write", full)
+    answer = CliRunner().invoke(command_bench.app, ["codec", "--json", "--write", str(tmp_path / "file.md")])
+    assert answer.exit_code == 1
+    assert json.loads(answer.stdout)["name"] == "made up"
+    assert "No space left" in answer.stderr
+
+
+def test_what_ends_the_watching_is_raised():
+    asked = threading.Event()
+
+    def gone():
+        asked.set()
+        raise RuntimeError("the broker is gone")
+
+    def check_for_ever(watch):
+        while True:
+            watch.check()
+            time.sleep(0.001)
+
+    with pytest.raises(RuntimeError, match="broker is gone"), Watch({}, {"lag": gone}, 0.001):
+        asked.wait(60)
+    with pytest.raises(RuntimeError, match="broker is gone"), Watch({}, {"lag": gone}, 0.001) as watch:
+        check_for_ever(watch)
+
+
+def steady_report(memory, behind, seconds=1200.0):
+    """As if `memory` (MiB) and `behind` (records) had been seen every five seconds, at ten records a second."""
+    watch = SimpleNamespace(memory={"sink": [m * 2**20 for m in memory]}, cpu_s={}, lag={"the sink": behind})
+    report = Report("soak", "data", "none")
+    steady.watched(report, watch, seconds, records=10.0)
+    return {figure.name: figure.met for figure in report.figures}
+
+
+def test_memory_that_settles_is_flat_and_a_leak_of_one_small_object_a_record_is_not():
+    settled = [100 + 20 * min(1, i / 100) for i in range(240)]
+    leaking = [100 + i * 5 * 10 * 40 / 2**20 for i in range(240)]  # 40 bytes of each record
+    assert steady_report(settled, [3] * 240)["memory of sink, slope of the second half"]
+    assert steady_report(leaking, [3] * 240)["memory of sink, slope of the second half"] is False
+    assert steady_report(leaking[:60], [3] * 60, 300)["memory of sink, slope of the second half"] is None
+
+
+def test_lag_that_grows_is_not_bounded():
+    waves = [i % 50 for i in range(240)]
+    growing = [i * 5 * 10 * 0.02 for i in range(240)]  # two of a hundred records are not kept up with
+    assert steady_report([1] * 240, waves)["lag of the sink, slope"]
+    assert steady_report([1] * 240, growing)["lag of the sink, slope"] is False
+
+
+def test_a_replay_that_fails_says_why(tmp_path):
+    replay = replaying(tmp_path, os.environ, tmp_path / "log")
+    with pytest.raises(RuntimeError, match=r"drumline replay ended with 2: .*manifest"), replay as process:
+        process.summary()
+
+
+def test_no_number_of_workers_is_said_in_words():
+    def figures(cpu_s):
+        load = Load(1024, 1.0)
+        load.rows[Topic.KERNEL] = 1
+        done = {"cpu_s": cpu_s, "yardstick_s": 1.0, "records": 1, "wall_s": 1.0, "memory": [1]}
+        stages = dict.fromkeys(("kernel-frequency", "communicator", "job"), done)
+        report, size = Report("scale", "data", "none"), Size(load, stages)
+        add_size(report, size, size)
+        return cells(report.figures[-1])
+
+    assert figures(0.2)[:2] == ["1,024 ranks: workers", "1 "]
+    assert figures(0.9)[1] == "no number suffices: communicator alone needs 0.90 s a second of one"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,6 +37,7 @@ def small(clean_stack, monkeypatch):
 
 
 def figures(report):
+    json.dumps(report.as_json(), allow_nan=False)
     found = {figure.name: figure.value for figure in report.figures}
     assert all(np.isfinite(value) for value in found.values()), found
     return found

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 from drumline.bench.figures import Report
 from drumline.bench.private import private_stack
+from drumline.bench.replaying import Replay, replaying
 from drumline.bench.watch import Watch
 from drumline.infra.private import environment
 from drumline.infra.programs import Program
@@ -62,20 +60,9 @@ def bench_agent(
     return report
 
 
-def _replay(settings: Settings, folder: Path, options: tuple[str, ...]) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "drumline.infra.cli", "replay", str(folder), "--json", *options]
-    return subprocess.Popen(
-        [*command, "--spool", str(settings.spool.root)],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment(settings),
-    )  # fmt: skip
-
-
-def _summary(replay: subprocess.Popen[str]) -> dict[str, Any]:
-    output, _ = replay.communicate()
-    if replay.returncode:
-        raise RuntimeError(f"drumline replay ended with {replay.returncode}")
-    found: dict[str, Any] = json.loads(output)
-    return found
+def _replay(settings: Settings, folder: Path, options: tuple[str, ...]) -> AbstractContextManager[Replay]:
+    log = settings.local.state / "logs" / "bench-replay.log"
+    return replaying(folder, environment(settings), log, *options, "--spool", str(settings.spool.root))
 
 
 def _empty(settings: Settings, agent: Program) -> None:
@@ -90,16 +77,17 @@ def _empty(settings: Settings, agent: Program) -> None:
 
 def _beside(settings: Settings, agent: Program, folder: Path, options: tuple[str, ...], report: Report) -> None:
     root = settings.spool.root
-    replay = _replay(settings, folder, options)
-    while sum(path.is_dir() for path in root.glob("[!.]*")) < 2:  # reading the recording is not what is measured
-        agent.check()
-        time.sleep(0.05)
-    with Watch({"agent": agent.pid or 0}, {"spool": lambda: spool_bytes(root)}) as watch:
-        began = time.monotonic()
-        summary = _summary(replay)
-        wall = time.monotonic() - began
-        _empty(settings, agent)
-        behind = time.monotonic() - began - wall
+    with _replay(settings, folder, options) as replay:
+        while sum(path.is_dir() for path in root.glob("[!.]*")) < 2:  # reading the recording is not what is measured
+            agent.check()
+            replay.runs()
+            time.sleep(0.05)
+        with Watch({"agent": agent.pid or 0}, {"spool": lambda: spool_bytes(root)}) as watch:
+            began = time.monotonic()
+            summary = replay.summary()
+            wall = time.monotonic() - began
+            _empty(settings, agent)
+            behind = time.monotonic() - began - wall
     kernels = summary["rows"][str(Topic.KERNEL)]
     report.add("kernels written", kernels / wall, "kernels/s")
     report.add("CPU of the agent", watch.cpu_s["agent"] / wall, "cores", bar=CORES, most=True)
@@ -111,7 +99,8 @@ def _beside(settings: Settings, agent: Program, folder: Path, options: tuple[str
 
 def _catching_up(settings: Settings, agent: Program, folder: Path, options: tuple[str, ...], report: Report) -> None:
     """Everything was written while no agent ran, as after an outage."""
-    summary = _summary(_replay(settings, folder, (*options, "--speed", "max")))
+    with _replay(settings, folder, (*options, "--speed", "max")) as replay:
+        summary = replay.summary()
     waiting = spool_bytes(settings.spool.root)
     agent.start()
     with Watch({"agent": agent.pid or 0}, {}) as watch:

@@ -19,7 +19,7 @@ PACKAGES = ("drumline", "numpy", "fastavro", "confluent-kafka", "faust-streaming
 @dataclass(frozen=True)
 class Figure:
     """`baseline`: the same figure of the baseline, measured in the same run. `bar`: what the design asks for, at least
-    (`most`: at most) that value."""
+    (`most`: at most) that value. `words`: shown instead of a value that says nothing by itself."""
 
     name: str
     value: float
@@ -27,6 +27,7 @@ class Figure:
     baseline: float | None = None
     bar: float | None = None
     most: bool = False
+    words: str = ""
 
     @property
     def ratio(self) -> float | None:
@@ -52,8 +53,8 @@ class Report:
     notes: list[str] = field(default_factory=list)
     machine: dict[str, str] = field(default_factory=dict)
 
-    def add(self, name: str, value: float, unit: str, baseline: float | None = None, **bar: Any) -> None:
-        self.figures.append(Figure(name, value, unit, baseline, **bar))
+    def add(self, name: str, value: float, unit: str, baseline: float | None = None, **more: Any) -> None:
+        self.figures.append(Figure(name, value, unit, baseline, **more))
 
     def as_json(self) -> dict[str, Any]:
         """All fields, and `ratio` and `met` of each figure."""

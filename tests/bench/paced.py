@@ -51,8 +51,8 @@ def replay_paced(running: Running, loops: int, report: Report) -> None:
         if behind is not None:
             lags.append(behind)
 
-    with running.replay("--speed", "1", "--loop", str(loops), "--job", "paced") as process:
-        while process.poll() is None:
+    with running.replay("--speed", "1", "--loop", str(loops), "--job", "paced") as replay:
+        while replay.runs():
             look("paced")
             time.sleep(0.1)
     silent = time.monotonic() + running.settings.stream.idle_s + 1

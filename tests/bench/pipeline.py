@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -51,12 +50,9 @@ def _full_speed(running: Running, loops: int, report: Report, profile: Path | No
         for name, program in running.programs.items():
             into = profile / f"pipeline-{name}.txt" if profile else None
             stack.enter_context(profiled(into, f"{name} in the pipeline at full speed", program.pid or 0))
-        with running.replay("--speed", "max", "--loop", str(loops)) as process:
-            output, _ = process.communicate()
-        if process.returncode:
-            raise RuntimeError(f"drumline replay ended with {process.returncode}")
+        with running.replay("--speed", "max", "--loop", str(loops)) as replay:
+            summary = replay.summary()
         published = time.monotonic() - began
-        summary = json.loads(output)
         kernels = summary["rows"]["gpu.kernel.v1"]
         count = f"SELECT count() AS n FROM kernels WHERE run = '{summary['run']}'"
         running.wait(lambda: running.lag() == 0 and running.query(count)[0]["n"] == kernels, "rows are missing")

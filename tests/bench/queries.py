@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -22,7 +19,9 @@ from drumline.infra import clickhouse
 from drumline.infra.clickhouse import Client
 from drumline.infra.credentials import local_password
 from drumline.infra.engine import temporary_engine
+from drumline.infra.grafana.catalog import statements
 from drumline.infra.grafana.macros import ALL, Moment, Value, expand
+from drumline.infra.grafana.render import POINTS
 from drumline.infra.migrate import migrate
 from drumline.infra.private import private_settings
 from drumline.infra.queries import queries
@@ -31,8 +30,8 @@ from drumline.producers.recorded import Recording
 
 JOB, OTHER, RUN, RANKS = "bench", "other", "r1", 16
 COOKBOOK_BAR, DASHBOARD_BAR = 1.0, 0.2
-#: What panels of a wide screen ask for: points over the range.
-POINTS = 1000
+#: What is chosen where a dashboard has no "All"; points of a panel as wide as a screen.
+FIXED, SCREEN = {"job": JOB, "rank": "2"}, 1_800
 Progress = Callable[[str], None]
 Ask = Callable[[str, Mapping[str, str]], tuple[float, float]]
 
@@ -60,7 +59,7 @@ def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress 
         with temporary_engine(settings):
             client = clickhouse.connect(settings, timeout_s=600)
             migrate(client, settings)
-            stored, span_s = _fill(client, settings, folder, rows, progress)
+            stored, span_s, until_ns = _fill(client, settings, folder, rows, progress)
             _settle(client, progress)
             each = bytes_a_row(client, settings.clickhouse.database, "kernels")
             database = settings.clickhouse.database
@@ -72,7 +71,7 @@ def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress 
                 ]
                 panels = [
                     timed
-                    for name, sql in dashboard_statements()
+                    for name, sql in dashboard_statements(until_ns // 1_000_000).items()
                     for timed in _timed(name, ask, repeats, sql, {}, report, progress)
                 ]
             disk = _disk(client, database)
@@ -95,13 +94,14 @@ def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress 
     return report
 
 
-def _fill(client: Client, settings: Settings, folder: Path, rows: int, progress: Progress) -> tuple[int, float]:
-    """(kernels stored of JOB, seconds that they span)."""
+def _fill(client: Client, settings: Settings, folder: Path, rows: int, progress: Progress) -> tuple[int, float, int]:
+    """(kernels stored of JOB, seconds that they span, when they end; ns)."""
     progress("loading the recording")
     recording = Recording(folder, ranks=RANKS)
     period = recording.period_ns
     times = max(1, -(-rows // next(n for topic, n in recording.rows.items() if topic == "gpu.kernel.v1")))
-    shift = time.time_ns() - recording.first_ns - times * period
+    until = time.time_ns()
+    shift = until - recording.first_ns - times * period
     del recording
     seed = load(client, settings, folder, job=OTHER, run=RUN, ranks=RANKS, shift_ns=shift)
     steps = clickhouse.rows(client, f"SELECT max(step) + 1 AS n FROM {settings.clickhouse.database}.steps")[0]["n"]
@@ -110,7 +110,7 @@ def _fill(client: Client, settings: Settings, folder: Path, rows: int, progress:
         progress(f"{done} of {times} repetitions")
 
     repeat(client, settings.clickhouse.database, OTHER, JOB, times, period, int(steps), tell)
-    return times * seed["gpu.kernel.v1"], times * period / 1e9
+    return times * seed["gpu.kernel.v1"], times * period / 1e9, until
 
 
 def _settle(client: Client, progress: Progress, most_s: float = 120.0) -> None:
@@ -175,39 +175,32 @@ def _cookbook() -> Iterator[tuple[str, str, Mapping[str, str]]]:
         yield query.name, query.sql, query.values(example)
 
 
-def dashboard_statements() -> Iterator[tuple[str, str]]:
-    """(dashboard and panel, statement as ClickHouse gets it) of all committed dashboards over their default ranges."""
-    now = int(time.time() * 1000)
-    for path in sorted((resources.files("drumline.infra") / "grafana" / "dashboards").iterdir(), key=lambda p: p.name):
-        if not path.name.endswith(".json"):
-            continue
-        board: dict[str, Any] = json.loads(path.read_text())
-        span_ms = _span_ms(board["time"]["from"])
-        chosen: dict[str, Value] = {v["name"]: _choice(v) for v in board.get("templating", {}).get("list", [])}
-        at = Moment(now - span_ms, now, max(span_ms // POINTS, 1000), chosen)
-        for panel in board["panels"]:
-            for number, target in enumerate(panel.get("targets", [])):
-                if target.get("rawSql"):
-                    name = f"{path.name.removesuffix('.json')}: {panel.get('title', '')}" + (
-                        f" {number}" if number else ""
-                    )
-                    yield name, expand(target["rawSql"], at)
-
-
-def _choice(variable: Mapping[str, Any]) -> Value:
-    fixed = {"job": JOB, "rank": "2"}
-    if variable["name"] in fixed:
-        return fixed[variable["name"]]
-    value = (variable.get("current") or {}).get("value")
-    return ALL if variable.get("includeAll") else str(value or "")
+def dashboard_statements(now_ms: int) -> dict[str, str]:
+    """Name -> statement as ClickHouse gets it, of every panel, variable and annotation, each text once: over the
+    dashboard's default range up to `now_ms`, with the choices that it opens with."""
+    found = dict[str, str]()
+    for statement in statements():
+        board, panel = statement.dashboard, statement.panel
+        chosen: dict[str, Value] = {v.name: ALL if v.every else FIXED.get(v.name, v.default) for v in board.variables}
+        span_ms = _span_ms(board.start)
+        points = POINTS if panel is None or panel.kind in ("timeseries", "heatmap") else SCREEN
+        least = _length_ms(panel.min_interval) if panel and panel.min_interval else 1_000
+        at = Moment(now_ms - span_ms, now_ms, max(span_ms // points, least), chosen)
+        name = statement.id if statement.kind == "panel" else f"{statement.id} ({statement.kind})"
+        found.setdefault(expand(statement.sql, at), name)
+    return {name: text for text, name in found.items()}
 
 
 def _span_ms(since: str) -> int:
     """Of `now-6h`. Raises ValueError on other forms."""
-    units = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
-    if not since.startswith("now-") or since[-1] not in units:
-        raise ValueError(f"a default range of {since}: now-<number><m|h|d> is understood")
-    return int(since[4:-1]) * units[since[-1]]
+    if not since.startswith("now-"):
+        raise ValueError(f"a default range of {since}: now-<number><s|m|h|d> is understood")
+    return _length_ms(since.removeprefix("now-"))
+
+
+def _length_ms(text: str) -> int:
+    """Of `10s`. Raises KeyError or ValueError on other forms."""
+    return int(text[:-1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[text[-1]]
 
 
 def _add(report: Report, title: str, timed: list[Timed], bar: float) -> None:

@@ -7,10 +7,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from drumline.bench.replaying import Replay, replaying
 from drumline.bench.watch import Watch
 from drumline.infra import clickhouse
 from drumline.infra import stack as local_stack
@@ -31,9 +32,9 @@ class Running:
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings, self.folder, self.env = settings, folder, environment(settings)
-        logs = settings.local.state / "logs"
+        self._logs = settings.local.state / "logs"
         self.programs = {
-            name: Program(name, [name], logs / f"bench-{name}.log", self.env, 0) for name in ("stream", "sink")
+            name: Program(name, [name], self._logs / f"bench-{name}.log", self.env, 0) for name in ("stream", "sink")
         }
         self.client = clickhouse.connect(settings, database=settings.clickhouse.database)
         self.offsets = Offsets(settings)
@@ -61,18 +62,9 @@ class Running:
         stack = {n: p[0].pid for n, p in local_stack.own_processes(self.settings).items() if p and n != "supervisor"}
         return {**{name: program.pid or 0 for name, program in self.programs.items()}, **stack}
 
-    @contextmanager
-    def replay(self, *options: str) -> Iterator[subprocess.Popen[str]]:
-        command = [sys.executable, "-m", "drumline.infra.cli", "replay", str(self.folder), "--json", *options]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=self.env, start_new_session=True
-        )
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.terminate()
-                process.wait(30)
+    def replay(self, *options: str) -> AbstractContextManager[Replay]:
+        """A replay of the recording into this stack; it does not outlive the block."""
+        return replaying(self.folder, self.env, self._logs / "bench-replay.log", *options)
 
     def audit(self) -> dict[str, Any]:
         """What `drumline audit --json` says. Raises RuntimeError if it cannot tell."""

@@ -53,9 +53,13 @@ class Size:
         return self.kernel_cpu_s / float(self.stages["kernel-frequency"]["yardstick_s"])
 
     @property
+    def whole(self) -> str:
+        """The largest of the stages whose work no further worker can take over."""
+        return max(WHOLE, key=self.cpu_s)
+
+    @property
     def whole_cpu_s(self) -> float:
-        """Of the part that no further worker can take over."""
-        return max(map(self.cpu_s, WHOLE))
+        return self.cpu_s(self.whole)
 
     @property
     def memory(self) -> int:
@@ -127,7 +131,9 @@ def _add(report: Report, first: Size, size: Size) -> None:
         report.add(f"{name}: {stage}, worked off", done["records"] / done["wall_s"], "messages/s")
         report.add(f"{name}: {stage}, CPU for a second of the job", size.cpu_s(stage), "s")
     report.add(f"{name}: memory of a worker, most", size.memory / 2**20, "MiB", first.memory / 2**20)
-    report.add(f"{name}: workers", workers(size.all_cpu_s, size.whole_cpu_s), "")
+    needed = workers(size.all_cpu_s, size.whole_cpu_s)
+    words = "" if needed else f"no number suffices: {size.whole} alone needs {size.whole_cpu_s:.2f} s a second of one"
+    report.add(f"{name}: workers", needed, "", words=words)
 
 
 def _judge(report: Report, sizes: Sequence[Size]) -> None:
@@ -144,7 +150,7 @@ def _judge(report: Report, sizes: Sequence[Size]) -> None:
     report.notes.append(
         f"Workers = CPU of all stages for a second of the job / {BUSY:g} of a core, rounded up; there can be as many "
         "as partitions. The collectives of one communicator, and the steps of one job, stay on one worker however many "
-        f"there are: where one of these needs more than {BUSY:g} s a second, no number suffices (0). The larger of "
+        f"there are: where one of these needs more than {BUSY:g} s a second, no number suffices. The larger of "
         f"them: {bounds}."
     )
     report.notes.append("Published: " + "; ".join(_published(size.load) for size in sizes) + ".")

@@ -24,7 +24,7 @@ def cells(figure: Figure) -> list[str]:
     bar = "" if figure.bar is None else f"{'<=' if figure.most else '>='} {number(figure.bar)}"
     return [
         figure.name,
-        f"{number(figure.value)} {figure.unit}",
+        figure.words or f"{number(figure.value)} {figure.unit}",
         "" if figure.baseline is None else number(figure.baseline),
         "" if figure.ratio is None else f"{number(figure.ratio)}x",
         bar,

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
-from drumline.bench.figures import Report, percentiles
-from drumline.bench.pipeline import MEMORY_MIB
+from drumline.bench.figures import Report
 from drumline.bench.private import private_stack
-from drumline.bench.running import Running
-from drumline.bench.watch import Watch, over_time
+from drumline.bench.replaying import Replay
+from drumline.bench.running import DRAIN_S, Running
+from drumline.bench.steady import EVERY_S, watched
+from drumline.bench.watch import Watch
 from drumline.producers.recorded import Recording
 from drumline.schemas.topics import Topic
 
@@ -22,17 +19,7 @@ from drumline.schemas.topics import Topic
 PROBE_LOOPS, SHARE = 6, 0.5
 #: Memory and lag are watched from here on: before, caches and heaps fill; s.
 WARM_S = 300.0
-#: How often they are looked at; s.
-EVERY_S = 5.0
 Progress = Callable[[str], None]
-
-
-def slope_mib_per_hour(values: Sequence[float], every_s: float) -> float:
-    """Least-squares slope of resident bytes sampled every `every_s`; MiB per hour. 0 for fewer than three."""
-    if len(values) < 3:
-        return 0.0
-    hours = np.arange(len(values)) * every_s / 3600
-    return float(np.polyfit(hours, np.asarray(values) / 2**20, 1)[0])
 
 
 def bench_soak(
@@ -43,7 +30,8 @@ def bench_soak(
     recording = Recording(folder, ranks=ranks, topics=[Topic.KERNEL])
     recorded = recording.rows[Topic.KERNEL] / ((recording.last_ns - recording.first_ns) / 1e9)
     del recording
-    report = Report("soak", f"the recorded job stretched to {ranks} ranks", "none")
+    wanted = f"{rate:,.0f} kernels/s wanted" if rate else f"{SHARE:g} of the rate at full speed wanted"
+    report = Report("soak", f"the recorded job stretched to {ranks} ranks, {minutes:g} minutes, {wanted}", "none")
     progress("starting Kafka and ClickHouse")
     with private_stack() as settings:
         running = Running(settings, folder)
@@ -62,9 +50,8 @@ def bench_soak(
 def _probe(running: Running) -> float:
     """Kernels/s, first published to last stored."""
     began = time.monotonic()
-    with running.replay("--speed", "max", "--loop", str(PROBE_LOOPS), "--job", "probe") as process:
-        output, _ = process.communicate()
-    kernels = int(json.loads(output)["rows"][Topic.KERNEL])
+    with running.replay("--speed", "max", "--loop", str(PROBE_LOOPS), "--job", "probe") as replay:
+        kernels = int(replay.summary()["rows"][Topic.KERNEL])
     stored = "SELECT count() AS n FROM kernels WHERE job = 'probe'"
     running.wait(lambda: running.lag() == 0 and running.query(stored)[0]["n"] == kernels, "rows are missing")
     return kernels / (time.monotonic() - began)
@@ -73,12 +60,12 @@ def _probe(running: Running) -> float:
 def _soak(running: Running, seconds: float, speed: float, ranks: int, report: Report, progress: Progress) -> None:
     began = time.monotonic()
     warm_s = min(WARM_S, seconds / 4)
-    options = ("--speed", f"{speed:.4f}", "--ranks", str(ranks), "--loop", "100000", "--job", "soak")
+    options = ("--speed", repr(speed), "--ranks", str(ranks), "--loop", "100000", "--job", "soak")
     with running.replay(*options) as replay:
 
-        def wait_until(end_s: float) -> None:
+        def wait_until(end_s: float, watch: Watch | None = None) -> None:
             while (left := end_s - (time.monotonic() - began)) > 0:
-                _alive(running, replay)
+                _alive(running, replay, watch)
                 progress(
                     f"{(seconds - end_s + left) / 60:.0f} minutes left; the worker is {running.lag()} records behind"
                 )
@@ -86,39 +73,32 @@ def _soak(running: Running, seconds: float, speed: float, ranks: int, report: Re
 
         wait_until(warm_s)
         with running.watch(EVERY_S, replay=replay.pid) as watch:
-            wait_until(seconds)
-        replay.terminate()
-        output, _ = replay.communicate(timeout=120)
+            wait_until(seconds, watch)
+        replay.stop()
+        summary = replay.summary()
     published_s = time.monotonic() - began
-    summary = json.loads(output)
     kernels = int(summary["rows"][Topic.KERNEL])
+    if not kernels:
+        raise RuntimeError(f"no kernel was due in {published_s:.0f} s: a higher rate, or more minutes")
     progress("draining")
-    try:
-        running.wait(running.all_stored, "not worked off")
-    except RuntimeError as error:  # an hour's figures are not thrown away for it
-        report.notes.append(f"{error}: lag of the worker {running.lag()}, of the sink {running.sink_lag()} records.")
+    _drain(running, report)
     stored = int(running.query("SELECT count() AS n FROM kernels WHERE job = 'soak'")[0]["n"])
     report.add("kernels published and not stored", kernels - stored, "", bar=0, most=True)
     report.add("length", published_s / 60, "min")
     report.add("kernels", kernels / published_s, "kernels/s")
     report.add("rows in all, of the job", sum(summary["rows"].values()) / 1e6, "million")
-    _memory(report, watch, seconds - warm_s)
-    for name, values in watch.lag.items():
-        for what, value in {"most": max(values, default=0), **percentiles(values)}.items():
-            report.add(f"lag of {name}, {what}", value, "records")
-        report.notes.append(f"Lag of {name}, mean of each tenth, records: {over_time(values)}.")
+    watched(report, watch, seconds - warm_s, sum(summary["batches"].values()) / published_s)
     progress("audit")
     _audit(running, report)
 
 
-def _memory(report: Report, watch: Watch, seconds: float) -> None:
-    for name, values in watch.memory.items():
-        bar = {"bar": MEMORY_MIB, "most": True} if name in ("stream", "sink") else {}
-        report.add(f"memory of {name}, most", max(values) / 2**20, "MiB", **bar)
-        report.add(f"memory of {name}, slope", slope_mib_per_hour(values, EVERY_S), "MiB/h")
-        report.notes.append(f"Memory of {name}, mean of each tenth, MiB: {over_time(values, 2**20)}.")
-    for name, used in watch.cpu_s.items():
-        report.add(f"cores used by {name}", used / seconds, "cores")
+def _drain(running: Running, report: Report) -> None:
+    began = time.monotonic()
+    try:
+        running.wait(running.all_stored, "not worked off")
+    except RuntimeError as error:  # an hour's figures are not thrown away for it
+        report.notes.append(f"{error}: lag of the worker {running.lag()}, of the sink {running.sink_lag()} records.")
+    report.add("worked off after the last record", time.monotonic() - began, "s", bar=DRAIN_S, most=True)
 
 
 def _audit(running: Running, report: Report) -> None:
@@ -130,8 +110,10 @@ def _audit(running: Running, report: Report) -> None:
     report.notes.append(f"The audit took {time.monotonic() - began:.0f} s: {records:,} records, {rows:,} rows stored.")
 
 
-def _alive(running: Running, replay: subprocess.Popen[str]) -> None:
+def _alive(running: Running, replay: Replay, watch: Watch | None) -> None:
     for program in running.programs.values():
         program.check()
-    if replay.poll() is not None:
-        raise RuntimeError(f"drumline replay ended with {replay.returncode}")
+    if not replay.runs():
+        raise RuntimeError("drumline replay ended before its time")
+    if watch is not None:
+        watch.check()

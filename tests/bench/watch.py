@@ -11,7 +11,7 @@ import psutil
 
 class Watch:
     """Samples every `every_s`. `memory`: name -> resident bytes over time; `lag`: name -> records behind over time, as
-    the callables given say."""
+    the callables given say. What they raise is raised by `check` and at the end of the block."""
 
     def __init__(
         self, pids: Mapping[str, int], lag: Mapping[str, Callable[[], int | None]], every_s: float = 0.5
@@ -22,6 +22,7 @@ class Watch:
         self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
         self._ask, self._every = lag, every_s
         self._stop = threading.Event()
+        self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
     def __enter__(self) -> Watch:
@@ -29,10 +30,17 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stop.set()
         self._thread.join()
         self.cpu_s = {name: used - self._before.get(name, 0.0) for name, used in self._cpu().items()}
+        if kind is None:
+            self.check()
+
+    def check(self) -> None:
+        """Raise what ended the sampling, if something did."""
+        if self._error is not None:
+            raise self._error
 
     def _cpu(self) -> dict[str, float]:
         found = {}
@@ -45,6 +53,12 @@ class Watch:
         return found
 
     def _sample(self) -> None:
+        try:
+            self._look_again_and_again()
+        except BaseException as error:
+            self._error = error
+
+    def _look_again_and_again(self) -> None:
         while not self._stop.wait(self._every):
             for name, process in self._processes.items():
                 try:
