@@ -89,7 +89,9 @@ STREAM_LAG = _gauge("stream", "lag_records", "records in this worker's partition
 STREAM_PARTITIONS = _gauge("stream", "assigned_partitions", "partition numbers that this worker has")
 STREAM_OPEN = _gauge("stream", "open_windows", "results that are still to be sent, or not acknowledged yet")
 STREAM_UNSETTLED = _gauge("stream", "unsettled_records", "records handled whose results are not acknowledged yet")
-STREAM_RETRIES = _counter("stream", "retries_total", "times that something had to be tried again; of: registry", "of")
+STREAM_RETRIES = _counter(
+    "stream", "retries_total", "times that something had to be tried again; of: registry, status (its file)", "of"
+)
 STREAM_REBALANCES = _counter("stream", "rebalances_total", "times that partitions were assigned anew")
 STREAM_RECOVERIES = _counter("stream", "recoveries_total", "times that a stage's state was read back", "stage")
 STREAM_COMMIT_AGE = _gauge(

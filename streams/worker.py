@@ -29,7 +29,7 @@ from drumline.streams.refusal import refused
 from drumline.streams.runner import StageRunner
 from drumline.streams.settle import Delivery, Output, Settler
 from drumline.streams.stage import Stage
-from drumline.streams.status import write_status
+from drumline.streams.status import StatusFile
 from drumline.streams.store import PartitionStore
 from drumline.streams.telemetry import Readiness, count_input, count_output, notice_commits
 from drumline.streams.tick import TICK_S, Lag, Pulse
@@ -82,7 +82,7 @@ class StreamWorker:
                 self._readers.setdefault(topic, []).append(self.runners[wiring.name])
         self.lag = Lag(self.app, self._readers)
         self._settlers: dict[str, Settler] = {}
-        self._partitions, self._status_path = partitions, data_dir(settings) / "status.json"
+        self._partitions, self._status = partitions, StatusFile(data_dir(settings) / "status.json")
         self._pulses: dict[int, Pulse] = {}
         for topic in self._readers:
             self._agent(topic, self._on_record)
@@ -236,7 +236,7 @@ class StreamWorker:
             metrics.STREAM_LAG.set(status["lag"])
         metrics.STREAM_OPEN.set(status["open"])
         metrics.STREAM_UNSETTLED.set(status["unsettled"])
-        write_status(self._status_path, status)
+        self._status.write(status)
 
     async def _on_assigned(self, *sent: Any, **_: Any) -> None:
         self.lag.reset()

@@ -3,8 +3,12 @@
 import json
 import time
 
+from structlog.testing import capture_logs
+
+from drumline.infra import metrics
 from drumline.infra.drain import judge, read_statuses, worker_dir
 from drumline.infra.settings import LocalSettings, Settings, StreamSettings
+from drumline.streams.status import StatusFile
 
 ENDS = {"gpu.kernel.v1:0": 7, "gpu.kernel.v1:1": 0}
 
@@ -46,3 +50,26 @@ def test_statuses_of_workers_that_ended_or_belong_to_another_app_do_not_count(tm
     (worker_dir(settings).parent / "alive" / "status.new").write_text("half a st")
     assert list(read_statuses(settings, 0)) == ["alive"]
     assert read_statuses(settings, time.time_ns()) == {}
+
+
+def test_a_status_that_cannot_be_written_is_logged_once_counted_each_time_and_stops_nobody(tmp_path):
+    path = tmp_path / "status.json"
+    file, draft = StatusFile(path), tmp_path / "status.new"
+
+    def failed():
+        return metrics.REGISTRIES["stream"].get_sample_value("drumline_stream_retries_total", {"of": "status"}) or 0
+
+    before = failed()
+    file.write({"n": 1})
+    with capture_logs() as logs:
+        draft.symlink_to("/dev/full")
+        for _ in range(3):
+            file.write({"n": 2})
+        assert json.loads(path.read_text()) == {"n": 1}, "who waits sees that it has grown old"
+        draft.unlink()
+        file.write({"n": 3})
+        draft.symlink_to("/dev/full")
+        file.write({"n": 4})
+    assert json.loads(path.read_text()) == {"n": 3}
+    assert [line["problem"] for line in logs] == ["No space left on device"] * 2
+    assert failed() - before == 4

@@ -152,9 +152,18 @@ def by(message):
     return dict(message.headers())["drumline.error.by"].decode()
 
 
-def test_it_ends_cleanly_and_says_how(bench):
+def test_it_goes_on_while_its_disk_is_full_and_ends_cleanly(bench):
     worker = bench.worker()
     bench.drain()
+    draft = bench.data / "one" / "status.new"
+    draft.symlink_to("/dev/full")
+    while "status file cannot be written" not in worker.log.read_text():
+        assert worker.process.poll() is None
+        time.sleep(0.1)
+    time.sleep(2)
+    draft.unlink()
+    bench.drain()
+    assert worker.log.read_text().count("status file cannot be written") == 1
     started = time.monotonic()
     assert worker.stop() == 0
     assert time.monotonic() - started < 15
