@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import pairwise
+from math import ceil, floor, log10
 from statistics import median
 from typing import Any
 
 from drumline.infra.report_data import ReportData, Row
-from drumline.infra.report_words import SEVERITIES, WHOLE_JOB
+from drumline.infra.report_words import SEVERITIES, WHOLE_JOB, span
 
 Spec = dict[str, Any]
 
@@ -92,8 +93,12 @@ def lateness(data: ReportData) -> Spec:
     width = min((b - a for a, b in pairwise(bins)), default=1)
     values = [{**row, "end": row["bin"] + width} for row in data.lateness]
     ranks = len({row["of_rank"] for row in values})
+    # The darkest is at least a quarter of a step, or a healthy job would look like a late one.
+    darkest = max(row["late_ms"] for row in values)
+    if data.steps.get("median_ms"):
+        darkest = max(darkest, data.steps["median_ms"] / 4)
     return {
-        "height": max(60, min(640, 22 * ranks)),
+        "height": max(60, min(360, 22 * ranks)),
         "data": {"values": values},
         "mark": {"type": "rect", "color": "var(--late)", "stroke": "currentColor", "strokeOpacity": 0.1},
         "encoding": {
@@ -104,7 +109,7 @@ def lateness(data: ReportData) -> Spec:
                 "late_ms",
                 "quantitative",
                 "late, ms a step",
-                scale={"range": [0.06, 1], "zero": True},
+                scale={"domain": [0, darkest], "range": [0.06, 1]},
                 legend={"tickCount": 4, "symbolStrokeWidth": 0},
             ),
         },
@@ -116,13 +121,13 @@ def kernels(data: ReportData, most: int = 12) -> Spec:
         {
             "kernel": f"{place}. {middle(_short(row))}",
             "gpu_s": row["gpu_s"],
-            "said": f"{row['gpu_s']:,.2f} s  {row['family'] or 'other'}",
+            "said": f"{span(row['gpu_s'])}, {row['family'] or 'other'}",
         }
         for place, row in enumerate(data.kernels[:most], 1)
     ]
     y = _field("kernel", "nominal", None, sort=None, axis=_NAMES)
     room = {"domain": [0, 1.4 * max(row["gpu_s"] for row in values)], "nice": False}
-    x = _field("gpu_s", "quantitative", "GPU time, s", scale=room, axis={"tickCount": 5, "format": "~g"})
+    x = _field("gpu_s", "quantitative", "GPU time, s", scale=room, axis={"tickCount": 5})
     bar = {"mark": {"type": "bar", "color": "var(--series-1)"}, "encoding": {"x": x, "y": y}}
     text = {"mark": {"type": "text", "align": "left", "dx": 4, "fill": "currentColor", "fontSize": 12},
             "encoding": {"x": x, "y": y, "text": {"field": "said"}}}  # fmt: skip
@@ -136,7 +141,11 @@ def memcpys(data: ReportData) -> Spec:
         for row in data.memcpys[:10]
     ]
     y = _field("what", "nominal", None, sort=None, axis={**_NAMES, "grid": True, "minExtent": 215})
-    scale = {"scale": {"type": "log", "nice": True}, "axis": {"grid": False, "tickCount": 5, "format": "~g"}}
+    rates = [row[name] for row in values for name in ("all", "slowest") if row[name] > 0] or [1]
+    low, high = floor(log10(min(rates))), ceil(log10(max(rates)))
+    decades = [10.0**power for power in range(low, max(high, low + 1) + 1)]
+    scale = {"scale": {"type": "log", "domain": [decades[0], decades[-1]]},
+             "axis": {"grid": False, "values": decades, "format": "~g"}}  # fmt: skip
     x = _field("all", "quantitative", "GB/s while copying", **scale)
     slowest = {**x, "field": "slowest"}
     return {

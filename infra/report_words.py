@@ -71,6 +71,14 @@ def money(data: ReportData, gpu_seconds: float) -> str:
     return "" if not data.price_per_gpu_hour else f"{found:,.2f}" if found >= 1 or found == 0 else f"{found:.2g}"
 
 
+def span(seconds: float) -> str:
+    """Three digits that count, in the unit that fits: 16.8 s, 28.1 ms, 1,200 h."""
+    units = (("h", 36000.0, 3600.0), ("s", 0.9995, 1.0), ("ms", 0.9995e-3, 1e-3))
+    unit, size = next(((unit, size) for unit, least, size in units if seconds >= least), ("us", 1e-6))
+    found = seconds / size
+    return f"{found:,.0f} {unit}" if found >= 100 else f"{found:.3g} {unit}"
+
+
 def amount(gigabytes: float) -> str:
     """Three digits that count, in the unit that fits: 13.2 GB, 28.4 kB."""
     units = (("TB", 1e3), ("GB", 1.0), ("MB", 1e-3), ("kB", 1e-6))

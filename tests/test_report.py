@@ -137,6 +137,20 @@ def test_amounts_are_told_in_the_unit_that_fits():
     assert told == ["472 GB", "1.08 TB", "70.8 MB", "1 GB", "28.4 kB", "256 B", "0 B"]
 
 
+def test_times_are_told_in_the_unit_that_fits():
+    assert [report_words.span(s) for s in (16.76, 166.6, 0.0281, 0.9999, 2.5e-6, 40000)] == [
+        "16.8 s", "167 s", "28.1 ms", "1 s", "2.5 us", "11.1 h"]  # fmt: skip
+
+
+def test_a_healthy_job_is_not_drawn_as_dark_as_a_late_one():
+    def darkest(late):
+        data = report_data(lateness=[{"bin": b, "of_rank": 0, "late_ms": late} for b in range(2)])
+        return report_charts.lateness(data)["encoding"]["opacity"]["scale"]["domain"][1]
+
+    assert darkest(4.0) == 125.0  # a quarter of the median step
+    assert darkest(200.0) == 200.0
+
+
 def test_kernels_of_one_kind_keep_different_labels():
     names = [f"nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_{end}" for end in ("NNT", "bias_TNT")]
     cut = [report_charts.middle(name) for name in names]
