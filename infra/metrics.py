@@ -145,6 +145,14 @@ SINK_COMMIT_AGE = _gauge(
 
 AGENT_RECORDS = _counter("agent", "published_records_total", "batches that Kafka acknowledged", "topic")
 AGENT_ROWS = _counter("agent", "published_rows_total", "rows in the batches that Kafka acknowledged", "topic")
+AGENT_BATCH = _histogram("agent", "published_batch_rows", "rows per batch that Kafka acknowledged", ROWS, "topic")
+AGENT_DELAY = _histogram(
+    "agent", "delay_seconds", "from a batch being sent into the spool to Kafka's acknowledgement", DELAYS, "topic"
+)
+AGENT_AGE = _gauge(
+    "agent", "last_publication_age_seconds",
+    "since Kafka last acknowledged a batch, or since the start if it did not yet",
+)  # fmt: skip
 AGENT_DROPPED = _counter(
     "agent", "dropped_rows_total", "rows that are not published. spool: thrown away in the full spool, refused: too "
     "large for Kafka (both told in dropped_before), left_out: unreadable", "topic", "reason",

@@ -69,6 +69,7 @@ class Agent:
         self._registry, self._no_registry = Retry(), ""
         self.tails: dict[str, Tail] = {}
         self.processes: Sequence[Mapping[str, Any]] = ()
+        metrics.AGENT_AGE.set_function(lambda: sender.age_s)
 
     def run(self, last: Callable[[], None] = lambda: None) -> None:
         """Until `stopping`, or until nothing is left if that was asked for. Then `last`, what it spooled, and a bounded

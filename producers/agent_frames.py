@@ -36,10 +36,7 @@ def values(frame: Frame, ids: Mapping[str, int], codec: Codec) -> Iterator[bytes
 def losses(frame: Frame, codec: Codec) -> Iterator[bytes]:
     """An empty batch in the place of each that was lost, or of a DATA frame that Kafka refuses: so sequences have no
     gap, and the last one's `dropped_before` says how many rows are missing."""
-    try:
-        shared: Any = fastavro.schemaless_reader(BytesIO(frame.body), _SHARED, None)
-    except Exception as error:  # fastavro raises whatever the bytes lead it to
-        raise ValueError(f"a loss of {frame.topic} cannot be read ({type(error).__name__})") from None
+    shared = _shared(frame)
     lost = frame.rows + (shared["dropped_before"] if frame.kind == DATA else 0)
     if frame.topic == Topic.COLLECTIVE:
         shared["communicator"] = frame.key.rpartition(":")[2]
@@ -47,3 +44,17 @@ def losses(frame: Frame, codec: Codec) -> Iterator[bytes]:
     for sequence in range(last - frame.batches + 1, last + 1):
         dropped = lost if sequence == last else 0
         yield codec.encode(Batch(frame.topic, {**shared, "sequence": sequence, "rows": 0, "dropped_before": dropped}))
+
+
+def sent_ns(frame: Frame) -> int:
+    """When its producer sent a batch; ns of the wall clock. Raises ValueError where that cannot be read."""
+    return int(_shared(frame)["sent_ns"])
+
+
+def _shared(frame: Frame) -> dict[str, Any]:
+    """The fields that every record begins with. Raises ValueError."""
+    try:
+        found: Any = fastavro.schemaless_reader(BytesIO(frame.body), _SHARED, None)
+    except Exception as error:  # fastavro raises whatever the bytes lead it to
+        raise ValueError(f"a batch of {frame.topic} cannot be read ({type(error).__name__})") from None
+    return dict(found)

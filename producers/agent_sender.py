@@ -59,6 +59,12 @@ class Sender:
         self._known = False
         self.problem = "Kafka has not been asked yet"
         self.waiting = 0
+        self._answered = clock()
+
+    @property
+    def age_s(self) -> float:
+        """Since Kafka took the last message, or since the start if it took none."""
+        return self._clock() - self._answered
 
     def ready(self) -> bool:
         """Whether Kafka has answered once and has the topics; asks it at most every AGAIN_S."""
@@ -115,6 +121,7 @@ class Sender:
     def _delivered(self, error: KafkaError | None, answer: Answer) -> None:
         self.waiting -= 1
         if error is None:
+            self._answered = self._clock()
             self._set("")
         elif error.code() not in NEVER:  # sent again, once Kafka was asked again
             self._known = False

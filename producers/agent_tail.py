@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -11,7 +13,7 @@ import structlog
 from confluent_kafka import KafkaError
 
 from drumline.infra import metrics
-from drumline.producers.agent_frames import losses, values
+from drumline.producers.agent_frames import losses, sent_ns, values
 from drumline.producers.agent_sender import NEVER
 from drumline.producers.spool_frames import DATA, Damage, Frame
 from drumline.producers.spool_reader import BadSpool, ProcessIdentity, Segment, SpoolFolder
@@ -189,6 +191,10 @@ class Tail:
         if entry.frame.kind == DATA and not entry.lost:
             metrics.AGENT_ROWS.labels(topic).inc(entry.frame.rows)
             metrics.AGENT_RECORDS.labels(topic).inc()
+            metrics.AGENT_BATCH.labels(topic).observe(entry.frame.rows)
+            with suppress(ValueError):  # what cannot be read here is a dead letter later
+                delay = time.time_ns() - sent_ns(entry.frame)
+                metrics.AGENT_DELAY.labels(topic).observe(max(0, delay) / 1e9)
         else:
             metrics.AGENT_DROPPED.labels(topic, "refused" if entry.lost else "spool").inc(entry.frame.rows)
 

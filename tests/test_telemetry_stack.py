@@ -1,64 +1,24 @@
 """A real worker and a real sink, scraped while they work: what they serve is what happened."""
 
-import contextlib
 import json
+import os
 import secrets
-import socket
+import subprocess
 import time
-import urllib.error
-import urllib.request
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
+from scraping import free_port, get, of, samples, until
 from sink_helpers import Pipeline, any_batch, process_id
 from stream_helpers import PYTHON, Child
 from window_helpers import S
 
+from drumline.producers.spool import Spool
+from drumline.schemas.batch import encode
+from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(180)]
 ROWS = 300
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def get(port, path):
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code, error.read().decode()
-
-
-def of(name, *labels):
-    """A sample by its label values, in any order: a scrape has them by the labels' names."""
-    return name, frozenset(labels)
-
-
-def samples(port):
-    """Of every sample: name -> sum over all labels, of(name, label values) -> value."""
-    found = {}
-    for family in text_string_to_metric_families(get(port, "/metrics")[1]):
-        for sample in family.samples:
-            found[sample.name] = found.get(sample.name, 0.0) + sample.value
-            found[of(sample.name, *sample.labels.values())] = sample.value
-    return found
-
-
-def until(done, timeout_s=60.0):
-    """What `done` returns once it is true."""
-    deadline, last = time.monotonic() + timeout_s, None
-    while time.monotonic() < deadline:
-        with contextlib.suppress(urllib.error.URLError, ConnectionError):
-            last = done()
-            if last:
-                return last
-        time.sleep(0.2)
-    raise AssertionError(f"not in {timeout_s} s: {last}")
 
 
 @pytest.fixture
@@ -162,3 +122,34 @@ def test_a_sink_without_clickhouse_is_alive_and_says_what_it_waits_for(pipeline,
     assert found["retry"].endswith("clickhouse")
     assert get(ports["sink"], "/healthz")[0] == 200
     assert samples(ports["sink"])[of("drumline_sink_retries_total", "clickhouse")] >= 1
+
+
+def test_an_agent_serves_what_it_publishes_while_it_does(pipeline, ports, tmp_path):
+    pipeline.worker.kill()
+    root, port = tmp_path / "spool", free_port()
+    root.mkdir()
+    spool = Spool(root, any_batch(Topic.PROCESS, 1, process_id(0), 0).envelope)
+    agent = subprocess.Popen(
+        [PYTHON, "-m", "drumline.infra.cli", "agent", "--spool", str(root)], stderr=subprocess.DEVNULL,
+        env={**pipeline.environment, "DRUMLINE_AGENT__METRICS_PORT": str(port), "DRUMLINE_AGENT__GPU_S": "0"},
+    )  # fmt: skip
+    pipeline.sinks.append(agent)  # stopped with the test
+    kernel = "gpu.kernel.v1"
+    published = of("drumline_agent_published_rows_total", kernel)
+    until(lambda: get(port, "/readyz") == (200, '{"ready": true, "reasons": {}}\n'))
+    for count, batch in enumerate(batches(3), 1):
+        spool.append(Topic.KERNEL, process_id(0), encode(model(Topic.KERNEL), batch), ROWS)
+        found = until(lambda wanted=count * ROWS: (s := samples(port)).get(published) == wanted and s)
+        assert found[of("drumline_agent_published_records_total", kernel)] == count
+        assert found[of("drumline_agent_published_batch_rows_count", kernel)] == count
+        assert found[of("drumline_agent_published_batch_rows_sum", kernel)] == count * ROWS
+        assert found[of("drumline_agent_delay_seconds_count", kernel)] == count
+        assert 0 < found[of("drumline_agent_delay_seconds_sum", kernel)] < 60 * count
+        assert get(port, "/healthz")[0] == get(port, "/readyz")[0] == 200
+    idle = until(lambda: (s := samples(port))["drumline_agent_unacknowledged_records"] == 0 and s)
+    assert idle[of("drumline_agent_processes", "alive")] == 1
+    assert idle["drumline_agent_spool_bytes"] > 0
+    age = "drumline_agent_last_publication_age_seconds"
+    assert until(lambda: samples(port)[age] > idle[age]), "it grows while nothing is published"
+    spool.close()
+    assert until(lambda: os.listdir(root) == [".agent"])

@@ -1,0 +1,50 @@
+"""What a program serves on its loopback port, asked over HTTP as a scraper asks."""
+
+import contextlib
+import socket
+import time
+import urllib.error
+import urllib.request
+
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def get(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def of(name, *labels):
+    """A sample by its label values, in any order: a scrape has them by the labels' names."""
+    return name, frozenset(labels)
+
+
+def samples(port):
+    """Of every sample: name -> sum over all labels, of(name, label values) -> value."""
+    found = {}
+    for family in text_string_to_metric_families(get(port, "/metrics")[1]):
+        for sample in family.samples:
+            found[sample.name] = found.get(sample.name, 0.0) + sample.value
+            found[of(sample.name, *sample.labels.values())] = sample.value
+    return found
+
+
+def until(done, timeout_s=60.0):
+    """What `done` returns once it is true."""
+    deadline, last = time.monotonic() + timeout_s, None
+    while time.monotonic() < deadline:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            last = done()
+            if last:
+                return last
+        time.sleep(0.2)
+    raise AssertionError(f"not in {timeout_s} s: {last}")
