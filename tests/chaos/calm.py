@@ -25,6 +25,8 @@ from drumline.streams.stage import Stage
 RESULTS = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER)
 #: What two runs of the same recording have of their own: ids, places in Kafka, how often a window was sent.
 OWN = "run, process_id, revision, published, _topic_partition, _offset, _row"
+#: What is said a minute after the end of a run, if an alarm is standing then: nobody waits for it here.
+LATER = {Topic.STRAGGLER: "detail != 'silent'"}
 RUN = "calm"
 
 
@@ -79,6 +81,7 @@ class Calm:
 
     def _rows(self, database: str, topic: Topic, run: str) -> Counter[str]:
         sql = f"SELECT * EXCEPT ({OWN}) FROM {database}.{table(topic).name} WHERE run = {{run:String}}"
+        sql += f" AND {LATER[topic]}" if topic in LATER else ""
         found: list[dict[str, Any]] = rows(self._client, sql, {"run": run})
         return Counter(repr(row) for row in found)
 
