@@ -10,6 +10,8 @@ import typer
 import typer.main
 from pydantic import ValidationError
 
+from drumline.infra.version import drumline_version
+
 #: name -> (module, what it does). The order is the order of `drumline --help`.
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("command_up", "Start the local stack: Apache Kafka and the ClickHouse engine."),
@@ -71,7 +73,16 @@ class LazyCommands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
+def _version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        click.echo(f"drumline {drumline_version()}")
+        context.exit()
+
+
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 def root() -> None:
     """drumline: which rank holds the job back, why, and what it costs.
 

@@ -37,7 +37,7 @@ def moment(db, statement, every):
         v.name: ALL if every and v.every else [CHOSEN[v.name]] if v.multi else CHOSEN.get(v.name, v.default)
         for v in statement.dashboard.variables
     }
-    width = next((p.min_interval for p in statement.dashboard.panels if p.title == statement.name), "") or "1s"
+    width = (statement.panel and statement.panel.min_interval) or "1s"
     return Moment(
         int(db.first * 1000) - 1000, int(db.last * 1000) + 12_000,
         {"1s": 1_000, "5s": 5_000, "10s": 10_000, "1m": 60_000}[width], variables, EVERY,

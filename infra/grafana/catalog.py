@@ -17,7 +17,7 @@ from drumline.infra.grafana.dashboard_rank import RANK_BOARD
 from drumline.infra.grafana.dashboard_scopes import SCOPES
 from drumline.infra.grafana.dashboard_stragglers import STRAGGLERS
 from drumline.infra.grafana.dashboard_timeline import TIMELINE_BOARD
-from drumline.infra.grafana.model import Dashboard, Query, sql
+from drumline.infra.grafana.model import Dashboard, Panel, Query, sql
 from drumline.infra.grafana.render import dashboard_json, text
 
 HERE = Path(__file__).parent
@@ -28,13 +28,14 @@ DASHBOARDS: tuple[Dashboard, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement of a dashboard, with its macros. `columns`: (name, kind) as declared, empty for variables."""
+    """One statement of a dashboard, with its macros. `query`: none for a variable's."""
 
     dashboard: Dashboard
     kind: str
     name: str
     sql: str
     query: Query | None
+    panel: Panel | None = None
 
     @property
     def id(self) -> str:
@@ -46,7 +47,7 @@ def statements() -> Iterator[Statement]:
     for made in DASHBOARDS:
         for panel in made.panels:
             if panel.query is not None:
-                yield Statement(made, "panel", panel.title, panel.query.sql, panel.query)
+                yield Statement(made, "panel", panel.title, panel.query.sql, panel.query, panel)
         for mark in made.annotations:
             yield Statement(made, "annotation", mark.name, mark.query.sql, mark.query)
         for variable in made.variables:

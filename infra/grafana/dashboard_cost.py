@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.model import Dashboard, Field, Panel, Query
-from drumline.infra.grafana.variables import JOBS, PRICE
+from drumline.infra.grafana.variables import JOBS, MARKS_OF_JOBS, PRICE
 from drumline.infra.grafana.verdicts import TO_JOB, TO_RANK
 
 _PRICE = "toFloat64OrZero(${price:singlequote})"
@@ -123,6 +123,7 @@ COST = Dashboard(
     "fleet",
     (NUMBERS, (RUNS,), (CAUSES,), (OVER_TIME, FAMILIES)),
     (JOBS, PRICE),
+    MARKS_OF_JOBS,
     start="now-24h",
     refresh="5m",
 )

@@ -6,13 +6,19 @@ from drumline.infra.grafana.model import Dashboard, Field, Panel, Query
 from drumline.infra.grafana.variables import JOB, MARKS, RANKS, RUN
 
 #: Ranges looked at, the first of the time range: their tree is put together in memory.
-TAKEN = 200_000
+TAKEN = 20_000
 #: Deeper scopes are counted into their ancestors only.
 DEEP = 8
+_HERE = "FROM ranges WHERE @job AND @run AND @ranks AND @start"
+#: About when the first TAKEN ranges are over, so that those after it are neither read nor sorted.
+_UNTIL = f"""
+SELECT min(start) + toIntervalNanosecond(toInt64(
+    dateDiff('nanosecond', min(start), max(start)) * least(1, {TAKEN} / greatest(count(), 1)))) {_HERE}
+"""
 #: A row per path of scopes: numbers in names are one name ("step 12" and "step 13" are "step #").
 _TAKEN = f"""
-SELECT process_id, id, parent_id, depth, duration_ns, replaceRegexpAll(name, '[0-9]+', '#') AS short
-FROM ranges WHERE @job AND @run AND @ranks AND @start AND depth < {DEEP} ORDER BY start LIMIT {TAKEN}
+SELECT process_id, id, parent_id, depth, start, duration_ns, replaceRegexpAll(name, '[0-9]+', '#') AS short
+{_HERE} AND start <= ({_UNTIL}) AND depth < {DEEP} ORDER BY start LIMIT {TAKEN}
 """
 _PATHS = f"""
 WITH RECURSIVE tree AS (
@@ -28,8 +34,8 @@ SELECT path, count() AS times, sum(duration_ns) AS total_ns, max(duration_ns) AS
 FLAME = Panel(
     "flamegraph",
     "Host time by scope",
-    "NVTX ranges of the chosen ranks, nested as they were: width is host time. A range whose parent began before the "
-    "time range is left out.",
+    f"NVTX ranges of the chosen ranks, nested as they were: width is host time. The first {TAKEN:,} of the time range; "
+    "one whose parent began before it is left out.",
     Query(
         f"""
         SELECT level, label, value, self FROM (
@@ -56,11 +62,14 @@ FLAME = Panel(
 TABLE = Panel(
     "table",
     "Scopes",
-    "By path from the outermost scope. `per_step`: host time in a step of one rank.",
+    f"By path from the outermost scope, of the first {TAKEN:,} ranges. `per_step_ns`: host time in a step of one rank.",
     Query(
         f"""
         SELECT arrayStringConcat(path, ' / ') AS scope, times, total_ns, total_ns / times AS mean_ns, longest_ns,
-            total_ns / greatest((SELECT count() FROM steps WHERE @job AND @run AND @ranks AND @start), 1) AS per_step_ns
+            total_ns / greatest((
+                SELECT count() FROM steps
+                WHERE @job AND @run AND @ranks AND @start AND start <= (SELECT max(start) FROM ({_TAKEN}))
+            ), 1) AS per_step_ns
         FROM ({_PATHS}) ORDER BY total_ns DESC LIMIT 200
         """,
         "scope:s times:n total_ns:n mean_ns:n longest_ns:n per_step_ns:n",
@@ -87,7 +96,7 @@ BY_TIME = Panel(
             SELECT $__timeInterval_ms(start) AS time, replaceRegexpAll(name, '[0-9]+', '#') AS scope,
                 avg(duration_ns) AS mean,
                 sum(sum(duration_ns)) OVER (PARTITION BY scope) AS all_ns
-            FROM (SELECT start, name, duration_ns FROM ranges WHERE @job AND @run AND @ranks AND @start LIMIT {TAKEN})
+            FROM (SELECT start, name, duration_ns {_HERE})
             GROUP BY time, scope
         ) QUALIFY dense_rank() OVER (ORDER BY all_ns DESC) <= 10 ORDER BY time, scope
         """,
@@ -106,8 +115,7 @@ BY_RANK = Panel(
         SELECT rank, any(host) AS host, replaceRegexpAll(name, '[0-9]+', '#') AS scope, count() AS times,
             avg(duration_ns) AS mean_ns,
             mean_ns / median(mean_ns) OVER (PARTITION BY scope) AS to_median
-        FROM (SELECT rank, host, name, duration_ns FROM ranges WHERE @job AND @run AND @ranks AND @start
-            AND depth <= 1 LIMIT {TAKEN})
+        FROM (SELECT rank, host, name, duration_ns {_HERE} AND depth <= 1)
         GROUP BY rank, scope ORDER BY to_median DESC LIMIT 500
         """,
         "rank:n host:s scope:s times:n mean_ns:n to_median:n",

@@ -102,26 +102,29 @@ CHANGES = Panel(
     },
     empty="no verdict changed",
 )
-_BUS = """
-SELECT {shown}, quantile(0.5)(bus) AS bytes_per_s FROM (
-    SELECT communicator, operation, bytes, min(start) AS at, toUInt32(uniqExact(rank)) AS n,
-        max(bytes) / min(duration_ns) * 1e9 *
-            multiIf(operation = 'AllReduce', 2 * (n - 1) / n, operation IN ('AllGather', 'ReduceScatter', 'AllToAll'),
-                (n - 1) / n, 1) AS bus
-    FROM collectives WHERE @job AND @run AND @start AND duration_ns > 0 AND bytes >= 1048576
-    GROUP BY run, communicator, operation, bytes, step, ordinal HAVING n > 1
-) GROUP BY {by} ORDER BY {by}
+#: Bus bandwidth of a collective of `bytes` that took `shortest` on `n` ranks, as nccl-tests count it
+#: (doc/PERFORMANCE.md there); NCCL tells sizes of AllGather, ReduceScatter and AllToAll per rank. Bytes per second.
+_SPEED = """bytes / shortest * 1e9 * multiIf(operation = 'AllReduce', 2 * (n - 1) / n,
+    operation IN ('AllGather', 'ReduceScatter', 'AllToAll'), n - 1, 1) AS bus"""
+#: One row a collective: every rank has one row of it, and the others wait for the last.
+_EACH = f"""
+SELECT communicator, operation, c.bytes AS bytes, min(start) AS at, toUInt32(count()) AS n,
+    min(duration_ns) AS shortest, {_SPEED}
+FROM collectives AS c WHERE @job AND @run AND @start AND duration_ns > 0 AND bytes >= {{least}}
+GROUP BY run, communicator, operation, bytes, step, ordinal HAVING n > 1
 """
 BUS = Panel(
     "timeseries",
     "Bus bandwidth of collectives",
-    "Of collectives of 1 MiB and more: bytes moved per second as NCCL's tests count them (AllReduce 2(n-1)/n), over "
+    "Of collectives of 1 MiB and more: bytes moved per second as nccl-tests count them (AllReduce 2(n-1)/n), over "
     "the shortest duration of all "
     "ranks, so that waiting for a late one does not count. Median by operation and communicator.",
     Query(
-        _BUS.format(
-            shown="$__timeInterval_ms(at) AS time, operation, communicator", by="time, operation, communicator"
-        ),
+        f"""
+        SELECT $__timeInterval_ms(at) AS time, operation, communicator, quantile(0.5)(bus) AS bytes_per_s
+        FROM ({_EACH.format(least=1 << 20)})
+        GROUP BY time, operation, communicator ORDER BY time, operation, communicator
+        """,
         "time:t operation:s communicator:s bytes_per_s:n",
     ),
     unit="Bps",
@@ -134,17 +137,10 @@ SIZES = Panel(
     "Bus bandwidth by size",
     "As above, by message size: small messages are bound by latency, so each size has a normal of its own.",
     Query(
-        """
+        f"""
         SELECT operation, communicator, bytes, count() AS collectives, quantile(0.5)(shortest) AS p50_ns,
-            quantile(0.5)(bus) AS bytes_per_s FROM (
-            SELECT communicator, operation, c.bytes AS bytes, toUInt32(uniqExact(rank)) AS n,
-                min(duration_ns) AS shortest,
-                bytes / shortest * 1e9 *
-                    multiIf(operation = 'AllReduce', 2 * (n - 1) / n, operation IN ('AllGather', 'ReduceScatter',
-                        'AllToAll'), (n - 1) / n, 1) AS bus
-            FROM collectives AS c WHERE @job AND @run AND @start AND duration_ns > 0
-            GROUP BY run, communicator, operation, bytes, step, ordinal HAVING n > 1
-        ) GROUP BY operation, communicator, bytes ORDER BY bytes DESC LIMIT 100
+            quantile(0.5)(bus) AS bytes_per_s
+        FROM ({_EACH.format(least=0)}) GROUP BY operation, communicator, bytes ORDER BY bytes DESC LIMIT 100
         """,
         "operation:s communicator:s bytes:n collectives:n p50_ns:n bytes_per_s:n",
         "table",

@@ -1,9 +1,8 @@
 """What Grafana and the ClickHouse plugin make of a statement before ClickHouse sees it: for tests and benchmarks.
 
-A port by description of what plugin 4.20.0 does (its documentation and pkg/macros),
-    as far as our statements use it. Order: in the
-browser `$__conditionalAll`, then variables; in the plugin the macros. Alert rules skip the browser. What is left over
-is an error, so that nothing passes here that would reach ClickHouse as it stands.
+A port by description of what plugin 4.20.0 does (its documentation and pkg/macros), as far as our statements use it.
+Order: in the browser `$__conditionalAll`, then variables; in the plugin the macros. Alert rules skip the browser. What
+is left over is an error, so that nothing passes here that would reach ClickHouse as it stands.
 """
 
 from __future__ import annotations

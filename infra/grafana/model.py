@@ -38,7 +38,9 @@ TOKENS: dict[str, str] = {
     "span_s": "greatest(dateDiff('second', $__fromTime, $__toTime), 1)",
     "judged": "state != 'insufficient_data'",
     "bad": "severity BETWEEN 1 AND 3",
-    "level": "toInt8(transform(toString(state), ['ok', 'suspect', 'warning', 'critical', 'cleared'], [0,1,2,3,0], -1))",
+    "level": (
+        "toInt8(transform(CAST(state AS String), ['ok', 'suspect', 'warning', 'critical', 'cleared'], [0,1,2,3,0], -1))"
+    ),
 }
 
 

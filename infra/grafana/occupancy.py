@@ -1,13 +1,10 @@
 """Theoretical occupancy of a kernel from its launch, as SQL and in Python.
 
-active warps / warps an SM can hold, by the limit that is hit first: warps, blocks, registers,
-    shared memory. Formula and
-units as in CUDA's occupancy calculator (cuda_occupancy.h); limits from the CUDA C++ Programming Guide, "Compute
-Capabilities",
-    table "Technical Specifications per Compute Capability". Registers are handed out per warp in units of 256,
-to each of an SM's four partitions by itself; shared memory in units of 128 bytes,
-    and since 8.0 the driver takes 1 KiB a
-block. Clusters and the carve-out of L1 are left out: it is an upper bound.
+active warps / warps an SM can hold, by the limit that is hit first: warps, blocks, registers, shared memory. Formula
+and units as in CUDA's occupancy calculator (cuda_occupancy.h); limits from the CUDA C++ Programming Guide, "Compute
+Capabilities", table "Technical Specifications per Compute Capability". Registers are handed out per warp in units of
+256, to each of an SM's four partitions by itself; shared memory in units of 128 bytes, and since 8.0 the driver takes
+1 KiB a block. Clusters and the carve-out of L1 are left out: it is an upper bound.
 """
 
 from __future__ import annotations

@@ -21,6 +21,8 @@ from drumline.infra.grafana.model import (
 
 SOURCE = {"type": PLUGIN, "uid": "${datasource}"}
 FORMATS = {"timeseries": 0, "table": 1}
+#: Points that a panel of lines or a heatmap asks for, however wide the screen is.
+POINTS = 500
 #: Verdict levels (streams/thresholds.py): text and colour.
 LEVELS = {
     -1: ("not enough data", "text"),
@@ -146,7 +148,7 @@ def _panel(panel: Panel, number: int, place: Json) -> Json:
     if panel.min_interval:
         made["interval"] = panel.min_interval
     if panel.kind in ("timeseries", "heatmap"):
-        made["maxDataPoints"] = 500
+        made["maxDataPoints"] = POINTS
     if panel.transformations:
         made["transformations"] = [dict(t) for t in panel.transformations]
     return made

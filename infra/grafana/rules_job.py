@@ -106,7 +106,7 @@ BANDWIDTH = Rule(
                 FROM (
                     SELECT job, run, operation, communicator, bytes, min(start) AS at, bytes / min(duration_ns) AS speed
                     FROM collectives WHERE $__timeFilter_ms(start) AND duration_ns > 0 AND bytes >= {_MIB}
-                    GROUP BY job, run, operation, communicator, bytes, step, ordinal HAVING uniqExact(rank) > 1
+                    GROUP BY job, run, operation, communicator, bytes, step, ordinal HAVING count() > 1
                 )
                 GROUP BY job, run, operation, communicator, bytes
                 HAVING countIf(at >= $__toTime_ms - INTERVAL 5 MINUTE) >= 20

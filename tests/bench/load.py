@@ -132,11 +132,14 @@ def repeat(
         "AND default_kind = '' AND table IN {tables:Array(String)} GROUP BY table",
         {"d": database, "tables": [*(each.target for each in TABLES), "ledger"]},
     )
+    most = rows(client, f"SELECT max(id) + 1 AS n FROM {database}.ranges WHERE job = {{j:String}}", {"j": source})
+    ids = int(most[0]["n"])
     for number in range(times):
         for row in found:
             names = ", ".join(name for name, _ in row["columns"])
             moved = ", ".join(
-                _moved(name, kind, job, number * period_ns, number * steps) for name, kind in row["columns"]
+                _moved(name, kind, job, number * period_ns, number * steps, number * ids)
+                for name, kind in row["columns"]
             )
             command(
                 client,
@@ -148,9 +151,16 @@ def repeat(
         progress(number + 1)
 
 
-def _moved(name: str, kind: str, job: str, time_ns: int, steps: int) -> str:
+def _moved(name: str, kind: str, job: str, time_ns: int, steps: int, ids: int) -> str:
+    """What was unique in the recording stays so: ids of ranges, collectives outside steps (step -1) by their number."""
     if name == "job":
         return f"'{job}'"
     if kind.startswith("DateTime64"):
         return f"addNanoseconds(r.{name}, {time_ns})"
-    return f"r.{name} + {steps}" if name == "step" or name.endswith("_step") else f"r.{name}"
+    if name in ("id", "parent_id"):
+        return f"if(r.{name} = 0, 0, r.{name} + {ids})"
+    if name == "ordinal":
+        return f"r.{name} + if(r.step < 0, {steps} * 1000, 0)"
+    if name == "step" or name.endswith("_step"):
+        return f"if(r.{name} < 0, r.{name}, r.{name} + {steps})"
+    return f"r.{name}"
