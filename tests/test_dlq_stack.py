@@ -12,6 +12,7 @@ from sink_helpers import Pipeline, any_batch, process_id
 
 from drumline.infra.kafka import letters_config
 from drumline.schemas.topics import Topic, dlq
+from drumline.schemas.wire import MAX_BYTES
 from drumline.streams.deadletter import Origin
 from drumline.streams.deadletter import headers as stream_headers
 
@@ -19,8 +20,12 @@ pytestmark = pytest.mark.stack
 BAD = 10_000
 #: One topic per kind of batch: kernels, copies, steps.
 TOPICS = (Topic.KERNEL, Topic.MEMCPY, Topic.STEP)
-#: What Kafka's default limit, less than our topics' own, still takes.
-OVERSIZED = 1_048_000
+#: Noise of as many bytes as Kafka's default limit, less than our topics' own, still takes.
+NOISE = 1_048_000
+#: Rows of batches that are faultless but for their size: the first is about the largest allowed, the others are larger.
+#: Kafka takes them all, compressed.
+LARGEST = 180_000
+OVERSIZED = (200_000, 250_000, 300_000)
 HUGE = 5
 
 
@@ -51,9 +56,11 @@ class Poison:
     def values(self, count):
         """(topic, value, allowed errors), `count` of them."""
         kinds = (self.malformed, self.truncated, self.foreign, self.far, self.negative, self.unknown)
+        for n, rows in enumerate(OVERSIZED, 1):
+            yield Topic.KERNEL, self._codec.encode(alike(rows, n)), {TOO_LARGE}
         for n in range(HUGE):
-            yield TOPICS[n % 3], self._dice.bytes(OVERSIZED), {"BadFrame"}
-        for n in range(count - HUGE):
+            yield TOPICS[n % 3], self._dice.bytes(NOISE), {"BadFrame"}
+        for n in range(count - HUGE - len(OVERSIZED)):
             yield kinds[n % len(kinds)](n)
 
     def malformed(self, n):
@@ -87,6 +94,24 @@ class Poison:
         return any_batch(topic, 3, process_id(process), self._sequences[process] - 1)
 
 
+TOO_LARGE = "BadFrame, because of its size"
+
+
+def alike(rows, sequence):
+    """A batch of equal rows: nothing is wrong with it but that it may be too large."""
+    batch = any_batch(Topic.KERNEL, 1, process_id(93), sequence)
+    batch.envelope["rows"] = rows
+    batch.columns = {name: np.repeat(column, rows) for name, column in batch.columns.items()}
+    return batch
+
+
+def error_of(told):
+    too_large = (
+        told["drumline.error.code"] == "BadFrame" and f"bytes, longer than {MAX_BYTES}" in told["drumline.error.text"]
+    )
+    return TOO_LARGE if too_large else told["drumline.error.code"]
+
+
 def publish_mixed(pipeline, count, good=40):
     """`count` bad records among 3 * `good` good batches; (topic, partition, offset) -> errors a letter may name."""
     producer = Producer(letters_config(pipeline.settings, "test"))
@@ -97,6 +122,8 @@ def publish_mixed(pipeline, count, good=40):
         assert error is None, error
         expected[message.topic(), message.partition(), message.offset()] = errors
 
+    producer.produce(Topic.KERNEL, key=process_id(93), value=pipeline.codec.encode(alike(LARGEST, 0)))
+    pipeline.published[Topic.KERNEL] = pipeline.published.get(Topic.KERNEL, 0) + LARGEST
     for n, (topic, value, errors) in enumerate(poison.values(count)):
         if n % (count // good) == 0 and sequence < good:
             pipeline.publish(*(any_batch(t, 50, process_id(1), sequence) for t in TOPICS))
@@ -129,7 +156,7 @@ def test_ten_thousand_bad_records_are_dead_letters_and_all_good_rows_are_stored(
             told = {name: value.decode() for name, value in letter.headers()}
             assert told["drumline.origin.topic"] == topic
             origin = topic.value, int(told["drumline.origin.partition"]), int(told["drumline.origin.offset"])
-            assert told["drumline.error.code"] in expected[origin], told
+            assert error_of(told) in expected[origin], told
             assert told["drumline.error.text"]
             found[origin] = told
     assert found.keys() == expected.keys()
