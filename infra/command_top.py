@@ -79,7 +79,8 @@ def _look(config: Settings, job: str) -> Snapshot:
 def _shown(console: Console, config: Settings, seen: Snapshot, interval: float, trouble: str = "") -> RenderableType:
     from drumline.infra.top_view import view
 
-    header = f"drumline top  {datetime.now(UTC):%H:%M:%S} UTC  every {interval:g} s  {config.clickhouse_url}"
+    now = f"{datetime.now(UTC):%H:%M:%S} UTC"
+    header = f"drumline top  {now}  every {interval:g} s  {config.clickhouse_url}  Ctrl-C ends"
     return view(seen, console.width, console.height, header, trouble)
 
 

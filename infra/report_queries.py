@@ -6,13 +6,20 @@ after `until` is left out. What is plotted comes in a bounded number of bins, wh
 
 from __future__ import annotations
 
-RUNS = """
+from drumline.schemas.topics import TOPICS
+
+_RESULTS = ", ".join(f"'{spec.topic}'" for spec in TOPICS if spec.derived)
+# When the producers of each run were heard last; a stream worker's results are no sign of life.
+HEARD = f"""SELECT job, run, max(r.last_published) AS heard FROM records_per_minute AS r
+WHERE topic NOT IN ({_RESULTS}) GROUP BY job, run"""
+
+RUNS = f"""
 SELECT run, toString(j.started) AS started, toString(j.ended) AS ended, ranks, hosts, kernels, memcpys, collectives,
-       steps, dropped_rows, toString(j.last_published) AS last_published
-FROM jobs AS j WHERE job = {job:String} ORDER BY j.last_published DESC LIMIT 50
+       steps, dropped_rows, toString(h.heard) AS heard
+FROM jobs AS j INNER JOIN ({HEARD}) AS h USING (job, run) WHERE job = {{job:String}} ORDER BY h.heard DESC LIMIT 50
 """
 
-JOBS = "SELECT job FROM jobs GROUP BY job ORDER BY max(last_published) DESC LIMIT 50"
+JOBS = f"SELECT job FROM ({HEARD}) GROUP BY job ORDER BY max(heard) DESC LIMIT 50"
 
 _SCOPE = "job = {job:String} AND run = {run:String}"
 _TIME = "start <= {until:DateTime64(9, 'UTC')} AND end_time >= {since:DateTime64(9, 'UTC')}"

@@ -6,17 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from drumline.infra.report_queries import HEARD
+
 Row = dict[str, Any]
 Query = Callable[[str, Mapping[str, Any]], list[Row]]
 
-# The newest run of each job, the liveliest jobs first.
-JOBS = """
-SELECT job, argMax(j.run, j.last_published) AS run, argMax(j.ranks, j.last_published) AS ranks,
-       argMax(j.hosts, j.last_published) AS hosts, argMax(j.kernels, j.last_published) AS kernels,
-       argMax(j.dropped_rows, j.last_published) AS dropped_rows,
-       toString(argMax(j.ended, j.last_published)) AS ended,
-       dateDiff('millisecond', max(j.last_published), now64(3)) / 1000 AS age_s
-FROM jobs AS j WHERE {job:String} IN ('', job) GROUP BY job ORDER BY age_s, job LIMIT {most:UInt32}
+# The newest run of each job, the liveliest jobs first. Only what producers published makes a job alive: a worker that
+# starts again publishes results of jobs that ended long ago.
+JOBS = f"""
+SELECT job, argMax(j.run, h.heard) AS run, argMax(j.ranks, h.heard) AS ranks, argMax(j.hosts, h.heard) AS hosts,
+       argMax(j.kernels, h.heard) AS kernels, argMax(j.dropped_rows, h.heard) AS dropped_rows,
+       toString(argMax(j.ended, h.heard)) AS ended,
+       dateDiff('millisecond', max(h.heard), now64(3)) / 1000 AS age_s
+FROM jobs AS j INNER JOIN ({HEARD}) AS h USING (job, run)
+WHERE {{job:String}} IN ('', job) GROUP BY job ORDER BY age_s, job LIMIT {{most:UInt32}}
 """
 
 _RUN = "job = {job:String} AND run = {run:String}"

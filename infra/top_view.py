@@ -13,8 +13,10 @@ from drumline.infra.top_data import Detail, Row, Snapshot
 NARROW = 90
 #: Columns of sentences: the first to be cut off.
 WIDE = ("", "verdict", "run", "host")
-#: Lines beside the ranks; s after which data counts as old.
-OTHER_LINES, OLD_S = 16, 30.0
+#: Lines beside jobs, ranks and verdicts, the one that the cursor is in included; s after which data counts as old.
+OTHER_LINES, OLD_S = 10, 30.0
+#: Characters of a job's name: what a narrow terminal has beside the numbers, and the most; those of a run.
+SHORT, LONG, RUN = 30, 64, 24
 SEVERITY = {0: ("ok", "green"), 1: ("suspect", "yellow"), 2: ("warning", "dark_orange"), 3: ("critical", "bold red"),
             255: ("insufficient data", "dim")}  # fmt: skip
 
@@ -26,8 +28,8 @@ def view(seen: Snapshot, width: int, height: int, header: str, trouble: str = ""
         parts.append(Text(trouble, style="bold red"))
     if seen.detail is None:
         return Group(*parts, Text("no data yet: nothing is stored; start a job, `drumline replay` or `make demo`"))
-    parts += [_jobs(seen.jobs, width < NARROW), Text()]
-    others = len(seen.jobs) + OTHER_LINES + min(len(seen.detail.verdicts), 6)
+    parts += [_jobs(seen.jobs, width), Text()]
+    others = OTHER_LINES + -(-len(trouble) // width) + len(seen.jobs) + len(seen.detail.verdicts)
     parts += _detail(seen.detail, width, max(3, height - others))
     return Group(*parts)
 
@@ -42,15 +44,17 @@ def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     return table
 
 
-def _jobs(jobs: list[Row], narrow: bool) -> Table:
+def _jobs(jobs: list[Row], width: int) -> Table:
+    narrow = width < NARROW
+    long = SHORT if narrow else min(LONG, width - 75)
     names = ("job", "ranks", "kernels", "dropped", "data") if narrow else (
         "job", "run", "ranks", "hosts", "kernels", "dropped", "data"
     )  # fmt: skip
     table = _table(*names, right=("ranks", "hosts", "kernels", "dropped", "data"))
     for job in jobs:
         cells: dict[str, Text | str] = {
-            "job": Text(job["job"][:32]),
-            "run": Text(job["run"][:32]),
+            "job": Text(_cut(job["job"], long)),
+            "run": Text(_cut(job["run"], RUN)),
             "ranks": str(job["ranks"]),
             "hosts": str(job["hosts"]),
             "kernels": f"{job['kernels']:,}",
@@ -59,6 +63,10 @@ def _jobs(jobs: list[Row], narrow: bool) -> Table:
         }
         table.add_row(*(cells[name] for name in names))
     return table
+
+
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def age(seconds: float) -> Text:
@@ -75,7 +83,7 @@ def age(seconds: float) -> Text:
 
 def _detail(detail: Detail, width: int, most: int) -> list[RenderableType]:
     whole = next((row for row in detail.window if row["of_rank"] == -1), None)
-    title = f"{detail.job}: "
+    title = f"{_cut(detail.job, SHORT)}: "
     if whole is None:
         title += "insufficient data: no window of steps could be judged yet"
     else:
@@ -84,7 +92,7 @@ def _detail(detail: Detail, width: int, most: int) -> list[RenderableType]:
     parts.append(_ranks(detail, width, most))
     hidden = max(0, len({row["rank"] for row in detail.steps} | _judged(detail)) - most)
     if hidden:
-        parts.append(Text(f"and {hidden} ranks that are less late", style="dim"))
+        parts.append(Text(f"less late: {hidden} more rank{'s' if hidden > 1 else ''}", style="dim"))
     parts += [Text(), _verdicts(detail)]
     lost = {"dropped": detail.dropped_rows, "late": detail.late_rows, "unreadable": detail.dead}
     said = ", ".join(f"{count:,} {name}" for name, count in lost.items())

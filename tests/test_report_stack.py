@@ -39,6 +39,8 @@ def store(settings):
     for sql in (
         f"INSERT INTO ledger (topic, published, verdict, job, run, rank, host, rows, time_min, time_max) SELECT "
         f"'gpu.step.v1', {at}, 'stored', '{JOB}', 'r1', number, 'h', 40, {at}, {at} + 40 FROM numbers(2)",
+        f"INSERT INTO ledger (topic, published, verdict, job, run, rows) VALUES "
+        f"('gpu.lateness.v1', now64(3), 'stored', '{JOB}', 'r1', 1)",
         f"INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_start, gpu_duration_ns, steps_from) SELECT "
         f"'{JOB}', 'r1', intDiv(number, 40), number % 40, {at} + number % 40, 1000000000, {at}, 1000000000, 'marker' "
         "FROM numbers(80)",
@@ -122,6 +124,7 @@ def test_top_shows_what_is_stored(drumline, clean_stack):
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
     assert [(job["job"], job["run"], job["ranks"]) for job in seen["jobs"]] == [(JOB, "r1", 2)]
+    assert seen["jobs"][0]["age_s"] > 1800  # its producers ended; that a worker published a result since is no life
     detail = seen["detail"]
     assert [(row["rank"], row["step"], row["step_ms"]) for row in detail["steps"]] == [(0, 39, 1000.0), (1, 39, 1000.0)]
     assert [detail["window"][0][name] for name in ("of_rank", "severity", "late_ms")] == [1, 2, 60.0]

@@ -69,7 +69,24 @@ def test_many_ranks_are_cut_to_the_latest_that_fit():
     shown = text(snapshot(ranks=500), height=30)
     assert len(shown.splitlines()) <= 30
     assert any("60.0" in line for line in shown.splitlines())
-    assert "ranks that are less late" in shown
+    assert "less late: 4" in shown  # hundreds of them
+
+
+def test_four_ranks_and_three_jobs_fit_a_terminal_of_24_lines_outage_included():
+    seen = snapshot()
+    trouble = "ClickHouse does not answer at an address that is rather long; `drumline up` starts the local stack"
+    shown = text(Snapshot([JOB] * 3, seen.detail), 80, 24, trouble).splitlines()
+    assert len(shown) <= 24
+    assert [line.split()[0] for line in shown if "101.5" in line] == ["0", "1", "2", "3"]
+
+
+def test_long_names_end_in_an_ellipsis():
+    seen = Snapshot([{**JOB, "job": "a-job-" * 20}], snapshot().detail)
+    for width in (80, 90, 120, 160):
+        line = next(line for line in text(seen, width).splitlines() if "a-job" in line)
+        assert "…" in line
+        assert "1,234" in line
+        assert "3 s ago" in line
 
 
 def test_no_data_and_no_judged_window_are_said():
