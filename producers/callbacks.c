@@ -67,6 +67,8 @@ void drumline_complete(void *context, uint32_t stream, uint8_t *buffer, size_t s
   uint64_t begin = clock_ns(CLOCK_MONOTONIC);
   uint64_t offset = (uint64_t)(buffer - ((uint8_t *)words + HEADER_BYTES)), i = offset / words[BUFFER_BYTES];
   size_t records = 0;
+  /* Before the buffer: whoever reads it must know already that something may be missing in it. */
+  if (dropped && !dropped(context, stream, &records)) words[CUPTI_DROPPED] += records;
   if (offset % words[BUFFER_BYTES] || i >= words[BUFFERS]) {
     words[FOREIGN]++; /* another profiler's, from before */
   } else {
@@ -75,7 +77,6 @@ void drumline_complete(void *context, uint32_t stream, uint8_t *buffer, size_t s
     state[2] = words[COMPLETED]++;
     atomic_store(state, valid ? DONE : FREE);
   }
-  if (dropped && !dropped(context, stream, &records)) words[CUPTI_DROPPED] += records;
   took(begin);
 }
 

@@ -9,7 +9,7 @@ own, and each step that is whole. What still does not match is attributed to nob
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -27,14 +27,26 @@ from drumline.schemas.columns import Array
 CLOCK_SLACK_NS = 100_000
 
 
+@dataclass(frozen=True)
+class Sure:
+    """`launches`: up to how many kernels pairs were found again by distances; -1 = distances tell nothing. `agree`:
+    counts say nothing else."""
+
+    launches: int = -1
+    agree: bool = True
+
+
+UNSURE = Sure()
+
+
 def pair(
     launches: Launches, each: Calls, group: Array, steps: Steps, told: Told | None = None
-) -> tuple[Calls, Array, int]:
-    """The calls (grouped or not); for each NCCL kernel in launch order, the index of its call or -1; up to how many of
-    them that is certain, -1 = distances tell nothing. `told`: of a live process. What follows its last step that is
-    found again is paired when it is found between two of them."""
+) -> tuple[Calls, Array, Sure]:
+    """The calls (grouped or not); for each NCCL kernel in launch order, the index of its call or -1; how sure that is.
+    `told`: of a live process. Where records were lost in it, what follows the last step that is found again is not
+    paired: it may be when another one is found behind it."""
     if len(each.start_ns) == 0 or len(launches) == 0:
-        return each, np.full(len(launches), -1, np.int64), -1
+        return each, np.full(len(launches), -1, np.int64), UNSURE
     options = [each] + ([grouped(each, group)] if group.any() else [])
     equal = [one for one in options if len(one.start_ns) == len(launches) and _believable(launches, one)]
     option = equal[0] if equal else options[-1]
@@ -43,7 +55,7 @@ def pair(
     usual = usual_step(option, step_index, steps)
     alone = counted if told is None or told.counted else np.full(len(launches), -1, np.int64)
     if usual is None:
-        return option, alone, -1
+        return option, alone, UNSURE
     option = payloads_filled(option, usual, step_index)
     if told:
         launches = replace(launches, told=told.calls_of(launches, option.start_ns), began=told.began)
@@ -51,15 +63,15 @@ def pair(
     placed, certain, moved = _by_place(option, usual, step_index, steps, place)
     sure = int(np.flatnonzero(certain >= 0)[-1]) + 1 if (certain >= 0).any() else -1
     if sure < 0:
-        return placed, np.where(alone >= 0, moved[alone], -1), sure
-    sure = len(launches) if told is None or told.complete else sure
-    counted = np.where((counted >= 0) & (np.arange(len(counted)) < sure), moved[counted], -1)
+        return placed, np.where(alone >= 0, moved[alone], -1), UNSURE
+    believed = len(launches) if told is None or told.counted else sure
+    counted = np.where((counted >= 0) & (np.arange(len(counted)) < believed), moved[counted], -1)
     both = (counted >= 0) & (certain >= 0)
     merged = np.maximum(counted, certain)
     taken = merged[merged >= 0]
     # As many kernels lost as calls, and counts say nothing: the steps do.
     agree = (counted[both] == certain[both]).all() and len(np.unique(taken)) == len(taken)
-    return placed, merged if agree else certain, sure
+    return placed, merged if agree else certain, Sure(sure, bool(agree))
 
 
 def _by_operation(launches: Launches, option: Calls) -> Array:

@@ -53,7 +53,7 @@ class Derived:
     invalid: dict[Topic, int]
     steps_from: str = ""
     told: Told | None = None
-    sure: int = -1
+    sure: matching.Sure = matching.UNSURE
 
 
 def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0, told: Told | None = None) -> Derived:

@@ -56,13 +56,12 @@ class Launches:
 @dataclass(frozen=True)
 class Told:
     """What earlier stretches of a live process paired: `correlation` of kernels, and when their calls began, int64.
-    `began`: see Launches. `complete`: nothing follows, and as many kernels as calls are here. `counted`: no loss is
-    known, so that counts are believed where distances tell nothing."""
+    `began`: see Launches. `counted`: no loss is known, or as many kernels as calls are here and nothing follows; so
+    counts are believed where distances tell nothing else."""
 
     correlation: Array
     call_ns: Array
     began: bool = True
-    complete: bool = False
     counted: bool = True
 
     def calls_of(self, launches: Launches, start_ns: Array) -> Array:
@@ -152,7 +151,8 @@ def _chains(launches: Launches, size: int, low: int, high: int, begins: Array | 
     least = int(apart[between == 0].min()) if (between == 0).any() else 1
     fewest = -(-between // size)
     most = (apart - least) // (int(distances.sum()) + least)
-    sure = (fewest == most) & (between >= MOST_LEFT * fewest * size)
+    missing = fewest * size - between  # half a step or more: rather calls that are in no step, and fewer steps
+    sure = (fewest == most) & (missing <= (1 - MOST_LEFT) * fewest * size) & (2 * missing < size)
     turn = np.concatenate([[0], np.cumsum(fewest + 1)])
     parts = np.split(np.arange(len(first)), np.flatnonzero(~sure) + 1)
     return [Windows(first[p], turn[p] - turn[p[0]], distances) for p in parts]

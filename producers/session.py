@@ -145,7 +145,7 @@ class Session:
             self._live.advance(now_ns, final)
         except Exception as error:
             self.problems["derive"] = f"{type(error).__name__}: {error}"
-            self._live.give_up()
+            self._live.give_up(now_ns)
 
     def _read(self, number: int, now_ns: int) -> bool:
         """Decode one buffer and give it back. False where it must wait for the size of a kind of record."""
@@ -227,7 +227,10 @@ class Session:
 
     def _tell_losses(self, now_ns: int) -> None:
         """Rows that CUPTI or we dropped go into `dropped_before`; CUPTI does not say of what kind: kernels, mostly."""
-        total = self.pool.words[pool_words.CUPTI_DROPPED]
+        total, refused = (self.pool.words[word] for word in (pool_words.CUPTI_DROPPED, pool_words.REFUSED))
+        if refused > self._refused:  # CUPTI got no buffer: it drops what comes now, and says so later
+            self._refused = refused
+            self._begin(now_ns).lost(now_ns)
         self.dropped[Topic.KERNEL] += total - self._cupti_dropped
         self._cupti_dropped = total
         for topic, rows in self.dropped.items():
@@ -235,7 +238,7 @@ class Session:
                 nothing = Table({"start_ns": np.empty(0, np.int64)})
                 mark = self._begin(now_ns).watermark(now_ns)
                 self._outbox.put(topic, nothing, mark, now_ns, dropped=rows)
-                self._begin(now_ns).lost()
+                self._begin(now_ns).lost(now_ns)
                 self.dropped[topic] = 0
 
     def _record(self) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""What is new in a derived stretch of a live process goes out: numbers that never fall, only steps that were recorded
+from start to end, every row once. Pure; times are ns since the epoch."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from drumline.producers.activity import ends
+from drumline.producers.collectives import CLOCK_SLACK_NS
+from drumline.producers.derive import Derived
+from drumline.producers.outbox import Outbox
+from drumline.producers.stretch import End
+from drumline.producers.table import Table
+from drumline.schemas.columns import Array
+from drumline.schemas.topics import Topic
+
+#: Windows of recording that are remembered.
+MOST_WINDOWS = 64
+_FAR = np.iinfo(np.int64).max
+
+
+class Telling:
+    """`step`: the last one told, -1 = none. `host_ns`, `gpu_ns`: up to where everything was told."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self.step = -1
+        self.host_ns = self.gpu_ns = 0
+        self._outbox, self._offset = outbox, 0
+        self._ordinals: Counter[int] = Counter()
+        self._recorded: list[tuple[int, int]] = []
+
+    def recording(self, on: bool, time_ns: int) -> None:
+        """Recording was switched on or off."""
+        if on:
+            self._recorded.append((time_ns, _FAR))
+        elif self._recorded:
+            self._recorded = [*self._recorded[-MOST_WINDOWS:-1], (self._recorded[-1][0], time_ns)]
+
+    def tell(self, found: Derived, unfinished: Array, end: End, now_ns: int) -> int:
+        """Send what is new in a stretch; how many of the steps sent are skipped. `unfinished`: ids of ranges that are
+        open at its end."""
+        steps = found.steps
+        known = self._within(steps)
+        fresh = np.flatnonzero(steps["start_ns"] >= self.host_ns)
+        numbers = steps["step"] + self._offset
+        if len(fresh) and int(numbers[fresh[0]]) <= self.step:  # numbered from the start again, or the same twice
+            self._offset += self.step + 1 - int(numbers[fresh[0]])
+        seen = self.step
+        if len(fresh):
+            self.step = int(steps["step"][fresh[-1]]) + self._offset
+        new = self._numbered(steps.take(fresh[known[fresh]]))
+        mark = min(end.host_ns, end.gpu_ns)
+        if new.rows:
+            self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self.step, steps_from=found.steps_from)
+        half = np.isin(found.collectives["step"], steps["step"][~known])
+        numbered = np.where(half, -1, found.collectives["step"])
+        rows = self._numbered(Table({**found.collectives.columns, "step": numbered}, found.collectives.words))
+        inside = rows["step"] >= 0
+        ours = np.isin(found.collectives["step"], steps["step"][fresh])
+        late = rows["start_ns"] >= self.host_ns - CLOCK_SLACK_NS  # a number may come again
+        rows = rows.take(np.where(inside, (rows["step"] > seen) & ours & late, rows["start_ns"] >= self.gpu_ns))
+        for communicator in np.unique(rows["communicator"]).tolist():
+            own = self._ordered(communicator, rows.take(rows["communicator"] == communicator))
+            self._outbox.put(Topic.COLLECTIVE, own, mark, now_ns, communicator=communicator, complete_step=self.step)
+        ranges = self._numbered(found.ranges)
+        recent = (ends(ranges) > self.host_ns) & ~np.isin(ranges["id"], unfinished)
+        if recent.any():
+            self._outbox.put(Topic.RANGE, ranges.take(recent), mark, now_ns)
+        self.host_ns, self.gpu_ns = end.host_ns, end.gpu_ns
+        return int(new["skipped"].sum())
+
+    def _within(self, steps: Table) -> Array:
+        """Which steps were recorded from start to end: bool."""
+        if not self._recorded:
+            return np.ones(steps.rows, bool)
+        windows = np.array(self._recorded)
+        at = np.maximum(np.searchsorted(windows[:, 0], steps["start_ns"], side="right") - 1, 0)
+        end = steps["start_ns"] + steps["duration_ns"]
+        inside: Array = (windows[at, 0] <= steps["start_ns"]) & (end <= windows[at, 1])
+        return inside
+
+    def _ordered(self, communicator: int, rows: Table) -> Table:
+        """Ordinals of collectives outside steps count on from stretch to stretch."""
+        outside = rows["step"] < 0
+        ordinal = rows["ordinal"] + np.where(outside, self._ordinals[communicator], 0).astype(np.int32)
+        self._ordinals[communicator] += int(outside.sum())
+        return Table({**rows.columns, "ordinal": ordinal}, rows.words)
+
+    def _numbered(self, table: Table) -> Table:
+        step = np.where(table["step"] >= 0, table["step"] + self._offset, -1)
+        return Table({**table.columns, "step": step}, table.words)
