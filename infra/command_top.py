@@ -52,7 +52,7 @@ def top(
         if as_json:
             _lines(config, job, interval, once, seen)
         elif once or not console.is_terminal:
-            console.print(_shown(console, config, seen, interval))
+            console.print(_shown(console, config, seen))
         else:
             _live(config, console, job, interval, seen)
     except (ClickHouseFailed, StackError) as error:
@@ -76,11 +76,14 @@ def _look(config: Settings, job: str) -> Snapshot:
         client.close()
 
 
-def _shown(console: Console, config: Settings, seen: Snapshot, interval: float, trouble: str = "") -> RenderableType:
+def _shown(
+    console: Console, config: Settings, seen: Snapshot, interval: float = 0, trouble: str = ""
+) -> RenderableType:
     from drumline.infra.top_view import view
 
     now = f"{datetime.now(UTC):%H:%M:%S} UTC"
-    header = f"drumline top  {now}  every {interval:g} s  {config.clickhouse_url}  Ctrl-C ends"
+    live = f"  every {interval:g} s, Ctrl-C ends" if interval else ""
+    header = f"drumline top  {now}  {config.clickhouse_url}{live}"
     return view(seen, console.width, console.height, header, trouble)
 
 
