@@ -25,7 +25,7 @@ _NAME = re.compile(r"[a-z][a-z0-9-]*")
 HINTS = {
     159: "ask for less (--since, --until, LIMIT), or for more time: SETTINGS max_execution_time = 300",
     160: "ask for less (--since, --until, LIMIT), or for more time: SETTINGS max_execution_time = 300",
-    201: "this user's quota is used up; it fills again by itself, see SELECT * FROM system.quota_usage",
+    201: "this user's quota is used up; ask again when the interval named here has ended, or as another user",
     202: "too many queries at a time for this user; wait for one of them, or cancel one",
     241: "the query needs more memory than this user may use; ask for less, or aggregate before joining",
     396: "the result is too large; use LIMIT, aggregate, or ask with --csv in parts",

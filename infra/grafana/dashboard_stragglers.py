@@ -106,19 +106,23 @@ CHANGES = Panel(
 #: (doc/PERFORMANCE.md there); NCCL tells sizes of AllGather, ReduceScatter and AllToAll per rank. Bytes per second.
 _SPEED = """bytes / shortest * 1e9 * multiIf(operation = 'AllReduce', 2 * (n - 1) / n,
     operation IN ('AllGather', 'ReduceScatter', 'AllToAll'), n - 1, 1) AS bus"""
-#: One row a collective: every rank has one row of it, and the others wait for the last.
+#: Rows looked at, about: where a time range has more, a part of the collectives stands for all of them.
+SAMPLED = 500_000
+_HERE = "FROM collectives AS c WHERE @job AND @run AND @start"
+#: One row a collective: every rank has one row of it, and the others wait for the last. Those outside steps are few.
 _EACH = f"""
 SELECT communicator, operation, c.bytes AS bytes, min(start) AS at, toUInt32(count()) AS n,
     min(duration_ns) AS shortest, {_SPEED}
-FROM collectives AS c WHERE @job AND @run AND @start AND duration_ns > 0 AND bytes >= {{least}}
+{_HERE} AND duration_ns > 0 AND bytes >= {{least}} AND (step < 0 OR intHash32(toUInt32(step * 1000 + ordinal)) %
+    (SELECT toUInt32(greatest(intDiv(count(), {SAMPLED}), 1)) {_HERE}) = 0)
 GROUP BY run, communicator, operation, bytes, step, ordinal HAVING n > 1
 """
 BUS = Panel(
     "timeseries",
     "Bus bandwidth of collectives",
     "Of collectives of 1 MiB and more: bytes moved per second as nccl-tests count them (AllReduce 2(n-1)/n), over "
-    "the shortest duration of all "
-    "ranks, so that waiting for a late one does not count. Median by operation and communicator.",
+    "the shortest duration of all ranks, so that waiting for a late one does not count. Median by operation and "
+    f"communicator; of a sample where there are more than {SAMPLED:,} rows.",
     Query(
         f"""
         SELECT $__timeInterval_ms(at) AS time, operation, communicator, quantile(0.5)(bus) AS bytes_per_s
@@ -135,7 +139,8 @@ BUS = Panel(
 SIZES = Panel(
     "table",
     "Bus bandwidth by size",
-    "As above, by message size: small messages are bound by latency, so each size has a normal of its own.",
+    "As above, by message size, of the same sample: small messages are bound by latency, so each size has a normal of "
+    "its own.",
     Query(
         f"""
         SELECT operation, communicator, bytes, count() AS collectives, quantile(0.5)(shortest) AS p50_ns,
