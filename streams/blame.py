@@ -26,10 +26,9 @@ class Meeting:
     """One communicator in a window. `members` [m]: indices into WindowTable.ranks.
 
     [m, S], NaN = not comparable: `wait_ns`, `lateness_ns`, `lag_ns`, `worst`. `kinds`: (operation, bytes) -> [2, S]:
-    how many collectives of that kind, and the sum of their floors in ns. `listed`: indices of all its known ranks;
-    `held` [S]: did it meet. `roles` [m]: members are compared with members of the same role (pipeline stage); None =
-    all are alike. `usual`: a pipeline without peers: budget column -> [m] what each member's step usually has. Members
-    are compared by what they have more than that; waiting is not known.
+    how many collectives of that kind, and the sum of their floors in ns. `roles` [m]: members are compared with members
+    of the same role (pipeline stage); None = all are alike. `usual`: a pipeline without peers: budget column -> [m]
+    what each member's step usually has. Members are compared by what they have more than that; waiting is not known.
     """
 
     communicator: str
@@ -39,8 +38,6 @@ class Meeting:
     lateness_ns: Floats
     worst: NDArray[np.void]
     lag_ns: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    listed: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    held: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, bool))
     roles: Ints | None = None
     usual: dict[str, Floats] | None = None
     kinds: dict[tuple[str, int], Floats] = field(default_factory=dict)
@@ -49,11 +46,6 @@ class Meeting:
     def guessed(self) -> bool:
         """Its members may not really meet: without NCCL's payloads producers go by stream and operation, and say so."""
         return self.communicator.startswith(GUESSED)
-
-    @property
-    def lags_compare(self) -> bool:
-        """Can a rank's lag here be held against it: do all members surely meet, with the same work before?"""
-        return self.usual is None and self.roles is None and not self.guessed
 
 
 @dataclass(frozen=True)

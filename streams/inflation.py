@@ -1,30 +1,65 @@
-"""What waiting hides where there is no past to compare with: the peers' own work takes longer while they wait.
+"""Waiting that hides in compute: a kernel that shares the GPU with a spinning NCCL kernel takes longer.
 
-A kernel that shares the GPU with a spinning NCCL kernel is slowed down. So who waits for a late rank in collectives
-that overlap compute shows more compute, not more waiting: U (blame.py) misses as much as the late rank's compute is
-shorter for the same work. No more than it had less overlap with communication, or it would be a faster GPU.
+Who waits in a collective that overlaps compute shows more compute, not more exposed communication U (blame.py), and U
+counts that as own time. It is what compute took longer for the same work, and no more than compute and communication
+overlapped longer, or the GPU would just be slower:
+
+    hidden = min( longer compute, more overlap )
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+from numpy.typing import NDArray
 
-from drumline.streams.blame import Floats, Meeting, WindowTable, comparable, norm
+from drumline.streams.blame import Floats, Meeting, WindowTable, comparable, norm, step_length
+from drumline.streams.past import STEP
+
+#: What the work is, and how it went; per step.
+WORK = ("kernels", "blocks")
+TOOK = ("compute_ns", "compute_overlapped_ns")
+Sums = Mapping[str, Floats]
 
 
-def inflation(table: WindowTable, meeting: Meeting, quorum: float, equal_ratio: float) -> Floats:
-    """[m] ns over the window: how much longer the median peer's compute took, for ranks whose kernels and blocks are
-    the same within `equal_ratio`; 0 for others, and where ranks are not alike by design."""
+def hidden(
+    table: WindowTable, meeting: Meeting, quorum: float, equal_ratio: float, usual: Mapping[str, float]
+) -> Floats:
+    """[m] ns over the window: how much waiting of its median peer U misses, less what it misses of a member's own.
+    0 where ranks are not alike by design.
+
+    `usual`: the job's step when nobody was late (past.py). A rank whose kernels and blocks are as many as then, within
+    `equal_ratio`, is measured by it; the job lost no more than its steps grew, though. Where it is empty, or all have
+    other work than then, the member and its peers are measured by each other, if their work is the same.
+    """
     if meeting.usual is not None or meeting.roles is not None:
         return np.zeros(len(meeting.members))
-    own, peers = {}, {}
-    for name in ("compute_ns", "compute_overlapped_ns", "kernels", "blocks"):
-        values = comparable(table, meeting, name, quorum)
-        others = norm(meeting, values)
-        both = np.isfinite(values) & np.isfinite(others)
-        own[name], peers[name] = (np.where(both, x, 0.0).sum(1) for x in (values, others))
-    same = np.ones(len(meeting.members), bool)
-    for name in ("kernels", "blocks"):
-        same &= np.maximum(own[name], peers[name]) <= equal_ratio * np.minimum(own[name], peers[name])
-    less = np.maximum(peers["compute_overlapped_ns"] - own["compute_overlapped_ns"], 0.0)
-    return np.where(same, np.clip(peers["compute_ns"] - own["compute_ns"], 0.0, less), 0.0)
+    values = {name: comparable(table, meeting, name, quorum) for name in (*WORK, *TOOK, "comm_exposed_ns")}
+    others = {name: norm(meeting, of) for name, of in values.items()}
+    both = np.isfinite(others["comm_exposed_ns"]) & np.isfinite(values["comm_exposed_ns"])
+    own, peers = ({name: np.where(both, of, 0.0).sum(1) for name, of in side.items()} for side in (values, others))
+    alike = _same_work(own, peers, equal_ratio)
+    theirs, mine = (np.where(alike, waited, 0.0) for waited in (_waited(own, peers), _waited(peers, own)))
+    if usual:
+        then = {name: usual[name] * both.sum(1) for name in (*WORK, *TOOK)}
+        as_then = _same_work(peers, then, equal_ratio)
+        grew = np.where(both, step_length(table) - usual[STEP], 0.0).sum(1)
+        seen = peers["comm_exposed_ns"] - own["comm_exposed_ns"]
+        theirs = np.where(as_then, np.clip(grew - seen, 0.0, _waited(then, peers)), theirs)
+        mine = np.where(as_then, np.where(_same_work(own, then, equal_ratio), _waited(then, own), 0.0), mine)
+    if not meeting.guessed:
+        theirs = np.clip(theirs, 0.0, np.maximum(np.where(both, meeting.lag_ns, 0.0).sum(1), 0.0))
+    return theirs - mine
+
+
+def _same_work(one: Sums, other: Sums, ratio: float) -> NDArray[np.bool_]:
+    same = np.ones(len(one["blocks"]), bool)
+    for name in WORK:
+        same &= np.maximum(one[name], other[name]) <= ratio * np.minimum(one[name], other[name])
+    return same
+
+
+def _waited(before: Sums, now: Sums) -> Floats:
+    longer, overlap = (now[name] - before[name] for name in TOOK)
+    return np.clip(longer, 0.0, np.maximum(overlap, 0.0))

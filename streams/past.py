@@ -13,7 +13,7 @@ from drumline.streams.links import Summary
 from drumline.streams.thresholds import StragglerConfig
 
 #: Budget columns kept of a window.
-KEPT = ("compute_ns", "copy_ns", "idle_ns", "comm_exposed_ns", "kernels", "blocks")
+KEPT = ("compute_ns", "compute_overlapped_ns", "copy_ns", "idle_ns", "comm_exposed_ns", "kernels", "blocks")
 STEP = "step_ns"
 
 

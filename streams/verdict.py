@@ -13,8 +13,7 @@ from drumline.streams.cause import Cause
 from drumline.streams.chains import alone, chain_meetings
 from drumline.streams.changed import changed_job
 from drumline.streams.cost import priced
-from drumline.streams.inflation import inflation
-from drumline.streams.lag import with_lag
+from drumline.streams.inflation import hidden
 from drumline.streams.links import slow_link, summarise
 from drumline.streams.packed_rows import Rows
 from drumline.streams.past import Past, of_window, same_work
@@ -55,14 +54,12 @@ def judge(
     insufficient data: silence is never health.
     """
     usual = past.usual(config)
-    found = _blame(table, bool(usual), config)
+    found = _blame(table, usual, config)
     lonely = alone(table, found)
     if len(lonely):
         table = replace(table, meetings=[*table.meetings, *chain_meetings(table, past, config)])
-        found = _blame(table, bool(usual), config)
+        found = _blame(table, usual, config)
     expected = max(world_size, len(table.ranks), 1)
-    if usual:
-        found = with_lag(table, found, usual, expected)
     least = config.used_steps * config.window_steps
     enough = found.steps >= least
     present = np.isfinite(table.budget["gpu_duration_ns"]).sum(1) >= least
@@ -103,12 +100,6 @@ def judge(
     )
 
 
-def _blame(table: WindowTable, has_past: bool, config: StragglerConfig) -> Blame:
-    """What waiting hides is counted by inflation where lag cannot tell it: without a past, or without communicators."""
-    hidden = [
-        np.zeros(len(meeting.members))
-        if has_past and not meeting.guessed
-        else inflation(table, meeting, config.quorum, config.equal_ratio)
-        for meeting in table.meetings
-    ]
-    return blame(table, config.quorum, hidden)
+def _blame(table: WindowTable, usual: Mapping[str, float], config: StragglerConfig) -> Blame:
+    every = [hidden(table, meeting, config.quorum, config.equal_ratio, usual) for meeting in table.meetings]
+    return blame(table, config.quorum, every)

@@ -67,12 +67,9 @@ def _meetings(state: JobState, window: int, ranks: np.ndarray, steps: np.ndarray
         rows = every[(every["collectives"] > 0) & np.isin(every["of_rank"], ranks)]
         members = np.unique(rows["of_rank"])
         if len(members) >= 2:
-            listed = np.union1d(members, np.intersect1d(state.members.get(communicator, ()), ranks)).astype(np.int64)
             size = max(len(members), len(state.members.get(communicator, ())))
             meeting = _meeting(communicator, size, rows, members, ranks, steps)
-            held = np.isin(steps, every["step"])
-            kinds = kinds_of.get(communicator, {})
-            out.append(replace(meeting, listed=np.searchsorted(ranks, listed), held=held, kinds=kinds))
+            out.append(replace(meeting, kinds=kinds_of.get(communicator, {})))
     return out
 
 

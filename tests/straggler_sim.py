@@ -67,6 +67,61 @@ class Recording:
     steps: dict[int, list[dict[str, int]]] = field(default_factory=dict)
 
 
+def worked(now: int, work: int, spans: list[tuple[int, int]], slow: float) -> int:
+    """When `work` ns of compute are done that begin `now`; in the spans, sorted, it goes slower by `slow`."""
+    for begin, end in (span for span in spans if span[1] > now):
+        if now < begin:
+            if now + work <= begin:
+                break
+            now, work = begin, work - (begin - now)
+        done = int((end - now) * (1.0 - slow))
+        if work <= done:
+            return now + int(work / (1.0 - slow))
+        now, work = end, work - done
+    return now + work
+
+
+def overlapped(layout: Layout, steps: int, faults: tuple[Fault, ...], seed: int, slow: float = 0.5) -> Recording:
+    """Collectives that overlap compute, as in DDP and FSDP: the host only launches them, in order, and waits for the
+    last one of the step. While a rank's NCCL kernel spins, its own kernels go slower by `slow`: so a lead is used up
+    behind compute, and at the end of the step hardly anybody is seen to wait."""
+    step_ns, transfer_ns = 60 * MS, MS // 2
+    random, ranks = np.random.default_rng(seed), range(layout.ranks)
+    out = Recording(layout, steps={rank: [] for rank in ranks})
+    now = [0] * layout.ranks
+    for step in range(steps):
+        begin, extra, spans = list(now), [0] * layout.ranks, [list[tuple[int, int]]() for _ in ranks]
+        rows = [{"step": step, "start_ns": at, "copy_ns": 0, "idle_ns": 0, "blocks": 10_000} for at in begin]
+        for fault in (f for f in faults if f.hits(step)):
+            if fault.kind in ("idle", "copy"):
+                rows[fault.rank][f"{fault.kind}_ns"] += fault.cost_ns
+                now[fault.rank] += fault.cost_ns
+            else:
+                extra[fault.rank] += fault.cost_ns
+                rows[fault.rank]["blocks"] += 10_000 * fault.cost_ns // step_ns * (fault.kind == "work")
+        first, ordinals = list(now), dict[tuple[int, str], int]()
+        for share, operation, groups in layout.program:
+            for rank in ranks:
+                work = int((step_ns * (1 + 0.003 * random.standard_normal()) + extra[rank]) * share)
+                now[rank] = worked(now[rank], work, spans[rank], slow)
+            for group in groups:
+                name = "c" + "-".join(map(str, group))
+                starts = {rank: max([now[rank], *(end for _, end in spans[rank][-1:])]) for rank in group}
+                end = max(starts.values()) + transfer_ns
+                for rank, start in starts.items():
+                    ordinal = ordinals[rank, name] = ordinals.get((rank, name), -1) + 1
+                    out.collectives.append((rank, name, step, ordinal, operation, 1 << 20, start, end - start))
+                    spans[rank].append((start, end))
+        for rank, row in enumerate(rows):
+            done = max(now[rank], spans[rank][-1][1])
+            row |= {"duration_ns": done - begin[rank], "gpu_duration_ns": done - begin[rank], "kernels": 1000}
+            row |= {"compute_ns": now[rank] - first[rank], "comm_exposed_ns": done - now[rank]}
+            row["compute_overlapped_ns"] = sum(max(0, min(e, now[rank]) - s) for s, e in spans[rank])
+            out.steps[rank].append(row)
+            now[rank] = done
+    return out
+
+
 def simulate(
     layout: Layout,
     steps: int,
