@@ -134,17 +134,17 @@ def _ranks(detail: Detail, width: int, most: int) -> Table:
 
 def _said(row: Row) -> Text:
     name, style = SEVERITY[row["severity"]]
-    text = Text(name, style=style)
+    text = Text().append(name, style=style)
     if 0 < row["severity"] < 255:
         why = " ".join(part.replace("_", " ") for part in (row["cause"], row["detail"]) if part)
-        text.append(f" {row['lost_share']:.0%} lost: {why}", style="default")
+        text.append(f" {row['lost_share']:.0%} lost: {why}")
     return text
 
 
 def _verdicts(detail: Detail) -> RenderableType:
     if not detail.verdicts:
         return Text("no verdict against anybody so far", style="dim")
-    table = _table("verdicts", "    steps", "", "GPU-s lost", right=("GPU-s lost",))
+    table = _table("verdicts", "steps", "", "GPU-s lost", right=("steps", "GPU-s lost"))
     for row in detail.verdicts:
         who = "job" if row["of_rank"] < 0 else f"rank {row['of_rank']}"
         cost = f"{row['gpu_seconds_lost']:.1f}"
