@@ -38,11 +38,11 @@ def _names(error: BaseException) -> str:
 
 
 class OneLine(logging.Filter):
-    """Of a refusal only the message; nothing of the agents that Faust cancels afterwards."""
+    """Of a refusal only the message; nothing of what Faust cancels or stops afterwards."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self._settings = settings
+        self._settings, self._told = settings, False
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -50,7 +50,8 @@ class OneLine(logging.Filter):
             return False
         if refused(self._settings, error):
             record.exc_info, record.exc_text = None, None
-        return True
+            self._told = True
+        return not (self._told and isinstance(error, RuntimeError) and str(error) == "Event loop is closed")
 
 
 def ask(settings: Settings) -> str:

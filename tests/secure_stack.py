@@ -45,12 +45,15 @@ from drumline.infra.supervisor import Child
 
 DOCS = Path(__file__).parent.parent / "docs" / "security.md"
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+#: Java's login modules, by mechanism.
+MODULES = dict.fromkeys(MECHANISMS, "scram.ScramLoginModule") | {"PLAIN": "plain.PlainLoginModule"}
 #: Listeners of the broker besides its controller's: name -> (protocol, which certificate it shows).
 LISTENERS = {
     "SECURE": ("SASL_SSL", "good"),
     "MUTUAL": ("SSL", "good"),
     "EXPIRED": ("SASL_SSL", "expired"),
     "ELSEWHERE": ("SASL_SSL", "elsewhere"),
+    "BARE": ("SASL_PLAINTEXT", "good"),  # takes PLAIN too
 }
 
 
@@ -83,12 +86,11 @@ class Certificates:
         return self.folder / f"{name}.pem"
 
 
-def broker_properties(certificates: Certificates, ports: dict[str, int], controller: int, password: str) -> str:
-    """What the local broker's properties are overridden with. User `broker` may everything."""
+def broker_properties(certificates: Certificates, ports: dict[str, int], controller: int, users: dict[str, str]) -> str:
+    """What the local broker's properties are overridden with. `users`: name -> password; `broker` may everything."""
     listeners = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()}
     every = ",".join([*listeners.values(), f"CONTROLLER://127.0.0.1:{controller}"])
     protocols = {name: protocol for name, (protocol, _) in LISTENERS.items()} | {"CONTROLLER": "PLAINTEXT"}
-    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
     lines = {
         "listeners": every,
         "advertised.listeners": every,
@@ -106,8 +108,13 @@ def broker_properties(certificates: Certificates, ports: dict[str, int], control
         "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/,DEFAULT",
     }
     for name, (protocol, certificate) in LISTENERS.items():
-        for mechanism in MECHANISMS if protocol == "SASL_SSL" else ():
-            login = f'{module} required username="broker" password="{password}";'
+        taken = {"SASL_SSL": MECHANISMS, "SASL_PLAINTEXT": tuple(MODULES), "SSL": ()}[protocol]
+        if taken:
+            lines[f"listener.name.{name.lower()}.sasl.enabled.mechanisms"] = ",".join(taken)
+        for mechanism in taken:
+            known = users if mechanism == "PLAIN" else {}  # those of SCRAM are in the broker's own log
+            words = [f'username="broker" password="{users["broker"]}"', *(f'user_{n}="{p}"' for n, p in known.items())]
+            login = f"org.apache.kafka.common.security.{MODULES[mechanism]} required {' '.join(words)};"
             lines[f"listener.name.{name.lower()}.{mechanism.lower()}.sasl.jaas.config"] = login
         lines[f"listener.name.{name.lower()}.ssl.keystore.type"] = "PEM"
         lines[f"listener.name.{name.lower()}.ssl.keystore.location"] = certificates.pem(certificate)
@@ -122,7 +129,7 @@ def secure_broker(
     state.create()
     command = broker.jvm(settings, find_java(), ensure_jars(settings))
     config = state.kafka / "server.properties"
-    more = broker_properties(certificates, ports, settings.local.controller_port, users["broker"])
+    more = broker_properties(certificates, ports, settings.local.controller_port, users)
     config.write_text(broker.properties(settings) + more)
     config.chmod(0o600)
     scram = [f"{name}=[name={user},password={password}]" for user, password in users.items() for name in MECHANISMS]

@@ -10,6 +10,7 @@ import threading
 from urllib.parse import urlsplit
 
 import pytest
+from aiokafka.errors import TopicAuthorizationFailedError
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from cryptography.hazmat.primitives.serialization import (
@@ -303,6 +304,18 @@ def test_tls_trouble_with_clickhouse_is_one_sentence_and_a_decision(text, kind, 
     assert type(found) is kind
     assert said in str(found)
     assert "HTTPSConnectionPool" not in str(found)
+
+
+def test_a_refusal_is_one_line_whatever_faust_stops_because_of_it():
+    def record(error):
+        return logging.LogRecord("faust", logging.ERROR, "", 0, "crashed", (), (type(error), error, None))
+
+    one_line, refusal = worker_refusal.OneLine(Settings()), record(TopicAuthorizationFailedError("drumline.tick.v1"))
+    closed, bug = RuntimeError("Event loop is closed"), RuntimeError("a bug")
+    assert one_line.filter(record(closed)), "nobody was refused: it may be a bug of ours"
+    assert one_line.filter(refusal)
+    assert refusal.exc_info is None
+    assert [one_line.filter(record(error)) for error in (closed, asyncio.CancelledError(), bug)] == [False, False, True]
 
 
 def test_a_worker_in_doubt_asks_seldom_and_ends_when_kafka_refuses():

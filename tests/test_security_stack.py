@@ -21,7 +21,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from pydantic import SecretStr
+from scraping import free_port, get, of, samples, until
 from secure_stack import running_secure_stack
+from sink_helpers import any_batch
 
 from drumline.infra import clickhouse
 from drumline.infra.engine import wait_until
@@ -30,6 +32,9 @@ from drumline.infra.kafka_access import require
 from drumline.infra.kafka_contact import BrokerUnreachable, Contact, KafkaRefused
 from drumline.infra.private import free_ports
 from drumline.infra.programs import Program, check_all
+from drumline.producers.spool import Spool
+from drumline.schemas.batch import encode
+from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 from drumline.sinks.audit import audit
 from drumline.sinks.audit_kafka import KafkaFacts
@@ -133,7 +138,7 @@ KAFKA = {
         "SECURE",
         "unable to get local issuer certificate; DRUMLINE_KAFKA__SSL_CA",
     ),
-    "expired": ({}, "EXPIRED", "certificate has expired; the broker needs"),
+    "expired": ({}, "EXPIRED", "certificate has expired; the server needs"),
     "other host": ({}, "ELSEWHERE", "IP address mismatch.*DRUMLINE_KAFKA__BOOTSTRAP must use a name"),
     "wrong password": (
         {"sasl_password": SecretStr("wrong")},
@@ -177,15 +182,66 @@ def test_client_certificates_are_who_a_program_is(secure):
     with pytest.raises(KafkaRefused, match="the owner of this client's certificate lacks ACLs: Read on topic"):
         require(mine, "test", {"gpu.kernel.v1": ("READ",)})
 
-    async def as_faust_does():
-        from aiokafka import AIOKafkaProducer
-        from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
+    asyncio.run(as_faust_does(mine))
 
-        producer = AIOKafkaProducer(bootstrap_servers=mine.bootstrap, **credentials_to_aiokafka_auth(credentials(mine)))
+
+async def as_faust_does(mine):
+    from aiokafka import AIOKafkaProducer
+    from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
+
+    producer = AIOKafkaProducer(bootstrap_servers=mine.bootstrap, **credentials_to_aiokafka_auth(credentials(mine)))
+    try:
         await producer.start()
+    finally:
         await producer.stop()
 
-    asyncio.run(as_faust_does())
+
+@pytest.mark.parametrize(
+    ("listener", "mechanism"),
+    [("SECURE", "SCRAM-SHA-256"), ("SECURE", "SCRAM-SHA-512"), ("BARE", "SCRAM-SHA-256"), ("BARE", "PLAIN")],
+)
+def test_both_kafka_clients_speak_every_mechanism_with_tls_and_without(secure, programs, listener, mechanism):
+    protocol = {"SECURE": "SASL_SSL", "BARE": "SASL_PLAINTEXT"}[listener]
+    mine = changed(secure, listener, security_protocol=protocol, sasl_mechanism=mechanism)
+    require(mine, "test", {"gpu.kernel.v1": ("READ",)})
+    asyncio.run(as_faust_does(mine))
+    mine.kafka.sasl_password = SecretStr("wrong")
+    with pytest.raises(KafkaRefused, match="refuses user worker"):
+        require(mine, "test", {"gpu.kernel.v1": ("READ",)})
+
+
+def test_the_agent_publishes_over_tls_and_says_who_refuses_it(secure, programs, tmp_path):
+    agents = {}
+    for name, more in (
+        ("right", {}), ("wrong", {"DRUMLINE_KAFKA__SASL_PASSWORD_FILE": str(secure.password_file("nobody"))}),
+    ):  # fmt: skip
+        (tmp_path / name).mkdir()
+        spool, batch = (
+            Spool(tmp_path / name, any_batch(Topic.PROCESS, 1, name, 0).envelope),
+            any_batch(Topic.KERNEL, 50, name, 0),
+        )
+        spool.append(Topic.KERNEL, name, encode(model(Topic.KERNEL), batch), 50)
+        port = free_port()
+        environment = {**secure.environment_of("producer"), "DRUMLINE_AGENT__METRICS_PORT": str(port), **more}
+        agent = Program("agent", ["agent", "--spool", str(tmp_path / name)], tmp_path / f"{name}.log", environment, 0)
+        agent.start()
+        agents[name] = agent, port
+    try:
+        port = agents["right"][1]
+        published = of("drumline_agent_published_rows_total", Topic.KERNEL)
+        until(lambda: samples(port).get(published) == 50 and get(port, "/readyz")[0] == 200)
+        port = agents["wrong"][1]
+        said = until(lambda: (answer := get(port, "/readyz"))[0] == 503 and "refuses" in answer[1] and answer[1])
+        assert "refuses user producer" in json.loads(said)["reasons"]["kafka"]
+        assert get(port, "/healthz")[0] == 200, "it waits: what it has is safe in the spool"
+        time.sleep(10)
+        check_all(agent for agent, _ in agents.values())
+    finally:
+        for agent, _ in agents.values():
+            agent.stop()
+    log = agents["wrong"][0].log.read_text()
+    assert len(log.splitlines()) < 15
+    assert not any(password in log + said for password in secure.passwords.values())
 
 
 CLICKHOUSE = {
@@ -239,6 +295,8 @@ COMMANDS = {
     "replay, no ACL": ("worker", ["replay", "JOB"], "", 1, "user worker lacks ACLs: Write on topic gpu.collective.v1"),
     "stream, no ACL": ("sink", ["stream"], "", 2, "Read on group drumline-streams"),
     "sink, no ACL for dead letters": ("auditor", ["sink"], "", 7, "Write on topic gpu.collective.v1.dlq"),
+    "dlq, wrong password": ("operator", ["dlq", "list"], "PASSWORD", 1, "refuses user operator"),
+    "dlq, no ACL": ("producer", ["dlq", "list"], "", 1, "user producer lacks ACLs"),
     "audit, no ACL": ("sink", ["audit"], "GROUP", 2, "Describe on group other"),
     "tail, no ACL": ("producer", ["topics", "tail", "gpu.lateness.v1"], "", 1, "Read on topic gpu.lateness.v1"),
     "migrate, no grant": ("reader", ["migrate"], "", 1, "Not enough privileges"),
@@ -295,7 +353,7 @@ def test_an_acl_that_is_taken_away_ends_the_programs_in_a_few_lines(secure, drum
         lines = programs[name].log.read_text().splitlines()[before[name] :]
         assert said in "".join(lines)
         assert len(lines) < 30
-        assert "Traceback" not in "".join(lines)
+        assert "Traceback" not in "".join(lines), "\n".join(lines)[-5_000:]
     producer = Producer(client_config(secure.settings_of("producer"), "test"))
     producer.produce(Topic.MEMCPY, POISON, "key")
     assert producer.flush(20) == 0
