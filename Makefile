@@ -48,7 +48,8 @@ test-long: setup ## Kill campaigns, outages, security and the agent on real stac
 demo: setup ## A recorded GPU job through the whole platform (KEEP=1 leaves the stack up)
 	@$(BIN)/drumline demo $(if $(KEEP),--keep)
 
-docs: setup ## docs/cookbook.md and docs/tables.md anew: recordings through a real stack, every named query
+docs: setup ## docs/grafana.md, tables.md and cookbook.md anew: recordings through a real stack, every named query
+	@$(BIN)/python tests/grafana_page.py
 	@$(BIN)/python tests/tables_page.py
 	@$(BIN)/python tests/cookbook.py
 
