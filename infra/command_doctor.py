@@ -26,10 +26,10 @@ def doctor(
 
     \b
     GPU        driver, NVML, CUPTI as the jobs' PyTorch loads it, reading between processes, the compiled callbacks
-    spool      can jobs write, how much waits for the agent
+    spool      can jobs write, how much waits for the agent; is the policy in force one
     Kafka      does it answer, are the topics there
 
-    Exit code 0 when nothing failed, 1 when something did. Nothing is changed.
+    On a host without GPUs: --no-gpu. Exit code 0 when nothing failed, 1 when something did. Nothing is changed.
     """
     from drumline.producers import checks
 
@@ -40,10 +40,11 @@ def doctor(
         found += checks.job_checks(python, os.environ)
         found += checks.environment_checks(os.environ)
     found.append(checks.safely("spool", lambda: checks.spool(chosen.spool.root)))
+    found += checks.policy(chosen.spool.root)
     found.append(checks.safely("Kafka", lambda: checks.Check("Kafka", *kafka())))
-    failed = any(check.state == checks.FAIL for check in found)
+    failed = sum(check.state == checks.FAIL for check in found)
     if as_json:
-        typer.echo(json.dumps({"failed": failed, "checks": [asdict(check) for check in found]}))
+        typer.echo(json.dumps({"failed": failed > 0, "checks": [asdict(check) for check in found]}))
     else:
         console = Console(highlight=False)
         colour = {checks.OK: "green", checks.WARN: "yellow", checks.FAIL: "red"}
@@ -52,6 +53,7 @@ def doctor(
             console.print(f"{state}  {check.name:<16}  {escape(check.text)}", soft_wrap=True)
             if check.fix:
                 console.print(f"{'':<24}to do: {escape(check.fix)}", soft_wrap=True)
+        console.print(f"\n{failed} of {len(found)} checks failed" if failed else "\nnothing failed")
     if failed:
         raise typer.Exit(1)
 

@@ -15,8 +15,11 @@ from pathlib import Path
 
 from drumline.producers import cupti
 from drumline.producers.buffer_pool import BufferPool
+from drumline.producers.policy import BadPolicy, parse
 
 OK, WARN, FAIL = "ok", "warn", "fail"
+#: What to do about a Python that fails by itself.
+ALONE = "mend it first: python3 -c 'import torch; torch.zeros(1).cuda()' with the jobs' Python"
 #: Run by the job's Python: what PyTorch brings, and whether CUPTI lets us in. Prints one JSON object.
 PROBE = """
 import ctypes, json
@@ -51,14 +54,16 @@ class Check:
 
 def host_checks() -> list[Check]:
     """Of the GPU host itself."""
-    return [driver(), nvml(), callbacks(), shared_memory(), reading()]
+    named = {"driver": driver, "NVML": nvml, "callbacks": callbacks, "shared memory": shared_memory}
+    return [safely(name, check) for name, check in {**named, "process_vm_readv": reading}.items()]
 
 
 def driver() -> Check:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        return Check("driver", FAIL, str(error), "install the NVIDIA driver; in a container, use the NVIDIA runtime")
+        fix = "install the NVIDIA driver; in a container, use the NVIDIA runtime; a host without GPUs: --no-gpu"
+        return Check("driver", FAIL, str(error), fix)
     version, count = ctypes.c_int(0), ctypes.c_int(0)
     if problem := cuda.cuInit(0):
         return Check("driver", FAIL, f"cuInit gives {problem}", "nvidia-smi says more; a driver update needs a reboot")
@@ -105,7 +110,7 @@ def reading() -> Check:
         "print(R(int(sys.argv[1])).text(int(sys.argv[2])))"
     )
     command = [sys.executable, "-c", script, str(os.getpid()), str(ctypes.addressof(secret))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if "drumline" in done.stdout:
         return Check("process_vm_readv", OK, "allowed")
     why = done.stderr.strip().splitlines()[-1:] or [done.stdout.strip()]
@@ -119,10 +124,13 @@ def job_checks(python: str, environment: Mapping[str, str]) -> list[Check]:
     if path is None:
         return [Check("job's Python", FAIL, f"{python} is not there", "name it with --python")]
     quiet = {**environment, "DRUMLINE_ATTACH": "0"}
-    done = subprocess.run([path, "-c", PROBE], capture_output=True, text=True, env=quiet, check=False, timeout=120)
+    try:
+        done = subprocess.run([path, "-c", PROBE], capture_output=True, text=True, env=quiet, check=False, timeout=120)
+    except subprocess.TimeoutExpired:
+        return [Check("job's Python", FAIL, f"{path}: import torch and the first CUDA call take over 120 s", ALONE)]
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        return [Check("job's Python", FAIL, f"{path}: {why}")]
+        return [Check("job's Python", FAIL, f"{path}: {why}", ALONE)]
     found = json.loads(done.stdout.splitlines()[-1])
     if not found["torch"]:
         text = f"{path} has no PyTorch: `drumline run` attaches to PyTorch jobs"
@@ -134,7 +142,8 @@ def job_checks(python: str, environment: Mapping[str, str]) -> list[Check]:
     elif len(paths) > 1:
         checks.append(Check("CUPTI", FAIL, f"loaded twice: {', '.join(paths)}", "keep one of them"))
     elif found["enable"] is None:
-        checks.append(Check("CUPTI", WARN, f"{paths[0]}; not tried: PyTorch sees no GPU"))
+        fix = "run this where jobs run, with their CUDA_VISIBLE_DEVICES"
+        checks.append(Check("CUPTI", WARN, f"{paths[0]}; not tried: PyTorch sees no GPU", fix))
     elif found["enable"]:
         fix = "another profiler, DCGM's or Nsight's, may hold the GPU; stop it"
         checks.append(Check("CUPTI", FAIL, f"{paths[0]} refuses: CUptiResult {found['enable']}", fix))
@@ -169,9 +178,22 @@ def spool(root: Path) -> Check:
     return Check("spool", WARN if low else OK, text, "make room: beyond 90% nothing is written" if low else "")
 
 
+def policy(root: Path) -> list[Check]:
+    """What the control file says, if there is one."""
+    try:
+        text = (root / "policy").read_text().partition("\n")[0].strip()
+        return [Check("policy", OK, f"{root / 'policy'}: {parse(text)}")] if text else []
+    except FileNotFoundError:
+        return []
+    except BadPolicy as error:
+        return [Check("policy", FAIL, f"{root / 'policy'}: {error}; jobs keep the one they have", "write one of these")]
+    except OSError as error:
+        return [Check("policy", FAIL, str(error), "jobs cannot read it either: chmod a+r, or remove it")]
+
+
 def safely(name: str, check: Callable[[], Check]) -> Check:
     """A check whose own failure is a finding."""
     try:
         return check()
     except Exception as error:
-        return Check(name, FAIL, f"{type(error).__name__}: {error}")
+        return Check(name, FAIL, f"{type(error).__name__}: {error}", "unexpected: please report it")

@@ -1,9 +1,13 @@
 """`drumline doctor`: findings and what to do about them."""
 
 import json
-import subprocess
 import sys
 
+import pytest
+from typer.testing import CliRunner
+
+from drumline.infra import command_doctor
+from drumline.infra.settings import Settings, SpoolSettings
 from drumline.producers import checks
 
 
@@ -18,6 +22,47 @@ def test_a_python_without_pytorch_is_a_warning_and_none_a_failure():
     (missing,) = checks.job_checks("no-such-python", {})
     assert missing.state == checks.FAIL
     assert "--python" in missing.fix
+
+
+@pytest.mark.parametrize(
+    ("found", "name", "state"),
+    [
+        ({"torch": ""}, "job's Python", checks.WARN),
+        ({}, "CUPTI", checks.FAIL),
+        ({"cupti": ["/a/libcupti.so.13", "/b/libcupti.so.12"], "enable": 0}, "CUPTI", checks.FAIL),
+        ({"cupti": ["/a/libcupti.so.13"], "enable": 39}, "CUPTI", checks.FAIL),
+        ({"cupti": ["/a/libcupti.so.13"]}, "CUPTI", checks.WARN),
+        ({"cupti": ["/a/libcupti.so.13"], "enable": 0, "version": 130001}, "CUPTI", checks.OK),
+    ],
+)
+def test_what_the_jobs_python_has_is_judged_and_what_is_wrong_has_a_remedy(tmp_path, found, name, state):
+    answer = {"torch": "2.11", "cuda": "13.0", "cupti": [], "enable": None, "devices": 1, **found}
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+    python.chmod(0o755)
+    last = checks.job_checks(str(python), {})[-1]
+    assert (last.name, last.state) == (name, state)
+    assert bool(last.fix) == (state != checks.OK)
+
+
+def test_a_python_that_fails_and_a_check_that_does_are_findings(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'ImportError: libtorch.so' >&2; exit 1\n")
+    python.chmod(0o755)
+    (found,) = checks.job_checks(str(python), {})
+    assert (found.state, "libtorch.so" in found.text) == (checks.FAIL, True)
+    broken = checks.safely("this", lambda: {}["absent"])
+    for check in (found, broken, *checks.host_checks()):
+        assert check.state == checks.OK or check.fix, check
+
+
+def test_a_policy_that_is_none_is_said(tmp_path):
+    assert checks.policy(tmp_path) == []
+    (tmp_path / "policy").write_text("duty 0.2s/10s\n")
+    assert [check.state for check in checks.policy(tmp_path)] == [checks.OK]
+    (tmp_path / "policy").write_text("sometimes\n")
+    (found,) = checks.policy(tmp_path)
+    assert (found.state, "sometimes" in found.text) == (checks.FAIL, True)
 
 
 def test_variables_that_hide_things_are_named():
@@ -37,11 +82,15 @@ def test_the_spool_says_how_much_waits(tmp_path):
     assert "3 MB waiting" in checks.spool(tmp_path).text
 
 
-def test_the_command_fails_when_something_failed_and_prints_json():
-    command = [sys.executable, "-m", "drumline.infra.cli", "doctor", "--no-gpu", "--json"]
-    environment = {"DRUMLINE_KAFKA__BOOTSTRAP": "127.0.0.1:9", "PATH": ""}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 1
+def test_the_command_fails_when_something_failed_and_prints_json(monkeypatch, tmp_path):
+    monkeypatch.setattr(command_doctor, "kafka", lambda: ("fail", "no broker", "start one"))
+    monkeypatch.setattr(command_doctor, "settings", lambda: Settings(spool=SpoolSettings(root=tmp_path)))
+    done = CliRunner().invoke(command_doctor.app, ["--no-gpu", "--json"])
     found = json.loads(done.stdout)
-    assert found["failed"] is True
+    assert (done.exit_code, found["failed"]) == (1, True)
     assert {check["name"]: check["state"] for check in found["checks"]}["Kafka"] == checks.FAIL
+    done = CliRunner().invoke(command_doctor.app, ["--no-gpu"])
+    assert (done.exit_code, done.stdout.splitlines()[-1]) == (1, "1 of 2 checks failed")
+    assert "to do: start one" in done.stdout
+    monkeypatch.setattr(command_doctor, "kafka", lambda: ("ok", "all topics are there", ""))
+    assert CliRunner().invoke(command_doctor.app, ["--no-gpu"]).exit_code == 0
