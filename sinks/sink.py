@@ -30,7 +30,7 @@ from drumline.sinks.names import KernelNames
 from drumline.sinks.partition import PartitionState, Pending, Stage
 from drumline.sinks.ranges import OffsetRange
 from drumline.sinks.telemetry import at_fault, count_range, observe, waits_for
-from drumline.sinks.writer import Writer
+from drumline.sinks.writers import Writers
 
 log = structlog.get_logger()
 REPORT_S = 10.0
@@ -80,6 +80,9 @@ class Sink:
     _reported: tuple[float, int] = (0.0, 0)
     _observed: float = 0.0
     _committed: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._writers = Writers(self.connect, self.settings.clickhouse.database, self.names)
 
     def run(self) -> None:
         """Raises Flooded, ReplayImpossible, LostRecords, Fenced, Refused, KafkaRefused, RegistryRefused."""
@@ -287,17 +290,12 @@ class Sink:
         self.kafka.commit([(s, p.range.first, write_intent(p.intent)) for s, p in announce])  # 3: intents
         for _, pending in announce:
             pending.stage = Stage.INTENT_COMMITTED
-        writer = Writer(self._connected(), self.settings.clickhouse.database, self.names)
-        for _, pending in self._cycle:
-            if pending.stage >= Stage.LEDGER_INSERTED:
-                continue
-            if pending.stage < Stage.ROWS_INSERTED:  # 4: one block under the range's token
-                self.counts.rows += writer.insert_rows(pending)
-                pending.stage = Stage.ROWS_INSERTED
-            writer.insert_ledger(pending)  # 5: what became of each record, under the same token
-            pending.stage = Stage.LEDGER_INSERTED
-            if self._turn_is_over():
+        before = self._writers.rows
+        try:  # 4 and 5: rows and ledger
+            if not self._writers.write((pending for _, pending in self._cycle), self._turn_is_over):
                 return
+        finally:
+            self.counts.rows += self._writers.rows - before
         self.kafka.commit([(s, p.range.last + 1, write_done(p.range.topic_id)) for s, p in self._cycle])  # 6
         now_ns, self._committed = time.time_ns(), time.monotonic()
         for state, pending in self._cycle:
@@ -331,6 +329,7 @@ class Sink:
         return Ledger(self._connected(), self.settings.clickhouse.database)
 
     def _disconnect(self) -> None:
+        self._writers.disconnect()
         if self._client is not None:
             self._client.close()
             self._client = None
