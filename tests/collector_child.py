@@ -9,10 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-from fake_cupti import FakeCupti, RawBuffer
+from fake_cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, RawBuffer
 
-from drumline.producers import attach
+from drumline.producers import attach, collector
 from drumline.producers.buffer_pool import TICKS
 
 fake, raw = FakeCupti(), RawBuffer("ddp_steps").relocate()  # what CUPTI points to lives as long as the process
@@ -24,7 +25,14 @@ def first_ns(raw: RawBuffer) -> int:
 
 def main() -> None:
     how, repetitions = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    if how == "refused":  # another profiler holds CUPTI, and lets go of it
+        collector.RETRY_S, fake.refuse = 0.5, MULTIPLE_SUBSCRIBERS
     assert attach.attach(cupti=fake.bound())
+    if how == "refused":
+        while attach.status() != "aside":
+            time.sleep(0.01)
+        assert not fake.enabled
+        fake.refuse = 0
     first, last = raw.span()
     begin = time.time_ns() - (last - first) * repetitions
     while len(fake.enabled) < 5 or not attach.attached().pool.words[TICKS]:  # both sides are up
@@ -32,6 +40,9 @@ def main() -> None:
     if how == "hold":
         os.kill(attach.attached().decoder, signal.SIGSTOP)
     for i in range(repetitions):
+        if how == "paced":  # as a job runs: each repetition ends now
+            time.sleep((last - first) / 1e9)
+            begin = time.time_ns() - (i + 1) * (last - first)
         fake.play(raw.shifted(begin + i * (last - first) - first, i * 100_000), raw.positions)
         if how == "steps":
             attach.step(i)
@@ -47,6 +58,13 @@ def main() -> None:
             time.sleep(0.01)
         assert attach.status() == "on"
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "policy":
+        file = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / "policy"
+        for text, kinds in (("off", 0), ("collectives", 5)):
+            file.write_text(text + "\n")
+            while len(fake.enabled) != kinds:
+                time.sleep(0.01)
+            fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "decoder":
         time.sleep(1.0)
         first = attach.attached().decoder
@@ -54,12 +72,16 @@ def main() -> None:
         while attach.attached().decoder == first:
             time.sleep(0.01)
         fake.play(raw.shifted(time.time_ns() - first_ns(raw), 9_000_000), raw.positions)
-    if how in ("kill", "fork", "hold"):
+    if how in ("kill", "fork", "hold", "exit", "stuck"):
         time.sleep(1.0)  # flushed since
     report = {"delivered": fake.delivered, "dropped": fake.dropped, "status": attach.status()}
     print(json.dumps({**report, "decoder": attach.attached().decoder}), flush=True)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "exit":
+        os._exit(3)
+    elif how == "stuck":  # CUPTI never comes back from its last flush
+        fake.stuck = True
     elif how == "exception":
         raise RuntimeError("the job's own")
     elif how == "hold":

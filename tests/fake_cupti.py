@@ -10,6 +10,7 @@ import ctypes
 import json
 import os
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -102,10 +103,12 @@ class RawBuffer:
 
 class FakeCupti:
     """`library`: what to give drumline.producers.cupti.Cupti. `refuse`: result of cuptiActivityEnable, 0 = success.
+    `stuck`: cuptiActivityFlushAll does not return.
     `dropped`: records that found no buffer, not asked for yet. `delivered`: records in completed buffers, by kind."""
 
     def __init__(self) -> None:
         self.refuse, self.dropped, self.flushes, self.enabled = 0, 0, 0, set()
+        self.stuck = False
         self.delivered: dict[int, int] = dict.fromkeys(SIZES, 0)
         self._request = self._complete = None
         self._open: tuple[int, int, int] | None = None  # address, size, filled
@@ -167,6 +170,8 @@ class FakeCupti:
         return 0
 
     def _flush(self, flag):
+        if self.stuck:
+            time.sleep(1_000)
         with self._lock:
             self.flushes += 1
             if self._open is not None and self._open[2]:

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from fake_cupti import RawBuffer
 
 from drumline.infra.settings import SpoolSettings
@@ -112,6 +113,26 @@ def test_a_killed_job_loses_nothing_that_was_flushed(tmp_path):
     all_delivered(batches(tmp_path)[0], report)
 
 
+def test_a_job_that_leaves_without_a_word_loses_nothing_that_was_flushed(tmp_path):
+    done, report = run(tmp_path, "exit")
+    assert (done.returncode, done.stderr) == (3, "")
+    all_delivered(batches(tmp_path)[0], report)
+
+
+def test_a_flush_that_never_returns_does_not_hold_up_the_end(tmp_path):
+    done, report = run(tmp_path, "stuck")  # within the time that run() allows
+    assert (done.returncode, done.stderr) == (0, "")
+    all_delivered(batches(tmp_path)[0], report)
+
+
+@pytest.mark.parametrize("root", ["file", "file/below"])
+def test_where_nothing_can_be_spooled_the_job_does_not_notice(tmp_path, root):
+    (tmp_path / "file").write_text("")
+    done, report = run(tmp_path, "end", DRUMLINE_SPOOL__ROOT=str(tmp_path / root))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (report["dropped"], report["status"]) == (0, "on")
+
+
 def test_an_exception_stays_the_jobs_own(tmp_path):
     done, report = run(tmp_path, "exception")
     assert done.returncode == 1
@@ -151,6 +172,29 @@ def test_another_profiler_gets_cupti_and_gives_it_back(tmp_path):
     done, report = run(tmp_path, "aside")
     assert done.returncode == 0, done.stderr
     all_delivered(batches(tmp_path)[0], report)
+
+
+def test_cupti_that_another_profiler_holds_is_taken_when_it_is_free(tmp_path):
+    done, report = run(tmp_path, "refused")
+    assert (done.returncode, done.stderr) == (0, "")
+    all_delivered(batches(tmp_path)[0], report)
+
+
+def test_the_policy_is_changed_while_the_job_runs(tmp_path):
+    (tmp_path / "spool").mkdir()
+    done, report = run(tmp_path, "policy")
+    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "spool" / "policy").unlink()
+    found, who = batches(tmp_path)
+    once = sum(kind == int(KERNEL) for kind, _ in RAW_BUFFER.positions)
+    assert int(who["collector"]["kernels"]) == report["delivered"][KERNEL] == 4 * once, (
+        "three under always, none under off"
+    )
+    names = Counter(n for t, _, b in found if t == "gpu.kernel.v1" and b.rows for n in b.strings("name", "names"))
+    communication = sum(count for name, count in names.items() if "nccl" in name)
+    assert communication % 4 == 0
+    assert sum(names.values()) - communication == 3 * (once - communication // 4)
+    assert who["policy"].startswith("off: end of the process")
 
 
 def test_steps_and_scopes_of_the_api_are_in_the_data(tmp_path):

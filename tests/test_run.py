@@ -5,9 +5,11 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from drumline.producers import torch_startup
 from drumline.producers.launcher import HOOK, BadLaunch, environment, script_name
 
 TORCH = {
@@ -79,6 +81,41 @@ def test_the_jobs_environment_needs_no_drumline(packages, tmp_path):
     done = under(packages, "import torch; torch.use_cuda(); print('trained')", python)
     assert done.stdout.splitlines()[1:] == ["trained"]
     assert done.stderr.startswith("drumline: not attached: no libcupti")
+
+
+def test_what_the_api_offers_does_nothing_and_loads_little_where_nothing_is_attached():
+    script = """
+        import sys, threading, drumline
+        drumline.step(1)
+        with drumline.scope("evaluate"):
+            drumline.step(2)
+        print(drumline.status(), threading.active_count(), "numpy" in sys.modules)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("not attached 1 False\n", "")
+
+
+def test_pytorchs_profiler_has_cupti_for_itself_and_optimizers_mark_steps(monkeypatch):
+    seen = []
+    one = SimpleNamespace(
+        collector=SimpleNamespace(
+            step_aside=lambda who: seen.append("aside"), come_back=lambda who: seen.append("back")
+        ),
+        mark=lambda flags, number, name: seen.append((flags, name)),
+    )
+    monkeypatch.setattr(torch_startup.attach, "attached", lambda: one)
+    names = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+    module = SimpleNamespace(**{name: (lambda *_, name=name: seen.append(name)) for name in names})
+    torch_startup.profiler(module)
+    for name in names:
+        getattr(module, name)("configuration")
+    assert seen == ["aside", names[0], "aside", names[1], names[2], "back"]
+    seen.clear()
+    stepped, first = torch_startup._Steps(), object()
+    for optimizer in (first, object(), first):  # a second optimizer makes no steps
+        stepped(optimizer, (), {})
+    assert seen == [(2, "optimizer step 0"), (4, ""), (2, "optimizer step 1")]
 
 
 def test_the_command_takes_our_place():
