@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import mutations
+import numpy as np
 import pytest
 from recordings import DEMO, others, phases, report, rows, stream, trace
 
@@ -68,18 +69,17 @@ def test_records_are_lost_at_random(folder, kinds, share):
         unharmed(folder, rows(stream(folder, mutations.lost(trace(folder), share, seed, kinds))))
 
 
-@pytest.mark.parametrize("folder", JOBS)
-def test_a_thousandth_of_all_records_lost_leaves_most_windows_judged(folder):
-    found = rows(stream(folder, mutations.lost(trace(folder), 0.001, 1, KINDS)))
-    silent = sum(row.severity == INSUFFICIENT for row in found.values())
-    assert silent <= sum(row.severity == INSUFFICIENT for row in undisturbed(folder).values()) + len(found) // 3
+def silent(found):
+    """Share of the verdicts that say that the data does not suffice."""
+    return np.mean([row.severity == INSUFFICIENT for row in found.values()])
 
 
 @pytest.mark.parametrize("folder", JOBS)
-def test_lost_copies_and_payloads_cost_only_their_own_steps(folder):
-    found = rows(stream(folder, mutations.lost(trace(folder), 0.001, 1, ("copies", "payloads"))))
-    silent = sum(row.severity == INSUFFICIENT for row in found.values())
-    assert silent <= sum(row.severity == INSUFFICIENT for row in undisturbed(folder).values()) + len(found) // 4
+@pytest.mark.parametrize(("kinds", "most"), [(KINDS, 0.4), (("copies", "payloads"), 0.05)], ids=["all", "no kernels"])
+def test_a_thousandth_of_the_records_lost_leaves_most_windows_judged(folder, kinds, most):
+    """Which records are lost decides how many; usually, over several seeds, most are left."""
+    damaged = (mutations.lost(trace(folder), 0.001, seed, kinds) for seed in range(5))
+    assert np.median([silent(rows(stream(folder, one))) for one in damaged]) <= silent(undisturbed(folder)) + most
 
 
 @pytest.mark.parametrize("folder", JOBS)
@@ -87,8 +87,8 @@ def test_lost_copies_and_payloads_cost_only_their_own_steps(folder):
 def test_lost_kernels_other_than_nccls_leave_every_window_judged(folder, share):
     found = rows(stream(folder, mutations.lost_work(trace(folder), share, 1)))
     unharmed(folder, found)
-    silent = {where for where, row in found.items() if row.severity == INSUFFICIENT}
-    assert silent == {where for where, row in undisturbed(folder).items() if row.severity == INSUFFICIENT}
+    unjudged = {where for where, row in found.items() if row.severity == INSUFFICIENT}
+    assert unjudged == {where for where, row in undisturbed(folder).items() if row.severity == INSUFFICIENT}
 
 
 @pytest.mark.parametrize("folder", JOBS)
