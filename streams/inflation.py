@@ -30,8 +30,9 @@ def hidden(
     0 where ranks are not alike by design.
 
     `usual`: the job's step when nobody was late (past.py). A rank whose kernels and blocks are as many as then, within
-    `equal_ratio`, is measured by it; the job lost no more than its steps grew, though. Where it is empty, or all have
-    other work than then, the member and its peers are measured by each other, if their work is the same.
+    `equal_ratio`, is measured by it; the job lost no more than its steps grew, nor than the member ever was behind,
+    though: all GPUs may be slower together. Where it is empty, all have other work than then, or the communicator is
+    only guessed, the member and its peers are measured by each other, if their work is the same.
     """
     if meeting.usual is not None or meeting.roles is not None:
         return np.zeros(len(meeting.members))
@@ -41,7 +42,7 @@ def hidden(
     own, peers = ({name: np.where(both, of, 0.0).sum(1) for name, of in side.items()} for side in (values, others))
     alike = _same_work(own, peers, equal_ratio)
     theirs, mine = (np.where(alike, waited, 0.0) for waited in (_waited(own, peers), _waited(peers, own)))
-    if usual:
+    if usual and not meeting.guessed:
         then = {name: usual[name] * both.sum(1) for name in (*WORK, *TOOK)}
         as_then = _same_work(peers, then, equal_ratio)
         grew = np.where(both, step_length(table) - usual[STEP], 0.0).sum(1)

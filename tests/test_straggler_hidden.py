@@ -81,8 +81,12 @@ def test_nor_more_than_it_ever_was_behind():
     assert shares(one=meeting(lag=-3.0), usual=USUAL) == NOBODY
 
 
-def test_where_communicators_are_guessed_nobody_knows_who_was_behind():
-    assert shares(one=meeting("~7 AllReduce", lag=0.0)) == only(0.08)
+@pytest.mark.parametrize("usual", [{}, USUAL])
+def test_where_communicators_are_guessed_ranks_are_measured_by_each_other(usual):
+    """Nobody knows who was behind there, so that slower GPUs could not be told from waiting by the past."""
+    guessed = meeting("~7 AllReduce", lag=0.0)
+    assert shares(one=guessed, usual=usual) == only(0.08)
+    assert shares([58.0] * 4, one=guessed, usual=usual) == NOBODY
 
 
 def test_a_faster_gpu_is_not_late():
