@@ -37,12 +37,15 @@ def jar_folder(settings: Settings) -> Path:
 def ensure_jars(settings: Settings) -> Path:
     """The folder with the broker's jars, fetched when it is not there yet (progress on stderr).
 
-    Raises StackError: no Maven, or Maven failed (its last words are in the message).
+    Raises StackError: no Maven and no jars, or Maven failed (its last words are in the message).
     """
     folder = jar_folder(settings)
     if folder.is_dir():
         return folder
-    maven = find_maven()
+    try:
+        maven = find_maven()
+    except StackError as error:
+        raise StackError(f"{error}\nWithout a network: bring the jars to {folder} (docs/offline.md)") from None
     cache = settings.local.cache
     busy = f"another process has been fetching Kafka's jars into {cache} for ten minutes"
     with locked(cache / "kafka.lock", busy, timeout_s=600):

@@ -78,8 +78,9 @@ def test_two_at_a_time_fetch_once(lab: Path) -> None:
 
 def test_missing_maven_says_what_to_install(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(lab))
-    with pytest.raises(StackError, match=r"apt-get install .*maven"):
+    with pytest.raises(StackError, match=r"apt-get install .*maven") as said:
         ensure_jars(cached(lab))
+    assert str(jar_folder(cached(lab))) in str(said.value)  # where to put them without a network
 
 
 def test_missing_and_old_java_say_what_to_install(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
