@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from drumline.infra.evaluation import BadManifest, Phase, Report, Row, judge_phases
+from drumline.infra.evaluation import INSUFFICIENT, BadManifest, Phase, Report, Row, judge_phases
 from drumline.infra.settings import settings
 
 app = typer.Typer(add_completion=False)
@@ -46,7 +46,8 @@ def evaluate(
     try:
         phases = read_phases(folder)
         steps = window_steps or settings().stream.window_steps
-        report = judge_phases(phases, straggler_rows(folder, steps, quiet=as_json))
+        rows = list(straggler_rows(folder, steps, quiet=as_json))
+        report = judge_phases(phases, rows)
         if side_by_side:
             _compare(folder, steps, phases, report, as_json)
     except KeyboardInterrupt:
@@ -64,6 +65,8 @@ def evaluate(
             f"({', '.join(report.unjudged)}): neither found nor cleared; try a smaller --window-steps",
             err=True,
         )
+    if note := unheard(rows):
+        typer.echo(f"drumline evaluate: {note}", err=True)
     raise typer.Exit(0 if report.right else 1)
 
 
@@ -83,11 +86,28 @@ def _compare(folder: Path, steps: int, phases: list[dict[str, Any]], ours: Repor
     console.print(legend(judged), highlight=False, markup=False)
 
 
+def unheard(rows: list[Row]) -> str:
+    """What to say where no rank could be judged in any window; "" where some could."""
+    ranks = [row for row in rows if row.rank >= 0]
+    if not rows:
+        return "no window was judged: the recording has no whole steps"
+    if any(row.severity != INSUFFICIENT for row in ranks):
+        return ""
+    why = " ".join(sorted({row.detail for row in ranks if row.detail}))
+    reason = f" ({why})" if why else ""
+    return (
+        f"no rank was judged, insufficient data in all windows{reason}: "
+        "a rank needs others to be compared with, and collectives that they meet in; the job as a whole is judged against its own past"
+    )
+
+
 def read_phases(folder: Path) -> list[dict[str, Any]]:
     """The phases of a recording's manifest. Raises BadManifest, OSError."""
     path = folder / "manifest.json"
     if not path.is_file():
-        raise BadManifest("no manifest.json there; DIR is a folder of recorded Parquet tables with one")
+        inside = [found.parent.name for found in sorted(folder.glob("*/manifest.json"))]
+        hint = f"; it holds {len(inside)} recordings, evaluate each: {', '.join(inside)}" if inside else ""
+        raise BadManifest(f"no manifest.json there; DIR is a folder of recorded Parquet tables with one{hint}")
     try:
         phases = json.loads(path.read_text()).get("phases")
     except (ValueError, AttributeError) as error:

@@ -1,4 +1,5 @@
-"""Every number the straggler verdicts depend on, with its reason (measurements: docs/design/stragglers.md)."""
+"""Every number the straggler verdicts depend on. Each one's reason and source: docs/design/stragglers.md, Thresholds
+(tests/test_thresholds.py compares that table with this file)."""
 
 from __future__ import annotations
 
@@ -12,16 +13,15 @@ OK, SUSPECT, WARNING, CRITICAL, INSUFFICIENT = 0, 1, 2, 3, 255
 class StragglerConfig:
     """Frozen, so that every stage of one worker judges alike. Shares are 0..1 of the job's time."""
 
-    #: Windows are runs of steps, never spans of time: a slower job must not get more evidence per window.
+    #: Windows are runs of steps, never spans of time.
     window_steps: int = 20
     #: A rank or communicator not heard for so long no longer holds anything up; ns of the worker's clock.
     idle_ns: int = 5_000_000_000
     #: Steps that do not come for so long, and for `stall_steps` of the longest lately, have stopped: nothing waits for
-    #: whoever is in them. As long as the alert "Job stalled" waits; ns, worker's clock.
+    #: whoever is in them; ns, worker's clock.
     stall_ns: int = 60_000_000_000
     stall_steps: int = 5
     #: How long a communicator smaller than the job waits for more ranks when it is first seen; ns, worker's clock.
-    #: Producers flush at 1 s at the latest.
     settle_ns: int = 2_000_000_000
     #: How long a run that has just begun waits for its other ranks and its first communicator while the worker lags:
     #: what is missing may be in Kafka. Without lag idle_ns is enough; ns, worker's clock.
@@ -30,7 +30,7 @@ class StragglerConfig:
     forget_ns: int = 3_600_000_000_000
     price_per_gpu_hour: float = 0.0
 
-    #: Severity from which share on; reasons, as of all below: docs/design/stragglers.md, Thresholds.
+    #: Severity from which share on.
     suspect: float = 0.02
     warning: float = 0.04
     critical: float = 0.20
@@ -40,7 +40,7 @@ class StragglerConfig:
     #: Share of a window's steps that a rank must have been compared in.
     used_steps: float = 0.5
 
-    #: One component explains the excess from this share on (high confidence from the second; TraceML uses 80%).
+    #: One component explains the excess from this share on (high confidence from the second).
     cause_share: float = 0.6
     cause_share_high: float = 0.8
     #: More blocks or kernels than the peers' median by this ratio means other work, not a slower GPU ...
@@ -48,9 +48,9 @@ class StragglerConfig:
     #: ... if compute is at least this part of the excess (the rest may be launches and allocation for that work).
     imbalance_compute: float = 0.25
 
-    #: Peers' SM clock over its own from which on a rank is throttled; clocks of equal load differ by 1-2%.
+    #: Peers' SM clock over its own from which on a rank is throttled.
     clock_ratio: float = 1.03
-    #: Kernels and blocks within this ratio are the same work (0.1% among healthy ranks).
+    #: Kernels and blocks within this ratio are the same work.
     equal_ratio: float = 1.01
 
     #: Windows without a late rank that make up the job's own past, and how many of them are needed to speak of it.
@@ -69,7 +69,7 @@ class StragglerConfig:
     link_history: int = 3
 
     #: Alarm: a level is raised when `raise_windows` of the last `raise_of` windows reach it, lowered after
-    #: `clear_windows` windows in a row below it. One-off spikes (checkpoints, start-up) stay "suspect".
+    #: `clear_windows` windows in a row below it.
     raise_windows: int = 2
     raise_of: int = 3
     clear_windows: int = 3
@@ -79,7 +79,7 @@ class StragglerConfig:
     retention_steps: int = 64
     #: Steps kept at most, however far the ranks drift apart; a bound on memory.
     max_steps: int = 4096
-    #: Verdicts kept for the alarm and the links' history; windows.
+    #: Verdicts kept for the alarm; windows.
     history_windows: int = 64
     #: An emission that was handed out and not confirmed is handed out again after this; ns of the worker's clock.
     resend_ns: int = 30_000_000_000

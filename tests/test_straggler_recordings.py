@@ -160,3 +160,16 @@ def test_a_folder_that_is_no_recording_is_bad_input(tmp_path):
     result = CliRunner().invoke(app, [str(tmp_path)])
     assert result.exit_code == 2
     assert str(tmp_path) in result.output
+
+
+def test_a_folder_of_recordings_names_them(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text("{}")
+    result = CliRunner().invoke(app, [str(tmp_path)])
+    assert (result.exit_code, "2 recordings, evaluate each: one, two" in result.output) == (2, True)
+
+
+def test_a_job_of_one_rank_is_said_to_have_no_peers():
+    result = CliRunner().invoke(app, [str(folder("fusion"))])
+    assert (result.exit_code, "no rank was judged" in result.output, "no_peers" in result.output) == (0, True, True)
