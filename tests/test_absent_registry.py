@@ -8,9 +8,9 @@ import pytest
 pytest.importorskip("authlib", reason="pip install 'drumline[registry]'")
 
 from fake_registry import FakeRegistry
+from scraping import get, of, samples, until
 from sink_helpers import Pipeline, any_batch, process_id
 from stream_helpers import PYTHON, Child, Reader
-from test_telemetry_stack import get, of, samples, until
 from window_helpers import copies, kernels
 
 from drumline.infra.private import free_ports
