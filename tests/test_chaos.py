@@ -203,16 +203,19 @@ def test_a_replay_is_held_back_while_somebody_is_far_behind(tmp_path, monkeypatc
         load.subprocess, "Popen", lambda *_, popen=subprocess.Popen, **o: popen(["sleep", "60"], stdout=o["stdout"])
     )
     made = Load(tmp_path, {}, tmp_path / "log", 1)
-    made.turn(None)
+    made.turn(None, 0)
     assert not made.flowing  # the broker is away
-    for seen, flows in (
-        (snapshot(), True),
-        (snapshot(worker=load.HIGH + 1), False),
-        (snapshot(sink=load.HIGH - 1), False),
-        (None, True),
-        (snapshot(sink=1), True),
+    for now_s, seen, flows in (
+        (1, snapshot(), True),
+        (2, snapshot(worker=load.HIGH + 1), False),
+        (3, snapshot(sink=load.HIGH - 1), False),
+        (4, None, True),
+        (5, snapshot(sink=1), True),
+        (6, snapshot(sink=load.HIGH + 1), False),
+        (7 + load.BREATH_S, snapshot(sink=load.HIGH + 1), True),  # for a turn: a job must not seem to be silent
+        (8 + load.BREATH_S, snapshot(sink=load.HIGH + 1), False),
     ):
-        made.turn(seen)
+        made.turn(seen, now_s)
         assert made.flowing is flows
     made.stop()
     assert not made.flowing

@@ -20,6 +20,9 @@ from drumline.producers.spool_files import IDENTITY
 #: Records that sink or worker are behind, or bytes in the spool that the agent could delete, at which the replay is
 #: stopped; and the share of that at which it goes on. A record is about 700 rows on average.
 HIGH, SPOOLED, LOW = 800, 4 << 20, 0.4
+#: A replay that is held back is let go on for one turn so often, s: a job that is silent for longer than the worker's
+#: `idle_s` is judged without what it will still say.
+BREATH_S = 4.0
 JOB = "chaos"
 
 
@@ -39,6 +42,7 @@ class Load:
     problems: list[str] = field(default_factory=list)
     held: bool = False
     ending: bool = False
+    _held_s: float = 0.0
     _process: subprocess.Popen[str] | None = None
 
     @property
@@ -61,8 +65,9 @@ class Load:
         self.speed, self.ending = speed, False
         self.runs.clear()
 
-    def turn(self, seen: Snapshot | None) -> None:
-        """Hold it back, let it go on, take its account, start the next one. `seen` None: the broker is away."""
+    def turn(self, seen: Snapshot | None, now_s: float) -> None:
+        """Hold it back, let it go on, take its account, start the next one. `seen` None: the broker is away. `now_s`:
+        monotonic."""
         if self._process is None:
             if seen is not None and not self.ending:
                 self._start()
@@ -72,10 +77,11 @@ class Load:
             return
         behind = max(seen.lag.values()) / HIGH if seen else 0.0
         behind = max(behind, sum(map(bytes_waiting, self.spools())) / SPOOLED)
-        if self.held and behind < LOW:
+        if self.held and (behind < LOW or now_s - self._held_s > BREATH_S):
             self._signal(signal.SIGCONT)
         elif not self.held and behind > 1:
             self._signal(signal.SIGSTOP)
+            self._held_s = now_s
 
     def _start(self) -> None:
         options = ["--speed", self.speed, "--loop", str(self.loops), "--keep-time", "--job", JOB, "--json"]

@@ -67,7 +67,7 @@ class System:
         self._turned = time.monotonic()
         check_all(self.programs.values())
         seen = self.progress.look()
-        self.load.turn(seen)
+        self.load.turn(seen, self._turned)
         return seen
 
     def pause(self, seconds: float) -> None:
