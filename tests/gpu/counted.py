@@ -1,0 +1,23 @@
+"""What the processes in a spool say they decoded, dropped and wrote, and what lies there: counted.py SPOOL."""
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+from drumline.producers.spool_frames import DATA, SEGMENT_MAGIC, scan
+from drumline.schemas.batch import decode
+from drumline.schemas.model import model
+
+for identity in sorted(Path(sys.argv[1]).glob("*/identity.json")):
+    process = json.loads(identity.read_text())["process"]
+    rows, told = Counter(), Counter()
+    for path in sorted([*identity.parent.glob("*.seg"), *identity.parent.glob("*.taken")]):
+        for frame in scan(path.read_bytes()[len(SEGMENT_MAGIC) :], True):
+            if frame.kind == DATA:
+                batch = decode(model(frame.topic), frame.body)
+                rows[frame.topic] += batch.rows
+                told[frame.topic] += batch.envelope["dropped_before"]
+            else:
+                told[frame.topic] += frame.rows
+    print(json.dumps({"rank": process["rank"], "collector": process["collector"], "rows": rows, "lost": told}))
