@@ -2,8 +2,9 @@
 
 import pytest
 
+from drumline.infra.engine import query
 from drumline.infra.grafana.macros import ALL, Moment, Unexpanded, expand, expand_alert
-from drumline.infra.grafana.occupancy import MODELS, occupancy
+from drumline.infra.grafana.occupancy import MODELS, blocks_per_sm, occupancy, sm_sql, with_occupancy
 
 AT = Moment(1_000_500, 1_060_500, 5_000, {"job": "it's", "rank": ["1", "2"], "host": ALL}, {"host": ["a", "b"]})
 
@@ -56,3 +57,19 @@ def test_alert_rules_have_no_variables():
 )
 def test_occupancy_by_the_limit_that_is_hit_first(model, threads, registers, shared, expected):
     assert occupancy(MODELS[model], threads, registers, shared) == pytest.approx(expected)
+
+
+@pytest.mark.stack
+def test_occupancy_in_sql_is_the_same(stack):
+    launches = [(t, r, s) for t in (32, 96, 256, 1_024) for r in (0, 24, 64, 168, 255) for s in (0, 1, 30_000, 98_000)]
+    for model, sm in MODELS.items():
+        rows = f"SELECT arrayJoin({launches}) AS launch, launch.1 AS t, launch.2 AS r, launch.3 AS s"
+        made = with_occupancy(rows, sm_sql(f"'NVIDIA {model} 80GB'"), "t", "r", "s")
+        answer = query(stack, f"SELECT t, r, s, resident, occupancy, sms FROM ({made}) FORMAT TSV", "analyst")
+        said = [[float(cell) for cell in line.split("\t")[3:]] for line in answer.splitlines()]
+        assert said == [
+            [min(blocks_per_sm(sm, *launch).values()), pytest.approx(occupancy(sm, *launch)), sm.count]
+            for launch in launches
+        ], model
+    unknown = sm_sql("'GTX 1080'")
+    assert query(stack, f"SELECT {unknown}", "analyst") == "(0,0,0,0,0)"

@@ -97,6 +97,24 @@ def test_rollups_are_what_the_rows_say(pipeline):
         assert row == rolled
 
 
+def test_without_ranks_the_server_reads_the_projection_and_it_says_the_same_before_and_after_merges(pipeline):
+    for sequence in (0, 1, 1, 2, 0):
+        insert(pipeline, Topic.KERNEL, sequence, block(Topic.KERNEL, sequence)[1])
+    q = "quantilesDDMerge(0.01, 0.5, 0.95, 0.99)"
+    asked = (
+        "SELECT name, sum(k.launches) AS launches, sum(k.gpu_ns) AS gpu, max(k.max_ns) AS longest, "
+        "sum(k.graph_launches) AS graphs, max(k.registers) AS registers, max(k.shared_bytes) AS shared, "
+        f"{q}(durations) AS d, {q}(blocks) AS g, {q}(threads_per_block) AS t "
+        "FROM {db}.kernels_per_minute AS k WHERE job != '' AND minute > 0 GROUP BY name ORDER BY name"
+    )
+    for _ in range(2):
+        assert "all_ranks" in str(pipeline.query(f"EXPLAIN {asked}"))
+        found = pipeline.query(asked)
+        assert found == pipeline.query(f"{asked} SETTINGS optimize_use_projections = 0")
+        assert sum(row["launches"] for row in found) == 1_500
+        pipeline.query("OPTIMIZE TABLE {db}.kernels_per_minute FINAL")
+
+
 def test_an_engine_killed_in_an_insert_and_the_insert_repeated(pipeline, kill9, wait_for_stack):
     """Killed at any moment of it, so also when the rows are there and what the views make of them is not."""
     blocks = [block(Topic.KERNEL, sequence, 20_000)[1] for sequence in range(5)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.model import Dashboard, Field, Panel, Query, Variable
-from drumline.infra.grafana.occupancy import columns_sql
+from drumline.infra.grafana.occupancy import sm_sql, with_occupancy
 from drumline.infra.grafana.variables import FAMILIES, JOB, MARKS, RANKS, RUN
 
 _WHERE = "@job AND @run AND @ranks AND @minute"
@@ -17,7 +17,10 @@ SELECT name, sum(k.launches) AS launches, sum(k.gpu_ns) AS gpu_ns, toUInt64(max(
         sum(k.graph_launches) AS from_graphs
 FROM kernels_per_minute AS k WHERE {_WHERE} GROUP BY name
 """
-_MODEL = "(SELECT any(gpu_model) FROM processes WHERE @job AND @run AND gpu_model != '')"
+_SM = f"""(
+SELECT {sm_sql("model")} FROM (SELECT any(gpu_model) AS model FROM processes WHERE @job AND @run AND gpu_model != '')
+)"""
+_SHAPED = with_occupancy(_NAMED, _SM, "t[2]", "registers", "shared_bytes")
 KERNEL = Variable(
     "kernel",
     "Kernel",
@@ -80,10 +83,7 @@ TOP = Panel(
             gpu_ns / launches AS mean_ns, d[1] AS p50_ns, d[2] AS p95_ns, d[3] AS p99_ns, longest_ns,
             g[2] AS p95_grid, t[2] AS p95_block, registers, shared_bytes, occupancy, limited_by,
             if(sms * resident = 0, NULL, g[2] / (sms * resident)) AS waves, from_graphs / launches AS graphs, demangled
-        FROM (
-            SELECT *, {columns_sql("model", "t[2]", "registers", "shared_bytes")}
-            FROM (SELECT *, {_MODEL} AS model FROM ({_NAMED}))
-        ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
+        FROM ({_SHAPED}) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
         WHERE {_FAMILY} AND {_KERNELS} ORDER BY gpu_s DESC LIMIT 200
         """,
         "kernel:s family:s launches:n gpu_s:n share:n mean_ns:n p50_ns:n p95_ns:n p99_ns:n longest_ns:n p95_grid:n "
@@ -163,10 +163,8 @@ SMALL = Panel(
     Query(
         f"""
         SELECT short AS kernel, family, launches, gpu_ns / 1e9 AS gpu_s, g[2] AS p95_grid, sms,
-            gpu_ns / launches AS mean_ns FROM (
-            SELECT *, {columns_sql("model", "t[2]", "registers", "shared_bytes")}
-            FROM (SELECT *, {_MODEL} AS model FROM ({_NAMED}))
-        ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
+            gpu_ns / launches AS mean_ns
+        FROM ({_SHAPED}) AS k LEFT JOIN kernel_names AS n ON k.name = n.name
         WHERE {_FAMILY} AND 1.01 * g[2] < sms ORDER BY gpu_s DESC LIMIT 100
         """,
         "kernel:s family:s launches:n gpu_s:n p95_grid:n sms:n mean_ns:n",

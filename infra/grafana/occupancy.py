@@ -62,26 +62,35 @@ def occupancy(sm: Sm, threads: int, registers: int, shared: int) -> float:
     return min(blocks_per_sm(sm, threads, registers, shared).values()) * warps / sm.warps
 
 
-def _of_model(model: str, field: str) -> str:
-    pairs = ", ".join(f"position({model}, '{name}') > 0, {getattr(sm, field)}" for name, sm in MODELS.items())
-    return f"multiIf({pairs}, 0)"
+def sm_sql(model: str) -> str:
+    """Of a GPU model's name: (warps, blocks, shared, reserved, count), zeros for one that is not in MODELS."""
+    pairs = ", ".join(
+        f"position({model}, '{name}') > 0, ({sm.warps}, {sm.blocks}, {sm.shared}, {sm.reserved}, {sm.count})"
+        for name, sm in MODELS.items()
+    )
+    return f"multiIf({pairs}, (0, 0, 0, 0, 0))"
 
 
-def columns_sql(model: str, threads: str, registers: str, shared: str) -> str:
-    """Columns of a SELECT: `occupancy` (0..1; NULL for a GPU that is not in MODELS), `limited_by`, `sms`. `threads` may
-    be 1% off, as quantiles of the rollup are: 514 threads are 512, not 17 warps."""
+def with_occupancy(rows: str, sm: str, threads: str, registers: str, shared: str) -> str:
+    """The rows of a SELECT with `occupancy` (0..1; NULL for an unknown GPU), `limited_by`, `resident` (blocks an SM
+    holds), `sms` besides. `sm`: of `sm_sql`, as a constant. `threads` may be 1% off, as quantiles of the rollup are:
+    514 threads are 512, not 17 warps. One SELECT in another: names that stand for each other cost the server time."""
     return f"""
-    {_of_model(model, "warps")} AS sm_warps, {_of_model(model, "blocks")} AS sm_blocks,
-    {_of_model(model, "shared")} AS sm_shared, {_of_model(model, "reserved")} AS sm_reserved,
-    {_of_model(model, "count")} AS sms,
-    greatest(toUInt32(ceil({threads} * 0.985 / 32)), 1) AS warps,
-    intDiv({registers} * 32 + 255, 256) * 256 AS warp_registers,
-    intDiv({shared} + sm_reserved + 127, 128) * 128 AS block_shared,
-    intDiv(sm_warps, warps) AS by_warps,
-    if(warp_registers = 0, sm_blocks, intDiv(intDiv(16384, greatest(warp_registers, 1)) * 4, warps)) AS by_registers,
-    if(block_shared = 0, sm_blocks, intDiv(sm_shared, greatest(block_shared, 1))) AS by_shared,
-    least(by_warps, sm_blocks, by_registers, by_shared) AS resident,
-    if(sm_warps = 0, NULL, resident * warps / sm_warps) AS occupancy,
-    multiIf(sm_warps = 0, '', resident = by_warps, 'warps', resident = by_registers, 'registers',
-        resident = by_shared, 'shared memory', 'blocks') AS limited_by
+    SELECT *, if(sm.1 = 0, NULL, resident * warps / sm.1) AS occupancy,
+        multiIf(sm.1 = 0, '', resident = by_warps, 'warps', resident = by_registers, 'registers',
+            resident = by_shared, 'shared memory', 'blocks') AS limited_by
+    FROM (
+        SELECT *, least(by_warps, sm.2, by_registers, by_shared) AS resident FROM (
+            SELECT *, intDiv(sm.1, warps) AS by_warps,
+                if(by_warp = 0, sm.2, intDiv(intDiv({REGISTERS // PARTITIONS}, greatest(by_warp, 1)) * {PARTITIONS},
+                    warps)) AS by_registers,
+                if(by_block = 0, sm.2, intDiv(sm.3, greatest(by_block, 1))) AS by_shared, sm.5 AS sms
+            FROM (
+                SELECT *, greatest(toUInt32(ceil({threads} * 0.985 / {WARP})), 1) AS warps,
+                    intDiv({registers} * {WARP} + 255, 256) * 256 AS by_warp,
+                    intDiv({shared} + sm.4 + 127, 128) * 128 AS by_block
+                FROM (SELECT *, {sm} AS sm FROM ({rows}))
+            )
+        )
+    )
     """
