@@ -57,7 +57,7 @@ class Attachment:
             self.decoder = decoder_process.start(self.pool.fd, theirs.fileno())
         finally:
             theirs.close()
-        self.tell({"event": "attached", "pid": os.getpid(), **describe(self._cupti)})
+        self.tell({"event": "attached", "pid": os.getpid(), "decoders": self._starts, **describe(self._cupti)})
 
     def _revive(self) -> bool:
         """Start another decoder where the last one was killed. It counts its batches from 0: another source. Raises

@@ -218,6 +218,8 @@ class Session:
             self._spool = Spool(spool_root(self._environment), self._record(), max_bytes=megabytes << 20)
             self._outbox = Outbox(self._who, self._emit)
             self._live = Live(self._outbox)
+            if self._attached.get("decoders", 1) > 1:  # the one before had calls whose kernels come now
+                self._live.give_up(now_ns)
             self._report_at = now_ns + REPORT_NS
         return self._live
 

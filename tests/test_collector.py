@@ -166,6 +166,8 @@ def test_a_killed_decoder_is_replaced_and_what_it_had_is_kept(tmp_path):
     assert sum(rows(found)["gpu.kernel.v1"] for found, _ in parts) == report["delivered"][KERNEL]
     for found, _ in parts:
         sequences_are_whole(found)
+    knows = sorted("given_up_kernels" in who["collector"] for _, who in parts)
+    assert knows == [False, True], "the second one knows that calls went with the first"
 
 
 def test_another_profiler_gets_cupti_and_gives_it_back(tmp_path):
