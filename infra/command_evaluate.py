@@ -97,7 +97,8 @@ def unheard(rows: list[Row]) -> str:
     reason = f" ({why})" if why else ""
     return (
         f"no rank was judged, insufficient data in all windows{reason}: "
-        "a rank needs others to be compared with, and collectives that they meet in; the job as a whole is judged against its own past"
+        "a rank needs others to be compared with, and collectives that they meet in; "
+        "the job as a whole is judged against its own past"
     )
 
 

@@ -79,7 +79,7 @@ def test_every_rank_that_the_oracle_and_the_manifest_agree_on_is_found(folder):
     assert not missed
 
 
-def processes(collectives, time=100):
+def processes(collectives, time=100, operation="AllReduce"):
     """Ranks with one step each; `collectives`: rank -> [(communicator, ordinal, duration, covered)]."""
     out = []
     for mine in collectives.values():
@@ -87,7 +87,7 @@ def processes(collectives, time=100):
         columns = dict(zip(names, np.array(mine, np.int64).T, strict=True))
         columns |= {"step": np.zeros(len(mine), np.int64), "operation": np.zeros(len(mine), np.int64)}
         steps = Table({"step": np.zeros(1, np.int64), "gpu_duration_ns": np.full(1, time)})
-        out.append(SimpleNamespace(collectives=Table(columns, {"operations": ("AllReduce",)}), steps=steps))
+        out.append(SimpleNamespace(collectives=Table(columns, {"operations": (operation,)}), steps=steps))
     return out
 
 
@@ -101,3 +101,47 @@ def test_the_oracle_counts_a_lead_that_is_seen_in_many_collectives_once():
     late = [(7, k, 1, 0) for k in range(4)]
     ahead = [(7, k, 11, 11) for k in range(4)]
     assert costs(processes({0: ahead, 1: late, 2: ahead}), 0, 0) == pytest.approx([-0.05, 0.1, -0.05])
+
+
+def test_the_oracle_acquits_everybody_where_all_wait_alike():
+    assert costs(processes({rank: [(7, 0, 5, 0)] for rank in range(4)}), 0, 0) == pytest.approx([0.0] * 4)
+
+
+def test_the_oracle_finds_two_late_ranks_each_by_its_own_amount():
+    waits = {0: 41, 1: 1, 2: 41, 3: 16}  # 40 and 25 late: the median of the others waited 15 more than 1, and 40
+    found = costs(processes({rank: [(7, 0, wait, 0)] for rank, wait in waits.items()}), 0, 0)
+    assert found == pytest.approx([-0.25, 0.40, -0.25, 0.25])
+
+
+def test_the_oracle_counts_what_is_covered_only_once_and_what_is_not_always():
+    late, ahead = [(7, 0, 1, 0), (7, 1, 1, 0)], [(7, 0, 11, 10), (7, 1, 21, 0)]  # 10 covered, then 20 that are not
+    assert costs(processes({0: ahead, 1: late, 2: ahead}), 0, 0)[1] == pytest.approx(0.20)
+
+
+def test_the_oracle_compares_a_sender_only_with_whom_it_meets():
+    """Ranks 0 and 1 meet in 8; what 2 waits in its receive is not their affair."""
+    meet = {rank: [(8, 0, 1, 0)] for rank in range(2)} | {2: [(9, 0, 1, 0)]}
+    ranks, alone = processes(meet), processes({2: [(9, 0, 80, 0)]}, operation="Recv")
+    ranks[2] = alone[0]
+    assert costs(ranks, 0, 0) == pytest.approx([0.0, 0.0, 0.0])
+
+
+def test_the_oracle_takes_receives_whole():
+    """Rank 1 is late in the pair only by what rank 0 waited in a receive of its own: 30 of it."""
+    pair = processes({rank: [(8, 0, 1, 0)] for rank in range(2)})
+    receive = processes({0: [(9, 0, 30, 0)]}, operation="Recv")[0].collectives
+    both = Table(
+        {name: np.concatenate([pair[0].collectives[name], receive[name]]) for name in receive.columns},
+        {"operations": ("AllReduce", "Recv")},
+    )
+    both.columns["operation"] = np.array([0, 1])
+    pair[0] = SimpleNamespace(collectives=both, steps=pair[0].steps)
+    assert costs(pair, 0, 0) == pytest.approx([-0.3, 0.3])
+
+
+def test_the_oracle_looks_at_no_other_steps():
+    late = processes({0: [(7, 0, 31, 0)], 1: [(7, 0, 1, 0)]})
+    assert costs(late, 0, 0)[1] == pytest.approx(0.3)
+    for one in late:
+        one.collectives.columns["step"] = np.ones(1, np.int64)
+    assert costs(late, 0, 0) == pytest.approx([0.0, 0.0])
