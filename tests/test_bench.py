@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from drumline.bench import overhead, overhead_job, show, steady
+from drumline.bench import overhead, overhead_job, profiled, show, steady
 from drumline.bench.algebra import bench_algebra
 from drumline.bench.codec import bench_codec
 from drumline.bench.figures import Figure, Report, percentiles
@@ -243,3 +243,19 @@ def test_no_number_of_workers_is_said_in_words():
 
     assert figures(0.2)[:2] == ["1,024 ranks: workers", "1 "]
     assert figures(0.9)[1] == "no number suffices: communicator alone needs 0.90 s a second of one"
+
+
+def test_a_profile_puts_numpy_down_to_who_called_it_and_the_loop_to_itself():
+    outer = "main (infra/cli.py:1);run (asyncio/runners.py:9)"
+    stacks = [
+        f"{outer};decode (schemas/batch.py:1);unique (numpy/lib/x.py:2) 6",
+        f"{outer};send (aiokafka/producer.py:7);wait (asyncio/tasks.py:4) 2",
+        "main (infra/cli.py:1);Runner.run (asyncio/runners.py:118) 1",
+        "run (threading.py:3) 1",
+    ]
+    found = profiled.text("worker", stacks, {"python": 1.0}, 1.0).splitlines()
+    first = next(i for i, line in enumerate(found) if line.endswith("by who works"))
+    assert [line.split(maxsplit=1) for line in found[first + 1 : first + 5]] == [
+        ["60.0%", "schemas: decoding and encoding batches"], ["20.0%", "aiokafka"], ["10.0%", "event loop"],
+        ["10.0%", "Python"],
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,14 @@ import psutil
 RATE_HZ = 200
 #: Lines of each table.
 MOST = 20
+#: Packages that a sample is put down to; numpy's and Python's own functions belong to who called them.
+PARTS = {
+    "schemas": "schemas: decoding and encoding batches", "streams": "streams: windows, verdicts, state, settling",
+    "sinks": "sinks: ranges, blocks, ledger", "infra": "infra: metrics, health, clients",
+    **dict.fromkeys(("faust", "mode"), "Faust"), "aiokafka": "aiokafka", "confluent_kafka": "confluent-kafka",
+    **dict.fromkeys(("clickhouse_connect", "urllib3"), "clickhouse-connect"), "prometheus_client": "metrics",
+}  # fmt: skip
+LOOP = "Runner.run (asyncio/runners.py)"
 
 
 @contextmanager
@@ -56,22 +64,34 @@ def profiled(path: Path | None, title: str, pid: int = 0) -> Iterator[None]:
 def text(title: str, stacks: Iterable[str], threads: dict[str, float], seconds: float) -> str:
     """`stacks`: py-spy's raw format, "outer (file:line);inner (file:line) samples". `threads`: name -> CPU seconds."""
     own: Counter[str] = Counter()
+    parts: Counter[str] = Counter()
     within: Counter[str] = Counter()
     for line in stacks:
         stack, count = line.rsplit(" ", 1)
         frames = [_frame(one) for one in stack.split(";") if "(" in one]
         if frames:
             own[frames[-1]] += int(count)
+            parts[_part(frames)] += int(count)
             within.update(dict.fromkeys(frames, int(count)))
     total = own.total()
     named = Counter({name: used for name, used in threads.items() if used >= 0.005 * seconds})
     lines = [f"{title}; {seconds:.1f} s of wall clock, {sum(threads.values()):.1f} s of CPU in all threads", ""]
     lines += ["CPU seconds by thread", *(f"{used:8.2f}  {name}" for name, used in named.most_common(12)), ""]
+    lines.append(f"share of samples that hold the interpreter lock ({total} at {RATE_HZ} Hz), by who works")
+    lines += [f"{count / max(total, 1):8.1%}  {part}" for part, count in parts.most_common()]
+    lines.append("")
     for name, counts in (("itself", own), ("with what it calls", within)):
         lines.append(f"share of samples that hold the interpreter lock ({total} at {RATE_HZ} Hz): the function {name}")
         lines += [f"{count / max(total, 1):8.1%}  {frame}" for frame, count in counts.most_common(MOST)]
         lines.append("")
     return "\n".join(lines)
+
+
+def _part(frames: Sequence[str]) -> str:
+    if frames[-1] == LOOP:  # nothing in Python: the loop's own C code
+        return "event loop"
+    files = (frame.partition(" (")[2] for frame in reversed(frames))
+    return next((PARTS[top] for file in files if (top := file.split("/")[0]) in PARTS), "Python")
 
 
 def _frame(frame: str) -> str:
