@@ -251,21 +251,41 @@ def renumbered(activity, increments):
     )
 
 
-@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
-def test_steps_that_make_other_cuda_calls_than_usual_are_told_as_well(share):
-    dice, steps = np.random.default_rng(1), 134
+def unusual(share, steps=134):
+    """For renumbered(): a share of the steps makes more CUDA calls than the others."""
+    dice = np.random.default_rng(1)
 
     def more(apart):
-        unusual = (dice.random(steps) < share)[np.arange(len(apart)) * steps // len(apart)]
-        return apart + np.where(unusual, dice.integers(0, 3, len(apart)), 0)
+        chosen = (dice.random(steps) < share)[np.arange(len(apart)) * steps // len(apart)]
+        return apart + np.where(chosen, dice.integers(0, 3, len(apart)), 0)
 
+    return more
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
+def test_steps_that_make_other_cuda_calls_than_usual_are_told_as_well(share):
     activity = recorded(DEMO)[0]
     expected = truth(derive(activity))
-    uneven = renumbered(activity, more)
+    uneven = renumbered(activity, unusual(share))
     assert truth(derive(uneven)) == expected
     sent, live = played(uneven)
     assert told(sent) == expected
     assert not live.counts["skipped_steps"]
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5])
+def test_some_time_after_a_loss_counts_are_believed_again(share):
+    activity = renumbered(recorded(DEMO)[0], unusual(share))
+    nccl = np.flatnonzero(is_kernel(activity.kernels.words["names"])[activity.kernels["name"]])
+    gone = nccl[np.argsort(activity.kernels["correlation"][nccl], kind="stable")][len(nccl) // 4]
+    less = activity.kernels.take(np.arange(activity.kernels.rows) != gone)
+    expected = truth(derive(activity))
+    sent, live = played(replace(activity, kernels=less), lost_ns=ends(activity.kernels)[[gone]])
+    rows = told(sent)
+    assert rows <= expected
+    missing = {row[2] for row in expected - rows}
+    assert max(missing) - min(missing) <= 30
+    assert 0 < live.counts["skipped_steps"] <= 30
 
 
 def test_after_what_waited_was_given_up_nothing_wrong_is_told():
