@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from drumline.producers.activity import Activity, empty, ends
+from drumline.producers.activity import Activity, ends
 from drumline.producers.calls import Calls
 from drumline.producers.collectives import CLOCK_SLACK_NS
 from drumline.producers.derive import Derived, derive
@@ -31,22 +31,19 @@ from drumline.producers.resync import Told
 from drumline.producers.steps import OPTIMIZER_PATTERN, STEP_PATTERN, Steps, marked_steps
 from drumline.producers.stretch import (
     End,
-    Words,
     before_end,
     certain,
     closed,
     communication,
     host_launches,
     lag,
-    one,
     since,
-    some,
     turned,
 )
 from drumline.producers.table import Table
 from drumline.producers.telling import Telling
+from drumline.producers.waiting import Waiting
 from drumline.schemas.columns import Array
-from drumline.schemas.topics import Topic
 
 #: Kernels reach us this much later than they end, at most, in a process that is well.
 SETTLE_NS = 1_000_000_000
@@ -62,9 +59,6 @@ FEW_WAITING = 2
 #: Kernels kept for a stretch that does not end; beyond it the stretch is given up. Half of them, and nothing waits for
 #: more than its own end.
 MOST_KERNELS = 1_000_000
-
-#: What is kept of a kernel: what steps and collectives are derived from, half of its columns.
-KEPT = ("name", "start_ns", "duration_ns", "stream", "correlation", "graph", "grid_x", "grid_y", "grid_z")
 _NONE = np.empty(0, np.int64)
 
 
@@ -73,17 +67,11 @@ class Live:
 
     def __init__(self, outbox: Outbox, pattern: str = STEP_PATTERN) -> None:
         self.counts: Counter[str] = Counter()
-        self._outbox, self._pattern = outbox, pattern
-        self._kernels: list[Table] = []
-        self._copies: list[Table] = []
-        self._markers: list[Table] = []
-        self._payloads: list[Table] = []
-        self._began = self._newest = self._settled = 0
-        self._turn = self._again = 0
+        self._outbox, self._pattern, self._waiting = outbox, pattern, Waiting()
+        self._settled = self._turn = self._again = 0
         self._told: Told | None = None
         self._lost_ns = 0
         self._found_again = False
-        self._names, self._domains = Words(), Words()
         self._telling = Telling(outbox)
 
     def recording(self, on: bool, time_ns: int) -> None:
@@ -96,40 +84,27 @@ class Live:
         self._lost_ns = now_ns
 
     def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
-        """What came with one buffer; columns as in Activity. Words of `markers` are copied."""
-        markers = self._named(markers) if markers.rows else markers
-        if markers.rows and not self._began:
-            self._began = int(markers["time_ns"].min())
-        slim = Table({name: kernels[name] for name in KEPT} if kernels.rows else {}, kernels.words)
-        for table, pending in (
-            (slim, self._kernels),
-            (copies, self._copies),
-            (markers, self._markers),
-            (payloads, self._payloads),
-        ):
-            if table.rows:
-                pending.append(table)
-        if kernels.rows:
-            self._newest = max(self._newest, int(ends(kernels).max()))
+        """What came with one buffer; columns as in Activity."""
+        self._waiting.add(kernels, copies, markers, payloads)
 
     def advance(self, now_ns: int, final: bool = False) -> None:
         """Publish what is complete. `final`: nothing follows (the process ended, or recording was switched off)."""
-        settled, self._settled = self._settled, self._newest
-        if now_ns - self._newest > SETTLE_NS:
-            settled = self._newest  # quiet for so long: all of it is here
+        settled, self._settled = self._settled, self._waiting.newest
+        if now_ns - self._settled > SETTLE_NS:
+            settled = self._settled  # quiet for so long: all of it is here
         if final:
             settled = now_ns
-        if self._markers:
+        if self._waiting.marked:
             self._stretch(settled, now_ns, final)
-            if final and self._markers:
+            if final and self._waiting.marked:
                 self._stretch(settled, now_ns, final)  # what lies behind the last step
         else:  # nobody asks for steps, collectives or ranges
-            self._kernels.clear()
-            self._copies.clear()
+            self._waiting.clear_gpu()
         if final:
-            self._forget()
-            self._told, self._found_again, self._lost_ns = None, False, 0
-        elif self._waiting() > MOST_KERNELS:
+            self._waiting.clear()
+            self._told, self._again = None, 0
+            self._found_again, self._lost_ns = False, 0
+        elif len(self._waiting) > MOST_KERNELS:
             self.give_up(now_ns)
         self._outbox.beat(now_ns, self.watermark(now_ns), self._telling.step)
 
@@ -140,29 +115,18 @@ class Live:
     def give_up(self, now_ns: int) -> None:
         """Too much is waiting: forget it. Its steps are missing downstream, which shows there as skipped. Calls went
         whose kernels are still to come, so it is as after a loss."""
-        self.counts["given_up_kernels"] += self._waiting()
-        self._forget()
-        self._told = Told(_NONE, _NONE)
+        self.counts["given_up_kernels"] += len(self._waiting)
+        self._waiting.clear()
+        self._told, self._again = Told(_NONE, _NONE), 0
         self.lost(now_ns)
 
-    def _forget(self) -> None:
-        for pending in (self._kernels, self._copies, self._markers, self._payloads):
-            pending.clear()
-        self._names, self._domains, self._again = Words(), Words(), 0
-
-    def _waiting(self) -> int:
-        return sum(t.rows for t in self._kernels)
-
     def _stretch(self, settled: int, now_ns: int, final: bool) -> None:
-        markers = one(self._markers)
-        kernels = one(self._kernels) if self._kernels else empty(Topic.KERNEL)
-        copies = one(self._copies) if self._copies else empty(Topic.MEMCPY)
-        payloads = one(self._payloads) if self._payloads else Activity().payloads
+        kernels, copies, markers, payloads = self._waiting.tables()
         ranges, _ = nested_ranges(markers)
         steps, _ = marked_steps(ranges, self._pattern)
         launches = host_launches(ranges, payloads, steps)
         patterns = (self._pattern, OPTIMIZER_PATTERN)
-        named = any(re.search(pattern, name) for name in self._names.words for pattern in patterns)
+        named = any(re.search(pattern, name) for name in self._waiting.names for pattern in patterns)
         own = communication(kernels, self._turn)
         waits = None if final else self._telling.step >= 0 or named
         end = self._end(steps, launches, own, settled, now_ns, waits, _FAR)
@@ -174,7 +138,8 @@ class Live:
         if surplus:
             self.counts["kernels_without_call"] += surplus
             kernels = kernels.take(np.setdiff1d(np.arange(kernels.rows), own["row"][:surplus]))
-            self._kernels, self._again = some(kernels), max(0, self._again - surplus)
+            self._waiting.keep_kernels(kernels)
+            self._again = max(0, self._again - surplus)
             return  # the next turn takes the stretch
         counted = not self._lost_ns or (final and own.rows == len(launches.start_ns))
         found, chosen, dangling = self._derived(kernels, copies, markers, payloads, own, end, counted)
@@ -205,12 +170,10 @@ class Live:
         self._again = min(end.launches, own.rows) - first
         if first:
             self._turn = int(own["correlation"][first - 1])
-        self._kernels = some(kernels.take(keep))
-        self._copies = some(copies.take(ends(copies) > end.kept_gpu_ns))
         late = (markers["time_ns"] >= end.kept_ns) | np.isin(markers["id"], dangling)
-        self._payloads = some(payloads.take(np.isin(payloads["id"], markers["id"][late])))
-        self._names, self._domains, kept = Words(), Words(), markers.take(late)
-        self._markers = some(self._named(kept))
+        known = np.isin(payloads["id"], markers["id"][late])
+        later = ends(copies) > end.kept_gpu_ns
+        self._waiting.keep(kernels.take(keep), copies.take(later), markers.take(late), payloads.take(known))
 
     def _derived(
         self, kernels: Table, copies: Table, markers: Table, payloads: Table, own: Table, end: End, counted: bool
@@ -243,8 +206,8 @@ class Live:
         return waiting < FEW_WAITING and now_ns - end.gpu_ns < 2 * SETTLE_NS
 
     def _late(self, now_ns: int) -> bool:
-        waited = now_ns - (self._telling.host_ns or self._began)
-        return waited > PATIENCE_NS or self._waiting() > MOST_KERNELS // 2
+        waited = now_ns - (self._telling.host_ns or self._waiting.began)
+        return waited > PATIENCE_NS or len(self._waiting) > MOST_KERNELS // 2
 
     def _end(
         self, steps: Steps, launches: Calls, own: Table, settled: int, now_ns: int, waits: bool | None, most: int
@@ -275,12 +238,3 @@ class Live:
         number = int(np.searchsorted(launches.start_ns, host))
         gpu_ns = max(int(ran[min(number, own.rows)]), host)
         return End(host, number, gpu_ns, host, number, gpu_ns)
-
-    def _named(self, markers: Table) -> Table:
-        """Markers with names and domains of our own dictionaries, which hold what is still waiting and no more."""
-        columns = {
-            **markers.columns,
-            "name": self._names.take(markers["name"], markers.words["names"]),
-            "domain": self._domains.take(markers["domain"], markers.words["domains"]),
-        }
-        return Table(columns, {"names": self._names.words, "domains": self._domains.words})

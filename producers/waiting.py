@@ -1,0 +1,92 @@
+"""What of a live process's activity waits to be derived: slim tables, and words for no more than is in them."""
+
+from __future__ import annotations
+
+from drumline.producers.activity import Activity, empty, ends
+from drumline.producers.stretch import Words, one, some
+from drumline.producers.table import Table
+from drumline.schemas.topics import Topic
+
+#: What is kept of a kernel: what steps and collectives are derived from, half of its columns.
+KEPT = ("name", "start_ns", "duration_ns", "stream", "correlation", "graph", "grid_x", "grid_y", "grid_z")
+
+
+class Waiting:
+    """`began`: time of the first marker, `newest`: end of the latest kernel; ns, 0 = none yet."""
+
+    def __init__(self) -> None:
+        self.began = self.newest = 0
+        self._kernels: list[Table] = []
+        self._copies: list[Table] = []
+        self._markers: list[Table] = []
+        self._payloads: list[Table] = []
+        self._names, self._domains = Words(), Words()
+
+    def __len__(self) -> int:
+        """Kernels that wait."""
+        return sum(table.rows for table in self._kernels)
+
+    @property
+    def marked(self) -> bool:
+        """Markers wait: somebody asks for steps, collectives or ranges."""
+        return bool(self._markers)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the markers that wait."""
+        return self._names.words
+
+    def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
+        """Columns as in Activity. Words of `markers` are copied."""
+        markers = self._named(markers) if markers.rows else markers
+        if markers.rows and not self.began:
+            self.began = int(markers["time_ns"].min())
+        slim = Table({name: kernels[name] for name in KEPT} if kernels.rows else {}, kernels.words)
+        for table, pending in (
+            (slim, self._kernels),
+            (copies, self._copies),
+            (markers, self._markers),
+            (payloads, self._payloads),
+        ):
+            if table.rows:
+                pending.append(table)
+        if kernels.rows:
+            self.newest = max(self.newest, int(ends(kernels).max()))
+
+    def tables(self) -> tuple[Table, Table, Table, Table]:
+        """(kernels, copies, markers, payloads); there are markers."""
+        kernels = one(self._kernels) if self._kernels else empty(Topic.KERNEL)
+        copies = one(self._copies) if self._copies else empty(Topic.MEMCPY)
+        payloads = one(self._payloads) if self._payloads else Activity().payloads
+        return kernels, copies, one(self._markers), payloads
+
+    def keep(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
+        """Only these go on waiting."""
+        self.keep_kernels(kernels)
+        self._copies, self._payloads = some(copies), some(payloads)
+        self._names, self._domains = Words(), Words()
+        self._markers = some(self._named(markers))
+
+    def keep_kernels(self, kernels: Table) -> None:
+        """Of kernels, only these go on waiting."""
+        self._kernels = some(kernels)
+
+    def clear_gpu(self) -> None:
+        """No kernels and copies wait any more."""
+        self._kernels.clear()
+        self._copies.clear()
+
+    def clear(self) -> None:
+        """Nothing waits any more."""
+        self.clear_gpu()
+        self._markers.clear()
+        self._payloads.clear()
+        self._names, self._domains = Words(), Words()
+
+    def _named(self, markers: Table) -> Table:
+        columns = {
+            **markers.columns,
+            "name": self._names.take(markers["name"], markers.words["names"]),
+            "domain": self._domains.take(markers["domain"], markers.words["domains"]),
+        }
+        return Table(columns, {"names": self._names.words, "domains": self._domains.words})
