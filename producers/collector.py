@@ -141,7 +141,7 @@ class Collector:
         self._learn_sizes()
         if self._asides:
             self.state = "aside"
-        elif not self._recording:
+        elif not wanted:  # refused, it stays "aside"
             self.state = "window" if policy.changes_in(now) != float("inf") else "off"
         return min(FLUSH_S, max(policy.changes_in(time.time_ns()), 0.001))
 
