@@ -85,6 +85,7 @@ STREAM_DEAD_LETTERS = _counter("stream", "dead_letters_total", "records sent to 
 STREAM_DISOWNED = _counter(
     "stream", "disowned_records_total", "records left to the worker that their partition went to", "topic"
 )
+STREAM_TICKS_FAILED = _counter("stream", "failed_ticks_total", "ticks on which a stage failed: a defect", "stage")
 STREAM_LAG = _gauge("stream", "lag_records", "records in this worker's partitions that it has not handled yet")
 STREAM_PARTITIONS = _gauge("stream", "assigned_partitions", "partition numbers that this worker has")
 STREAM_OPEN = _gauge("stream", "open_windows", "results that are still to be sent, or not acknowledged yet")

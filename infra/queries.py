@@ -1,5 +1,5 @@
-"""Questions that have a name: the SQL files in `sql/`, their text, parameters and theme. The cookbook and `drumline sql`
-take them from here.
+"""Questions that have a name: the SQL files in `sql/`, their text, parameters and theme. The cookbook and
+`drumline sql` take them from here.
 
 A file begins with comments: the question; `theme: ...`; `try: ...`, arguments of the cookbook's example; notes; and
 `@name = default: what it is` for each parameter of its own. A parameter is where the SQL says {name:Type}: the server

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.void]
 _PREFIX = struct.Struct("<BqI")
-_VERSION = 1
+#: To be raised with every change of what is packed: fields of rows, names in heads (tests/test_state_version.py).
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from drumline.streams.telemetry import count_drops, count_input
 from drumline.streams.watermark import WindowConfig
 
 DOCS = Path(__file__).parent.parent / "docs" / "telemetry.md"
-UNITS = ("records", "rows", "seconds", "letters", "offsets", "ranges", "retries", "rebalances", "recoveries")
+UNITS = ("records", "rows", "seconds", "letters", "offsets", "ranges", "ticks", "retries", "rebalances", "recoveries")
 UNITS += ("partitions", "windows", "bytes", "processes", "gpus", "events")
 
 
