@@ -32,7 +32,7 @@ def bench() -> None:
     """Measure drumline on recorded data, each figure beside its baseline in the same run.
 
     Figures are per CPU second where they say so: other load on the machine changes them less than it changes wall time.
-    Benchmarks live in the repository's tests/bench and are not part of an installed package.
+    Benchmarks live in the repository's tests/bench; recordings other than the demo's are in a checkout only.
     """
 
 

@@ -75,7 +75,7 @@ JOBS = Panel(
         SELECT job, run, ranks, hosts, level, lost_share, gpu_seconds_lost, rows, dropped_rows, heard FROM (
             SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks, uniqExactIfMerge(r.hosts) AS hosts,
                 sum(r.rows) AS rows,
-                sum(r.dropped_rows) AS dropped_rows, toDateTime64(max(r.last_published), 3, 'UTC') AS heard
+                sum(r.dropped_rows) AS dropped_rows, toDateTime64(maxIf(r.last_published, @produced), 3, 'UTC') AS heard
             FROM records_per_minute AS r WHERE @minute AND job != '' AND run != '' GROUP BY job, run
         ) AS heard_runs LEFT JOIN (
             SELECT job, run, max(last_level) AS level, max(last_share) AS lost_share, sum(lost)

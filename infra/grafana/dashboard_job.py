@@ -61,8 +61,9 @@ NUMBERS = (
     ),
     _stat(
         "Step time",
-        "Median over all steps and ranks.",
-        "SELECT quantile(0.5)(duration_ns) AS value FROM steps WHERE @job AND @run AND @start",
+        "Median over all steps and ranks, on the GPU: from the end of one step's work to the end of the next.",
+        "SELECT quantile(0.5)(gpu_duration_ns) AS value FROM steps WHERE @job AND @run AND @start AND skipped = 0 AND "
+        "gpu_duration_ns > 0",
         "ns",
     ),
     _stat(
@@ -93,8 +94,8 @@ STEPS = Panel(
     "what holds them back shows below.",
     Query(
         """
-        SELECT $__timeInterval_ms(start) AS time, toString(rank) AS rank, avg(duration_ns) AS step_time
-        FROM (SELECT start, rank, duration_ns FROM steps WHERE @job AND @run AND @start)
+        SELECT $__timeInterval_ms(start) AS time, toString(rank) AS rank, avg(gpu_duration_ns) AS step_time
+        FROM (SELECT start, rank, gpu_duration_ns FROM steps WHERE @job AND @run AND @start AND skipped = 0)
         GROUP BY time, rank ORDER BY time, rank
         """,
         "time:t rank:s step_time:n",

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from drumline.schemas.topics import TOPICS
+
 #: The ClickHouse plugin, and the uid that the provisioned data source has.
 PLUGIN, PLUGIN_VERSION, SOURCE_UID = "grafana-clickhouse-datasource", "4.20.0", "clickhouse"
 FOLDER, FOLDER_UID = "drumline", "drumline"
@@ -37,6 +39,7 @@ TOKENS: dict[str, str] = {
     "published": "$__timeFilter_ms(published)",
     "span_s": "greatest(dateDiff('second', $__fromTime, $__toTime), 1)",
     "judged": "state != 'insufficient_data'",
+    "produced": "topic NOT IN (" + ", ".join(f"'{spec.topic}'" for spec in TOPICS if spec.derived) + ")",
     "bad": "severity BETWEEN 1 AND 3",
     "level": (
         "toInt8(transform(CAST(state AS String), ['ok', 'suspect', 'warning', 'critical', 'cleared'], [0,1,2,3,0], -1))"

@@ -77,7 +77,8 @@ STALLED = Rule(
                     max(duration_ns) / 1e9 AS longest_s
                 FROM steps WHERE $__timeFilter_ms(start) GROUP BY job, run
             ) AS stepping INNER JOIN (
-                SELECT job, run, max(last_published) AS heard FROM records_per_minute WHERE @minute AND run != ''
+                SELECT job, run, max(last_published) AS heard FROM records_per_minute
+                WHERE @minute AND run != '' AND @produced
                 GROUP BY job, run HAVING heard > $__toTime_ms - INTERVAL 120 SECOND
             ) AS alive USING (job, run)
             """
