@@ -132,7 +132,8 @@ class CommunicatorStage:
     def _emit_steps(self, state: CommunicatorState, steps: list[int], through: int, now_ns: int) -> Batch:
         """`through`: the last step that is complete with this batch."""
         rows_of = state.rows_of_steps(steps)
-        parts = [match_step(s, rows_of[s], len(state.members), self.config.quorum) for s in steps if rows_of[s]]
+        ranks, needed, whole = len(state.members), self.config.quorum, self.config.whole_share
+        parts = [match_step(s, rows_of[s], ranks, needed, whole) for s in steps if rows_of[s]]
         state.patterns.update(pattern for s in steps if (pattern := point_to_point(rows_of[s])))
         state.dirty.difference_update(steps)
         state.emitted = max(state.emitted, through)

@@ -44,13 +44,13 @@ def device_detail(
     """(detail, evidence) of a rank whose compute takes `slowdown` (1.2 = 20%) times its peers', for the same work.
 
     shared_gpu: more processes on it than on the peers'; that comes first, since a GPU with more to do reaches its power
-    cap. throttled: its SM clock is lower, by enough to explain it. slow_part: neither, with all of it known. "" where
-    the samples do not tell.
+    cap. throttled: its SM clock is lower, by enough to explain it, and NVML gives a reason that slows it. slow_part:
+    neither, with all of it known. "" where the samples do not tell.
     """
     if not len(own) or not any(len(rows) for rows in peers):
         return "", {}
     mine, usual = _median(own, "sm_clock"), _peers(peers, "sm_clock")
-    reasons = [name for bit, name in REASONS.items() if _share(own, bit) >= 0.5]
+    reasons = [name for bit, name in REASONS.items() if _share(own, bit) >= config.reason_share]
     found: dict[str, object] = {"sm_clock_mhz": mine, "peers_sm_clock_mhz": usual, "clock_reasons": reasons}
     errors = int(own["ecc_uncorrected"].max() - own["ecc_uncorrected"].min())
     found |= {"ecc_uncorrected": errors} if errors else {}
@@ -60,7 +60,7 @@ def device_detail(
     if processes > max(1.0, others) and others > 0:
         return "shared_gpu", found | {"processes": processes, "peers_processes": others}
     if clocks and usual >= config.clock_ratio * mine and usual / mine - 1 >= config.cause_share * (slowdown - 1):
-        return "throttled", found
+        return "throttled" if reasons else "", found
     if clocks and processes > 0 and others > 0:
         return "slow_part", found
     return "", found

@@ -84,13 +84,15 @@ def merge(old: Rows, new: Rows) -> Rows:
     return rows[start >= start[first]]
 
 
-def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float) -> tuple[Rows, Rows]:
+def match_step(
+    step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float, whole_share: float
+) -> tuple[Rows, Rows]:
     """LATENESS_ROW rows of the ranks that can be compared in a step, and its KIND_ROW rows.
 
     `rows_of`: rank -> its collectives of this step, sorted by ordinal. `ranks`: ranks seen in the communicator.
     Ranks that disagree with most on the count (last ordinal + 1) are left out; if fewer than `quorum` of all ranks
     remain, the step is skipped: every rank gets a row with collectives = 0. A hole in the ordinals is a row that was
-    lost: that collective is not compared.
+    lost: that collective is not compared; if fewer than `whole_share` of them are left, the step is skipped.
     """
     whole = {rank: _without_point_to_point(rows) for rank, rows in rows_of.items()}
     count_of = {rank: int(rows["ordinal"][-1]) + 1 for rank, rows in whole.items() if len(rows)}
@@ -101,7 +103,7 @@ def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float
     for rank in chosen:
         held[whole[rank]["ordinal"]] += 1
     common = held == len(chosen)
-    if len(chosen) < max(2.0, quorum * ranks) or 2 * common.sum() < usual:
+    if len(chosen) < max(2.0, quorum * ranks) or common.sum() < whole_share * usual:
         skipped = np.zeros(len(rows_of), LATENESS_ROW)
         skipped["step"], skipped["of_rank"] = step, sorted(rows_of)
         return skipped, np.zeros(0, KIND_ROW)

@@ -39,6 +39,8 @@ class StragglerConfig:
     quorum: float = 0.8
     #: Share of a window's steps that a rank must have been compared in.
     used_steps: float = 0.5
+    #: Share of a step's collectives that must be there of all ranks compared; below it, the step is skipped.
+    whole_share: float = 0.5
 
     #: One component explains the excess from this share on (high confidence from the second).
     cause_share: float = 0.6
@@ -48,8 +50,9 @@ class StragglerConfig:
     #: ... if compute is at least this part of the excess (the rest may be launches and allocation for that work).
     imbalance_compute: float = 0.25
 
-    #: Peers' SM clock over its own from which on a rank is throttled.
+    #: Peers' SM clock over its own from which on a rank is throttled, if in this share of its samples its GPU says why.
     clock_ratio: float = 1.03
+    reason_share: float = 0.5
     #: Kernels and blocks within this ratio are the same work.
     equal_ratio: float = 1.01
 

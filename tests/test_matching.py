@@ -19,7 +19,7 @@ def rows(durations, *, step=0, start=1000, operation=1, lockstep=1, ordinals=Non
 
 
 def matched(*given):
-    return match_step(*given)[0]
+    return match_step(*given, 0.5)[0]
 
 
 NOTHING = rows([])

@@ -219,6 +219,8 @@ def samples(clock, *, reasons=0, processes=1, n=5):
     ("own", "slowdown", "detail"),
     [
         (samples(1500, reasons=0x40), 1.3, "throttled"),
+        (samples(1500, reasons=0x1), 1.3, ""),  # lower, and NVML does not say that anything slows it
+        (samples(1500, reasons=-1), 1.3, ""),
         (samples(1500, reasons=0x4), 2.5, "slow_part"),  # a lower clock, but not by enough
         (samples(1970, processes=2), 1.3, "shared_gpu"),
         (samples(1500, reasons=0x4, processes=2), 1.3, "shared_gpu"),
@@ -243,6 +245,7 @@ def test_samples_refine_the_cause_whenever_they_come(late_ns):
             n = len(at)
             columns = {"time_ns": at, "sm_clock": np.full(n, 1400 if rank == 1 else 1980), "processes": np.ones(n, int)}
             columns |= {name: np.zeros(n, np.int64) for name in ("throttle_reasons", "ecc_uncorrected", "xid")}
+            columns["throttle_reasons"] += 0x20 * (rank == 1)
             head = {"job": "job", "run": "run", "rank": rank, "rows": n}
             stream.append((int(at[-1]) + late_ns, Batch("gpu.device.v1", head, columns)))
     details = rows_of(sorted(stream, key=lambda item: item[0]), "detail", "details")
