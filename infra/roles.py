@@ -6,7 +6,7 @@ import re
 from importlib import resources
 
 ROLES = ("writer", "analyst", "grafana")
-_WORD = re.compile(r"^[A-Za-z_][A-Za-z0-9_.-]*[*]?$")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*[*]?")
 
 
 class BadName(ValueError):
@@ -16,7 +16,7 @@ class BadName(ValueError):
 def statements(database: str, cluster: str = "", users: dict[str, str] | None = None) -> list[str]:
     """All statements in order; `users`: role of ROLES -> the user who gets it. Raises BadName."""
     for name in (database, *filter(None, [cluster]), *(users or {}).values()):
-        if not _WORD.match(name):
+        if not _WORD.fullmatch(name):
             raise BadName(f"{name!r} is no name of a database, cluster or user")
     text = (resources.files("drumline.infra") / "roles.sql").read_text()
     lines = [line for line in text.splitlines() if not line.startswith("--")]
@@ -31,4 +31,5 @@ def statements(database: str, cluster: str = "", users: dict[str, str] | None = 
 
 def reader_grants(database: str) -> list[str]:
     """What a reader may: GRANT statements without the role, as users.xml has them."""
-    return [found[1] for text in statements(database) if (found := re.match(r"(GRANT .*) TO drumline_analyst$", text))]
+    readers = re.compile(r"(GRANT .*) TO drumline_analyst, drumline_grafana$")
+    return [found[1] for text in statements(database) if (found := readers.match(text))]

@@ -17,27 +17,29 @@ CREATE SETTINGS PROFILE OR REPLACE drumline_writer{cluster} SETTINGS
     distributed_foreground_insert = 1
     TO drumline_writer;
 
--- People, `drumline sql`, `drumline report`: read our tables and the catalogue, within limits. No file(), no url(), no
--- writing. distributed_product_mode lets the cookbook's subqueries run over a cluster.
+-- Readers: our tables and the catalogue. No table function that reaches outside (file(), url()), no writing. Neither role
+-- is granted to the other: a user would have the limits and quotas of both.
 CREATE ROLE IF NOT EXISTS drumline_analyst{cluster};
-GRANT{cluster} SHOW, SELECT ON {database}.* TO drumline_analyst;
-GRANT{cluster} SELECT ON system.clusters TO drumline_analyst;
-GRANT{cluster} SELECT ON system.columns TO drumline_analyst;
-GRANT{cluster} SELECT ON system.data_skipping_indices TO drumline_analyst;
-GRANT{cluster} SELECT ON system.data_type_families TO drumline_analyst;
-GRANT{cluster} SELECT ON system.databases TO drumline_analyst;
-GRANT{cluster} SELECT ON system.formats TO drumline_analyst;
-GRANT{cluster} SELECT ON system.functions TO drumline_analyst;
-GRANT{cluster} SELECT ON system.one TO drumline_analyst;
-GRANT{cluster} SELECT ON system.parts TO drumline_analyst;
-GRANT{cluster} SELECT ON system.parts_columns TO drumline_analyst;
-GRANT{cluster} SELECT ON system.settings TO drumline_analyst;
-GRANT{cluster} SELECT ON system.tables TO drumline_analyst;
-GRANT{cluster} SELECT ON system.table_functions TO drumline_analyst;
-GRANT{cluster} SELECT ON system.time_zones TO drumline_analyst;
-GRANT{cluster} SELECT ON information_schema.* TO drumline_analyst;
+CREATE ROLE IF NOT EXISTS drumline_grafana{cluster};
+GRANT{cluster} SHOW, SELECT ON {database}.* TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.clusters TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.columns TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.data_skipping_indices TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.data_type_families TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.databases TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.formats TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.functions TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.one TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.parts TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.parts_columns TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.settings TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.tables TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.table_functions TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON system.time_zones TO drumline_analyst, drumline_grafana;
+GRANT{cluster} SELECT ON information_schema.* TO drumline_analyst, drumline_grafana;
 
--- readonly = 2: read, and change settings (clients do) within what MIN, MAX and CONST allow.
+-- People, `drumline sql`, `drumline report`. readonly = 2: read, and change settings (clients do) within what MIN, MAX
+-- and CONST allow. distributed_product_mode lets the cookbook's subqueries run over a cluster.
 CREATE SETTINGS PROFILE OR REPLACE drumline_analyst{cluster} SETTINGS
     readonly = 2,
     allow_ddl = 0 CONST,
@@ -53,9 +55,7 @@ CREATE QUOTA OR REPLACE drumline_analyst{cluster} KEYED BY user_name
     FOR INTERVAL 1 minute MAX queries = 600, execution_time = 240
     TO drumline_analyst;
 
--- Grafana's data source: the same rights; shorter, and more of them.
-CREATE ROLE IF NOT EXISTS drumline_grafana{cluster};
-GRANT{cluster} drumline_analyst TO drumline_grafana;
+-- Grafana's data source: shorter queries, and more of them.
 CREATE SETTINGS PROFILE OR REPLACE drumline_grafana{cluster} SETTINGS
     readonly = 2,
     allow_ddl = 0 CONST,
