@@ -110,7 +110,7 @@ class JobState:
             touched.add(self.config.window_of(complete))
         head = {"complete": source.complete, "job": self.job, "world_size": int(envelope["world_size"])}
         source.steps_from = envelope.get("steps_from") or source.steps_from
-        head |= {"host": source.host, "steps_from": source.steps_from}
+        head |= {"host": source.host, "steps_from": source.steps_from, "window_steps": self.config.window_steps}
         for window in sorted(touched):
             old = self.rank_rows(window, rank)
             if old is not None and offset <= old.offset:
@@ -208,7 +208,8 @@ class JobState:
         worker that dies in between must not judge what is left of a window."""
         if window > self.horizon:
             self.horizon = window
-            self.store[key("h", self.run)] = pack_rows(-1, {"horizon": window}, np.zeros(0, NO_ROWS))
+            head = {"horizon": window, "window_steps": self.config.window_steps}
+            self.store[key("h", self.run)] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
         for old in [w for w in self.windows if w < self.horizon]:
             cells = self.windows.pop(old)
             for rank in cells.ranks:

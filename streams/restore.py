@@ -9,7 +9,8 @@ from drumline.streams.thresholds import StragglerConfig
 
 
 def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
-    """Run -> state. Every window that still has all its rows is judged once more; only what changed is emitted."""
+    """Run -> state. Every window that still has all its rows is judged once more; only what changed is emitted. Raises
+    ValueError if windows have another length now: state is kept by window number."""
     states: dict[str, JobState] = {}
 
     def state_of(run: str) -> JobState:
@@ -41,7 +42,9 @@ def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
             state.heads[int(window)] = head
             state.sequence = max(state.sequence, head["sequence"])
         elif kind == "h":
-            state_of(rest).horizon = int(unpack_rows(store[name], NO_ROWS).head["horizon"])
+            head = unpack_rows(store[name], NO_ROWS).head
+            _same_windows(head["window_steps"], config)
+            state_of(rest).horizon = int(head["horizon"])
     for state in states.values():
         state.dirty = {window for window, cells in state.windows.items() if cells.ranks and window >= state.horizon}
     return states
@@ -49,9 +52,15 @@ def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
 
 def _restore_steps(state: JobState, window: int, rank: int, data: bytes) -> None:
     packed = unpack_rows(data, STEP_ROW)
+    _same_windows(packed.head["window_steps"], state.config)
     state.windows.setdefault(window, Cells()).ranks.add(rank)
     source = state.ranks.setdefault(rank, Source())
     if packed.head["complete"] >= source.complete:
         source.complete, source.host = int(packed.head["complete"]), packed.head["host"]
         source.steps_from = packed.head["steps_from"]
     state.job, state.world_size = packed.head["job"], max(state.world_size, int(packed.head["world_size"]))
+
+
+def _same_windows(kept: int, config: StragglerConfig) -> None:
+    if kept != config.window_steps:
+        raise ValueError(f"windows of {kept} steps were kept, DRUMLINE_STREAM__WINDOW_STEPS is {config.window_steps}")

@@ -24,12 +24,13 @@ _PARTITION = 5  # b"0042|" before every key: a memory store does not know which 
 
 
 class UnreadableState(RuntimeError):
-    """The changelog holds state that this version cannot read."""
+    """The changelog holds state that this version, with these settings, cannot read."""
 
     def __init__(self, stage: str, error: Exception) -> None:
         super().__init__(
-            f"the state of stage {stage} was not written by this version of drumline ({error!r}); set another "
-            "DRUMLINE_STREAM__APP_ID: the worker then works all topics off again, and results replace earlier ones"
+            f"the state of stage {stage} was not written by this version with these settings ({error!r}); set "
+            "another DRUMLINE_STREAM__APP_ID: the worker then works all topics off again, and results replace earlier "
+            "ones"
         )
 
 
