@@ -38,6 +38,7 @@ from drumline.infra.jars import ensure_jars
 from drumline.infra.java import find_java
 from drumline.infra.kafka import client_config
 from drumline.infra.private import environment, free_ports, private_settings
+from drumline.infra.roles import reader_grants
 from drumline.infra.settings import ClickHouseSettings, KafkaSettings, Settings
 from drumline.infra.stack import broker_answers
 from drumline.infra.state import State
@@ -187,9 +188,9 @@ def documented_acls() -> list[AclBinding]:
 
 
 def documented_grants() -> dict[str, list[str]]:
-    """Role -> its GRANT statements in docs/security.md, as users.xml has them: without the TO."""
+    """User -> its GRANT statements in docs/security.md, without the TO; the reader's are roles.sql's."""
     [block] = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    found: dict[str, list[str]] = {}
+    found = {"reader": reader_grants("gpu")}
     for statement in filter(None, (part.strip() for part in block.split(";"))):
         grant, role = statement.rsplit(" TO ", 1)
         found.setdefault(role, []).append(" ".join(grant.split()))
