@@ -1,5 +1,6 @@
 """Every question of docs/cookbook.md on the engine: as the page says, as either reader, and over two servers."""
 
+import dataclasses
 import re
 
 import cookbook
@@ -63,6 +64,20 @@ def test_the_answer_is_the_pages(query, one):
     assert names == said_names
     if query.name not in OWN:
         assert without_runs(names, found[: cookbook.SHOWN]) == without_runs(names, said)
+
+
+def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(one):
+    """CUDA graphs are launched asynchronously: most of their kernels run after their step has ended on the host."""
+    kernels = rows(clickhouse.connect(one), "SELECT count() AS n FROM gpu.kernels WHERE job = 'fusion'")[0]["n"]
+    for group in (50, 150):
+        query = queries()["launches-per-step"]
+        asked = dataclasses.replace(query, example={"job": "fusion", "group": str(group)})
+        names, found = cookbook.asker(one)(asked)
+        groups = [dict(zip(names, row, strict=True)) for row in found]
+        assert len(groups) == 450 // group
+        # the recording does the same in each step of a phase, so rounding takes nothing away
+        assert sum(int(each["launches_per_step"]) * group for each in groups) == kernels
+        assert all(0 < float(each["busy_percent"]) < 100 for each in groups)
 
 
 def test_the_page_has_nothing_that_is_no_query():

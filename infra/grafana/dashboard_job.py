@@ -61,7 +61,8 @@ NUMBERS = (
     ),
     _stat(
         "Step time",
-        "Median over all steps and ranks, on the GPU: from the end of one step's work to the end of the next.",
+        "Median over all steps and ranks. On the GPU, from the end of a step's last collective to that of the next's; "
+        "the host's time of the step where it has no collectives.",
         "SELECT quantile(0.5)(gpu_duration_ns) AS value FROM steps WHERE @job AND @run AND @start AND skipped = 0 AND "
         "gpu_duration_ns > 0",
         "ns",
@@ -90,8 +91,8 @@ NUMBERS = (
 STEPS = Panel(
     "timeseries",
     "Step time by rank",
-    "Mean duration of the steps that began in each interval. Ranks move in step, so their lines lie on each other; "
-    "what holds them back shows below.",
+    "Mean duration of the steps that began in each interval, the host's where steps have no collectives. Ranks move in "
+    "step, so their lines lie on each other; what holds them back shows below.",
     Query(
         """
         SELECT $__timeInterval_ms(start) AS time, toString(rank) AS rank, avg(gpu_duration_ns) AS step_time

@@ -2,11 +2,38 @@
 -- theme: Launches
 -- try: --job fusion --group 150
 -- The recording runs the same forward pass 150 times eager, 150 times compiled and 150 times as a CUDA graph.
+-- A group's kernels start on the GPU between the first host start of its steps and that of the next group's; `step_ms` is
+-- that time (the last group's ends with its last kernel; a pause before the next counts) by its steps. The host runs ahead of the GPU, so take groups that
+-- are long against that. Busy counts no NCCL kernels, and kernels that run at the same time each.
 -- @group = 20: steps to take together
-SELECT intDiv(step, {group:UInt32}) * {group:UInt32} AS from_step, max(step) AS to_step, round(avg(kernels)) AS launches_per_step, round(sum(blocks) / sum(kernels)) AS blocks_per_launch,
-    round(median(duration_ns) / 1e6, 2) AS step_ms, round(100 * sum(compute_ns) / sum(gpu_duration_ns), 1) AS busy_percent
-FROM steps
-WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')}
+WITH firsts AS (
+    SELECT run, rank, intDiv(step, {group:UInt32}) * {group:UInt32} AS from_step, max(step) AS to_step, count() AS steps, min(start) AS begin
+    FROM steps
+    WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')}
+    GROUP BY run, rank, from_step
+), groups AS (
+    SELECT *, leadInFrame(begin, 1, toDateTime64({until:DateTime64(3, 'UTC')}, 9, 'UTC'))
+            OVER (PARTITION BY run, rank ORDER BY begin ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS next,
+        count() OVER (PARTITION BY run, rank ORDER BY begin ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) = 1 AS is_last
+    FROM firsts
+    ORDER BY from_step LIMIT {limit:UInt32} BY run, rank
+)
+SELECT from_step, max(to_step) AS to_step, round(sum(launches) / sum(steps)) AS launches_per_step, round(sum(blocks) / sum(launches)) AS blocks_per_launch,
+    round(sum(span_ns) / sum(steps) / 1e6, 2) AS step_ms, round(100 * sum(work_ns) / sum(span_ns), 1) AS busy_percent
+FROM (
+    SELECT g.run, g.rank, g.from_step AS from_step, any(g.to_step) AS to_step, any(g.steps) AS steps, count() AS launches,
+        sum(k.blocks) AS blocks, sum(k.work_ns) AS work_ns,
+        dateDiff('nanosecond', any(g.begin), if(any(g.is_last), max(k.end), any(g.next))) AS span_ns
+    FROM (
+        SELECT run, rank, start, end_time AS end, toUInt64(grid_x) * grid_y * grid_z AS blocks,
+            if(name IN (SELECT name FROM kernel_names WHERE family = 'nccl'), 0, duration_ns) AS work_ns
+        FROM kernels
+        WHERE job = {job:String} AND start >= (SELECT min(begin) FROM groups) AND start < (SELECT max(next) FROM groups)
+    ) AS k
+    ASOF JOIN (SELECT * FROM groups) AS g ON g.run = k.run AND g.rank = k.rank AND k.start >= g.begin
+    WHERE k.start < g.next
+    GROUP BY g.run, g.rank, g.from_step
+)
 GROUP BY from_step
 ORDER BY from_step
 LIMIT {limit:UInt32}
