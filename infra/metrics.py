@@ -138,7 +138,7 @@ SINK_RETRIES = _counter(
 )  # fmt: skip
 SINK_LAG = _gauge("sink", "lag_records", "records known to be in Kafka and not taken in yet, in this sink's partitions")
 SINK_PARTITIONS = _gauge("sink", "assigned_partitions", "topic partitions that this sink has")
-SINK_COLLECTED = _gauge("sink", "collected_rows", "rows taken in and not stored yet; bounded by flush_rows")
+SINK_COLLECTED = _gauge("sink", "collected_rows", "rows taken in and not stored yet; about twice flush_rows at most")
 SINK_REBALANCES = _counter("sink", "rebalances_total", "times that partitions were assigned anew")
 SINK_COMMIT_AGE = _gauge(
     "sink", "last_commit_age_seconds", "since the last commit of stored rows, or since the start if there was none"

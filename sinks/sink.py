@@ -1,7 +1,8 @@
 """The sink: topics to tables, exactly once. The protocol's steps are numbered as in docs/design/exactly-once.md.
 
-One thread does everything, so that nothing is written for a partition that is no longer held. It polls between inserts
-and while it waits for ClickHouse, so that a slow or dead ClickHouse costs no rebalance, and collects nothing meanwhile.
+One thread does everything but inserts (writers.py), and waits for those, so that nothing is written for a partition
+that is no longer held. It polls between inserts and while it waits for ClickHouse to come back, so that a slow or dead
+ClickHouse costs no rebalance, and collects nothing meanwhile.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Sink:
     _committed: float = 0.0
 
     def __post_init__(self) -> None:
-        self._writers = Writers(self.connect, self.settings.clickhouse.database, self.names)
+        self._writers = Writers(lambda: self.connect(), self.settings.clickhouse.database, self.names)
 
     def run(self) -> None:
         """Raises Flooded, ReplayImpossible, LostRecords, Fenced, Refused, KafkaRefused, RegistryRefused."""
@@ -103,6 +104,7 @@ class Sink:
                 self._work()
         finally:
             self.kafka.close()
+            self._writers.close()
             log.info("stopped", **self._totals())
 
     def _poll(self) -> None:
@@ -297,7 +299,8 @@ class Sink:
         finally:
             self.counts.rows += self._writers.rows - before
         self.kafka.commit([(s, p.range.last + 1, write_done(p.range.topic_id)) for s, p in self._cycle])  # 6
-        now_ns, self._committed = time.time_ns(), time.monotonic()
+        now_ns = time.time_ns()
+        self._committed = time.monotonic() if self._cycle else self._committed
         for state, pending in self._cycle:
             pending.stage = Stage.COMMITTED
             self._count(state, pending)

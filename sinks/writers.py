@@ -1,15 +1,22 @@
-"""Ranges go to ClickHouse two at a time: an insert waits for the disk (fsync) about as long as it computes."""
+"""Ranges go to ClickHouse two at a time: an insert waits for the disk (fsync) about as long as it computes.
+
+Nothing is written for a partition that is no longer held: whoever calls `write` waits for both lanes, and partitions
+are given up only when it polls Kafka again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from drumline.infra.clickhouse import Client
+import structlog
+
+from drumline.infra.clickhouse import Client, Unavailable
 from drumline.sinks.names import KernelNames
 from drumline.sinks.partition import Pending, Stage
 from drumline.sinks.writer import Writer
 
+log = structlog.get_logger()
 #: Inserts under way at a time. Two keep a disk and two cores busy; ClickHouse wants few and large inserts.
 LANES = 2
 
@@ -37,15 +44,26 @@ class Writers:
         return sum(lane.rows for lane in self._lanes)
 
     def write(self, ranges: Iterable[Pending], over: Callable[[], bool]) -> bool:
-        """Rows, then ledger, of each range that lacks them, and note that in its stage. Begins none once `over()`;
-        whether all were written. What was begun has ended, well or not, when this returns or raises what went wrong
-        first: Unavailable or Refused."""
+        """Rows, then ledger, of each range that lacks them, and note that in its stage; whether all have both now.
+
+        Each lane does one range, and others until `over()`; where one fails, the other goes on. When this returns or
+        raises, nothing is under way any more. Raises what the lanes raised: Refused (or anything else that no waiting
+        will mend) before Unavailable; a second one is logged.
+        """
         todo = [pending for pending in ranges if pending.stage < Stage.LEDGER_INSERTED]
         left = iter(todo)  # shared: each lane takes the next one
-        running = [self._pool.submit(self._run, lane, left, over) for lane in self._lanes[: len(todo)]]
-        wait(running)
-        for lane in running:
-            lane.result()
+        running: list[Future[None]] = []
+        try:
+            for lane in self._lanes[: len(todo)]:
+                running.append(self._pool.submit(self._run, lane, left, over))
+        finally:
+            wait(running)
+        failed = [error for done in running if (error := done.exception()) is not None]
+        failed.sort(key=lambda error: isinstance(error, Unavailable))
+        for error in failed[1:]:
+            log.warning("a second insert failed too", error=str(error))
+        if failed:
+            raise failed[0]
         return all(pending.stage >= Stage.LEDGER_INSERTED for pending in todo)
 
     def _run(self, lane: _Lane, left: Iterator[Pending], over: Callable[[], bool]) -> None:
@@ -67,3 +85,8 @@ class Writers:
             if lane.client is not None:
                 lane.client.close()
                 lane.client = None
+
+    def close(self) -> None:
+        """No range can be written any more."""
+        self._pool.shutdown()
+        self.disconnect()
