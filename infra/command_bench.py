@@ -118,11 +118,14 @@ def overhead(
     seconds: Annotated[float, typer.Option(min=0.5, help="how long each workload runs in each process")] = 4.0,
     mode: Annotated[
         list[str] | None,
-        typer.Option(help="cupti, cupti_off, drumline, duty, record_callback, torch_profiler; plain is always there"),
+        typer.Option(
+            help="cupti, cupti_off, drumline, paired, duty, record_callback, torch_profiler; plain is always there"
+        ),
     ] = None,
     workload: Annotated[
         list[str] | None, typer.Option(help="gpu_bound, launch_bound, tiny_kernels, graph_replay; default: all")
     ] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs used side by side, each with its share of the cores")] = 1,
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
@@ -130,10 +133,10 @@ def overhead(
     from drumline.bench.overhead import bench_overhead
     from drumline.bench.overhead_job import WORKLOADS
 
-    modes, workloads = mode or ["cupti", "cupti_off", "drumline", "duty"], workload or list(WORKLOADS)
+    modes, workloads = mode or ["cupti", "cupti_off", "drumline", "paired", "duty"], workload or list(WORKLOADS)
 
     def measure(_: Path, progress: Callable[[str], None]) -> Report:
-        return bench_overhead(rounds, seconds, modes, workloads, progress)
+        return bench_overhead(rounds, seconds, modes, workloads, progress, gpus)
 
     _run("overhead", Path(), measure, as_json, write)  # no recording is read, and a GPU machine may have none
 

@@ -4,16 +4,19 @@ import importlib
 import inspect
 import json
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 from typer.testing import CliRunner
 
-from drumline.bench import overhead, overhead_job, profiled, show, steady
+from drumline.bench import overhead, overhead_job, paired, profiled, show, steady
 from drumline.bench.algebra import bench_algebra
 from drumline.bench.codec import bench_codec
 from drumline.bench.figures import Figure, Report, percentiles
@@ -24,6 +27,8 @@ from drumline.bench.scale import _add as add_size
 from drumline.bench.show import cells, write
 from drumline.bench.watch import Watch, over_time
 from drumline.infra import command_bench
+from drumline.producers import buffer_pool
+from drumline.producers.buffer_pool import BufferPool
 from drumline.schemas.topics import Topic
 
 DEMO = Path(__file__).parent.parent / "infra" / "demo" / "ddp-gpu-bound"
@@ -109,6 +114,55 @@ def test_overhead_stands_beside_plain_and_cupti_alone():
     assert figures["drumline: CPU of the collector's thread in the job"].value == pytest.approx(2.0)
     name = "drumline: CPU of the collector's thread in the job with Python's lock, at most"
     assert figures[name].value == pytest.approx(1.0)
+
+
+def test_drumline_and_cupti_alone_in_turn_are_compared_block_by_block():
+    def one(ms):
+        return {"rss_mb": 1_000.0, "workloads": {"tiny_kernels": {"ms": [ms] * 9, "cpu": 0.9, "lock_ms": [0.1]}}}
+
+    def turns(slow):  # this process is slower than others, in both ways alike
+        blocks = {"ours": [[10.1 + slow] * 5, [12.1 + slow] * 5], "alone": [[10.0 + slow] * 5, [12.0 + slow] * 5]}
+        return {"rss_mb": 1_000.0, "workloads": {"tiny_kernels": blocks}}
+
+    found = {"plain": [one(10.0)], "paired": [turns(0.0), turns(3.0), turns(1.0)]}
+    figures = {figure.name: figure.value for figure in overhead.report(found, ["tiny_kernels"]).figures}
+    name = "tiny_kernels: drumline above CUPTI alone, in turn in 3 processes"
+    assert figures[name] == pytest.approx(1.0)
+    assert figures[f"{name}, 95% interval from"] == pytest.approx(1.0)
+    assert figures[f"{name}, 95% interval to"] == pytest.approx(1.0)
+
+
+def test_in_turn_the_decoder_rests_and_buffers_go_back_unread(monkeypatch):
+    monkeypatch.setattr(paired, "BLOCK_S", 0.1)
+    monkeypatch.setattr(paired, "RECYCLE_S", 0.002)
+    pool = BufferPool(buffers=4, buffer_bytes=1 << 16)
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as decoder:
+        one = SimpleNamespace(pool=pool, decoder=decoder.pid, collector=SimpleNamespace(_lock=threading.Lock()))
+        given_back = []
+
+        def timed():
+            stopped = psutil.Process(decoder.pid).status() == psutil.STATUS_STOPPED
+            pool.words[buffer_pool.STATE] = buffer_pool.DONE if stopped else buffer_pool.FREE
+            time.sleep(0.01)
+            if stopped:
+                given_back.append(not pool.done())
+            return 10.0 if stopped else 11.0
+
+        blocks = paired.in_turn(one, timed, 0.5)
+        decoder.kill()
+    assert len(blocks["ours"]) == len(blocks["alone"]) >= 2
+    assert {ms for block in blocks["ours"] for ms in block} == {11.0}
+    assert {ms for block in blocks["alone"] for ms in block} == {10.0}
+    assert any(given_back)
+
+
+def test_each_gpu_has_a_lane_of_its_own(monkeypatch):
+    ran = []
+    monkeypatch.setattr(overhead, "run_once", lambda mode, s, w, folder, lane, lanes: ran.append((lane, mode)) or {})
+    found = overhead.measure(3, 1.0, ["plain", "cupti"], ["launch_bound"], lambda text: None, lanes=2)
+    assert {mode: len(runs) for mode, runs in found.items()} == {"plain": 6, "cupti": 6}
+    order = [mode for lane, mode in ran if lane == 0]
+    assert order == ["plain", "cupti", "cupti", "plain", "plain", "cupti"]
 
 
 def test_whoever_holds_pythons_lock_is_seen_by_the_probe(monkeypatch):

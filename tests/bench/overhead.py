@@ -1,7 +1,7 @@
 """`drumline bench overhead`: what recording costs the job, on this machine's GPU.
 
 Every mode runs in processes of its own, in turn, over several rounds, so that clocks and temperature are the same for
-all. Figures are over the steps of all rounds. `python -m drumline.bench.overhead --help`
+all; on several GPUs side by side, each with its share of the cores. Figures are over the steps of all rounds.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 
 from drumline.bench.figures import Report, machine
 from drumline.bench.overhead_job import MODES, WORKLOADS
+from drumline.bench.paired import differences, interval
 from drumline.producers.launcher import environment
 
 #: How long a process may take beyond its measuring; s.
@@ -37,16 +39,26 @@ NOTES = [
     "With Python's lock, at most: CPU of drumline's thread outside of CUPTI's flushes. Nothing else of drumline runs "
     "Python in the job unless its API is called; callbacks are C and never take the lock.",
 ]
+#: Modes that `drumline run` would start.
+RECORDED = ("drumline", "paired", "duty")
 Rounds = dict[str, list[dict[str, Any]]]
 
 
-def run_once(mode: str, seconds: float, workloads: Sequence[str], spool: Path) -> dict[str, Any]:
-    """One process. Raises RuntimeError with the end of its stderr."""
+def run_once(
+    mode: str, seconds: float, workloads: Sequence[str], spool: Path, lane: int = 0, lanes: int = 1
+) -> dict[str, Any]:
+    """One process, on GPU `lane`. Raises RuntimeError with the end of its stderr."""
     command = [sys.executable, "-m", "drumline.bench.overhead_job", mode, str(seconds), *workloads]
-    variables = dict(os.environ)
-    if mode in ("drumline", "duty"):
-        policy = "always" if mode == "drumline" else "duty"
-        variables = environment(os.environ, command, job="overhead", policy=policy, spool=str(spool))
+    # A hash seed of its own would give each process other dictionaries, and another speed.
+    variables = {**os.environ, "PYTHONHASHSEED": "0"}
+    if lanes > 1:
+        variables["CUDA_VISIBLE_DEVICES"] = str(lane)
+        cores = sorted(os.sched_getaffinity(0))
+        mine = cores[lane * len(cores) // lanes : (lane + 1) * len(cores) // lanes]
+        command = ["taskset", "-c", ",".join(map(str, mine)), *command]
+    if mode in RECORDED:
+        policy = "duty" if mode == "duty" else "always"
+        variables = environment(variables, command, job="overhead", policy=policy, spool=str(spool))
     done = subprocess.run(
         command,
         env=variables,
@@ -62,15 +74,26 @@ def run_once(mode: str, seconds: float, workloads: Sequence[str], spool: Path) -
 
 
 def measure(
-    rounds: int, seconds: float, modes: Sequence[str], workloads: Sequence[str], progress: Callable[[str], None]
+    rounds: int,
+    seconds: float,
+    modes: Sequence[str],
+    workloads: Sequence[str],
+    progress: Callable[[str], None],
+    lanes: int = 1,
 ) -> Rounds:
-    """`rounds` processes of each mode, in turn."""
+    """`rounds` processes of each mode on each of `lanes` GPUs, in turn, the first mode another one each time."""
     found: Rounds = {mode: [] for mode in modes}
-    with tempfile.TemporaryDirectory(prefix="drumline-overhead-") as folder:
+
+    def rounds_of(lane: int, folder: Path) -> None:
         for number in range(rounds):
-            for mode in modes:
-                progress(f"round {number + 1} of {rounds}: {mode}")
-                found[mode].append(run_once(mode, seconds, workloads, Path(folder)))
+            first = (number + lane) % len(modes)
+            for mode in (*modes[first:], *modes[:first]):
+                progress(f"GPU {lane}, round {number + 1} of {rounds}: {mode}")
+                found[mode].append(run_once(mode, seconds, workloads, folder, lane, lanes))
+
+    with tempfile.TemporaryDirectory(prefix="drumline-overhead-") as folder, ThreadPoolExecutor(lanes) as pool:
+        for done in [pool.submit(rounds_of, lane, Path(folder)) for lane in range(lanes)]:
+            done.result()
     return found
 
 
@@ -90,6 +113,8 @@ def report(found: Rounds, workloads: Sequence[str]) -> Report:
     for workload in workloads:
         plain = steps(found, "plain", workload)
         for mode in found:
+            if mode == "paired":
+                continue
             took = steps(found, mode, workload)
             limit, base = BARS.get((workload, mode), (None, "plain"))
             bar = {"bar": limit * float(np.median(steps(found, base, workload))), "most": True} if limit else {}
@@ -107,13 +132,16 @@ def report(found: Rounds, workloads: Sequence[str]) -> Report:
             alone, ours = (float(np.median(steps(found, mode, workload))) for mode in ("cupti", "drumline"))
             points = 100 * (ours - alone) / float(np.median(plain))
             result.add(f"{workload}: drumline above CUPTI alone", points, "points", bar=1.0, most=True)
+            _between(result, found, workload, float(np.median(plain)))
             late = [float(np.percentile(steps(found, mode, workload), 99)) for mode in ("cupti", "drumline")]
             result.add(f"{workload}: p99 above CUPTI alone", 100 * (late[1] / late[0] - 1), "%", bar=5.0, most=True)
+        if "paired" in found:
+            _within(result, found, workload, float(np.median(plain)))
     for mode in found:
         memory = [one["rss_mb"] for one in found[mode]]
         base_memory = [one["rss_mb"] for one in found["plain"]]
         result.add(f"{mode}: peak memory of the job", float(np.median(memory)), "MB", float(np.median(base_memory)))
-    for mode in set(found) & {"drumline", "duty"}:
+    for mode in sorted(set(found) & {"drumline", "duty"}):
         wall = sum(one["seconds"] for one in found[mode])
         for key, text in (
             ("thread_s", "collector's thread in the job"),
@@ -130,6 +158,38 @@ def report(found: Rounds, workloads: Sequence[str]) -> Report:
     return result
 
 
+def _between(result: Report, found: Rounds, workload: str, plain: float) -> None:
+    """How sure the comparison of processes is: their medians, drawn anew; points of the plain median."""
+    alone, ours = (
+        np.array([np.median(one["workloads"][workload]["ms"]) for one in found[mode]]) for mode in ("cupti", "drumline")
+    )
+    if len(ours) < 2:
+        return
+    low, high = interval(
+        lambda random: float(np.mean(random.choice(ours, len(ours))) - np.mean(random.choice(alone, len(alone))))
+    )
+    _bounds(result, f"{workload}: drumline above CUPTI alone, {len(ours)} processes", low, high, plain)
+
+
+def _within(result: Report, found: Rounds, workload: str, plain: float) -> None:
+    """Blocks of the same process, paired.py; whole processes are drawn anew."""
+    runs = [one["workloads"][workload] for one in found["paired"]]
+    means = np.array([np.mean(differences(run)) for run in runs])
+    name = f"{workload}: drumline above CUPTI alone, in turn in {len(runs)} processes"
+    result.add(name, 100 * float(np.mean(means)) / plain, "points", bar=1.0, most=True)
+    _bounds(result, name, *interval(lambda random: float(np.mean(random.choice(means, len(means))))), plain)
+    alone, ours = (
+        float(np.percentile([ms for run in runs for block in run[key] for ms in block], 99))
+        for key in ("alone", "ours")
+    )
+    result.add(f"{workload}: p99 above CUPTI alone, in turn", 100 * (ours / alone - 1), "%", bar=5.0, most=True)
+
+
+def _bounds(result: Report, name: str, low: float, high: float, plain: float) -> None:
+    for text, value in (("from", low), ("to", high)):
+        result.add(f"{name}, 95% interval {text}", 100 * value / plain, "points")
+
+
 def gpu() -> str:
     """Model and driver, as nvidia-smi says."""
     query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
@@ -140,13 +200,19 @@ def gpu() -> str:
 
 
 def bench_overhead(
-    rounds: int, seconds: float, modes: Sequence[str], workloads: Sequence[str], progress: Callable[[str], None]
+    rounds: int,
+    seconds: float,
+    modes: Sequence[str],
+    workloads: Sequence[str],
+    progress: Callable[[str], None],
+    lanes: int = 1,
 ) -> Report:
-    """Raises ValueError for unknown names and where there is no GPU, RuntimeError when a process fails."""
+    """`lanes`: GPUs used side by side. Raises ValueError for unknown names and where there is no GPU, RuntimeError when
+    a process fails."""
     for name, known in ((modes, MODES), (workloads, WORKLOADS)):
         if strange := set(name) - set(known):
             raise ValueError(f"{', '.join(sorted(strange))}: known are {', '.join(known)}")
     if gpu() == NO_GPU:
         raise ValueError("no NVIDIA GPU here: nvidia-smi does not answer")
     chosen = ["plain", *(mode for mode in modes if mode != "plain")]
-    return report(measure(rounds, seconds, chosen, workloads, progress), workloads)
+    return report(measure(rounds, seconds, chosen, workloads, progress, lanes), workloads)

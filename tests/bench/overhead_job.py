@@ -14,8 +14,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from itertools import count
 from typing import Any
 
+from drumline.bench.paired import in_turn, recycled
 from drumline.producers import attach, buffer_pool, cupti
 from drumline.producers.collector import KINDS, new_pool
 
@@ -99,21 +101,11 @@ def cupti_alone(torch: Any) -> Iterator[None]:
     library.cuptiActivityRegisterCallbacks(callbacks.request, callbacks.complete)
     for kind in KINDS:
         assert library.cuptiActivityEnable(kind) == 0
-    stop = threading.Event()
-
-    def recycle() -> None:
-        while not stop.wait(0.05):
-            for number in pool.done():
-                pool.give_back(number)
-
-    thread = threading.Thread(target=recycle, daemon=True)
-    thread.start()
-    yield
-    for kind in reversed(KINDS):
-        library.cuptiActivityDisable(kind)
-    library.cuptiActivityFlushAll(1)
-    stop.set()
-    thread.join()
+    with recycled(pool):
+        yield
+        for kind in reversed(KINDS):
+            library.cuptiActivityDisable(kind)
+        library.cuptiActivityFlushAll(1)
     callbacks.close()
 
 
@@ -162,6 +154,7 @@ MODES = {
     "cupti": cupti_alone,
     "cupti_off": cupti_off,
     "drumline": nothing,
+    "paired": nothing,
     "duty": nothing,
     "record_callback": record_callback,
     "torch_profiler": torch_profiler,
@@ -195,7 +188,7 @@ def main() -> None:
     mode, seconds, names = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
     torch = import_module("torch")
     torch.cuda.init()
-    expected = mode in ("drumline", "duty")
+    expected = mode in ("drumline", "paired", "duty")
     assert (attach.attached() is not None) == expected, attach.status()
     found: dict[str, Any] = {}
     began = time.monotonic()
@@ -204,16 +197,25 @@ def main() -> None:
         for _ in range(WARM_UP):
             step()
         torch.cuda.synchronize()
+        number = count()
+
+        def timed(step: Callable[[], None] = step, number: Iterator[int] = number) -> float:
+            at = time.perf_counter()
+            torch.cuda.nvtx.range_push(f"step {next(number)}")
+            step()
+            torch.cuda.synchronize()
+            torch.cuda.nvtx.range_pop()
+            return (time.perf_counter() - at) * 1e3
+
         took: list[float] = []
+        one = attach.attached()
         with MODES[mode](torch):
             cpu, begin = time.process_time(), time.perf_counter()
+            if mode == "paired" and one is not None:
+                found[name] = in_turn(one, timed, seconds)
+                continue
             while time.perf_counter() - begin < seconds or len(took) < 20:
-                at = time.perf_counter()
-                torch.cuda.nvtx.range_push(f"step {len(took)}")
-                step()
-                torch.cuda.synchronize()
-                torch.cuda.nvtx.range_pop()
-                took.append((time.perf_counter() - at) * 1e3)
+                took.append(timed())
             wall = time.perf_counter() - begin
             cpu = time.process_time() - cpu
             late = lock_waits(step, torch)
