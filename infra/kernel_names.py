@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 #: Counts up when a rule changes: `drumline migrate` then names again what is stored under older rules.
-RULES = 1
+RULES = 2
 
 #: (family, pattern): the first pattern found in the words of a name, whatever its case, decides. Words are the
 #: identifiers of the name, parted by spaces.
@@ -28,7 +28,7 @@ FAMILIES: tuple[tuple[str, str], ...] = (
         "embedding",
         r"embedding|gather|index_?select|indexing_backward|krn_partial|compute_(grad_weight|num_of_partial)|sum_and_scatter",
     ),
-    ("convolution", r"conv(?!ert)|implicit_gemm|winograd|im2col|col2im|[dw]grad|fprop|dgrad"),
+    ("convolution", r"conv(?!er)|implicit_gemm|winograd|im2col|col2im|[dw]grad|fprop|dgrad"),
     ("gemm", r"gemm|nvjet|cutlass|cublas|splitk|matmul|gemv|gemvx|xmma|wgmma|triton_tem|_mm_"),
     ("copy", r"memcpy|memset|copy|catarray|chunk_cat|transpose|permute|clone|triton_poi_fused_(_to_copy|cat|clone)\w*"),
     # PyTorch's foreach kernels that do not copy: optimizers and gradient clipping run them.

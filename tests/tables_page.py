@@ -1,4 +1,4 @@
-"""Writes docs/tables.md from the comments of the schema, as ClickHouse has them after the migrations."""
+"""Writes docs/tables.md: the schema as ClickHouse has it after the migrations, retention, families of kernels."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 from drumline.infra import clickhouse
 from drumline.infra.clickhouse import Client, rows
 from drumline.infra.engine import temporary_engine
-from drumline.infra.migrate import migrate
+from drumline.infra.kernel_names import FAMILIES, OTHER
+from drumline.infra.migrate import RETENTION_CLOCK, TIERED, migrate
 from drumline.infra.private import private_settings
+from drumline.infra.settings import RetentionSettings, TieringSettings
 
 PAGE = Path(__file__).parent.parent / "docs" / "tables.md"
 HEAD = """# Tables and views
@@ -38,6 +40,45 @@ GROUPS = {
     ),
     "Bookkeeping": ("ledger",),
 }
+RETENTION = """## How long they are kept
+
+`DRUMLINE_CLICKHOUSE__RETENTION__KERNELS` and so on: days, 0 = for ever; `drumline migrate` applies it. What is older
+goes away when ClickHouse merges.
+
+| table | default, days | counted from |
+|---|---|---|"""
+TIERS = """
+Older rows of {tables} can move to a cheaper volume:
+`DRUMLINE_CLICKHOUSE__TIERING__STORAGE_POLICY` (default: none) names a storage policy of the server, which must have the
+volume `default` too; rows move to its volume `{volume}` (`..._TIERING__VOLUME`) after {after} days
+(`..._TIERING__AFTER`).
+"""
+NAMES = """## Families of kernels
+
+A kernel's `family` is guessed from its name: the first of these patterns (Python's `re`, whatever the case) that is
+found in the name's identifiers, parted by spaces: the function, its namespaces, template arguments, types of
+parameters. If none is, it is `{other}`. When rules change, `drumline migrate` names again what is stored.
+
+| family | pattern |
+|---|---|"""
+
+
+def retention() -> str:
+    """Defaults from settings: table, days, the column that they count from."""
+    kept = RetentionSettings()
+    lines = [RETENTION]
+    for table, clock in RETENTION_CLOCK.items():
+        name = table.removesuffix("_versions")
+        lines.append(f"| `{name}` | {getattr(kept, name)} | `{clock}` |")
+    tiers = TieringSettings()
+    tables = ", ".join(f"`{name}`" for name in RETENTION_CLOCK if name in TIERED)
+    return "\n".join([*lines, TIERS.format(tables=tables, volume=tiers.volume, after=tiers.after)])
+
+
+def families() -> str:
+    """The rules of kernel_names.py, in the order in which they are tried."""
+    rules = [f"| {family} | `{pattern.replace('|', chr(92) + '|')}` |" for family, pattern in FAMILIES]
+    return "\n".join([NAMES.format(other=OTHER), *rules, ""])
 
 
 def page(client: Client, database: str) -> str:
@@ -69,7 +110,7 @@ def page(client: Client, database: str) -> str:
                     raise ValueError(f"{name}.{column} has no comment")
                 parts.append(f"| `{column}` | {_short(kind)} | {text.replace('|', chr(92) + '|')} |")
             parts.append("")
-    return "\n".join(parts)
+    return "\n".join([*parts, retention(), families()])
 
 
 def _sentence(text: str) -> str:

@@ -50,6 +50,9 @@ def test_short_form_and_family(name, short, family):
         ("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_f16", "attention"),
         ("sm80_xmma_fprop_implicit_gemm_indexed_tf32f32", "convolution"),
         ("my_own_kernel", "other"),
+        ("dtype_conversion_kernel", "other"),
+        ("convert_to_bf16", "other"),
+        ("depthwise_conv2d_forward", "convolution"),
         ("", "other"),
     ],
 )
