@@ -85,7 +85,9 @@ def sql(
     try:
         with ensure_engine(config):
             client = connect(config, reader=True, timeout_s=600, database=config.clickhouse.database)
-            _ask(client, statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
+            found = _ask(client, statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
+            if not found and values.get("job"):
+                _note(client, values["job"], values.get("run", ""))
     except (ClickHouseFailed, StackError) as error:
         hint = HINTS.get(getattr(error, "code", 0), "")
         _fail(1, f"{error}; {hint}" if hint else str(error))
@@ -151,8 +153,21 @@ def _fail(code: int, reason: str) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _ask(client: Client, statement: str, values: dict[str, str], form: str) -> None:
-    """Run it and print. Raises Refused or Unavailable; KeyboardInterrupt after the query has been cancelled."""
+def _note(client: Client, job: str, run: str) -> None:
+    """An empty answer about a job or run that is not stored: which there are."""
+    from drumline.infra.clickhouse import rows
+    from drumline.infra.report_data import NoSuchRun, find_run
+
+    try:
+        find_run(lambda sql, parameters: rows(client, sql, parameters), job, run)
+    except NoSuchRun as reason:
+        print(f"drumline sql: {reason}", file=sys.stderr)
+
+
+def _ask(client: Client, statement: str, values: dict[str, str], form: str) -> bool:
+    """Run it and print; whether there were rows (True where a format of the query's own hides that).
+
+    Raises Refused or Unavailable; KeyboardInterrupt after the query has been cancelled."""
     from drumline.infra.clickhouse import failure
 
     name = f"drumline-sql-{uuid.uuid4()}"
@@ -170,12 +185,16 @@ def _ask(client: Client, statement: str, values: dict[str, str], form: str) -> N
             with client.raw_stream(
                 statement, parameters=values, fmt=None if own_format else form, settings=limits
             ) as stream:
+                lines = 0
                 for part in iter(lambda: stream.read(1 << 16), b""):
                     sys.stdout.buffer.write(part)
+                    lines += part.count(b"\n")
             sys.stdout.flush()
-            return
+            return own_format or lines > (form == "CSVWithNames")
         limits |= {"max_result_rows": SHOWN + 1, "result_overflow_mode": "break"}
-        _table(client.raw_query(statement, parameters=values, fmt="TSVWithNames", settings=limits))
+        answer = client.raw_query(statement, parameters=values, fmt="TSVWithNames", settings=limits)
+        _table(answer)
+        return answer.count(b"\n") > 1
     except KeyboardInterrupt:
         with contextlib.suppress(Exception):
             client.command("KILL QUERY WHERE query_id = {id:String}", parameters={"id": name})

@@ -39,7 +39,8 @@ def top(
     It reads what the sinks have stored, as the read-only user. Bars show which part of a step a rank was late in the
     newest window; a rank may be late because it waited for another one, which the verdict knows. Ctrl-C ends it.
 
-    Exit 0: printed once. 1: ClickHouse does not answer (while it runs: shown, and asked again). 130: Ctrl-C.
+    Exit 0: printed once. 1: ClickHouse does not answer (while it runs: shown, and asked again). 2: no such job to be
+    printed once (a terminal waits for it). 130: Ctrl-C.
     """
     from rich.console import Console
 
@@ -49,6 +50,9 @@ def top(
     config, console = settings(), Console()
     try:
         seen = _look(config, job)
+        if seen.missing and (once or not console.is_terminal):
+            print(f"drumline top: {seen.missing}", file=sys.stderr)
+            raise typer.Exit(2)
         if as_json:
             _lines(config, job, interval, once, seen)
         elif once or not console.is_terminal:

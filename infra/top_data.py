@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from drumline.infra.report_data import NoSuchRun, Query, Row, find_run
 from drumline.infra.report_queries import HEARD
-
-Row = dict[str, Any]
-Query = Callable[[str, Mapping[str, Any]], list[Row]]
 
 # The newest run of each job, the liveliest jobs first. Only what producers published makes a job alive: a worker that
 # starts again publishes results of jobs that ended long ago.
@@ -79,10 +76,11 @@ class Detail:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Jobs, newest data first; the details are of the first one."""
+    """Jobs, newest data first; the details are of the first one. `missing`: why there is none, where one was named."""
 
     jobs: list[Row]
     detail: Detail | None
+    missing: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return {"jobs": self.jobs, "detail": vars(self.detail) if self.detail else None}
@@ -92,7 +90,7 @@ def snapshot(query: Query, job: str) -> Snapshot:
     """`job`: only this one; "" = all. Raises what the query raises."""
     jobs = query(JOBS, {"job": job, "most": JOBS_SHOWN})
     if not jobs:
-        return Snapshot([], None)
+        return Snapshot([], None, _missing(query, job) if job else "")
     scope = {"job": jobs[0]["job"], "run": jobs[0]["run"]}
     return Snapshot(
         jobs,
@@ -105,3 +103,11 @@ def snapshot(query: Query, job: str) -> Snapshot:
             **query(LATE, scope)[0],
         ),
     )
+
+
+def _missing(query: Query, job: str) -> str:
+    try:
+        find_run(query, job, "")
+    except NoSuchRun as reason:
+        return str(reason)
+    return ""

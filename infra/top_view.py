@@ -7,7 +7,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from drumline.infra.top_data import Detail, Row, Snapshot
+from drumline.infra.report_data import Row
+from drumline.infra.top_data import Detail, Snapshot
 
 #: Narrower terminals leave out what one can do without.
 NARROW = 90
@@ -27,7 +28,8 @@ def view(seen: Snapshot, width: int, height: int, header: str, trouble: str = ""
     if trouble:
         parts.append(Text(trouble, style="bold red"))
     if seen.detail is None:
-        return Group(*parts, Text("no data yet: nothing is stored; start a job, `drumline replay` or `make demo`"))
+        nothing = "no data yet: nothing is stored; start a job, `drumline replay` or `make demo`"
+        return Group(*parts, Text(seen.missing or nothing))
     parts += [_jobs(seen.jobs, width), Text()]
     others = OTHER_LINES + -(-len(trouble) // width) + len(seen.jobs) + len(seen.detail.verdicts)
     parts += _detail(seen.detail, width, max(3, height - others))

@@ -104,6 +104,9 @@ def test_mistakes_are_named(ask):
     assert ask("SELEC 1").returncode == 1
     assert ask(" ; ").returncode == 2
     assert ask("--json", "--csv", "SELECT 1").returncode == 2
+    empty = ask("--json", "top-kernels", "--job", "nope")
+    assert (empty.returncode, empty.stdout) == (0, "")
+    assert empty.stderr == "drumline sql: no job 'nope' is stored; nothing is stored yet\n"
 
 
 @pytest.mark.stack

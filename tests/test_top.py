@@ -9,7 +9,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from drumline.infra import command_top
+from drumline.infra import command_top, report_queries, top_data
 from drumline.infra.clickhouse import Refused, Unavailable
 from drumline.infra.private import environment, private_settings
 from drumline.infra.top_data import Detail, Snapshot
@@ -139,3 +139,17 @@ def test_an_outage_while_it_runs_is_shown_and_asked_again_until_ctrl_c(monkeypat
         command_top.top(job="", interval=1.0, once=False, as_json=False)
     assert end.value.exit_code == 130
     assert [bool(trouble and trouble[0]) for trouble in shown] == [False, True, False]
+
+
+def test_a_name_that_is_no_jobs_ends_it_with_those_that_there_are(monkeypatch, tmp_path, capsys):
+    def query(sql, parameters):
+        return [{"job": "demo"}] if sql == report_queries.JOBS else []
+
+    seen = top_data.snapshot(query, "other")
+    assert "no job 'other' is stored; there are: 'demo'" in text(seen)
+    monkeypatch.setattr(command_top, "_look", lambda *_: seen)
+    monkeypatch.setattr(command_top, "settings", lambda: private_settings(tmp_path))
+    with pytest.raises(typer.Exit) as end:
+        command_top.top(job="other", interval=1.0, once=True, as_json=True)
+    assert end.value.exit_code == 2
+    assert "there are: 'demo'" in capsys.readouterr().err
