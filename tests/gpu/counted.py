@@ -1,4 +1,6 @@
-"""What the processes in a spool say they decoded, dropped and wrote, and what lies there: counted.py SPOOL."""
+"""What the processes in a spool say they decoded, dropped and wrote, and what lies there: counted.py SPOOL [NAME].
+
+NAME: kernels with that in their name are counted by themselves."""
 
 import json
 import sys
@@ -11,13 +13,16 @@ from drumline.schemas.model import model
 
 for identity in sorted(Path(sys.argv[1]).glob("*/identity.json")):
     process = json.loads(identity.read_text())["process"]
-    rows, told = Counter(), Counter()
+    rows, told, named = Counter(), Counter(), 0
     for path in sorted([*identity.parent.glob("*.seg"), *identity.parent.glob("*.taken")]):
         for frame in scan(path.read_bytes()[len(SEGMENT_MAGIC) :], True):
             if frame.kind == DATA:
                 batch = decode(model(frame.topic), frame.body)
                 rows[frame.topic] += batch.rows
                 told[frame.topic] += batch.envelope["dropped_before"]
+                if frame.topic == "gpu.kernel.v1" and len(sys.argv) > 2:
+                    named += sum(sys.argv[2] in name for name in batch.strings("name", "names"))
             else:
                 told[frame.topic] += frame.rows
-    print(json.dumps({"rank": process["rank"], "collector": process["collector"], "rows": rows, "lost": told}))
+    said = {"rank": process["rank"], "policy": process["policy"], "collector": process["collector"]}
+    print(json.dumps({**said, "rows": rows, "named": named, "lost": told}))

@@ -1,38 +1,64 @@
 #!/bin/sh
-# One look at everything that only a GPU can show, in less than ten minutes, without a network:
+# One look at everything that only GPUs can show, in less than ten minutes, without a network:
 #     sh tests/gpu/session.sh WHEELHOUSE OUT        from the repository's root; PYTHON names a Python with PyTorch
 # WHEELHOUSE: `pip wheel --wheel-dir WHEELHOUSE '.[gpu]'`, made with the same version of Python (docs/offline.md). OUT gets
-# doctor.json, the job's and the agent's output, counts.jsonl, spool.tar.gz and overhead.json. Then, where Kafka is:
-#     drumline agent --spool SPOOL --until-empty     and the verdicts should name the ranks of tests/gpu/job.py
-# A GPU machine has not run this script yet.
+# doctor.json, output of the jobs and the agents, counts-*.jsonl, spool-*.tar.gz, rough-*.log and overhead.json. Then, where
+# Kafka is: `drumline agent --spool SPOOL --until-empty`, and the verdicts should name the ranks of tests/gpu/job.py.
 set -u
 wheels=$1 out=$2 python=${PYTHON:-python3} here=$(dirname "$0")
 work=$(mktemp -d) || exit 1
 mkdir -p "$out"
-export DRUMLINE_SPOOL__ROOT="$work/spool" DRUMLINE_KAFKA__BOOTSTRAP=127.0.0.1:9
+export DRUMLINE_KAFKA__BOOTSTRAP=127.0.0.1:9
 
-"$python" -m venv --system-site-packages "$work/venv" &&
-    "$work/venv/bin/pip" install --quiet --no-index --find-links "$wheels" 'drumline[gpu]' || exit 1
+# PyTorch may live in a virtual environment itself, whose packages another one sees by a .pth file only.
+"$python" -m venv --without-pip --system-site-packages "$work/venv" &&
+    "$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > "$work/pytorch.pth" &&
+    mv "$work/pytorch.pth" "$("$work/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/" &&
+    "$python" -m pip --python "$work/venv/bin/python" install --quiet --no-index --find-links "$wheels" 'drumline[gpu]' ||
+    exit 1
 PATH="$work/venv/bin:$PATH"
 
 echo "== doctor (only Kafka may fail)"
 drumline doctor --python "$work/venv/bin/python" --json | tee "$out/doctor.json"
 
 gpus=$(python -c 'import torch; print(torch.cuda.device_count())')
-echo "== DDP on $gpus GPUs, an agent beside it that reaches for Kafka in vain"
-drumline agent > "$out/agent.log" 2>&1 &
-agent=$!
-timeout 150 drumline run --job faults -- python -m torch.distributed.run --standalone --nproc-per-node "$gpus" \
-    "$here/job.py" 800 > "$out/job.log" 2>&1
-echo "the job's exit code: $?"
-sleep 3
-kill "$agent" && wait "$agent"
-echo "the agent's exit code: $?"
-python "$here/counted.py" "$DRUMLINE_SPOOL__ROOT" | tee "$out/counts.jsonl"
-tar czf "$out/spool.tar.gz" -C "$work" spool
+rounds=3
 
-echo "== overhead, launch-bound, eight processes a mode"
-timeout 330 drumline bench overhead --rounds 8 --seconds 3 --mode cupti --mode drumline --workload launch_bound \
-    --json > "$out/overhead.json"
+# ddp NAME STEPS: a DDP job on all GPUs, an agent beside it that reaches for Kafka in vain.
+ddp() {
+    export DRUMLINE_SPOOL__ROOT="$work/$1"
+    drumline agent > "$out/agent-$1.log" 2>&1 &
+    agent=$!
+    timeout 120 drumline run --job "$1" -- python -m torch.distributed.run --standalone --nproc-per-node "$gpus" \
+        "$here/job.py" "$2" > "$out/job-$1.log" 2>&1
+    echo "the job's exit code: $?"
+    sleep 3
+    kill "$agent" && wait "$agent"
+    echo "the agent's exit code: $?"
+    python "$here/counted.py" "$DRUMLINE_SPOOL__ROOT" | tee "$out/counts-$1.jsonl"
+    tar czf "$out/spool-$1.tar.gz" -C "$work" "$1"
+}
+
+echo "== DDP on $gpus GPUs with faults"
+ddp faults 800
+
+echo "== the same, and CUPTI runs out of buffers twice: few buffers, and decoders that hang for eight seconds"
+(for _ in 1 2; do sleep 16; pkill -STOP -f drumline.producers.decoder; sleep 8; pkill -CONT -f drumline.producers.decoder; done) &
+DRUMLINE_COLLECT__BUFFER_MB=4 ddp drops 1600
+wait
+
+echo "== what jobs survive"
+lane=0
+for hows in "end raise kill" "os_exit cuda_error fork" "profiler disk_full spool_is_a_file" "decoder_killed decoder_hangs spool_gone"; do
+    # shellcheck disable=SC2086
+    sh "$here/rough.sh" $((lane % gpus)) $hows > "$out/rough-$lane.log" 2>&1 &
+    lane=$((lane + 1))
+done
+wait
+cat "$out"/rough-*.log
+
+echo "== overhead, launch-bound: $rounds processes a mode on each of $gpus GPUs"
+timeout 330 drumline bench overhead --rounds "$rounds" --seconds 5 --mode cupti --mode drumline --mode paired \
+    --workload launch_bound --gpus "$gpus" --json > "$out/overhead.json"
 echo "exit code $?"
 rm -rf "$work"

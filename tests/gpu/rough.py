@@ -1,0 +1,54 @@
+"""One GPU process that ends, or lives, badly, for tests/gpu/session.sh: rough.py HOW SECONDS.
+
+Knows nothing of drumline. HOW: end, raise, kill (SIGKILL), os_exit, cuda_error, fork (children that live on), or
+profiler (PyTorch's, for a while).
+Prints how many kernels named erfinv it launched; those can be counted in the spool.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+
+import torch
+
+how, seconds = sys.argv[1], float(sys.argv[2])
+data = torch.rand(256, 256, device="cuda")
+out = torch.empty_like(data)
+launched = 0
+
+
+def train(until: float) -> None:
+    global launched
+    while time.monotonic() < until:
+        torch.cuda.nvtx.range_push(f"step {launched // 200}")
+        for _ in range(200):
+            torch.erfinv(data, out=out)
+        torch.cuda.synchronize()
+        torch.cuda.nvtx.range_pop()
+        launched += 200
+        time.sleep(0.005)
+
+
+begin = time.monotonic()
+train(begin + seconds / 3)
+if how == "fork":
+    children = [os.fork() for _ in range(3)]
+    if not all(children):
+        time.sleep(seconds / 3)
+        os._exit(0)
+if how == "profiler":
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        train(begin + 2 * seconds / 3)
+    print(json.dumps({"seen by PyTorch's profiler": len(seen.events())}))
+train(begin + seconds)
+print(json.dumps({"how": how, "launched": launched}), flush=True)
+if how == "raise":
+    raise RuntimeError("as asked")
+if how == "kill":
+    os.kill(os.getpid(), signal.SIGKILL)
+if how == "os_exit":
+    os._exit(7)
+if how == "cuda_error":
+    torch.zeros(4, device="cuda")[torch.tensor([9], device="cuda")].cpu()

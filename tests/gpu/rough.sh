@@ -1,0 +1,48 @@
+#!/bin/sh
+# What a job survives, on one GPU: called by session.sh, with its PATH. rough.sh GPU HOW...
+# Prints, of each: the job's exit code, what it launched, and what its spool holds and tells as lost.
+set -u
+here=$(dirname "$0") gpu=$1
+shift
+
+# The decoder of this job, among those of others.
+decoder() {
+    for pid in $(pgrep -f drumline.producers.decoder); do
+        grep -qsz "DRUMLINE_SPOOL__ROOT=$work/" "/proc/$pid/environ" && echo "$pid" && return
+    done
+}
+
+for how in "$@"; do
+    work=$(mktemp -d) under="" job=$how
+    export CUDA_VISIBLE_DEVICES="$gpu" DRUMLINE_SPOOL__ROOT="$work/spool"
+    case $how in
+    disk_full) # smaller than what the job says
+        mkdir "$work/spool" && mount -t tmpfs -o size=1m none "$work/spool"
+        job=end ;;
+    spool_is_a_file) : > "$work/spool" && job=end ;;
+    spool_gone) job=end ;;
+    decoder_killed | decoder_hangs) job=end ;;
+    nsight_compute) job=end under="ncu --target-processes all -c 1" ;;
+    esac
+    # shellcheck disable=SC2086
+    $under drumline run --job "$how" -- python "$here/rough.py" "$job" 9 > "$work/out" 2> "$work/err" &
+    job=$!
+    case $how in
+    decoder_killed) sleep 7 && kill -9 "$(decoder)" ;;
+    decoder_hangs) sleep 7 && stopped=$(decoder) && kill -STOP "$stopped" ;;
+    spool_gone) sleep 7 && rm -rf "$work/spool" ;;
+    esac
+    wait "$job"
+    code=$?
+    [ "$how" = decoder_hangs ] && kill -CONT "$stopped"
+    sleep 3
+    {
+        echo "-- $how: exit code $code"
+        grep launched "$work/out"
+        grep -v "^==PROF==" "$work/err" | tail -2
+        [ -d "$work/spool" ] && python "$here/counted.py" "$work/spool" erfinv
+    } > "$work/said" 2>&1
+    cat "$work/said"
+    umount "$work/spool" 2> /dev/null
+    rm -rf "$work"
+done
