@@ -203,7 +203,7 @@ def queries(
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """Every cookbook query and dashboard panel over recorded kernels in the real engine: time, CPU, bytes a row."""
+    """Every cookbook query, panel and alert rule over recorded kernels in the real engine: time, CPU, bytes a row."""
     from drumline.bench.queries import bench_queries
 
     _run("queries", data, lambda folder, progress: bench_queries(folder, rows, repeats, progress), as_json, write)

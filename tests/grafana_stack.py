@@ -22,14 +22,14 @@ PHASES = json.loads((FOLDER / "manifest.json").read_text())["phases"]
 
 @dataclass
 class Stored:
-    """`first`, `last`: of the recording's events; s since the epoch. `healthy`: end of its first phase."""
+    """`first`, `last`: of the recording's events; s since the epoch. `healthy`: its first phase, begin and end; ns."""
 
     settings: Settings
     reader: Any
     writer: Any
     first: float
     last: float
-    healthy: float
+    healthy: tuple[int, int]
 
     def frame(self, sql: str) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
         """Columns with types, also of an empty answer; rows. As the user that Grafana is."""
@@ -74,7 +74,7 @@ def _loaded(state: str, settings_json: str) -> Stored:
         "SELECT toUnixTimestamp64Milli(min(start)) / 1e3, toUnixTimestamp64Milli(max(end_time)) / 1e3 FROM kernels "
         f"WHERE job = '{JOB}'"
     ).result_rows[0]
-    return Stored(settings, reader, writer, first, last, PHASES[0]["end_ns"] / 1e9)
+    return Stored(settings, reader, writer, first, last, (PHASES[0]["start_ns"], PHASES[0]["end_ns"]))
 
 
 def stored(stack: Settings) -> Stored:

@@ -5,7 +5,7 @@ time, and the test's name says so. Evaluated by grafana_evaluator.py, not by Gra
 """
 
 import pytest
-from grafana_evaluator import Evaluator
+from grafana_evaluator import Evaluator, breached
 from grafana_stack import JOB, stored
 
 from drumline.infra.grafana.provision import GROUPS, rules
@@ -38,9 +38,38 @@ def shift(column, seconds):
     return f"{column} + toIntervalSecond({seconds})"
 
 
+#: Seconds by which the recording is moved to follow itself for 20 minutes; the same number in all columns of a row.
+AGAIN = "arrayJoin(range(0, 1200, 13))"
+
+
+@pytest.fixture(scope="module")
+def healthy(db):
+    """The healthy phase again and again for 20 minutes: all that any rule reads, also what is bad in no rule's eyes."""
+    phase = "BETWEEN fromUnixTimestamp64Nano({}) AND fromUnixTimestamp64Nano({})".format(*db.healthy)
+    start = f"start + toIntervalSecond({AGAIN})"
+    for table, where in (
+        ("kernels", "name LIKE '%nccl%'"),
+        ("memcpys", "kind IN (1, 2)"),
+        ("steps", "1"),
+        ("collectives", "step BETWEEN 5 AND 15"),
+    ):
+        step = {"step": f"step + 100 * {AGAIN}"} if table in ("steps", "collectives") else {}
+        db.copy(table, "healthy", f"start {phase} AND {where}", start=start, **step)
+    samples(db, "healthy", f"time {phase}", xid="toInt64(0)", ecc_uncorrected="toInt64(5)")
+    db.copy("ledger", "healthy", **{name: shift(name, AGAIN) for name in ("published", "time_min", "time_max")})
+    windows = {name: shift(name, AGAIN) for name in ("window_start", "window_end")}
+    suspect = {"state": "'suspect'", "severity": "1", "first_step": f"first_step + 100 * {AGAIN}"}
+    db.copy("stragglers_versions", "healthy", f"window_start {phase} AND of_rank >= 0", **windows, **suspect)
+    return db.first + 1200
+
+
 @pytest.mark.parametrize("uid", RULES)
-def test_quiet_on_the_healthy_phase_of_a_recording(db, uid):
-    assert fired(run(db, uid, db.first, db.healthy), job=JOB) == []
+def test_quiet_while_the_healthy_phase_of_a_recording_goes_on_for_twenty_minutes(db, healthy, uid):
+    evaluator = run(db, uid, healthy - 120, healthy)
+    ours = [value for labels, value in evaluator.values["A"].items() if dict(labels).get("job", "healthy") == "healthy"]
+    assert ours, "there was something to judge"
+    assert not [value for value in ours if value is None or breached(RULES[uid], value)]
+    assert not fired(evaluator, job="healthy")
 
 
 def test_straggler_critical_on_recorded_faults_tells_rank_host_gpu_cause_cost_and_link(db):
@@ -75,6 +104,26 @@ def test_job_stalled_when_recorded_processes_speak_on_after_the_last_step(db):
     assert not fired(found, job=JOB), "it ended: nobody speaks"
 
 
+#: Every ten minutes for two hours.
+HOURS = range(600, 2 * 3600, 600)
+ON_AND_ON = "arrayJoin(range(600, 7200, 600))"
+
+
+def test_job_stalled_stays_for_hours_and_ends_with_the_next_step(db):
+    moved = {name: shift(name, 2 * 3600) for name in ("published", "time_min", "time_max")}
+    db.copy("steps", "hung")
+    db.copy("ledger", "hung")
+    db.copy("ledger", "hung", "topic = 'gpu.device.v1'", published=shift("published", ON_AND_ON))
+    evaluator = Evaluator(RULES["drumline-job-stalled"], db.ask_alert)
+    for seconds in HOURS:
+        evaluator.evaluate(db.last + seconds + 30)
+        assert fired(evaluator, job="hung"), seconds
+    db.copy("steps", "hung", start=shift("start", 2 * 3600), step="step + 1000")
+    db.copy("ledger", "hung", **moved)
+    evaluator.evaluate(db.last + 2 * 3600 + 30)
+    assert not fired(evaluator, job="hung")
+
+
 def test_collective_bandwidth_down_when_recorded_collectives_go_on_at_twice_their_duration(db):
     steps = "operation = 'AllReduce' AND step BETWEEN 5 AND 15"
     for job, slower in (("slower-links", 2), ("same-links", 1)):
@@ -99,13 +148,9 @@ def test_pageable_flood_when_the_recorded_phase_of_pageable_copies_lasts_for_fiv
     assert {a["rank"] for a in fired(found, job="copying")} == {"3"}
 
 
-#: Seconds by which the recording is moved to follow itself for 20 minutes; the same number in all columns of a row.
-AGAIN = "arrayJoin(range(0, 1200, 13))"
-
-
-def samples(db, job, **changed):
+def samples(db, job, where="1", **changed):
     """Recorded samples repeated over 20 minutes."""
-    db.copy("device_samples", job, time=f"time + toIntervalSecond({AGAIN})", **changed)
+    db.copy("device_samples", job, where, time=shift("time", AGAIN), **changed)
 
 
 def test_throttling_when_recorded_samples_say_hardware_slowdown(db):
@@ -162,3 +207,16 @@ def test_silent_producer_when_recorded_ranks_but_one_go_on(db):
     db.copy("kernels", "silent", "name LIKE '%nccl%' AND rank != 1", start=shift("start", 120))
     found = run(db, "drumline-silent-producer", db.last + 120, db.last + 240)
     assert {a["rank"] for a in fired(found, job="silent")} == {"1"}
+
+
+def test_silent_producer_stays_for_hours_while_others_go_on_and_ends_when_it_is_heard(db):
+    db.copy("processes_versions", "one-silent")
+    db.copy("kernels", "one-silent", "name LIKE '%nccl%'")
+    db.copy("kernels", "one-silent", "name LIKE '%nccl%' AND rank != 1", start=shift("start", ON_AND_ON))
+    evaluator = Evaluator(RULES["drumline-silent-producer"], db.ask_alert)
+    for seconds in HOURS:
+        evaluator.evaluate(db.last + seconds + 30)
+        assert {a["rank"] for a in fired(evaluator, job="one-silent")} == ({"1"} if seconds > 600 else set()), seconds
+    db.copy("kernels", "one-silent", "name LIKE '%nccl%'", start=shift("start", 2 * 3600))
+    evaluator.evaluate(db.last + 2 * 3600 + 30)
+    assert not fired(evaluator, job="one-silent")

@@ -40,8 +40,8 @@ XID = Rule(
     (
         Values(
             f"""
-            SELECT {_GPU}, toString(max(max_xid)) AS xid, toFloat64(count()) AS value
-            FROM devices_per_minute WHERE @minute AND max_xid > 0 GROUP BY {_BY}
+            SELECT {_GPU}, toString(assumeNotNull(max(max_xid))) AS xid, toFloat64(countIf(max_xid > 0)) AS value
+            FROM devices_per_minute WHERE @minute AND isNotNull(max_xid) GROUP BY {_BY}
             """
         ),
     ),

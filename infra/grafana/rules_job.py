@@ -70,28 +70,36 @@ STALLED = Rule(
     (
         Values(
             f"""
-            SELECT job, run, dateDiff('second', last_end, heard) / greatest({STALLED_S}, {STALLED_STEPS} *
-                longest_s) AS value
-            FROM (
-                SELECT job, run, max(addNanoseconds(start, duration_ns)) AS last_end,
-                    max(duration_ns) / 1e9 AS longest_s
-                FROM steps WHERE $__timeFilter_ms(start) GROUP BY job, run
-            ) AS stepping INNER JOIN (
-                SELECT job, run, max(last_published) AS heard FROM records_per_minute
-                WHERE @minute AND run != '' AND @produced
-                GROUP BY job, run HAVING heard > $__toTime_ms - INTERVAL 120 SECOND
-            ) AS alive USING (job, run)
+            WITH heard_jobs AS (
+                SELECT job, run, maxIf(last_published, @produced) AS heard,
+                    maxIf(time_max, topic = 'gpu.step.v1' AND rows > 0) AS last_step
+                FROM records_per_minute WHERE @minute AND run != '' GROUP BY job, run
+                HAVING heard > $__toTime_ms - INTERVAL 120 SECOND AND last_step > $__fromTime_ms
+            ), suspects AS (
+                SELECT job, run, last_step FROM heard_jobs WHERE dateDiff('second', last_step, heard) > {STALLED_S}
+            )
+            SELECT job, run, dateDiff('second', greatest(last_step, last_end), heard)
+                / greatest({STALLED_S}, {STALLED_STEPS} * longest_s) AS value
+            FROM heard_jobs LEFT JOIN (
+                SELECT job, run, max(addNanoseconds(s.start, s.duration_ns)) AS last_end,
+                    max(s.duration_ns) / 1e9 AS longest_s
+                FROM steps AS s INNER JOIN suspects USING (job, run)
+                WHERE $__timeFilter_ms(start) AND job IN (SELECT job FROM suspects)
+                    AND start >= (SELECT min(last_step) FROM suspects) - INTERVAL 1 HOUR
+                    AND start >= last_step - INTERVAL 1 HOUR
+                GROUP BY job, run
+            ) AS stepping USING (job, run)
             """
         ),
     ),
-    "gt", (1.0,), 3600,
+    "gt", (1.0,), 86_400,
     "{{ $labels.job }} finishes no steps any more",
     "Run {{ $labels.run }}: its processes are heard, but the last step ended {{ humanize $values.A.Value }} times "
     "longer ago than "
     "the limit. Hung collective, deadlock, or a very long checkpoint.",
-    "No step for 5 times the longest step of the last hour, at least 60 s, while processes still speak: longer than "
-    "any step "
-    "the job has needed. A job that ended is silent altogether and does not count.",
+    "No step for 5 times the longest step of the hour before the last one, at least 60 s, while processes still speak: "
+    "longer than any step the job has needed. The last step is looked for in 24 hours, so that the alert stays while "
+    "the job hangs. A job that ended is silent altogether and does not count.",
     ("drumline-job", "steps"), _JOB, no_data="OK",
 )  # fmt: skip
 _MIB = 1 << 20

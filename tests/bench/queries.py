@@ -1,4 +1,4 @@
-"""Every question of the cookbook and every statement of the dashboards over many recorded kernels, in the engine."""
+"""The cookbook's questions, dashboards' statements and alert rules over many recorded kernels, in the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from drumline.infra.clickhouse import Client
 from drumline.infra.credentials import local_password
 from drumline.infra.engine import temporary_engine
 from drumline.infra.grafana.catalog import statements
-from drumline.infra.grafana.macros import ALL, Moment, Value, expand
+from drumline.infra.grafana.macros import ALL, Moment, Value, expand, expand_alert
+from drumline.infra.grafana.provision import rules
 from drumline.infra.grafana.render import POINTS
 from drumline.infra.migrate import migrate
 from drumline.infra.private import private_settings
@@ -74,10 +75,16 @@ def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress 
                     for name, sql in dashboard_statements(until_ns // 1_000_000).items()
                     for timed in _timed(name, ask, repeats, sql, {}, report, progress)
                 ]
+                alerts = [
+                    timed
+                    for name, sql in rule_statements(until_ns // 1_000_000).items()
+                    for timed in _timed(name, ask, repeats, sql, {}, report, progress)
+                ]
             disk = _disk(client, database)
     report.data = f"{stored:,} recorded kernels, {RANKS} ranks, {span_s / 60:.0f} minutes"
-    for title, timed, bar in (("cookbook", cookbook, COOKBOOK_BAR), ("dashboards", panels, DASHBOARD_BAR)):
-        _add(report, title, timed, bar)
+    _add(report, "cookbook", cookbook, COOKBOOK_BAR)
+    _add(report, "dashboards", panels, DASHBOARD_BAR)
+    _add(report, "alert rules", alerts, DASHBOARD_BAR)
     failed = sum(note.startswith("FAILED") for note in report.notes)
     report.add("questions that failed", failed, "", bar=0, most=True)
     report.add("bytes a row on disk, kernels", each, "B", bar=DISK_BAR, most=True)
@@ -189,6 +196,14 @@ def dashboard_statements(now_ms: int) -> dict[str, str]:
         name = statement.id if statement.kind == "panel" else f"{statement.id} ({statement.kind})"
         found.setdefault(expand(statement.sql, at), name)
     return {name: text for text, name in found.items()}
+
+
+def rule_statements(now_ms: int) -> dict[str, str]:
+    """Title -> the statement that decides, of every alert rule, over its range up to `now_ms`."""
+    return {
+        f"rule {rule.title}": expand_alert(rule.values[0].sql, Moment(now_ms - rule.range_s * 1_000, now_ms))
+        for rule in rules()
+    }
 
 
 def _span_ms(since: str) -> int:
