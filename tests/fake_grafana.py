@@ -103,7 +103,8 @@ class FakeGrafana:
         else:
             kind, name = self.place(path)
             rules = [{**{k: v for k, v in r.items() if v != "0s"}, "id": 1} for r in body.get("rules", ())]
-            self.things[kind][name] = {"name": name, **body, **({"rules": rules} if rules else {})}
+            named = {"name": name, "provenance": "api"} if kind == "templates" else {}
+            self.things[kind][name] = {**named, **body, **({"rules": rules} if rules else {})}
 
     def close(self):
         self.server.shutdown()

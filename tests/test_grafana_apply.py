@@ -8,7 +8,9 @@ from typer.testing import CliRunner
 
 from drumline.infra import command_grafana
 from drumline.infra.grafana.catalog import DASHBOARDS, HERE
-from drumline.infra.grafana.provision import GROUPS
+from drumline.infra.grafana.provision import GROUPS, group_for_http, policies, receiver
+from drumline.infra.grafana.render import dashboard_json
+from drumline.infra.grafana.server import difference
 from drumline.infra.settings import settings
 
 RUNNER = CliRunner()
@@ -65,6 +67,63 @@ def test_diff_says_where_somebody_edited(grafana):
     assert "change rules drumline-jobs: rules[0].for" in answer.output
     assert call("apply").exit_code == 0
     assert call("diff").exit_code == 0
+
+
+def edits(thing):
+    """What a person can do to one value after the other: change it, take it away, add one beside it; undone each time.
+    Yields where."""
+    if isinstance(thing, list):
+        for number, each in enumerate(thing):
+            yield from (f"[{number}]{at}" for at in edits(each))
+        if thing:
+            kept = thing.pop()
+            yield "[-1] taken away"
+            thing.append(kept)
+    elif isinstance(thing, dict):
+        for key, value in list(thing.items()):
+            yield from (f".{key}{at}" for at in edits(value))
+            if not isinstance(value, dict | list):
+                thing[key] = "mine"
+                yield f".{key} changed"
+            if value not in (None, "", 0, "0s", [], {}):
+                del thing[key]
+                yield f".{key} taken away"
+            thing[key] = value
+        thing["mine"] = "mine"
+        yield " added"
+        del thing["mine"]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [dashboard_json(DASHBOARDS[0]), group_for_http(GROUPS[0]), receiver("webhook", "http://hook"), policies()],
+    ids=["dashboard", "rules", "contact", "policies"],
+)
+def test_whatever_somebody_edits_is_a_difference_and_what_servers_do_is_none(wanted):
+    found = json.loads(json.dumps(wanted))
+    missed = [at for at in edits(found) if not list(difference(wanted, found))]
+    assert [at for at in missed if at != ".settings.url taken away"] == [], "it may be hidden"
+    found |= {"version": 3, "updated": "2026-01-02", "weekStart": ""}
+    assert list(difference(wanted, found)) == []
+
+
+def test_a_hidden_secret_is_no_difference(grafana):
+    call("apply")
+    assert "contact point" not in call("diff").output
+    del grafana.things["points"]["drumline-pagerduty"]["settings"]["summary"]
+    assert "change contact point pagerduty: settings.summary" in call("diff").output
+
+
+def test_a_dashboard_in_another_folder_and_a_renamed_folder_are_put_right(grafana):
+    call("apply")
+    grafana.things["dashboards"]["drumline-job"]["meta"]["folderUid"] = "mine"
+    grafana.things["folders"]["drumline"]["title"] = "mine"
+    said = call("diff").output
+    assert "change dashboard Job: folder" in said
+    assert "change folder drumline: title" in said
+    call("apply")
+    assert call("diff").exit_code == 0
+    assert ("PUT", "/api/folders/drumline") in grafana.writes, "Grafana refuses to make a folder twice"
 
 
 def test_policies_only_when_asked(grafana):

@@ -26,8 +26,14 @@ from drumline.infra.grafana.render import dashboard_json
 from drumline.infra.settings import Settings
 
 Json = dict[str, Any]
-#: Keys that Grafana hides when it is asked, or that we never set.
-_SECRETS = frozenset({"url", "integrationKey", "password", "secureJsonData"})
+#: Settings of contact points that Grafana hides when it is asked.
+_SECRETS = frozenset({"url", "integrationKey"})
+#: What Grafana adds to dashboards, panels, variables and rules of its own accord.
+_SERVERS = frozenset(
+    {"id", "version", "iteration", "pluginVersion", "definition", "guid", "updated", "provenance", "metadata"}
+)
+#: Values as good as none: servers leave them out, or add them.
+_NOTHING: tuple[Any, ...] = (None, "", 0, "0s", [], {})
 
 
 class GrafanaFailed(RuntimeError):
@@ -45,16 +51,20 @@ class Change:
 
 
 def difference(wanted: Any, found: Any, at: str = "") -> Iterator[str]:
-    """Paths at which `found` lacks what is wanted. What the server adds is no difference, nor is a missing key whose
-    wanted value is nothing (servers leave those out)."""
+    """Paths at which `found` is not what is wanted, or has more. A key that is missing or more is no difference where
+    its value is nothing, nor is what the server itself adds, nor a secret that it hides."""
     if isinstance(wanted, Mapping) and isinstance(found, Mapping):
         for key, value in wanted.items():
-            if key in _SECRETS and (key not in found or "REDACTED" in str(found[key])):
+            path = f"{at}.{key}" if at else key
+            if at == "settings" and key in _SECRETS and "REDACTED" in str(found.get(key, "REDACTED")):
                 continue
             if key in found:
-                yield from difference(value, found[key], f"{at}.{key}" if at else key)
-            elif value not in (None, "", 0, False, "0s", [], {}):
-                yield f"{at}.{key}" if at else key
+                yield from difference(value, found[key], path)
+            elif value not in _NOTHING:
+                yield path
+        for key in found.keys() - wanted.keys() - _SERVERS:
+            if found[key] not in _NOTHING:
+                yield f"{at}.{key} (added)" if at else f"{key} (added)"
     elif isinstance(wanted, list) and isinstance(found, list):
         if len(wanted) != len(found):
             yield f"{at} ({len(found)} instead of {len(wanted)})"
@@ -120,7 +130,8 @@ class Server:
         api = self._api
         found = self._get("folder", partial(api.folder.get_folder, FOLDER_UID))
         make = partial(api.folder.create_folder, FOLDER, FOLDER_UID)
-        yield self._change(f"folder {FOLDER}", {"title": FOLDER}, found, make)
+        rename = partial(api.folder.update_folder, FOLDER_UID, title=FOLDER, overwrite=True)
+        yield self._change(f"folder {FOLDER}", {"title": FOLDER}, found and {"title": found["title"]}, make, rename)
         yield self._source()
         for made in DASHBOARDS:
             wanted = dashboard_json(made)
@@ -132,7 +143,8 @@ class Server:
                 "message": "drumline grafana apply",
             }
             send = partial(api.dashboard.update_dashboard, body)
-            yield self._change(f"dashboard {made.title}", wanted, answer and answer["dashboard"], send)
+            placed = answer and {**answer["dashboard"], "folder": answer["meta"].get("folderUid")}
+            yield self._change(f"dashboard {made.title}", {**wanted, "folder": FOLDER_UID}, placed, send)
         alerting = api.alertingprovisioning
         for group in GROUPS:
             wanted = group_for_http(group)
@@ -183,7 +195,9 @@ class Server:
                 create = partial(alerting.create_contactpoint, wanted)
                 change = partial(alerting.update_contactpoint, wanted["uid"], wanted)
                 yield self._change(f"contact point {kind}", wanted, points.get(wanted["uid"]), create, change)
-        templates = {t["name"]: t for t in self._get("templates", alerting.get_templates) or ()}
+        templates = {
+            t["name"]: {"template": t["template"]} for t in self._get("templates", alerting.get_templates) or ()
+        }
         body = {"template": TEMPLATE}
         send = partial(alerting.create_or_update_template, "drumline", body)
         yield self._change("template drumline", body, templates.get("drumline"), send)
