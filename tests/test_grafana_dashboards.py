@@ -179,13 +179,26 @@ def test_rule_can_be_evaluated_and_told(rule):
     shown = re.findall(r"\$labels\.(\w+)", text + json.dumps(dict(rule.selects)))
     assert all(re.search(rf"\b{label}\b", rule.values[0].sql) for label in shown)
     assert set(rule.selects) <= set(variables(BOARDS[rule.shows[0]]))
-    panel = next(p for p in panels(BOARDS[rule.shows[0]]) if p["id"] == panel_ids(
-        next(m for m in DASHBOARDS if m.uid == rule.shows[0]))[rule.shows[1]])  # fmt: skip
-    if rule.uid in RATIOS:
-        return
-    lines = {step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]}
-    assert panel["type"] == "table" or lines != {None}, "the panel draws the rule's limit"
     assert len(rule.uid) <= 40
+
+
+#: Rules on levels are shown by the share that makes a level; of counts, one is the first that is more than none.
+SHOWN_AS = {limits.LEVEL_WARNING - 0.5: limits.WARNING, limits.LEVEL_CRITICAL - 0.5: limits.CRITICAL, 0.0: 1.0}
+
+
+@pytest.mark.parametrize("rule", [rule for rule in rules() if rule.uid not in RATIOS], ids=lambda rule: rule.uid)
+def test_the_panel_of_an_alert_draws_the_limit_that_the_rule_judges_by(rule):
+    made = next(m for m in DASHBOARDS if m.uid == rule.shows[0])
+    panel = next(p for p in panels(BOARDS[made.uid]) if p["id"] == panel_ids(made)[rule.shows[1]])
+    shown = [panel["fieldConfig"]["defaults"]]
+    if panel["type"] == "table":  # coloured cells
+        shown = [{p["id"]: p["value"] for p in each["properties"]} for each in panel["fieldConfig"]["overrides"]]
+    else:
+        assert shown[0]["custom"]["thresholdsStyle"] == {"mode": "line"}
+    colours = {step["value"]: step["color"] for one in shown for step in one.get("thresholds", {}).get("steps", ())}
+    assert SHOWN_AS.get(rule.limit[0], rule.limit[0]) in colours
+    bad = [colour for value, colour in colours.items() if value == SHOWN_AS.get(rule.limit[0], rule.limit[0])]
+    assert set(bad) <= ({"green"} if rule.compare == "lt" else {"orange", "red"}), "on the bad side"
 
 
 def test_files_of_rules_say_what_grafana_reads_in_files():

@@ -63,6 +63,6 @@ CONDITION = "CONDITION"
 
 
 def link(rule: Rule) -> str:
-    """The dashboard, with what the alert is about chosen, the last hour: for humans in an annotation."""
+    """The dashboard, with what the alert is about chosen, over the rule's range: for humans in an annotation."""
     chosen = "".join(f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in rule.selects.items())
-    return f"{{{{ externalURL }}}}d/{rule.shows[0]}?from=now-1h&to=now{chosen}"
+    return f"{{{{ externalURL }}}}d/{rule.shows[0]}?from=now-{max(rule.range_s, 3600)}s&to=now{chosen}"
