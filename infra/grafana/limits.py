@@ -13,7 +13,7 @@ SHARE = ((SUSPECT, "blue"), (WARNING, "orange"), (CRITICAL, "red"))
 LEVEL_WARNING, LEVEL_CRITICAL = 2, 3
 LEVEL = ((1, "blue"), (LEVEL_WARNING, "orange"), (LEVEL_CRITICAL, "red"))
 
-#: A job is stalled if it finishes no step for so many times the longest of its last hour of steps, and at least so long; s.
+#: A job is stalled if it finishes no step for so many times the longest of its last hour of steps, at least so long; s.
 STALLED_STEPS, STALLED_S = 5.0, 60.0
 #: Bus bandwidth against the same collectives' before. The verdict "slow link" asks for 1.3 times the time.
 BANDWIDTH_RATIO = 1 / 1.3
