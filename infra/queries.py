@@ -2,8 +2,8 @@
 `drumline sql` take them from here.
 
 A file begins with comments: the question; `theme: ...`; `try: ...`, arguments of the cookbook's example; notes; and
-`@name = default: what it is` for each parameter of its own. A parameter is where the SQL says {name:Type}: the server
-binds it, so no value can become SQL.
+`@name = default: what it is` for each parameter of its own, and each common one that means something else there. A
+parameter is where the SQL says {name:Type}: the server binds it, so no value can become SQL.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def parse(name: str, text: str) -> Query:
     if not head or not fields.get("theme") or wrong:
         named = f" (wrong: {', '.join(wrong)})" if wrong else ""
         raise ValueError(f"{name}.sql needs a question, a theme and its own parameters as @name{named}")
-    parameters = tuple(Parameter(place, types[place], *about[place]) for place in (*own, *COMMON) if place in types)
+    parameters = tuple(
+        Parameter(place, types[place], *about[place]) for place in dict.fromkeys((*own, *COMMON)) if place in types
+    )
     words = shlex.split(fields.get("try", ""))
     example = {flag.removeprefix("--"): value for flag, value in zip(words[::2], words[1::2], strict=True)}
     return Query(name, head[0], fields["theme"], " ".join(notes), example, parameters, sql)

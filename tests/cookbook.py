@@ -45,7 +45,8 @@ Questions, the SQL that answers them, and what it answered. Each has a name: `dr
 Results are those of recordings of H200s ([what was injected](../tests/traces/README.md); `demo` is that of `drumline
 demo`) that went through Kafka, the stream worker and the sink. `make docs` makes this page; tests run every query.
 
-All take `--run` (one start of the job), most `--since`, `--until` (UTC) and `--limit`.
+`--job`, `--run` (one start of the job; without, all of them), `--since`, `--until` (UTC) and `--limit` mean the same
+everywhere; `drumline sql --list` says which query takes which.
 """
 
 

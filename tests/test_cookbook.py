@@ -80,6 +80,17 @@ def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(one):
         assert all(0 < float(each["busy_percent"]) < 100 for each in groups)
 
 
+@pytest.mark.parametrize("name", ["jobs", "cost"])
+def test_one_job_of_all_can_be_chosen(name, one):
+    query = queries()[name]
+    names, everything = cookbook.asker(one)(query)
+    for chosen, jobs in (({"job": "mild"}, ["mild"]), ({"run": "r1"}, list(cookbook.JOBS)), ({"run": "x"}, [])):
+        _, found = cookbook.asker(one)(dataclasses.replace(query, example={**query.example, **chosen}))
+        job = names.index("job")
+        assert sorted(row[job] for row in found) == sorted(jobs)
+        assert all(row in everything for row in found)
+
+
 def test_the_page_has_nothing_that_is_no_query():
     asked = re.findall(r"^### (.*)$", cookbook.PAGE.read_text(), re.MULTILINE)
     assert asked == [query.question for query in QUERIES]

@@ -42,6 +42,13 @@ def test_every_query_is_complete_and_its_example_fits():
     assert {each.theme for each in queries().values()} == set(THEMES)
 
 
+def test_what_asks_about_all_jobs_can_be_asked_about_one():
+    for name in ("jobs", "cost"):
+        parameters = [p.name for p in query(name).parameters]
+        assert parameters.count("job") == parameters.count("run") == 1
+        assert query(name).values({})["job"] == ""
+
+
 def test_a_name_that_is_not_there_names_close_ones():
     with pytest.raises(UnknownQuery, match="did you mean top-kernels"):
         query("top-kernel")
