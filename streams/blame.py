@@ -7,7 +7,7 @@ communication ran (gpu.step.v1 comm_exposed_ns). So U_w - U_r is how much longer
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,13 +51,14 @@ class Meeting:
 @dataclass(frozen=True)
 class WindowTable:
     """One window of one run. `ranks` [R] sorted, `steps` [S], `budget`: gpu.step.v1 column -> [R, S], NaN = no row.
-    `chains`: indices of the ranks of each pipeline."""
+    `chains`: indices of the ranks of each pipeline. `paces`: all that a rank is compared with in the end (pace.py)."""
 
     ranks: Ints
     steps: Ints
     budget: dict[str, Floats]
     meetings: list[Meeting] = field(default_factory=list)
     chains: list[Ints] = field(default_factory=list)
+    paces: list[Meeting] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -72,26 +73,32 @@ class Blame:
     time_ns: Floats
 
 
-def blame(table: WindowTable, quorum: float, hidden: Sequence[Floats] | None = None) -> Blame:
+def blame(table: WindowTable, quorum: float, hidden: Callable[[Meeting], Floats] | None = None) -> Blame:
     """Lost time of every rank: over each communicator it is in, what it worked longer than its median peer there, but
-    no more than those peers really waited there, nor than the steps took; the communicator with the largest counts.
-    `hidden`: for each meeting [m], what U misses (inflation.py); ns over the window."""
+    no more than it worked longer than the median of all that go at its pace, nor than those peers really waited there,
+    nor than the steps took; the communicator with the largest counts. `hidden`: of a meeting -> [m], what U misses
+    (inflation.py); ns over the window."""
     length = step_length(table)
     count = len(table.ranks)
+    everybody, unseen = np.full(table.budget["comm_exposed_ns"].shape, np.inf), np.zeros(count)
+    for pace in table.paces:
+        everybody[pace.members] = norm(pace, comparable(table, pace, "comm_exposed_ns", quorum))
+        unseen[pace.members] = 0.0 if hidden is None else hidden(pace)
     lost, via = np.zeros(count), np.full(count, -1)
     compared = np.zeros((count, len(table.steps)), bool)
     for index, meeting in enumerate(table.meetings):
-        mine = comparable(table, meeting, "comm_exposed_ns", quorum)
+        who, mine = meeting.members, comparable(table, meeting, "comm_exposed_ns", quorum)
         peers = norm(meeting, mine)
         met = np.isfinite(mine) & np.isfinite(peers)
-        longer = np.where(met, peers - mine, 0.0).sum(1) + (0.0 if hidden is None else hidden[index])
+        longer = np.where(met, peers - mine, 0.0).sum(1) + (0.0 if hidden is None else hidden(meeting))
         if meeting.usual is None:
-            longer -= _astray(table, meeting, met, quorum)
+            # A peer with less work waits for whoever is as long as everybody: that is no fault.
+            than_all = np.where(met, everybody[who] - mine, 0.0).sum(1) + unseen[who]
+            longer = np.minimum(longer, than_all) - _astray(table, meeting, met, quorum)
         # Without known waiting: what the others' waiting grew, which is what `peers` then is.
         waiting = meeting.wait_ns if meeting.usual is None else mine
         waited = np.where(met, norm(meeting, np.where(met, waiting, np.nan)), 0.0).sum(1)
         here = np.clip(np.minimum(longer, waited), 0.0, np.where(met, length, 0.0).sum(1))
-        who = meeting.members
         better = met.any(1) & ((via[who] < 0) | (here > lost[who]))
         if meeting.usual is not None:
             better &= via[who] < 0  # the past is asked only where there are no peers

@@ -1,4 +1,4 @@
-"""Why a rank was late: its own time budget against the ranks it met, component by component."""
+"""Why a rank was late: its own time budget against the ranks that go at its pace, component by component."""
 
 from __future__ import annotations
 
@@ -35,20 +35,28 @@ NO_CAUSE = Cause("ok")
 
 
 def find_cause(
-    table: WindowTable, meeting: Meeting, member: int, config: StragglerConfig, usual_compute_ns: float | None = None
+    table: WindowTable,
+    meeting: Meeting,
+    member: int,
+    config: StragglerConfig,
+    usual_compute_ns: float | None = None,
+    lost_ns: float = 0.0,
 ) -> Cause:
     """The cause for row `member` of a meeting.
 
     Peers' compute is inflated while they wait (their kernels share the GPU with a spinning NCCL kernel), which can only
     make an excess of compute smaller; negative excesses therefore explain nothing and are left out of the sum.
     `usual_compute_ns`: a step's compute of the median rank when nobody was late, if the work is the same as then; peers
-    count as no slower than that.
+    count as no slower than that, but only for what the other components leave of `lost_ns`, the rank's loss: all GPUs
+    may be slower than they were.
     """
     excess = {name: _excess(table, meeting, member, name, config) for name in COMPONENTS}
     if usual_compute_ns is not None and meeting.usual is None:
         values = comparable(table, meeting, "compute_ns", config.quorum)
-        peers = np.minimum(norm(meeting, values), usual_compute_ns)
-        excess["compute_ns"] = float(np.nansum((values - peers)[member]))
+        compared = np.isfinite(norm(meeting, values))
+        past = float(np.where(compared, values - usual_compute_ns, 0.0)[member].sum())
+        rest = lost_ns - max(0.0, excess["idle_ns"]) - max(0.0, excess["copy_ns"])
+        excess["compute_ns"] = max(excess["compute_ns"], min(past, rest))
     gains = {name: max(0.0, value) for name, value in excess.items()}
     total = sum(gains.values())
     ratios = {name: _ratio(table, meeting, member, name, config) for name in ("kernels", "blocks")}

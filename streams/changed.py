@@ -38,7 +38,8 @@ def changed_job(table: WindowTable, past: Past, config: StragglerConfig) -> Chan
     if now < config.changed_ratio * usual[STEP] or now < usual[STEP] + config.changed_spreads * spread:
         return None
     grew = {name: float(np.nanmedian(table.budget[name])) - usual[name] for name in DETAILS}
-    detail = DETAILS[max(grew, key=lambda name: grew[name])] if same_work(table, usual, config) else "more_work"
+    alike = same_work(table, usual, config.imbalance_ratio)
+    detail = DETAILS[max(grew, key=lambda name: grew[name])] if alike else "more_work"
     grown = {name: round(value) for name, value in grew.items()}
     lost = (now - usual[STEP]) * float(seen.sum())
     return ChangedJob(round(now / usual[STEP], 3), detail, lost, 1.0 - usual[STEP] / now, grown)

@@ -70,11 +70,11 @@ def read(entries: Iterable[Mapping[str, Any]], config: StragglerConfig) -> Past:
     )
 
 
-def same_work(table: WindowTable, usual: Mapping[str, float], config: StragglerConfig) -> bool:
-    """Does the median rank run about as many kernels and blocks a step as usual?"""
+def same_work(table: WindowTable, usual: Mapping[str, float], ratio: float) -> bool:
+    """Does the median rank run as many kernels and blocks a step as usual, within a ratio?"""
     for name in ("kernels", "blocks"):
         now = float(np.nanmedian(table.budget[name])) if np.isfinite(table.budget[name]).any() else 0.0
         low, high = sorted((now, usual[name]))
-        if high > config.imbalance_ratio * low:
+        if high > ratio * low:
             return False
     return True

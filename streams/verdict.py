@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from drumline.streams.blame import Blame, WindowTable, blame, step_length
+from drumline.streams.blame import Blame, Floats, Meeting, WindowTable, blame, step_length
 from drumline.streams.cause import Cause
 from drumline.streams.chains import alone, chain_meetings
 from drumline.streams.changed import changed_job
 from drumline.streams.cost import priced
 from drumline.streams.inflation import hidden
 from drumline.streams.links import slow_link, summarise
+from drumline.streams.pace import paces
 from drumline.streams.packed_rows import Rows
 from drumline.streams.past import Past, of_window, same_work
 from drumline.streams.thresholds import INSUFFICIENT, SUSPECT, StragglerConfig
@@ -54,6 +55,7 @@ def judge(
     insufficient data: silence is never health.
     """
     usual = past.usual(config)
+    table = replace(table, paces=paces(table))
     found = _blame(table, usual, config)
     lonely = alone(table, found)
     if len(lonely):
@@ -66,7 +68,7 @@ def judge(
     quorate, there = (bool(which.sum() >= config.quorum * expected) for which in (enough, present))
     #: Ranks that nothing can be compared with, by the shape of the job.
     unlike = np.isin(np.arange(len(table.ranks)), lonely) | (expected == 1)
-    compute = usual["compute_ns"] if usual and same_work(table, usual, config) else None
+    compute = usual["compute_ns"] if usual and same_work(table, usual, config.equal_ratio) else None
     wait, late = totals(table)
     rows = []
     for index, rank in enumerate(table.ranks.tolist()):
@@ -101,5 +103,7 @@ def judge(
 
 
 def _blame(table: WindowTable, usual: Mapping[str, float], config: StragglerConfig) -> Blame:
-    every = [hidden(table, meeting, config.quorum, config.equal_ratio, usual) for meeting in table.meetings]
-    return blame(table, config.quorum, every)
+    def unseen(meeting: Meeting) -> Floats:
+        return hidden(table, meeting, config.quorum, config.equal_ratio, usual)
+
+    return blame(table, config.quorum, unseen)

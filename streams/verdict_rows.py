@@ -61,19 +61,18 @@ def rank_row(
     if severity == OK:
         return RankVerdict(rank, OK, NO_CAUSE, lost, share)
     meeting = table.meetings[int(found.via[index])]
-    member = int(np.flatnonzero(meeting.members == index)[0])
-    cause = find_cause(table, meeting, member, config, usual_compute_ns)
+    peers = meeting if meeting.usual is not None else next(p for p in table.paces if index in p.members)
+    cause = find_cause(table, peers, _row(peers, index), config, usual_compute_ns, lost)
     seen: dict[str, object] = {}
     if samples is not None and cause.detail == "same_work":
-        others = table.ranks[np.delete(meeting.members, member)].tolist()
-        others = others[:: -(-len(others) // PEERS)]
-        peers = [samples(other) for other in others]
-        detail, seen = device_detail(samples(rank), peers, cause.slowdown, config)
+        others = table.ranks[peers.members[peers.members != index]].tolist()
+        theirs = [samples(other) for other in others[:: -(-len(others) // PEERS)]]
+        detail, seen = device_detail(samples(rank), theirs, cause.slowdown, config)
         cause = replace(cause, detail=detail or cause.detail)
     if meeting.guessed:
         cause, seen = replace(cause, confidence="low"), {**seen, "communicators": "guessed"}
     evidence = {
-        **_collective(meeting, member),
+        **_collective(meeting, index),
         "excess_ns": cause.excess_ns,
         "ratios": cause.ratios,
         "steps": int(found.steps[index]),
@@ -82,11 +81,15 @@ def rank_row(
     return RankVerdict(rank, severity, cause, lost, share, evidence=evidence)
 
 
-def _collective(meeting: Meeting, member: int) -> dict[str, Any]:
+def _row(meeting: Meeting, index: int) -> int:
+    return int(np.flatnonzero(meeting.members == index)[0])
+
+
+def _collective(meeting: Meeting, index: int) -> dict[str, Any]:
     """The collective in which a rank was latest; of a pipeline without peers, whose ranks meet nobody, the pipeline."""
     if meeting.usual is not None:
         return {"pipeline": meeting.communicator}
-    worst = meeting.worst[member]
+    worst = meeting.worst[_row(meeting, index)]
     at = worst[int(np.argmax(worst["worst_longest_ns"] - worst["worst_own_ns"]))]
     which = {"step": int(at["step"]), "ordinal": int(at["worst_ordinal"])}
     return {

@@ -7,6 +7,9 @@ are one lead seen again and again. Send and receive have no shortest rank: their
 ranks are compared only with those that they meet in a lockstep collective, whose pattern of sends is theirs.
 
     cost of r = sum over steps of (median over the others w of waiting_w - waiting_r) / sum of step times
+
+in the communicator where it is largest, but no more than over all whom r meets there or through others: where one rank
+of a pair has less work it waits for the whole job, and its partner costs nothing.
 """
 
 from __future__ import annotations
@@ -42,7 +45,18 @@ def costs(derived, first, last):
     out = np.zeros(ranks)
     for rank in range(ranks):
         groups = [sorted(members - {rank}) for _, members in meets[rank]]
-        out[rank] = max((np.median(waiting[others]) - waiting[rank] for others in groups), default=0.0) / time
+        longest = max((np.median(waiting[others]) - waiting[rank] for others in groups), default=0.0)
+        everybody = sorted(_reached(rank, meets) - {rank})
+        out[rank] = min(longest, np.median(waiting[everybody]) - waiting[rank]) / time if everybody else 0.0
+    return out
+
+
+def _reached(rank, meets):
+    """The ranks that a rank meets, those that they meet, and so on; itself too."""
+    out, new = set(), {rank}
+    while new:
+        out |= new
+        new = set().union(*(members for one in new for _, members in meets[one])) - out
     return out
 
 

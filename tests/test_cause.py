@@ -57,6 +57,27 @@ def test_idle_in_the_input_range_is_data_loading_where_it_is_known():
     assert find_cause(window, meeting, 1, StragglerConfig()).detail == "data_loading"
 
 
+#: compute of all ranks, of rank 1 more, idle of rank 1 more, loss over two steps -> cause and what compute explains.
+PAST = {
+    "waiting peers compute slower": (20, 0, 0, 40, "slow_compute", 40),
+    "no further than it lost": (20, 0, 0, 30, "slow_compute", 30),
+    "all GPUs slower, it idles": (9, 0, 5, 10, "host_stall", 0),
+    "all GPUs slower, it idles and is slower itself": (9, 2, 9, 22, "host_stall", 4),
+    "what it has more than its peers stands": (0, 20, 0, 10, "slow_compute", 40),
+    "faster than then": (-20, 10, 0, 20, "slow_compute", 20),
+    "nothing known of a loss": (9, 0, 5, 0, "host_stall", 0),
+}
+
+
+@pytest.mark.parametrize(("slower", "more", "idle", "lost", "cause", "explained"), PAST.values(), ids=PAST)
+def test_the_past_explains_no_more_compute_than_was_lost(slower, more, idle, lost, cause, explained):
+    window, meeting = table(compute_ns=more, idle_ns=idle)
+    window.budget["compute_ns"] += slower
+    found = find_cause(window, meeting, 1, StragglerConfig(), usual_compute_ns=50.0, lost_ns=lost)
+    assert (found.cause, found.excess_ns["compute_ns"]) == (cause, explained)
+    assert found.slowdown == pytest.approx(1 + explained / (2 * (50 + slower + more) - explained), abs=1e-4)
+
+
 def test_excess_is_summed_over_the_window():
     assert find_cause(*table(copy_ns=30), 1, StragglerConfig()).excess_ns == {
         "idle_ns": 0,

@@ -62,7 +62,7 @@ def test_a_planted_rank_is_found_with_its_cause_and_nobody_else(layout, rank, ki
     assert found == [{fault.rank: CAUSES[kind]}] * 2
 
 
-@given(layouts, st.permutations(range(4)), kinds, kinds, st.floats(0.15, 1.0), st.floats(0.5, 1.0))
+@given(layouts, st.permutations(range(4)), kinds, kinds, st.floats(0.15, 1.0), st.floats(0.6, 1.0))
 @settings(max_examples=30, deadline=None)
 def test_two_planted_ranks_are_both_found(layout, order, kind, other, cost, ratio):
     shape = LAYOUTS[layout]
@@ -87,9 +87,24 @@ def test_healthy_jobs_blame_nobody(layout, seed, noise):
     assert all(severity == OK for rows in found.values() for severity, _, _ in rows.values())
 
 
-def test_a_rank_with_less_work_does_not_make_the_others_late():
-    faults = tuple(Fault(rank, "work", 10 * MS) for rank in (0, 1, 2))
-    assert blamed(judged(batches(simulate(ddp(4), STEPS, faults)))) == [{}, {}]
+@pytest.mark.parametrize("kind", ["work", "compute"])
+@pytest.mark.parametrize("fast", [1, 2])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_rank_with_less_work_or_a_faster_gpu_does_not_make_the_others_late(layout, fast, kind):
+    """Not even its partner where two meet: nobody goes faster if the partner works less too."""
+    shape = LAYOUTS[layout]
+    faults = tuple(Fault(rank, kind, 10 * MS) for rank in range(shape.ranks) if rank != fast)
+    assert blamed(judged(batches(simulate(shape, STEPS, faults)))) == [{}, {}]
+
+
+@pytest.mark.parametrize("less", [10 * MS, 30 * MS])
+@pytest.mark.parametrize("late", [0, 3])
+@pytest.mark.parametrize("layout", ["mesh2x2", "mesh2x2-no-world", "mesh4x2", "mesh2x2x2"])
+def test_a_late_rank_is_found_beside_one_with_less_work_and_its_cause_is_its_own(layout, late, less):
+    shape = LAYOUTS[layout]
+    faults = [Fault(rank, "work", less) for rank in range(shape.ranks) if rank != 1]
+    faults.append(Fault(late, "idle", 20 * MS))
+    assert blamed(judged(batches(simulate(shape, STEPS, tuple(faults))))) == [{late: "host_stall"}] * 2
 
 
 @pytest.mark.parametrize("by", [-1, 1, 5])

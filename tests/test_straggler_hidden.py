@@ -51,7 +51,9 @@ def shares(
         budget[name][:] = np.array(values)[:, None]
     one = one or meeting()
     window = WindowTable(np.arange(4), np.arange(STEPS), budget, [one])
-    return [round(v, 3) for v in blame(window, 0.8, [hidden(window, one, 0.8, 1.01, usual or {})]).share.tolist()]
+    return [
+        round(v, 3) for v in blame(window, 0.8, lambda met: hidden(window, met, 0.8, 1.01, usual or {})).share.tolist()
+    ]
 
 
 NOBODY = [0.0] * 4

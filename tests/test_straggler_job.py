@@ -44,6 +44,13 @@ def test_all_ranks_slower_together_is_the_jobs_and_only_suspect(kind, detail):
     assert blamed(found) == [{}] * 8
 
 
+@pytest.mark.parametrize(("kind", "cause"), [("idle", "host_stall"), ("copy", "slow_copy")])
+@pytest.mark.parametrize(("all_kind", "slower"), [("work", 5 * MS), ("compute", 12 * MS)])
+def test_a_rank_that_is_late_while_all_are_slower_has_its_own_cause(all_kind, slower, kind, cause):
+    faults = (*everybody(all_kind, slower, first=60), Fault(1, kind, 5 * MS, first=72))
+    assert blamed(judged(batches(simulate(ddp(4), 84, faults))))[6] == {1: cause}
+
+
 def test_one_long_step_is_no_changed_job():
     found = judged(batches(simulate(ddp(4), 96, everybody("idle", 200 * MS, first=75, last=75))))
     assert {rows[JOB][1] for rows in found.values()} == {"ok"}

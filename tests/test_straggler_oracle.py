@@ -94,7 +94,7 @@ def processes(collectives, time=100, operation="AllReduce"):
 def test_the_oracle_blames_the_root_of_a_chain():
     # Rank 1 is late in {0, 1}; rank 0, which waited for it, then comes late in {0, 2}.
     chain = {0: [(7, 0, 31, 0), (8, 0, 1, 0)], 1: [(7, 0, 1, 0)], 2: [(8, 0, 31, 0)]}
-    assert costs(processes(chain), 0, 0) == pytest.approx([0.0, 0.3, 0.0])
+    assert costs(processes(chain), 0, 0) == pytest.approx([-0.15, 0.3, -0.15])
 
 
 def test_the_oracle_counts_a_lead_that_is_seen_in_many_collectives_once():
@@ -116,6 +116,14 @@ def test_the_oracle_finds_two_late_ranks_each_by_its_own_amount():
 def test_the_oracle_counts_what_is_covered_only_once_and_what_is_not_always():
     late, ahead = [(7, 0, 1, 0), (7, 1, 1, 0)], [(7, 0, 11, 10), (7, 1, 21, 0)]  # 10 covered, then 20 that are not
     assert costs(processes({0: ahead, 1: late, 2: ahead}), 0, 0)[1] == pytest.approx(0.20)
+
+
+def test_the_oracle_acquits_the_partner_of_a_rank_with_less_work():
+    """Rank 1 has less work: it waits in its pair, for rank 0, which is as long as 2 and 3 are."""
+    meets = {0: [(8, 0, 1, 0)], 1: [(8, 0, 21, 0)], 2: [(9, 0, 1, 0)], 3: [(9, 0, 1, 0)]}
+    everybody = {rank: [*pair, (7, 0, 1, 0)] for rank, pair in meets.items()}
+    assert costs(processes(everybody), 0, 0) == pytest.approx([0.0, -0.2, 0.0, 0.0])
+    assert costs(processes({rank: meets[rank] for rank in (0, 1)}), 0, 0) == pytest.approx([0.2, -0.2])
 
 
 def test_the_oracle_compares_a_sender_only_with_whom_it_meets():
