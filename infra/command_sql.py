@@ -32,6 +32,18 @@ HINTS = {
     457: "the value does not fit the parameter's type; `drumline sql --list` shows types",
     497: "this user may not do that; readers have tables (docs/tables.md) and the catalogue: docs/security.md",
 }
+_READS_ONLY = (
+    "this only asks; rights and what runs on the server are for an administrator with ClickHouse's own client, or for "
+    "`drumline roles`"
+)
+#: Statements that are no questions, by their first words: what to do instead. Writing ones ClickHouse itself refuses.
+_NO_QUESTIONS = {
+    r"SET": "a setting holds for one query: put it at its end, SELECT ... SETTINGS max_threads = 1",
+    r"USE": "every call starts in DRUMLINE_CLICKHOUSE__DATABASE: write database.table",
+    r"GRANT|REVOKE|SYSTEM|BEGIN|COMMIT|ROLLBACK": _READS_ONLY,
+    r"(CREATE|ALTER|DROP)\s+(USER|ROLE|QUOTA|SETTINGS|PROFILE|ROW|POLICY)": _READS_ONLY,
+}
+_COMMENTS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*", re.DOTALL)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -77,6 +89,8 @@ def sql(
     statement = (words[0] if words else sys.stdin.read()).strip().rstrip(";").strip()
     if not statement:
         _fail(2, "the query is empty")
+    if advice := _no_question(statement):
+        _fail(2, advice)
     statement, values = _named(statement, values)
     if text:
         print(statement)
@@ -93,6 +107,13 @@ def sql(
         _fail(1, f"{error}; {hint}" if hint else str(error))
     except BrokenPipeError:  # `| head` has seen enough
         sys.stderr.close()
+
+
+def _no_question(statement: str) -> str:
+    """What to do instead of a statement that has no answer; "" if it is a question, or ClickHouse can say why not."""
+    start = statement[found.end() :] if (found := _COMMENTS.match(statement)) else statement
+    fits = (said for words, said in _NO_QUESTIONS.items() if re.match(rf"(?:{words})\b", start, re.IGNORECASE))
+    return next(fits, "")
 
 
 def _options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:

@@ -9,10 +9,11 @@ import sys
 import time
 
 import pytest
+from typer.testing import CliRunner
 
 from drumline.infra import clickhouse
 from drumline.infra.clickhouse import Refused, Unavailable, failure
-from drumline.infra.command_sql import cells
+from drumline.infra.command_sql import _no_question, app, cells
 from drumline.infra.migrate import migrate
 
 
@@ -42,6 +43,29 @@ def test_errors_become_one_sentence_and_a_decision(error, kind, text):
 
 def test_a_cell_is_null_only_if_it_is_null():
     assert cells("\\\\N\tᴺᵁᴸᴸ\t\\N\ta\\tb\\nc\\\\d\t") == ["\\N", "ᴺᵁᴸᴸ", "NULL", "a\tb\nc\\d", ""]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("SET max_threads = 1", "SETTINGS max_threads = 1"),
+        ("/* once */ -- and\nset role x", "SETTINGS max_threads = 1"),
+        ("use system", "database.table"),
+        ("GRANT SELECT ON gpu.* TO analyst", "drumline roles"),
+        ("Create User x", "drumline roles"),
+        ("SYSTEM FLUSH LOGS", "drumline roles"),
+    ],
+)
+def test_a_statement_that_is_no_question_is_told_what_to_do_instead(statement, said):
+    answer = CliRunner().invoke(app, [statement])
+    assert answer.exit_code == 2
+    assert said in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("statement", ["SELECT 1", "WITH 1 AS a SELECT a", "SHOW GRANTS", "DROP TABLE x", "settle"])
+def test_all_others_are_clickhouses_to_judge(statement):
+    assert _no_question(statement) == ""
 
 
 @pytest.fixture
