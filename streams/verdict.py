@@ -21,6 +21,8 @@ from drumline.streams.past import Past, of_window, same_work
 from drumline.streams.thresholds import INSUFFICIENT, SUSPECT, StragglerConfig
 from drumline.streams.verdict_rows import RankVerdict, grouped, job_row, rank_row, totals
 
+#: Detail of insufficient_data: ranks are there, but met, or were recorded, in few steps of the window.
+FEW_STEPS = "few_steps_compared"
 #: What gpu.step.v1 says of steps that the producer made out from the collectives.
 INFERRED = "inferred"
 
@@ -68,6 +70,7 @@ def judge(
     quorate, there = (bool(which.sum() >= config.quorum * expected) for which in (enough, present))
     #: Ranks that nothing can be compared with, by the shape of the job.
     unlike = np.isin(np.arange(len(table.ranks)), lonely) | (expected == 1)
+    few = len(table.ranks) >= config.quorum * expected and not bool((enough | unlike).all())
     compute = usual["compute_ns"] if usual and same_work(table, usual, config.equal_ratio) else None
     wait, late = totals(table)
     rows = []
@@ -75,8 +78,10 @@ def judge(
         if quorate and enough[index]:
             row = rank_row(table, found, index, compute, samples, config)
         else:
-            detail = "" if not unlike[index] else "no_peers" if expected == 1 else "no_past"
-            row = RankVerdict(rank, INSUFFICIENT, Cause("insufficient_data", detail))
+            detail = FEW_STEPS if few and not enough[index] else ""
+            detail = detail if not unlike[index] else "no_peers" if expected == 1 else "no_past"
+            steps = {"steps": int(found.steps[index])} if detail == FEW_STEPS else {}
+            row = RankVerdict(rank, INSUFFICIENT, Cause("insufficient_data", detail), evidence=steps)
         rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))
     rows = grouped(rows, table, hosts or {})
     late_ranks = any(SUSPECT <= row.severity < INSUFFICIENT for row in rows)
@@ -86,7 +91,7 @@ def judge(
     complete = len(table.ranks) >= expected and bool((enough | unlike).all())
     if not complete and (link is not None or changed is not None):  # a rank that is not heard may be late for all
         judged, link, changed = False, None, None
-    rows.insert(0, job_row(judged, link, changed, config))
+    rows.insert(0, job_row(judged, FEW_STEPS if few else "", link, changed, config))
     healthy = judged and not late_ranks and link is None
     if inferred:
         rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]

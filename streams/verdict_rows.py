@@ -19,7 +19,6 @@ from drumline.streams.packed_rows import Rows
 from drumline.streams.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 
 WHOLE_JOB = -1
-INSUFFICIENT_DATA = Cause("insufficient_data")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +120,12 @@ def grouped(rows: list[RankVerdict], table: WindowTable, hosts: Mapping[int, str
     ]
 
 
-def job_row(judged: bool, link: SlowLink | None, changed: ChangedJob | None, config: StragglerConfig) -> RankVerdict:
+def job_row(
+    judged: bool, why: str, link: SlowLink | None, changed: ChangedJob | None, config: StragglerConfig
+) -> RankVerdict:
+    """`why`: the detail, if it could not be judged."""
     if not judged:
-        return RankVerdict(WHOLE_JOB, INSUFFICIENT, INSUFFICIENT_DATA)
+        return RankVerdict(WHOLE_JOB, INSUFFICIENT, Cause("insufficient_data", why))
     if link is not None:
         cause = Cause("slow_link", "above_own_history", "medium")
         evidence: dict[str, Any] = {"communicator": link.communicator, "operation": link.operation}

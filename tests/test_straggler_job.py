@@ -11,6 +11,7 @@ from straggler_sim import MS, Fault, Layout, batches, ddp, fsdp, mesh, simulate
 from test_straggler_blame import CONFIG, blamed, judged
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.topics import Topic
 from drumline.streams.devices import SAMPLE_ROW, device_detail
 from drumline.streams.groups import groups_late, labels
 from drumline.streams.offline import latest, verdicts
@@ -81,6 +82,34 @@ def test_a_job_of_one_rank_has_no_peers_but_a_past():
     assert all(rows[0][0] == INSUFFICIENT for rows in found.values())
     assert rows_of(job, "detail", "details")[0][0] == "no_peers"
     assert [rows[JOB][1] for rows in found.values()] == ["ok"] * 6 + ["changed_job"] * 2
+
+
+@pytest.mark.parametrize(
+    ("topics", "met", "judged_with"),
+    [
+        ({Topic.COLLECTIVE}, lambda step: step % 2 == 1, "host_stall"),
+        ({Topic.COLLECTIVE}, lambda step: step % 4 == 3, "few_steps_compared"),
+        ({Topic.COLLECTIVE, Topic.STEP}, lambda step: step % 12 < 5, "few_steps_compared"),
+    ],
+    ids=["met in every second step", "gradients of four steps", "recorded now and then"],
+)
+def test_steps_in_which_nobody_met_are_not_taken_for_health(topics, met, judged_with):
+    stream = []
+    for time_ns, batch in batches(simulate(ddp(4), 24, (Fault(2, "idle", 30 * MS),))):
+        if batch.topic in topics:
+            keep = met(batch.columns["step"])
+            columns = {name: values[keep] for name, values in batch.columns.items()}
+            batch = Batch(batch.topic, {**batch.envelope, "rows": int(keep.sum())}, columns)
+        stream.append((time_ns, batch))
+    found = judged(stream)
+    assert len(found) == 2
+    if judged_with == "host_stall":
+        assert blamed(found) == [{2: "host_stall"}] * 2
+        return
+    assert {row[1] for rows in found.values() for row in rows.values()} == {"insufficient_data"}
+    details = rows_of(stream, "detail", "details")
+    assert {detail for rows in details.values() for detail in rows.values()} == {judged_with}
+    assert json.loads(rows_of(stream, "evidence_json", "evidence")[0][2]) == {"steps": sum(met(s) for s in range(12))}
 
 
 def test_a_late_root_of_a_broadcast_is_found():
