@@ -34,7 +34,7 @@ FIRST_ID = 0x8000_0000
 DRAIN_S = 2.0
 #: A decoder that was killed is replaced, but not for ever.
 MOST_DECODERS = 5
-#: Whom a profiler of its own tells to keep away.
+#: Set by other profilers, and by ourselves for this process and those below it: to a libcupti.
 _OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 
 
@@ -42,8 +42,9 @@ class Attachment:
     """Collector, buffers and decoder of one process."""
 
     def __init__(self, cupti: binding.Cupti, policy: Policy | None = None) -> None:
+        policy = policy or Policy()
         self.pool: BufferPool = new_pool(policy)
-        self.decoder, self._starts, self._cupti = 0, 0, cupti
+        self.decoder, self._starts, self._cupti, self._policy = 0, 0, cupti, str(policy)
         self.collector = Collector(cupti, self.pool, binding.Callbacks(), self.tell, self._revive)
         self._start()
         self.collector.start()
@@ -57,7 +58,8 @@ class Attachment:
             self.decoder = decoder_process.start(self.pool.fd, theirs.fileno())
         finally:
             theirs.close()
-        self.tell({"event": "attached", "pid": os.getpid(), "decoders": self._starts, **describe(self._cupti)})
+        more = {"pid": os.getpid(), "decoders": self._starts, "policy": self._policy}
+        self.tell({"event": "attached", **more, **describe(self._cupti)})
 
     def _revive(self) -> bool:
         """Start another decoder where the last one was killed. It counts its batches from 0: another source. Raises
@@ -79,11 +81,12 @@ class Attachment:
         self._send(MARK.pack(b"M", flags, number, time.time_ns()) + name.encode()[:1024])
 
     def close(self) -> None:
-        """The end: flush, and wait (bounded) until the decoder has read everything."""
+        """The end: flush, and wait until the decoder has read everything; DRAIN_S for both."""
+        until = time.monotonic() + DRAIN_S
         self.collector.close(DRAIN_S)
-        self.tell({"event": "closing", "time_ns": time.time_ns()})
+        self.tell({"event": "closing"})
         with contextlib.suppress(OSError):
-            self._events.settimeout(DRAIN_S)
+            self._events.settimeout(max(until - time.monotonic(), 0.1))
             self._events.shutdown(socket.SHUT_WR)
             while self._events.recv(64):  # it answers by closing its end
                 pass
@@ -119,9 +122,6 @@ def attach(policy: str = "", *, cupti: binding.Cupti | None = None) -> bool:
             return True
         try:
             chosen = parse(policy or os.environ.get("DRUMLINE_COLLECT__POLICY") or "always")
-            for name in _OTHERS:
-                if cupti is None and os.environ.get(name) and os.environ.get(name) not in binding.mapped():
-                    raise binding.NoCupti(f"{name} is set: another profiler is at work, drumline keeps away")
             _attached = Attachment(cupti or binding.load(prepare()), chosen)
             _status = "attached"
             atexit.register(_end)
@@ -133,7 +133,11 @@ def attach(policy: str = "", *, cupti: binding.Cupti | None = None) -> bool:
 
 
 def prepare() -> str:
-    """Find CUPTI and tell NVTX to use it; before the first NVTX call of the process. Raises NoCupti."""
+    """Find CUPTI and tell NVTX to use it; before the first NVTX call of the process. Raises NoCupti, also where these
+    variables name another tool: they stay as they are."""
+    for name in _OTHERS:
+        if os.environ.get(name) and not binding.is_cupti(os.environ[name]):
+            raise binding.NoCupti(f"{name} is set: another profiler is at work, drumline keeps away")
     path = binding.find()
     os.environ["NVTX_INJECTION64_PATH"] = path
     return path

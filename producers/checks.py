@@ -15,7 +15,7 @@ from pathlib import Path
 
 from drumline.producers import cupti
 from drumline.producers.buffer_pool import BufferPool
-from drumline.producers.policy import BadPolicy, parse
+from drumline.producers.policy import BadPolicy, parse, written
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 #: What to do about a Python that fails by itself.
@@ -181,10 +181,8 @@ def spool(root: Path) -> Check:
 def policy(root: Path) -> list[Check]:
     """What the control file says, if there is one."""
     try:
-        text = (root / "policy").read_text().partition("\n")[0].strip()
+        text = written(root / "policy")
         return [Check("policy", OK, f"{root / 'policy'}: {parse(text)}")] if text else []
-    except FileNotFoundError:
-        return []
     except BadPolicy as error:
         return [Check("policy", FAIL, f"{root / 'policy'}: {error}; jobs keep the one they have", "write one of these")]
     except OSError as error:

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from drumline.producers import buffer_pool as pool_words
 
 
-def cost(words: memoryview, counts: Mapping[str, int], problems: Mapping[str, str]) -> dict[str, str]:
-    """As text. `words`: of the buffer pool; `counts`: the decoder's own; `problems`: short name -> sentence."""
+def cost(words: memoryview, counts: Mapping[str, int], problems: Mapping[str, str], began_ns: int) -> dict[str, str]:
+    """As text. `words`: of the buffer pool; `counts`: the decoder's own, which began at `began_ns`; `problems`: short
+    name -> sentence."""
     numbers: dict[str, float] = {
         **counts,
+        "decoder_s": (time.time_ns() - began_ns) / 1e9,
         "buffers": words[pool_words.COMPLETED],
         "buffers_refused": words[pool_words.REFUSED],
         "records_dropped": words[pool_words.CUPTI_DROPPED],

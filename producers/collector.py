@@ -19,7 +19,7 @@ from typing import Any
 from drumline.producers import buffer_pool as pool_words
 from drumline.producers import cupti as binding
 from drumline.producers.buffer_pool import BufferPool
-from drumline.producers.policy import ALWAYS, Policy
+from drumline.producers.policy import Policy
 
 #: CUpti_ActivityKind: CONCURRENT_KERNEL, MEMCPY, MEMSET, MARKER, MARKER_DATA. Markers last: a call that is recorded has
 #: its kernel recorded; switched off in the opposite order.
@@ -27,7 +27,7 @@ KINDS = (10, 1, 2, 12, 13)
 FLUSH_S = 0.25
 #: How long after the end of recording what still ran then is fetched; s.
 DRAIN_S = 1.0
-#: A decoder that shows no sign of life for so long is gone: nobody reads the buffers; s.
+#: While the decoder shows no sign of life for so long nobody reads the buffers: recording is off; s.
 DECODER_S = 15.0
 #: How often a CUPTI that another profiler holds is tried again; s.
 RETRY_S = 10.0
@@ -35,8 +35,9 @@ RETRY_S = 10.0
 
 class Collector:
     """`tell`: takes events for the decoder (JSON values), must not raise or block. `revive`: sees whether the decoder
-    lives, and starts another one where it does not; True when it did. `state`: "off", "on", "window"
-    (between windows), "aside" (another profiler), "failed: why", "closed". Methods may be called from any thread."""
+    lives, and starts another one where it does not; True when it did. `state`: "off", "on", "window" (between windows),
+    "aside" (another profiler), "waits" (the decoder does not move), "failed: why", "closed". Methods may be called from
+    any thread."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Collector:
         self._asides: list[str] = []
         self._recording = self._alive = self._displaced = False
         self._retry_at = self._drain_until = 0.0
-        self._ticks, self._ticked = 0, time.monotonic()
+        self._ticks, self._still_s = 0, 0.0
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
 
     def start(self) -> None:
@@ -82,16 +83,17 @@ class Collector:
             self._retry_at = 0.0
 
     def close(self, seconds: float = 2.0) -> None:
-        """The end: a last, forced flush; then CUPTI never calls Python again. Takes at most about `seconds`."""
+        """The end: a last, forced flush; then CUPTI calls nobody again. Takes at most about `seconds`."""
         if not self._alive or self.state == "closed":
             return
         self._stop.set()
+        until = time.monotonic() + seconds
         if not self._lock.acquire(timeout=seconds):
             return
         try:
             last = threading.Thread(target=self._last, name="drumline-last", daemon=True)
             last.start()
-            last.join(seconds)  # a GPU that hangs must not hold up the exit
+            last.join(max(until - time.monotonic(), 0.1))  # a GPU that hangs must not hold up the exit
             self.state = "closed"
         finally:
             self._lock.release()
@@ -123,27 +125,32 @@ class Collector:
     def _tick(self) -> float:
         """One turn of the thread; how long to sleep until the next; s."""
         policy, now = self._policy(), time.time_ns()
-        ticks = self._pool.words[pool_words.TICKS]
-        if ticks != self._ticks:
-            self._ticks, self._ticked = ticks, time.monotonic()
-        elif time.monotonic() - self._ticked > DECODER_S:
-            raise RuntimeError("the decoder does not move")
         if self._revive():
-            self._ticked = time.monotonic()
+            self._still_s = 0.0
             self._tell({"event": "recording", "on": self._recording, "time_ns": now, "why": str(policy)})
-        wanted = policy.on_at(now) and not self._asides
+        stuck = self._stuck()
+        wanted = policy.on_at(now) and not self._asides and not stuck
         if wanted and not self._recording and time.monotonic() >= self._retry_at:
             self._switch(True, str(policy))
         elif self._recording and not wanted:
-            self._switch(False, str(policy))
+            self._switch(False, "the decoder does not move" if stuck else str(policy))
         if self._recording or (time.monotonic() < self._drain_until and not self._asides):
             self._flush(0)
         self._learn_sizes()
         if self._asides:
             self.state = "aside"
+        elif stuck:
+            self.state = "waits"
         elif not wanted:  # refused, it stays "aside"
             self.state = "window" if policy.changes_in(now) != float("inf") else "off"
         return min(FLUSH_S, max(policy.changes_in(time.time_ns()), 0.001))
+
+    def _stuck(self) -> bool:
+        """Whether the decoder has not moved for DECODER_S of our own turns: a job may be stopped and go on."""
+        ticks = self._pool.words[pool_words.TICKS]
+        self._still_s = 0.0 if ticks != self._ticks else self._still_s + FLUSH_S
+        self._ticks = ticks
+        return self._still_s > DECODER_S
 
     def _policy(self) -> Policy:
         words = self._pool.words
@@ -213,11 +220,10 @@ class Collector:
             self._alive = False
 
 
-def new_pool(policy: Policy | None = None) -> BufferPool:
-    """A pool with the sizes and policy that the environment asks for (DRUMLINE_COLLECT__...), else the defaults."""
-    megabytes = int(os.environ.get("DRUMLINE_COLLECT__BUFFER_MB", "32"))
+def new_pool(policy: Policy = Policy()) -> BufferPool:
+    """A pool with that policy and the size that the environment asks for (DRUMLINE_COLLECT__BUFFER_MB)."""
+    megabytes = int(float(os.environ.get("DRUMLINE_COLLECT__BUFFER_MB") or 32))
     pool = BufferPool(buffers=16, buffer_bytes=max(megabytes, 4) << 16)
-    policy = policy or Policy(ALWAYS)
     words = pool.words
     words[pool_words.MODE] = policy.mode
     words[pool_words.WINDOW_NS], words[pool_words.PERIOD_NS] = policy.window_ns, policy.period_ns

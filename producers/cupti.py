@@ -107,13 +107,18 @@ class Callbacks:
         self._open(pool, dropped)
 
 
+def is_cupti(path: str) -> bool:
+    """Whether a file is a libcupti, by its name."""
+    return _NAME.search(path) is not None
+
+
 def mapped(maps: Iterable[str] | None = None) -> list[str]:
     """Paths of the libcupti files that this process has mapped; more than one is somebody's mistake."""
     if maps is None:
         with open("/proc/self/maps") as lines:
             return mapped(lines)
     paths = (line.split(None, 5)[5].rstrip("\n") for line in maps if "libcupti" in line)
-    return list(dict.fromkeys(path for path in paths if _NAME.search(path)))
+    return list(dict.fromkeys(path for path in paths if is_cupti(path)))
 
 
 def installed() -> list[str]:

@@ -34,7 +34,6 @@ def environment(
     result = dict(inherited)
     before = inherited.get("PYTHONPATH", "")
     result["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOOK), before]))
-    result["DRUMLINE_SOURCE"] = str(SOURCE)
     result["DRUMLINE_PYTHON"] = sys.executable  # the decoder runs where drumline's own packages are
     result["DRUMLINE_PACKAGES"] = before
     result.pop("DRUMLINE_ATTACH", None)
@@ -44,6 +43,9 @@ def environment(
         result["DRUMLINE_COLLECT__POLICY"] = str(parse(chosen))
     except BadPolicy as error:
         raise BadLaunch(str(error)) from None
+    for name in ("DRUMLINE_SPOOL__MAX_MB", "DRUMLINE_SPOOL__SEGMENT_S", "DRUMLINE_COLLECT__BUFFER_MB"):
+        if not _positive(inherited.get(name) or "1"):
+            raise BadLaunch(f"{name}={inherited[name]}: a number above 0")
     for label in labels:
         if not label.partition("=")[1] or "," in label:
             raise BadLaunch(f"--label {label}: KEY=VALUE, without commas")
@@ -58,6 +60,13 @@ def environment(
     if quiet:
         result["DRUMLINE_QUIET"] = "1"
     return result
+
+
+def _positive(text: str) -> bool:
+    try:
+        return float(text) > 0
+    except ValueError:
+        return False
 
 
 def script_name(command: Sequence[str]) -> str:

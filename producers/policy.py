@@ -1,4 +1,4 @@
-"""What is collected, and when. Pure, and standard library only: this runs inside the job.
+"""What is collected, and when. Standard library only: this runs inside the job.
 
 always        every kernel, copy and range, all the time
 collectives   the same is recorded, but of kernels only communication is kept: steps, budgets, verdicts, little data
@@ -9,8 +9,11 @@ off           nothing
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from dataclasses import dataclass
+from pathlib import Path
 
 MODES = ("off", "always", "collectives", "duty")
 OFF, ALWAYS, COLLECTIVES, DUTY = range(4)
@@ -66,3 +69,18 @@ def parse(text: str) -> Policy:
     if not 0 < window < period:
         raise BadPolicy(f"{text.strip()!r}: the window must be shorter than the period")
     return Policy(DUTY, window, period)
+
+
+def written(path: Path) -> str:
+    """The first line of a control file; "" where there is none in it, or no file. Anybody may write it: nothing but a
+    plain file is opened, and little of it read. Raises OSError where it may not be read."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path} is no plain file")
+        return os.read(descriptor, 256).decode(errors="replace").partition("\n")[0].strip()
+    finally:
+        os.close(descriptor)

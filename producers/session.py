@@ -6,6 +6,7 @@ The work is in cupti_decode.py (bytes to columns), live.py (columns to steps and
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -17,14 +18,14 @@ from drumline.producers import cupti_layout, nccl
 from drumline.producers.attach import MARK
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.collecting_cost import cost
-from drumline.producers.cupti_decode import Decoder, UnknownSize
+from drumline.producers.cupti_decode import Decoder, UnknownSize, find_records
 from drumline.producers.live import Live
 from drumline.producers.outbox import Outbox
-from drumline.producers.policy import COLLECTIVES, BadPolicy, parse
+from drumline.producers.policy import COLLECTIVES, BadPolicy, parse, written
 from drumline.producers.remote_memory import RemoteMemory
 from drumline.producers.spool import Spool
 from drumline.producers.table import Table
-from drumline.producers.who import control_file, identity, process_record, spool_root
+from drumline.producers.who import control_file, identity, process_record, spool_limits, spool_root
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
@@ -56,8 +57,8 @@ class Session:
         self._live: Live | None = None
         self._device: int | None = None
         self._advance_at = self._report_at = self._stuck_since = self._control_at = 0
-        self._control = ""
-        self._recording = "not yet"
+        self._own = self._control = ""
+        self._recording, self._closing = "not yet", False
         self._off_at = 0
         self._windows: list[tuple[bool, int]] = []
         self._bytes = self._cupti_dropped = self._refused = 0
@@ -71,6 +72,9 @@ class Session:
             event = json.loads(message[1:])
             if event["event"] == "attached":
                 self._attached = event
+                self._own = self._control = event.get("policy", "")
+            elif event["event"] == "closing":
+                self._closing = True
             elif event["event"] == "recording":
                 if event["on"] and self._off_at and self._live:
                     self._derive(int(event["time_ns"]), True)  # windows are apart: nothing reaches from one to the next
@@ -102,7 +106,10 @@ class Session:
         return read > 0
 
     def finish(self, now_ns: int) -> None:
-        """The process has ended: everything that is left, and the last word."""
+        """The process has ended: everything that is left, and the last word. What CUPTI held when it was killed is
+        gone, and nobody knows how much that was: `policy` says so."""
+        if not self._closing:
+            self._recording = "off: the process ended without a word"
         while self.pool.done() and self.turn(now_ns):
             pass
         lost = sum(1 for _ in self.pool.done())
@@ -117,13 +124,14 @@ class Session:
             self._spool.close()
 
     def _obey(self) -> None:
-        """The policy in the control file, when it changes. The file may not be there."""
+        """The policy in the control file, when that changes; without one, the process's own."""
         try:
-            text = control_file(self._environment).read_text().partition("\n")[0].strip()
-        except OSError:
+            text = written(control_file(self._environment)) or self._own
+        except OSError as error:
+            self.problems["control"] = str(error)
             return
-        if text and text != self._control:
-            self._control = text
+        if text != self._control:
+            self._control, self._report_at = text, 0
             try:
                 policy = parse(text)
             except BadPolicy as error:
@@ -133,7 +141,6 @@ class Session:
             words = self.pool.words
             words[pool_words.WINDOW_NS], words[pool_words.PERIOD_NS] = policy.window_ns, policy.period_ns
             words[pool_words.MODE] = policy.mode
-            self._report_at = 0
 
     def _derive(self, now_ns: int, final: bool) -> None:
         """Steps, collectives and ranges. A stretch that cannot be derived is given up; kernels go on."""
@@ -152,8 +159,9 @@ class Session:
         words = self.pool.words
         sizes = words[pool_words.SIZES : pool_words.SIZES + pool_words.KINDS].tolist()
         view = self.pool.valid(number)
+        data = np.frombuffer(view, np.uint8)
         try:
-            found = self._decoder.decode(np.frombuffer(view, np.uint8), sizes)
+            found = self._decoder.decode(data, sizes)
         except UnknownSize as unknown:
             words[pool_words.WANTED_KIND] = unknown.kind
             self._stuck_since = self._stuck_since or now_ns
@@ -164,11 +172,13 @@ class Session:
             found = None
         except Exception as error:
             self.problems["decode"] = f"{type(error).__name__}: {error}"
-            self.dropped[Topic.KERNEL] += max(1, len(view) // 216)
+            records = find_records(data, sizes)  # what went wrong comes after this
+            self.dropped[Topic.KERNEL] += records.count(cupti_layout.KERNEL)
+            self.dropped[Topic.MEMCPY] += records.count(cupti_layout.MEMCPY) + records.count(cupti_layout.MEMSET)
             found = None
         self._stuck_since = 0
         self._bytes += len(view)
-        del view
+        del view, data
         if found is not None:
             for kind, count in found.unknown.items():
                 name = cupti_layout.LAYOUTS[kind].struct if kind in cupti_layout.LAYOUTS else str(kind)
@@ -214,8 +224,16 @@ class Session:
         """With the first data: who the process is is known now."""
         if self._live is None:
             self._who = identity(self._environment, self._attached, self._device, self._began)
-            megabytes = int(self._environment.get("DRUMLINE_SPOOL__MAX_MB", "256"))
-            self._spool = Spool(spool_root(self._environment), self._record(), max_bytes=megabytes << 20)
+            root = spool_root(self._environment)
+            try:
+                most, segment_s = spool_limits(self._environment)
+            except ValueError as error:
+                self.problems["settings"] = str(error)
+                most, segment_s = spool_limits({})
+            self._spool = Spool(root, self._record(), max_bytes=most, segment_s=segment_s)
+            if self._spool.problem and self._environment.get("DRUMLINE_QUIET") != "1":
+                text = f"{self._spool.problem}: nothing is recorded in {root} until it can be written"
+                print(f"drumline: {text}", file=sys.stderr, flush=True)
             self._outbox = Outbox(self._who, self._emit)
             self._live = Live(self._outbox)
             if self._attached.get("decoders", 1) > 1:  # the one before had calls whose kernels come now
@@ -246,10 +264,12 @@ class Session:
     def _record(self) -> dict[str, Any]:
         counts = dict(self.records)
         counts["bytes"] = self._bytes
+        if self._spool:
+            counts["spool_bytes"], counts["spool_dropped"] = self._spool.bytes, self._spool.dropped.total()
         counts["unreadable_strings"] = self._decoder.names.unreadable + self._decoder.labels.unreadable
         counts.update(self._live.counts if self._live else {})
         return {
             **process_record(self._environment, self._who),
             "policy": self._recording,
-            "collector": cost(self.pool.words, counts, self.problems),
+            "collector": cost(self.pool.words, counts, self.problems, self._began),
         }

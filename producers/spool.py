@@ -34,8 +34,8 @@ class Spool:
     may lie here. A segment is closed at `segment_bytes`, a 16th of what may lie here, or `segment_s`, whatever comes
     first. `clock`: monotonic seconds.
 
-    `rows`: written, per topic. `dropped`: rows lost, per topic, whether not written at all or thrown away later.
-    `problem`: why nothing can be written right now, or "". After a fork the child's copy is inert.
+    `rows`: written, per topic; `bytes`: of their frames. `dropped`: rows lost, per topic, whether not written at all or
+    thrown away later. `problem`: why nothing can be written right now, or "". After a fork the child's copy is inert.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Spool:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rows: Counter[str] = Counter()
+        self.bytes = 0
         self._lost: Counter[str] = Counter()
         self.problem = ""
         self._root, self._process, self._max_bytes = root, {"sequence": 0, **process}, max_bytes
@@ -140,6 +141,7 @@ class Spool:
                     raise
         add_losses(files.active.held, held)
         files.active.rows[topic] += rows
+        self.bytes += size
         return True
 
     def _tell(self, files: SpoolFiles | None, *parts: bytes) -> None:

@@ -90,6 +90,18 @@ def spool_root(environment: Mapping[str, str]) -> Path:
     return Path(named or "/dev/shm/drumline")
 
 
+def spool_limits(environment: Mapping[str, str]) -> tuple[int, float]:
+    """(most bytes of one process, age at which a segment is closed; s). Raises ValueError, saying which is none."""
+    found = []
+    for name, default in (("DRUMLINE_SPOOL__MAX_MB", "256"), ("DRUMLINE_SPOOL__SEGMENT_S", "30")):
+        text = environment.get(name) or default
+        try:
+            found.append(float(text))
+        except ValueError:
+            raise ValueError(f"{name}: {text!r} is no number") from None
+    return int(found[0] * (1 << 20)), found[1]
+
+
 def control_file(environment: Mapping[str, str]) -> Path:
     """A file whose first line is the policy of all processes of the host, while they run; it may be missing."""
     named = environment.get("DRUMLINE_COLLECT__CONTROL")

@@ -14,7 +14,8 @@ from pathlib import Path
 from fake_cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, RawBuffer
 
 from drumline.producers import attach, collector
-from drumline.producers.buffer_pool import TICKS
+from drumline.producers.buffer_pool import MODE, TICKS
+from drumline.producers.policy import ALWAYS, COLLECTIVES, OFF
 
 fake, raw = FakeCupti(), RawBuffer("ddp_steps").relocate()  # what CUPTI points to lives as long as the process
 
@@ -27,6 +28,8 @@ def main() -> None:
     how, repetitions = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     if how == "refused":  # another profiler holds CUPTI, and lets go of it
         collector.RETRY_S, fake.refuse = 0.5, MULTIPLE_SUBSCRIBERS
+    if how == "stopped":
+        collector.DECODER_S = 1.0
     assert attach.attach(cupti=fake.bound())
     if how == "refused":
         while attach.status() != "aside":
@@ -60,11 +63,27 @@ def main() -> None:
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "policy":
         file = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / "policy"
-        for text, kinds in (("off", 0), ("collectives", 5)):
-            file.write_text(text + "\n")
-            while len(fake.enabled) != kinds:
+        mode = attach.attached().pool.words
+        for text, wanted in (
+            (b"off\n", OFF),
+            (b"collectives\n", COLLECTIVES),
+            (b"\xff\xfe\0\n", COLLECTIVES),
+            (None, ALWAYS),
+        ):
+            file.write_bytes(text) if text else file.unlink()
+            ticks = mode[TICKS]
+            while mode[MODE] != wanted or len(fake.enabled) != 5 * (wanted != OFF) or mode[TICKS] < ticks + 30:
                 time.sleep(0.01)
             fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "stopped":  # as by a batch system that suspends jobs, but the job goes on
+        os.kill(attach.attached().decoder, signal.SIGSTOP)
+        while attach.status() != "waits":
+            time.sleep(0.01)
+        assert not fake.enabled
+        os.kill(attach.attached().decoder, signal.SIGCONT)
+        while len(fake.enabled) < 5:
+            time.sleep(0.01)
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "decoder":
         time.sleep(1.0)
         first = attach.attached().decoder

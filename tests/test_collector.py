@@ -14,7 +14,7 @@ from fake_cupti import RawBuffer
 
 from drumline.infra.settings import SpoolSettings
 from drumline.producers.spool_frames import DATA, SEGMENT_MAGIC, scan
-from drumline.producers.who import spool_root
+from drumline.producers.who import spool_limits, spool_root
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 
@@ -110,7 +110,9 @@ def test_every_record_that_cupti_delivered_is_in_the_spool(tmp_path):
 def test_a_killed_job_loses_nothing_that_was_flushed(tmp_path):
     done, report = run(tmp_path, "kill")
     assert done.returncode == -9
-    all_delivered(batches(tmp_path)[0], report)
+    found, who = batches(tmp_path)
+    all_delivered(found, report)
+    assert who["policy"] == "off: the process ended without a word"
 
 
 def test_a_job_that_leaves_without_a_word_loses_nothing_that_was_flushed(tmp_path):
@@ -126,10 +128,13 @@ def test_a_flush_that_never_returns_does_not_hold_up_the_end(tmp_path):
 
 
 @pytest.mark.parametrize("root", ["file", "file/below"])
-def test_where_nothing_can_be_spooled_the_job_does_not_notice(tmp_path, root):
+def test_where_nothing_can_be_spooled_the_job_goes_on_and_it_is_said_once(tmp_path, root):
     (tmp_path / "file").write_text("")
     done, report = run(tmp_path, "end", DRUMLINE_SPOOL__ROOT=str(tmp_path / root))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert done.returncode == 0
+    [said] = done.stderr.splitlines()
+    assert said.startswith("drumline: ")
+    assert f"nothing is recorded in {tmp_path / root}" in said
     assert (report["dropped"], report["status"]) == (0, "on")
 
 
@@ -156,6 +161,14 @@ def test_a_decoder_that_hangs_costs_records_which_are_counted(tmp_path):
     assert int(who["collector"]["buffers_refused"]) > 0
     lost = sum(b.envelope["dropped_before"] for _, _, b in found)
     assert lost == int(who["collector"]["records_dropped"]) > 0
+
+
+def test_a_decoder_that_stands_still_costs_what_happens_meanwhile_and_no_more(tmp_path):
+    done, report = run(tmp_path, "stopped")
+    assert (done.returncode, done.stderr) == (0, "")
+    found, who = batches(tmp_path)
+    all_delivered(found, report)
+    assert who["policy"] == "off: end of the process"
 
 
 def test_a_killed_decoder_is_replaced_and_what_it_had_is_kept(tmp_path):
@@ -186,16 +199,15 @@ def test_the_policy_is_changed_while_the_job_runs(tmp_path):
     (tmp_path / "spool").mkdir()
     done, report = run(tmp_path, "policy")
     assert (done.returncode, done.stderr) == (0, "")
-    (tmp_path / "spool" / "policy").unlink()
     found, who = batches(tmp_path)
     once = sum(kind == int(KERNEL) for kind, _ in RAW_BUFFER.positions)
-    assert int(who["collector"]["kernels"]) == report["delivered"][KERNEL] == 4 * once, (
-        "three under always, none under off"
+    assert int(who["collector"]["kernels"]) == report["delivered"][KERNEL] == 6 * once, (
+        "three at first, none under off, two with collectives only, for nonsense changes nothing, one without a file"
     )
     names = Counter(n for t, _, b in found if t == "gpu.kernel.v1" and b.rows for n in b.strings("name", "names"))
     communication = sum(count for name, count in names.items() if "nccl" in name)
-    assert communication % 4 == 0
-    assert sum(names.values()) - communication == 3 * (once - communication // 4)
+    assert communication % 6 == 0
+    assert sum(names.values()) - communication == 4 * (once - communication // 6)
     assert who["policy"].startswith("off: end of the process")
 
 
@@ -221,8 +233,19 @@ def test_collectives_only_keeps_communication(tmp_path):
     assert int(who["collector"]["kernels"]) > rows(found)["gpu.kernel.v1"] > 0
 
 
-def test_without_a_spool_root_the_agent_looks_where_we_write():
-    assert spool_root({}) == SpoolSettings().root
+def test_settings_that_are_not_made_are_the_agents():
+    agents = SpoolSettings()
+    assert spool_root({}) == agents.root
+    assert spool_limits({}) == (agents.max_mb << 20, agents.segment_s)
+    assert spool_limits({"DRUMLINE_SPOOL__MAX_MB": "4", "DRUMLINE_SPOOL__SEGMENT_S": "2"}) == (4 << 20, 2.0)
+
+
+def test_a_setting_that_is_no_number_is_said_in_the_data_and_the_default_counts(tmp_path):
+    done, report = run(tmp_path, "end", DRUMLINE_SPOOL__MAX_MB="256MB")
+    assert (done.returncode, done.stderr) == (0, "")
+    found, who = batches(tmp_path)
+    all_delivered(found, report)
+    assert who["collector"]["problem: settings"] == "DRUMLINE_SPOOL__MAX_MB: '256MB' is no number"
 
 
 def test_under_another_tool_drumline_keeps_away():

@@ -1,8 +1,10 @@
 """What is collected, and when."""
 
+import os
+
 import pytest
 
-from drumline.producers.policy import COLLECTIVES, DUTY, OFF, BadPolicy, Policy, parse
+from drumline.producers.policy import COLLECTIVES, DUTY, OFF, BadPolicy, Policy, parse, written
 
 S = 1_000_000_000
 
@@ -37,3 +39,16 @@ def test_windows_begin_where_all_ranks_clocks_say_so():
     assert policy.changes_in(30 * S) == pytest.approx(0.2)
     assert policy.changes_in(31 * S) == pytest.approx(9.0)
     assert parse("always").changes_in(31 * S) == float("inf")
+
+
+def test_a_control_file_is_read_whatever_somebody_put_there(tmp_path):
+    file = tmp_path / "policy"
+    assert written(file) == ""
+    file.write_bytes(b" off \nsecond line")
+    assert written(file) == "off"
+    file.write_bytes(b"\xff\xfe" * 1_000_000)
+    assert len(written(file)) <= 256
+    file.unlink()
+    os.mkfifo(file)  # nobody writes: opening it would wait for ever
+    with pytest.raises(OSError, match="no plain file"):
+        written(file)

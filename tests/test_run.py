@@ -58,6 +58,37 @@ def test_a_python_that_imports_no_torch_loads_nothing_of_ours(packages):
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("before", [
+    "import importlib.util; assert importlib.util.find_spec('torch')",  # transformers: is there a torch?
+    "import sys, importlib; sys.modules.pop('sitecustomize'); importlib.import_module('sitecustomize')",  # ddtrace
+])  # fmt: skip
+def test_torch_is_met_once_whoever_asked_for_it_before(packages, before):
+    done = under(packages, f"{before}\nimport torch; print(len(torch.cuda.queued))")
+    assert done.stdout.splitlines()[-1] == "1"
+    assert done.stderr == ""
+
+
+def test_another_tools_variables_stay_as_they_are(packages):
+    library = packages / "nvidia" / "cu13" / "lib" / "libcupti.so.13"
+    library.parent.mkdir(parents=True)
+    library.write_text("")
+    for name in ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH"):
+        script = f"""
+            import os; os.environ["{name}"] = "/opt/nsight/libToolsInjection64.so"
+            import torch; torch.use_cuda()
+            print(os.environ["{name}"], os.environ.get("NVTX_INJECTION64_PATH"))
+        """
+        done = under(packages, script)
+        same, nvtx = done.stdout.splitlines()[-1].split()
+        assert same == "/opt/nsight/libToolsInjection64.so"
+        assert nvtx == (same if name.startswith("NVTX") else "None")
+        assert f"{name} is set: another profiler" in done.stderr
+    # A libcupti that is not loaded yet, as below a process of ours: no other tool, so it is tried.
+    done = under(packages, "import torch; torch.use_cuda()")
+    assert "another profiler" not in done.stderr
+    assert f"{library}: " in done.stderr
+
+
 def test_torch_without_cuda_use_attaches_nothing(packages):
     done = under(packages, "import torch, threading; print(threading.active_count(), len(torch.cuda.queued))")
     assert done.stdout.splitlines()[1:] == ["1 1"]
@@ -78,8 +109,13 @@ def test_the_jobs_environment_needs_no_drumline(packages, tmp_path):
     python = str(tmp_path / "venv" / "bin" / "python")
     missing = subprocess.run([python, "-c", "import drumline"], capture_output=True, check=False, cwd=tmp_path)
     assert missing.returncode == 1
-    done = under(packages, "import torch; torch.use_cuda(); print('trained')", python)
-    assert done.stdout.splitlines()[1:] == ["trained"]
+    script = """
+        import drumline; drumline.step(1)
+        import torch; torch.use_cuda()
+        with drumline.scope("evaluate"): print('trained', drumline.status()[:12])
+    """
+    done = under(packages, script, python)
+    assert done.stdout.splitlines()[1:] == ["trained not attached"]
     assert done.stderr.startswith("drumline: not attached: no libcupti")
 
 
@@ -146,6 +182,9 @@ def test_what_the_environment_says():
     assert "DRUMLINE_JOB" not in environment({"SLURM_JOB_NAME": "s"}, ["x.py"])
     with pytest.raises(BadLaunch):
         environment({}, ["x"], labels=["a"])
+    for name in ("DRUMLINE_SPOOL__MAX_MB", "DRUMLINE_COLLECT__BUFFER_MB"):
+        with pytest.raises(BadLaunch, match=name):
+            environment({name: "32MB"}, ["x"])
 
 
 def test_a_job_is_called_after_what_it_runs():
