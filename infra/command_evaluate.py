@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from drumline.infra.evaluation import INSUFFICIENT, BadManifest, Phase, Report, Row, judge_phases
+from drumline.infra.evaluation import INSUFFICIENT, WHOLE_JOB, BadManifest, Phase, Report, Row, judge_phases
 from drumline.infra.settings import settings
 
 app = typer.Typer(add_completion=False)
@@ -36,7 +36,9 @@ def evaluate(
 
     The code under evaluation never sees the phases. Windows that lie wholly inside a phase are judged on their own: a
     rank is found where at least half of them blame it at warning or above. Recall and cause accuracy are over counted
-    fault phases, false alarms over counted healthy ones.
+    fault phases, false alarms over counted healthy ones. What else was said in a phase (suspects, windows that could
+    not be judged) is printed below the table, and in JSON as `besides`, `unjudged`. A phase in which no window could be
+    judged is not right.
 
     --compare prints who else finds what, from the same data, by the same judge: NVRx, TraceML, HTA, ingero, and the
     longest collective (docs/design/comparison.md). JSON then has `methods`, ours first, and the window's steps.
@@ -61,8 +63,8 @@ def evaluate(
         _print(report, folder.name, steps)
     if report.unjudged:
         typer.echo(
-            f"drumline evaluate: no window of {steps} steps fits into {len(report.unjudged)} counted phases "
-            f"({', '.join(report.unjudged)}): neither found nor cleared; try a smaller --window-steps",
+            f"drumline evaluate: no window of {steps} steps fits into, or could be judged in, {len(report.unjudged)} "
+            f"counted phases ({', '.join(report.unjudged)}): neither found nor cleared; try another --window-steps",
             err=True,
         )
     if note := unheard(rows):
@@ -169,7 +171,25 @@ def without_phases(folder: Path, copy: Path) -> Path:
 def _judgement(phase: Phase) -> str:
     if not phase.counted:
         return "not counted"
-    return ("yes" if phase.right else "NO") if phase.windows else "too short"
+    if not phase.judged:
+        return "not judged" if phase.windows else "too short"
+    return "yes" if phase.right else "NO"
+
+
+def remarks(report: Report) -> list[str]:
+    """What the table leaves out: windows without data, ranks that were named but not found, windows across phases."""
+    lines = []
+    for phase in report.phases:
+        where, of = f"{phase.phase} (steps {phase.first_step}-{phase.last_step})", f"of {phase.windows} windows"
+        if phase.unjudged:
+            why = f" ({', '.join(phase.unjudged_why)})" if phase.unjudged_why else ""
+            lines.append(f"{where}: {phase.unjudged} {of} not judged, insufficient data{why}")
+        for rank, said in sorted(phase.besides.items()):
+            who = "the job" if rank == WHOLE_JOB else f"rank {rank}"
+            lines.append(f"{where}: {who} {', '.join(f'{word} in {n}' for word, n in said.items())} {of}")
+    if report.across:
+        lines.append(f"{report.across} windows lie across the bounds of phases and count for none")
+    return lines
 
 
 def _print(report: Report, name: str, window_steps: int) -> None:
@@ -187,5 +207,7 @@ def _print(report: Report, name: str, window_steps: int) -> None:
             _judgement(phase),
         )
     Console(file=sys.stdout).print(table)
+    for line in remarks(report):
+        typer.echo(line)
     numbers = {"recall": report.recall, "cause accuracy": report.cause_accuracy, "false alarms": report.false_alarms}
     typer.echo(", ".join(f"{name} {'n/a' if value is None else value}" for name, value in numbers.items()))

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 WARNING, INSUFFICIENT = 2, 255
+#: What severities are called, and a rank that could not be judged in a window in which others were.
+WORDS = {1: "suspect", 2: "warning", 3: "critical", INSUFFICIENT: "not judged"}
 WHOLE_JOB = -1
 
 
@@ -29,18 +31,30 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase and what was found in it; the fields of `drumline evaluate --json`. `lost_share`: mean over the windows
-    of the largest share that a found rank lost (of any rank, where none was found)."""
+    """A phase and what was found in it; the fields of `drumline evaluate --json`. `windows`: those wholly inside it;
+    of them `unjudged`: in which no rank could be judged, and `unjudged_why`: the details given. `besides`: rank -> what
+    was said of it without it being found -> in how many windows. `lost_share`: mean over the windows of the largest
+    share that a found rank lost (of any rank, where none was found)."""
 
     phase: str
     counted: bool
+    first_step: int
+    last_step: int
     windows: int
+    unjudged: int
+    unjudged_why: list[str]
     expected_ranks: list[int]
     found_ranks: list[int]
     accepted_causes: list[str]
     found_cause: str | None
     found_detail: str | None
+    besides: dict[int, dict[str, int]]
     lost_share: float
+
+    @property
+    def judged(self) -> bool:
+        """In some window at least."""
+        return self.windows > self.unjudged
 
     @property
     def is_fault(self) -> bool:
@@ -57,8 +71,8 @@ class Phase:
 
     @property
     def right(self) -> bool:
-        """Exactly the expected ranks, with an accepted cause; a phase that no window fits into is not."""
-        if not self.windows:
+        """Exactly the expected ranks, with an accepted cause. A phase in which nothing was judged is not right."""
+        if not self.judged:
             return False
         if not self.is_fault:
             return self.found_cause is None
@@ -67,7 +81,10 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """`across`: windows that lie wholly inside no phase, and count for none."""
+
     phases: list[Phase]
+    across: int = 0
 
     @property
     def recall(self) -> float | None:
@@ -89,12 +106,13 @@ class Report:
 
     @property
     def unjudged(self) -> list[str]:
-        """Counted phases that no window fits into."""
-        return [phase.phase for phase in self.phases if phase.counted and not phase.windows]
+        """Counted phases in which nothing was judged: no window fits into them, or none had the data."""
+        return [phase.phase for phase in self.phases if phase.counted and not phase.judged]
 
     def as_json(self) -> dict[str, Any]:
         return {
             "phases": [asdict(phase) for phase in self.phases],
+            "windows_across_phases": self.across,
             "recall": self.recall,
             "false_alarms": self.false_alarms,
             "cause_accuracy": self.cause_accuracy,
@@ -105,15 +123,22 @@ def judge_phases(phases: Sequence[Mapping[str, Any]], rows: Iterable[Row]) -> Re
     """`phases`: of the manifest, in its order. Raises BadManifest."""
     every = list(rows)
     try:
-        return Report([_judge(phase, every) for phase in phases])
+        found = [_judge(phase, every) for phase in phases]
+        inside = {row.first_step for phase in found for row in _inside(phase.first_step, phase.last_step, every)}
+        return Report(found, len({row.first_step for row in every} - inside))
     except (KeyError, TypeError, ValueError) as error:
         raise BadManifest(f"phase without a usable {error}") from None
 
 
 def _judge(phase: Mapping[str, Any], rows: list[Row]) -> Phase:
     first, last = int(phase["first_step"]), int(phase["last_step"])
-    inside = [row for row in rows if first <= row.first_step and row.last_step <= last]
+    inside = _inside(first, last, rows)
     windows = {row.first_step for row in inside}
+    unjudged = windows - {row.first_step for row in _of_ranks(inside) if row.severity != INSUFFICIENT}
+
+    def without(row: Row) -> bool:
+        return row.severity == INSUFFICIENT and row.first_step in unjudged
+
     blamed: dict[int, list[Row]] = {}
     for row in inside:
         if WARNING <= row.severity < INSUFFICIENT:
@@ -133,14 +158,37 @@ def _judge(phase: Mapping[str, Any], rows: list[Row]) -> Phase:
     return Phase(
         phase=str(phase["phase"]),
         counted=bool(phase.get("counted", True)),
+        first_step=first,
+        last_step=last,
         windows=len(windows),
+        unjudged=len(unjudged),
+        unjudged_why=sorted({row.detail for row in inside if without(row) and row.detail}),
         expected_ranks=sorted(int(rank) for rank in phase["fault_ranks"]),
         found_ranks=[rank for rank in found if rank != WHOLE_JOB],
         accepted_causes=[str(name) for name in phase.get("accepted_causes", [])],
         found_cause=cause,
         found_detail=detail,
+        besides=_counted(row for row in inside if row.rank not in found and not without(row)),
         lost_share=round(sum(most) / len(most), 6) if most else 0.0,
     )
+
+
+def _counted(rows: Iterable[Row]) -> dict[int, dict[str, int]]:
+    """Rank -> what was said of it -> how often."""
+    said: dict[int, dict[str, int]] = {}
+    for row in (row for row in rows if row.severity in WORDS):
+        of_rank = said.setdefault(row.rank, {})
+        of_rank[WORDS[row.severity]] = of_rank.get(WORDS[row.severity], 0) + 1
+    return said
+
+
+def _inside(first: int, last: int, rows: Iterable[Row]) -> list[Row]:
+    return [row for row in rows if first <= row.first_step and row.last_step <= last]
+
+
+def _of_ranks(rows: Sequence[Row]) -> Sequence[Row]:
+    """Rows of ranks; where there are none, those of the job."""
+    return [row for row in rows if row.rank != WHOLE_JOB] or rows
 
 
 def _mean(values: Sequence[bool]) -> float | None:

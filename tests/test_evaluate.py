@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
-from drumline.infra.command_evaluate import app, read_phases, without_phases
+from drumline.infra.command_evaluate import app, read_phases, remarks, without_phases
 from drumline.infra.evaluation import BadManifest, Row, judge_phases
 
 HEALTHY = {"phase": "healthy", "fault_ranks": [], "first_step": 0, "last_step": 19, "accepted_causes": []}
@@ -26,26 +27,37 @@ def test_a_found_fault_and_a_quiet_healthy_phase_are_right():
             {
                 "phase": "healthy",
                 "counted": True,
+                "first_step": 0,
+                "last_step": 19,
                 "windows": 4,
+                "unjudged": 0,
+                "unjudged_why": [],
                 "expected_ranks": [],
                 "found_ranks": [],
                 "accepted_causes": [],
                 "found_cause": None,
                 "found_detail": None,
+                "besides": {},
                 "lost_share": 0.3,
             },
             {
                 "phase": "late",
                 "counted": True,
+                "first_step": 20,
+                "last_step": 42,
                 "windows": 4,
+                "unjudged": 0,
+                "unjudged_why": [],
                 "expected_ranks": [2],
                 "found_ranks": [2],
                 "accepted_causes": ["host_stall"],
                 "found_cause": "host_stall",
                 "found_detail": "",
+                "besides": {},
                 "lost_share": 0.3,
             },
         ],
+        "windows_across_phases": 0,
         "recall": 1.0,
         "false_alarms": 0,
         "cause_accuracy": 1.0,
@@ -57,8 +69,10 @@ def test_half_of_the_windows_at_warning_find_a_rank(severities, found):
     assert judge_phases([FAULT], rows(severities)).phases[0].found_ranks == found
 
 
-def test_windows_that_reach_out_of_a_phase_are_not_judged():
-    assert judge_phases([FAULT], rows([2, 2, 2, 2, 2, 2], 10)).phases[0].windows == 4
+def test_windows_that_reach_out_of_a_phase_are_not_judged_but_counted():
+    report = judge_phases([FAULT], rows([2, 2, 2, 2, 2, 2], 10))
+    assert (report.phases[0].windows, report.across) == (4, 2)
+    assert remarks(report) == ["2 windows lie across the bounds of phases and count for none"]
 
 
 def test_an_extra_rank_makes_a_phase_wrong_but_leaves_recall():
@@ -86,6 +100,28 @@ def test_insufficient_data_finds_nobody():
     report = judge_phases([FAULT], rows([255, 255, 255, 255]))
     assert report.phases[0].found_ranks == []
     assert report.recall == 0.0
+
+
+def test_a_healthy_phase_without_data_is_not_right_and_said():
+    silent = [replace(row, cause="insufficient_data", detail="no_past") for row in rows([255] * 4, 0)]
+    assert judge_phases([HEALTHY], [*silent[:3], *rows([0], 15)]).right
+    report = judge_phases([HEALTHY], [*silent, *rows([0] * 4, 0, rank=-1)])
+    assert (report.right, report.unjudged, report.false_alarms) == (False, ["healthy"], 0)
+    assert remarks(report) == ["healthy (steps 0-19): 4 of 4 windows not judged, insufficient data (no_past)"]
+    changed = replace(rows([1], 0, rank=-1)[0], detail="idle")
+    assert remarks(judge_phases([HEALTHY], [*silent, changed])) == [
+        "healthy (steps 0-19): 4 of 4 windows not judged, insufficient data (no_past)",
+        "healthy (steps 0-19): the job suspect in 1 of 4 windows",
+    ]
+
+
+def test_who_is_named_too_rarely_to_be_found_is_said():
+    report = judge_phases([HEALTHY], rows([1, 0, 2, 1], 0) + rows([0, 0, 255, 0], 0, rank=3) + rows([0] * 4, 0, -1))
+    assert (report.right, report.false_alarms) == (True, 0)
+    assert remarks(report) == [
+        "healthy (steps 0-19): rank 2 suspect in 2, warning in 1 of 4 windows",
+        "healthy (steps 0-19): rank 3 not judged in 1 of 4 windows",
+    ]
 
 
 def test_a_phase_without_a_window_is_neither_right_nor_unsaid():
