@@ -24,5 +24,5 @@ for identity in sorted(Path(sys.argv[1]).glob("*/identity.json")):
                     named += sum(sys.argv[2] in name for name in batch.strings("name", "names"))
             else:
                 told[frame.topic] += frame.rows
-    said = {"rank": process["rank"], "policy": process["policy"], "collector": process["collector"]}
+    said = {"rank": process["rank"], "policy": process.get("policy"), "collector": process.get("collector")}
     print(json.dumps({**said, "rows": rows, "named": named, "lost": told}))

@@ -22,7 +22,7 @@ echo "== doctor (only Kafka may fail)"
 drumline doctor --python "$work/venv/bin/python" --json | tee "$out/doctor.json"
 
 gpus=$(python -c 'import torch; print(torch.cuda.device_count())')
-rounds=3
+rounds=$((12 / gpus > 4 ? 4 : 12 / gpus))
 
 # ddp NAME STEPS: a DDP job on all GPUs, an agent beside it that reaches for Kafka in vain.
 ddp() {
