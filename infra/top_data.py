@@ -20,19 +20,22 @@ WHERE {{job:String}} IN ('', job) GROUP BY job ORDER BY age_s, job LIMIT {{most:
 """
 
 _RUN = "job = {job:String} AND run = {run:String}"
-# Steps of the last minute of the run's own time.
+# The step that each rank has reached; and its step time on the GPU, of the steps that its lateness is of: those of the
+# newest window. Without one, of the last minute of the run's own time.
 STEPS = f"""
-SELECT rank, anyLast(s.host) AS host, max(s.step) AS step, quantile(0.5)(s.gpu_duration_ns) / 1e6 AS step_ms
-FROM steps AS s WHERE {_RUN} AND start >= subtractSeconds({{ended:DateTime64(9, 'UTC')}}, 60)
+SELECT rank, anyLast(s.host) AS host, max(s.step) AS step,
+       quantileOrNullIf(0.5)(s.gpu_duration_ns, s.step BETWEEN {{first:Int64}} AND {{last:Int64}}) / 1e6 AS step_ms
+FROM steps AS s WHERE {_RUN}
+  AND start >= least(subtractSeconds({{ended:DateTime64(9, 'UTC')}}, 60), {{since:DateTime64(9, 'UTC')}})
   AND skipped = 0 AND gpu_duration_ns > 0 GROUP BY rank ORDER BY rank
 """
 
 # The newest window of steps; -1 is the job as a whole.
 WINDOW = f"""
-SELECT of_rank, of_host AS host, first_step, last_step, severity, state, cause, detail, lost_share,
-       step_ns / 1e6 AS step_ms,
-       lateness_ns / greatest(steps_used, 1) / 1e6 AS late_ms
-FROM stragglers WHERE {_RUN} AND first_step = (SELECT max(first_step) FROM stragglers WHERE {_RUN} AND severity != 255)
+SELECT of_rank, of_host AS host, toString(s.window_start) AS since, first_step, last_step, severity, state, cause,
+       detail, lost_share, step_ns / 1e6 AS step_ms, lateness_ns / greatest(steps_used, 1) / 1e6 AS late_ms
+FROM stragglers AS s
+WHERE {_RUN} AND first_step = (SELECT max(first_step) FROM stragglers WHERE {_RUN} AND severity != 255)
 ORDER BY lateness_ns DESC, of_rank LIMIT 4096
 """
 
@@ -92,12 +95,18 @@ def snapshot(query: Query, job: str) -> Snapshot:
     if not jobs:
         return Snapshot([], None, _missing(query, job) if job else "")
     scope = {"job": jobs[0]["job"], "run": jobs[0]["run"]}
+    window = query(WINDOW, scope)
+    every = {"since": jobs[0]["ended"], "first_step": -(1 << 63), "last_step": (1 << 63) - 1}
+    judged = window[0] if window else every
+    times = {
+        "ended": jobs[0]["ended"], "since": judged["since"], "first": judged["first_step"], "last": judged["last_step"],
+    }  # fmt: skip
     return Snapshot(
         jobs,
         Detail(
             **scope,
-            steps=query(STEPS, {**scope, "ended": jobs[0]["ended"]}),
-            window=query(WINDOW, scope),
+            steps=query(STEPS, {**scope, **times}),
+            window=window,
             verdicts=query(VERDICTS, {**scope, "most": VERDICTS_SHOWN}),
             **query(QUALITY, scope)[0],
             **query(LATE, scope)[0],

@@ -122,7 +122,7 @@ def _ranks(detail: Detail, width: int, most: int) -> Table:
         cells: list[RenderableType] = [str(rank)]
         if not narrow:
             cells.append(Text(host[:24]))
-        cells += [f"{step['step']:,}" if step else "-", f"{step['step_ms']:.1f}" if step else "-"]
+        cells += [f"{step['step']:,}" if step else "-", f"{step['step_ms']:.1f}" if step and step["step_ms"] else "-"]
         if verdict is None:
             cells += ["-", "", Text("insufficient data", style="dim")]
         else:

@@ -131,6 +131,26 @@ def test_top_shows_what_is_stored(drumline, clean_stack):
     assert [(row["of_rank"], row["first_step"], row["last_step"]) for row in detail["verdicts"]] == [(1, 20, 39)]
 
 
+def test_step_times_of_top_are_those_of_the_steps_that_lateness_is_of(drumline, clean_stack):
+    store(clean_stack)
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+    later = f"toDateTime64('{START + timedelta(seconds=40):%F %T}', 9, 'UTC')"
+    add = (
+        "INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_start, gpu_duration_ns) SELECT "
+        f"'{JOB}', 'r1', number % 2, 40 + number, {later} + number / 2, 500000000, {later}, 500000000 FROM numbers(200)"
+    )
+    command(client, add)
+
+    def steps():
+        found = json.loads(drumline("top", "--once", "--json").stdout)["detail"]["steps"]
+        return [(row["rank"], row["step"], row["step_ms"]) for row in found]
+
+    assert steps() == [(0, 238, 1000.0), (1, 239, 1000.0)]
+    command(client, "TRUNCATE TABLE stragglers_versions")
+    assert steps() == [(0, 238, 500.0), (1, 239, 500.0)], "no window could be judged: the last minute"
+    client.close()
+
+
 def test_what_cannot_be_done_is_said(drumline, tmp_path):
     done = drumline("report", "--job", "none", "-o", str(tmp_path / "x.html"))
     assert (done.returncode, done.stderr) == (2, "drumline report: no job 'none' is stored; nothing is stored yet\n")

@@ -51,6 +51,13 @@ def test_ranks_verdicts_losses_and_freshness_are_shown():
     assert "7 dropped, 2 late, 0 unreadable" in shown
 
 
+def test_a_rank_without_a_step_in_the_window_has_no_step_time():
+    seen = snapshot()
+    seen.detail.steps[2]["step_ms"] = None
+    line = next(line for line in text(seen).splitlines() if line.startswith("   2"))
+    assert line.split()[:4] == ["2", "node-a", "39", "-"]
+
+
 def test_bars_are_parts_of_the_step():
     bars = {line.split()[0]: line.count("━") for line in text(snapshot()).splitlines() if "node-a" in line}
     assert bars["3"] in (14, 15)  # 60 of 100 ms, of 24 characters
