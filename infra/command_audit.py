@@ -23,7 +23,7 @@ def audit(
 
     Every Kafka record (minus what Kafka's retention removed) is in the ledger once; every table holds exactly the rows
     that were published, each once; batches of a process count up without gap; non-overlapping windows plus counted late
-    rows add up to the raw rows. Records nobody has stored yet are "not drained", not lost.
+    rows add up to the raw rows; rollups count each row once. Records nobody has stored yet are "not drained", not lost.
 
     Exit 0: clean. 1: not clean, each finding named. 2: cannot tell (Kafka or ClickHouse does not answer).
     """
@@ -69,6 +69,7 @@ def audit(
     late = sum(int(row["late_rows"]) for row in report.windows)
     if report.windows:
         console.print(f"windows: {counted:,} rows counted, {late:,} late")
+    console.print("rollups: " + ", ".join(f"{name} {rows:,}" for name, rows in report.rollups.items()), highlight=False)
     for finding in report.findings:
         console.print(f"[bold red]{finding.kind}[/] {finding.where}: {finding.text}", highlight=False)
     console.print("[bold green]clean[/]" if report.clean else f"[bold red]{len(report.findings)} findings[/]")

@@ -12,6 +12,7 @@ from typing import Any
 from drumline.schemas.topics import TOPICS, Topic
 from drumline.sinks.audit_kafka import KafkaFacts, PartitionFacts
 from drumline.sinks.audit_queries import Queries
+from drumline.sinks.audit_rollups import ROLLUPS, Rollup
 from drumline.sinks.tables import TABLES, table
 
 #: Missing offsets are looked up in Kafka one by one only up to this many.
@@ -26,8 +27,8 @@ WINDOWS = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`kind`: lost, doubled, rows_differ, sequence_gap, windows_differ, not_drained, windows_open. The last two mean
-    "not yet", the others "wrong"."""
+    """`kind`: lost, doubled, rows_differ, sequence_gap, windows_differ, rollup_differs, not_drained, windows_open. The
+    last two mean "not yet", the others "wrong"."""
 
     kind: str
     where: str
@@ -58,6 +59,7 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     dropped: list[dict[str, Any]] = field(default_factory=list)
     windows: list[dict[str, Any]] = field(default_factory=list)
+    rollups: dict[str, int] = field(default_factory=dict)  # rows that they count
 
     @property
     def clean(self) -> bool:
@@ -70,6 +72,7 @@ class Report:
             "topics": [asdict(account) for account in self.topics],
             "dropped_before_publication": self.dropped,
             "windows": self.windows,
+            "rollups": self.rollups,
         }
 
 
@@ -90,6 +93,8 @@ def audit(kafka: KafkaFacts, queries: Queries) -> Report:
     report.dropped = queries.dropped()
     for raw, windows, amount in WINDOWS:
         _windows(report, queries, raw, windows, amount)
+    for rollup in ROLLUPS:
+        _rollup(report, queries, rollup)
     return report
 
 
@@ -209,3 +214,16 @@ def _windows(report: Report, queries: Queries, raw: Topic, windows: Topic, amoun
         if row["raw_rows"] > row["closed"]:
             text = f"{row['raw_rows'] - row['closed']} rows lie in windows that are not closed yet"
             report.findings.append(Finding("windows_open", where, text))
+
+
+def _rollup(report: Report, queries: Queries, rollup: Rollup) -> None:
+    found = queries.rollups(rollup)
+    report.rollups[rollup.name] = sum(int(row["counted"]) for row in found)
+    for row in found:
+        if row["wrong"]:
+            least, most = row["least"], row["most"]
+            rows = f"{least}" if least == most else f"{least} to {most}"
+            text = f"counts {row['it_counts']} rows of {row['wrong']} {rollup.by}s where the ledger has {rows}"
+            report.findings.append(
+                Finding("rollup_differs", f"{rollup.name} job {row['of_job']} run {row['of_run']}", text)
+            )

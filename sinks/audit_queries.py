@@ -11,6 +11,7 @@ from typing import Any
 
 from drumline.infra.clickhouse import Client, rows
 from drumline.infra.settings import Settings
+from drumline.sinks.audit_rollups import Rollup, comparison
 from drumline.sinks.ranges import Intervals
 from drumline.sinks.tables import Table
 
@@ -170,3 +171,8 @@ class Queries:
             f"AND verdict = 'stored' AND time_min < {self._kept_since(raw)})) GROUP BY process_id",
             self._parameters(windows=windows.topic.value, raw=raw.topic.value),
         )
+
+    def rollups(self, rollup: Rollup) -> list[dict[str, Any]]:
+        """What a rollup counts against the ledger, per job and run; columns: see `comparison`."""
+        sql = comparison(rollup, self.database, self._where(), self.settings.clickhouse.retention)
+        return rows(self.client, sql, self._parameters())

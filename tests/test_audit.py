@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 from sink_helpers import NOW_NS, Pipeline, any_batch, process_id
@@ -43,7 +44,7 @@ def kinds(pipeline):
 
 
 def drain(pipeline, records):
-    pipeline.drain(records, [Topic.KERNEL, Topic.KERNEL_FREQUENCY])
+    pipeline.drain(records, [Topic.KERNEL, Topic.KERNEL_FREQUENCY, Topic.MEMCPY, Topic.DEVICE])
 
 
 def alter(pipeline, sql):
@@ -83,18 +84,61 @@ DAMAGE = {
 
 
 def test_damage_is_found(pipeline):
-    """Each kind on a copy of the tables of its own."""
+    """Each kind on a copy of the tables of its own; that copies are clean is asked of the first."""
     whole = pipeline.settings.clickhouse.database
     for number, (damage, (sql, kind)) in enumerate(DAMAGE.items()):
         pipeline.settings.clickhouse.database = copy = f"{whole}_{number}"
         migrate(pipeline.client(), pipeline.settings)
         for name in ("kernels", "ledger", "kernel_frequency_versions"):
             alter(pipeline, f"INSERT INTO {copy}.{name} SELECT * FROM {whole}.{name}")
-        assert pipeline.audit().clean, damage
+        assert number or pipeline.audit().clean
         alter(pipeline, sql)
         assert kind in kinds(pipeline), damage
         alter(pipeline, f"DROP DATABASE {copy} SYNC")
     pipeline.settings.clickhouse.database = whole
+
+
+def test_a_rollup_that_counts_rows_twice_or_not_at_all_is_found(pipeline):
+    for topic in (Topic.MEMCPY, Topic.DEVICE):
+        pipeline.publish(any_batch(topic, 100, process_id(0), 0))
+    drain(pipeline, 2)
+    report = pipeline.audit()
+    assert report.clean, report.findings
+    counted = {"kernels_per_minute": 400, "ranks_per_second": 400, "memcpys_per_minute": 100, "devices_per_minute": 100}
+    assert report.rollups == counted | {"records_per_minute": 7}
+    for damage in ("INSERT INTO {db}.%s SELECT * FROM {db}.%s", "TRUNCATE TABLE {db}.%s"):
+        for name in report.rollups:
+            alter(pipeline, damage.replace("%s", name))
+        found = [(finding.kind, finding.where.split()[0]) for finding in pipeline.audit().findings]
+        assert sorted(found) == sorted(("rollup_differs", name) for name in report.rollups)
+
+
+def test_rows_that_a_rollup_gives_to_another_rank_are_found(pipeline):
+    pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(1), 0, 1))
+    drain(pipeline, 1)
+    before = kinds(pipeline)  # its window was not published
+    assert "rollup_differs" not in before
+    alter(pipeline, "INSERT INTO {db}.ranks_per_second SELECT * REPLACE (0 AS rank) FROM {db}.ranks_per_second"
+          " WHERE rank = 1")  # fmt: skip
+    alter(pipeline, "ALTER TABLE {db}.ranks_per_second DELETE WHERE rank = 1")
+    assert kinds(pipeline) == before | {"rollup_differs"}
+
+
+def test_a_run_whose_beginning_a_rollup_has_forgotten_is_judged_by_the_rest(pipeline):
+    hour = 3_600 * 10**9
+    kept_ns = (time.time_ns() - 24 * hour) // hour * hour + 2 * hour
+    for sequence, start in enumerate((kept_ns - hour, kept_ns - 5 * 10**8, kept_ns + 2 * hour), 4):
+        batch = any_batch(Topic.KERNEL, 100, process_id(0), sequence)
+        batch.envelope["base_time_ns"] += start - NOW_NS
+        batch.columns["start_ns"] += start - NOW_NS
+        pipeline.publish(batch)
+    drain(pipeline, 3)
+    pipeline.settings.clickhouse.retention.ranks_per_second = 1
+    alter(pipeline, f"ALTER TABLE {{db}}.ranks_per_second DELETE WHERE second < toDateTime({kept_ns // 10**9})")
+    assert kinds(pipeline) == {"windows_differ"}, "the window of these rows was not published"
+    alter(pipeline, "INSERT INTO {db}.ranks_per_second SELECT * FROM {db}.ranks_per_second")
+    assert kinds(pipeline) == {"windows_differ", "rollup_differs"}
+    pipeline.settings.clickhouse.retention.ranks_per_second = 30
 
 
 def test_late_rows_and_duplicates_and_open_windows_are_no_loss(pipeline):

@@ -1,6 +1,7 @@
 """What each part of the exactly-once protocol is for: without it, a kill loses or doubles rows, and the audit says so.
 
-The sink is broken on purpose, one part at a time, and dies in the middle of a range; another, just as broken, goes on.
+The sink is broken on purpose, one part at a time, and dies while both of its lanes insert; another, just as broken,
+goes on.
 """
 
 import uuid
@@ -11,10 +12,14 @@ from sink_helpers import Pipeline, any_batch, process_id
 from drumline.schemas.topics import Topic
 from drumline.sinks.consumer import SinkConsumer
 from drumline.sinks.ranges import OffsetRange
+from drumline.sinks.sink import PRESSURE
 from drumline.sinks.writer import Writer
+from drumline.sinks.writers import LANES
 
 pytestmark = pytest.mark.stack
-FIRST, MORE = 12, 3
+#: Processes that go to a partition each, and batches of each: before the kill and after.
+PROCESSES, FIRST, MORE = (0, 1, 5), 4, 1
+ROWS = 100
 
 
 @pytest.fixture
@@ -24,8 +29,8 @@ def pipeline(clean_stack, environment_of):
     made.stop()
 
 
-def batches(first, count):
-    return [any_batch(Topic.KERNEL, 100, process_id(0), first + i) for i in range(count)]
+def batches(first, count, processes=PROCESSES):
+    return [any_batch(Topic.KERNEL, ROWS, process_id(p), first + i, p) for p in processes for i in range(count)]
 
 
 def nothing(pipeline, monkeypatch):
@@ -45,61 +50,76 @@ def intent(pipeline, monkeypatch):
     )
 
 
-def window(pipeline, monkeypatch):
+def forgetful(pipeline, table):
     """ClickHouse forgets the tokens of one table."""
     pipeline.client().command(
-        f"ALTER TABLE {pipeline.settings.clickhouse.database}.kernels "
+        f"ALTER TABLE {pipeline.settings.clickhouse.database}.{table} "
         "MODIFY SETTING non_replicated_deduplication_window = 0"
     )
+
+
+def window(pipeline, monkeypatch):
+    forgetful(pipeline, "kernels")
+
+
+def rollup_window(pipeline, monkeypatch):
+    forgetful(pipeline, "kernels_per_minute")
 
 
 def ledger(pipeline, monkeypatch):
     monkeypatch.setattr(Writer, "insert_ledger", lambda self, pending: None)
 
 
-def die_after_rows(monkeypatch):
-    """What kill -9 does between steps 4 and 5."""
+def die_after_rows(pipeline, monkeypatch):
+    """What kill -9 does between steps 4 and 5, with a range in each lane and another one announced."""
 
     class Killed(BaseException):
         pass
 
-    insert = Writer.insert_rows
+    insert, inserted = Writer.insert_rows, []
 
     def dies(self, pending):
         insert(self, pending)
+        inserted.append(pending.range.partition)
         raise Killed
 
     monkeypatch.setattr(Writer, "insert_rows", dies)
-    return Killed
+    of_all = len(PROCESSES) * FIRST * ROWS
+    sink = pipeline.settings.sink  # all at once, and not before all is there
+    sink.instance, sink.flush_s, sink.flush_rows = "1", 60.0, of_all // PRESSURE
+    with pytest.raises(Killed):
+        pipeline.sink(lambda _: False).run()
+    assert len(set(inserted)) == len(inserted) == LANES < len(PROCESSES)
 
 
 @pytest.mark.parametrize(
     ("without", "found"),
     [
         (nothing, set()),
-        (token, {"doubled"}),
-        (intent, {"doubled"}),
+        (token, {"doubled", "rollup_differs"}),
+        (intent, {"doubled", "rollup_differs"}),
         (window, {"doubled"}),
-        (ledger, {"lost", "doubled"}),
+        (rollup_window, {"rollup_differs"}),
+        (ledger, {"lost", "doubled", "rollup_differs"}),
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
 def test_without_it_a_kill_after_the_rows_is_found_by_the_audit(pipeline, monkeypatch, without, found):
     without(pipeline, monkeypatch)
     pipeline.publish(*batches(0, FIRST))
-    with monkeypatch.context() as deadly, pytest.raises(die_after_rows(deadly)):
-        pipeline.drain(99)
+    with monkeypatch.context() as deadly:
+        die_after_rows(pipeline, deadly)
     pipeline.publish(*batches(FIRST, MORE))
-    pipeline.drain(FIRST + MORE)
+    pipeline.drain(len(PROCESSES) * (FIRST + MORE))
     assert {finding.kind for finding in pipeline.audit().findings} == found
 
 
 def test_without_the_ledger_batches_published_again_are_stored_again(pipeline, monkeypatch):
     ledger(pipeline, monkeypatch)
-    pipeline.publish(*batches(0, 4))
-    pipeline.drain(4)
-    pipeline.publish(*batches(0, 4), again=True)
-    pipeline.drain(4)
+    pipeline.publish(*batches(0, FIRST))
+    pipeline.drain(len(PROCESSES) * FIRST)
+    pipeline.publish(*batches(0, FIRST), again=True)
+    pipeline.drain(len(PROCESSES) * FIRST)
     [stored] = pipeline.query("SELECT count() AS n FROM {db}.kernels")
-    assert stored["n"] == 800
+    assert stored["n"] == 2 * len(PROCESSES) * FIRST * ROWS
     assert not pipeline.audit().clean
