@@ -39,12 +39,15 @@ def run(
 
     While it runs, the first line of <spool>/policy is the policy of all processes of the host.
     """
-    from drumline.producers.launcher import BadLaunch, environment
+    from drumline.producers.launcher import BadLaunch, environment, lonely
 
     try:
         variables = environment(
             os.environ, command, job=job, run=run_name, policy=policy, spool=spool, labels=label or [], quiet=quiet
         )
+        if lonely(variables) and not quiet:
+            text = "each rank has a run of its own: name it with --run, or put drumline run before the launcher"
+            typer.echo(f"drumline run: {text}", err=True)
         sys.stdout.flush()
         os.execvpe(command[0], command, variables)
     except BadLaunch as error:

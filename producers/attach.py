@@ -15,7 +15,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from drumline.producers import buffer_pool as pool_words
@@ -39,12 +39,14 @@ _OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 
 
 class Attachment:
-    """Collector, buffers and decoder of one process."""
+    """Collector, buffers and decoder of one process. `place`: asked for its `rank` and `world_size` until it knows."""
 
     def __init__(self, cupti: binding.Cupti, policy: Policy | None = None) -> None:
         policy = policy or Policy()
         self.pool: BufferPool = new_pool(policy)
         self.decoder, self._starts, self._cupti, self._policy = 0, 0, cupti, str(policy)
+        self.place: Callable[[], dict[str, int]] = dict
+        self._place: dict[str, int] = {}
         self.collector = Collector(cupti, self.pool, binding.Callbacks(), self.tell, self._revive)
         self._start()
         self.collector.start()
@@ -58,12 +60,15 @@ class Attachment:
             self.decoder = decoder_process.start(self.pool.fd, theirs.fileno())
         finally:
             theirs.close()
-        more = {"pid": os.getpid(), "decoders": self._starts, "policy": self._policy}
+        more = {"pid": os.getpid(), "decoders": self._starts, "policy": self._policy, **self._place}
         self.tell({"event": "attached", **more, **describe(self._cupti)})
 
     def _revive(self) -> bool:
         """Start another decoder where the last one was killed. It counts its batches from 0: another source. Raises
         OSError, and RuntimeError where decoders keep dying."""
+        if not self._place and (place := self.place()):
+            self._place = place
+            self.tell({"event": "place", **place})
         if decoder_process.lives(self.decoder):
             return False
         if self._starts >= MOST_DECODERS:

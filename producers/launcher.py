@@ -62,6 +62,15 @@ def environment(
     return result
 
 
+def lonely(variables: Mapping[str, str]) -> bool:
+    """Whether this is one rank of several, each of which would make up a run of its own (who.run_id): then ranks are
+    never compared."""
+    ranks = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+    names = ("DRUMLINE_RUN", "SLURM_JOB_ID", "PMIX_NAMESPACE")
+    named = variables.get("TORCHELASTIC_RUN_ID", "none") != "none" or any(variables.get(name) for name in names)
+    return any(variables.get(name) for name in ranks) and not named
+
+
 def _positive(text: str) -> bool:
     try:
         return float(text) > 0

@@ -73,6 +73,11 @@ class Session:
             if event["event"] == "attached":
                 self._attached = event
                 self._own = self._control = event.get("policy", "")
+            elif event["event"] == "place":
+                self._attached |= event
+                if self._live:
+                    self._who = identity(self._environment, self._attached, self._device, self._began)
+                    self._outbox.identity, self._report_at = self._who, 0
             elif event["event"] == "closing":
                 self._closing = True
             elif event["event"] == "recording":

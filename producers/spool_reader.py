@@ -123,7 +123,7 @@ class SpoolFolder:
             if not identity.process_id:
                 raise BadSpool(f"{self.path.name}: {IDENTITY} names no process")
             return identity
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, BadSpool):
                 raise
             raise BadSpool(f"{self.path.name}: {IDENTITY} cannot be read ({type(error).__name__})") from None

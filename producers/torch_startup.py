@@ -6,6 +6,7 @@ Nothing is loaded and nothing runs before CUDA is used. Standard library only: t
 from __future__ import annotations
 
 import contextlib
+import sys
 from importlib import import_module
 from typing import Any
 
@@ -26,11 +27,24 @@ def imported(torch: Any) -> None:
 def cuda_used(torch: Any) -> None:
     """CUDA is being initialised, by Python or from C++. Never raises."""
     if attach.attach():
+        one = attach.attached()
+        if one:
+            one.place = place
         with contextlib.suppress(Exception):
             profiler(torch.autograd.profiler)
         with contextlib.suppress(Exception):
             optimizers = import_module("torch.optim.optimizer")  # torch.optim hides it under its own name
             optimizers.register_optimizer_step_post_hook(_Steps())
+
+
+def place() -> dict[str, int]:
+    """Rank and world size, where torch.distributed knows them: processes that torch.multiprocessing or vLLM starts have
+    no variables that tell."""
+    distributed = sys.modules.get("torch.distributed")
+    with contextlib.suppress(Exception):
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            return {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+    return {}
 
 
 def profiler(module: Any) -> None:

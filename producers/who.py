@@ -28,8 +28,10 @@ def _number(environment: Mapping[str, str], names: tuple[str, ...], default: int
 
 
 def run_id(environment: Mapping[str, str]) -> str:
-    """The run: the same on all ranks, another one after a restart. DRUMLINE_RUN, else what the launcher names; ""."""
+    """The run: the same on all ranks, another one after a restart. DRUMLINE_RUN, else what the launcher names (MPI's is
+    PMIX_NAMESPACE), else what `drumline run` made up; ""."""
     named = environment.get("SLURM_JOB_ID") or environment.get("TORCHELASTIC_RUN_ID", "").removeprefix("none")
+    named = named or environment.get("PMIX_NAMESPACE", "")
     run = environment.get("DRUMLINE_RUN") or named or environment.get("DRUMLINE_MINTED_RUN", "")
     again = max(
         _number(environment, ("TORCHELASTIC_RESTART_COUNT",), 0), _number(environment, ("SLURM_RESTART_COUNT",), 0)
@@ -38,10 +40,14 @@ def run_id(environment: Mapping[str, str]) -> str:
 
 
 def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device: int | None, now_ns: int) -> Identity:
-    """`attached`: what the process said of itself (process_facts.describe, and its pid). `device`: the CUDA ordinal
-    that it was seen to use; None = not seen yet, the one of its local rank. `now_ns`: when collecting began."""
-    rank = _number(environment, _RANK, 0)
-    local = _number(environment, _LOCAL, 0)
+    """`attached`: what the process said of itself (process_facts.describe, and its pid). Its place in the job, if it
+    said that, counts more than what Slurm and MPI say of the process that started it, and less than RANK and its like.
+    `device`: the CUDA ordinal that it was seen to use; None = not seen yet, the one of its local rank. `now_ns`: when
+    collecting began."""
+    told = "rank" in attached
+    rank = _number(environment, _RANK[: 1 if told else None], int(attached.get("rank", 0)))
+    world = _number(environment, _WORLD[: 1 if told else None], int(attached.get("world_size", 1)))
+    local = _number(environment, _LOCAL[: 1 if told else None], device or 0)
     gpus = attached.get("gpus") or []
     ordinal = device if device is not None else local if local < len(gpus) else 0
     gpu = gpus[ordinal] if ordinal < len(gpus) else {}
@@ -52,7 +58,7 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
         run=run,
         rank=rank,
         local_rank=local,
-        world_size=_number(environment, _WORLD, 1),
+        world_size=world,
         host=host,
         gpu_uuid=gpu.get("uuid", ""),
         # A decoder that was started anew counts its batches from 0 again: it is another source.

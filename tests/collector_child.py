@@ -75,6 +75,12 @@ def main() -> None:
             while mode[MODE] != wanted or len(fake.enabled) != 5 * (wanted != OFF) or mode[TICKS] < ticks + 30:
                 time.sleep(0.01)
             fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "place":  # torch.distributed was initialised
+        attach.attached().place = lambda: {"rank": 5, "world_size": 6}
+        while not attach.attached()._place:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "stopped":  # as by a batch system that suspends jobs, but the job goes on
         os.kill(attach.attached().decoder, signal.SIGSTOP)
         while attach.status() != "waits":

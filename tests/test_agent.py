@@ -361,7 +361,8 @@ def test_a_killed_process_costs_its_last_frame_only(lab):
 
 
 @pytest.mark.parametrize("text", [
-    "{}", "[]", "{", '{"format": 1, "process": {}, "schemas": {}}', '{"format": 1, "process": 3, "schemas": {}}',
+    "{}", "[]", "{", "[" * 100_000,
+    '{"format": 1, "process": {}, "schemas": {}}', '{"format": 1, "process": 3, "schemas": {}}',
     '{"format": 1, "process": {"process_id": "p", "rank": "first"}, "schemas": {}}',
     '{"format": 1, "process": {"process_id": "p"}, "schemas": {"gpu.kernel.v1": 7, "nonsense": "0"}}',
     '{"format": 1, "process": {"process_id": "p", "nonsense": 1}, "schemas": {}}',

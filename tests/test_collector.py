@@ -223,6 +223,18 @@ def test_steps_and_scopes_of_the_api_are_in_the_data(tmp_path):
     assert {"step 0", "step 1", "step 2"} <= set(names)
 
 
+def test_a_rank_that_is_known_later_is_in_what_follows(tmp_path):
+    nobody = dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE"), "")
+    done, report = run(tmp_path, "place", **nobody)
+    assert (done.returncode, done.stderr) == (0, "")
+    found, who = batches(tmp_path)
+    all_delivered(found, report)
+    ranks = [(b.envelope["rank"], b.envelope["world_size"]) for topic, _, b in found if topic == "gpu.kernel.v1"]
+    assert sorted(set(ranks)) == [(0, 1), (5, 6)]
+    assert ranks == sorted(ranks)
+    assert (who["rank"], who["world_size"]) == (5, 6)
+
+
 def test_collectives_only_keeps_communication(tmp_path):
     done, _report = run(tmp_path, "end", 3, DRUMLINE_COLLECT__POLICY="collectives")
     assert done.returncode == 0, done.stderr

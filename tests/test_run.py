@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from drumline.producers import torch_startup
-from drumline.producers.launcher import HOOK, BadLaunch, environment, script_name
+from drumline.producers.launcher import HOOK, BadLaunch, environment, lonely, script_name
 
 TORCH = {
     "torch/__init__.py": """
@@ -154,13 +154,30 @@ def test_pytorchs_profiler_has_cupti_for_itself_and_optimizers_mark_steps(monkey
     assert seen == [(2, "optimizer step 0"), (4, ""), (2, "optimizer step 1")]
 
 
+def test_torch_distributed_is_asked_for_the_rank_once_it_is_there(monkeypatch):
+    ready = []
+    distributed = SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: bool(ready), get_rank=lambda: 3, get_world_size=lambda: 4
+    )
+    monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
+    assert torch_startup.place() == {}
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+    assert torch_startup.place() == {}
+    ready.append(1)
+    assert torch_startup.place() == {"rank": 3, "world_size": 4}
+
+
 def test_the_command_takes_our_place():
     command = [sys.executable, "-m", "drumline.infra.cli", "run", "--job", "j", "--", sys.executable, "-c"]
     script = (
         "import os, sys; print(os.environ['DRUMLINE_JOB'], os.environ['PYTHONPATH'].split(os.pathsep)[0]); sys.exit(9)"
     )
     done = subprocess.run([*command, script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (9, f"j {HOOK}\n", "")
+    ranked = {**os.environ, "RANK": "1"}
+    done = subprocess.run([*command, script], env=ranked, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (9, f"j {HOOK}\n")
+    assert "--run" in done.stderr
 
 
 def test_bad_options_and_commands_say_so():
@@ -185,6 +202,18 @@ def test_what_the_environment_says():
     for name in ("DRUMLINE_SPOOL__MAX_MB", "DRUMLINE_COLLECT__BUFFER_MB"):
         with pytest.raises(BadLaunch, match=name):
             environment({name: "32MB"}, ["x"])
+
+
+@pytest.mark.parametrize(("variables", "alone"), [
+    ({}, False),
+    ({"RANK": "0", "TORCHELASTIC_RUN_ID": "none"}, True),
+    ({"RANK": "0", "TORCHELASTIC_RUN_ID": "abc"}, False),
+    ({"OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "n"}, False),
+    ({"PMI_RANK": "1"}, True),
+    ({"PMI_RANK": "1", "DRUMLINE_RUN": "mine"}, False),
+])  # fmt: skip
+def test_ranks_that_would_make_up_runs_of_their_own_are_told(variables, alone):
+    assert lonely(variables) == alone
 
 
 def test_a_job_is_called_after_what_it_runs():

@@ -32,6 +32,16 @@ def test_the_gpu_it_was_seen_to_use_counts_more_than_its_local_rank():
     assert identity({**TORCHRUN, "LOCAL_RANK": "7"}, ATTACHED, None, 100).gpu_uuid == "GPU-0"
 
 
+def test_what_torch_distributed_says_counts_where_no_variable_is_about_this_very_process():
+    spawned = {**ATTACHED, "rank": 3, "world_size": 4}
+    one_task = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}
+    for environment in ({}, one_task):
+        who = identity(environment, spawned, 2, 100)
+        assert (who.rank, who.local_rank, who.world_size) == (3, 2, 4)
+    who = identity(TORCHRUN, spawned, 2, 100)
+    assert (who.rank, who.local_rank, who.world_size) == (9, 1, 16)
+
+
 def test_a_run_has_one_name_on_all_nodes_and_another_after_a_restart():
     minted = {"DRUMLINE_MINTED_RUN": "here-only"}
     assert run_id(minted) == "here-only"
@@ -40,6 +50,7 @@ def test_a_run_has_one_name_on_all_nodes_and_another_after_a_restart():
     assert run_id({**minted, **SLURM, "SLURM_RESTART_COUNT": "2"}) == "4711-2"
     assert run_id({**minted, "TORCHELASTIC_RUN_ID": "abc", "TORCHELASTIC_RESTART_COUNT": "1"}) == "abc-1"
     assert run_id({**SLURM, "DRUMLINE_RUN": "mine"}) == "mine"
+    assert run_id({**minted, **OPENMPI, "PMIX_NAMESPACE": "prterun-node1-7@1"}) == "prterun-node1-7@1"
 
 
 def test_a_decoder_that_starts_anew_is_another_source_of_batches():
