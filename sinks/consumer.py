@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+from zlib import crc32
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -45,8 +46,12 @@ class Fenced(RuntimeError):
     another; this one is out."""
 
 
-def consumer_config(settings: Settings) -> dict[str, str | int | float | bool]:
-    """No auto-commit and no automatic offset reset: where to start is decided on assignment, never guessed."""
+def consumer_config(settings: Settings, topics: Sequence[Topic]) -> dict[str, str | int | float | bool]:
+    """No auto-commit and no automatic offset reset: where to start is decided on assignment, never guessed.
+
+    A static member that comes back while Kafka still remembers it gets the partitions that it had, whatever it
+    subscribes to now. So one with other topics is another member.
+    """
     config: dict[str, str | int | float | bool] = {
         **client_config(settings, "drumline-sink"),
         "group.id": settings.sink.group,
@@ -68,7 +73,8 @@ def consumer_config(settings: Settings) -> dict[str, str | int | float | bool]:
         "isolation.level": "read_committed",
     }
     if settings.sink.instance:
-        config["group.instance.id"] = f"{settings.sink.group}-{settings.sink.instance}"
+        mark = crc32(" ".join(sorted(topic.value for topic in topics)).encode())
+        config["group.instance.id"] = f"{settings.sink.group}-{settings.sink.instance}-{mark:08x}"
     return config
 
 
@@ -92,7 +98,7 @@ class SinkConsumer:
         self._compacted = {spec.topic.value for spec in TOPICS if "compact" in spec.cleanup}
         self._settings, self._said = settings, (0.0, "")
         self._admin = AdminClient(quiet(client_config(settings, "drumline-sink-admin")))
-        self._consumer = Consumer({**quiet(consumer_config(settings)), "error_cb": self._on_client_error})
+        self._consumer = Consumer({**quiet(consumer_config(settings, topics)), "error_cb": self._on_client_error})
         self._ends = Ends(self._admin)
 
     def subscribe(self) -> None:

@@ -3,9 +3,9 @@
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from drumline.infra.settings import KafkaSettings, Settings
+from drumline.infra.settings import KafkaSettings, Settings, SinkSettings
 from drumline.schemas.topics import Topic
-from drumline.sinks.consumer import Fenced, SinkConsumer
+from drumline.sinks.consumer import Fenced, SinkConsumer, consumer_config
 
 
 @pytest.fixture
@@ -39,3 +39,11 @@ def test_without_any_broker_it_is_away_and_goes_on(consumer):
     consumer._on_client_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
     assert consumer.away
     assert consumer.poll(0) is None
+
+
+def test_a_named_sink_with_other_topics_is_another_member():
+    def name(*topics):
+        return consumer_config(Settings(sink=SinkSettings(instance="1")), topics)["group.instance.id"]
+
+    assert name(Topic.KERNEL, Topic.STEP) == name(Topic.STEP, Topic.KERNEL) != name(Topic.KERNEL)
+    assert "group.instance.id" not in consumer_config(Settings(), [Topic.KERNEL])

@@ -109,10 +109,10 @@ def test_a_second_sink_joins_and_one_dies(pipeline):
 
 def test_engine_killed_in_the_middle(pipeline, kill9, wait_for_stack):
     sink = pipeline.start("--instance", "1", flush_rows=2_000, flush_s=0.05)
-    pipeline.publish(*batches(10))
+    pipeline.publish(*(b for p in range(4) for b in batches(10, p)))  # of several partitions: both lanes have work
     time.sleep(1.5)
     kill9("engine")
-    pipeline.publish(*batches(30, first=10))
+    pipeline.publish(*(b for p in range(4) for b in batches(30, p, 10)))
     wait_for_stack()
     pipeline.wait_drained()
     assert sink.poll() is None, "the sink outlives the engine"
@@ -154,6 +154,15 @@ def test_an_announced_range_that_kafka_removed_stops_the_sink(pipeline, monkeypa
         pipeline.drain(1)
     assert pipeline.start("--instance", "1", "--topic", Topic.KERNEL).wait(30) == 4
     pipeline.sinks.clear()
+
+
+@pytest.mark.long  # the member that it was is waited for, 10 s
+def test_a_named_sink_that_comes_back_with_other_topics_reads_those(pipeline):
+    """Kafka would give it the partitions that it had, for as long as nobody else joins."""
+    pipeline.publish(*batches(2), *batches(2, topic=Topic.STEP))
+    pipeline.drain(2)
+    pipeline.drain(2, [Topic.STEP])
+    pipeline.assert_exactly_once()
 
 
 def test_batches_published_twice_are_stored_once(pipeline):

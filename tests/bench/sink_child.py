@@ -43,7 +43,7 @@ def plain(settings: Settings, messages: int) -> Work:
         "auto.offset.reset": "earliest",
         "log_level": 2,
     }
-    shared = consumer_config(settings.model_copy(update={"sink": SinkSettings()}))
+    shared = consumer_config(settings.model_copy(update={"sink": SinkSettings()}), [Topic.KERNEL])
     consumer = Consumer({**shared, **options, "enable.partition.eof": False})
     consumer.subscribe([Topic.KERNEL.value])
     client = clickhouse.connect(settings)
