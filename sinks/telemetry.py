@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter as Counted
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from prometheus_client import Counter, Histogram
 
 from drumline.infra import metrics
 from drumline.infra.clickhouse import ClickHouseFailed
@@ -16,37 +19,52 @@ if TYPE_CHECKING:
     from drumline.sinks.partition import PartitionState, Pending
 
 
+Metric = TypeVar("Metric", Counter, Histogram)
+#: To look a child up by its labels costs more than to count.
+_children: dict[tuple[object, ...], Any] = {}
+
+
+def _of(metric: Metric, *labels: str) -> Metric:
+    """`metric.labels(*labels)`, remembered."""
+    child: Metric | None = _children.get((metric, *labels))
+    if child is None:
+        child = _children[metric, *labels] = metric.labels(*labels)
+    return child
+
+
 def count_range(pending: Pending, now_ns: int) -> None:
     """A range that is stored and committed."""
     topic = pending.table.topic.value
-    metrics.SINK_RANGES.labels(topic).inc()
-    metrics.SINK_REPLAYS.labels(topic).inc(pending.replay)
-    delays, result_delays = metrics.SINK_DELAY.labels(topic), metrics.SINK_RESULT_DELAY.labels(topic)
-    rows = 0
+    _of(metrics.SINK_RANGES, topic).inc()
+    _of(metrics.SINK_REPLAYS, topic).inc(pending.replay)
+    delays, result_delays = _of(metrics.SINK_DELAY, topic), _of(metrics.SINK_RESULT_DELAY, topic)
+    for verdict, records in Counted(entry.verdict for entry in pending.entries).items():
+        _of(metrics.SINK_RECORDS, topic, verdict.value).inc(records)
+    rows = dropped = 0
     for entry in pending.entries:
-        metrics.SINK_RECORDS.labels(topic, entry.verdict.value).inc()
         if entry.verdict is Verdict.DEAD:
-            metrics.SINK_DEAD_LETTERS.labels(topic, entry.error[0] or "unknown").inc()
+            _of(metrics.SINK_DEAD_LETTERS, topic, entry.error[0] or "unknown").inc()
         if entry.batch is None or entry.verdict is Verdict.DEAD:
             continue
         if entry.verdict is Verdict.DUPLICATE:
-            metrics.SINK_DROPPED.labels(topic, "duplicate").inc(entry.rows)
+            _of(metrics.SINK_DROPPED, topic, "duplicate").inc(entry.rows)
             continue
         envelope = entry.batch.envelope
         rows += entry.rows
-        metrics.SINK_DROPPED.labels(topic, "source").inc(max(0, int(envelope["dropped_before"])))
+        dropped += max(0, int(envelope["dropped_before"]))
         if int(envelope["sent_ns"]) > 0:
             delays.observe(max(0, now_ns - int(envelope["sent_ns"])) / 1e9)
         end_ns = int(envelope.get("window_end_ns", 0))
         if end_ns > 0 and entry.rows:
             result_delays.observe(max(0, now_ns - end_ns) / 1e9)
-    metrics.SINK_ROWS.labels(topic).inc(rows)
+    _of(metrics.SINK_ROWS, topic).inc(rows)
+    _of(metrics.SINK_DROPPED, topic, "source").inc(dropped)
 
 
 def count_insert(table: str, rows: int, seconds: float) -> None:
     """An insert that ClickHouse took."""
-    metrics.SINK_INSERT.labels(table).observe(seconds)
-    metrics.SINK_INSERT_ROWS.labels(table).observe(rows)
+    _of(metrics.SINK_INSERT, table).observe(seconds)
+    _of(metrics.SINK_INSERT_ROWS, table).observe(rows)
 
 
 def at_fault(error: Exception) -> str:
