@@ -7,8 +7,11 @@ from functools import cache
 import mutations
 import numpy as np
 import pytest
-from recordings import DEMO, others, phases, report, rows, stream, trace
+from recordings import DEMO, TOPICS, others, phases, report, rows, stream, trace
 
+from drumline.producers.recorded import Recording
+from drumline.schemas.batch import Batch
+from drumline.schemas.topics import Topic
 from drumline.streams.thresholds import INSUFFICIENT, OK, WARNING
 
 JOBS = [pytest.param(DEMO, id=DEMO.name)] + [
@@ -86,12 +89,24 @@ def test_a_thousandth_of_the_records_lost_leaves_most_windows_judged(folder, kin
 
 
 @pytest.mark.parametrize("folder", JOBS)
-@pytest.mark.parametrize("share", [0.001, 0.01])
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.02])
 def test_lost_kernels_other_than_nccls_leave_every_window_judged(folder, share):
     found = rows(stream(folder, mutations.lost_work(trace(folder), share, 1)))
     unharmed(folder, found)
     unjudged = {where for where, row in found.items() if row.severity == INSUFFICIENT}
     assert unjudged == {where for where, row in undisturbed(folder).items() if row.severity == INSUFFICIENT}
+
+
+@pytest.mark.parametrize("folder", JOBS)
+def test_of_kernels_only_a_sample_is_kept(folder):
+    """Policy `collectives`, or rows lost on the way: budgets and collectives were made of all kernels before."""
+    dice, sampled = np.random.default_rng(1), []
+    for out in Recording(folder, topics={*TOPICS, Topic.KERNEL}).batches("run"):
+        keep = dice.random(out.batch.rows) < (0.1 if out.batch.topic == Topic.KERNEL else 1.0)
+        columns = {name: values[keep] for name, values in out.batch.columns.items()}
+        sampled.append((out.time_ns, Batch(out.batch.topic, {**out.batch.envelope, "rows": int(keep.sum())}, columns)))
+    assert any(batch.topic == Topic.KERNEL and batch.rows for _, batch in sampled)
+    assert rows(sampled) == undisturbed(folder)
 
 
 @pytest.mark.parametrize("folder", JOBS)

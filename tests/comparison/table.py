@@ -50,8 +50,8 @@ def legend(judged: Sequence[Judged]) -> str:
 
 def cell(phase: Phase) -> str:
     """The ranks found in a phase."""
-    if not phase.windows:
-        return "too short"
+    if not phase.judged:
+        return "no data" if phase.windows else "too short"
     found = " ".join(map(str, phase.found_ranks)) or ("job" if phase.found_cause else "-")
     right = set(phase.found_ranks) == set(phase.expected_ranks) and phase.is_fault == (phase.found_cause is not None)
     return found if right else f"{found} *"
