@@ -50,6 +50,13 @@ the notification policies. `export` fetches our dashboards and rules as the serv
 The data source's user should be a reader (`drumline roles apply --grafana USER`, [security.md](security.md)).
 
 ## Dashboards
+
+A panel without data says so in its own words; a table's cell without a value shows `-`. After the demo, choose the time
+in which its job ran (its row of the Fleet dashboard: last 6 hours): most dashboards open with the last hour, the kernel
+timeline with the last minute. Two tables are empty because nothing is wrong (ranks not heard, dead letters), NVLink's
+traffic because the recording has none, and money is 0 until the Cost dashboard or
+`DRUMLINE_STREAM__PRICE_PER_GPU_HOUR` has a price.
+
 """
 RULES = """
 ## Alert rules

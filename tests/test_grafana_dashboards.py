@@ -106,6 +106,8 @@ def test_panels_are_described_have_units_and_an_empty_state_and_do_not_overlap(b
         if panel.get("targets"):
             assert panel["fieldConfig"]["defaults"]["unit"] in UNITS
             assert panel["fieldConfig"]["defaults"]["noValue"]
+        everywhere = {"matcher": {"id": "byRegexp", "options": "/.*/"}, "properties": [{"id": "noValue", "value": "-"}]}
+        assert (everywhere in panel["fieldConfig"]["overrides"]) == (panel["type"] == "table"), "cells may be empty"
         for override in panel["fieldConfig"]["overrides"]:
             assert override["properties"], f"{panel['title']}: an override of nothing"
             assert all(p["value"] in UNITS for p in override["properties"] if p["id"] == "unit")

@@ -40,7 +40,8 @@ def _line(
         Query(
             f"""
             SELECT $__timeInterval(minute) AS time, {_GPU}, {value} AS value
-            FROM devices_per_minute AS d WHERE {_WHERE} GROUP BY time, host, gpu_index ORDER BY time, host, gpu_index
+            FROM devices_per_minute AS d WHERE {_WHERE} GROUP BY time, host, gpu_index HAVING isNotNull(value)
+            ORDER BY time, host, gpu_index
             """,
             "time:t gpu:s value:n",
         ),
@@ -49,7 +50,7 @@ def _line(
         thresholds=limits,
         maximum=maximum,
         key=key,
-        empty="no samples of this in this time range",
+        empty="no samples in this time range, or the GPU does not report this",
     )
 
 

@@ -158,7 +158,8 @@ PEERS = Panel(
 SLOWEST = Panel(
     "table",
     "Slowest steps",
-    "Of this rank; each leads to its kernels.",
+    "Of this rank; each leads to its kernels. Late launches need launch records, input needs ranges around data "
+    "loading: - without them.",
     Query(
         f"""
         SELECT step, start, duration_ns, compute_ns, copy_ns, comm_exposed_ns, idle_ns, launch_late_ns, input_ns,

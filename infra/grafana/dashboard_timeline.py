@@ -56,6 +56,7 @@ TIMELINE = Panel(
         },
     ),
     options={"showValue": "auto", "mergeValues": False},
+    empty="no kernels: choose some milliseconds to seconds in which this rank ran",
 )
 GAPS = Panel(
     "table",

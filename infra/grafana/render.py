@@ -35,6 +35,8 @@ LEVEL_MAPPING = {
     "type": "value",
     "options": {str(k): {"text": t, "color": c, "index": i} for i, (k, (t, c)) in enumerate(LEVELS.items())},
 }
+#: In tables the text for "no data" would also fill every cell that is empty or null.
+EMPTY_CELLS = {"matcher": {"id": "byRegexp", "options": "/.*/"}, "properties": [{"id": "noValue", "value": "-"}]}
 Json = dict[str, Any]
 
 
@@ -139,10 +141,13 @@ def _panel(panel: Panel, number: int, place: Json) -> Json:
     base = "green" if panel.kind in ("stat", "bargauge", "timeseries") else "text"
     defaults["thresholds"] = _thresholds(panel.thresholds, base)
     defaults["custom"] = _custom(panel)
+    overrides = [_override(name, shown) for name, shown in panel.fields.items()]
+    if panel.kind == "table":
+        overrides.insert(0, EMPTY_CELLS)
     made |= {
         "datasource": SOURCE,
         "targets": [_target(panel.query)],
-        "fieldConfig": {"defaults": defaults, "overrides": [_override(n, f) for n, f in panel.fields.items()]},
+        "fieldConfig": {"defaults": defaults, "overrides": overrides},
         "options": {**_options(panel), **panel.options},
     }
     if panel.min_interval:
