@@ -22,6 +22,9 @@ PERMANENT = frozenset(
     | {497, 516}
 )
 
+#: Codes of a missing column, identifier, table or database: those of a server that is not migrated, or not far enough.
+NOT_MIGRATED = frozenset({16, 47, 60, 81})
+
 #: Settings that versions of ClickHouse give different defaults; exactly-once inserts rely on each of them.
 INSERT_SETTINGS: dict[str, str | int] = {
     "async_insert": 0,
@@ -108,11 +111,17 @@ def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, da
         )
     except Exception as error:
         found = failure(error, f"{user} at {settings.clickhouse_url}")
-        raise type(found)(
-            f"{found}{clickhouse_tls.hint(settings, found.code, str(found), reader)}", found.code
-        ) from None
+        hint = clickhouse_tls.hint(settings, found.code, str(found), reader)
+        if not hint and isinstance(found, Unavailable) and not found.code:
+            hint = "; `drumline up` starts the local one, DRUMLINE_CLICKHOUSE__URL names another"
+        raise type(found)(f"{found}{hint}", found.code) from None
     made: Client = client
     return made
+
+
+def advised(error: Exception) -> str:
+    """The error, and what to do where tables are missing."""
+    return f"{error}; run `drumline migrate`" if getattr(error, "code", 0) in NOT_MIGRATED else str(error)
 
 
 def failure(error: Exception, where: str = "") -> ClickHouseFailed:

@@ -30,7 +30,7 @@ def audit(
     from rich.console import Console
     from rich.table import Table
 
-    from drumline.infra.clickhouse import ClickHouseFailed, connect
+    from drumline.infra.clickhouse import ClickHouseFailed, advised, connect
     from drumline.infra.engine import ensure_engine
     from drumline.infra.state import StackError
     from drumline.sinks.audit import audit as check
@@ -47,7 +47,7 @@ def audit(
             finally:
                 kafka.close()
     except (ClickHouseFailed, KafkaUnreachable, StackError) as error:
-        print(f"drumline audit: cannot tell: {error}", file=sys.stderr)
+        print(f"drumline audit: cannot tell: {advised(error)}", file=sys.stderr)
         raise typer.Exit(2) from None
     if as_json:
         print(json.dumps(report.as_json(), default=str))

@@ -9,15 +9,26 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 if TYPE_CHECKING:
     from drumline.bench.figures import Report
 
-app = typer.Typer(add_completion=False, no_args_is_help=True)
+
+class Kinds(TyperGroup):
+    """Says which benchmarks there are to who names another."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] not in self.commands:
+            ctx.fail(f"no benchmark {args[0]!r}; there are {', '.join(self.commands)}")
+        return super().resolve_command(ctx, args)
+
+
+app = typer.Typer(cls=Kinds, add_completion=False, no_args_is_help=True)
 Folder = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="a recorded job; default: the demo's")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
 Write = Annotated[Path | None, typer.Option(help="put the result into this Markdown file, e.g. docs/performance.md")]

@@ -36,7 +36,7 @@ def report(
 
     Exit 0: written. 1: ClickHouse does not answer. 2: no such job or run, or the file cannot be written.
     """
-    from drumline.infra.clickhouse import ClickHouseFailed, connect, rows
+    from drumline.infra.clickhouse import ClickHouseFailed, advised, connect, rows
     from drumline.infra.engine import ensure_engine
     from drumline.infra.report_data import NoSuchRun, load
     from drumline.infra.report_page import page
@@ -55,7 +55,7 @@ def report(
     except NoSuchRun as error:
         _fail(2, str(error))
     except (ClickHouseFailed, StackError) as error:
-        _fail(1, str(error))
+        _fail(1, advised(error))
     text = page(data)
     part = output.with_name(f".{output.name}.{os.getpid()}")
     try:

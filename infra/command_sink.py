@@ -93,8 +93,7 @@ def sink(
     except (LostRecords, ReplayImpossible) as error:
         _stop(4, str(error))
     except clickhouse.Refused as error:
-        hint = "; run `drumline migrate`" if error.code in (16, 60, 81) else ""
-        _stop(5, f"ClickHouse refuses: {error}{hint}")
+        _stop(5, f"ClickHouse refuses: {clickhouse.advised(error)}")
     except Fenced as error:
         _stop(6, f"another sink runs as this instance (if not, start this one again): {error}")
     except MissingTopics as error:

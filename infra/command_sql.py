@@ -23,6 +23,7 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 #: What to do about an error, by ClickHouse's code, where its own sentence does not say.
 HINTS = {
+    81: "run `drumline migrate`",
     159: "ask for less (--since, --until, LIMIT), or for more time: SETTINGS max_execution_time = 300",
     160: "ask for less (--since, --until, LIMIT), or for more time: SETTINGS max_execution_time = 300",
     201: "this user's quota is used up; ask again when the interval named here has ended, or as another user",

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from drumline.infra.top_data import Snapshot
 
 app = typer.Typer(add_completion=False)
-#: ClickHouse's codes for a table, database or column that is not there.
-NOT_MIGRATED = (47, 60, 81)
 
 
 @app.command()
@@ -44,7 +42,7 @@ def top(
     """
     from rich.console import Console
 
-    from drumline.infra.clickhouse import ClickHouseFailed
+    from drumline.infra.clickhouse import ClickHouseFailed, advised
     from drumline.infra.state import StackError
 
     config, console = settings(), Console()
@@ -60,7 +58,7 @@ def top(
         else:
             _live(config, console, job, interval, seen)
     except (ClickHouseFailed, StackError) as error:
-        print(f"drumline top: {_hint(config, error)}", file=sys.stderr)
+        print(f"drumline top: {advised(error)}", file=sys.stderr)
         raise typer.Exit(1) from None
     except BrokenPipeError:  # `| head` has seen enough
         sys.stderr.close()
@@ -103,7 +101,7 @@ def _lines(config: Settings, job: str, interval: float, once: bool, seen: Snapsh
 def _live(config: Settings, console: Console, job: str, interval: float, seen: Snapshot) -> None:
     from rich.live import Live
 
-    from drumline.infra.clickhouse import ClickHouseFailed
+    from drumline.infra.clickhouse import ClickHouseFailed, advised
 
     with Live(_shown(console, config, seen, interval), console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -112,18 +110,5 @@ def _live(config: Settings, console: Console, job: str, interval: float, seen: S
             try:
                 seen = _look(config, job)
             except ClickHouseFailed as error:
-                trouble = _hint(config, error)
+                trouble = advised(error)
             live.update(_shown(console, config, seen, interval, trouble), refresh=True)
-
-
-def _hint(config: Settings, error: Exception) -> str:
-    """The error, and what to do about it."""
-    from drumline.infra.clickhouse import Unavailable
-
-    if getattr(error, "code", 0) in NOT_MIGRATED:
-        return f"{error}; `drumline migrate` makes the tables"
-    if isinstance(error, Unavailable):
-        return f"{error}; " + (
-            "is DRUMLINE_CLICKHOUSE__URL right?" if config.clickhouse.url else "`drumline up` starts the local stack"
-        )
-    return str(error)

@@ -19,7 +19,7 @@ from drumline.infra.credentials import USERS, local_password, sha256_hex
 from drumline.infra.ports import require_free
 from drumline.infra.roles import reader_grants
 from drumline.infra.settings import Settings
-from drumline.infra.state import StackError, State, acquire, held, locked
+from drumline.infra.state import StackError, State, acquire, held, locked, read_json
 from drumline.infra.supervisor import Child
 
 RESOURCES = Path(__file__).parent / "local" / "clickhouse"
@@ -173,6 +173,12 @@ def wait_for_supervisor(settings: Settings) -> bool:
     state = State.of(settings)
     if not held(state.lock):
         return False
+    theirs = (read_json(state.plan) or {}).get("addresses", {}).get("clickhouse_http", settings.clickhouse_url)
+    if theirs != settings.clickhouse_url:
+        raise StackError(
+            f"the stack's ClickHouse is at {theirs}, not at {settings.clickhouse_url}: set "
+            "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT as for `drumline up`"
+        )
     if wait_until(lambda: answers(settings), START_S, lambda: held(state.lock)):
         return True
     if held(state.lock):

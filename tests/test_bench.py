@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -236,6 +237,13 @@ def test_results_are_printed_even_if_the_file_became_unusable_meanwhile(measured
     assert answer.exit_code == 1
     assert json.loads(answer.stdout)["name"] == "made up"
     assert "No space left" in answer.stderr
+
+
+def test_who_names_no_benchmark_is_told_which_there_are():
+    answer = CliRunner().invoke(command_bench.app, ["nothing"])
+    said = re.sub(r"[^\w,']+", " ", answer.output)
+    assert answer.exit_code == 2
+    assert "no benchmark 'nothing' there are codec, sink, stream, pipeline, agent, overhead" in said
 
 
 def test_what_ends_the_watching_is_raised():

@@ -9,12 +9,14 @@ import sys
 import time
 
 import pytest
+from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from drumline.infra import clickhouse
-from drumline.infra.clickhouse import Refused, Unavailable, failure
+from drumline.infra.clickhouse import Refused, Unavailable, advised, failure
 from drumline.infra.command_sql import _no_question, app, cells
 from drumline.infra.migrate import migrate
+from drumline.infra.private import private_settings
 
 
 class ServerError(Exception):
@@ -39,6 +41,17 @@ class ServerError(Exception):
 def test_errors_become_one_sentence_and_a_decision(error, kind, text):
     made = failure(error)
     assert (type(made), str(made)) == (kind, text)
+
+
+def test_who_meets_no_server_or_no_tables_is_told_what_to_do(tmp_path):
+    settings = private_settings(tmp_path)
+    settings.clickhouse.password = SecretStr("x")
+    for url in ("", f"http://127.0.0.1:{settings.local.clickhouse_http_port}"):
+        settings.clickhouse.url = url
+        with pytest.raises(Unavailable, match=r"refused\); `drumline up` .*, DRUMLINE_CLICKHOUSE__URL names another"):
+            clickhouse.connect(settings)
+    assert advised(Refused("no such table", 60)) == "no such table; run `drumline migrate`"
+    assert advised(Refused("wrong password", 516)) == "wrong password"
 
 
 def test_a_cell_is_null_only_if_it_is_null():

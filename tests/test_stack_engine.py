@@ -240,6 +240,13 @@ def test_another_engine_on_our_port_is_told_apart(stack: Settings, private: Sett
         pass
 
 
+def test_who_looks_for_a_running_engine_on_another_port_is_told_its_own(stack: Settings) -> None:
+    other = stack.model_copy(update={"local": stack.local.model_copy(update={"clickhouse_http_port": 1})})
+    said = "not at http://127.0.0.1:1: set DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT"
+    with pytest.raises(StackError, match=said), ensure_engine(other):
+        pass
+
+
 def test_a_configured_server_is_left_alone(private: Settings) -> None:
     url = {"clickhouse": private.clickhouse.model_copy(update={"url": "http://127.0.0.1:1"})}
     with ensure_engine(private.model_copy(update=url)):
