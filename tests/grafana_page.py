@@ -44,9 +44,9 @@ drumline grafana export -o saved
 The token is a service account's with role Admin. `apply` makes the folder, the data source (only if none has the uid
 `clickhouse`; it needs `DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD`), dashboards, rules, message template, and a contact
 point for each of `DRUMLINE_GRAFANA__WEBHOOK`, `__SLACK`, `__PAGERDUTY` that is set. It may run again: what is as it
-should be is left alone. `diff` exits with 3 where somebody edited, removed or added something, and says where; it can
-not see secrets, which Grafana hides, and leaves an existing data source to its administrator. `--policies` also replaces
-the notification policies. `export` fetches our dashboards and rules as the server has them.
+should be is left alone. `diff` exits with 3 where somebody edited, removed or added something, and says where. It
+does not see secrets, which Grafana hides, and leaves an existing data source to its administrator. `--policies` also
+replaces the notification policies. `export` fetches our dashboards and rules as the server has them.
 
 The data source's user should be a reader (`drumline roles apply --grafana USER`, [security.md](security.md)).
 
