@@ -1,4 +1,4 @@
-"""Numbered, immutable, checksummed SQL migrations, and the retention that settings ask for.
+"""Numbered, checksummed SQL migrations, immutable from the first release on, and the retention that settings ask for.
 
 A file is NNNN_name.sql; a statement ends with `;` at the end of a line; {database} is the one placeholder. Statements
 are written so that a run that was cut off can be repeated. The checksum is of the file's text.

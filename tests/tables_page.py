@@ -40,7 +40,14 @@ GROUPS = {
     ),
     "Bookkeeping": ("ledger",),
 }
-RETENTION = """## How long they are kept
+RETENTION = """## How the schema changes
+
+`drumline migrate` applies the numbered files of `infra/migrations`, each once, and notes their checksums. With the
+first release they freeze: a change is then a new file, and one that adds a rollup fills it from the rows that are
+there. Until then files still change; `drumline migrate` refuses a database that was made from other ones, and it is
+dropped and made anew.
+
+## How long they are kept
 
 `DRUMLINE_CLICKHOUSE__RETENTION__KERNELS` and so on: days, 0 = for ever; `drumline migrate` applies it. What is older
 goes away when ClickHouse merges.
