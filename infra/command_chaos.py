@@ -30,6 +30,7 @@ def chaos(
     seed: Annotated[int | None, typer.Option(help="of who is killed when; default: a new one, printed")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="a recorded job; default: the demo's")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    write: Annotated[Path | None, typer.Option(metavar="FILE", help="keep the result there, as JSON")] = None,
 ) -> None:
     """Kill programs at random moments under load (SIGKILL) and prove, round by round, that nothing was lost or doubled.
 
@@ -43,12 +44,15 @@ def chaos(
     were made, it says how many are missing. Lives in the repository's tests/chaos and is not part of an installed
     package.
 
+    --write keeps what is known so far, from kill to kill: a campaign that is killed itself leaves that.
+
     Exit code: 0 every round clean, 1 not, 2 bad input, 130 interrupted.
     """
     from drumline.chaos.campaign import Plan, campaign
     from drumline.chaos.report import Report, show
     from drumline.chaos.targets import targets
     from drumline.infra.demo_run import RECORDING
+    from drumline.infra.state import write_json
 
     errors = Console(stderr=True, highlight=False)
     try:
@@ -62,11 +66,25 @@ def chaos(
     errors.print(f"seed {report.seed}")
     minutes = minutes or (math.inf if kills else MINUTES)
     plan = Plan(chosen, minutes * 60, kills, report.seed, data or RECORDING)
+
+    def keep() -> None:
+        if write is not None:
+            write_json(write, report.as_json())
+
+    def say(text: str) -> None:
+        errors.print(text, markup=False)
+        keep()
+
     try:
-        campaign(plan, report, lambda text: errors.print(text, markup=False))
+        keep()
+    except OSError as error:
+        raise typer.BadParameter(f"{write} cannot be written: {error.strerror}", param_hint="--write") from None
+    try:
+        campaign(plan, report, say)
     except KeyboardInterrupt:
         report.interrupted = True
         errors.print("interrupted; what was started is stopped")
+    keep()
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:

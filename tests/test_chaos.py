@@ -143,10 +143,19 @@ def test_a_number_of_kills_is_not_cut_short_by_the_default_time(rounds, monkeypa
     assert (code, report["kills"], report["kills_missing"], len(report["rounds"])) == (0, 20, 0, 3)
 
 
+def test_a_result_is_kept_in_a_file_and_a_file_that_cannot_be_is_refused_before_anything_dies(rounds, tmp_path):
+    kept = tmp_path / "result.json"
+    code, report = asked("--kills", "20", "--write", str(kept))
+    assert (code, json.loads(kept.read_text())) == (0, report)
+    rounds[0] = lambda _: pytest.fail("a round began")
+    arguments = ["--kill", "sink", "--kills", "1", "--write", str(tmp_path / "nowhere" / "x.json")]
+    assert CliRunner().invoke(command_chaos.app, arguments).exit_code == 2
+
+
 def test_fewer_kills_than_asked_for_are_said_to_be_missing(rounds, tmp_path):
-    rounds[0] = lambda _: time.sleep(0.02)
+    rounds[0] = lambda _: time.sleep(0.2)
     report, text = Report(1, asked=100_000), StringIO()
-    campaign.campaign(Plan(targets("sink"), 0.05, report.asked, 1, tmp_path), report, lambda _: None)
+    campaign.campaign(Plan(targets("sink"), 0.5, report.asked, 1, tmp_path), report, lambda _: None)
     assert report.clean
     assert 0 < report.as_json()["kills_missing"] == 100_000 - report.as_json()["kills"] < 100_000
     show(report, Console(file=text))
