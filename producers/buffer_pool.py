@@ -35,9 +35,10 @@ MAGIC = 0x6472_756D_6C69_6E65
     THREAD_NS,  # G CPU time of the collector's thread
     UNLOCKED_NS,  # G of that, in calls into CUPTI: without Python's lock
 ) = range(1, 20)
+TOLD = 31  # D of CUPTI_DROPPED, how many it has told; by whichever decoder
 SIZES = 32  # G record size by kind, 64 words; 0 = not known
 KINDS = 64
-STATE = 96  # per buffer: state (FREE -> LENT -> DONE by G, DONE -> FREE by D), valid bytes, order
+STATE = 96  # per buffer: state (FREE -> LENT -> DONE by G, DONE + batches sent -> FREE by D), valid bytes, order
 PER_BUFFER = 3
 FREE, LENT, DONE = 0, 1, 2
 MOST_BUFFERS = 128
@@ -69,7 +70,7 @@ class BufferPool:
     def done(self) -> list[int]:
         """Completed buffers in the order of their completion."""
         words = self.words
-        numbers = [n for n in range(self.buffers) if words[STATE + PER_BUFFER * n] == DONE]
+        numbers = [n for n in range(self.buffers) if words[STATE + PER_BUFFER * n] >= DONE]
         return sorted(numbers, key=lambda n: words[STATE + PER_BUFFER * n + 2])
 
     def lent(self) -> int:
@@ -80,6 +81,14 @@ class BufferPool:
         """The valid bytes of a completed buffer: a view, void once it is given back."""
         begin = HEADER_BYTES + number * self.buffer_bytes
         return memoryview(self.memory)[begin : begin + self.words[STATE + PER_BUFFER * number + 1]]
+
+    def sent(self, number: int) -> int:
+        """How many batches of a completed buffer are out: a decoder that is killed leaves it half read to the next."""
+        return int(self.words[STATE + PER_BUFFER * number]) - DONE
+
+    def count_sent(self, number: int) -> None:
+        """One more batch is out. Decoder only."""
+        self.words[STATE + PER_BUFFER * number] += 1
 
     def give_back(self, number: int) -> None:
         """The buffer has been read. Decoder only."""

@@ -16,6 +16,7 @@ import numpy as np
 from drumline.producers import buffer_pool as pool_words
 from drumline.producers import cupti_layout, nccl
 from drumline.producers.attach import MARK
+from drumline.producers.batching import MAX_ROWS
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.collecting_cost import cost
 from drumline.producers.cupti_decode import Decoder, UnknownSize, find_records
@@ -61,7 +62,8 @@ class Session:
         self._recording, self._closing = "not yet", False
         self._off_at = 0
         self._windows: list[tuple[bool, int]] = []
-        self._bytes = self._cupti_dropped = self._refused = 0
+        self._bytes = self._refused = 0
+        self._reading = -1
 
     def event(self, message: bytes) -> None:
         """Something the process said: an event, or a step or scope of the API."""
@@ -193,24 +195,29 @@ class Session:
                 self.dropped[Topic.KERNEL if kind == cupti_layout.KERNEL else Topic.MEMCPY] += count
             self.dropped[Topic.KERNEL] += found.invalid.get("kernels", 0)
             self.dropped[Topic.MEMCPY] += found.invalid.get("copies", 0)
-            self._take(found.kernels, found.copies, found.markers, found.payloads, now_ns)
+            self._take(number, found.kernels, found.copies, found.markers, found.payloads, now_ns)
         self.pool.give_back(number)
         return True
 
-    def _take(self, kernels: Table, copies: Table, markers: Table, payloads: Table, now_ns: int) -> None:
+    def _take(self, number: int, kernels: Table, copies: Table, markers: Table, payloads: Table, now_ns: int) -> None:
         for name, table in (("kernels", kernels), ("copies", copies), ("markers", markers), ("payloads", payloads)):
             self.records[name] += table.rows
         if self._device is None and kernels.rows:
             self._device = int(np.bincount(kernels["device"]).argmax())
         live = self._begin(now_ns)
         self._tell_losses(now_ns)
-        mark, published = live.watermark(now_ns), kernels
+        published = kernels
         if self.pool.words[pool_words.MODE] == COLLECTIVES and kernels.rows:
             published = kernels.take(nccl.is_kernel(kernels.words["names"])[kernels["name"]])
-        if published.rows:
-            self._outbox.put(Topic.KERNEL, published, mark, now_ns)
-        if copies.rows:
-            self._outbox.put(Topic.MEMCPY, copies, mark, now_ns)
+        before = self.pool.sent(number)
+        self._reading = number
+        for topic, table in ((Topic.KERNEL, published), (Topic.MEMCPY, copies)):
+            gone = min(before, -(-table.rows // MAX_ROWS))  # sent by a decoder that was killed
+            before -= gone
+            if table.rows > gone * MAX_ROWS:
+                left = np.argsort(table["start_ns"], kind="stable")[gone * MAX_ROWS :]  # as the outbox cuts them
+                self._outbox.put(topic, table.take(left), live.watermark(now_ns), now_ns)
+        self._reading = -1
         live.add(kernels, copies, markers, payloads)
 
     def _mark(self, flags: int, number: int, time_ns: int, name: str) -> None:
@@ -249,6 +256,8 @@ class Session:
     def _emit(self, topic: Topic, key: str, batch: Batch) -> None:
         assert self._spool is not None
         self._spool.append(str(topic), key, encode(model(topic), batch), batch.rows)
+        if self._reading >= 0:
+            self.pool.count_sent(self._reading)
 
     def _tell_losses(self, now_ns: int) -> None:
         """Rows that CUPTI or we dropped go into `dropped_before`; CUPTI does not say of what kind: kernels, mostly."""
@@ -256,8 +265,8 @@ class Session:
         if refused > self._refused:  # CUPTI got no buffer: it drops what comes now, and says so later
             self._refused = refused
             self._begin(now_ns).lost(now_ns)
-        self.dropped[Topic.KERNEL] += total - self._cupti_dropped
-        self._cupti_dropped = total
+        self.dropped[Topic.KERNEL] += total - self.pool.words[pool_words.TOLD]
+        self.pool.words[pool_words.TOLD] = total
         for topic, rows in self.dropped.items():
             if rows:
                 nothing = Table({"start_ns": np.empty(0, np.int64)})

@@ -1,0 +1,68 @@
+"""The decoder's session, in this process: what a buffer becomes whenever the decoder dies."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+from fake_cupti import SIZES, RawBuffer
+from test_collector import batches, rows, sequences_are_whole
+
+from drumline.producers import buffer_pool as pool_words
+from drumline.producers.buffer_pool import BufferPool
+from drumline.producers.session import Session
+
+RAW = RawBuffer("ddp_steps").relocate()
+COPIES = 3
+ONCE = {kind: sum(k == kind for k, _ in RAW.positions) for kind in (1, 2, 10)}
+
+
+class Killed(BaseException):
+    """The end of a decoder, between two instructions."""
+
+
+@pytest.fixture
+def pool():
+    """A completed buffer of more kernels than a batch takes."""
+    made = BufferPool(2, 2 << 20)
+    made.words[pool_words.MODE] = 1
+    for kind, size in SIZES.items():
+        made.words[pool_words.SIZES + kind] = size
+    now = time.time_ns() - RAW.span()[1]
+    data = np.concatenate([RAW.shifted(now, i * 100_000) for i in range(COPIES)])
+    made.memory[pool_words.HEADER_BYTES : pool_words.HEADER_BYTES + len(data)] = data.tobytes()
+    made.words[pool_words.CUPTI_DROPPED] = 7
+    made.words[pool_words.STATE] = pool_words.DONE
+    made.words[pool_words.STATE + 1] = len(data)
+    return made
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_a_decoder_killed_in_the_middle_of_a_buffer_leaves_the_rest_of_it_to_the_next(tmp_path, pool, after):
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    first = Session(pool, os.getpid(), environment, time.time_ns())
+    count = pool.count_sent
+
+    def killed(number):
+        count(number)
+        if pool.sent(number) == after:
+            raise Killed
+
+    pool.count_sent = killed
+    if after:
+        with pytest.raises(Killed):
+            first.turn(time.time_ns())
+        first._spool.close()
+    pool.count_sent = count
+    second = Session(pool, os.getpid(), environment, time.time_ns())
+    second.turn(time.time_ns())
+    assert pool.done() == []
+    assert pool.sent(0) == pool_words.FREE - pool_words.DONE
+    second.finish(time.time_ns())
+    parts = [batches(tmp_path, folder)[0] for folder in (tmp_path / "spool").iterdir()]
+    total = rows([batch for found in parts for batch in found])
+    assert sum(batch.envelope["dropped_before"] for found in parts for _, _, batch in found) == 7, "told once"
+    assert total["gpu.kernel.v1"] == COPIES * ONCE[10] > 4_096
+    assert total["gpu.memcpy.v1"] == COPIES * (ONCE[1] + ONCE[2])
+    for found in parts:
+        sequences_are_whole(found)
