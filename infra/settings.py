@@ -183,7 +183,7 @@ class SpoolSettings(Part):
     """Where GPU processes leave their batches for the node agent."""
 
     root: Path = Field(Path("/dev/shm/drumline"), description="one folder per process below it; the agent's spool too")
-    max_mb: int = Field(256, ge=1, description="the most of one process; MB; beyond it the oldest is dropped, counted")
+    max_mb: int = Field(256, ge=4, description="the most of one process; MB; beyond it the oldest is dropped, counted")
     segment_s: float = Field(30.0, gt=0, description="age at which a segment is closed; s")
 
 

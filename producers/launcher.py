@@ -13,6 +13,8 @@ from drumline.producers.policy import BadPolicy, parse
 
 SOURCE = Path(__file__).parent
 HOOK = SOURCE / "hook"
+#: Numbers that decoders would meet too late. A spool of 4 MB has room for several of the largest batches.
+LEAST = {"DRUMLINE_SPOOL__MAX_MB": 4.0, "DRUMLINE_SPOOL__SEGMENT_S": 0.1, "DRUMLINE_COLLECT__BUFFER_MB": 4.0}
 
 
 class BadLaunch(ValueError):
@@ -43,9 +45,9 @@ def environment(
         result["DRUMLINE_COLLECT__POLICY"] = str(parse(chosen))
     except BadPolicy as error:
         raise BadLaunch(str(error)) from None
-    for name in ("DRUMLINE_SPOOL__MAX_MB", "DRUMLINE_SPOOL__SEGMENT_S", "DRUMLINE_COLLECT__BUFFER_MB"):
-        if not _positive(inherited.get(name) or "1"):
-            raise BadLaunch(f"{name}={inherited[name]}: a number above 0")
+    for name, least in LEAST.items():
+        if not _at_least(least, inherited.get(name) or str(least)):
+            raise BadLaunch(f"{name}={inherited[name]}: a number is needed, at least {least:g}")
     for label in labels:
         if not label.partition("=")[1] or "," in label:
             raise BadLaunch(f"--label {label}: KEY=VALUE, without commas")
@@ -71,9 +73,9 @@ def lonely(variables: Mapping[str, str]) -> bool:
     return any(variables.get(name) for name in ranks) and not named
 
 
-def _positive(text: str) -> bool:
+def _at_least(least: float, text: str) -> bool:
     try:
-        return float(text) > 0
+        return float(text) >= least
     except ValueError:
         return False
 

@@ -202,6 +202,8 @@ def test_what_the_environment_says():
     for name in ("DRUMLINE_SPOOL__MAX_MB", "DRUMLINE_COLLECT__BUFFER_MB"):
         with pytest.raises(BadLaunch, match=name):
             environment({name: "32MB"}, ["x"])
+        with pytest.raises(BadLaunch, match="at least 4"):
+            environment({name: "1"}, ["x"])
 
 
 @pytest.mark.parametrize(("variables", "alone"), [
