@@ -5,8 +5,11 @@ Benchmarks, kill campaigns and tests run on such stacks.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -61,6 +64,16 @@ def environment(settings: Settings) -> dict[str, str]:
     are not passed on."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DRUMLINE_")}
     return {**kept, **_variables("DRUMLINE", settings.model_dump(exclude_defaults=True))}
+
+
+def audited(variables: Mapping[str, str], *options: str) -> dict[str, Any]:
+    """What `drumline audit --json` says, in this environment. Raises RuntimeError if it cannot tell."""
+    command = [sys.executable, "-m", "drumline.infra.cli", "audit", "--json", *options]
+    done = subprocess.run(command, env=dict(variables), capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"drumline audit: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
 
 
 def _variables(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from typing import Any
 
 from drumline.infra.clickhouse import connect, rows
 from drumline.infra.drain import wait_stored
+from drumline.infra.private import audited
 from drumline.infra.programs import Program, check_all
 from drumline.infra.settings import Settings
 
@@ -66,10 +66,7 @@ class Pipeline:
         self.programs[name].start()
 
     def audit(self, run: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(
-            self.drumline("audit", "--run", run, "--json", ok=(0, 1, 2)) or '{"clean": 0}'
-        )
-        return found
+        return audited(self.environment, "--run", run)
 
     def wait_stored(self) -> None:
         waited = wait_stored(self.settings, 240, lambda: check_all(self.programs.values()))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -65,15 +62,6 @@ class Running:
     def replay(self, *options: str) -> AbstractContextManager[Replay]:
         """A replay of the recording into this stack; it does not outlive the block."""
         return replaying(self.folder, self.env, self._logs / "bench-replay.log", *options)
-
-    def audit(self) -> dict[str, Any]:
-        """What `drumline audit --json` says. Raises RuntimeError if it cannot tell."""
-        command = [sys.executable, "-m", "drumline.infra.cli", "audit", "--json"]
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False)
-        if done.returncode == 2:
-            raise RuntimeError(f"drumline audit cannot tell: {done.stderr.strip()}")
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
 
     def query(self, sql: str) -> list[dict[str, Any]]:
         for program in self.programs.values():

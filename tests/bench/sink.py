@@ -82,7 +82,7 @@ def bench_sink(
     report.add("bytes a row on disk, kernels, merged", merged, "B", bar=DISK_BAR, most=True)
     report.notes.append(
         f"{wanted:,} rows in {messages:,} messages; all stored once. The clock starts with the first record. Bytes on "
-        "disk are all files of the active parts, indexes too; there are no rollups."
+        "disk are all files of the table's active parts, indexes too. The engine also keeps rollups of the sink's rows."
     )
     return report
 

@@ -12,6 +12,7 @@ from drumline.bench.replaying import Replay
 from drumline.bench.running import DRAIN_S, Running
 from drumline.bench.steady import EVERY_S, watched
 from drumline.bench.watch import Watch
+from drumline.infra.private import audited
 from drumline.producers.recorded import Recording
 from drumline.schemas.topics import Topic
 
@@ -103,7 +104,7 @@ def _drain(running: Running, report: Report) -> None:
 
 def _audit(running: Running, report: Report) -> None:
     began = time.monotonic()
-    found = running.audit()
+    found = audited(running.env)
     report.add("audit findings", len(found["findings"]), "", bar=0, most=True)
     report.notes += [f"Audit: {finding['kind']} {finding['where']}: {finding['text']}" for finding in found["findings"]]
     records, rows = (sum(topic[name] for topic in found["topics"]) for name in ("records", "rows_stored"))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import random
 import shlex
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +22,7 @@ from drumline.chaos.targets import Target
 from drumline.infra import clickhouse
 from drumline.infra.demo_report import counts
 from drumline.infra.drain import wait_stored
-from drumline.infra.private import environment
+from drumline.infra.private import audited, environment
 from drumline.infra.programs import ProgramFailed, check_all
 from drumline.infra.settings import Settings
 from drumline.infra.state import StackError
@@ -175,12 +172,11 @@ def _judge(round_: Round, system: System, calm: Calm) -> None:
         round_.duplicates += int(clickhouse.rows(client, again, {"run": run["run"]})[0]["n"])
         round_.results += calm.compare(run["run"])
     client.close()
-    command = [sys.executable, "-m", "drumline.infra.cli", "audit", "--json"]
-    done = subprocess.run(command, env=system.env, capture_output=True, text=True, check=False)
-    if done.returncode not in (0, 1):
-        round_.problems.append(f"drumline audit: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+    try:
+        answer = audited(system.env)
+    except RuntimeError as error:
+        round_.problems.append(str(error))
         return
-    answer = json.loads(done.stdout)
     round_.findings += [f"{f['kind']} {f['where']}: {f['text']}" for f in answer["findings"]]
     round_.judged = True
 
