@@ -24,7 +24,7 @@ import structlog
 from drumline.infra import metrics
 from drumline.infra.backoff import Retry
 from drumline.infra.settings import ArchiveSettings
-from drumline.producers.spool_files import IDENTITY, OPEN
+from drumline.producers.spool_files import IDENTITY, OPEN, segment_name
 from drumline.producers.spool_reader import BadSpool, Segment, SpoolFolder
 
 log = structlog.get_logger()
@@ -112,7 +112,7 @@ class Archiver(threading.Thread):
             with self._folders:
                 target.mkdir(exist_ok=True)
                 (target / IDENTITY).write_bytes(folder.identity_bytes())
-                segment.path.rename(target / f"{segment.number:012d}{OPEN}")
+                segment.path.rename(target / segment_name(segment.number))
         except (OSError, BadSpool) as error:
             log.error("a segment is not archived", folder=folder.path.name, error=str(error))
             metrics.AGENT_ARCHIVE_DROPPED.inc(_size(segment.path))

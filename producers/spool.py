@@ -159,6 +159,8 @@ class Spool:
             self._vanished(self._files)
         if self._pending or (self._files is not None and self._files.untold):
             self._retry_at = float("-inf")
+            if self._files is not None:
+                self._files.use_reserve()
             self._tell(self._ready())
 
     def _ready(self) -> SpoolFiles | None:

@@ -2,6 +2,7 @@
 
     <root>/<process id>-<random>/lock           held (flock) as long as the writer lives
                                  identity.json  who the process is: the record of gpu.process.v1, and its schemas
+                                 reserve        room for the last words, should the disk be full then
                                  000000000000.seg, ...   segments (spool_frames.py), the last one is being written
 
 The agent renames a segment to .taken before it reads it; what is not taken is the writer's to throw away. A rename
@@ -17,6 +18,7 @@ import secrets
 import shutil
 from collections import Counter, deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,9 @@ from drumline.schemas.model import model
 from drumline.schemas.topics import TOPICS
 
 FORMAT = 1
-LOCK, IDENTITY = "lock", "identity.json"
+LOCK, IDENTITY, RESERVED = "lock", "identity.json", "reserve"
+#: What the losses of a process with some tens of communicators take; bytes.
+RESERVE_BYTES = 32_768
 OPEN, TAKEN, REPLACED, SCRATCH = ".seg", ".taken", ".old", ".tmp"
 #: Of the file system: what one spool may take at most, and what is left free: NCCL and data loaders use /dev/shm too.
 SHARE, RESERVE = 1 / 8, 0.1
@@ -67,6 +71,8 @@ class SpoolFiles:
         try:
             self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o660)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with suppress(OSError):
+                (self.folder / RESERVED).write_bytes(bytes(RESERVE_BYTES))
             self.identify(process)  # last: the agent looks at no folder without one
         except BaseException:
             self.close()
@@ -139,6 +145,10 @@ class SpoolFiles:
             if not self.throw_away_oldest():
                 return False
         return True
+
+    def use_reserve(self) -> None:
+        """Give up what was kept for the end."""
+        (self.folder / RESERVED).unlink(missing_ok=True)
 
     def throw_away_oldest(self) -> bool:
         """Replace the oldest segment that is not taken by what it held. False if there is none.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.spool_files import FORMAT, IDENTITY, LOCK, OPEN, REPLACED, SCRATCH, TAKEN
+from drumline.producers.spool_files import FORMAT, IDENTITY, LOCK, OPEN, REPLACED, SCRATCH, TAKEN, segment_name
 from drumline.producers.spool_frames import HEADER, MAX_BODY, SEGMENT_MAGIC, Damage, Frame, scan
 
 #: What is read at once; bytes.
@@ -192,7 +192,7 @@ class SpoolFolder:
                 self._name(number, REPLACED).rename(self._name(number, OPEN))
 
     def _name(self, number: int, suffix: str) -> Path:
-        return self.path / f"{number:012d}{suffix}"
+        return self.path / segment_name(number, suffix)
 
 
 def folders(root: Path) -> Iterator[SpoolFolder]:

@@ -172,6 +172,24 @@ spool.close()
     assert follower.sum(LOSS) == dropped
 
 
+def test_a_disk_that_is_full_to_the_end_is_told_from_what_was_kept_for_that(tmp_path):
+    spool = Spool(tmp_path, PROCESS)
+    spool.append(KERNEL, "k", body(0), 10)
+    write = spool._files.write
+
+    def full(parts):
+        if (spool.folder / "reserve").exists():
+            raise OSError(28, "No space left on device")
+        write(parts)
+
+    spool._files.write = full
+    assert not any(spool.append(KERNEL, "k", body(sequence), 10) for sequence in range(1, 4))
+    spool.close()
+    follower = Follower(only_folder(tmp_path))
+    follower.read()
+    assert (follower.sum(DATA), follower.sum(LOSS)) == (10, 30)
+
+
 def test_a_disk_that_stays_full_gives_up_old_segments_for_new_ones(tmp_path):
     spool = Spool(tmp_path, PROCESS, segment_bytes=8_000)
     for sequence in range(60):
