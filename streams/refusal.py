@@ -1,4 +1,5 @@
-"""Kafka refuses a worker that runs: an ACL was taken away, a password replaced. One line, no pages of tracebacks."""
+"""Kafka or the registry refuses a worker that runs: an ACL was taken away, a password replaced. One line, no pages of
+tracebacks."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from drumline.infra.kafka import client_config
 from drumline.infra.kafka_contact import BrokerUnreachable, Contact, KafkaRefused, who
 from drumline.infra.settings import Settings
+from drumline.schemas.errors import RegistryRefused
 
 #: Silence from Kafka after which it is asked whether it refuses us, and how often; s. Ticks come every second.
 DOUBT_S = 10.0
@@ -21,6 +23,8 @@ def refused(settings: Settings, error: BaseException | None) -> str:
     """What was refused, in words; "" if `error` is anything else. The checks of the next start name the ACL."""
     from aiokafka import errors
 
+    if isinstance(error, RegistryRefused):
+        return str(error)
     kafka = f"Kafka at {settings.bootstrap}"
     if isinstance(error, errors.TopicAuthorizationFailedError):
         return f"{kafka} denies {who(settings)} topic {_names(error)}: an ACL is missing; docs/security.md"

@@ -134,6 +134,7 @@ def test_a_registry_that_refuses_later_ends_worker_and_sink_and_buries_nothing(p
         pipeline.raw(Topic.KERNEL, "q", NOBODYS)
         errors = sink.communicate(timeout=60)[1].decode()
         assert (sink.returncode, worker.process.wait(60)) == (7, 1), errors
+        pipeline.sinks.clear()  # it has ended as it should
     finally:
         worker.kill()
     for text in (errors, worker.log.read_text()):
