@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from drumline.bench.figures import Report
 from drumline.bench.pin import off_that_core
+from drumline.bench.watch import over_time
 from drumline.infra import stack as local_stack
 from drumline.infra.private import environment
 from drumline.infra.settings import Settings
@@ -30,3 +32,14 @@ def child(settings: Settings, module: str, which: str, wanted: int, profile: Pat
     if result["handled"] < wanted:
         raise RuntimeError(f"{module} {which} handled {result['handled']} of {wanted}:\n{done.stderr[-1500:]}")
     return result
+
+
+def add_both(report: Report, ours: dict[str, Any], theirs: dict[str, Any], who: str, others: str) -> None:
+    """What two such programs took, beside what they did. `who`: ours; `others`: how the baseline ran."""
+    report.add("memory, most", max(ours["memory"]) / 2**20, "MiB", max(theirs["memory"]) / 2**20, bar=400, most=True)
+    report.notes.append(f"Memory, mean of each tenth of the time, MiB: {over_time(ours['memory'], 2**20)}.")
+    report.notes.append(f"Lag, mean of each tenth, messages: {over_time(ours['left'])}.")
+    report.notes.append(
+        f"The messages lay in Kafka already; the {who} had {ours['core']} to itself but for other programs of the "
+        f"machine, broker and engine were kept off it; {others}."
+    )

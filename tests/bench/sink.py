@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from drumline.bench.children import child
+from drumline.bench.children import add_both, child
 from drumline.bench.figures import Report
 from drumline.bench.private import engine_cpu_s, private_stack
 from drumline.bench.sink_child import PLAIN
-from drumline.bench.watch import over_time
 from drumline.infra import clickhouse
 from drumline.infra.clickhouse import Client
 from drumline.infra.settings import Settings
@@ -94,10 +93,4 @@ def _add(report: Report, ours: dict[str, Any], plain: dict[str, Any], wanted: in
     report.add("messages", ours["records"] / ours["wall_s"], "1/s", plain["records"] / plain["wall_s"])
     report.add("sink CPU per million rows", ours["cpu_s"] / rows * 1e6, "s", plain["cpu_s"] / rows_plain * 1e6)
     report.add("share of its core used", ours["cpu_s"] / ours["wall_s"], "", plain["cpu_s"] / plain["wall_s"])
-    report.add("memory, most", max(ours["memory"]) / 2**20, "MiB", max(plain["memory"]) / 2**20, bar=400, most=True)
-    report.notes.append(f"Memory, mean of each tenth of the time, MiB: {over_time(ours['memory'], 2**20)}.")
-    report.notes.append(f"Lag, mean of each tenth, messages: {over_time(ours['left'])}.")
-    report.notes.append(
-        f"The messages lay in Kafka already; the sink had {ours['core']} to itself but for other programs of the "
-        "machine, broker and engine were kept off it; the plain inserts ran the same way, and first."
-    )
+    add_both(report, ours, plain, "sink", "the plain inserts ran the same way, and first")

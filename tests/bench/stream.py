@@ -8,12 +8,11 @@ from pathlib import Path
 
 from confluent_kafka import Producer
 
-from drumline.bench.children import child
+from drumline.bench.children import add_both, child
 from drumline.bench.figures import Report
 from drumline.bench.private import private_stack
 from drumline.bench.sink import publish
 from drumline.bench.stream_child import SINGLE
-from drumline.bench.watch import over_time
 from drumline.infra.kafka import producer_config
 from drumline.infra.settings import Settings
 from drumline.infra.topics_admin import TopicsAdmin, Wanted, plan
@@ -84,13 +83,7 @@ def bench_stream(
     report.add("messages", ours["records"] / ours["wall_s"], "1/s", events_done / theirs["wall_s"])
     report.add("CPU per message", ours["cpu_s"] / ours["records"] * 1e6, "us", 1e6 / cpu_single)
     report.add("CPU per million kernels", 1e6 / cpu, "s", 1e6 / cpu_single)
-    report.add("memory, most", max(ours["memory"]) / 2**20, "MiB", max(theirs["memory"]) / 2**20, bar=400, most=True)
-    report.notes.append(f"Memory, mean of each tenth of the time, MiB: {over_time(ours['memory'], 2**20)}.")
-    report.notes.append(f"Lag, mean of each tenth, messages: {over_time(ours['left'])}.")
-    report.notes.append(
-        f"The messages lay in Kafka already; the worker had {ours['core']} to itself but for other programs of the "
-        "machine, broker and engine were kept off it; the baseline ran the same way."
-    )
+    add_both(report, ours, theirs, "worker", "the baseline ran the same way")
     report.notes.append(
         f"{rows / messages:,.0f} kernels a message on average. The worker also keeps GPU time, grid and block sizes "
         "and duration quantiles and writes its windows; the baseline only counts, in memory, with a changelog."
