@@ -159,7 +159,10 @@ class SinkConsumer:
                 state.next_offset = max(state.next_offset, message.offset())  # its last records were compacted away
         elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             state = self.states.get((message.topic(), message.partition()))
-            if state is not None and self.topic_ids([message.topic()]).get(message.topic()) != state.topic_id:
+            if state is None:  # could not be taken up, so librdkafka looked for a place of its own; nothing is read
+                log.info("not held", topic=message.topic(), partition=message.partition(), error=error.str())
+                return
+            if self.topic_ids([message.topic()]).get(message.topic()) != state.topic_id:
                 raise TopicReplaced(message.topic())
             raise LostRecords(f"{message.topic()} partition {message.partition()}: {error.str()}")
         elif ended := _last_word(error):

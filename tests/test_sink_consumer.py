@@ -1,11 +1,15 @@
 """What the sink's Kafka client is told on the side, without a broker."""
 
+from types import SimpleNamespace
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from drumline.infra.settings import KafkaSettings, Settings, SinkSettings
 from drumline.schemas.topics import Topic
-from drumline.sinks.consumer import Fenced, SinkConsumer, consumer_config
+from drumline.sinks.consumer import Fenced, LostRecords, SinkConsumer, consumer_config
+from drumline.sinks.partition import PartitionState
+from drumline.sinks.tables import table
 
 
 @pytest.fixture
@@ -31,6 +35,20 @@ def test_a_message_tells_of_the_end_by_its_code_alone(consumer):
         consumer._on_error(KafkaError(KafkaError._FATAL, said), None)
     with pytest.raises(KafkaException):
         consumer._on_error(KafkaError(KafkaError._FATAL, "anything else"), None)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_only_of_a_partition_that_is_held_a_missing_offset_is_a_loss(consumer, monkeypatch, held):
+    """One that could not be taken up (the broker had just come back) gets librdkafka's own start: none."""
+    monkeypatch.setattr(consumer, "topic_ids", lambda topics: dict.fromkeys(topics, "id"))
+    message = SimpleNamespace(topic=lambda: Topic.KERNEL.value, partition=lambda: 2)
+    error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "no previously committed offset available")
+    if held:
+        consumer.states[Topic.KERNEL.value, 2] = PartitionState(table(Topic.KERNEL), 2, "id", 0, False)
+        with pytest.raises(LostRecords, match="partition 2"):
+            consumer._on_error(error, message)
+    else:
+        consumer._on_error(error, message)
 
 
 def test_without_any_broker_it_is_away_and_goes_on(consumer):
