@@ -24,6 +24,14 @@ def first_ns(raw: RawBuffer) -> int:
     return raw.span()[0]
 
 
+def settled() -> None:
+    """Wait until the decoder has read everything that was played."""
+    quiet = 0
+    while quiet < 5:
+        quiet = 0 if fake._open is not None or attach.attached().pool.done() else quiet + 1
+        time.sleep(0.01)
+
+
 def main() -> None:
     how, repetitions = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     if how == "refused":  # another profiler holds CUPTI, and lets go of it
@@ -70,12 +78,14 @@ def main() -> None:
             (b"\xff\xfe\0\n", COLLECTIVES),
             (None, ALWAYS),
         ):
+            settled()
             file.write_bytes(text) if text else file.unlink()
             ticks = mode[TICKS]
             while mode[MODE] != wanted or len(fake.enabled) != 5 * (wanted != OFF) or mode[TICKS] < ticks + 30:
                 time.sleep(0.01)
             fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "place":  # torch.distributed was initialised
+        settled()
         attach.attached().place = lambda: {"rank": 5, "world_size": 6}
         while not attach.attached()._place:
             time.sleep(0.01)

@@ -9,7 +9,7 @@ SELECT run, rank, policy, toUInt64OrZero(collector['kernels']) AS kernels,
     round(toFloat64OrZero(collector['decoder_cpu_s']) / percent, 1) AS decoder,
     round(toFloat64OrZero(collector['job_thread_cpu_s']) / percent, 2) AS in_job,
     toUInt64OrZero(collector['records_dropped']) + toUInt64OrZero(collector['spool_dropped']) AS dropped,
-    arrayStringConcat(mapValues(mapFilter((name, text) -> startsWith(name, 'problem'), collector)), '; ') AS problems
+    arrayStringConcat(mapValues(mapFilter((name, text) -> startsWith(name, 'problem'), collector)), ', ') AS problems
 FROM processes
 WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String})
 ORDER BY run, rank
