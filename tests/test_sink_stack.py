@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from sink_helpers import Pipeline, any_batch, process_id
 
 from drumline.schemas.topics import Topic
-from drumline.sinks.consumer import LostRecords
+from drumline.sinks.consumer import KafkaTrouble, LostRecords, SinkConsumer
 from drumline.sinks.tables import TABLES, Source, table
 from drumline.sinks.writer import Writer
 
@@ -154,6 +154,22 @@ def test_an_announced_range_that_kafka_removed_stops_the_sink(pipeline, monkeypa
         pipeline.drain(1)
     assert pipeline.start("--instance", "1", "--topic", Topic.KERNEL).wait(30) == 4
     pipeline.sinks.clear()
+
+
+def test_partitions_that_cannot_be_taken_up_at_once_are_taken_up_later_and_are_no_loss(pipeline, monkeypatch):
+    """librdkafka then assigns them by itself, and complains that nothing was ever committed there."""
+    state, asked = SinkConsumer._state, []
+
+    def fails_once(self, *place):
+        asked.append(place)
+        if len(asked) == 2:
+            raise KafkaTrouble("the broker has just come back")
+        return state(self, *place)
+
+    monkeypatch.setattr(SinkConsumer, "_state", fails_once)
+    pipeline.publish(*batches(4))
+    assert pipeline.drain(4).counts.retries == 1
+    pipeline.assert_exactly_once()
 
 
 @pytest.mark.long  # the member that it was is waited for, 10 s
