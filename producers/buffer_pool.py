@@ -34,7 +34,8 @@ MAGIC = 0x6472_756D_6C69_6E65
     FLUSH_NS,  # G longest flush
     THREAD_NS,  # G CPU time of the collector's thread
     UNLOCKED_NS,  # G of that, in calls into CUPTI: without Python's lock
-) = range(1, 20)
+    LAUNCHES,  # D whether it needs to know when the host launched what (launched.py)
+) = range(1, 21)
 TOLD = 31  # D of CUPTI_DROPPED, how many it has told; by whichever decoder
 SIZES = 32  # G record size by kind, 64 words; 0 = not known
 KINDS = 64

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
 from drumline.producers import nccl
+from drumline.producers.activity import ends
 from drumline.producers.table import Table
 from drumline.schemas.columns import Array
 
@@ -14,13 +15,15 @@ from drumline.schemas.columns import Array
 @dataclass(frozen=True)
 class Calls:
     """Launches that the host asked for, in order: one per NCCL range, or one per group of them. `known` is False where
-    the communicator cannot be told (no payload, or a group over several communicators or kinds of operation)."""
+    the communicator cannot be told (no payload, or a group over several communicators or kinds of operation). `end_ns`:
+    by then its kernel was launched."""
 
     start_ns: Array
     operation: Array
     communicator: Array
     bytes: Array
     known: Array
+    end_ns: Array
 
     def take(self, index: Array) -> Calls:
         """The calls at these positions."""
@@ -48,18 +51,18 @@ def calls(ranges: Table, payloads: Table) -> Calls:
         at = order[at]
         known = payloads["id"][at] == rows["id"]
     if not known.any():
-        return guessed(rows["start_ns"], operations[rows["name"]])
+        return guessed(rows["start_ns"], operations[rows["name"]], ends(rows))
     pick = np.flatnonzero(known)
     communicator, size = np.zeros(rows.rows, np.uint64), np.zeros(rows.rows, np.uint64)
     communicator[pick] = payloads["communicator"][at[pick]]
     size[pick] = payloads["bytes"][at[pick]]
-    return Calls(rows["start_ns"], operations[rows["name"]], communicator, size, known)
+    return Calls(rows["start_ns"], operations[rows["name"]], communicator, size, known, ends(rows))
 
 
-def guessed(start_ns: Array, operations: Array) -> Calls:
+def guessed(start_ns: Array, operations: Array, end_ns: Array) -> Calls:
     """Calls of which nothing is known but the operation."""
     none = np.zeros(len(start_ns), np.uint64)
-    return Calls(start_ns, operations, nccl.guess(0, operations), none, np.ones(len(start_ns), bool))
+    return Calls(start_ns, operations, nccl.guess(0, operations), none, np.ones(len(start_ns), bool), end_ns)
 
 
 def groups(ranges: Table, at: Array, cuts: Array) -> Array:
@@ -86,6 +89,16 @@ def groups(ranges: Table, at: Array, cuts: Array) -> Array:
     return np.where(inside, np.cumsum(outermost)[np.maximum(last, 0)], 0)
 
 
+def until_launched(each: Calls, group: Array, ranges: Table) -> Calls:
+    """Calls of a group are launched at its end."""
+    if not group.any():
+        return each
+    last = ranges.take(np.array([name == nccl.GROUP_END for name in ranges.words["names"]], dtype=bool)[ranges["name"]])
+    at = np.searchsorted(last["start_ns"], each.start_ns)
+    until = np.append(ends(last), 0)[at]
+    return replace(each, end_ns=np.where(group > 0, np.maximum(until, each.end_ns), each.end_ns))
+
+
 def grouped(each: Calls, group: Array) -> Calls:
     """One call per (group, communicator), the others as they are."""
     klass = nccl.kernel_class(each.operation)
@@ -103,6 +116,7 @@ def grouped(each: Calls, group: Array) -> Calls:
         communicator=each.communicator[one],
         bytes=np.add.reduceat(each.bytes[by_section], first),
         known=~mixed & ~several,
+        end_ns=np.maximum.reduceat(each.end_ns[by_section], first),
     )
     return result.take(np.argsort(result.start_ns, kind="stable"))
 

@@ -17,6 +17,7 @@ from drumline.producers import nccl
 from drumline.producers.activity import ends
 from drumline.producers.calls import Calls, grouped, guessed, joined
 from drumline.producers.intervals import Union
+from drumline.producers.launched import calls_of
 from drumline.producers.resync import Launches, Told, whole_steps
 from drumline.producers.steps import Steps
 from drumline.producers.table import Table
@@ -53,25 +54,42 @@ def pair(
     counted = np.arange(len(launches)) if equal else _by_operation(launches, option)
     step_index = steps.index_at(option.start_ns)
     usual = usual_step(option, step_index, steps)
-    alone = counted if told is None or told.counted else np.full(len(launches), -1, np.int64)
+    unknown = np.full(len(launches), -1, np.int64)
+    alone = counted if told is None or told.counted else unknown
+    seen = calls_of(told.launched_at(launches), option.start_ns, option.end_ns) if told else unknown
     if usual is None:
-        return option, alone, UNSURE
+        return option, _joined(alone, seen), Sure(_last(seen))
     option = payloads_filled(option, usual, step_index)
     if told:
-        launches = replace(launches, told=told.calls_of(launches, option.start_ns), began=told.began)
+        before = told.calls_of(launches, option.start_ns)
+        before = np.where(before >= 0, before, seen)
+        launches = replace(launches, told=before, began=told.began, counted=told.counted)
     place = whole_steps(launches, usual, CLOCK_SLACK_NS)
     placed, certain, moved = _by_place(option, usual, step_index, steps, place)
-    sure = int(np.flatnonzero(certain >= 0)[-1]) + 1 if (certain >= 0).any() else -1
+    certain = _joined(certain, np.where(seen >= 0, moved[seen], -1))
+    sure = _last(certain)
     if sure < 0:
         return placed, np.where(alone >= 0, moved[alone], -1), UNSURE
-    believed = len(launches) if told is None or told.counted else sure
-    counted = np.where((counted >= 0) & (np.arange(len(counted)) < believed), moved[counted], -1)
+    counted = np.where(alone >= 0, moved[alone], -1)
     both = (counted >= 0) & (certain >= 0)
     merged = np.maximum(counted, certain)
     taken = merged[merged >= 0]
     # As many kernels lost as calls, and counts say nothing: the steps do.
     agree = (counted[both] == certain[both]).all() and len(np.unique(taken)) == len(taken)
     return placed, merged if agree else certain, Sure(sure, bool(agree))
+
+
+def _joined(pairs: Array, seen: Array) -> Array:
+    """Pairs, and those that were `seen` at their launch; these alone where the others contradict them."""
+    both = np.where(seen >= 0, seen, pairs)
+    taken = both[both >= 0]
+    return both if len(np.unique(taken)) == len(taken) else seen
+
+
+def _last(pairs: Array) -> int:
+    """Up to how many kernels there are pairs; -1 = there are none."""
+    at = np.flatnonzero(pairs >= 0)
+    return int(at[-1]) + 1 if len(at) else -1
 
 
 def _by_operation(launches: Launches, option: Calls) -> Array:
@@ -129,7 +147,8 @@ def _believable(launches: Launches, option: Calls) -> bool:
 def as_calls(launches: Launches) -> Calls:
     """Launches as calls that nobody saw: made in their order, each before it and all later ones started."""
     earliest = np.minimum.accumulate(launches.start_ns[::-1])[::-1]
-    return guessed(earliest - np.arange(len(launches), 0, -1), launches.klass)
+    start = earliest - np.arange(len(launches), 0, -1)
+    return guessed(start, launches.klass, start)
 
 
 def by_stream(called: Calls, call_of: Array, kernels: Table) -> Calls:

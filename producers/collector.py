@@ -24,6 +24,8 @@ from drumline.producers.policy import Policy
 #: CUpti_ActivityKind: CONCURRENT_KERNEL, MEMCPY, MEMSET, MARKER, MARKER_DATA. Markers last: a call that is recorded has
 #: its kernel recorded; switched off in the opposite order.
 KINDS = (10, 1, 2, 12, 13)
+#: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, recorded while the decoder asks for launches (launched.py).
+DRIVER = 4
 FLUSH_S = 0.25
 #: How long after the end of recording what still ran then is fetched; s.
 DRAIN_S = 1.0
@@ -56,7 +58,7 @@ class Collector:
         self._lock = threading.Lock()  # around switching on and off
         self._stop = threading.Event()
         self._asides: list[str] = []
-        self._recording = self._alive = self._displaced = False
+        self._recording = self._alive = self._displaced = self._launches = False
         self._retry_at = self._drain_until = 0.0
         self._ticks, self._still_s = 0, 0.0
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
@@ -134,6 +136,7 @@ class Collector:
             self._switch(True, str(policy))
         elif self._recording and not wanted:
             self._switch(False, "the decoder does not move" if stuck else str(policy))
+        self._record_launches(bool(self._pool.words[pool_words.LAUNCHES]) and self._recording)
         if self._recording or (time.monotonic() < self._drain_until and not self._asides):
             self._flush(0)
         self._learn_sizes()
@@ -171,6 +174,7 @@ class Collector:
             for kind in KINDS:
                 problem = problem or self._cupti.cuptiActivityEnable(kind)
         if not on or problem:
+            self._record_launches(False)
             for kind in reversed(KINDS):
                 self._cupti.cuptiActivityDisable(kind)
             self._flush(flush)
@@ -184,6 +188,12 @@ class Collector:
         elif on:
             self.state = "on"
         self._tell({"event": "recording", "on": self._recording, "time_ns": time.time_ns(), "why": why})
+
+    def _record_launches(self, on: bool) -> None:
+        """Where CUPTI refuses, the decoder goes without. `self._lock` is held."""
+        if on != self._launches:
+            (self._cupti.cuptiActivityEnable if on else self._cupti.cuptiActivityDisable)(DRIVER)
+            self._launches = on
 
     def _flush(self, flag: int) -> None:
         begin, cpu = time.monotonic_ns(), time.thread_time_ns()

@@ -78,12 +78,14 @@ def find_records(buffer: Array, sizes: Sequence[int]) -> Records:
 @dataclass(frozen=True)
 class Decoded:
     """What one buffer held. Columns as in Activity; kernels and copies have a `device` column (CUDA ordinal) too.
+    `launched`: correlation u4 and host time start_ns i8 of CUDA driver calls.
     `invalid`: topic-like name -> records with impossible times; `unknown`: kind -> records of a size never seen."""
 
     kernels: Table
     copies: Table
     markers: Table
     payloads: Table
+    launched: Table
     invalid: Mapping[str, int]
     unknown: Mapping[int, int]
 
@@ -109,7 +111,8 @@ class Decoder:
         kernels, bad_kernels = _valid(self._kernels(records))
         copies, bad_copies = _valid(_copies(records))
         invalid = Counter({"kernels": bad_kernels, "copies": bad_copies})
-        return Decoded(kernels, copies, self._markers(records), self._payloads(records), +invalid, strange)
+        markers, payloads = self._markers(records), self._payloads(records)
+        return Decoded(kernels, copies, markers, payloads, _launched(records), +invalid, strange)
 
     def _kernels(self, records: Records) -> Table:
         def get(name: str) -> Array:
@@ -160,6 +163,11 @@ class Decoder:
         communicator, size, _ = payload_fields(data.tobytes(), offsets)
         table = Table({"id": ids[good], "communicator": communicator, "bytes": size})
         return table.take(readable)
+
+
+def _launched(records: Records) -> Table:
+    start = records.field(cupti.DRIVER, "start").view(np.int64)
+    return Table({"correlation": records.field(cupti.DRIVER, "correlation_id"), "start_ns": start})
 
 
 def known(kind: int, size: int) -> bool:

@@ -1,9 +1,9 @@
 """Where CUPTI puts what in an activity record.
 
-Fields as in CUpti_ActivityKernel9..13, CUpti_ActivityMemcpy5..7, CUpti_ActivityMemset4..5, CUpti_ActivityMarker2 and
-CUpti_ActivityMarkerData..2 (cupti_activity.h, CUDA 12.3 to 13.4). Newer structs only grew at the end, so one table of
-offsets serves every size listed here; a size that is not listed is not decoded. tests/test_cupti_layout.py compares
-this with cupti-python's dtypes where that is installed.
+Fields as in CUpti_ActivityKernel9..13, CUpti_ActivityMemcpy5..7, CUpti_ActivityMemset4..5, CUpti_ActivityMarker2,
+CUpti_ActivityMarkerData..2 and CUpti_ActivityAPI (cupti_activity.h, CUDA 12.3 to 13.4). Newer structs only grew at the
+end, so one table of offsets serves every size listed here; a size that is not listed is not decoded.
+tests/test_cupti_decode.py compares this with cupti-python's dtypes where that is installed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 #: CUpti_ActivityKind.
-MEMCPY, MEMSET, KERNEL, MARKER, MARKER_DATA = 1, 2, 10, 12, 13
+MEMCPY, MEMSET, DRIVER, KERNEL, MARKER, MARKER_DATA = 1, 2, 4, 10, 12, 13
 #: CUpti_ActivityMarkerData.payloadKind of an NVTX extended payload: a pointer to {u64 schema, u64 size, pointer}.
 EXTENDED_PAYLOAD = 6
 
@@ -85,6 +85,7 @@ LAYOUTS: dict[int, Layout] = {
             "graph_id": ("<u4", 72),
         },
     ),
+    DRIVER: Layout("api", (40,), {"start": ("<u8", 8), "correlation_id": ("<u4", 32)}),
     MARKER: Layout(
         "marker",
         (56,),

@@ -9,7 +9,7 @@ import numpy as np
 from drumline.producers import collectives as matching
 from drumline.producers import nccl
 from drumline.producers.activity import Activity, ends
-from drumline.producers.calls import Calls, calls, grouped, groups
+from drumline.producers.calls import Calls, calls, grouped, groups, until_launched
 from drumline.producers.inferred import beat, inferred_steps
 from drumline.producers.ranges import ranges as nested_ranges
 from drumline.producers.resync import Launches, Told
@@ -84,6 +84,7 @@ def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0, t
     ranges = Table({**ranges.columns, "step": steps.number_at(ranges["start_ns"])}, ranges.words)
 
     group = groups(ranges, each.start_ns, steps.start_ns)
+    each = until_launched(each, group, ranges)
     called, call_of, sure = matching.pair(launches, each, group, steps, told)
     paired = call_of >= 0
     pairs = Told(launches.correlation[paired], called.start_ns[call_of[paired]])

@@ -7,8 +7,8 @@ are kept too, with the pairs that they made, and derived again with the next one
 their collectives end, and where a kernel was lost only a row of steps tells which kernels belong to which calls.
 
 A lost kernel looks like a late one. So when CUPTI has dropped records, or counts and distances disagree, a stretch ends
-with a step that was found again by distances, until all that is kept came after the loss. Without steps, a stretch ends
-where the GPU has caught up with the host.
+with a step that was found again by distances, until all that is kept came after the loss. Where that takes longer,
+launches are asked for (launched.py). Without steps, a stretch ends where the GPU has caught up with the host.
 
 Pure: no clock, no I/O. Times are ns since the epoch.
 """
@@ -25,6 +25,7 @@ from drumline.producers.activity import Activity, ends
 from drumline.producers.calls import Calls
 from drumline.producers.collectives import CLOCK_SLACK_NS
 from drumline.producers.derive import Derived, derive
+from drumline.producers.launched import Asking
 from drumline.producers.outbox import Outbox
 from drumline.producers.ranges import ranges as nested_ranges
 from drumline.producers.resync import Told
@@ -35,14 +36,16 @@ from drumline.producers.stretch import (
     certain,
     closed,
     communication,
+    endless,
     host_launches,
     lag,
+    launched_at,
     since,
     turned,
 )
 from drumline.producers.table import Table
 from drumline.producers.telling import Telling
-from drumline.producers.waiting import Waiting
+from drumline.producers.waiting import NOTHING, Waiting
 from drumline.schemas.columns import Array
 
 #: Kernels reach us this much later than they end, at most, in a process that is well.
@@ -70,8 +73,9 @@ class Live:
         self._outbox, self._pattern, self._waiting = outbox, pattern, Waiting()
         self._settled = self._turn = self._again = 0
         self._told: Told | None = None
-        self._lost_ns = 0
-        self._found_again = False
+        self._lost_ns = self._over_ns = 0
+        self._found_again = self._communicates = False
+        self._asking = Asking()
         self._telling = Telling(outbox)
 
     def recording(self, on: bool, time_ns: int) -> None:
@@ -83,9 +87,20 @@ class Live:
         off and on."""
         self._lost_ns = now_ns
 
-    def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
-        """What came with one buffer; columns as in Activity."""
-        self._waiting.add(kernels, copies, markers, payloads)
+    def marks_lost(self, now_ns: int) -> None:
+        """Steps and scopes of the API were lost: what is open may have ended."""
+        self._over_ns = now_ns
+
+    def asks(self, now_ns: int) -> bool:
+        """Whether it should be recorded when the host launches what."""
+        wanted = self._asking.wanted(now_ns, self._lost_ns > 0 and self._communicates)
+        if self._asking.times:
+            self.counts["launches_asked"] = self._asking.times
+        return wanted
+
+    def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table, launched: Table = NOTHING) -> None:
+        """What came with one buffer; columns as in Activity, of `launched` as in Decoded."""
+        self._waiting.add(kernels, copies, markers, payloads, launched)
 
     def advance(self, now_ns: int, final: bool = False) -> None:
         """Publish what is complete. `final`: nothing follows (the process ended, or recording was switched off)."""
@@ -123,24 +138,30 @@ class Live:
     def _stretch(self, settled: int, now_ns: int, final: bool) -> None:
         kernels, copies, markers, payloads = self._waiting.tables()
         ranges, _ = nested_ranges(markers)
-        steps, _ = marked_steps(ranges, self._pattern)
+        steps, source = marked_steps(ranges, self._pattern)
         launches = host_launches(ranges, payloads, steps)
         patterns = (self._pattern, OPTIMIZER_PATTERN)
         named = any(re.search(pattern, name) for name in self._waiting.names for pattern in patterns)
-        own = communication(kernels, self._turn)
+        own = launched_at(communication(kernels, self._turn), self._waiting.launched)
+        self._communicates = len(launches.start_ns) > 0
         waits = None if final else self._telling.step >= 0 or named
         end = self._end(steps, launches, own, settled, now_ns, waits, _FAR)
         if end is None:
             return
         # A kernel behind the stretch that ran before the host was there is one too many in it: the first ones belong
         # to calls that were not recorded (recording began between a call and its kernel).
-        surplus = int((own["start_ns"][end.launches :] < end.host_ns - CLOCK_SLACK_NS).sum())
+        surplus = int((own["launched_ns"][end.launches :] < end.host_ns - CLOCK_SLACK_NS).sum())
         if surplus:
             self.counts["kernels_without_call"] += surplus
             kernels = kernels.take(np.setdiff1d(np.arange(kernels.rows), own["row"][:surplus]))
             self._waiting.keep_kernels(kernels)
             self._again = max(0, self._again - surplus)
             return  # the next turn takes the stretch
+        gone = _NONE
+        if end.step >= 0:
+            past = max(self._over_ns, min(self._lost_ns, now_ns - PATIENCE_NS))
+            gone = endless(markers, end.host_ns, self._pattern, source, past)
+            markers = markers.take(~np.isin(markers["id"], gone))
         counted = not self._lost_ns or (final and own.rows == len(launches.start_ns))
         found, chosen, dangling = self._derived(kernels, copies, markers, payloads, own, end, counted)
         self._found_again |= found.sure.launches >= 0
@@ -154,14 +175,20 @@ class Live:
                 found, chosen, dangling = self._derived(kernels, copies, markers, payloads, own, end, counted)
             elif self._may_wait(steps, end, now_ns):
                 return
+        if len(gone):
+            self.counts["endless_ranges"] += len(gone)
+        self._over_ns = 0
         self.counts["skipped_steps"] += self._telling.tell(found, dangling, end, now_ns)
-        behind = lag(own, found.collectives, end)
+        found_lag = lag(own, found.collectives, end)
+        behind = found_lag or 0
         fresh = own["start_ns"][self._again : max(end.launches - behind, 0)]
         self.counts["unattributed_collectives"] += int((~np.isin(fresh, found.collectives["start_ns"])).sum())
         if found.told and not final:
             self._told = replace(found.told, correlation=since(found.told.correlation, -self._turn))
-        if found.sure.launches >= end.launches and end.kept_ns > self._lost_ns:
-            self._lost_ns = 0  # all that is kept came later, and stands where its calls do
+        paired = found.sure.launches >= end.launches and (found_lag is not None or end.step < 0)
+        if paired and end.kept_ns > self._lost_ns:
+            # All that is kept came later, and stands where its calls do.
+            self._lost_ns, self._over_ns = 0, self._lost_ns
 
         keep = ~chosen | (ends(kernels) > end.kept_gpu_ns)
         first = min(max(end.kept_launches - behind, 0), own.rows)  # so that the last kernels stand where their calls do
@@ -174,6 +201,7 @@ class Live:
         known = np.isin(payloads["id"], markers["id"][late])
         later = ends(copies) > end.kept_gpu_ns
         self._waiting.keep(kernels.take(keep), copies.take(later), markers.take(late), payloads.take(known))
+        self._waiting.forget_launches(end.kept_ns)
 
     def _derived(
         self, kernels: Table, copies: Table, markers: Table, payloads: Table, own: Table, end: End, counted: bool
@@ -189,7 +217,9 @@ class Live:
         )
         before = self._told or Told(_NONE, _NONE)
         correlation = since(before.correlation, self._turn).astype(np.int64)
-        told = Told(correlation, before.call_ns, self._told is None, counted)
+        launched = self._waiting.launched
+        which, first = np.unique(since(launched["correlation"], self._turn).astype(np.int64), return_index=True)
+        told = Told(correlation, before.call_ns, self._told is None, counted, which, launched["start_ns"][first])
         return derive(activity, self._pattern, told=told), chosen, dangling
 
     def _findable(self, steps: Steps) -> bool:

@@ -17,7 +17,7 @@ What lies between two windows is paired in order if nothing is missing there. Pu
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -31,19 +31,21 @@ RHYTHM_LEAD = 0.1
 #: Steps between two windows are counted by their kernels if at least this part of those is left.
 MOST_LEFT = 0.75
 _FAR = np.iinfo(np.int64).max
+_NONE = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Launches:
     """NCCL kernels in launch order. `klass`: operation codes, 0 = says nothing; `correlation`, `start_ns`: int64.
     `told`: of a live process, the index of each one's call where that was told before, else -1; None = all that the
-    process did is here. `began`: the first one is the first of the recording."""
+    process did is here. `began`: the first one is the first of the recording. `counted`: see Told."""
 
     klass: Array
     correlation: Array
     start_ns: Array
     told: Array | None = None
     began: bool = True
+    counted: bool = True
 
     def __len__(self) -> int:
         return len(self.klass)
@@ -57,18 +59,26 @@ class Launches:
 class Told:
     """What earlier stretches of a live process paired: `correlation` of kernels, and when their calls began, int64.
     `began`: see Launches. `counted`: no loss is known, or as many kernels as calls are here and nothing follows; so
-    counts are believed where distances tell nothing else."""
+    counts are believed where distances tell nothing else. `launched`: correlation of kernels whose launch was recorded,
+    rising, and `launched_ns`: when that was."""
 
     correlation: Array
     call_ns: Array
     began: bool = True
     counted: bool = True
+    launched: Array = field(default_factory=lambda: _NONE)
+    launched_ns: Array = field(default_factory=lambda: _NONE)
 
     def calls_of(self, launches: Launches, start_ns: Array) -> Array:
         """For each kernel the index of its call, -1 = not told. `start_ns`: of all calls, rising."""
         order = np.argsort(self.correlation, kind="stable")
         pair, call = _index(self.correlation[order], launches.correlation), _index(start_ns, self.call_ns[order])
         return np.where(pair >= 0, np.append(call, -1)[pair], -1)
+
+    def launched_at(self, launches: Launches) -> Array:
+        """For each kernel when the host launched it; -1 = not known."""
+        at = _index(self.launched, launches.correlation)
+        return np.where(at >= 0, np.append(self.launched_ns, -1)[at], -1)
 
 
 def _index(among: Array, values: Array) -> Array:
@@ -173,9 +183,12 @@ def _shift(launches: Launches, usual: Usual, windows: Windows, slack_ns: int, ph
     timed = most % size in allowed and most % size == phase and 2 * (latest == most).sum() >= len(windows.first)
     if launches.told is not None:
         known, front = _by_told(windows, usual, launches.told), counted[0]
-        if known is not None:
-            return known if known <= most and known % size in allowed else None
-        return most if most % size in allowed and (timed or most == front) else None
+        if known is None and front is not None:
+            if front == most or (front < most and front % size == phase):
+                known = front
+            elif timed and (launches.told < 0).all():  # the first kernels are of calls that were not recorded
+                known = most
+        return known if known is not None and known <= most and known % size in allowed else None
     front, back = counted
     if front is not None and front == back != most:
         if timed:  # both counts wrong by as much? Believed if at least they contradict the rhythm
@@ -208,7 +221,7 @@ def _by_count(launches: Launches, windows: Windows, usual: Usual, from_back: boo
     offset = usual.calls - len(launches) if from_back else 0
     if launches.told is not None:
         before = np.flatnonzero(launches.told[: windows.first[0]] >= 0)
-        if from_back or not (len(before) or launches.began):
+        if from_back or not launches.counted or not (len(before) or launches.began):
             return None
         offset = int(launches.told[before[-1]] - before[-1]) if len(before) else 0
     order = slice(None, None, -1) if from_back else slice(None)

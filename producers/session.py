@@ -19,7 +19,7 @@ from drumline.producers.attach import MARK
 from drumline.producers.batching import MAX_ROWS
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.collecting_cost import cost
-from drumline.producers.cupti_decode import Decoder, UnknownSize, find_records
+from drumline.producers.cupti_decode import Decoded, Decoder, UnknownSize, find_records
 from drumline.producers.live import Live
 from drumline.producers.outbox import Outbox
 from drumline.producers.policy import COLLECTIVES, BadPolicy, parse, written
@@ -62,7 +62,7 @@ class Session:
         self._recording, self._closing = "not yet", False
         self._off_at = 0
         self._windows: list[tuple[bool, int]] = []
-        self._bytes = self._refused = 0
+        self._bytes = self._refused = self._events_lost = 0
         self._reading = -1
 
     def event(self, message: bytes) -> None:
@@ -106,6 +106,7 @@ class Session:
             ended = self._off_at and now_ns - self._off_at > 2 * ADVANCE_NS + 500_000_000
             self._tell_losses(now_ns)
             self._derive(now_ns, bool(ended))
+            self.pool.words[pool_words.LAUNCHES] = self._live.asks(now_ns)
             self._off_at = 0 if ended else self._off_at
         if self._spool and now_ns >= self._report_at:
             self._report_at = now_ns + REPORT_NS
@@ -192,16 +193,20 @@ class Session:
                 self.problems["layout"] = (
                     f"records of {sizes[kind]} bytes for {name}: this CUPTI is newer than drumline"
                 )
-                self.dropped[Topic.KERNEL if kind == cupti_layout.KERNEL else Topic.MEMCPY] += count
+                if kind != cupti_layout.DRIVER:  # no row would have come of it
+                    self.dropped[Topic.KERNEL if kind == cupti_layout.KERNEL else Topic.MEMCPY] += count
             self.dropped[Topic.KERNEL] += found.invalid.get("kernels", 0)
             self.dropped[Topic.MEMCPY] += found.invalid.get("copies", 0)
-            self._take(number, found.kernels, found.copies, found.markers, found.payloads, now_ns)
+            self._take(number, found, now_ns)
         self.pool.give_back(number)
         return True
 
-    def _take(self, number: int, kernels: Table, copies: Table, markers: Table, payloads: Table, now_ns: int) -> None:
-        for name, table in (("kernels", kernels), ("copies", copies), ("markers", markers), ("payloads", payloads)):
-            self.records[name] += table.rows
+    def _take(self, number: int, found: Decoded, now_ns: int) -> None:
+        kernels, copies = found.kernels, found.copies
+        for name in ("kernels", "copies", "markers", "payloads"):
+            self.records[name] += getattr(found, name).rows
+        if found.launched.rows:
+            self.records["launches"] += found.launched.rows
         if self._device is None and kernels.rows:
             self._device = int(np.bincount(kernels["device"]).argmax())
         live = self._begin(now_ns)
@@ -218,7 +223,7 @@ class Session:
                 left = np.argsort(table["start_ns"], kind="stable")[gone * MAX_ROWS :]  # as the outbox cuts them
                 self._outbox.put(topic, table.take(left), live.watermark(now_ns), now_ns)
         self._reading = -1
-        live.add(kernels, copies, markers, payloads)
+        live.add(kernels, copies, found.markers, found.payloads, found.launched)
 
     def _mark(self, flags: int, number: int, time_ns: int, name: str) -> None:
         labels, domains = self._decoder.labels, self._decoder.domains
@@ -265,6 +270,9 @@ class Session:
         if refused > self._refused:  # CUPTI got no buffer: it drops what comes now, and says so later
             self._refused = refused
             self._begin(now_ns).lost(now_ns)
+        if self.pool.words[pool_words.EVENTS_LOST] > self._events_lost:
+            self._events_lost = self.pool.words[pool_words.EVENTS_LOST]
+            self._begin(now_ns).marks_lost(now_ns)
         self.dropped[Topic.KERNEL] += total - self.pool.words[pool_words.TOLD]
         self.pool.words[pool_words.TOLD] = total
         for topic, rows in self.dropped.items():

@@ -67,6 +67,17 @@ def marked_steps(ranges: Table, pattern: str = STEP_PATTERN, since_ns: int = 0) 
     return steps, ""
 
 
+def is_step(rows: Table, pattern: str, source: str) -> Array:
+    """Which of these markers or ranges are steps of the kind that `source` names (see marked_steps): bool."""
+    if rows.rows == 0:
+        return np.zeros(0, bool)
+    own = np.array([name == API_DOMAIN for name in rows.words["domains"]], dtype=bool)
+    compiled = re.compile(OPTIMIZER_PATTERN if source == OPTIMIZER else pattern)
+    named = np.array([compiled.search(name) is not None for name in rows.words["names"]], dtype=bool)
+    kind: Array = named[rows["name"]] & (own[rows["domain"]] == (source != MARKER))
+    return kind
+
+
 def host_steps(ranges: Table, pattern: str = STEP_PATTERN, since_ns: int = 0) -> Steps:
     """Ranges outside NCCL's domain whose name matches; the pattern's first group is the number.
 

@@ -10,7 +10,7 @@ import numpy as np
 from drumline.producers import nccl
 from drumline.producers.activity import MARKER_END, MARKER_START, ends
 from drumline.producers.calls import Calls, calls, grouped, groups
-from drumline.producers.steps import Steps
+from drumline.producers.steps import Steps, is_step
 from drumline.producers.table import Table, compacted, concatenated
 from drumline.schemas.columns import Array
 
@@ -74,6 +74,18 @@ def communication(kernels: Table, turn: int) -> Table:
     return Table({**columns, "row": own})
 
 
+def launched_at(own: Table, launched: Table) -> Table:
+    """With `launched_ns`: when the host launched each kernel where that is known (`launched`, see cupti_decode), else
+    when it ran."""
+    order = np.argsort(launched["correlation"], kind="stable")
+    at = np.searchsorted(launched["correlation"][order], own["correlation"])
+    which = np.append(order, 0)[at]
+    known = np.append(launched["correlation"], 0)[which] == own["correlation"]
+    known &= at < launched.rows
+    found = np.where(known, np.append(launched["start_ns"], 0)[which], own["start_ns"])
+    return Table({**own.columns, "launched_ns": found}, own.words)
+
+
 def since(correlation: Array, turn: int) -> Array:
     """Correlation ids so that the order is that of the launches, also where CUPTI's 32 bits wrap around."""
     shifted: Array = correlation.astype(np.uint32) + np.array([(1 << 31) - turn & 0xFFFF_FFFF], np.uint32)
@@ -98,13 +110,23 @@ def before_end(kernels: Table, own: Table, end: End) -> Array:
     return chosen
 
 
-def lag(own: Table, collectives: Table, end: End) -> int:
-    """By how many kernels `own` is behind the calls at the end of a stretch: so many were lost. 0 where its last step
-    was not paired as a whole."""
+def lag(own: Table, collectives: Table, end: End) -> int | None:
+    """By how many kernels `own` is behind the calls at the end of a stretch: so many were lost. None where its last
+    step was not paired as a whole."""
     starts = collectives["start_ns"][collectives["step"] == end.step]
     at = np.flatnonzero(np.isin(own["start_ns"], starts))
     whole = end.step >= 0 and len(starts) and len(at) == len(starts) == end.launches - end.step_low
-    return end.step_low - int(at[0]) if whole else 0
+    return end.step_low - int(at[0]) if whole else None
+
+
+def endless(markers: Table, until_ns: int, pattern: str, source: str, before_ns: int) -> Array:
+    """Ids of ranges that are open at the end of a step and will not be ended, as records were lost: steps of the same
+    kind (steps do not nest), and others that began before a time. `pattern`, `source`: see steps.is_step."""
+    inside = markers.take(markers["time_ns"] <= until_ns)
+    start, stop = (inside["flags"] & MARKER_START) != 0, (inside["flags"] & MARKER_END) != 0
+    open_ = inside.take(start & ~np.isin(inside["id"], inside["id"][stop]))
+    ids: Array = open_["id"][is_step(open_, pattern, source) | (open_["time_ns"] < before_ns)]
+    return ids
 
 
 def closed(markers: Table, until_ns: int) -> tuple[Table, Array]:

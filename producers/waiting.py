@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from drumline.producers.activity import Activity, empty, ends
 from drumline.producers.stretch import Words, one, some
 from drumline.producers.table import Table
@@ -9,6 +11,10 @@ from drumline.schemas.topics import Topic
 
 #: What is kept of a kernel: what steps and collectives are derived from, half of its columns.
 KEPT = ("name", "start_ns", "duration_ns", "stream", "correlation", "graph", "grid_x", "grid_y", "grid_z")
+
+
+NOTHING = Table({})
+_NO_LAUNCHES = Table({"correlation": np.empty(0, np.uint32), "start_ns": np.empty(0, np.int64)})
 
 
 class Waiting:
@@ -20,6 +26,7 @@ class Waiting:
         self._copies: list[Table] = []
         self._markers: list[Table] = []
         self._payloads: list[Table] = []
+        self._launched: list[Table] = []
         self._names, self._domains = Words(), Words()
 
     def __len__(self) -> int:
@@ -36,8 +43,8 @@ class Waiting:
         """Names of the markers that wait."""
         return self._names.words
 
-    def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
-        """Columns as in Activity. Words of `markers` are copied."""
+    def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table, launched: Table = NOTHING) -> None:
+        """Columns as in Activity; `launched` as in Decoded. Words of `markers` are copied."""
         markers = self._named(markers) if markers.rows else markers
         if markers.rows and not self.began:
             self.began = int(markers["time_ns"].min())
@@ -47,6 +54,7 @@ class Waiting:
             (copies, self._copies),
             (markers, self._markers),
             (payloads, self._payloads),
+            (launched, self._launched),
         ):
             if table.rows:
                 pending.append(table)
@@ -59,6 +67,16 @@ class Waiting:
         copies = one(self._copies) if self._copies else empty(Topic.MEMCPY)
         payloads = one(self._payloads) if self._payloads else Activity().payloads
         return kernels, copies, one(self._markers), payloads
+
+    @property
+    def launched(self) -> Table:
+        """When the host launched some of the kernels, as in Decoded."""
+        return one(self._launched) if self._launched else _NO_LAUNCHES
+
+    def forget_launches(self, before_ns: int) -> None:
+        """Kernels of calls before that wait no more."""
+        late = self.launched
+        self._launched = some(late.take(late["start_ns"] >= before_ns))
 
     def keep(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
         """Only these go on waiting."""
@@ -75,6 +93,7 @@ class Waiting:
         """No kernels and copies wait any more."""
         self._kernels.clear()
         self._copies.clear()
+        self._launched.clear()
 
     def clear(self) -> None:
         """Nothing waits any more."""

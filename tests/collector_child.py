@@ -11,17 +11,33 @@ import sys
 import time
 from pathlib import Path
 
-from fake_cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, RawBuffer
+from fake_cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer
 
 from drumline.producers import attach, collector
 from drumline.producers.buffer_pool import MODE, TICKS
+from drumline.producers.cupti_layout import KERNEL
 from drumline.producers.policy import ALWAYS, COLLECTIVES, OFF
 
-fake, raw = FakeCupti(), RawBuffer("ddp_steps").relocate()  # what CUPTI points to lives as long as the process
+STEP_NS = 10_000_000
+# What CUPTI points to lives as long as the process.
+fake, job, raw = FakeCupti(), Job(0, STEP_NS), RawBuffer("ddp_steps").relocate()
 
 
 def first_ns(raw: RawBuffer) -> int:
     return raw.span()[0]
+
+
+def gap(steps: int) -> None:
+    """The host is ahead of the GPU all the time; of the steps CUPTI drops an eighth."""
+    for step in range(steps + job.behind):
+        time.sleep(max(0.0, (job.begin_ns + (step + 1) * STEP_NS - time.time_ns()) / 1e9))
+        data, places = job.records(step)
+        if step >= steps:
+            places = [(kind, at) for kind, at in places if kind == KERNEL]
+        if steps // 4 <= step < 3 * steps // 8:
+            fake.drop(places)
+        else:
+            fake.play(data, places)
 
 
 def settled() -> None:
@@ -50,6 +66,10 @@ def main() -> None:
         time.sleep(0.01)
     if how == "hold":
         os.kill(attach.attached().decoder, signal.SIGSTOP)
+    if how == "gap":
+        job.begin_ns = time.time_ns()
+        gap(repetitions)
+        repetitions = 0
     for i in range(repetitions):
         if how == "paced":  # as a job runs: each repetition ends now
             time.sleep((last - first) / 1e9)
@@ -110,6 +130,7 @@ def main() -> None:
     if how in ("kill", "fork", "hold", "exit", "stuck"):
         time.sleep(1.0)  # flushed since
     report = {"delivered": fake.delivered, "dropped": fake.dropped, "status": attach.status()}
+    report.update(recorded=sorted(fake.enabled), begin_ns=job.begin_ns)
     print(json.dumps({**report, "decoder": attach.attached().decoder}), flush=True)
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -25,6 +25,7 @@ U32, VOID, SIZE = ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t
 #: CUptiResult
 INVALID_PARAMETER, MAX_LIMIT, MULTIPLE_SUBSCRIBERS = 1, 12, 39
 SIZES = {layout.MEMCPY: 96, layout.MEMSET: 88, layout.KERNEL: 216, layout.MARKER: 56, layout.MARKER_DATA: 40}
+SIZES[layout.DRIVER] = 40
 START, END = {1: 16, 2: 16, 10: 16}, {1: 24, 2: 24, 10: 24}
 CORRELATION = {1: 44, 2: 44, 10: 92}
 
@@ -101,6 +102,64 @@ class RawBuffer:
         return data
 
 
+class Job:
+    """A training job that was not recorded but made up: `calls` AllReduces a step, of which the GPU runs each `behind`
+    steps after the host calls it; all times follow from `begin_ns`. Of NCCL calls `bytes` is 1,000 + ordinal."""
+
+    def __init__(self, begin_ns: int, step_ns: int, calls: int = 6, behind: int = 4) -> None:
+        self.begin_ns, self.step_ns, self.calls, self.behind = begin_ns, step_ns, calls, behind
+        self._memory: list[object] = []
+        self._kernel, self._call = self._text("ncclDevKernel_AllReduce_Sum_f32_RING_LL"), self._text("ncclAllReduce")
+        self._domain = self._text("NCCL")
+        data = [np.array([0xC0FFEE, 1_000 + i], "<u8").tobytes() for i in range(calls)]
+        heads = [np.array([0x1000005, len(d), self._text(d)], "<u8").tobytes() for d in data]
+        self._payloads = [self._text(head) for head in heads]
+
+    def _text(self, text: str | bytes) -> int:
+        memory = ctypes.create_string_buffer(text.encode() if isinstance(text, str) else text)
+        self._memory.append(memory)
+        return ctypes.addressof(memory)
+
+    def called_ns(self, step: int, ordinal: int) -> int:
+        """A step's calls do not come at even distances."""
+        return self.begin_ns + step * self.step_ns + (ordinal * ordinal + 2) * self.step_ns // (self.calls**2 + 4)
+
+    def ran_ns(self, step: int, ordinal: int) -> int:
+        return self.called_ns(step + self.behind, ordinal) + self.step_ns // 100
+
+    def records(self, step: int) -> tuple[np.ndarray, list[tuple[int, int]]]:
+        """What CUPTI would write while the host is in a step: for FakeCupti.play."""
+        found: list[tuple[int, bytes]] = []
+
+        def add(kind: int, **values: int) -> None:
+            record = np.zeros(SIZES[kind], np.uint8)
+            record[:4].view("<u4")[:] = kind
+            for name, value in values.items():
+                dtype, offset = layout.LAYOUTS[kind].fields[name]
+                record[offset : offset + np.dtype(dtype).itemsize].view(dtype)[:] = value
+            found.append((kind, record.tobytes()))
+
+        first = 1 + step * (self.calls + 1)
+        at = self.begin_ns + step * self.step_ns
+        add(layout.MARKER, id=first, flags_=2, timestamp=at + 1, name=self._text(f"step {step}"))
+        for i in range(self.calls):
+            id_, at = first + 1 + i, self.called_ns(step, i)
+            correlation = 10 + 100 * step + 3 * i * i
+            add(layout.MARKER, id=id_, flags_=2, timestamp=at, name=self._call, domain=self._domain)
+            add(layout.MARKER_DATA, id=id_, payload_kind=layout.EXTENDED_PAYLOAD, payload=self._payloads[i])
+            add(layout.DRIVER, start=at + 2_000, correlation_id=correlation)
+            add(layout.MARKER, id=id_, flags_=4, timestamp=at + 9_000, domain=self._domain)
+            if step >= self.behind:
+                ran = self.ran_ns(step - self.behind, i)
+                times = {"start": ran, "end": ran + self.step_ns // 100}
+                names = {"name": self._kernel, "correlation_id": correlation - 100 * self.behind}
+                add(layout.KERNEL, **times, **names)
+        add(layout.MARKER, id=first, flags_=4, timestamp=self.begin_ns + (step + 1) * self.step_ns - 1)
+        starts = np.cumsum([0, *(len(record) for _, record in found)])
+        places = [(kind, int(low)) for (kind, _), low in zip(found, starts, strict=False)]
+        return np.frombuffer(b"".join(record for _, record in found), np.uint8).copy(), places
+
+
 class FakeCupti:
     """`library`: what to give drumline.producers.cupti.Cupti. `refuse`: result of cuptiActivityEnable, 0 = success.
     `stuck`: cuptiActivityFlushAll does not return.
@@ -142,6 +201,11 @@ class FakeCupti:
                 ctypes.memmove(address + filled, data.ctypes.data + at, size)
                 self._open = (address, most, filled + size)
                 self.delivered[kind] += 1
+
+    def drop(self, kinds: list[tuple[int, int]]) -> None:
+        """Records for which there was no buffer."""
+        with self._lock:
+            self.dropped += sum(kind in self.enabled for kind, _ in kinds)
 
     def _ask(self) -> bool:
         buffer, size, most = ctypes.c_void_p(1), SIZE(1), SIZE(1)

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from fake_cupti import RawBuffer
+from fake_cupti import Job, RawBuffer
 
 from drumline.infra.settings import SpoolSettings
 from drumline.producers.spool_frames import DATA, SEGMENT_MAGIC, scan
@@ -169,6 +169,33 @@ def test_a_decoder_that_stands_still_costs_what_happens_meanwhile_and_no_more(tm
     found, who = batches(tmp_path)
     all_delivered(found, report)
     assert who["policy"] == "off: end of the process"
+
+
+def test_after_a_loss_of_whole_steps_pairs_are_found_again_while_the_job_goes_on(tmp_path):
+    done, report = run(tmp_path, "gap", 600)
+    assert (done.returncode, done.stderr) == (0, "")
+    found, who = batches(tmp_path)
+    job = Job(report["begin_ns"], 10_000_000)
+    pairs, counted = 0, set()
+    for topic, _, batch in found:
+        if topic == "gpu.collective.v1" and batch.rows:
+            for row in zip(*(batch.columns[n].tolist() for n in ("step", "ordinal", "bytes", "start_ns")), strict=True):
+                if row[0] >= 0:
+                    assert row == (row[0], row[1], 1_000 + row[1], job.ran_ns(row[0], row[1]))
+                    pairs += 1
+        if topic == "gpu.step.v1" and batch.rows:
+            whole = batch.columns["step"][batch.columns["skipped"] == 0]
+            counted.update(whole.tolist())
+    cost = who["collector"]
+    assert int(cost["records_dropped"]) > 0
+    assert int(cost["launches_asked"]) == 1
+    assert 0 < int(cost["launches"]) < 600 * 6
+    again = min(step for step in counted if step >= 225)
+    assert again < 400, "found again by itself"
+    assert set(range(2, 140)) | set(range(again, 600)) <= counted
+    assert not counted & set(range(150, 225))
+    assert pairs > 6 * (138 + 600 - again)
+    assert report["recorded"] == [1, 2, 10, 12, 13], "launches are not recorded any more"
 
 
 def test_a_killed_decoder_is_replaced_and_what_it_had_is_kept(tmp_path):

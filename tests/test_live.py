@@ -32,9 +32,16 @@ def recorded(path):
     return read_trace(path).activities
 
 
-def played(activity, tick=TICK_NS, windows=(), lost_ns=(), given_up_ns=()):
+def when_launched(activity):
+    """When the host launched each NCCL kernel: what CUPTI says of CUDA calls."""
+    pairs = derive(activity).told
+    return Table({"correlation": pairs.correlation.astype(np.uint32), "start_ns": pairs.call_ns + 500})
+
+
+def played(activity, tick=TICK_NS, windows=(), lost_ns=(), given_up_ns=(), launched=None):
     """Feed an activity as CUPTI would deliver it: kernels when they have ended. Batches sent, by topic. `lost_ns`: of
-    records that CUPTI dropped, of which it says only how many. `given_up_ns`: when too much waited."""
+    records that CUPTI dropped, of which it says only how many. `given_up_ns`: when too much waited. `launched`: what is
+    delivered while it is asked for."""
     sent = defaultdict(list)
     outbox = Outbox(
         WHO, lambda topic, key, batch: sent[topic].append(decode(model(topic), encode(model(topic), batch)))
@@ -56,6 +63,9 @@ def played(activity, tick=TICK_NS, windows=(), lost_ns=(), given_up_ns=()):
         for name, times in arrive.items():
             table = getattr(activity, name)
             parts[name] = table.take((times >= now) & (times < now + tick))
+        if launched is not None and live.asks(now):
+            at = launched["start_ns"]
+            parts["launched"] = launched.take((at >= now) & (at < now + tick))
         live.add(**parts)
         for times, told in ((lost_ns, live.lost), (given_up_ns, live.give_up)):
             if ((np.asarray(times) >= now) & (np.asarray(times) < now + tick)).any():
@@ -216,7 +226,8 @@ def test_lost_kernels_cost_their_steps_and_make_no_wrong_row(lost, most, said):
     gone = nccl[len(nccl) // 2 : len(nccl) // 2 + lost]
     less = replace(activity, kernels=activity.kernels.take(np.setdiff1d(np.arange(activity.kernels.rows), gone)))
     dropped = ends(activity.kernels)[gone] if said else ()
-    sent, live = played(less, 2 * int(np.median(whole.steps["duration_ns"])), lost_ns=dropped)
+    tick = 2 * int(np.median(whole.steps["duration_ns"]))
+    sent, live = played(less, tick, lost_ns=dropped, launched=when_launched(activity))
     rows, expected = told(sent), truth(whole)
     assert rows <= expected
     skipped = {row[0] for row in joined(sent[Topic.STEP], ["step", "skipped"]) if row[1]}
@@ -231,7 +242,8 @@ def test_lost_kernels_cost_their_steps_and_make_no_wrong_row(lost, most, said):
 def test_lost_kernels_make_no_wrong_row_and_no_wrong_budget(share, kept, seed):
     for rank, damaged in enumerate(mutations.lost(read_trace(DEMO), share, seed, ("kernels",)).activities):
         lost = ends(recorded(DEMO)[rank].kernels)
-        sent, _live = played(damaged, lost_ns=lost[~np.isin(lost, ends(damaged.kernels))])
+        dropped = lost[~np.isin(lost, ends(damaged.kernels))]
+        sent, _live = played(damaged, lost_ns=dropped, launched=when_launched(recorded(DEMO)[rank]))
         whole = derive(recorded(DEMO)[rank])
         rows, expected = told(sent), truth(whole)
         assert rows <= expected
@@ -280,7 +292,8 @@ def test_some_time_after_a_loss_counts_are_believed_again(share):
     gone = nccl[np.argsort(activity.kernels["correlation"][nccl], kind="stable")][len(nccl) // 4]
     less = activity.kernels.take(np.arange(activity.kernels.rows) != gone)
     expected = truth(derive(activity))
-    sent, live = played(replace(activity, kernels=less), lost_ns=ends(activity.kernels)[[gone]])
+    dropped = ends(activity.kernels)[[gone]]
+    sent, live = played(replace(activity, kernels=less), lost_ns=dropped, launched=when_launched(activity))
     rows = told(sent)
     assert rows <= expected
     missing = {row[2] for row in expected - rows}
@@ -301,6 +314,61 @@ def test_after_what_waited_was_given_up_nothing_wrong_is_told():
     assert not wrong
     assert len(rows) > 0.3 * len(expected)  # those before: a host that is always ahead is not found again by time
     assert live.counts["given_up_kernels"] > 0
+
+
+def without(activity, low, high):
+    """What is left where CUPTI dropped all records of a while: kernels by their end, markers by their time."""
+
+    def left(table, times):
+        return table.take((times < low) | (times >= high))
+
+    markers = left(activity.markers, activity.markers["time_ns"])
+    return replace(
+        activity,
+        kernels=left(activity.kernels, ends(activity.kernels)),
+        copies=left(activity.copies, ends(activity.copies)),
+        markers=markers,
+        payloads=activity.payloads.take(np.isin(activity.payloads["id"], markers["id"])),
+    )
+
+
+@pytest.mark.parametrize("ahead", [0, 50_000_000, 300_000_000])
+def test_seconds_without_records_are_got_over_however_far_the_host_is_ahead(ahead):
+    activity = recorded(DEMO)[2]
+    markers = {**activity.markers.columns, "time_ns": activity.markers["time_ns"] - ahead}
+    activity = replace(activity, markers=Table(markers, activity.markers.words))
+    whole = derive(activity)
+    low, high = np.quantile(whole.steps["start_ns"], [0.3, 0.6]).astype(np.int64).tolist()
+    sent, live = played(without(activity, low, high), lost_ns=[high], launched=when_launched(activity))
+    rows, expected = told(sent), truth(whole)
+    assert rows <= expected
+    called = dict(zip(whole.steps["step"].tolist(), whole.steps["start_ns"].tolist(), strict=True))
+    again = high + 3 * TICK_NS
+    assert {row for row in expected if called[row[2]] > again or called[row[2]] < low - ahead - TICK_NS} <= rows
+    assert live.counts["launches_asked"] == 1
+    budget = ["step", "gpu_start_ns", "gpu_duration_ns", "collectives"]
+    good = {row[:-1] for row in joined(sent[Topic.STEP], [*budget, "skipped"]) if not row[-1]}
+    assert good <= set(zip(*(whole.steps[c].tolist() for c in budget), strict=True))
+
+
+def test_nobody_asks_for_launches_where_nothing_was_lost():
+    activity = recorded(DEMO)[1]
+    sent, live = played(activity, launched=when_launched(activity))
+    assert told(sent) == truth(derive(activity))
+    assert "launches_asked" not in live.counts
+
+
+def test_a_step_whose_end_was_lost_is_missing_but_no_other_one():
+    activity = recorded(DEMO)[0]
+    whole = derive(activity)
+    words, markers = activity.markers.words["names"], activity.markers
+    (step,) = markers["id"][np.flatnonzero(np.array([word == "step 40" for word in words])[markers["name"]])][:1]
+    ended = (markers["id"] == step) & (markers["time_ns"] > markers["time_ns"][markers["id"] == step].min())
+    sent, live = played(replace(activity, markers=markers.take(~ended)))
+    told_steps = {row[0] for row in joined(sent[Topic.STEP], ["step"])}
+    (missing,) = set(whole.steps["step"].tolist()) - told_steps
+    assert {row for row in truth(whole) if row[2] != missing} == told(sent)
+    assert live.counts["endless_ranges"] == 1
 
 
 def test_where_distances_tell_nothing_counts_are_believed_until_records_were_dropped():

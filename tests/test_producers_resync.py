@@ -113,7 +113,7 @@ def job(steps, distances=(10, 20, 30, 40), lead_ns=0, every_ns=1_000_000):
     count = len(called)
     each = Calls(
         called, np.ones(count, "u1"), np.full(count, 7, "u8"), np.tile(np.arange(size), steps).astype("u8"),
-        np.ones(count, bool),
+        np.ones(count, bool), called,
     )  # fmt: skip
     begins = called[::size] - 1
     marked = Steps(np.arange(steps), begins, np.append(begins[1:], called[-1] + every_ns))

@@ -23,7 +23,8 @@ def made(sequence, communicators=None):
     operation, size = np.array(sequence, np.uint64).T
     count = len(sequence)
     who = np.full(count, 7, np.uint64) if communicators is None else np.array(communicators, np.uint64)
-    return Calls(np.arange(count) * 10, operation.astype("u1"), who, size, np.ones(count, bool))
+    start = np.arange(count) * 10
+    return Calls(start, operation.astype("u1"), who, size, np.ones(count, bool), start)
 
 
 STEP = [(GATHER, 5), (REDUCE, 3), (REDUCE, 9), (REDUCE, 3)]
