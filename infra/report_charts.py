@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from drumline.infra.report_data import ReportData, Row
-from drumline.infra.report_words import SEVERITIES, WHOLE_JOB, span
+from drumline.infra.report_words import LEVELS, WHOLE_JOB, span
 
 Spec = dict[str, Any]
 
@@ -58,7 +58,7 @@ def step_times(data: ReportData) -> Spec:
     """Median step of the ranks, shortest to longest as a band; verdicts are bars behind it."""
     axis = _steps_axis(data)
     bands = [
-        {"first": e["first"], "end": e["last"] + 1, "severity": SEVERITIES[e["severity"]],
+        {"first": e["first_step"], "end": e["last_step"] + 1, "state": e["state"],
          "name": "job" if e["of_rank"] == WHOLE_JOB else f"rank {e['of_rank']}"}
         for e in data.episodes
     ]  # fmt: skip
@@ -69,9 +69,9 @@ def step_times(data: ReportData) -> Spec:
     layers: list[Spec] = []
     if bands:
         span = {"x": _field("first", "quantitative", "step", **axis), "x2": {"field": "end"}}
-        worst = [name for level, name in SEVERITIES.items() if any(band["severity"] == name for band in bands)]
+        worst = [level for level in LEVELS if any(band["state"] == level for band in bands)]
         colour = _field(
-            "severity", "nominal", "verdict", scale={"domain": worst, "range": [f"var(--{name})" for name in worst]}
+            "state", "nominal", "alarm", scale={"domain": worst, "range": [f"var(--{name})" for name in worst]}
         )
         layers.append({"data": {"values": bands}, "mark": {"type": "rect", "opacity": 0.22},
                        "encoding": {**span, "color": colour}})  # fmt: skip

@@ -31,7 +31,6 @@ def page(data: ReportData, made: datetime | None = None) -> str:
         d=data,
         said=words.summary(data),
         words=words,
-        severities=words.SEVERITIES,
         charts=dict.fromkeys(("steps", "lateness", "kernels", "memcpys"), "") | drawn,
         devices=[(name, caption) for name, (_, caption) in DEVICES.items() if name in drawn],
         shown_ranks=len({row["of_rank"] for row in data.lateness}),

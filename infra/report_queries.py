@@ -51,17 +51,30 @@ SELECT count() AS windows, countIf(severity != 255) AS judged, min(first_step) A
 FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND of_rank = -1
 """
 
-# A row an episode: what one rank (or the job, -1) was blamed for without a break, by what cost most in it.
-EPISODES = f"""
-SELECT of_rank, episode_first_step, anyLast(of_host) AS host, max(of_group) AS late_with, min(first_step) AS first,
-       max(last_step) AS last, toString(min(window_start)) AS started, toString(max(window_end)) AS ended,
-       count() AS windows, max(s.severity) AS severity, argMax(s.cause, s.lost_ns) AS cause,
-       argMax(s.detail, s.lost_ns) AS detail, argMax(s.confidence, s.lost_ns) AS confidence,
-       argMax(evidence_json, s.lost_ns) AS evidence, sum(s.lost_ns) / 1e9 AS lost_s,
-       sum(s.gpu_seconds_lost) AS gpu_seconds, max(s.lost_share) AS worst_share
-FROM stragglers AS s WHERE {_SCOPE} AND {_WINDOW} AND s.severity BETWEEN 1 AND 3
-GROUP BY of_rank, episode_first_step ORDER BY gpu_seconds DESC LIMIT 200
-"""
+
+def episodes(where: str) -> str:
+    """A row an episode: what one rank (or the job, -1) was blamed for without a break.
+
+    `state`: the alarm at its highest, which is what pages; one bad window alone is suspect. The cause is the one that
+    cost most in all its windows together, the finer cause likewise; confidence and evidence are those of the dearest
+    window that says so. `where`: which rows of `stragglers`.
+    """
+    return f"""
+SELECT of_rank, episode_first_step, anyLast(of_host) AS host, max(of_group) AS late_with,
+       min(s.first_step) AS first_step, max(s.last_step) AS last_step, toString(min(window_start)) AS started,
+       toString(max(window_end)) AS ended, count() AS windows,
+       ['suspect', 'warning', 'critical'][max(indexOf(['suspect', 'warning', 'critical'], s.state))] AS state,
+       argMax((s.cause, s.detail, s.confidence, evidence_json), (s.by_cause, s.by_detail, s.lost_ns)) AS worst,
+       worst.1 AS cause, worst.2 AS detail, worst.3 AS confidence, worst.4 AS evidence, sum(s.lost_ns) / 1e9 AS lost_s,
+       sum(s.gpu_seconds_lost) AS gpu_seconds, max(s.lost_share) AS lost_share
+FROM (
+    SELECT *, sum(lost_ns) OVER (PARTITION BY of_rank, episode_first_step, cause) AS by_cause,
+           sum(lost_ns) OVER (PARTITION BY of_rank, episode_first_step, cause, detail) AS by_detail
+    FROM stragglers WHERE {where} AND severity BETWEEN 1 AND 3
+) AS s GROUP BY of_rank, episode_first_step"""
+
+
+EPISODES = f"{episodes(f'{_SCOPE} AND {_WINDOW}')} ORDER BY gpu_seconds DESC LIMIT 200"
 
 # What cost how much: GPU-seconds add up over ranks and windows, lost time of several ranks does not.
 COST = f"""

@@ -9,7 +9,8 @@ from typing import Any
 
 from drumline.infra.report_data import ReportData, Row
 
-SEVERITIES = {1: "suspect", 2: "warning", 3: "critical", 255: "insufficient data"}
+#: An alarm in force, from least to worst.
+LEVELS = ("suspect", "warning", "critical")
 WHOLE_JOB = -1
 
 #: cause -> what it means; (cause, detail) where the finer cause says more. docs/design/stragglers.md, section 5.
@@ -134,7 +135,7 @@ def _blame(data: ReportData, row: Row) -> str:
     if price := money(data, row["gpu_seconds"]):
         said += f", {price} at {data.price_per_gpu_hour:g} per GPU-hour"
     if worst is not None:
-        steps = f"steps {worst['first']} to {worst['last']}"
+        steps = f"steps {worst['first_step']} to {worst['last_step']}"
         said += f", {'mostly ' if len(episodes) > 1 else ''}in {steps}"
         text = meaning(worst["cause"], worst["detail"])
         said += f". Cause: {worst['cause'].replace('_', ' ')}" + (f"; {text}" if text else "")

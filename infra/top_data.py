@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drumline.infra.report_data import NoSuchRun, Query, Row, find_run
-from drumline.infra.report_queries import HEARD
+from drumline.infra.report_queries import HEARD, episodes
 
 # The newest run of each job, the liveliest jobs first. Only what producers published makes a job alive: a worker that
 # starts again publishes results of jobs that ended long ago.
@@ -40,11 +40,8 @@ ORDER BY lateness_ns DESC, of_rank LIMIT 4096
 """
 
 VERDICTS = f"""
-SELECT of_rank, max(last_step) AS last_step, min(first_step) AS first_step, max(s.severity) AS severity,
-       argMax(s.cause, s.lost_ns) AS cause, argMax(s.detail, s.lost_ns) AS detail, max(s.lost_share) AS lost_share,
-       sum(s.gpu_seconds_lost) AS gpu_seconds_lost
-FROM stragglers AS s WHERE {_RUN} AND s.severity BETWEEN 1 AND 3
-GROUP BY of_rank, episode_first_step ORDER BY last_step DESC, gpu_seconds_lost DESC LIMIT {{most:UInt32}}
+SELECT of_rank, first_step, last_step, state, cause, detail, lost_share, gpu_seconds
+FROM ({episodes(_RUN)}) ORDER BY last_step DESC, gpu_seconds DESC LIMIT {{most:UInt32}}
 """
 
 # late_rows counts from the start of a worker's windows on; the largest is the newest.

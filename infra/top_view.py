@@ -8,18 +8,20 @@ from rich.table import Table
 from rich.text import Text
 
 from drumline.infra.report_data import Row
+from drumline.infra.report_words import LEVELS
 from drumline.infra.top_data import Detail, Snapshot
 
 #: Narrower terminals leave out what one can do without.
 NARROW = 90
 #: Columns of sentences: the first to be cut off.
-WIDE = ("", "verdict", "run", "host")
+WIDE = ("", "alarm", "run", "host")
 #: Lines beside jobs, ranks and verdicts, the one that the cursor is in included; s after which data counts as old.
 OTHER_LINES, OLD_S = 10, 30.0
 #: Characters of a job's name: what a narrow terminal has beside the numbers, and the most; those of a run.
 SHORT, LONG, RUN = 30, 64, 24
-SEVERITY = {0: ("ok", "green"), 1: ("suspect", "yellow"), 2: ("warning", "dark_orange"), 3: ("critical", "bold red"),
-            255: ("insufficient data", "dim")}  # fmt: skip
+#: The alarm's state, as Grafana and the pager have it -> its colour.
+STATES = {"ok": "green", "cleared": "green", "suspect": "yellow", "warning": "dark_orange", "critical": "bold red",
+          "insufficient_data": "dim"}  # fmt: skip
 
 
 def view(seen: Snapshot, width: int, height: int, header: str, trouble: str = "") -> RenderableType:
@@ -110,7 +112,7 @@ def _judged(detail: Detail) -> set[int]:
 def _ranks(detail: Detail, width: int, most: int) -> Table:
     """The latest ranks first; a bar is the part of the step that the rank was late."""
     narrow = width < NARROW
-    names = ("rank", "step", "step ms", "late ms", "", "verdict")
+    names = ("rank", "step", "step ms", "late ms", "", "alarm")
     table = _table(*(names if narrow else ("rank", "host", *names[1:])), right=("rank", "step", "step ms", "late ms"))
     steps = {row["rank"]: row for row in detail.steps}
     verdicts = {row["of_rank"]: row for row in detail.window if row["of_rank"] >= 0}
@@ -126,7 +128,7 @@ def _ranks(detail: Detail, width: int, most: int) -> Table:
         if verdict is None:
             cells += ["-", "", Text("insufficient data", style="dim")]
         else:
-            late, style = verdict["late_ms"], SEVERITY[verdict["severity"]][1]
+            late, style = verdict["late_ms"], STATES.get(verdict["state"], "")
             width = 10 if narrow else 24
             bar = ProgressBar(scale, min(late, scale), width=width, complete_style=style, finished_style=style)
             cells += [f"{late:.1f}", bar, _said(verdict)]
@@ -135,12 +137,13 @@ def _ranks(detail: Detail, width: int, most: int) -> Table:
 
 
 def _said(row: Row) -> Text:
-    name, style = SEVERITY[row["severity"]]
-    text = Text().append(name, style=style)
-    if 0 < row["severity"] < 255:
-        why = " ".join(part.replace("_", " ") for part in (row["cause"], row["detail"]) if part)
-        text.append(f" {row['lost_share']:.0%} lost: {why}")
-    return text
+    text = Text().append(row["state"].replace("_", " "), style=STATES.get(row["state"], ""))
+    if row["state"] not in LEVELS:
+        return text
+    if row["cause"] == "ok":  # an alarm that is in force until enough windows were good
+        return text.append(" still; this window was good")
+    why = " ".join(part.replace("_", " ") for part in (row["cause"], row["detail"]) if part)
+    return text.append(f" {row['lost_share']:.0%} lost: {why}")
 
 
 def _verdicts(detail: Detail) -> RenderableType:
@@ -149,6 +152,6 @@ def _verdicts(detail: Detail) -> RenderableType:
     table = _table("verdicts", "steps", "", "GPU-s lost", right=("steps", "GPU-s lost"))
     for row in detail.verdicts:
         who = "job" if row["of_rank"] < 0 else f"rank {row['of_rank']}"
-        cost = f"{row['gpu_seconds_lost']:.1f}"
+        cost = f"{row['gpu_seconds']:.1f}"
         table.add_row(who, f"{row['first_step']}–{row['last_step']}", _said(row), cost)
     return table

@@ -11,6 +11,7 @@ from drumline.infra import queries
 from drumline.infra.clickhouse import command, connect, rows
 from drumline.infra.migrate import migrate
 from drumline.infra.report_data import load
+from drumline.infra.report_words import summary
 
 pytestmark = pytest.mark.stack
 JOB = "a <b>job</b>"
@@ -45,10 +46,12 @@ def store(settings):
         f"'{JOB}', 'r1', intDiv(number, 40), number % 40, {at} + number % 40, 1000000000, {at}, 1000000000, 'marker' "
         "FROM numbers(80)",
         f"INSERT INTO stragglers_versions (job, run, first_step, last_step, window_start, window_end, published, "
-        "steps_used, step_ns, of_rank, of_host, severity, cause, lost_ns, lost_share, lateness_ns, gpu_seconds_lost, "
-        "episode_first_step, confidence, evidence_json) WITH intDiv(number, 3) AS w, number % 3 - 1 AS r, "
-        f"r = 1 AND w >= 2 AS late SELECT {mine}, 10 * w, 10 * w + 9, {at} + 10 * w, {at} + 10 * w + 10, {at}, 10, "
-        "1000000000, r, 'h', if(late, 2, 0), if(late, 'slow_copy', 'ok'), late * 500000000, late * 0.05, "
+        "steps_used, step_ns, of_rank, of_host, severity, state, cause, lost_ns, lost_share, lateness_ns, "
+        "gpu_seconds_lost, episode_first_step, confidence, evidence_json) WITH intDiv(number, 3) AS w, "
+        f"number % 3 - 1 AS r, r = 1 AND w >= 2 AS late SELECT "
+        f"{mine}, 10 * w, 10 * w + 9, {at} + 10 * w, {at} + 10 * w + 10, {at}, 10, "
+        "1000000000, r, 'h', if(late, 3, 0), if(NOT late, 'ok', if(w = 2, 'suspect', 'warning')), "
+        "if(late, 'slow_copy', 'ok'), late * 500000000, late * 0.05, "
         "late * 600000000, late * 0.5, "
         "if(late, 20, -1), 'high', '{}' FROM numbers(12)",
         f"INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT {mine}, number % 2, 'k', "
@@ -127,8 +130,43 @@ def test_top_shows_what_is_stored(drumline, clean_stack):
     assert seen["jobs"][0]["age_s"] > 1800  # its producers ended; that a worker published a result since is no life
     detail = seen["detail"]
     assert [(row["rank"], row["step"], row["step_ms"]) for row in detail["steps"]] == [(0, 39, 1000.0), (1, 39, 1000.0)]
-    assert [detail["window"][0][name] for name in ("of_rank", "severity", "late_ms")] == [1, 2, 60.0]
-    assert [(row["of_rank"], row["first_step"], row["last_step"]) for row in detail["verdicts"]] == [(1, 20, 39)]
+    assert [detail["window"][0][name] for name in ("of_rank", "state", "late_ms")] == [1, "warning", 60.0]
+    [verdict] = detail["verdicts"]
+    assert [verdict[name] for name in ("of_rank", "first_step", "last_step", "state")] == [1, 20, 39, "warning"]
+
+
+def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_and_top(drumline, clean_stack):
+    """Its dearest window says something else, and would be critical if one window were enough."""
+    store(clean_stack)
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+    at = f"toDateTime64('{START:%F %T}', 9, 'UTC') + 50"
+    windows = (
+        (50, 3, "suspect", "host_stall", "", 350, "low", "dearest"),
+        (60, 2, "warning", "slow_compute", "more_work", 150, "high", "wanted"),
+        (70, 2, "warning", "slow_compute", "same_work", 180, "high", "other detail"),
+        (80, 2, "warning", "slow_compute", "more_work", 140, "high", "cheaper"),
+        (90, 1, "warning", "slow_compute", "more_work", 40, "high", "cheapest"),
+    )
+    for first, severity, state, cause, detail, lost_ms, confidence, evidence in windows:
+        command(
+            client,
+            "INSERT INTO stragglers_versions (job, run, first_step, last_step, window_start, window_end, published, "
+            "of_rank, severity, state, cause, detail, lost_ns, lost_share, confidence, evidence_json, "
+            f"gpu_seconds_lost, episode_first_step) SELECT '{JOB}', 'r1', {first}, {first + 9}, {at}, {at}, {at}, 0, "
+            f"{severity}, '{state}', '{cause}', '{detail}', {lost_ms} * 1000000, {lost_ms / 1000}, '{confidence}', "
+            f"'{evidence}', 0.1, 50",
+        )
+    names = ("first_step", "last_step", "state", "cause", "detail", "lost_share")
+    wanted = [50, 99, "warning", "slow_compute", "more_work", 0.35]
+    shown = json.loads(drumline("top", "--once", "--json").stdout)["detail"]["verdicts"]
+    assert [[row[name] for name in names] for row in shown if row["of_rank"] == 0] == [wanted]
+    data = load(
+        lambda sql, parameters: rows(client, sql, parameters), JOB, "", "", f"{START + timedelta(minutes=5):%F %T}", 0.0
+    )
+    [episode] = [row for row in data.episodes if row["of_rank"] == 0]
+    assert [episode[name] for name in (*names, "confidence", "evidence")] == [*wanted, "high", "wanted"]
+    assert "Cause: slow compute; it had more to compute" in " ".join(summary(data))
+    client.close()
 
 
 def test_step_times_of_top_are_those_of_the_steps_that_lateness_is_of(drumline, clean_stack):

@@ -18,16 +18,16 @@ JOB = {"job": "[red]job[/red]", "run": "r1", "ranks": 4, "hosts": 2, "kernels": 
        "ended": "2026-01-02 00:00:00", "age_s": 3.0}  # fmt: skip
 
 
-def window(rank, severity=0, late_ms=0.5):
-    return {"of_rank": rank, "host": "node-a", "first_step": 20, "last_step": 39, "severity": severity, "state": "ok",
+def window(rank, state="ok", late_ms=0.5):
+    return {"of_rank": rank, "host": "node-a", "first_step": 20, "last_step": 39, "severity": 3, "state": state,
             "cause": "slow_copy", "detail": "pageable", "lost_share": 0.26, "step_ms": 100.0,
             "late_ms": late_ms}  # fmt: skip
 
 
 def snapshot(ranks=4):
-    late = {3: (3, 60.0), -1: (0, 0.0)}
-    rows = [window(rank, *late.get(rank, (0, 0.5))) for rank in range(-1, ranks)]
-    verdict = {**window(3, 3), "gpu_seconds_lost": 12.34}
+    late = {3: ("critical", 60.0), -1: ("ok", 0.0)}
+    rows = [window(rank, *late.get(rank, ("ok", 0.5))) for rank in range(-1, ranks)]
+    verdict = {**window(3, "critical"), "gpu_seconds": 12.34}
     steps = [{"rank": rank, "host": "node-a", "step": 39, "step_ms": 101.5} for rank in range(ranks)]
     return Snapshot([JOB], Detail("[red]job[/red]", "r1", steps, rows, [verdict], dropped_rows=7, late_rows=2))
 
@@ -48,6 +48,19 @@ def test_ranks_verdicts_losses_and_freshness_are_shown():
     assert "critical 26% lost: slow copy pageable" in line
     assert "12.3" in shown
     assert "7 dropped, 2 late, 0 unreadable" in shown
+
+
+def test_the_alarm_is_shown_not_what_one_window_was_on_its_own():
+    seen = snapshot()
+    [judged] = [row for row in seen.detail.window if row["of_rank"] == 3]
+    for state, said in (
+        ("suspect", "suspect 26% lost: slow copy pageable"), ("insufficient_data", "insufficient data"),
+    ):  # fmt: skip
+        judged["state"] = state
+        line = next(line for line in text(seen).splitlines() if "60.0" in line)
+        assert line.endswith(said)
+    judged |= {"state": "warning", "cause": "ok", "lost_share": 0.0}
+    assert "warning still; this window was good" in text(seen)
 
 
 def test_a_rank_without_a_step_in_the_window_has_no_step_time():
