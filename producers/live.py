@@ -162,7 +162,7 @@ class Live:
             past = max(self._over_ns, min(self._lost_ns, now_ns - PATIENCE_NS))
             gone = endless(markers, end.host_ns, self._pattern, source, past)
             markers = markers.take(~np.isin(markers["id"], gone))
-        counted = not self._lost_ns or (final and own.rows == len(launches.start_ns))
+        counted = not self._lost_ns
         found, chosen, dangling = self._derived(kernels, copies, markers, payloads, own, end, counted)
         self._found_again |= found.sure.launches >= 0
         if not found.sure.agree and counted and not final:

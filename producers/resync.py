@@ -58,9 +58,8 @@ class Launches:
 @dataclass(frozen=True)
 class Told:
     """What earlier stretches of a live process paired: `correlation` of kernels, and when their calls began, int64.
-    `began`: see Launches. `counted`: no loss is known, or as many kernels as calls are here and nothing follows; so
-    counts are believed where distances tell nothing else. `launched`: correlation of kernels whose launch was recorded,
-    rising, and `launched_ns`: when that was."""
+    `began`: see Launches. `counted`: no loss is known, so counts are believed where distances tell nothing else.
+    `launched`: correlation of kernels whose launch was recorded, rising, and `launched_ns`: when that was."""
 
     correlation: Array
     call_ns: Array

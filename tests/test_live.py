@@ -351,6 +351,17 @@ def test_seconds_without_records_are_got_over_however_far_the_host_is_ahead(ahea
     assert good <= set(zip(*(whole.steps[c].tolist() for c in budget), strict=True))
 
 
+def test_as_many_calls_lost_as_kernels_are_no_pairs_at_the_end_of_the_job():
+    activity, ahead = recorded(DEMO)[2], 50_000_000
+    markers = {**activity.markers.columns, "time_ns": activity.markers["time_ns"] - ahead}
+    activity = replace(activity, markers=Table(markers, activity.markers.words))
+    whole = derive(activity)
+    low, high = np.quantile(whole.steps["start_ns"], [0.75, 0.9]).astype(np.int64).tolist()
+    sent, _live = played(without(activity, low, high), lost_ns=[high])  # nobody says when the host launched what
+    assert told(sent) <= truth(whole)
+    assert len(told(sent)) > 0.7 * len(truth(whole))
+
+
 def test_nobody_asks_for_launches_where_nothing_was_lost():
     activity = recorded(DEMO)[1]
     sent, live = played(activity, launched=when_launched(activity))
