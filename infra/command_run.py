@@ -39,7 +39,8 @@ def run(
 
     While it runs, the first line of <spool>/policy is the policy of all processes of the host.
     """
-    from drumline.producers.launcher import BadLaunch, environment, lonely
+    from drumline.producers.launcher import BadLaunch, environment, lonely, unwritable
+    from drumline.producers.who import spool_root
 
     try:
         variables = environment(
@@ -48,6 +49,8 @@ def run(
         if lonely(variables) and not quiet:
             text = "each rank has a run of its own: name it with --run, or put drumline run before the launcher"
             typer.echo(f"drumline run: {text}", err=True)
+        if (why := unwritable(spool_root(variables))) and not quiet:
+            typer.echo(f"drumline run: nothing will be recorded: {why}", err=True)
         sys.stdout.flush()
         os.execvpe(command[0], command, variables)
     except BadLaunch as error:

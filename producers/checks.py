@@ -15,6 +15,7 @@ from pathlib import Path
 
 from drumline.producers import cupti
 from drumline.producers.buffer_pool import BufferPool
+from drumline.producers.launcher import unwritable
 from drumline.producers.policy import BadPolicy, parse, written
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -166,11 +167,11 @@ def environment_checks(environment: Mapping[str, str]) -> list[Check]:
 
 def spool(root: Path) -> Check:
     """Whether jobs can write, and how much lies there."""
+    if why := unwritable(root):
+        return Check("spool", FAIL, *why.split(": ", 1))
     there = root
     while not there.exists():
         there = there.parent
-    if not os.access(there, os.W_OK):
-        return Check("spool", FAIL, f"{root}: may not be written", f"mkdir -m 1777 {root}, or DRUMLINE_SPOOL__ROOT")
     disk = shutil.disk_usage(there)
     used = sum(f.stat().st_size for f in root.glob("*/*.seg")) if root.exists() else 0
     text = f"{root}: {used / 1e6:.0f} MB waiting, {disk.free / 1e9:.1f} GB free"

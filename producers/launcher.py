@@ -80,6 +80,18 @@ def _at_least(least: float, text: str) -> bool:
         return False
 
 
+def unwritable(root: Path) -> str:
+    """Why jobs cannot write into a spool, and what to do; "" = they can, as far as one sees before."""
+    there = root
+    while not there.exists():
+        there = there.parent
+    if not there.is_dir():
+        return f"{there} is no folder: name another one with --spool or DRUMLINE_SPOOL__ROOT"
+    if not os.access(there, os.W_OK | os.X_OK):
+        return f"{there} may not be written: mkdir -m 1777 {root}, or name another one with DRUMLINE_SPOOL__ROOT"
+    return ""
+
+
 def script_name(command: Sequence[str]) -> str:
     """What a command seems to run: the first .py file, else the module after -m, else the program."""
     for word in command:

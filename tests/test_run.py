@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from drumline.producers import torch_startup
-from drumline.producers.launcher import HOOK, BadLaunch, environment, lonely, script_name
+from drumline.producers import checks, torch_startup
+from drumline.producers.launcher import HOOK, BadLaunch, environment, lonely, script_name, unwritable
 
 TORCH = {
     "torch/__init__.py": """
@@ -178,6 +178,26 @@ def test_the_command_takes_our_place():
     done = subprocess.run([*command, script], env=ranked, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (9, f"j {HOOK}\n")
     assert "--run" in done.stderr
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_spool_that_cannot_be_written_is_told_before_the_command_runs(tmp_path, below):
+    (tmp_path / "file").write_text("")
+    root = str(tmp_path / "file" / below)
+    command = [sys.executable, "-m", "drumline.infra.cli", "run", "--spool", root]
+    for quiet, wanted in ([], 1), (["--quiet"], 0):
+        done = subprocess.run([*command, *quiet, "--", "echo", "runs"], capture_output=True, text=True, check=True)
+        assert done.stdout == "runs\n"
+        said = done.stderr.splitlines()
+        assert len(said) == wanted
+        assert all(f"{tmp_path / 'file'} is no folder" in line and "--spool" in line for line in said)
+
+
+def test_a_spool_that_can_be_made_is_no_reason_to_say_anything(tmp_path, monkeypatch):
+    assert unwritable(tmp_path / "new" / "spool") == ""
+    monkeypatch.setattr(os, "access", lambda path, how: False)
+    assert f"mkdir -m 1777 {tmp_path / 'new'}" in unwritable(tmp_path / "new")
+    assert "mkdir" in checks.spool(tmp_path).fix
 
 
 def test_bad_options_and_commands_say_so():
