@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from drumline.infra import metrics
+from drumline.infra import heap, metrics
 from drumline.infra.backoff import Retry
 from drumline.infra.clickhouse import ClickHouseFailed, Client, Unavailable
 from drumline.infra.health import Health
@@ -368,3 +368,4 @@ class Sink:
                 **self._totals(),
             )
             self._reported = (now, self.counts.rows)
+            heap.give_back()
