@@ -31,8 +31,9 @@ def hidden(
 
     `usual`: the job's step when nobody was late (past.py). A rank whose kernels and blocks are as many as then, within
     `equal_ratio`, is measured by it; the job lost no more than its steps grew, nor than the member ever was behind,
-    though: all GPUs may be slower together. Where it is empty, all have other work than then, or the communicator is
-    only guessed, the member and its peers are measured by each other, if their work is the same.
+    though: all GPUs may be slower together. A member with less work than then may have waited as long as it overlapped
+    more. Where `usual` is empty, all have other work than then, or the communicator is only guessed, the member and its
+    peers are measured by each other, if their work is the same.
     """
     if meeting.usual is not None or meeting.roles is not None:
         return np.zeros(len(meeting.members))
@@ -48,17 +49,22 @@ def hidden(
         grew = np.where(both, step_length(table) - usual[STEP], 0.0).sum(1)
         seen = peers["comm_exposed_ns"] - own["comm_exposed_ns"]
         theirs = np.where(as_then, np.clip(grew - seen, 0.0, _waited(then, peers)), theirs)
-        mine = np.where(as_then, np.where(_same_work(own, then, equal_ratio), _waited(then, own), 0.0), mine)
+        # With less work than then, compute says nothing of how much of it was waiting: up to all that overlaps more.
+        more = np.maximum(own["compute_overlapped_ns"] - then["compute_overlapped_ns"], 0.0)
+        more = np.where(_no_more(own, then, equal_ratio), more, 0.0)
+        mine = np.where(as_then, np.where(_same_work(own, then, equal_ratio), _waited(then, own), more), mine)
     if not meeting.guessed:
         theirs = np.clip(theirs, 0.0, np.maximum(np.where(both, meeting.lag_ns, 0.0).sum(1), 0.0))
     return theirs - mine
 
 
+def _no_more(one: Sums, other: Sums, ratio: float) -> NDArray[np.bool_]:
+    fits: NDArray[np.bool_] = np.all([one[name] <= ratio * other[name] for name in WORK], axis=0)
+    return fits
+
+
 def _same_work(one: Sums, other: Sums, ratio: float) -> NDArray[np.bool_]:
-    same = np.ones(len(one["blocks"]), bool)
-    for name in WORK:
-        same &= np.maximum(one[name], other[name]) <= ratio * np.minimum(one[name], other[name])
-    return same
+    return _no_more(one, other, ratio) & _no_more(other, one, ratio)
 
 
 def _waited(before: Sums, now: Sums) -> Floats:

@@ -114,6 +114,14 @@ def test_who_took_longer_because_it_waited_is_not_late(usual):
     assert shares(longer, [10.0] * 4, comm_exposed_ns=exposed, usual=usual) == only(0.07)
 
 
+def test_who_waited_with_less_work_than_usual_is_not_late():
+    """As before, but nobody knows how long rank 2 would have taken for its own work: it may all be waiting."""
+    exposed, blocks, compute = [17.0, 17.0, 10.0, 17.0], [99.0, 99.0, 80.0, 99.0], [50.0, 50.0, 48.0, 50.0]
+    waited = shares(compute, [10.0, 10.0, 40.0, 10.0], comm_exposed_ns=exposed, blocks=blocks, usual=USUAL)
+    worked = shares(compute, [10.0] * 4, comm_exposed_ns=exposed, blocks=blocks, usual=USUAL)
+    assert (waited, worked) == (NOBODY, only(0.07))
+
+
 def test_ranks_of_a_pipeline_are_left_to_the_other_measure():
     assert shares(one=replace(meeting(), roles=np.array([0, 0, 2, 2]))) == NOBODY
 
