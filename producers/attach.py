@@ -89,7 +89,7 @@ class Attachment:
         """The end: flush, and wait until the decoder has read everything; DRAIN_S for both."""
         until = time.monotonic() + DRAIN_S
         self.collector.close(DRAIN_S)
-        self.tell({"event": "closing"})
+        self.pool.words[pool_words.ENDED] = 1
         with contextlib.suppress(OSError):
             self._events.settimeout(max(until - time.monotonic(), 0.1))
             self._events.shutdown(socket.SHUT_WR)

@@ -35,7 +35,8 @@ MAGIC = 0x6472_756D_6C69_6E65
     THREAD_NS,  # G CPU time of the collector's thread
     UNLOCKED_NS,  # G of that, in calls into CUPTI: without Python's lock
     LAUNCHES,  # D whether it needs to know when the host launched what (launched.py)
-) = range(1, 21)
+    ENDED,  # G 1 = the process ended in order; no event, as a decoder that hangs gets none
+) = range(1, 22)
 TOLD = 31  # D of CUPTI_DROPPED, how many it has told; by whichever decoder
 SIZES = 32  # G record size by kind, 64 words; 0 = not known
 KINDS = 64

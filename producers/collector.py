@@ -59,6 +59,7 @@ class Collector:
         self._stop = threading.Event()
         self._asides: list[str] = []
         self._recording = self._alive = self._displaced = self._launches = False
+        self._met: tuple[int, ...] = KINDS  # kinds of records that there may be
         self._retry_at = self._drain_until = 0.0
         self._ticks, self._still_s = 0, 0.0
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
@@ -193,7 +194,7 @@ class Collector:
         """Where CUPTI refuses, the decoder goes without. `self._lock` is held."""
         if on != self._launches:
             (self._cupti.cuptiActivityEnable if on else self._cupti.cuptiActivityDisable)(DRIVER)
-            self._launches = on
+            self._launches, self._met = on, (*KINDS, DRIVER)
 
     def _flush(self, flag: int) -> None:
         begin, cpu = time.monotonic_ns(), time.thread_time_ns()
@@ -212,7 +213,7 @@ class Collector:
         sizes = words[pool_words.SIZES : pool_words.SIZES + pool_words.KINDS]
         wanted = words[pool_words.WANTED_KIND]
         for number in self._pool.done():
-            if any(sizes) and (not wanted or sizes[wanted]) and not (last and not all(sizes[k] for k in KINDS)):
+            if any(sizes) and (not wanted or sizes[wanted]) and not (last and not all(sizes[k] for k in self._met)):
                 return
             valid = words[pool_words.STATE + pool_words.PER_BUFFER * number + 1]
             found = self._cupti.record_sizes(self._base + number * self._pool.buffer_bytes, valid)

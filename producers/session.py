@@ -59,7 +59,7 @@ class Session:
         self._device: int | None = None
         self._advance_at = self._report_at = self._stuck_since = self._control_at = 0
         self._own = self._control = ""
-        self._recording, self._closing = "not yet", False
+        self._recording = "not yet"
         self._off_at = 0
         self._windows: list[tuple[bool, int]] = []
         self._bytes = self._refused = self._events_lost = 0
@@ -80,8 +80,6 @@ class Session:
                 if self._live:
                     self._who = identity(self._environment, self._attached, self._device, self._began)
                     self._outbox.identity, self._report_at = self._who, 0
-            elif event["event"] == "closing":
-                self._closing = True
             elif event["event"] == "recording":
                 if event["on"] and self._off_at and self._live:
                     self._derive(int(event["time_ns"]), True)  # windows are apart: nothing reaches from one to the next
@@ -116,8 +114,10 @@ class Session:
     def finish(self, now_ns: int) -> None:
         """The process has ended: everything that is left, and the last word. What CUPTI held when it was killed is
         gone, and nobody knows how much that was: `policy` says so."""
-        if not self._closing:
+        if not self.pool.words[pool_words.ENDED]:
             self._recording = "off: the process ended without a word"
+        elif self._recording.startswith("on"):  # the event was lost
+            self._recording = "off: end of the process"
         while self.pool.done() and self.turn(now_ns):
             pass
         lost = sum(1 for _ in self.pool.done())

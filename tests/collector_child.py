@@ -89,6 +89,15 @@ def main() -> None:
             time.sleep(0.01)
         assert attach.status() == "on"
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "overslept":  # the decoder stands still until the job is gone, and has no room for events
+        time.sleep(1.0)
+        decoder = attach.attached().decoder
+        os.kill(decoder, signal.SIGSTOP)
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+        for i in range(2_000):
+            attach.step(i)
+        wake, nowhere = f"sleep 4; kill -CONT {decoder}", subprocess.DEVNULL
+        subprocess.Popen(["sh", "-c", wake], start_new_session=True, stdout=nowhere, stderr=nowhere)
     if how == "policy":
         file = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / "policy"
         mode = attach.attached().pool.words

@@ -198,6 +198,16 @@ def test_after_a_loss_of_whole_steps_pairs_are_found_again_while_the_job_goes_on
     assert report["recorded"] == [1, 2, 10, 12, 13], "launches are not recorded any more"
 
 
+def test_a_decoder_that_sleeps_beyond_the_jobs_end_still_tells_all_but_names(tmp_path):
+    done, report = run(tmp_path, "overslept")
+    assert (done.returncode, done.stderr) == (0, "")
+    found, who = batches(tmp_path)
+    assert rows(found)["gpu.kernel.v1"] == report["delivered"][KERNEL]
+    assert who["policy"] == "off: end of the process"
+    assert int(who["collector"]["events_lost"]) > 0
+    assert int(who["collector"]["unreadable_strings"]) > 0
+
+
 def test_a_killed_decoder_is_replaced_and_what_it_had_is_kept(tmp_path):
     done, report = run(tmp_path, "decoder")
     assert done.returncode == 0, done.stderr
