@@ -6,7 +6,7 @@ time, and the test's name says so. Evaluated by grafana_evaluator.py, not by Gra
 
 import pytest
 from grafana_evaluator import Evaluator, breached
-from grafana_stack import JOB, stored
+from grafana_stack import JOB, RUN, stored
 
 from drumline.infra.grafana.provision import GROUPS, rules
 
@@ -95,28 +95,63 @@ def test_straggler_warning_on_a_recording_whose_critical_states_are_set_to_warni
     assert not fired(run(db, "drumline-straggler-critical", db.last, db.last), job="milder")
 
 
-def test_job_stalled_when_recorded_processes_speak_on_after_the_last_step(db):
-    db.copy("steps", "stalled")
-    db.copy("ledger", "stalled")
-    db.copy("ledger", "stalled", published=shift("published", 120))
-    found = run(db, "drumline-job-stalled", db.last + 100, db.last + 130)
-    assert fired(found, job="stalled")
-    assert not fired(found, job=JOB), "it ended: nobody speaks"
-
-
-#: Every ten minutes for two hours.
+#: A process's record every 10 s for twenty minutes; and every ten minutes for two hours.
+TICKS = "arrayJoin(range(10, 1200, 10))"
 HOURS = range(600, 2 * 3600, 600)
-ON_AND_ON = "arrayJoin(range(600, 7200, 600))"
+ON_AND_ON = "arrayJoin(range(600, 7201, 600))"
+
+
+def speaks_on(db, job, policy, ticks=TICKS):
+    """The recorded job under another name; after it its processes only say that they live, and what is recorded."""
+    db.copy("steps", job)
+    db.copy("ledger", job)
+    db.copy("ledger", job, "topic = 'gpu.process.v1'", published=shift("published", ticks), rows="1", rank="0")
+    db.copy("processes_versions", job, policy=f"'{policy}'", published=f"{shift('published', ticks)} AS later",
+            _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
+
+
+def stalls(db):
+    return run(db, "drumline-job-stalled", db.last + 330, db.last + 450)
+
+
+def test_job_stalled_when_recorded_processes_speak_on_after_the_last_step(db):
+    speaks_on(db, "stalled", "on: always")
+    found = stalls(db)
+    [alert] = fired(found, job="stalled")
+    assert not fired(found, job=JOB), "it ended: nobody speaks"
+    assert "no step for 4" in found.told(found.rule.summary, alert), "seconds, not times a limit"
+    assert "within 300" in found.told(found.rule.description, alert)
+
+
+def test_a_job_of_which_nothing_or_only_windows_are_recorded_is_not_stalled(db):
+    said = ("off: off", "off: duty 1s/15m", "on: duty 1s/15m", "off: torch.profiler uses CUPTI")
+    for policy in said:
+        speaks_on(db, policy, policy)
+    found = stalls(db)
+    assert not [policy for policy in said if fired(found, job=policy)]
+
+
+def test_an_evaluation_of_seventy_seconds_between_short_steps_is_no_stall(db):
+    speaks_on(db, "evaluates", "on: always")
+    found = run(db, "drumline-job-stalled", db.last, db.last + 240)
+    assert found.values["A"][(("job", "evaluates"), ("run", RUN))] < 1
+    assert not fired(found, job="evaluates")
+
+
+def test_an_evaluation_as_long_as_the_one_before_is_no_stall(db):
+    speaks_on(db, "evaluates often", "on: always")
+    db.copy("steps", "evaluates often", start=f"start - toIntervalSecond({300 + 13})")
+    assert not fired(stalls(db), job="evaluates often")
+    assert fired(run(db, "drumline-job-stalled", db.last + 700, db.last + 760), job="evaluates often"), "twice as long"
 
 
 def test_job_stalled_stays_for_hours_and_ends_with_the_next_step(db):
     moved = {name: shift(name, 2 * 3600) for name in ("published", "time_min", "time_max")}
-    db.copy("steps", "hung")
-    db.copy("ledger", "hung")
-    db.copy("ledger", "hung", "topic = 'gpu.device.v1'", published=shift("published", ON_AND_ON))
+    speaks_on(db, "hung", "on: always", ON_AND_ON)
     evaluator = Evaluator(RULES["drumline-job-stalled"], db.ask_alert)
     for seconds in HOURS:
         evaluator.evaluate(db.last + seconds + 30)
+        evaluator.evaluate(db.last + seconds + 90)
         assert fired(evaluator, job="hung"), seconds
     db.copy("steps", "hung", start=shift("start", 2 * 3600), step="step + 1000")
     db.copy("ledger", "hung", **moved)

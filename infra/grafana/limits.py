@@ -13,8 +13,12 @@ SHARE = ((SUSPECT, "blue"), (WARNING, "orange"), (CRITICAL, "red"))
 LEVEL_WARNING, LEVEL_CRITICAL = 2, 3
 LEVEL = ((1, "blue"), (LEVEL_WARNING, "orange"), (LEVEL_CRITICAL, "red"))
 
-#: A job is stalled if it finishes no step for so many times the longest of its last hour of steps, at least so long; s.
-STALLED_STEPS, STALLED_S = 5.0, 60.0
+#: A job is heard for so long after the last record of its producers, who speak every 10 s at least; s.
+HEARD_S = 300
+#: A job is stalled if it finishes no step for so many times the longest of its last hour of steps, so many times the
+#: longest time from step to step in that hour (evaluations, checkpoints), and at least so long; s. PyTorch ends a job
+#: whose NCCL collective hangs after 10 minutes (torch.distributed's default timeout); half of that is before it.
+STALLED_STEPS, STALLED_PAUSES, STALLED_S = 5.0, 2.0, 300.0
 #: Bus bandwidth against the same collectives' before. The verdict "slow link" asks for 1.3 times the time.
 BANDWIDTH_RATIO = 1 / 1.3
 BANDWIDTH = ((0.0, "red"), (BANDWIDTH_RATIO, "green"))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.alerts import Group, Rule, Values
+from drumline.infra.grafana.heard import NOT_RECORDED
 from drumline.infra.grafana.limits import (
     BANDWIDTH_RATIO,
+    HEARD_S,
     LEVEL_CRITICAL,
     LEVEL_WARNING,
     PAGEABLE_SHARE,
+    STALLED_PAUSES,
     STALLED_S,
     STALLED_STEPS,
 )
@@ -65,42 +68,55 @@ CRITICAL = Rule(
     "Level `critical` in force: 20% or more, every fifth step is lost.",
     _STRAGGLERS, _JOB,
 )  # fmt: skip
-STALLED = Rule(
-    "drumline-job-stalled", "Job stalled", "critical",
-    (
-        Values(
-            f"""
-            WITH heard_jobs AS (
-                SELECT job, run, maxIf(last_published, @produced) AS heard,
-                    maxIf(time_max, topic = 'gpu.step.v1' AND rows > 0) AS last_step
-                FROM records_per_minute WHERE @minute AND run != '' GROUP BY job, run
-                HAVING heard > $__toTime_ms - INTERVAL 120 SECOND AND last_step > $__fromTime_ms
-            ), suspects AS (
-                SELECT job, run, last_step FROM heard_jobs WHERE dateDiff('second', last_step, heard) > {STALLED_S}
-            )
-            SELECT job, run, dateDiff('second', greatest(last_step, last_end), heard)
-                / greatest({STALLED_S}, {STALLED_STEPS} * longest_s) AS value
+
+
+def _stalled(value: str, ref: str) -> Values:
+    """A row for each run that is heard and recorded. Steps are read for those without one for STALLED_S only."""
+    return Values(
+        f"""
+        WITH heard_jobs AS (
+            SELECT job, run, maxIf(last_published, @produced) AS heard,
+                maxIf(time_max, topic = 'gpu.step.v1' AND rows > 0) AS last_step
+            FROM records_per_minute WHERE @minute AND run != '' AND (job, run) NOT IN ({NOT_RECORDED})
+            GROUP BY job, run
+            HAVING heard > $__toTime_ms - INTERVAL {HEARD_S} SECOND AND last_step > $__fromTime_ms
+        ), suspects AS (
+            SELECT job, run, last_step FROM heard_jobs WHERE dateDiff('second', last_step, heard) > {STALLED_S}
+        )
+        SELECT job, run, toFloat64({value}) AS value FROM (
+            SELECT job, run, dateDiff('second', greatest(last_step, last_end), heard) AS ago_s,
+                greatest({STALLED_S}, {STALLED_STEPS} * longest_s, {STALLED_PAUSES} * pause_s) AS limit_s
             FROM heard_jobs LEFT JOIN (
                 SELECT job, run, max(addNanoseconds(s.start, s.duration_ns)) AS last_end,
-                    max(s.duration_ns) / 1e9 AS longest_s
+                    max(s.duration_ns) / 1e9 AS longest_s,
+                    arrayMax(arrayDifference(arraySort(groupUniqArray(toUnixTimestamp(s.start))))) AS pause_s
                 FROM steps AS s INNER JOIN suspects USING (job, run)
                 WHERE $__timeFilter_ms(start) AND job IN (SELECT job FROM suspects)
                     AND start >= (SELECT min(last_step) FROM suspects) - INTERVAL 1 HOUR
                     AND start >= last_step - INTERVAL 1 HOUR
                 GROUP BY job, run
             ) AS stepping USING (job, run)
-            """
-        ),
-    ),
+        )
+        """,
+        ref,
+    )
+
+
+STALLED = Rule(
+    "drumline-job-stalled", "Job stalled", "critical",
+    (_stalled("ago_s / limit_s", "A"), _stalled("ago_s", "AGO"), _stalled("limit_s", "LIMIT")),
     "gt", (1.0,), 86_400,
-    "{{ $labels.job }} finishes no steps any more",
-    "Run {{ $labels.run }}: its processes are heard, but the last step ended {{ humanize $values.A.Value }} times "
-    "longer ago than "
-    "the limit. Hung collective, deadlock, or a very long checkpoint.",
-    "No step for 5 times the longest step of the hour before the last one, at least 60 s, while processes still speak: "
-    "longer than any step the job has needed. The last step is looked for in 24 hours, so that the alert stays while "
-    "the job hangs. A job that ended is silent altogether and does not count.",
-    ("drumline-job", "steps"), _JOB, no_data="OK",
+    "{{ $labels.job }} has finished no step for {{ humanizeDuration $values.AGO.Value }}",
+    "Run {{ $labels.run }}: its processes are heard and recorded, and by its last hour a step should have come within "
+    "{{ humanizeDuration $values.LIMIT.Value }}. Hung collective, deadlock, or an evaluation or checkpoint longer than "
+    "any in that hour.",
+    "No step for 5 times the longest step and twice the longest time from step to step (evaluations, checkpoints) of "
+    "the hour before the last one, and at least 300 s: half of the 10 minutes after which PyTorch by default ends a "
+    "job whose NCCL collective hangs. A first evaluation of more than 6 minutes does fire: raise `STALLED_S` in "
+    "`limits.py` and generate. Runs of which nothing is recorded now (policy `off`, another profiler) or only windows "
+    "(`duty`) are left out, and so are jobs that ended: they are silent altogether. The last step is looked for in 24 "
+    "hours, so that the alert stays while the job hangs.",
+    ("drumline-job", "steps"), _JOB, for_s=60, no_data="OK",
 )  # fmt: skip
 _MIB = 1 << 20
 BANDWIDTH = Rule(

@@ -1,0 +1,25 @@
+"""Who is heard: what rules and dashboards mean by a job that runs and a rank that is silent. SQL with tokens.
+
+A live process says every 10 s what is recorded of it, and why (`processes.policy`), also while nothing is. A replay
+says once who its processes are, and has no policy.
+"""
+
+from __future__ import annotations
+
+from drumline.infra.grafana.limits import HEARD_S
+
+#: A run is heard at the end of the range: its producers published something in the minutes before. (Results do not
+#: count: a worker that starts again publishes those of jobs that are over.)
+IS_HEARD = f"last_published > $__toTime_ms - INTERVAL {HEARD_S} SECOND"
+HEARD_RUNS = f"""
+    SELECT job, run FROM records_per_minute
+    WHERE minute >= toStartOfMinute($__toTime) - INTERVAL {HEARD_S} SECOND AND minute <= $__toTime
+        AND run != '' AND @produced AND {IS_HEARD} GROUP BY job, run
+"""
+#: Heard runs of which no rank is recorded all the time: policy off, another profiler, or windows with pauses (duty), in
+#: which a step need not fit.
+NOT_RECORDED = f"""
+    SELECT job, run FROM processes WHERE (job, run) IN ({HEARD_RUNS}) GROUP BY job, run
+    HAVING countIf(policy = '' OR (startsWith(policy, 'on: ') AND NOT startsWith(policy, 'on: duty')
+        AND published > $__toTime_ms - INTERVAL {HEARD_S} SECOND)) = 0
+"""
