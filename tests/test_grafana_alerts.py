@@ -59,6 +59,8 @@ def healthy(db):
     db.copy("ledger", "healthy", **{name: shift(name, AGAIN) for name in ("published", "time_min", "time_max")})
     windows = {name: shift(name, AGAIN) for name in ("window_start", "window_end")}
     suspect = {"state": "'suspect'", "severity": "1", "first_step": f"first_step + 100 * {AGAIN}"}
+    db.copy("processes_versions", "healthy", policy="'on: always'", published=f"{shift('published', AGAIN)} AS later",
+            _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
     db.copy("stragglers_versions", "healthy", f"window_start {phase} AND of_rank >= 0", **windows, **suspect)
     return db.first + 1200
 
@@ -237,21 +239,50 @@ def test_dead_letters_when_recorded_records_are_judged_dead(db):
     assert fired(run(db, "drumline-dead-letters", db.last, db.last)) == [{"topic": "gpu.step.v1"}]
 
 
+def lives(db, job, ranks, seconds, policy="on: always"):
+    """Recorded processes of `ranks` say that they live, so many seconds (SQL) after their first record."""
+    later = {"published": shift("published", seconds)}
+    db.copy("ledger", job, f"topic = 'gpu.process.v1' AND rank IN {ranks}", **later)
+    db.copy("processes_versions", job, f"rank IN {ranks}", published=f"{later['published']} AS later",
+            policy=f"'{policy}'", _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
+
+
+def silent(db, job):
+    return {a["rank"] for a in fired(run(db, "drumline-silent-producer", db.last + 180, db.last + 300), job=job)}
+
+
 def test_silent_producer_when_recorded_ranks_but_one_go_on(db):
-    db.copy("kernels", "silent", "name LIKE '%nccl%'")
-    db.copy("kernels", "silent", "name LIKE '%nccl%' AND rank != 1", start=shift("start", 120))
-    found = run(db, "drumline-silent-producer", db.last + 120, db.last + 240)
-    assert {a["rank"] for a in fired(found, job="silent")} == {"1"}
+    lives(db, "silent", (0, 1, 2, 3), "0")
+    lives(db, "silent", (0, 2, 3), TICKS)
+    assert silent(db, "silent") == {"1"}
+
+
+def test_ranks_that_launch_nothing_while_rank_0_evaluates_are_not_silent(db):
+    lives(db, "evaluating", (0, 1, 2, 3), TICKS)
+    db.copy("kernels", "evaluating", "name LIKE '%nccl%'")
+    db.copy("kernels", "evaluating", "name LIKE '%nccl%' AND rank = 0", start=shift("start", TICKS))
+    assert not silent(db, "evaluating")
+
+
+def test_ranks_that_ended_before_rank_0_are_not_silent_nor_is_a_replay(db):
+    lives(db, "saves last", (1, 2, 3), "0", "off: end of the process")
+    lives(db, "saves last", (0, 0), TICKS)
+    db.copy("kernels", "saves last", "name LIKE '%nccl%'")
+    db.copy("kernels", "saves last", "name LIKE '%nccl%' AND rank = 0", start=shift("start", TICKS))
+    assert not silent(db, "saves last")
+    lives(db, "replayed", (0, 1, 2, 3), "0", "")
+    db.copy("ledger", "replayed", published=shift("published", TICKS))
+    assert not silent(db, "replayed")
 
 
 def test_silent_producer_stays_for_hours_while_others_go_on_and_ends_when_it_is_heard(db):
-    db.copy("processes_versions", "one-silent")
-    db.copy("kernels", "one-silent", "name LIKE '%nccl%'")
-    db.copy("kernels", "one-silent", "name LIKE '%nccl%' AND rank != 1", start=shift("start", ON_AND_ON))
+    lives(db, "one-silent", (0, 1, 2, 3), "0")
+    lives(db, "one-silent", (0, 2, 3), ON_AND_ON)
     evaluator = Evaluator(RULES["drumline-silent-producer"], db.ask_alert)
     for seconds in HOURS:
-        evaluator.evaluate(db.last + seconds + 30)
-        assert {a["rank"] for a in fired(evaluator, job="one-silent")} == ({"1"} if seconds > 600 else set()), seconds
-    db.copy("kernels", "one-silent", "name LIKE '%nccl%'", start=shift("start", 2 * 3600))
-    evaluator.evaluate(db.last + 2 * 3600 + 30)
+        evaluator.evaluate(db.last + seconds + 10)
+        evaluator.evaluate(db.last + seconds + 70)
+        assert {a["rank"] for a in fired(evaluator, job="one-silent")} == {"1"}, seconds
+    lives(db, "one-silent", (0, 1, 2, 3), "7200")
+    evaluator.evaluate(db.last + 7200 + 10)
     assert not fired(evaluator, job="one-silent")

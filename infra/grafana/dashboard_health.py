@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drumline.infra.grafana.heard import RANKS
 from drumline.infra.grafana.limits import ANY, LAG, SILENT
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, Query
 from drumline.infra.grafana.variables import JOBS
@@ -54,24 +55,20 @@ LAGGING = Panel(
 SILENCE = Panel(
     "table",
     "Ranks not heard",
-    "Ranks whose last kernel is older than the job's newest by more than the alert's limit.",
+    "Ranks of running jobs whose process has not said for longer than the alert's limit that it lives; `said`: what "
+    "it recorded then. Left out: processes that said that they end, and replays.",
     Query(
         f"""
-        SELECT job, run, rank, host, last, behind FROM (
-            SELECT job, run, rank, host, last, dateDiff('second', last, max(last) OVER (PARTITION BY job,
-                run)) AS behind FROM (
-                SELECT job, run, rank, any(host) AS host, max(second) AS last FROM ranks_per_second WHERE @jobs
-                    AND @second GROUP BY job, run, rank
-            )
-        ) WHERE behind > {SILENT[0][0]:g} ORDER BY behind DESC LIMIT 500
+        SELECT job, run, rank, host, said, spoke, silent_s FROM ({RANKS})
+        WHERE silent_s > {SILENT[0][0]:g} AND @jobs ORDER BY silent_s DESC LIMIT 500
         """,
-        "job:s run:s rank:n host:s last:t behind:n",
+        "job:s run:s rank:n host:s said:s spoke:t silent_s:n",
         "table",
     ),
     unit="none",
     key="silent",
     fields={
-        "behind": Field("s", thresholds=SILENT),
+        "silent_s": Field("s", thresholds=SILENT),
         "rank": Field(
             link=Link(
                 "This rank",

@@ -23,3 +23,19 @@ NOT_RECORDED = f"""
     HAVING countIf(policy = '' OR (startsWith(policy, 'on: ') AND NOT startsWith(policy, 'on: duty')
         AND published > $__toTime_ms - INTERVAL {HEARD_S} SECOND)) = 0
 """
+#: Ranks of heard runs, when their newest process last spoke, and the seconds that the job has gone on without it. Left
+#: out: those whose process said that it ends, and replays, whose processes speak once.
+RANKS = f"""
+    SELECT job, run, rank, host, said, spoke,
+        toFloat64(greatest(dateDiff('second', spoke, heard), 0)) AS silent_s
+    FROM (
+        SELECT job, run, rank, argMax(host, p.published) AS host, argMax(policy, p.published) AS said,
+            max(p.published) AS spoke
+        FROM processes AS p WHERE (job, run) IN ({HEARD_RUNS}) GROUP BY job, run, rank
+        HAVING said != '' AND NOT startsWith(said, 'off: end of the process') AND spoke >= $__fromTime_ms
+    ) AS speaking INNER JOIN (
+        SELECT job, run, max(last_published) AS heard FROM records_per_minute
+        WHERE minute >= toStartOfMinute($__toTime) - INTERVAL {HEARD_S} SECOND AND minute <= $__toTime
+            AND run != '' AND @produced GROUP BY job, run
+    ) AS runs USING (job, run)
+"""

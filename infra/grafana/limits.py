@@ -40,7 +40,7 @@ IDLE = ((0.0, "red"), (IDLE_PERCENT, "green"))
 #: Raw rows that are newer than the newest results made of them; s. Windows are 10 s, steps a window up to some minutes.
 LAG_S = 120.0
 LAG = ((60.0, "orange"), (LAG_S, "red"))
-#: A process not heard for so long while others of its job are; s. Producers speak once a second.
+#: A process not heard for so long while its job is; s. Each says every 10 s that it lives.
 SILENT_S = 60.0
 SILENT = ((SILENT_S, "red"),)
 #: Any lost row, dead letter, XID or uncorrected ECC error is worth a look.

@@ -4,6 +4,7 @@ jobs does: that is for /readyz and its metrics (docs/telemetry.md)."""
 from __future__ import annotations
 
 from drumline.infra.grafana.alerts import Group, Rule, Values
+from drumline.infra.grafana.heard import RANKS
 from drumline.infra.grafana.limits import LAG_S, SILENT_S
 
 LAG = Rule(
@@ -59,40 +60,18 @@ DEAD = Rule(
     "A record that nobody can read is a fault of a producer or of a schema registry.",
     ("drumline-health", "dead"), {},
 )  # fmt: skip
-#: Ranks that spoke within so long are read for all jobs, others only where their processes are known: what is asked
-#: every minute stays small; s.
-HEARD_S = 900
 SILENT = Rule(
     "drumline-silent-producer", "Silent producer", "warning",
-    (
-        Values(
-            f"""
-            WITH heard_ranks AS (
-                SELECT job, run, rank, any(host) AS host, max(second) AS last FROM ranks_per_second
-                WHERE $__timeFilter(second) AND second > $__toTime - INTERVAL {HEARD_S} SECOND GROUP BY job, run, rank
-            ), missing AS (
-                SELECT job, run, rank FROM processes WHERE (job, run) IN (SELECT job, run FROM heard_ranks)
-                    AND (job, run, rank) NOT IN (SELECT job, run, rank FROM heard_ranks)
-            )
-            SELECT job, run, toString(rank) AS rank, host, toFloat64(dateDiff('second', last,
-                max(last) OVER (PARTITION BY job, run))) AS value
-            FROM (
-                SELECT job, run, rank, host, last FROM heard_ranks
-                UNION ALL
-                SELECT job, run, rank, any(host) AS host, max(second) AS last FROM ranks_per_second
-                WHERE $__timeFilter(second) AND (job, run, rank) IN (SELECT job, run, rank FROM missing)
-                GROUP BY job, run, rank
-            )
-            """
-        ),
-    ),
+    (Values(f"SELECT job, run, toString(rank) AS rank, host, silent_s AS value FROM ({RANKS})"),),
     "gt", (SILENT_S,), 86_400,
     "{{ $labels.job }}: nothing is heard of rank {{ $labels.rank }} on {{ $labels.host }}",
-    "Run {{ $labels.run }}: no kernels for {{ humanizeDuration $values.A.Value }}, while other ranks go on. Its "
-    "collector or its host's agent is down "
-    "(`drumline doctor`), or the rank left the job.",
-    "Producers speak every second; 60 s is a restart of the agent and more. A rank is looked for in 24 hours, "
-    "so that the alert stays while it is silent. A job that ended falls silent on all ranks at once.",
+    "Run {{ $labels.run }}: for {{ humanizeDuration $values.A.Value }} its process has not even said that it lives, "
+    "while the job goes on. The host or its agent is down (`drumline doctor` there), the process was killed, or the "
+    "decoder beside it. Its last words: `drumline sql collecting --job {{ $labels.job }}`.",
+    "Every process says each 10 s that it lives, also while it launches no kernel and while nothing is recorded; 60 s "
+    "is a restart of the agent and more. One that said that it ends is not silent, nor are the ranks of a job of which "
+    "nobody is heard. A rank is looked for in 24 hours, so that the alert stays while it is silent. Replays say once "
+    "who they are, and are left out.",
     ("drumline-health", "silent"), {}, for_s=60,
 )  # fmt: skip
 
