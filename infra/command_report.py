@@ -34,7 +34,8 @@ def report(
     lateness by rank, the verdicts' evidence, cost, top kernels, copies and GPU samples. Where there is not enough data
     for a verdict it says so. The engine is started if it is down.
 
-    Exit 0: written. 1: ClickHouse does not answer. 2: no such job or run, or the file cannot be written.
+    Exit 0: written. 1: ClickHouse does not answer. 2: no such job or run, nothing of it in that time, or the
+    file cannot be written.
     """
     from drumline.infra.clickhouse import ClickHouseFailed, advised, connect, rows
     from drumline.infra.engine import ensure_engine

@@ -16,7 +16,7 @@ BINS, WINDOW_BINS, RANKS = 300, 120, 64
 
 
 class NoSuchRun(LookupError):
-    """ClickHouse holds nothing of that job or run; the message names what it does hold."""
+    """ClickHouse holds nothing of that job, run or time; the message names what it does hold."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,13 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
     span = {"since": since or found["started"], "until": until or found["ended"]}
     scope: dict[str, Any] = {"job": job, "run": found["run"], **span}
     # Parameters of the type that the columns have, so that the server does the arithmetic.
-    length = "SELECT dateDiff('nanosecond', {since:DateTime64(9, 'UTC')}, {until:DateTime64(9, 'UTC')}) AS ns"
-    length_ns = max(int(query(length, span)[0]["ns"]), 1)
+    [extent] = query(ask.EXTENT, {**span, "started": found["started"], "ended": found["ended"]})
+    if not extent["meets"]:
+        first, last = since[:19], until[:19]
+        asked = f"between {first} and {last}" if since and until else f"from {first} on" if since else f"until {last}"
+        ran = f"run {found['run']} went from {found['started'][:19]} to {found['ended'][:19]}"
+        raise NoSuchRun(f"nothing of this run {asked} (UTC); {ran}")
+    length_ns = max(int(extent["ns"]), 1)
     steps, windows = query(ask.STEPS_EXTENT, scope)[0], query(ask.WINDOWS, scope)[0]
     bins = {"first": steps["first"], "width": _width(steps, BINS)}
     window_bins = {"first": windows["first"], "width": _window_width(windows), "ranks": RANKS}

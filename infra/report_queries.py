@@ -21,6 +21,13 @@ FROM jobs AS j INNER JOIN ({HEARD}) AS h USING (job, run) WHERE job = {{job:Stri
 
 JOBS = f"SELECT job FROM ({HEARD}) GROUP BY job ORDER BY max(heard) DESC LIMIT 50"
 
+_UTC = "DateTime64(9, 'UTC')"
+# How long the time is, and whether the run has any part in it.
+EXTENT = f"""
+SELECT dateDiff('nanosecond', {{since:{_UTC}}}, {{until:{_UTC}}}) AS ns,
+       {{since:{_UTC}}} <= {{ended:{_UTC}}} AND {{until:{_UTC}}} >= {{started:{_UTC}}} AS meets
+"""
+
 _SCOPE = "job = {job:String} AND run = {run:String}"
 _TIME = "start <= {until:DateTime64(9, 'UTC')} AND end_time >= {since:DateTime64(9, 'UTC')}"
 _WINDOW = "window_start <= {until:DateTime64(9, 'UTC')} AND window_end >= {since:DateTime64(9, 'UTC')}"
@@ -32,14 +39,15 @@ _MINUTE = (
 _KNOWN = f"{_SCOPE} AND {_TIME} AND skipped = 0 AND gpu_duration_ns > 0"
 STEPS_EXTENT = f"""
 SELECT min(step) AS first, max(step) AS last, uniqExact(step) AS steps, uniqExact(rank) AS ranks,
-       quantile(0.5)(gpu_duration_ns) / 1e6 AS median_ms, quantile(0.95)(gpu_duration_ns) / 1e6 AS p95_ms,
+       quantileExactInclusive(0.5)(gpu_duration_ns) / 1e6 AS median_ms,
+       quantileExactInclusive(0.95)(gpu_duration_ns) / 1e6 AS p95_ms,
        groupUniqArray(4)(steps_from) AS steps_from
 FROM steps WHERE {_KNOWN}
 """
 
 STEPS = f"""
 SELECT intDiv(step - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}} + {{first:Int64}} AS bin,
-       quantile(0.5)(gpu_duration_ns) / 1e6 AS median_ms, min(gpu_duration_ns) / 1e6 AS shortest_ms,
+       quantileExactInclusive(0.5)(gpu_duration_ns) / 1e6 AS median_ms, min(gpu_duration_ns) / 1e6 AS shortest_ms,
        max(gpu_duration_ns) / 1e6 AS longest_ms
 FROM steps WHERE {_KNOWN} GROUP BY bin ORDER BY bin
 """
@@ -132,7 +140,7 @@ FROM device_samples AS d WHERE {_SAMPLES} GROUP BY host, gpu_index ORDER BY host
 
 # Of each GPU in each bin of time: its means. The lowest, middle and highest GPU where there are too many to tell apart.
 DEVICE_TIMES = f"""
-WITH {{length_ns:Int64}} / {{bins:Int64}} AS width
+WITH greatest({{length_ns:Int64}} / {{bins:Int64}}, 1) AS width
 SELECT intDiv(dateDiff('nanosecond', {{since:DateTime64(9, 'UTC')}}, time), toInt64(width)) * width / 1e9 AS second,
        rank, avg(util_gpu) AS util, avg(power_mw) / 1e3 AS power_w, avg(d.sm_clock) AS clock_mhz,
        avg(d.temperature) AS celsius

@@ -24,7 +24,8 @@ What a reader sees in the database `gpu` (`DRUMLINE_CLICKHOUSE__DATABASE`), as t
 - **Results** are views of what the stream worker found, the newest version of each row. Windows overlap by half: sum
   over every other one. What is behind them is called `..._versions`.
 - **Rollups** count events per minute or second. A key can have several rows that are not merged yet, so always
-  aggregate: the comment says with which function.
+  aggregate: the comment says with which function. Their quantiles are sketches, within 1% of the value; for exact ones
+  ask the events, `quantileExactInclusive(0.99)(duration_ns)`. ClickHouse's `quantile` is neither: it takes a sample.
 - `job` comes first in every key: name it, and a time range, and little is read.
 """
 GROUPS = {

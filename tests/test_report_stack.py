@@ -91,6 +91,23 @@ def test_a_report_holds_what_is_stored(drumline, clean_stack, tmp_path):
     ]
 
 
+def test_a_time_outside_the_run_is_told_with_when_it_ran(drumline, clean_stack, tmp_path):
+    store(clean_stack)
+    day, ran = timedelta(days=1), f"run r1 went from {START:%F %T} to {START + timedelta(seconds=40):%F %T}\n"
+    for given in (
+        ("--from", f"{START + day:%FT%T}"),
+        ("--to", f"{START - day:%FT%T}"),
+        ("--from", f"{START - 2 * day:%FT%T}", "--to", f"{START - day:%FT%T}"),
+    ):
+        done = drumline("report", "--job", JOB, "-o", str(tmp_path / "job.html"), *given)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("drumline report: nothing of this run ")
+        assert done.stderr.endswith(ran)
+    assert [*tmp_path.iterdir()] == []
+    moment = ("--from", f"{START + timedelta(seconds=40):%FT%T}")
+    assert drumline("report", "--job", JOB, "-o", str(tmp_path / "job.html"), *moment).returncode == 0
+
+
 def test_the_report_says_what_the_cookbook_says(drumline, clean_stack):
     store(clean_stack)
     client = connect(clean_stack, reader=True, database=clean_stack.clickhouse.database)
@@ -167,6 +184,23 @@ def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_
     assert [episode[name] for name in (*names, "confidence", "evidence")] == [*wanted, "high", "wanted"]
     assert "Cause: slow compute; it had more to compute" in " ".join(summary(data))
     client.close()
+
+
+def test_a_run_of_which_no_kernel_is_stored_yet_began_when_it_was_heard_first(drumline, clean_stack, tmp_path):
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+    for minute in range(2):
+        command(
+            client,
+            "INSERT INTO ledger (topic, published, verdict, job, run, rank, host, rows) SELECT 'gpu.process.v1', "
+            f"toDateTime64('{START + timedelta(minutes=minute):%F %T}', 3, 'UTC'), 'stored', '{JOB}', 'r1', 0, 'h', 1",
+        )
+    [run] = [json.loads(line) for line in drumline("sql", "jobs", "--json").stdout.splitlines()]
+    assert (run["started"], run["seconds"]) == (f"{START:%F %T}.000000000", 60.0)
+    assert drumline("report", "--job", JOB, "-o", str(tmp_path / "job.html")).returncode == 0
+    client.close()
+    store(clean_stack)
+    [run] = [json.loads(line) for line in drumline("sql", "jobs", "--json").stdout.splitlines()]
+    assert (run["started"], run["seconds"]) == (f"{START:%F %T}.000000000", 40.0)
 
 
 def test_step_times_of_top_are_those_of_the_steps_that_lateness_is_of(drumline, clean_stack):

@@ -256,8 +256,8 @@ CREATE OR REPLACE VIEW {database}.jobs
 (
     job LowCardinality(String) COMMENT 'job name',
     run LowCardinality(String) COMMENT 'one start of the job',
-    started DateTime64(9, 'UTC') COMMENT 'start of its first kernel or step',
-    ended DateTime64(9, 'UTC') COMMENT 'start of its last kernel or step so far',
+    started DateTime64(9, 'UTC') COMMENT 'start of its first kernel or step; while none is stored, when Kafka got its first records',
+    ended DateTime64(9, 'UTC') COMMENT 'start of its last kernel or step so far; while none is stored, when Kafka got its last record',
     ranks UInt64 COMMENT 'ranks heard of',
     hosts UInt64 COMMENT 'hosts heard of',
     kernels UInt64 COMMENT 'rows stored in `kernels`',
@@ -270,8 +270,8 @@ CREATE OR REPLACE VIEW {database}.jobs
 AS SELECT
     job,
     run,
-    minIf(time_min, timed) AS started,
-    maxIf(time_max, timed) AS ended,
+    if(max(timed), minIf(time_min, timed), min(toDateTime64(r.last_published, 9, 'UTC'))) AS started,
+    if(max(timed), maxIf(time_max, timed), max(toDateTime64(r.last_published, 9, 'UTC'))) AS ended,
     uniqExactIfMerge(r.ranks) AS ranks,
     uniqExactIfMerge(r.hosts) AS hosts,
     sumIf(rows, topic = 'gpu.kernel.v1') AS kernels,
