@@ -31,7 +31,7 @@ FROM stragglers WHERE run = {run:String}
 """
 TOP_KERNELS = """
 SELECT name, count() AS launches, sum(duration_ns) / 1e9 AS gpu_s, avg(duration_ns) / 1e3 AS mean_us,
-       quantile(0.99)(duration_ns) / 1e3 AS p99_us
+       quantileExactInclusive(0.99)(duration_ns) / 1e3 AS p99_us
 FROM kernels WHERE run = {run:String} GROUP BY name ORDER BY gpu_s DESC LIMIT 8
 """
 LAUNCHES = """

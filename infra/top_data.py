@@ -24,7 +24,8 @@ _RUN = "job = {job:String} AND run = {run:String}"
 # newest window. Without one, of the last minute of the run's own time.
 STEPS = f"""
 SELECT rank, anyLast(s.host) AS host, max(s.step) AS step,
-       quantileOrNullIf(0.5)(s.gpu_duration_ns, s.step BETWEEN {{first:Int64}} AND {{last:Int64}}) / 1e6 AS step_ms
+       quantileExactInclusiveOrNullIf(0.5)(
+           s.gpu_duration_ns, s.step BETWEEN {{first:Int64}} AND {{last:Int64}}) / 1e6 AS step_ms
 FROM steps AS s WHERE {_RUN}
   AND start >= least(subtractSeconds({{ended:DateTime64(9, 'UTC')}}, 60), {{since:DateTime64(9, 'UTC')}})
   AND skipped = 0 AND gpu_duration_ns > 0 GROUP BY rank ORDER BY rank

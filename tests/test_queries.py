@@ -1,9 +1,11 @@
 """Named queries: their files say what they ask for, names and parameters are checked before anything is asked."""
 
 import re
+from pathlib import Path
 
 import pytest
 
+from drumline.infra import demo_report, report_queries, top_data
 from drumline.infra.queries import THEMES, BadParameters, UnknownQuery, adhoc, parse, queries, query
 
 FILE = """-- What is asked?
@@ -40,6 +42,20 @@ def test_every_query_is_complete_and_its_example_fits():
         each.values(each.example)
         assert not re.search(r"\$\{|%s|;", each.sql), each.name
     assert {each.theme for each in queries().values()} == set(THEMES)
+
+
+def test_the_readme_counts_them():
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    [count] = re.findall(r"one of (\d+) questions by name", readme)
+    assert int(count) == len(queries())
+
+
+def test_no_quantile_is_taken_of_a_sample():
+    """ClickHouse's quantile() looks at 8192 values: off by some percent in the tail."""
+    of_samples = re.compile(r"\bquantiles?(OrNull)?(If)?\(")
+    assert not [each.name for each in queries().values() if of_samples.search(each.sql)]
+    asked = [text for module in (report_queries, top_data, demo_report) for text in vars(module).values()]
+    assert not [text for text in asked if isinstance(text, str) and of_samples.search(text)]
 
 
 def test_what_asks_about_all_jobs_can_be_asked_about_one():

@@ -96,6 +96,33 @@ def ask(clean_stack, environment_of):
     return run
 
 
+@pytest.mark.stack
+def test_two_runs_of_one_job_are_compared(ask, clean_stack):
+    client = clickhouse.connect(clean_stack, database=clean_stack.clickhouse.database)
+    for run, ms in (("r1", 100), ("r2", 150), ("r3", 300)):
+        for sql in (
+            "INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_duration_ns, compute_ns) SELECT 'x', "
+            f"'{run}', 0, number, now64(9), {ms} * 1000000, {ms} * 1000000, {ms} * 500000 FROM numbers(10)",
+            "INSERT INTO kernels (job, run, name, start, duration_ns) SELECT 'x', "
+            f"'{run}', 'k', now64(9), {ms} * 1000 FROM numbers(10)",
+        ):
+            clickhouse.command(client, sql)
+    client.close()
+
+    def answer(*arguments):
+        return [json.loads(line) for line in ask(*arguments, "--json").stdout.splitlines()]
+
+    steps = ("compare-steps", "--job", "x")
+    runs = [(row["run"], row["steps"], row["p50_ms"]) for row in answer(*steps)]
+    assert runs == [("r1", 10, 100.0), ("r2", 10, 150.0), ("r3", 10, 300.0)]
+    assert [row["run"] for row in answer(*steps, "--run", "r2", "--other_run", "r1")] == ["r2", "r1"]
+    kernels = ("compare-kernels", "--job", "x", "--run", "r1")
+    [row] = answer(*kernels, "--other_run", "r2")
+    assert (row["a_launches"], row["b_launches"], row["times"]) == (10, 10, 1.5)
+    assert [(row["b_launches"], row["times"]) for row in answer(*kernels)] == [(20, 2.25)], "all its other runs"
+    assert answer("compare-kernels", "--job", "x", "--other", "y") == []
+
+
 QUERY = "SELECT number AS n, toDateTime64('2026-01-02 03:04:05.123456789', 9, 'UTC') AS t, NULL AS x FROM numbers(2)"
 
 

@@ -1,12 +1,15 @@
--- What became slower or faster between two jobs?
+-- What became slower or faster between two jobs, or two runs of one job?
 -- theme: Comparing runs
 -- try: --job demo --other mild --limit 8
--- @other: the job to compare with
+-- @other = : the job to compare with; empty = the same job
+-- @other_run = : one run of that job; empty = all of them but --run
+-- a: the job and run asked for; b: the other. --job X --run R compares R with all other runs of X.
 SELECT n.short AS kernel, n.family AS family, a_launches, b_launches, round(a_ns / a_launches / 1e3, 1) AS a_mean_us, round(b_ns / b_launches / 1e3, 1) AS b_mean_us,
     round(b_mean_us / a_mean_us, 2) AS times
 FROM (
-    SELECT name, sumIf(k.launches, job = {job:String}) AS a_launches, sumIf(k.launches, job = {other:String}) AS b_launches,
-        sumIf(gpu_ns, job = {job:String}) AS a_ns, sumIf(gpu_ns, job = {other:String}) AS b_ns
+    WITH job = {job:String} AND ({run:String} = '' OR run = {run:String}) AS a,
+        job = if({other:String} = '', {job:String}, {other:String}) AND if({other_run:String} = '', NOT a, run = {other_run:String}) AS b
+    SELECT name, sumIf(k.launches, a) AS a_launches, sumIf(k.launches, b) AS b_launches, sumIf(gpu_ns, a) AS a_ns, sumIf(gpu_ns, b) AS b_ns
     FROM kernels_per_minute AS k
     WHERE job IN ({job:String}, {other:String}) AND minute >= {since:DateTime64(3, 'UTC')} AND minute < {until:DateTime64(3, 'UTC')}
     GROUP BY name
