@@ -1,26 +1,30 @@
 """One GPU process that ends, or lives, badly, for tests/gpu/session.sh: rough.py HOW SECONDS.
 
-Knows nothing of drumline. HOW: end, raise, kill (SIGKILL), os_exit, cuda_error, fork (children that live on), or
-profiler (PyTorch's, for a while).
+Knows nothing of drumline. HOW: end, raise, kill (SIGKILL), os_exit, cuda_error, fork (children that live on), profiler
+(PyTorch's, for a while), found_first (who looks for torch before it is imported), or spawn (a rank per GPU).
 Prints how many kernels named erfinv it launched; those can be counted in the spool.
 """
 
+import importlib.util
 import json
 import os
 import signal
 import sys
 import time
 
+if "found_first" in sys.argv:
+    assert importlib.util.find_spec("torch")
+
 import torch
 
 how, seconds = sys.argv[1], float(sys.argv[2])
-data = torch.rand(256, 256, device="cuda")
-out = torch.empty_like(data)
 launched = 0
 
 
 def train(until: float) -> None:
     global launched
+    data = torch.rand(256, 256, device="cuda")
+    out = torch.empty_like(data)
     while time.monotonic() < until:
         torch.cuda.nvtx.range_push(f"step {launched // 200}")
         for _ in range(200):
@@ -31,24 +35,44 @@ def train(until: float) -> None:
         time.sleep(0.005)
 
 
-begin = time.monotonic()
-train(begin + seconds / 3)
-if how == "fork":
-    children = [os.fork() for _ in range(3)]
-    if not all(children):
-        time.sleep(seconds / 3)
-        os._exit(0)
-if how == "profiler":
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        train(begin + 2 * seconds / 3)
-    print(json.dumps({"seen by PyTorch's profiler": len(seen.events())}))
-train(begin + seconds)
-print(json.dumps({"how": how, "launched": launched}), flush=True)
-if how == "raise":
-    raise RuntimeError("as asked")
-if how == "kill":
-    os.kill(os.getpid(), signal.SIGKILL)
-if how == "os_exit":
-    os._exit(7)
-if how == "cuda_error":
-    torch.zeros(4, device="cuda")[torch.tensor([9], device="cuda")].cpu()
+def rank_of(rank: int, world: int) -> None:
+    """What torch.multiprocessing.spawn runs: no variable tells this process its rank."""
+    torch.cuda.set_device(rank)
+    store = torch.distributed.TCPStore("127.0.0.1", 29_555, world, is_master=rank == 0)
+    torch.distributed.init_process_group("nccl", store=store, rank=rank, world_size=world)
+    train(time.monotonic() + seconds)
+    torch.distributed.all_reduce(torch.ones(1, device="cuda"))
+    torch.cuda.synchronize()
+    print(json.dumps({"rank": rank, "launched": launched}), flush=True)
+    torch.distributed.destroy_process_group()
+
+
+def main() -> None:
+    if how == "spawn":
+        torch.multiprocessing.spawn(rank_of, (torch.cuda.device_count(),), torch.cuda.device_count())
+        return
+    begin = time.monotonic()
+    train(begin + seconds / 3)
+    if how == "fork":
+        children = [os.fork() for _ in range(3)]
+        if not all(children):
+            time.sleep(seconds / 3)
+            os._exit(0)
+    if how == "profiler":
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            train(begin + 2 * seconds / 3)
+        print(json.dumps({"seen by PyTorch's profiler": len(seen.events())}))
+    train(begin + seconds)
+    print(json.dumps({"how": how, "launched": launched}), flush=True)
+    if how == "raise":
+        raise RuntimeError("as asked")
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if how == "os_exit":
+        os._exit(7)
+    if how == "cuda_error":
+        torch.zeros(4, device="cuda")[torch.tensor([9], device="cuda")].cpu()
+
+
+if __name__ == "__main__":
+    main()

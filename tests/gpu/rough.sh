@@ -13,8 +13,9 @@ decoder() {
 }
 
 for how in "$@"; do
-    work=$(mktemp -d) under="" job=$how
-    export CUDA_VISIBLE_DEVICES="$gpu" DRUMLINE_SPOOL__ROOT="$work/spool"
+    work=$(mktemp -d) under="" job=$how seconds=9
+    export DRUMLINE_SPOOL__ROOT="$work/spool"
+    [ "$how" = spawn ] || export CUDA_VISIBLE_DEVICES="$gpu"
     case $how in
     disk_full) # smaller than what the job says
         mkdir "$work/spool" && mount -t tmpfs -o size=1m none "$work/spool"
@@ -22,15 +23,22 @@ for how in "$@"; do
     spool_is_a_file) : > "$work/spool" && job=end ;;
     spool_gone) job=end ;;
     decoder_killed | decoder_hangs) job=end ;;
+    job_stopped) job=end seconds=34 ;;
     nsight_compute) job=end under="ncu --target-processes all -c 1" ;;
     esac
     # shellcheck disable=SC2086
-    $under drumline run --job "$how" -- python "$here/rough.py" "$job" 9 > "$work/out" 2> "$work/err" &
+    $under drumline run --job "$how" -- python "$here/rough.py" "$job" "$seconds" > "$work/out" 2> "$work/err" &
     job=$!
     case $how in
     decoder_killed) sleep 7 && kill -9 "$(decoder)" ;;
     decoder_hangs) sleep 7 && stopped=$(decoder) && kill -STOP "$stopped" ;;
     spool_gone) sleep 7 && rm -rf "$work/spool" ;;
+    job_stopped) # longer than the decoder is waited for
+        sleep 7 && training=$(pgrep -f "rough.py end" | while read -r pid; do
+            grep -qsz "DRUMLINE_SPOOL__ROOT=$work/" "/proc/$pid/environ" && echo "$pid"
+        done)
+        # shellcheck disable=SC2086
+        kill -STOP $training "$(decoder)" && sleep 20 && kill -CONT $training "$(decoder)" ;;
     esac
     wait "$job"
     code=$?

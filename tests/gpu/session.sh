@@ -49,12 +49,14 @@ wait
 
 echo "== what jobs survive"
 lane=0
-for hows in "end raise kill" "os_exit cuda_error fork" "profiler disk_full spool_is_a_file" "decoder_killed decoder_hangs spool_gone"; do
+for hows in "end raise kill found_first" "os_exit cuda_error fork disk_full" "profiler job_stopped" \
+    "spool_is_a_file decoder_killed decoder_hangs spool_gone"; do
     # shellcheck disable=SC2086
     sh "$here/rough.sh" $((lane % gpus)) $hows > "$out/rough-$lane.log" 2>&1 &
     lane=$((lane + 1))
 done
 wait
+sh "$here/rough.sh" 0 spawn > "$out/rough-$lane.log" 2>&1
 cat "$out"/rough-*.log
 
 echo "== overhead, launch-bound: $rounds processes a mode on each of $gpus GPUs"
