@@ -184,8 +184,14 @@ def test_rule_can_be_evaluated_and_told(rule):
     assert len(rule.uid) <= 40
 
 
-#: Rules on levels are shown by the share that makes a level; of counts, one is the first that is more than none.
-SHOWN_AS = {limits.LEVEL_WARNING - 0.5: limits.WARNING, limits.LEVEL_CRITICAL - 0.5: limits.CRITICAL, 0.0: 1.0}
+#: Rules on levels are shown by the share that makes a level; of counts, one is the first that is more than none; a
+#: throttled minute is drawn as 1.
+SHOWN_AS = {
+    limits.LEVEL_WARNING - 0.5: limits.WARNING,
+    limits.LEVEL_CRITICAL - 0.5: limits.CRITICAL,
+    limits.THROTTLED_MINUTES: 1.0,
+    0.0: 1.0,
+}
 
 
 @pytest.mark.parametrize("rule", [rule for rule in rules() if rule.uid not in RATIOS], ids=lambda rule: rule.uid)

@@ -81,7 +81,7 @@ LINES = (
         _line(
             "Slowed by heat or a power fault",
             "1 where a minute had HW slowdown, thermal or power-brake reasons; the power cap is left out. The "
-            "alert's line.",
+            "alert asks for more than two such minutes of five.",
             f"max(bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0)",
             "short",
             key="throttle",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.alerts import Group, Rule, Values
-from drumline.infra.grafana.limits import IDLE_MINUTES, IDLE_PERCENT, THROTTLED_BITS
+from drumline.infra.grafana.limits import IDLE_MINUTES, IDLE_PERCENT, THROTTLED_BITS, THROTTLED_MINUTES, THROTTLED_OF
 
 _REASONS = ((0x8, "HW slowdown"), (0x20, "SW thermal"), (0x40, "HW thermal"), (0x80, "HW power brake"))
 _NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in _REASONS)
@@ -25,15 +25,13 @@ THROTTLED = Rule(
             """
         ),
     ),
-    "gt", (0.0,), 300,
+    "gt", (THROTTLED_MINUTES,), (THROTTLED_OF - 1) * 60,
     "GPU {{ $labels.gpu }} of {{ $labels.host }} is slowed down: {{ $labels.reasons }}",
     "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in {{ $values.A.Value }} of the last 5 minutes. Cooling, power "
-    "supply or a loose cable; "
-    "the rank on it becomes a straggler.",
-    "Heat and power faults only; the power cap (0x4) is how a busy GPU runs, every recording shows it. Two minutes "
-    "of pending pass over "
-    "a moment's heat.",
-    ("drumline-devices", "throttle"), _SELECTS, for_s=120, keep_s=300,
+    "supply or a loose cable; the rank on it becomes a straggler.",
+    "Heat and power faults only; the power cap (0x4) is how a busy GPU runs, every recording shows it. More than two "
+    "minutes of the last five: a moment's heat lies in two at most.",
+    ("drumline-devices", "throttle"), _SELECTS, keep_s=300,
 )  # fmt: skip
 XID = Rule(
     "drumline-gpu-xid", "XID error", "critical",
@@ -59,15 +57,22 @@ ECC = Rule(
     (
         Values(
             f"""
-            SELECT {_GPU}, toFloat64(max(ecc_uncorrected) - min(ecc_uncorrected)) AS value
-            FROM devices_per_minute WHERE @minute AND isNotNull(ecc_uncorrected) GROUP BY {_BY}
+            SELECT {_GPU}, toFloat64(arraySum(arrayMap((now, before) -> if(now < before, now, now - before),
+                arrayPopFront(counts), arrayPopBack(counts)))) AS value
+            FROM (
+                SELECT {_BY}, arrayMap(x -> x.2, arraySort(groupArray((minute, errors)))) AS counts FROM (
+                    SELECT {_BY}, minute, assumeNotNull(max(ecc_uncorrected)) AS errors
+                    FROM devices_per_minute WHERE @minute AND isNotNull(ecc_uncorrected) GROUP BY {_BY}, minute
+                ) GROUP BY {_BY}
+            )
             """
         ),
     ),
     "gt", (0.0,), 900,
     "GPU {{ $labels.gpu }} of {{ $labels.host }}: {{ $values.A.Value }} uncorrected ECC errors",
     "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in the last 15 minutes. Results may be wrong; drain the GPU.",
-    "The counter grew: one uncorrected error is data lost.",
+    "The counter grew: one uncorrected error is data lost. Where it falls, the driver was loaded anew and has counted "
+    "from 0 since.",
     ("drumline-devices", "ecc"), _SELECTS,
 )  # fmt: skip
 IDLE = Rule(
