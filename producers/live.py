@@ -263,6 +263,8 @@ class Live:
         host = now_ns if waits is None else now_ns - 2 * SETTLE_NS
         if here < len(launches.start_ns) and waits is not None:
             host = min(host, int(launches.start_ns[here]))
+        across = launches.start_ns[(launches.start_ns < host) & (launches.end_ns > host)]
+        host = min([host, *across.tolist()])  # what is open at the end is kept, so its kernel has to be
         if waits is not None and host - told.host_ns < SETTLE_NS:
             return None
         number = int(np.searchsorted(launches.start_ns, host))

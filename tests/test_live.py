@@ -301,10 +301,14 @@ def test_some_time_after_a_loss_counts_are_believed_again(share):
     assert 0 < live.counts["skipped_steps"] <= 30
 
 
+def earlier(activity, ns):
+    """The host is ahead of the GPU by so much more."""
+    markers = {**activity.markers.columns, "time_ns": activity.markers["time_ns"] - ns}
+    return replace(activity, markers=Table(markers, activity.markers.words))
+
+
 def test_after_what_waited_was_given_up_nothing_wrong_is_told():
-    activity, ahead = recorded(DEMO)[2], 300_000_000  # calls are given up whose kernels are still to come
-    markers = {**activity.markers.columns, "time_ns": activity.markers["time_ns"] - ahead}
-    activity = replace(activity, markers=Table(markers, activity.markers.words))
+    activity = earlier(recorded(DEMO)[2], 300_000_000)  # calls are given up whose kernels are still to come
     expected = truth(derive(activity))
     sent, live = played(activity, given_up_ns=np.quantile(activity.kernels["start_ns"], [0.4, 0.6]))
     rows = told(sent)
@@ -332,11 +336,18 @@ def without(activity, low, high):
     )
 
 
-@pytest.mark.parametrize("ahead", [0, 50_000_000, 300_000_000])
-def test_seconds_without_records_are_got_over_however_far_the_host_is_ahead(ahead):
-    activity = recorded(DEMO)[2]
-    markers = {**activity.markers.columns, "time_ns": activity.markers["time_ns"] - ahead}
-    activity = replace(activity, markers=Table(markers, activity.markers.words))
+@pytest.mark.parametrize(
+    ("path", "ahead"),
+    [
+        (DEMO, 0),
+        (DEMO, 50_000_000),
+        (DEMO, 300_000_000),
+        (folder("fsdp"), 100_000_000),
+        (folder("pipeline"), 100_000_000),
+    ],
+)
+def test_seconds_without_records_are_got_over_however_far_the_host_is_ahead(path, ahead):
+    activity = earlier(recorded(path)[1], ahead)
     whole = derive(activity)
     low, high = np.quantile(whole.steps["start_ns"], [0.3, 0.6]).astype(np.int64).tolist()
     sent, live = played(without(activity, low, high), lost_ns=[high], launched=when_launched(activity))
@@ -352,9 +363,7 @@ def test_seconds_without_records_are_got_over_however_far_the_host_is_ahead(ahea
 
 
 def test_as_many_calls_lost_as_kernels_are_no_pairs_at_the_end_of_the_job():
-    activity, ahead = recorded(DEMO)[2], 50_000_000
-    markers = {**activity.markers.columns, "time_ns": activity.markers["time_ns"] - ahead}
-    activity = replace(activity, markers=Table(markers, activity.markers.words))
+    activity = earlier(recorded(DEMO)[2], 50_000_000)
     whole = derive(activity)
     low, high = np.quantile(whole.steps["start_ns"], [0.75, 0.9]).astype(np.int64).tolist()
     sent, _live = played(without(activity, low, high), lost_ns=[high])  # nobody says when the host launched what
@@ -362,8 +371,9 @@ def test_as_many_calls_lost_as_kernels_are_no_pairs_at_the_end_of_the_job():
     assert len(told(sent)) > 0.7 * len(truth(whole))
 
 
-def test_nobody_asks_for_launches_where_nothing_was_lost():
-    activity = recorded(DEMO)[1]
+@pytest.mark.parametrize(("path", "ahead"), [(DEMO, 50_000_000), (folder("fsdp"), 100_000_000)])
+def test_nobody_asks_for_launches_where_nothing_was_lost(path, ahead):
+    activity = earlier(recorded(path)[1], ahead)
     sent, live = played(activity, launched=when_launched(activity))
     assert told(sent) == truth(derive(activity))
     assert "launches_asked" not in live.counts
