@@ -112,6 +112,13 @@ def generate(
         typer.Option("--contact", help="webhook, slack, pagerduty; more than once. Addresses come from Grafana's own "
                      "environment: DRUMLINE_ALERT_WEBHOOK and so on."),
     ] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Grafana speaks TLS with ClickHouse's native port (9440).")
+    ] = False,
+    ca: Annotated[
+        bool, typer.Option("--ca", help="With --tls: by a CA of your own; Grafana's environment has its certificate, "
+                           "PEM, in DRUMLINE_CLICKHOUSE_CA."),
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 3 if a file would change.")] = False,
 ) -> None:  # fmt: skip
     """Write the dashboards' JSON and the provisioning files. The same sources give the same bytes."""
@@ -125,9 +132,12 @@ def generate(
             file=sys.stderr,
         )
         raise typer.Exit(2)
+    if ca and not tls:
+        print("drumline grafana: --ca is for --tls", file=sys.stderr)
+        raise typer.Exit(2)
     changed = []
     with _explained():
-        for path, content in {**dashboard_files(), **provisioning_files(chosen)}.items():
+        for path, content in {**dashboard_files(), **provisioning_files(chosen, tls=tls, ca=ca)}.items():
             target = (out or HERE) / path.relative_to(HERE)
             if target.is_file() and target.read_text() == content:
                 continue

@@ -31,6 +31,11 @@ policy tree: leave it out where there is one.
 `drumline grafana generate -o DIR --contact slack --contact pagerduty` writes the files for the contact points that you
 have (Grafana does not start on one whose address is missing); `--check` only says whether files would change.
 
+The files as they are speak with ClickHouse without TLS. `--tls` makes those for its TLS port (9440), `--ca` too if its
+certificate is of a CA of your own: put that CA's certificate (PEM) into `DRUMLINE_CLICKHOUSE_CA`. For client
+certificates write the data source yourself, with the uid `clickhouse`, and leave ours out. It is not the default data
+source, because Grafana does not start if two files declare one.
+
 ## Over HTTP
 
 ```

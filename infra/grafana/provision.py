@@ -174,13 +174,14 @@ def policies() -> Json:
 
 
 def data_source(host: str, port: int | str, user: str, database: str, secure: bool | str, protocol: str) -> Json:
-    """Without its password. Both files and HTTP use these names."""
+    """Without its password. Both files and HTTP use these names. Not the default: all of ours names it by its uid, and
+    Grafana does not start if files declare two defaults."""
     return {
         "name": "ClickHouse",
         "uid": SOURCE_UID,
         "type": PLUGIN,
         "access": "proxy",
-        "isDefault": True,
+        "isDefault": False,
         "jsonData": {
             "host": host,
             "port": port,
@@ -195,11 +196,23 @@ def data_source(host: str, port: int | str, user: str, database: str, secure: bo
     }
 
 
-def provisioning_files(contacts: Iterable[Contact] = ("webhook",)) -> dict[Path, str]:
-    """Path -> content, as committed. Grafana fails to start on a contact point whose variable is empty, so only chosen
-    ones are written."""
+def _file_source(tls: bool, ca: bool) -> Json:
+    """The data source with variables of Grafana's environment. Whether TLS is used cannot be one: Grafana makes text of
+    it, and the plugin wants true or false."""
     env = "$DRUMLINE_CLICKHOUSE_"
-    source = data_source(f"{env}HOST", f"{env}PORT", f"{env}USER", f"{env}DATABASE", False, "native")
+    source = data_source(f"{env}HOST", f"{env}PORT", f"{env}USER", f"{env}DATABASE", tls, "native")
+    secrets = {"password": f"{env}PASSWORD"}
+    if ca:
+        source["jsonData"]["tlsAuthWithCACert"] = True
+        secrets["tlsCACert"] = f"{env}CA"
+    return {**source, "orgId": 1, "editable": False, "secureJsonData": secrets}
+
+
+def provisioning_files(
+    contacts: Iterable[Contact] = ("webhook",), *, tls: bool = False, ca: bool = False
+) -> dict[Path, str]:
+    """Path -> content, as committed. Grafana fails to start on a contact point whose variable is empty, so only chosen
+    ones are written. `tls`: to ClickHouse; `ca`: by a CA of one's own, whose certificate is in a variable."""
     provider = {
         "name": "drumline",
         "orgId": 1,
@@ -225,9 +238,7 @@ def provisioning_files(contacts: Iterable[Contact] = ("webhook",)) -> dict[Path,
     files: dict[str, Mapping[str, Any]] = {
         "datasources/clickhouse.yaml": {
             "prune": True,
-            "datasources": [
-                {**source, "orgId": 1, "editable": False, "secureJsonData": {"password": f"{env}PASSWORD"}}
-            ],
+            "datasources": [_file_source(tls, ca)],
         },
         "dashboards/drumline.yaml": {"providers": [provider]},
         "alerting/rules.yaml": {"groups": groups},
