@@ -70,3 +70,24 @@ def test_a_time_without_data_is_no_error(db, name):
     statement = STATEMENTS[name]
     at = moment(db, statement, True)
     db.ask_panel(statement.sql, Moment(at.from_ms - 10**9, at.to_ms - 10**9, at.interval_ms, at.variables, at.options))
+
+
+def test_the_timelines_tables_look_at_the_whole_range_however_many_kernels_it_has(db):
+    """200,000 kernels come before the longest gap, 200 collectives before the longest."""
+    start = f"fromUnixTimestamp64Milli({round(db.first * 1000)}) + INTERVAL 1 SECOND"
+    db.writer.command(
+        "INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT 'dense', 'r1', 0, 'k', "
+        f"addNanoseconds({start}, number * 2000 + if(number < 200001, 0, 5000000)), 1500 FROM numbers(200002)"
+    )
+    db.writer.command(
+        "INSERT INTO collectives (job, run, rank, step, ordinal, start, duration_ns) SELECT 'dense', 'r1', 0, 0, "
+        f"number, {start} + INTERVAL number MILLISECOND, 1000 * number FROM numbers(201)"
+    )
+    chosen = {"job": "dense", "run": "r1", "rank": "0"}
+    at = Moment(int(db.first * 1000), int(db.first * 1000) + 60_000, 1_000, chosen, EVERY)
+    _, gaps = db.ask_panel(STATEMENTS["timeline: Longest gaps"].sql, at)
+    assert len(gaps) == 30
+    assert [row[1] for row in gaps[:2]] == [5_000_500, 500]
+    _, collectives = db.ask_panel(STATEMENTS["timeline: Collectives"].sql, at)
+    assert len(collectives) == 200
+    assert collectives[-1][6] == 200_000

@@ -63,8 +63,8 @@ NUMBERS = (
         "Step time",
         "Median over all steps and ranks. On the GPU, from the end of a step's last collective to that of the next's; "
         "the host's time of the step where it has no collectives.",
-        "SELECT quantile(0.5)(gpu_duration_ns) AS value FROM steps WHERE @job AND @run AND @start AND skipped = 0 AND "
-        "gpu_duration_ns > 0",
+        "SELECT quantileExactInclusive(0.5)(gpu_duration_ns) AS value FROM steps WHERE @job AND @run AND @start AND "
+        "skipped = 0 AND gpu_duration_ns > 0",
         "ns",
     ),
     _stat(

@@ -7,6 +7,7 @@ from drumline.infra.grafana.variables import JOB, MARKS, RANK, RUN
 
 #: More are not drawn: the panel says so, and the numbers above count all.
 DRAWN = 1_000
+LONGEST_COLLECTIVES = 200
 _RAN = "FROM kernels WHERE @job AND @run AND @rank AND @start"
 
 
@@ -61,19 +62,16 @@ TIMELINE = Panel(
 GAPS = Panel(
     "table",
     "Longest gaps",
-    "Times in which no kernel ran on any stream, and what came before and after. Copies may have run.",
+    "The 30 longest times of the whole range in which no kernel ran on any stream, and what came before and after. "
+    "Copies may have run.",
     Query(
         f"""
         SELECT since, gap_ns, before, n.short AS after FROM (
             SELECT since, gap_ns, n.short AS before, after FROM (
-                SELECT lagInFrame(ends) OVER w AS since, dateDiff('nanosecond', since, start) AS gap_ns,
-                    lagInFrame(last_name) OVER w AS before, name AS after
-                FROM (
-                    SELECT start, name, max(addNanoseconds(start, duration_ns)) OVER sofar AS ends,
-                        argMax(name, addNanoseconds(start, duration_ns)) OVER sofar AS last_name
-                    FROM (SELECT start, duration_ns, name {_RAN} ORDER BY start LIMIT 200000)
-                    WINDOW sofar AS (ORDER BY start ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
-                ) WINDOW w AS (ORDER BY start ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)
+                SELECT max(addNanoseconds(start, duration_ns)) OVER sofar AS since,
+                    dateDiff('nanosecond', since, start) AS gap_ns,
+                    argMax(name, addNanoseconds(start, duration_ns)) OVER sofar AS before, name AS after
+                {_RAN} WINDOW sofar AS (ORDER BY start ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
             ) AS g LEFT JOIN kernel_names AS n ON g.before = n.name
             WHERE gap_ns > 0 AND toUnixTimestamp(since) > 0 ORDER BY gap_ns DESC LIMIT 30
         ) AS f LEFT JOIN kernel_names AS n ON f.after = n.name ORDER BY gap_ns DESC
@@ -88,7 +86,7 @@ GAPS = Panel(
 LONGEST = Panel(
     "table",
     "Longest kernels",
-    "With their launch configuration.",
+    "The 50 longest of the time range, with their launch configuration.",
     Query(
         f"""
         SELECT k.start AS start, n.short AS kernel, k.duration_ns AS duration_ns, k.stream AS stream, grid, block,
@@ -109,7 +107,7 @@ LONGEST = Panel(
 COPIES = Panel(
     "table",
     "Copies",
-    "The longest of the time range.",
+    "The 50 longest of the time range.",
     Query(
         """
         SELECT start, direction, source, target, bytes, duration_ns, bytes / greatest(duration_ns, 1) *
@@ -126,11 +124,15 @@ COPIES = Panel(
 COLLECTIVES = Panel(
     "table",
     "Collectives",
-    "Of this rank, in order; `covered`: time in which its own other kernels ran beside it.",
+    f"The {LONGEST_COLLECTIVES} longest of this rank in the time range, in order of time; `covered`: time in which "
+    "its own other kernels ran beside it.",
     Query(
-        """
-        SELECT start, operation, bytes, communicator, step, ordinal, duration_ns, covered_ns
-        FROM collectives WHERE @job AND @run AND @rank AND @start ORDER BY start LIMIT 200
+        f"""
+        SELECT * FROM (
+            SELECT start, operation, bytes, communicator, step, ordinal, duration_ns, covered_ns
+            FROM collectives WHERE @job AND @run AND @rank AND @start
+            ORDER BY duration_ns DESC LIMIT {LONGEST_COLLECTIVES}
+        ) ORDER BY start
         """,
         "start:t operation:s bytes:n communicator:s step:n ordinal:n duration_ns:n covered_ns:n",
         "table",
