@@ -126,7 +126,12 @@ class Evaluator:
         return [dict(labels) for labels, alert in self.alerts.items() if alert.state in (ALERTING, RECOVERING)]
 
     def told(self, text: str, labels: dict[str, str]) -> str:
-        """An annotation with its labels and values filled in; functions of the template language are left out."""
+        """An annotation with its labels and values filled in, and `if gt $values.X.Value 0.0` decided; other functions
+        of the template language are left out."""
+
+        def decide(found: re.Match[str]) -> str:
+            number = self.values[found[1]][tuple(labels.items())]
+            return found[2] if number is not None and number > 0 else ""
 
         def fill(found: re.Match[str]) -> str:
             inner = found[1]
@@ -137,4 +142,5 @@ class Evaluator:
                 return "none" if number is None else f"{number:.4g}"
             return "http://grafana/" if "externalURL" in inner else ""
 
+        text = re.sub(r"\{\{ if gt \$values\.(\w+)\.Value 0\.0 \}\}(.*?)\{\{ end \}\}", decide, text)
         return re.sub(r"\{\{(.*?)\}\}", fill, text)

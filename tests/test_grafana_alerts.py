@@ -82,7 +82,9 @@ def test_straggler_critical_on_recorded_faults_tells_rank_host_gpu_cause_cost_an
     assert alert["gpu"].startswith("GPU 3 GPU-")
     rule = evaluator.rule
     assert "rank 3 on node-b costs 0." in evaluator.told(rule.summary, alert)
-    assert "slow_copy pageable" in evaluator.told(rule.description, alert)
+    told = evaluator.told(rule.description, alert)
+    assert "slow_copy pageable" in told
+    assert "money" not in told, "no price is set"
 
 
 def test_straggler_alert_resolves_when_the_stream_clears_its_level(db):
@@ -91,7 +93,30 @@ def test_straggler_alert_resolves_when_the_stream_clears_its_level(db):
     assert named > {a["rank"] for a in fired(evaluator, job=JOB)}, "ranks that were late before are told as normal"
 
 
+def test_straggler_stays_while_steps_last_a_minute_and_a_window_of_them_twenty(db):
+    """The recording's last critical window again and again, 20 minutes long; its job is heard every 2 minutes."""
+    critical = f"job = '{JOB}' AND state = 'critical' AND severity = 3"
+    last = f"first_step = (SELECT max(first_step) FROM stragglers WHERE {critical})"
+    window, moment = 1200, f"fromUnixTimestamp64Milli({round(db.last * 1000)})"
+    for number in range(1, 5):
+        db.copy(
+            "stragglers_versions", "slow steps", last, first_step=f"first_step + 20 * {number}",
+            window_start=f"{moment} + toIntervalSecond({window * (number - 1)})",
+            window_end=f"{moment} + toIntervalSecond({window * number})",
+        )  # fmt: skip
+    heard = {name: shift(name, "arrayJoin(range(0, 5400, 120))") for name in ("published", "time_min", "time_max")}
+    db.copy("ledger", "slow steps", "topic = 'gpu.step.v1'", **heard)
+    evaluator = Evaluator(RULES["drumline-straggler-critical"], db.ask_alert)
+    for seconds in range(1210, 4800, 700):
+        evaluator.evaluate(db.last + seconds)
+        assert fired(evaluator, job="slow steps"), seconds
+    for seconds in (5800, 5830, 5860):
+        evaluator.evaluate(db.last + seconds)
+    assert not fired(evaluator, job="slow steps"), "the job is not heard any more"
+
+
 def test_straggler_warning_on_a_recording_whose_critical_states_are_set_to_warning(db):
+    db.copy("ledger", "milder")
     db.copy("stragglers_versions", "milder", state="if(state = 'critical', 'warning', state)")
     assert fired(run(db, "drumline-straggler-warning", db.last, db.last), job="milder")
     assert not fired(run(db, "drumline-straggler-critical", db.last, db.last), job="milder")

@@ -6,7 +6,7 @@ says once who its processes are, and has no policy.
 
 from __future__ import annotations
 
-from drumline.infra.grafana.limits import HEARD_S
+from drumline.infra.grafana.limits import HEARD_S, VERDICT_S, VERDICT_WINDOWS
 
 #: A run is heard at the end of the range: its producers published something in the minutes before. (Results do not
 #: count: a worker that starts again publishes those of jobs that are over.)
@@ -16,6 +16,11 @@ HEARD_RUNS = f"""
     WHERE minute >= toStartOfMinute($__toTime) - INTERVAL {HEARD_S} SECOND AND minute <= $__toTime
         AND run != '' AND @produced AND {IS_HEARD} GROUP BY job, run
 """
+#: Verdicts that still count, of `stragglers`: windows of slow steps last long.
+IN_FORCE = (
+    f"window_end > $__toTime_ms - toIntervalSecond(greatest({VERDICT_S}, {VERDICT_WINDOWS} * "
+    "dateDiff('second', window_start, window_end)))"
+)
 #: Heard runs of which no rank is recorded all the time: policy off, another profiler, or windows with pauses (duty), in
 #: which a step need not fit.
 NOT_RECORDED = f"""

@@ -15,6 +15,9 @@ LEVEL = ((1, "blue"), (LEVEL_WARNING, "orange"), (LEVEL_CRITICAL, "red"))
 
 #: A job is heard for so long after the last record of its producers, who speak every 10 s at least; s.
 HEARD_S = 300
+#: A verdict counts for so many lengths of its window of steps, at least so long, and while its job is heard; s. A level
+#: is cleared after three windows without it.
+VERDICT_WINDOWS, VERDICT_S = 4, 900
 #: A job is stalled if it finishes no step for so many times the longest of its last hour of steps, so many times the
 #: longest time from step to step in that hour (evaluations, checkpoints), and at least so long; s. PyTorch ends a job
 #: whose NCCL collective hangs after 10 minutes (torch.distributed's default timeout); half of that is before it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.alerts import Group, Rule, Values
-from drumline.infra.grafana.heard import NOT_RECORDED
+from drumline.infra.grafana.heard import HEARD_RUNS, IN_FORCE, NOT_RECORDED
 from drumline.infra.grafana.limits import (
     BANDWIDTH_RATIO,
     HEARD_S,
@@ -17,7 +17,8 @@ from drumline.infra.grafana.limits import (
 
 
 def _late(value: str, ref: str) -> Values:
-    """A row for each rank that had a bad window in the range; so one that recovers is told as such, with its labels."""
+    """A row for each rank of a running job with a bad window in the last minutes, or the last four windows where these
+    are long; so one that recovers is told as such, with its labels."""
     return Values(
         f"""
         SELECT job, run, rank, host, gpu, cause, detail, value FROM (
@@ -25,7 +26,8 @@ def _late(value: str, ref: str) -> Values:
                 window_end) AS host,
                 argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
                 toFloat64({value}) AS value
-            FROM stragglers AS s WHERE @window GROUP BY job, run, of_rank HAVING countIf(@bad) > 0
+            FROM stragglers AS s WHERE (job, run) IN ({HEARD_RUNS}) AND @window AND {IN_FORCE}
+            GROUP BY job, run, of_rank HAVING countIf(@bad) > 0
         ) AS late LEFT JOIN (
             SELECT job, run, rank AS of_rank, concat('GPU ', toString(any(gpu_index)), ' ', any(gpu_uuid)) AS gpu
             FROM processes GROUP BY job, run, rank
@@ -47,8 +49,9 @@ _SUMMARY = (
 )
 _DESCRIPTION = (
     "Cause: {{ $labels.cause }} {{ $labels.detail }}. GPU: {{ $labels.gpu }}. Run {{ $labels.run }}. In the last 15 "
-    "minutes it cost "
-    '{{ humanizeDuration $values.GPU_SECONDS.Value }} of GPU time, money {{ printf "%.2f" $values.MONEY.Value }}. '
+    "minutes, or four windows of steps where those are longer, it cost "
+    "{{ humanizeDuration $values.GPU_SECONDS.Value }} of GPU time"
+    '{{ if gt $values.MONEY.Value 0.0 }}, money {{ printf "%.2f" $values.MONEY.Value }}{{ end }}. '
     "Rank `all`: a link or all ranks together."
 )
 _STRAGGLERS = ("drumline-stragglers", "lost")
@@ -56,15 +59,15 @@ _JOB = {"job": "job", "run": "run"}
 
 WARNING = Rule(
     "drumline-straggler-warning", "Straggler", "warning", _LATE,
-    "within_range", (LEVEL_WARNING - 0.5, LEVEL_CRITICAL - 0.5), 900, _SUMMARY, _DESCRIPTION,
+    "within_range", (LEVEL_WARNING - 0.5, LEVEL_CRITICAL - 0.5), 86_400, _SUMMARY, _DESCRIPTION,
     "Level `warning` in force: a rank cost 4% of the job's time or more in two of three windows of steps. Recurrence "
-    "and "
-    "hysteresis are the stream processor's, so the rule waits no longer.",
+    "and hysteresis are the stream processor's, so the rule waits no longer. A verdict counts for 15 minutes, or four "
+    "times as long as its window of steps where that is longer, while the job is heard.",
     _STRAGGLERS, _JOB,
 )  # fmt: skip
 CRITICAL = Rule(
     "drumline-straggler-critical", "Straggler, critical", "critical", _LATE,
-    "gt", (LEVEL_CRITICAL - 0.5,), 900, _SUMMARY, _DESCRIPTION,
+    "gt", (LEVEL_CRITICAL - 0.5,), 86_400, _SUMMARY, _DESCRIPTION,
     "Level `critical` in force: 20% or more, every fifth step is lost.",
     _STRAGGLERS, _JOB,
 )  # fmt: skip
