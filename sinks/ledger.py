@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from drumline.infra.clickhouse import Client, rows
+from drumline.infra.clickhouse import INSERT_SETTINGS, Client, failure, rows
 from drumline.sinks import native
 from drumline.sinks.entry import Entry, Verdict
 from drumline.sinks.partition import History
@@ -84,6 +84,29 @@ class Ledger:
         )
         waters = {(str(r["topic"]), str(r["topic_id"]), int(r["partition"])): int(r["next"]) for r in found}
         return {place: waters[place] for place in places if place in waters}
+
+    def feed_again(self, topic: str, offsets: OffsetRange) -> None:
+        """Insert the rows of a range that the ledger has once more, under their token: the table drops them, and what
+        is filled from it (`records_per_minute`) gets them if the engine died in between."""
+        names = ", ".join(name for name, _, _, _ in COLUMNS)
+        try:
+            block = self._client.raw_query(
+                f"SELECT topic_id, {names}, range_first, range_last FROM {self._table} WHERE topic = {{topic:String}} "
+                "AND topic_id = {id:String} AND partition = {p:UInt32} "
+                "AND offset BETWEEN {first:UInt64} AND {last:UInt64} ORDER BY offset",
+                parameters={
+                    "topic": topic,
+                    "id": offsets.topic_id,
+                    "p": offsets.partition,
+                    "first": offsets.first,
+                    "last": offsets.last,
+                },
+                fmt="Native",
+            )
+            settings = {**INSERT_SETTINGS, "insert_deduplication_token": offsets.token}
+            self._client.raw_insert(self._table, insert_block=block, fmt="Native", settings=settings)
+        except Exception as error:
+            raise failure(error, "ledger") from None
 
     def history(self, topic: str, wanted: set[tuple[str, str]], before: OffsetRange) -> History:
         """Sequences stored so far of each (process, key), wherever they are stored, but not at or after `before.first`

@@ -239,7 +239,8 @@ class Sink:
             topic = state.table.topic.value
             stored = waters.get((topic, state.topic_id, state.partition), 0)
             if state.intent is not None:
-                if stored > state.intent.range.last:  # only its last commit was missing
+                if stored > state.intent.range.last:  # all but its last commit, and perhaps the ledger's own rollup
+                    self._ledger().feed_again(topic, state.intent.range)
                     state.intent = None
                 else:
                     log.info("finishing an announced range", topic=topic, token=state.intent.range.token)

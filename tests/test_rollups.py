@@ -13,6 +13,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.sinks.rows import rows_block
 from drumline.sinks.tables import table
+from drumline.sinks.writer import Writer
 
 pytestmark = pytest.mark.stack
 #: rollup -> (its amount, the table it counts).
@@ -149,6 +150,40 @@ def test_a_sink_killed_again_and_again(pipeline):
         "SELECT count() AS n FROM {db}.kernels WHERE name NOT IN (SELECT name FROM {db}.kernel_names)"
     )
     assert unnamed == [{"n": 0}]
+
+
+@pytest.mark.parametrize("fed", [False, True])
+def test_an_engine_that_died_between_the_ledger_and_its_rollup(pipeline, monkeypatch, fed):
+    """The sink died with it: the next one finds the range in the ledger, as if only its commit was missing."""
+
+    class Killed(BaseException):
+        pass
+
+    insert = Writer.insert_ledger
+
+    def dies(self, pending):
+        insert(self, pending)
+        raise Killed
+
+    pipeline.publish(*(any_batch(Topic.KERNEL, 100, process_id(p), i) for p in (0, 1, 5) for i in range(4)))
+    view = f"{pipeline.settings.clickhouse.database}.records_per_minute_from_ledger"
+    if not fed:
+        pipeline.client().command(f"DETACH TABLE {view}")
+    monkeypatch.setattr(Writer, "insert_ledger", dies)
+    with pytest.raises(Killed):
+        pipeline.drain(99)
+    monkeypatch.undo()
+    if not fed:
+        pipeline.client().command(f"ATTACH TABLE {view}")
+    stored = pipeline.query("SELECT count() AS n FROM {db}.ledger")[0]["n"]
+    assert stored
+    assert pipeline.query("SELECT sum(records) AS n FROM {db}.records_per_minute")[0]["n"] == (stored if fed else 0)
+    pipeline.drain(12 - stored)
+    if stored == 12:
+        pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(0), 4))
+        pipeline.drain(1)
+    report = pipeline.assert_exactly_once()
+    assert report.rollups["records_per_minute"] == 12 + (stored == 12)
 
 
 def test_names_of_older_rules_are_made_anew_by_migrate(pipeline):
