@@ -141,7 +141,7 @@ def _said(row: Row) -> Text:
     if row["state"] not in LEVELS:
         return text
     if row["cause"] == "ok":  # an alarm that is in force until enough windows were good
-        return text.append(" still; this window was good")
+        return text.append("; this window is ok")
     why = " ".join(part.replace("_", " ") for part in (row["cause"], row["detail"]) if part)
     return text.append(f" {row['lost_share']:.0%} lost: {why}")
 

@@ -60,7 +60,7 @@ def test_the_alarm_is_shown_not_what_one_window_was_on_its_own():
         line = next(line for line in text(seen).splitlines() if "60.0" in line)
         assert line.endswith(said)
     judged |= {"state": "warning", "cause": "ok", "lost_share": 0.0}
-    assert "warning still; this window was good" in text(seen)
+    assert "warning; this window is ok" in text(seen)
 
 
 def test_a_rank_without_a_step_in_the_window_has_no_step_time():
