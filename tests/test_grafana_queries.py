@@ -91,3 +91,23 @@ def test_the_timelines_tables_look_at_the_whole_range_however_many_kernels_it_ha
     _, collectives = db.ask_panel(STATEMENTS["timeline: Collectives"].sql, at)
     assert len(collectives) == 200
     assert collectives[-1][6] == 200_000
+
+
+def test_a_job_that_is_over_needs_nobody_any_more(db):
+    """While it is critical it is red on the Fleet dashboard; ten minutes after its end it is history."""
+    needs = {
+        name: (statement.sql, statement.query.declared)
+        for name, statement in STATEMENTS.items()
+        if statement.dashboard.uid == "drumline-fleet" and statement.name in ("Jobs", "Late ranks", "Ranks late now")
+    }
+    assert len(needs) == 3, "a stat and two tables"
+    for to_ms, over in ((db.phase("slow_copy")[1] // 10**6, False), (round(db.last * 1000) + 600_000, True)):
+        for name, (text, declared) in needs.items():
+            _, rows = db.ask_panel(text, Moment(int(db.first * 1000) - 1000, to_ms))
+            columns = [column for column, _ in declared]
+            found = [dict(zip(columns, row, strict=True)) for row in rows]
+            ours = [row for row in found if row.get("job", JOB) == JOB]
+            assert ours, name
+            now = [row["level"] if "level" in row else row["value"] for row in ours]
+            assert any(now) != over, name
+            assert not over or all(row.get("lost_share") is None for row in ours if "ranks" in row), "costs nothing now"

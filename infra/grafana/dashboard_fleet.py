@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.limits import ANY, LEVEL, SHARE, THROTTLED_BITS
+from drumline.infra.grafana.heard import HEARD_RUNS
+from drumline.infra.grafana.limits import ANY, HEARD_S, LEVEL, SHARE, THROTTLED_BITS
 from drumline.infra.grafana.model import Dashboard, Field, Panel, Query
 from drumline.infra.grafana.variables import MARKS_OF_ALL
 from drumline.infra.grafana.verdicts import TO_JOB, TO_STRAGGLERS, late_ranks, lost_share
@@ -34,12 +35,12 @@ NUMBERS = (
         f"SELECT sum(n) AS value FROM (SELECT uniqExactIfMerge(ranks) AS n {_RUNS} AND run != '' GROUP BY job, run)",
     ),
     _stat(
-        "Late ranks",
-        "Ranks whose last verdict in this time range is a warning or critical.",
-        """
+        "Ranks late now",
+        "Ranks whose last verdict in this time range is a warning or critical, of jobs that are heard at its end.",
+        f"""
         SELECT countIf(level >= 2) AS value FROM (
-            SELECT argMaxIf(@level, window_end, @judged) AS level FROM stragglers WHERE @window
-                AND of_rank >= 0 GROUP BY job, run, of_rank
+            SELECT argMaxIf(@level, window_end, @judged) AS level FROM stragglers
+            WHERE (job, run) IN ({HEARD_RUNS}) AND @window AND of_rank >= 0 GROUP BY job, run, of_rank
         )
         """,
         red=True,
@@ -68,19 +69,20 @@ NUMBERS = (
 JOBS = Panel(
     "table",
     "Jobs",
-    "Every run that was heard: size, its worst level in force, what its most expensive rank costs now, rows that "
-    "were lost.",
+    "Every run that was heard: size, its worst level in force and what its most expensive rank costs now (none where "
+    "nobody is heard any more), rows that were lost.",
     Query(
-        """
-        SELECT job, run, ranks, hosts, level, lost_share, gpu_seconds_lost, rows, dropped_rows, heard FROM (
+        f"""
+        SELECT job, run, ranks, hosts, if(heard > $__toTime_ms - INTERVAL {HEARD_S} SECOND, last_level, NULL) AS level,
+            if(isNull(level), NULL, share) AS lost_share, gpu_seconds_lost, rows, dropped_rows, heard FROM (
             SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks, uniqExactIfMerge(r.hosts) AS hosts,
                 sum(r.rows) AS rows,
                 sum(r.dropped_rows) AS dropped_rows, toDateTime64(maxIf(r.last_published, @produced), 3, 'UTC') AS heard
             FROM records_per_minute AS r WHERE @minute AND job != '' AND run != '' GROUP BY job, run
         ) AS heard_runs LEFT JOIN (
-            SELECT job, run, max(last_level) AS level, max(last_share) AS lost_share, sum(lost)
+            SELECT job, run, max(level_of_rank) AS last_level, max(last_share) AS share, sum(lost)
                 AS gpu_seconds_lost FROM (
-                SELECT job, run, argMaxIf(@level, window_end, @judged) AS last_level,
+                SELECT job, run, argMaxIf(@level, window_end, @judged) AS level_of_rank,
                     argMaxIf(s.lost_share, window_end, @judged) AS last_share,
                     sum(s.gpu_seconds_lost) AS lost
                 FROM stragglers AS s WHERE @window GROUP BY job, run, of_rank

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drumline.infra.grafana.heard import HEARD_RUNS
 from drumline.infra.grafana.limits import LEVEL, SHARE
 from drumline.infra.grafana.model import Field, Link, Panel, Query
 
@@ -25,7 +26,8 @@ def late_ranks(where: str, limit: int = 50) -> Panel:
     return Panel(
         "table",
         "Late ranks",
-        "Ranks that were late in this time range: level in force at its end, the worst level, cause and end of the "
+        "Ranks that were late in this time range: level in force at its end (none where the job is not "
+        "heard any more), the worst level, cause and end of the "
         "last bad "
         "window, largest share of the job's time lost, GPU-seconds and money of all windows. Rank -1 is the job as a "
         "whole "
@@ -37,7 +39,8 @@ def late_ranks(where: str, limit: int = 50) -> Panel:
                 money_lost, until
             FROM (
                 SELECT job, run, of_rank AS rank, argMax(of_host, window_end) AS host,
-                    argMaxIf(@level, window_end, @judged) AS level, max(@level) AS worst,
+                    if((job, run) IN ({HEARD_RUNS}), argMaxIf(@level, window_end, @judged), NULL) AS level,
+                    max(@level) AS worst,
                     argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
                     argMaxIf(of_group, window_end, @bad) AS late_with,
                     argMaxIf(confidence, window_end, @bad) AS confidence,
