@@ -68,7 +68,9 @@ RULES = """
 ## Alert rules
 
 Limits are the constants that the panels draw (`infra/grafana/limits.py`), those of verdicts the stream worker's own.
-Each message has a summary, who and what it is about, and a link to the panel with the job, run or host chosen.
+Each message has a summary, who and what it is about, and a link to the panel with the job, run or host chosen, from an
+hour before the alert began until now, or until it ended. (An alert's own annotation `dashboard` has no time: Grafana
+fills in an annotation without knowing when the alert began.)
 No data is no alarm: a fleet without jobs is silent, and so is one whose sinks are down. That the sinks are up is for
 `/readyz` and their metrics ([telemetry.md](telemetry.md)).
 """

@@ -226,6 +226,17 @@ def test_files_of_rules_say_what_grafana_reads_in_files():
     assert len({r["uid"] for g in groups for r in g["rules"]}) == len(rules())
 
 
+def test_a_message_leads_to_the_panel_at_the_time_of_the_alert():
+    for rule in yaml.safe_load(provisioning_files()[HERE / "provisioning/alerting/rules.yaml"])["groups"][0]["rules"]:
+        link = rule["annotations"]["dashboard"]
+        assert f"d/{rule['dashboardUid']}?viewPanel={rule['panelId']}&var-job=" in link
+        assert "from=" not in link, "an annotation does not know when its alert began"
+    [template] = yaml.safe_load(provisioning_files()[HERE / "provisioning/alerting/templates.yaml"])["templates"]
+    assert (
+        "{{ .Annotations.dashboard }}&from={{ (.StartsAt.Add -3600000000000).UnixMilli }}&to=" in template["template"]
+    )
+
+
 def test_http_spells_rules_as_http_does():
     for group in GROUPS:
         for rule in group_for_http(group)["rules"]:

@@ -62,7 +62,8 @@ class Group:
 CONDITION = "CONDITION"
 
 
-def link(rule: Rule) -> str:
-    """The dashboard, with what the alert is about chosen, over the rule's range: for humans in an annotation."""
+def link(rule: Rule, panel: int) -> str:
+    """The panel, with what the alert is about chosen: for humans in an annotation. An annotation cannot know when the
+    alert began; the message adds the time (provision.TEMPLATE)."""
     chosen = "".join(f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in rule.selects.items())
-    return f"{{{{ externalURL }}}}d/{rule.shows[0]}?from=now-{max(rule.range_s, 3600)}s&to=now{chosen}"
+    return f"{{{{ externalURL }}}}d/{rule.shows[0]}?viewPanel={panel}{chosen}"

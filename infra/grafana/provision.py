@@ -31,7 +31,8 @@ TEMPLATE = """
 {{ range .Alerts -}}
 {{ .Annotations.summary }}
 {{ .Annotations.description }}
-{{ .Annotations.dashboard }}
+{{ .Annotations.dashboard }}&from={{ (.StartsAt.Add -3600000000000).UnixMilli }}&to={{ if eq .Status "resolved" -}}
+{{ .EndsAt.UnixMilli }}{{ else }}now{{ end }}
 {{ end -}}
 {{- end }}
 """.strip()
@@ -77,7 +78,12 @@ def _data(rule: Rule) -> list[Json]:
 
 
 def _annotations(rule: Rule) -> Json:
-    return {"summary": rule.summary, "description": rule.description, "dashboard": link(rule), "limit": rule.reason}
+    return {
+        "summary": rule.summary,
+        "description": rule.description,
+        "dashboard": link(rule, _panel_id(rule)),
+        "limit": rule.reason,
+    }
 
 
 def _panel_id(rule: Rule) -> int:

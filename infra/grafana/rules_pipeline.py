@@ -24,8 +24,8 @@ LAG = Rule(
     ),
     "gt", (LAG_S,), 1800,
     "{{ $labels.job }}: results are {{ humanizeDuration $values.A.Value }} behind what is stored",
-    "Run {{ $labels.run }}: raw kernels come in, rolling windows made of them do not. `drumline status`, then the "
-    "worker's log.",
+    "Run {{ $labels.run }}: raw kernels come in, rolling windows made of them do not. Is a worker up "
+    "(its `/readyz` and log)? If so, how far is it behind (`drumline_stream_lag_records`)?",
     "Windows are 10 s and close 30 s after late rows at most; 120 s is a worker that is down, restarting again and "
     "again, or too slow.",
     ("drumline-health", "lag"), {}, for_s=60,
