@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from drumline.streams.blame import WindowTable, step_length
+from drumline.streams.blame import Ints, WindowTable, step_length
 from drumline.streams.links import Summary
 from drumline.streams.thresholds import StragglerConfig
 
@@ -20,7 +20,7 @@ STEP = "step_ns"
 @dataclass(frozen=True, slots=True)
 class Past:
     """`links`: see links.py, oldest first. `jobs`: of each window the mean step (STEP) and the median rank's KEPT.
-    `ranks`: rank -> the same of that rank, for ranks that have no peers."""
+    `ranks`: lowest rank of a pipeline's stage -> the same of that stage's median rank."""
 
     links: Sequence[Summary] = ()
     jobs: Sequence[Mapping[str, float]] = ()
@@ -39,19 +39,20 @@ def medians(entries: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.median([entry[name] for entry in entries])) for name in (*KEPT, STEP)}
 
 
-def of_window(table: WindowTable, alone: Iterable[int]) -> dict[str, Any]:
-    """What is kept of a window, as JSON: `job` and, for the ranks `alone` (indices), `ranks`. Empty without rows."""
+def of_window(table: WindowTable, stages: Mapping[int, Ints]) -> dict[str, Any]:
+    """What is kept of a window, as JSON: `job` and, of each stage of a pipeline (chains.py), `ranks`. Empty without
+    rows."""
     length = step_length(table)
     if not np.isfinite(length).any():
         return {}
     mean = float(np.nanmean(length))
     job = {name: float(np.nanmedian(table.budget[name])) for name in KEPT} | {STEP: mean}
     ranks = {}
-    for index in alone:
-        values = {name: table.budget[name][index] for name in KEPT}
-        if np.isfinite(values["comm_exposed_ns"]).any():
-            mine = {name: float(np.nanmean(column)) for name, column in values.items()}
-            ranks[str(int(table.ranks[index]))] = mine | {STEP: mean}
+    for rank, stage in stages.items():
+        seen = stage[np.isfinite(table.budget["comm_exposed_ns"][stage]).any(1)]
+        if len(seen):
+            mine = {name: float(np.median(np.nanmean(table.budget[name][seen], axis=1))) for name in KEPT}
+            ranks[str(rank)] = mine | {STEP: mean}
     return {"job": job, "ranks": ranks}
 
 

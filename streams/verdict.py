@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from drumline.streams.blame import Blame, Floats, Meeting, WindowTable, blame, step_length
+from drumline.streams.blame import Blame, Floats, Ints, Meeting, WindowTable, blame, step_length
 from drumline.streams.cause import Cause
-from drumline.streams.chains import alone, chain_meetings
+from drumline.streams.chains import alone, chain_meetings, stages
 from drumline.streams.changed import changed_job
 from drumline.streams.cost import priced
 from drumline.streams.inflation import hidden
@@ -18,7 +18,7 @@ from drumline.streams.links import slow_link, summarise
 from drumline.streams.pace import paces
 from drumline.streams.packed_rows import Rows
 from drumline.streams.past import Past, of_window, same_work
-from drumline.streams.thresholds import INSUFFICIENT, SUSPECT, StragglerConfig
+from drumline.streams.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 from drumline.streams.verdict_rows import RankVerdict, grouped, job_row, rank_row, totals
 
 #: Detail of insufficient_data: ranks are there, but met, or were recorded, in few steps of the window.
@@ -91,6 +91,12 @@ def judge(
     complete = len(table.ranks) >= expected and bool((enough | unlike).all())
     if not complete and (link is not None or changed is not None):  # a rank that is not heard may be late for all
         judged, link, changed = False, None, None
+    if changed is not None and table.chains:
+        behind = replace(table, meetings=chain_meetings(table, past, config), paces=[])
+        if together := _late_stages(behind, stages(table).values(), samples, config):
+            rows = grouped([_as(together.get(row.rank, row), row) for row in rows], table, hosts or {})
+            table = replace(table, meetings=[*table.meetings, *behind.meetings])
+            late_ranks, changed = True, None
     rows.insert(0, job_row(judged, FEW_STEPS if few else "", link, changed, config))
     healthy = judged and not late_ranks and link is None
     if inferred:
@@ -103,8 +109,24 @@ def judge(
         steps_used=used,
         steps_skipped=len(table.steps) - used,
         step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
-        past={"links": summarise(table), **of_window(table, lonely.tolist())} if healthy else {},
+        past={"links": summarise(table), **of_window(table, stages(table))} if healthy else {},
     )
+
+
+def _late_stages(
+    behind: WindowTable, whole: Iterable[Ints], samples: Callable[[int], Rows] | None, config: StragglerConfig
+) -> dict[int, RankVerdict]:
+    """Rank -> its row, of ranks that hold a pipeline back with their `whole` stage: of those they are compared with
+    nobody is faster, but what they did before takes them longer than before. `behind`: meetings with the past."""
+    found = blame(behind, config.quorum)
+    rows = [rank_row(behind, found, int(index), None, samples, config) for index in np.flatnonzero(found.via >= 0)]
+    late = {row.rank: row for row in rows if row.severity > OK and row.cause.detail not in ("more_work", "other_work")}
+    of_stages = [set(behind.ranks[stage].tolist()) for stage in whole if len(stage) > 1]
+    return {rank: late[rank] for stage in of_stages if stage <= late.keys() for rank in stage}
+
+
+def _as(row: RankVerdict, before: RankVerdict) -> RankVerdict:
+    return replace(row, wait_ns=before.wait_ns, lateness_ns=before.lateness_ns)
 
 
 def _blame(table: WindowTable, usual: Mapping[str, float], config: StragglerConfig) -> Blame:

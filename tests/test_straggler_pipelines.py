@@ -10,6 +10,7 @@ from pipeline_sim import simulate_pipeline
 from straggler_sim import MS, Fault, batches
 from test_matching import matched, rows
 from test_straggler_blame import CAUSES, blamed, judged
+from test_straggler_job import rows_of
 
 from drumline.streams.matching import EXCHANGE, LOCKSTEP, PIPELINE, POINT_TO_POINT, point_to_point
 from drumline.streams.roles import stage_of
@@ -54,6 +55,45 @@ def test_without_replicas_a_rank_is_compared_with_its_own_past(rank, kind, cost,
     assert blamed(found)[:5] == [{}] * 5
     for named in blamed(found)[5:]:
         assert named == {rank: CAUSES[kind]} if lost > 0.05 else named.keys() <= {rank}
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"), [("idle", "host_stall"), ("copy", "slow_copy"), ("compute", "slow_compute")]
+)
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_whole_stage_late_together_is_found_against_its_past_and_named_as_a_group(stage, kind, cause):
+    """Each of its ranks is as fast as those that it is compared with."""
+    late = (2 * stage, 2 * stage + 1)
+    faults = tuple(Fault(rank, kind, 50 * MS, first=72) for rank in late)
+    late_job, healthy = (simulate_pipeline(UNEQUAL, 2, 84, planted, noise=0.001) for planted in (faults, ()))
+    grew = sum(
+        row["duration_ns"] - was["duration_ns"] for row, was in zip(late_job.steps[7], healthy.steps[7], strict=True)
+    )
+    job = batches(late_job)
+    assert blamed(judged(job)) == [{}] * 6 + [dict.fromkeys(late, cause)]
+    assert {rows_of(job, "of_group", "groups")[72][rank] for rank in late} == {f"communicator c{late}"}
+    assert sum(rows_of(job, "gpu_seconds_lost")[72].values()) == pytest.approx(6 * grew / 1e9, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["work", "compute"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_longer_sequences_make_the_largest_stage_no_straggler(replicas, kind):
+    """It takes as much longer as all others do, in proportion."""
+    faults = (
+        Fault(rank, kind, int(0.5 * 60 * MS * UNEQUAL[rank // replicas]), first=72) for rank in range(4 * replicas)
+    )
+    found = judged(batches(simulate_pipeline(UNEQUAL, replicas, 96, tuple(faults))))
+    assert blamed(found) == [{}] * 8
+    assert [rows[-1][1] for rows in found.values()] == ["ok"] * 6 + ["changed_job"] * 2
+
+
+@pytest.mark.parametrize("stage", [0, 1])
+def test_a_stage_that_got_more_work_is_a_changed_job(stage):
+    """Layers may have been moved to it."""
+    faults = tuple(Fault(rank, "work", 50 * MS, first=72) for rank in (2 * stage, 2 * stage + 1))
+    found = judged(batches(simulate_pipeline((1.0, 1.0), 2, 84, faults)))
+    assert blamed(found) == [{}] * 7
+    assert found[72][-1][1] == "changed_job"
 
 
 def test_what_one_sends_the_other_receives():
