@@ -19,7 +19,7 @@ from drumline.streams.job_state import NO_ROWS, JobState, Store
 from drumline.streams.packed_rows import key, pack_rows
 from drumline.streams.past import read
 from drumline.streams.restore import restore_jobs
-from drumline.streams.stopped import fall_quiet, stopped_window
+from drumline.streams.stopped import fall_quiet, stopped_window, with_unheard
 from drumline.streams.thresholds import StragglerConfig
 from drumline.streams.verdict import INFERRED, WindowVerdict, judge
 from drumline.streams.verdict_batch import digest, said, verdict_batch
@@ -162,6 +162,7 @@ class JobStage:
         before = max((w for w in state.heads if w < window), default=None)
         known = {"alarms": {}, "said": {}} if before is None else state.heads[before]
         alarms = {int(rank): stored(old) for rank, old in known["alarms"].items()}
+        verdict = with_unheard(verdict, alarms)
         alarms |= {r.rank: advance(alarms.get(r.rank, Alarm()), r.severity, self.config, window) for r in verdict.rows}
         envelope: dict[str, Any] = {
             "job": state.job,

@@ -1,7 +1,12 @@
-"""Steps that stop: how long the next one is waited for, and what is said of the window in which a job stands. Pure."""
+"""Steps that stop: how long the next one is waited for, and what is said of the window in which a job stands, and of
+ranks that are gone. Pure."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
+from drumline.streams.alarm import Alarm
 from drumline.streams.cause import Cause
 from drumline.streams.job_state import JobState
 from drumline.streams.thresholds import INSUFFICIENT, OK, StragglerConfig
@@ -53,3 +58,12 @@ def stopped_window(state: JobState, now_ns: int, config: StragglerConfig) -> tup
     rows = [RankVerdict(WHOLE_JOB, INSUFFICIENT, cause, evidence={"complete_step": min(last.values())})]
     rows += [RankVerdict(rank, INSUFFICIENT, cause, evidence={"complete_step": step}) for rank, step in last.items()]
     return max(state.windows) + 1, WindowVerdict(tuple(rows), 0, 0, 0, 0, {})
+
+
+def with_unheard(verdict: WindowVerdict, alarms: Mapping[int, Alarm]) -> WindowVerdict:
+    """The verdict, with a row for each rank that has a level in force and no steps in this window: its alarm (as it was
+    after the window before) must not stand for ever, nor end without a word."""
+    there = {row.rank for row in verdict.rows}
+    gone = sorted(rank for rank, alarm in alarms.items() if alarm.level > OK and rank not in there)
+    rows = [RankVerdict(rank, INSUFFICIENT, Cause("insufficient_data", SILENT)) for rank in gone]
+    return replace(verdict, rows=tuple(sorted((*verdict.rows, *rows), key=lambda row: row.rank)))

@@ -173,3 +173,18 @@ def test_shares_of_a_window_that_came_half_are_of_the_steps_that_came():
     shares = [float(batch.columns["lost_share"][batch.columns["of_rank"] == LATE][0]) for batch in found]
     assert shares[0] == pytest.approx(shares[-1], abs=0.01)
     assert found[-1].envelope["steps_used"] == 9
+
+
+def test_a_late_rank_that_leaves_a_job_that_goes_on_does_not_keep_its_level_without_a_word():
+    """Seven of eight are a quorum, so the others are judged."""
+    job = [batch for _, batch in batches(simulate(ddp(8), 72, (Fault(LATE, "idle", 40 * MS, last=23),)))]
+    worker = Worker()
+    gone = [b for b in job if b.envelope["rank"] != LATE or not 24 <= b.columns["step"][0] < 48]
+    for first in range(0, 72, 12):
+        worker.read(b for b in gone if first <= b.envelope["complete_step"] < first + 12)
+        worker.wait(8)
+    assert worker.last(12)[LATE][1] == "critical"
+    assert worker.last(24)[LATE] == worker.last(36)[LATE] == (INSUFFICIENT, "insufficient_data", "silent")
+    assert {row[1] for rank, row in worker.last(36).items() if rank != LATE} == {"ok"}
+    assert worker.last(60)[LATE][1] == "critical"  # until it was well in three windows
+    assert list(worker.last(24)) == [-1, *range(8)]
