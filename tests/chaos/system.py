@@ -38,7 +38,7 @@ def settings_in(folder: Path) -> Settings:
     return private_settings(
         folder / "state",
         clickhouse=ClickHouseSettings(retention=for_ever),
-        stream=StreamSettings(window_steps=5, idle_s=15, instance="chaos", metrics_port=0),
+        stream=StreamSettings(window_steps=5, idle_s=45, instance="chaos", metrics_port=0),
         sink=SinkSettings(flush_rows=50_000, flush_s=0.5, instance="chaos", metrics_port=0),
         log_level="WARNING",
     )
