@@ -49,6 +49,11 @@ def advance(alarm: Alarm, severity: int, config: StragglerConfig, window: int = 
     return replace(alarm, state=CLEARED if level == OK else level, level=level, recent=(), below=())
 
 
+def hold(alarm: Alarm) -> Alarm:
+    """After a window that could not be judged in this respect: what is in force stays, and nothing is counted."""
+    return replace(alarm, state=alarm.level)
+
+
 def fold(alarm: Alarm, severities: Iterable[int], config: StragglerConfig) -> Alarm:
     """The state after several windows."""
     for severity in severities:

@@ -14,15 +14,16 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.streams.alarm import Alarm, advance, stored
+from drumline.streams.alarm import Alarm, advance, hold, stored
 from drumline.streams.job_state import NO_ROWS, JobState, Store
 from drumline.streams.packed_rows import key, pack_rows
 from drumline.streams.past import read
 from drumline.streams.restore import restore_jobs
 from drumline.streams.stopped import fall_quiet, stopped_window, with_unheard
-from drumline.streams.thresholds import StragglerConfig
+from drumline.streams.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 from drumline.streams.verdict import INFERRED, WindowVerdict, judge
 from drumline.streams.verdict_batch import digest, said, verdict_batch
+from drumline.streams.verdict_rows import WHOLE_JOB
 from drumline.streams.window_table import window_table, world_size
 
 
@@ -163,7 +164,12 @@ class JobStage:
         known = {"alarms": {}, "said": {}} if before is None else state.heads[before]
         alarms = {int(rank): stored(old) for rank, old in known["alarms"].items()}
         verdict = with_unheard(verdict, alarms)
-        alarms |= {r.rank: advance(alarms.get(r.rank, Alarm()), r.severity, self.config, window) for r in verdict.rows}
+        # While a rank is late the whole job's row says nothing about links and changes: no news is no good news.
+        late = any(SUSPECT <= row.severity < INSUFFICIENT for row in verdict.rows if row.rank != WHOLE_JOB)
+        for row in verdict.rows:
+            alarm = alarms.get(row.rank, Alarm())
+            held = late and row.rank == WHOLE_JOB and row.severity == OK
+            alarms[row.rank] = hold(alarm) if held else advance(alarm, row.severity, self.config, window)
         envelope: dict[str, Any] = {
             "job": state.job,
             "run": state.run,

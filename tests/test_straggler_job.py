@@ -286,3 +286,13 @@ def test_samples_refine_the_cause_whenever_they_come(late_ns):
             stream.append((int(at[-1]) + late_ns, Batch("gpu.device.v1", head, columns)))
     details = rows_of(sorted(stream, key=lambda item: item[0]), "detail", "details")
     assert [rows[1] for rows in details.values()] == ["throttled"] * 3
+
+
+def test_a_slow_link_does_not_clear_because_a_rank_is_late_for_a_while():
+    """Windows of 12 steps: the link is slow from the third on, a rank is late in the sixth to the ninth."""
+    late = Fault(2, "idle", 40 * MS, first=72, last=119)
+    job = batches(simulate(ddp(4), 144, (late,), slow_link=(36, 8.0, "")))
+    assert [sorted(found) for found in blamed(judged(job))] == [[]] * 3 + [[JOB]] * 3 + [[2]] * 4 + [[JOB]] * 2
+    states = [ranks[JOB] for ranks in rows_of(job, "state", "states").values()]
+    assert states[4:] == [states[5]] * 8
+    assert states[5] in ("warning", "critical")
