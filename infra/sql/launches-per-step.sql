@@ -6,10 +6,11 @@
 -- that time (the last group's ends with its last kernel; a pause before the next counts) by its steps. The host runs ahead of the GPU, so take groups that
 -- are long against that. Busy counts no NCCL kernels, and kernels that run at the same time each.
 -- @group = 20: steps to take together
+-- @rank = 0: of this rank; the ranks of a job launch much the same
 WITH firsts AS (
     SELECT run, rank, intDiv(step, {group:UInt32}) * {group:UInt32} AS from_step, max(step) AS to_step, count() AS steps, min(start) AS begin
     FROM steps
-    WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')}
+    WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND rank = {rank:Int32} AND start >= {since:DateTime64(3, 'UTC')} AND start < {until:DateTime64(3, 'UTC')}
     GROUP BY run, rank, from_step
 ), groups AS (
     SELECT *, leadInFrame(begin, 1, toDateTime64({until:DateTime64(3, 'UTC')}, 9, 'UTC'))
@@ -28,7 +29,7 @@ FROM (
         SELECT run, rank, start, end_time AS end, toUInt64(grid_x) * grid_y * grid_z AS blocks,
             if(name IN (SELECT name FROM kernel_names WHERE family = 'nccl'), 0, duration_ns) AS work_ns
         FROM kernels
-        WHERE job = {job:String} AND start >= (SELECT min(begin) FROM groups) AND start < (SELECT max(next) FROM groups)
+        WHERE job = {job:String} AND rank = {rank:Int32} AND start >= (SELECT min(begin) FROM groups) AND start < (SELECT max(next) FROM groups)
     ) AS k
     ASOF JOIN (SELECT * FROM groups) AS g ON g.run = k.run AND g.rank = k.rank AND k.start >= g.begin
     WHERE k.start < g.next
