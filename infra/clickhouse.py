@@ -124,6 +124,16 @@ def advised(error: Exception) -> str:
     return f"{error}; run `drumline migrate`" if getattr(error, "code", 0) in NOT_MIGRATED else str(error)
 
 
+def insert_once(client: Client, table: str, block: bytes, token: str, form: str = "Native", **more: Any) -> None:
+    """Insert a block under a token, by which `table` (database.table), and what is filled from it, drops a repetition.
+    Raises Unavailable or Refused."""
+    settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
+    try:
+        client.raw_insert(table, insert_block=block, fmt=form, settings=settings, **more)
+    except Exception as error:
+        raise failure(error, table.partition(".")[2]) from None
+
+
 def failure(error: Exception, where: str = "") -> ClickHouseFailed:
     """What an exception of clickhouse-connect means: Refused or Unavailable, with ClickHouse's own message."""
     if isinstance(error, ClickHouseFailed):

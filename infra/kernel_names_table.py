@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from drumline.infra.clickhouse import INSERT_SETTINGS, Client, failure, rows
+from drumline.infra.clickhouse import Client, insert_once, rows
 from drumline.infra.demangle import demangled
 from drumline.infra.kernel_names import RULES, kernel_name
 
@@ -20,16 +20,9 @@ def write_names(client: Client, database: str, names: Sequence[str]) -> None:
         made = kernel_name(name)
         line = {"name": name, "short": made.short, "family": made.family, "demangled": plain, "rules": RULES}
         lines.append(json.dumps(line))
-    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
-    try:
-        client.raw_insert(
-            f"{database}.{TABLE}",
-            insert_block="\n".join(lines).encode(),
-            fmt="JSONEachRow",
-            settings={**INSERT_SETTINGS, "insert_deduplication_token": f"names:{digest}"},
-        )
-    except Exception as error:
-        raise failure(error, TABLE) from None
+    block = "\n".join(lines).encode()
+    digest = hashlib.sha256(block).hexdigest()
+    insert_once(client, f"{database}.{TABLE}", block, f"names:{digest}", "JSONEachRow")
 
 
 def rename(client: Client, database: str) -> int:

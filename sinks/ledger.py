@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from drumline.infra.clickhouse import INSERT_SETTINGS, Client, failure, rows
+from drumline.infra.clickhouse import Client, failure, insert_once, rows
 from drumline.sinks import native
 from drumline.sinks.entry import Entry, Verdict
 from drumline.sinks.partition import History
@@ -103,10 +103,9 @@ class Ledger:
                 },
                 fmt="Native",
             )
-            settings = {**INSERT_SETTINGS, "insert_deduplication_token": offsets.token}
-            self._client.raw_insert(self._table, insert_block=block, fmt="Native", settings=settings)
         except Exception as error:
             raise failure(error, "ledger") from None
+        insert_once(self._client, self._table, block, offsets.token)
 
     def history(self, topic: str, wanted: set[tuple[str, str]], before: OffsetRange) -> History:
         """Sequences stored so far of each (process, key), wherever they are stored, but not at or after `before.first`

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 
-from drumline.infra.clickhouse import INSERT_SETTINGS, Client, failure
+from drumline.infra.clickhouse import Client, insert_once
 from drumline.infra.kernel_names_table import write_names
 from drumline.sinks.ledger import ledger_block
 from drumline.sinks.names import KernelNames
@@ -48,14 +48,5 @@ class Writer:
 
     def _insert(self, table: str, columns: list[str] | None, block: bytes, token: str, rows: int) -> None:
         started = time.perf_counter()
-        try:
-            self._client.raw_insert(
-                f"{self._database}.{table}",
-                column_names=columns,
-                insert_block=block,
-                fmt="Native",
-                settings={**INSERT_SETTINGS, "insert_deduplication_token": token},
-            )
-        except Exception as error:
-            raise failure(error, table) from None
+        insert_once(self._client, f"{self._database}.{table}", block, token, column_names=columns)
         count_insert(table, rows, time.perf_counter() - started)
