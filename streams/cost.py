@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from drumline.streams.blame import Floats, WindowTable
-from drumline.streams.thresholds import INSUFFICIENT, SUSPECT, StragglerConfig
+from drumline.streams.thresholds import StragglerConfig
 from drumline.streams.verdict_rows import WHOLE_JOB, RankVerdict
 
 
@@ -37,7 +37,7 @@ def priced(rows: Sequence[RankVerdict], table: WindowTable, config: StragglerCon
     cost nothing. The job as a whole (slow link, changed job) costs all its ranks what it lost; nobody is named then.
     """
     place = {int(rank): index for index, rank in enumerate(table.ranks)}
-    named = [row for row in rows if row.rank != WHOLE_JOB and SUSPECT <= row.severity < INSUFFICIENT]
+    named = [row for row in rows if row.names_rank]
     lost = np.zeros(len(table.ranks))
     lost[[place[row.rank] for row in named]] = [row.lost_ns for row in named]
     others = lost.sum() - lost

@@ -20,7 +20,7 @@ from drumline.streams.packed_rows import key, pack_rows
 from drumline.streams.past import read
 from drumline.streams.restore import restore_jobs
 from drumline.streams.stopped import fall_quiet, stopped_window, with_unheard
-from drumline.streams.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
+from drumline.streams.thresholds import OK, StragglerConfig
 from drumline.streams.verdict import INFERRED, WindowVerdict, judge
 from drumline.streams.verdict_batch import digest, said, verdict_batch
 from drumline.streams.verdict_rows import WHOLE_JOB
@@ -165,7 +165,7 @@ class JobStage:
         alarms = {int(rank): stored(old) for rank, old in known["alarms"].items()}
         verdict = with_unheard(verdict, alarms)
         # While a rank is late the whole job's row says nothing about links and changes: no news is no good news.
-        late = any(SUSPECT <= row.severity < INSUFFICIENT for row in verdict.rows if row.rank != WHOLE_JOB)
+        late = any(row.names_rank for row in verdict.rows)
         for row in verdict.rows:
             alarm = alarms.get(row.rank, Alarm())
             held = late and row.rank == WHOLE_JOB and row.severity == OK

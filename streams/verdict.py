@@ -18,7 +18,7 @@ from drumline.streams.links import slow_link, summarise
 from drumline.streams.pace import paces
 from drumline.streams.packed_rows import Rows
 from drumline.streams.past import Past, of_window, same_work
-from drumline.streams.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
+from drumline.streams.thresholds import INSUFFICIENT, OK, StragglerConfig
 from drumline.streams.verdict_rows import RankVerdict, grouped, job_row, rank_row, totals
 
 #: Detail of insufficient_data: ranks are there, but met, or were recorded, in few steps of the window.
@@ -84,7 +84,7 @@ def judge(
             row = RankVerdict(rank, INSUFFICIENT, Cause("insufficient_data", detail), evidence=steps)
         rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))
     rows = grouped(rows, table, hosts or {})
-    late_ranks = any(SUSPECT <= row.severity < INSUFFICIENT for row in rows)
+    late_ranks = any(row.names_rank for row in rows)
     judged = quorate or (there and bool((enough | unlike)[present].all()))
     link = slow_link(table, past.links, config) if judged and not late_ranks else None
     changed = changed_job(table, past, config) if judged and not late_ranks and link is None else None

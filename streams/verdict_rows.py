@@ -37,6 +37,11 @@ class RankVerdict:
     group: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def names_rank(self) -> bool:
+        """Whether it holds a rank, not the job as a whole, for late."""
+        return self.rank != WHOLE_JOB and SUSPECT <= self.severity < INSUFFICIENT
+
 
 def totals(table: WindowTable) -> tuple[list[int], list[int]]:
     wait, late = np.zeros(len(table.ranks)), np.zeros(len(table.ranks))
@@ -101,7 +106,7 @@ def _collective(meeting: Meeting, index: int) -> dict[str, Any]:
 
 def grouped(rows: list[RankVerdict], table: WindowTable, hosts: Mapping[int, str]) -> list[RankVerdict]:
     """The rows, with what is late as a whole named in those of its ranks."""
-    blamed = {r.rank: (r.cause.cause, r.share) for r in rows if SUSPECT <= r.severity < INSUFFICIENT}
+    blamed = {r.rank: (r.cause.cause, r.share) for r in rows if r.names_rank}
     if len(blamed) < 2:
         return rows
     everybody = table.ranks.tolist()
