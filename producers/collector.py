@@ -188,7 +188,8 @@ class Collector:
             self.state = "aside"
         elif on:
             self.state = "on"
-        self._tell({"event": "recording", "on": self._recording, "time_ns": time.time_ns(), "why": why})
+        now = time.time_ns()
+        self._tell({"event": "recording", "on": self._recording, "time_ns": now, "why": why, "refused": bool(problem)})
 
     def _record_launches(self, on: bool) -> None:
         """Where CUPTI refuses, the decoder goes without. `self._lock` is held."""

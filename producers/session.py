@@ -60,7 +60,7 @@ class Session:
         self._advance_at = self._report_at = self._stuck_since = self._control_at = 0
         self._own = self._control = ""
         self._recording = "not yet"
-        self._off_at = 0
+        self._off_at, self._refusal = 0, False
         self._windows: list[tuple[bool, int]] = []
         self._bytes = self._refused = self._events_lost = 0
         self._reading = -1
@@ -77,15 +77,14 @@ class Session:
                 self._own = self._control = event.get("policy", "")
             elif event["event"] == "place":
                 self._attached |= event
-                if self._live:
-                    self._who = identity(self._environment, self._attached, self._device, self._began)
-                    self._outbox.identity, self._report_at = self._who, 0
+                self._identify()
             elif event["event"] == "recording":
                 if event["on"] and self._off_at and self._live:
                     self._derive(int(event["time_ns"]), True)  # windows are apart: nothing reaches from one to the next
                 self._windows.append((bool(event["on"]), int(event["time_ns"])))
                 self._recording = f"on: {event['why']}" if event["on"] else f"off: {event['why']}"
                 self._off_at = 0 if event["on"] else int(event["time_ns"])
+                self._held(bool(event.get("refused")), event["why"], int(event["time_ns"]))
             elif event["event"] == "failed":
                 self.problems["collector"] = event["why"]
 
@@ -209,6 +208,7 @@ class Session:
             self.records["launches"] += found.launched.rows
         if self._device is None and kernels.rows:
             self._device = int(np.bincount(kernels["device"]).argmax())
+            self._identify()
         live = self._begin(now_ns)
         self._tell_losses(now_ns)
         published = kernels
@@ -237,6 +237,25 @@ class Session:
         words = {"names": labels.words, "domains": domains.words}
         self._begin(time_ns).add(Table({}), Table({}), Table(columns, words), Table({}))
 
+    def _identify(self) -> None:
+        """Who the process is, once more: what comes from now on says so."""
+        if self._live:
+            self._who = identity(self._environment, self._attached, self._device, self._began)
+            self._outbox.identity, self._report_at = self._who, 0
+
+    def _held(self, refused: bool, why: str, now_ns: int) -> None:
+        """A process that CUPTI refuses may never have data: it is in the spool nevertheless, with the reason, which is
+        said on stderr too. Asked again and again, it is told once."""
+        if refused and not self._refusal:
+            self._say(f"{why}: nothing is recorded until it can be; the job goes on")
+        if refused != self._refusal:
+            self._refusal, self._report_at = refused, 0
+            self._begin(now_ns)
+
+    def _say(self, text: str) -> None:
+        if self._environment.get("DRUMLINE_QUIET") != "1":
+            print(f"drumline: {text}", file=sys.stderr, flush=True)
+
     def _begin(self, now_ns: int) -> Live:
         """With the first data: who the process is is known now."""
         if self._live is None:
@@ -248,9 +267,8 @@ class Session:
                 self.problems["settings"] = str(error)
                 most, segment_s = spool_limits({})
             self._spool = Spool(root, self._record(), max_bytes=most, segment_s=segment_s)
-            if self._spool.problem and self._environment.get("DRUMLINE_QUIET") != "1":
-                text = f"{self._spool.problem}: nothing is recorded in {root} until it can be written"
-                print(f"drumline: {text}", file=sys.stderr, flush=True)
+            if self._spool.problem:
+                self._say(f"{self._spool.problem}: nothing is recorded in {root} until it can be written")
             self._outbox = Outbox(self._who, self._emit)
             self._live = Live(self._outbox)
             if self._attached.get("decoders", 1) > 1:  # the one before had calls whose kernels come now

@@ -228,8 +228,20 @@ def test_another_profiler_gets_cupti_and_gives_it_back(tmp_path):
 
 def test_cupti_that_another_profiler_holds_is_taken_when_it_is_free(tmp_path):
     done, report = run(tmp_path, "refused")
+    assert done.returncode == 0
+    assert done.stderr.count("another profiler holds CUPTI") == done.stderr.count("\n") == 1, done.stderr
+    found, who = batches(tmp_path)
+    all_delivered(found, report)
+    assert who["policy"] == "off: end of the process"
+
+
+def test_a_process_that_another_profiler_holds_all_its_life_is_in_the_data_with_the_reason(tmp_path):
+    done, _ = run(tmp_path, "refused", 0, DRUMLINE_QUIET="1")
     assert (done.returncode, done.stderr) == (0, "")
-    all_delivered(batches(tmp_path)[0], report)
+    found, who = batches(tmp_path)
+    assert rows(found).total() == 0
+    assert who["policy"] == "off: another profiler holds CUPTI (CUptiResult 39)"
+    assert (who["rank"], who["world_size"]) == (3, 8)
 
 
 def test_the_policy_is_changed_while_the_job_runs(tmp_path):

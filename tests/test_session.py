@@ -1,5 +1,6 @@
 """The decoder's session, in this process: what a buffer becomes whenever the decoder dies."""
 
+import json
 import os
 import time
 
@@ -9,6 +10,7 @@ from fake_cupti import SIZES, RawBuffer
 from test_collector import batches, rows, sequences_are_whole
 
 from drumline.producers import buffer_pool as pool_words
+from drumline.producers.attach import MARK
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.session import Session
 
@@ -66,3 +68,15 @@ def test_a_decoder_killed_in_the_middle_of_a_buffer_leaves_the_rest_of_it_to_the
     assert total["gpu.memcpy.v1"] == COPIES * (ONCE[1] + ONCE[2])
     for found in parts:
         sequences_are_whole(found)
+
+
+def test_the_gpu_that_kernels_ran_on_counts_whatever_was_said_before_them(tmp_path, pool):
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r", "LOCAL_RANK": "1"}
+    one = Session(pool, os.getpid(), environment, time.time_ns())
+    gpus = [{"uuid": "GPU-used", "model": "a"}, {"uuid": "GPU-of-the-local-rank", "model": "a"}]
+    one.event(b"J" + json.dumps({"event": "attached", "pid": os.getpid(), "gpus": gpus}).encode())
+    one.event(MARK.pack(b"M", 2, 1 << 31, time.time_ns()) + b"step 1")  # a step of the API, before any kernel
+    one.turn(time.time_ns())
+    one.finish(time.time_ns())
+    found, who = batches(tmp_path)
+    assert {batch.envelope["gpu_uuid"] for _, _, batch in found} == {who["gpu_uuid"]} == {"GPU-used"}

@@ -13,7 +13,7 @@ decoder() {
 }
 
 for how in "$@"; do
-    work=$(mktemp -d) under="" job=$how seconds=9
+    work=$(mktemp -d) under="" within="" job=$how seconds=9
     export DRUMLINE_SPOOL__ROOT="$work/spool"
     [ "$how" = spawn ] || export CUDA_VISIBLE_DEVICES="$gpu"
     case $how in
@@ -25,9 +25,17 @@ for how in "$@"; do
     decoder_killed | decoder_hangs) job=end ;;
     job_stopped) job=end seconds=34 ;;
     nsight_compute) job=end under="ncu --target-processes all -c 1" ;;
+    open_mpi) job=end within="mpirun --allow-run-as-root --oversubscribe -n 2" ;;
+    accelerate) job=end within="accelerate launch --num_processes 1 --no_python" ;;
     esac
+    program=${under:-$within}
+    program=${program%% *}
+    if [ "$program" ] && ! command -v "$program" > /dev/null; then
+        echo "-- $how: no $program here"
+        continue
+    fi
     # shellcheck disable=SC2086
-    $under drumline run --job "$how" -- python "$here/rough.py" "$job" "$seconds" > "$work/out" 2> "$work/err" &
+    $under drumline run --job "$how" -- $within python "$here/rough.py" "$job" "$seconds" > "$work/out" 2> "$work/err" &
     job=$!
     case $how in
     decoder_killed) sleep 7 && kill -9 "$(decoder)" ;;
