@@ -13,16 +13,8 @@ from drumline.producers.calls import Calls, calls, grouped, groups, until_launch
 from drumline.producers.inferred import beat, inferred_steps
 from drumline.producers.ranges import ranges as nested_ranges
 from drumline.producers.resync import Launches, Told
-from drumline.producers.steps import (
-    INFERRED,
-    STEP_PATTERN,
-    Steps,
-    budgets,
-    busy,
-    input_time,
-    marked_steps,
-    pageable,
-)
+from drumline.producers.step_budget import budgets, busy, input_time, pageable
+from drumline.producers.steps import INFERRED, STEP_PATTERN, Steps, marked_steps
 from drumline.producers.table import Table
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from drumline.producers.activity import Activity
 from drumline.producers.derive import derive
-from drumline.producers.steps import busy, gpu_intervals, host_steps
+from drumline.producers.step_budget import busy, gpu_intervals
+from drumline.producers.steps import host_steps
 from drumline.producers.table import Table
 
 US = 1_000

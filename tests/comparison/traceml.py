@@ -19,7 +19,7 @@ import numpy as np
 
 from drumline.comparison.windows import Bools, Floats, Job, is_nccl
 from drumline.producers.activity import ends
-from drumline.producers.steps import busy
+from drumline.producers.step_budget import busy
 from drumline.schemas.columns import Array
 
 WARN, COVERAGE = 0.10, 0.80

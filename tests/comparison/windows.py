@@ -27,7 +27,7 @@ Bools = NDArray[np.bool_]
 class Job:
     """`first_steps` [W]: first step of each window that every rank has whole; window k of ours has the same steps.
     `derived` [R]: what each rank did, times in ns. A step lasts on the GPU from the end of the last collective called
-    in the step before to the end of its own last (producers/steps.py)."""
+    in the step before to the end of its own last (producers/step_budget.py)."""
 
     window_steps: int
     first_steps: Array
