@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -54,8 +55,9 @@ def sink(
     from drumline.schemas.topics import TOPICS, Topic, dlq
     from drumline.sinks.consumer import Fenced, KafkaTrouble, LostRecords, SinkConsumer
     from drumline.sinks.deadletter import DeadLetters
+    from drumline.sinks.intake import Flooded
     from drumline.sinks.partition import ReplayImpossible
-    from drumline.sinks.sink import Flooded, Sink
+    from drumline.sinks.sink import Sink
     from drumline.sinks.tables import TABLES
 
     config = settings()
@@ -105,7 +107,7 @@ def sink(
     except (KafkaTrouble, KafkaException) as error:
         _stop(1, f"Kafka at {config.bootstrap}: {error}")
     if as_json:
-        print(json.dumps({name: getattr(program.counts, name) for name in program.counts.__slots__}))
+        print(json.dumps(asdict(program.counts)))
 
 
 def _stop(code: int, reason: str) -> None:

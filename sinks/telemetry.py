@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter as Counted
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import structlog
 from prometheus_client import Counter, Histogram
 
 from drumline.infra import metrics
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from drumline.infra.health import Health
     from drumline.sinks.partition import PartitionState, Pending
 
-
+log = structlog.get_logger()
 Metric = TypeVar("Metric", Counter, Histogram)
 #: To look a child up by its labels costs more than to count.
 _children: dict[tuple[object, ...], Any] = {}
@@ -30,6 +32,33 @@ def _of(metric: Metric, *labels: str) -> Metric:
     if child is None:
         child = _children[metric, *labels] = metric.labels(*labels)
     return child
+
+
+@dataclass(slots=True)
+class Counts:
+    """Of one run of a sink. `rows`: those that it inserted itself."""
+
+    records: int = 0
+    rows: int = 0
+    ranges: int = 0
+    replays: int = 0
+    duplicates: int = 0
+    dead: int = 0
+    retries: int = 0
+
+    def add(self, pending: Pending) -> None:
+        """A range that is stored and committed; its rows were counted when they were inserted."""
+        self.ranges += 1
+        self.replays += pending.replay
+        self.records += len(pending.entries)
+        self.dead += sum(entry.verdict is Verdict.DEAD for entry in pending.entries)
+        self.duplicates += sum(entry.verdict is Verdict.DUPLICATE for entry in pending.entries)
+
+    def retry(self, error: Exception, attempt: int, wait_s: float) -> None:
+        """A try that failed and will be made again; tells the log too."""
+        self.retries += 1
+        metrics.SINK_RETRIES.labels(at_fault(error)).inc()
+        log.warning("will try again", attempt=attempt, wait_s=round(wait_s, 1), error=str(error))
 
 
 def count_range(pending: Pending, now_ns: int) -> None:

@@ -11,8 +11,8 @@ from sink_helpers import Pipeline, any_batch, process_id
 
 from drumline.schemas.topics import Topic
 from drumline.sinks.consumer import SinkConsumer
+from drumline.sinks.cycle import PRESSURE
 from drumline.sinks.ranges import OffsetRange
-from drumline.sinks.sink import PRESSURE
 from drumline.sinks.writer import Writer
 from drumline.sinks.writers import LANES
 

@@ -1,6 +1,7 @@
 """Ids from a Confluent-compatible registry, against a small HTTP server that speaks its REST API (a fake)."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +17,10 @@ from drumline.schemas.model import model, parse_model
 from drumline.schemas.topics import Topic
 from drumline.schemas.wire import header
 from drumline.sinks.entry import Record
+from drumline.sinks.intake import Intake
 from drumline.sinks.partition import PartitionState
-from drumline.sinks.sink import Sink
 from drumline.sinks.tables import table
+from drumline.sinks.telemetry import Counts
 
 TOPIC = "gpu.memcpy.v1"
 
@@ -103,10 +105,10 @@ def test_a_registry_that_refuses_to_answer_is_no_verdict_on_the_record(fake, sta
 def test_a_sink_does_not_wait_for_a_registry_that_refuses(fake):
     fake.status = 401
     settings = Settings(kafka=KafkaSettings(registry_url=fake.url))
-    sink = Sink(settings, None, None, None, codec(settings), stopping=lambda: False)
-    record = Record(TOPIC, 0, 0, b"k", header(5), -1, [])
+    kafka = SimpleNamespace(states={(TOPIC, 0): PartitionState(table(Topic.MEMCPY), 0, "id", 0, False)})
+    intake = Intake(settings.sink, kafka, codec(settings), Counts())
     with pytest.raises(RegistryRefused):
-        sink._read(record, PartitionState(table(Topic.MEMCPY), 0, "id", 0, False))
+        intake.take(Record(TOPIC, 0, 0, b"k", header(5), -1, []))
     assert len(fake.calls) == 1
 
 
