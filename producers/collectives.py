@@ -18,7 +18,8 @@ from drumline.producers.activity import ends
 from drumline.producers.calls import Calls, grouped, guessed, joined
 from drumline.producers.intervals import Union
 from drumline.producers.launched import calls_of
-from drumline.producers.resync import Launches, Told, whole_steps
+from drumline.producers.nccl_launches import Launches, Told
+from drumline.producers.resync import whole_steps
 from drumline.producers.steps import Steps
 from drumline.producers.table import Table
 from drumline.producers.usual import Usual, bounds, is_part, keys, payloads_filled, usual_step

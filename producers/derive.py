@@ -11,8 +11,8 @@ from drumline.producers import nccl
 from drumline.producers.activity import Activity, ends
 from drumline.producers.calls import Calls, calls, grouped, groups, until_launched
 from drumline.producers.inferred import beat, inferred_steps
+from drumline.producers.nccl_launches import Launches, Told
 from drumline.producers.ranges import ranges as nested_ranges
-from drumline.producers.resync import Launches, Told
 from drumline.producers.step_budget import budgets, busy, input_time, pageable
 from drumline.producers.steps import INFERRED, STEP_PATTERN, Steps, marked_steps
 from drumline.producers.table import Table

@@ -26,9 +26,9 @@ from drumline.producers.calls import Calls
 from drumline.producers.collectives import CLOCK_SLACK_NS
 from drumline.producers.derive import Derived, derive
 from drumline.producers.launched import Asking
+from drumline.producers.nccl_launches import Told
 from drumline.producers.outbox import Outbox
 from drumline.producers.ranges import ranges as nested_ranges
-from drumline.producers.resync import Told
 from drumline.producers.steps import OPTIMIZER_PATTERN, STEP_PATTERN, Steps, marked_steps
 from drumline.producers.stretch import (
     End,

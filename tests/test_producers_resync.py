@@ -12,8 +12,9 @@ from recordings import DEMO, others, trace
 
 from drumline.producers import nccl
 from drumline.producers.derive import derive
+from drumline.producers.nccl_launches import Launches
 from drumline.producers.recorded import measured_from
-from drumline.producers.resync import Launches, whole_steps
+from drumline.producers.resync import whole_steps
 from drumline.producers.steps import Steps
 from drumline.producers.usual import is_part, turns, usual_step
 
