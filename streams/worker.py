@@ -72,7 +72,8 @@ class StreamWorker:
 
         self.failure: BaseException | None = None
         self._codec, self._clock, self._settings = codec, time.time_ns, settings
-        self._failing: asyncio.Future[None] | None = None
+        self._ending: asyncio.Future[None] | None = None
+        self._failing: set[tuple[str, int]] = set()  # (stage, partition) whose last tick failed
         be_patient()
         self.app: Any = faust.App(**faust_settings(settings, partitions))
         self.runners = {w.name: StageRunner(self.app, w.name, w.build, self._send, self._fail) for w in wirings}
@@ -162,15 +163,21 @@ class StreamWorker:
                 if runner.stage(number) is not None:
                     work = partial(_on_tick, now_ns=now_ns, caught_up=caught_up)
                     await self._apply(runner, number, work, delivery)
-                    self._health.waits(f"tick {runner.name} {number}", "")
+                    self._ticks_fail(runner.name, number, False)
             except NotTaken as error:
                 await self._fail(error)
                 return None
             except Exception:  # a defect of ours: no record is at fault, and the other stages go on
                 log.exception("stage failed on a tick", stage=runner.name, partition=number)
                 metrics.STREAM_TICKS_FAILED.labels(runner.name).inc()
-                self._health.waits(f"tick {runner.name} {number}", "the stage fails on ticks, see the log")
+                self._ticks_fail(runner.name, number, True)
         return delivery
+
+    def _ticks_fail(self, stage: str, number: int, failed: bool) -> None:
+        """Not ready while any stage of a partition that is ours fails."""
+        (self._failing.add if failed else self._failing.discard)((stage, number))
+        stages = ", ".join(sorted({name for name, _ in self._failing}))
+        self._health.waits("tick", f"fails on ticks, see the log: {stages}" if stages else "")
 
     async def _apply(
         self, runner: StageRunner, number: int, work: Callable[[Stage], list[Batch]], delivery: Delivery
@@ -218,7 +225,7 @@ class StreamWorker:
         """Nobody misses a tick, unless none will ever be allowed."""
         error = None if sent.cancelled() else sent.exception()
         if error is not None and self.failure is None and refused(self._settings, error):
-            self._failing = asyncio.ensure_future(self._fail(error))
+            self._ending = asyncio.ensure_future(self._fail(error))
 
     async def _say(self, partitions: list[int]) -> None:
         """Status file, for infra/drain.py."""
@@ -245,6 +252,8 @@ class StreamWorker:
         self.lag.reset()
         self.readiness.assigned(sent[1], time.monotonic())
         self._pulses.clear()
+        self._failing.clear()  # of partitions that went, nothing is heard again
+        self._health.waits("tick", "")
 
     async def _fail(self, error: BaseException) -> None:
         """The broker refused state or results for good, or state cannot be read: end; the next worker replays."""

@@ -11,8 +11,8 @@ from window_helpers import T0, S, kernels
 from drumline.infra import metrics
 from drumline.infra.clickhouse import Unavailable
 from drumline.schemas.topics import Topic
-from drumline.sinks.consumer import KafkaTrouble
 from drumline.sinks.entry import Entry, Record, Verdict
+from drumline.sinks.kafka_errors import KafkaTrouble
 from drumline.sinks.partition import Pending
 from drumline.sinks.ranges import OffsetRange
 from drumline.sinks.tables import table
@@ -22,7 +22,8 @@ from drumline.streams.process_windows import ProcessWindows
 from drumline.streams.telemetry import count_drops, count_input
 from drumline.streams.watermark import WindowConfig
 
-DOCS = Path(__file__).parent.parent / "docs" / "telemetry.md"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs" / "telemetry.md"
 UNITS = ("records", "rows", "seconds", "letters", "offsets", "ranges", "ticks", "retries", "rebalances", "recoveries")
 UNITS += ("partitions", "windows", "bytes", "processes", "gpus", "events")
 
@@ -61,6 +62,16 @@ def test_a_registry_holds_the_metrics_of_its_program_and_no_other():
 
 def test_the_documentation_shows_the_list_as_it_is():
     assert metrics.table() in DOCS.read_text()
+
+
+def test_every_reason_that_readiness_may_name_is_documented():
+    code = [
+        path.read_text() for part in ("infra", "producers", "sinks", "streams") for path in (ROOT / part).glob("*.py")
+    ]
+    named = {name for text in code for name in re.findall(r'\.(?:waits|probe)\(\s*f?"([^"]+)"', text)}
+    told = {name for line in DOCS.read_text().splitlines() if line.startswith("| `") for name in
+            re.findall(r"`(\w+)`", line.split("|")[1])}  # fmt: skip
+    assert {"clickhouse", "registry", "spool"} <= named <= told
 
 
 def entry(offset, verdict, rows=10, error=("", ""), **envelope):
