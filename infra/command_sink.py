@@ -53,9 +53,10 @@ def sink(
     from drumline.infra.registry_client import codec
     from drumline.schemas.errors import RegistryRefused
     from drumline.schemas.topics import TOPICS, Topic, dlq
-    from drumline.sinks.consumer import Fenced, KafkaTrouble, LostRecords, SinkConsumer
+    from drumline.sinks.consumer import SinkConsumer
     from drumline.sinks.deadletter import DeadLetters
     from drumline.sinks.intake import Flooded
+    from drumline.sinks.kafka_errors import Fenced, KafkaTrouble, LostRecords
     from drumline.sinks.partition import ReplayImpossible
     from drumline.sinks.sink import Sink
     from drumline.sinks.tables import TABLES

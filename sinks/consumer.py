@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
-from zlib import crc32
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -16,10 +15,12 @@ from drumline.infra.kafka import client_config
 from drumline.infra.kafka_contact import KafkaRefused, quiet, refusal
 from drumline.infra.settings import Settings
 from drumline.schemas.topics import TOPICS, Topic
+from drumline.sinks.consumer_config import consumer_config
 from drumline.sinks.ends import Ends
 from drumline.sinks.entry import Record
-from drumline.sinks.intent import BadIntent, read_metadata
+from drumline.sinks.kafka_errors import Fenced, KafkaTrouble, LostRecords, TopicReplaced, last_word
 from drumline.sinks.partition import PartitionState
+from drumline.sinks.start import go_on
 from drumline.sinks.tables import table
 
 log = structlog.get_logger()
@@ -27,63 +28,6 @@ REQUEST_S = 15.0
 #: How often the same trouble with a connection is logged; s.
 SAY_S = 30.0
 Commit = tuple[PartitionState, int, str]
-
-
-class LostRecords(RuntimeError):
-    """Kafka removed records before they were stored (retention). The sink does not skip them silently."""
-
-
-class KafkaTrouble(RuntimeError):
-    """A commit or question that failed and may succeed later, or by another member."""
-
-
-class TopicReplaced(RuntimeError):
-    """A topic was deleted and created anew while we read it; what was collected is worth nothing."""
-
-
-class Fenced(RuntimeError):
-    """Another sink runs under this one's static instance name, or a broker that lost its last writes takes this one for
-    another; this one is out."""
-
-
-def consumer_config(settings: Settings, topics: Sequence[Topic]) -> dict[str, str | int | float | bool]:
-    """No auto-commit and no automatic offset reset: where to start is decided on assignment, never guessed.
-
-    A static member that comes back while Kafka still remembers it gets the partitions that it had, whatever it
-    subscribes to now. So one with other topics is another member.
-    """
-    config: dict[str, str | int | float | bool] = {
-        **client_config(settings, "drumline-sink"),
-        "group.id": settings.sink.group,
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "auto.offset.reset": "error",
-        "enable.partition.eof": True,
-        "partition.assignment.strategy": "cooperative-sticky",
-        "session.timeout.ms": 10_000,
-        "heartbeat.interval.ms": 2_000,
-        "max.poll.interval.ms": 300_000,
-        "queued.max.messages.kbytes": 16_384,
-        "queued.min.messages": 1_000,
-        # The broker answers with up to this much compressed, librdkafka unpacks all of it at once: 13 times as much.
-        # With the default of 50 MB a sink behind by minutes held 300 MiB; so it peaks at 180 and comes back to 115.
-        "fetch.max.bytes": 4_194_304,
-        "fetch.message.max.bytes": 1_048_576,
-        "fetch.wait.max.ms": 100,
-        "isolation.level": "read_committed",
-    }
-    if settings.sink.instance:
-        mark = crc32(" ".join(sorted(topic.value for topic in topics)).encode())
-        config["group.instance.id"] = f"{settings.sink.group}-{settings.sink.instance}-{mark:08x}"
-    return config
-
-
-def _last_word(error: Any) -> Exception | None:
-    """What to raise if the member does nothing more after this error. A message tells of a fatal error by its code."""
-    fatal = error.fatal() or error.code() == KafkaError._FATAL
-    if error.code() == KafkaError.FENCED_INSTANCE_ID or (fatal and "fenced" in error.str().lower()):
-        return Fenced(error.str())
-    return KafkaException(error) if fatal else None
 
 
 class SinkConsumer:
@@ -99,7 +43,7 @@ class SinkConsumer:
         self._settings, self._said = settings, (0.0, "")
         self._admin = AdminClient(quiet(client_config(settings, "drumline-sink-admin")))
         self._consumer = Consumer({**quiet(consumer_config(settings, topics)), "error_cb": self._on_client_error})
-        self._ends = Ends(self._admin)
+        self._ends = Ends(self._admin, self._consumer)
 
     def subscribe(self) -> None:
         self._consumer.subscribe(
@@ -165,7 +109,7 @@ class SinkConsumer:
             if self.topic_ids([message.topic()]).get(message.topic()) != state.topic_id:
                 raise TopicReplaced(message.topic())
             raise LostRecords(f"{message.topic()} partition {message.partition()}: {error.str()}")
-        elif ended := _last_word(error):
+        elif ended := last_word(error):
             raise ended
         elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             log.warning("topic does not exist; `drumline topics apply` creates it", topic=message.topic())
@@ -179,7 +123,7 @@ class SinkConsumer:
         after which this member does nothing more; all else is logged once in a while."""
         if refused := refusal(self._settings, error):
             self._trouble = self._trouble or refused
-        elif ended := _last_word(error):
+        elif ended := last_word(error):
             self._trouble = self._trouble or ended
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.away = True
@@ -253,16 +197,7 @@ class SinkConsumer:
     def lag(self) -> int:
         """Records known to be in Kafka and not yet taken in, over the partitions held: as of the last fetches, and the
         last answer to `look`."""
-        behind = 0
-        for (topic, partition), state in self.states.items():
-            high = self._ends.known.get((topic, partition), 0)
-            try:
-                _, fetched = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), cached=True)
-                high = max(high, fetched)
-            except KafkaException:  # not fetched from yet
-                pass
-            behind += max(0, high - state.next_offset)
-        return behind
+        return self._ends.lag({place: state.next_offset for place, state in self.states.items()})
 
     @staticmethod
     def _partitions(states: Iterable[PartitionState]) -> list[TopicPartition]:
@@ -303,25 +238,6 @@ class SinkConsumer:
     def _state(self, consumer: Any, committed: TopicPartition, topic_id: str) -> PartitionState:
         name, partition = committed.topic, committed.partition
         low, _ = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=REQUEST_S, cached=False)
-        target, compacted = table(Topic(name)), name in self._compacted
-        state = PartitionState(target, partition, topic_id, low, compacted)
-        if committed.offset < 0:
-            return state
-        try:
-            of_topic, intent = read_metadata(committed.metadata, partition, committed.offset)
-        except BadIntent as error:
-            raise LostRecords(f"{name} partition {partition}: {error}; another program commits to this group") from None
-        if of_topic not in ("", topic_id):
-            log.warning("topic was created anew; reading it from its start", topic=name, partition=partition)
-            return state
-        if committed.offset < low and not compacted:
-            lost = low - committed.offset
-            if not self._accept_loss:
-                raise LostRecords(
-                    f"{name} partition {partition}: Kafka removed {lost} records ({committed.offset}..{low - 1}) "
-                    "before they were stored; `drumline sink --accept-loss` goes on behind them"
-                )
-            log.error("records were removed before they were stored", topic=name, partition=partition, lost=lost)
-            return state
-        state.next_offset, state.intent = committed.offset, intent
+        state = PartitionState(table(Topic(name)), partition, topic_id, low, name in self._compacted)
+        go_on(state, committed.offset, committed.metadata, accept_loss=self._accept_loss)
         return state

@@ -9,9 +9,10 @@ import structlog
 
 from drumline.infra.clickhouse import Client
 from drumline.infra.settings import Settings
-from drumline.sinks.consumer import SinkConsumer, TopicReplaced
+from drumline.sinks.consumer import SinkConsumer
 from drumline.sinks.deadletter import DeadLetters
 from drumline.sinks.intent import write_done, write_intent
+from drumline.sinks.kafka_errors import TopicReplaced
 from drumline.sinks.ledger import Ledger
 from drumline.sinks.names import KernelNames
 from drumline.sinks.partition import PartitionState, Pending, Stage

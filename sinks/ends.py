@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # stubs do not export them
 
 ASK_S = 5.0
@@ -17,9 +17,9 @@ Place = tuple[str, int]
 class Ends:
     """`known`: (topic, partition) -> offset of the next record there, as of the last answer."""
 
-    def __init__(self, admin: AdminClient) -> None:
+    def __init__(self, admin: AdminClient, consumer: Consumer) -> None:
         self.known: dict[Place, int] = {}
-        self._admin = admin
+        self._admin, self._consumer = admin, consumer
         self._asked = float("-inf")
         self._waiting: dict[Place, Future[Any]] = {}
 
@@ -43,3 +43,16 @@ class Ends:
             except KafkaException:  # nobody there; the next question may be answered
                 continue
         return answered
+
+    def lag(self, positions: Mapping[Place, int]) -> int:
+        """Records between `positions` (the next offset to take in) and the ends, as of the last answer or fetches."""
+        behind = 0
+        for place, position in positions.items():
+            high = self.known.get(place, 0)
+            try:
+                _, fetched = self._consumer.get_watermark_offsets(TopicPartition(*place), cached=True)
+                high = max(high, fetched)
+            except KafkaException:  # not fetched from yet
+                pass
+            behind += max(0, high - position)
+        return behind

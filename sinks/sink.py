@@ -20,10 +20,11 @@ from drumline.infra.clickhouse import ClickHouseFailed, Client, Unavailable
 from drumline.infra.health import Health
 from drumline.infra.settings import Settings
 from drumline.schemas.codec import Codec
-from drumline.sinks.consumer import KafkaTrouble, SinkConsumer, TopicReplaced
+from drumline.sinks.consumer import SinkConsumer
 from drumline.sinks.cycle import Cycle
 from drumline.sinks.deadletter import DeadLetters, DeadLettersFailed
 from drumline.sinks.intake import Intake
+from drumline.sinks.kafka_errors import KafkaTrouble, TopicReplaced
 from drumline.sinks.telemetry import Counts, observe, waits_for
 
 log = structlog.get_logger()

@@ -7,7 +7,9 @@ from confluent_kafka import KafkaError, KafkaException
 
 from drumline.infra.settings import KafkaSettings, Settings, SinkSettings
 from drumline.schemas.topics import Topic
-from drumline.sinks.consumer import Fenced, LostRecords, SinkConsumer, consumer_config
+from drumline.sinks.consumer import SinkConsumer
+from drumline.sinks.consumer_config import consumer_config
+from drumline.sinks.kafka_errors import Fenced, LostRecords
 from drumline.sinks.partition import PartitionState
 from drumline.sinks.tables import table
 

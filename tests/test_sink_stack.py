@@ -10,7 +10,8 @@ from confluent_kafka.admin import AdminClient
 from sink_helpers import Pipeline, any_batch, process_id
 
 from drumline.schemas.topics import Topic
-from drumline.sinks.consumer import KafkaTrouble, LostRecords, SinkConsumer
+from drumline.sinks.consumer import SinkConsumer
+from drumline.sinks.kafka_errors import KafkaTrouble, LostRecords
 from drumline.sinks.tables import TABLES, Source, table
 from drumline.sinks.writer import Writer
 

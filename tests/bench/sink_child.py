@@ -23,7 +23,8 @@ from drumline.infra.settings import Settings, SinkSettings, settings
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
-from drumline.sinks.consumer import SinkConsumer, consumer_config
+from drumline.sinks.consumer import SinkConsumer
+from drumline.sinks.consumer_config import consumer_config
 from drumline.sinks.deadletter import DeadLetters
 from drumline.sinks.rows import rows_block
 from drumline.sinks.sink import Sink

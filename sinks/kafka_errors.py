@@ -1,0 +1,32 @@
+"""What Kafka's errors mean to a sink: which of them end it, and which it waits out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+
+class LostRecords(RuntimeError):
+    """Kafka removed records before they were stored (retention). The sink does not skip them silently."""
+
+
+class KafkaTrouble(RuntimeError):
+    """A commit or question that failed and may succeed later, or by another member."""
+
+
+class TopicReplaced(RuntimeError):
+    """A topic was deleted and created anew while we read it; what was collected is worth nothing."""
+
+
+class Fenced(RuntimeError):
+    """Another sink runs under this one's static instance name, or a broker that lost its last writes takes this one for
+    another; this one is out."""
+
+
+def last_word(error: Any) -> Exception | None:
+    """What to raise if the member does nothing more after this error. A message tells of a fatal error by its code."""
+    fatal = error.fatal() or error.code() == KafkaError._FATAL
+    if error.code() == KafkaError.FENCED_INSTANCE_ID or (fatal and "fenced" in error.str().lower()):
+        return Fenced(error.str())
+    return KafkaException(error) if fatal else None
