@@ -24,8 +24,8 @@ import structlog
 from drumline.infra import metrics
 from drumline.infra.backoff import Retry
 from drumline.infra.settings import ArchiveSettings
-from drumline.producers.spool_files import IDENTITY, OPEN, segment_name
-from drumline.producers.spool_reader import BadSpool, Segment, SpoolFolder
+from drumline.producers.spool_layout import IDENTITY, OPEN, BadSpool, segment_name
+from drumline.producers.spool_reader import Segment, SpoolFolder
 
 log = structlog.get_logger()
 

@@ -69,7 +69,7 @@ class Spool:
 
     @property
     def dropped(self) -> Counter[str]:
-        return self._lost + self._files.thrown if self._files is not None else +self._lost
+        return self._lost + self._files.written.thrown if self._files is not None else +self._lost
 
     def append(self, topic: str, key: str, body: bytes, rows: int) -> bool:
         """Write one batch: its Avro body without schema id. False where it was dropped; that is counted, and told in
@@ -137,7 +137,7 @@ class Spool:
                 self._tell(files, begin, body)
                 break
             except OSError:
-                if not files.throw_away_oldest():
+                if not files.written.throw_away_oldest():
                     raise
         add_losses(files.active.held, held)
         files.active.rows[topic] += rows
@@ -147,7 +147,7 @@ class Spool:
     def _tell(self, files: SpoolFiles | None, *parts: bytes) -> None:
         """Write the losses that are not told yet, and `parts` behind them."""
         if files is not None:
-            older, files.untold = files.untold, {}
+            older, files.written.untold = files.written.untold, {}
             add_losses(older, self._pending)
             self._pending = older
             files.write([loss_frames(self._pending), *parts])
@@ -157,7 +157,7 @@ class Spool:
     def _last_words(self) -> None:
         if self._files is not None and not self._files.folder.is_dir():
             self._vanished(self._files)
-        if self._pending or (self._files is not None and self._files.untold):
+        if self._pending or (self._files is not None and self._files.written.untold):
             self._retry_at = float("-inf")
             if self._files is not None:
                 self._files.use_reserve()
@@ -181,11 +181,11 @@ class Spool:
     def _vanished(self, files: SpoolFiles) -> None:
         """Somebody removed the folder: what was in it is told as lost, from a new one."""
         files.close()
-        gone = files.untold
-        for segment in (*files.closed, files.active):
+        gone = files.written.untold
+        for segment in (*files.written, files.active):
             self._lost.update(segment.rows)
             add_losses(gone, segment.held)
-        self._lost.update(files.thrown)
+        self._lost.update(files.written.thrown)
         add_losses(gone, self._pending)
         self._pending, self._files = gone, None
 

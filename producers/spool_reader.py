@@ -7,39 +7,30 @@ there or its writer is gone; until then its end may still grow.
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from drumline.producers.spool_files import FORMAT, IDENTITY, LOCK, OPEN, REPLACED, SCRATCH, TAKEN, segment_name
 from drumline.producers.spool_frames import HEADER, MAX_BODY, SEGMENT_MAGIC, Damage, Frame, scan
+from drumline.producers.spool_layout import (
+    IDENTITY,
+    LOCK,
+    OPEN,
+    REPLACED,
+    SCRATCH,
+    TAKEN,
+    BadSpool,
+    ProcessIdentity,
+    read_identity,
+    segment_name,
+)
 
 #: What is read at once; bytes.
 CHUNK = 1 << 20
 #: Longer identities are not read; bytes.
 MOST_IDENTITY = 1 << 20
-
-
-class BadSpool(ValueError):
-    """A folder or a segment that is not what a spool of ours would be."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessIdentity:
-    """`process`: the envelope of its gpu.process.v1 record. `schemas`: topic -> fingerprint its bodies are written
-    with."""
-
-    process: Mapping[str, Any]
-    schemas: Mapping[str, str]
-
-    @property
-    def process_id(self) -> str:
-        return str(self.process["process_id"])
 
 
 def open_file(path: Path) -> int:
@@ -115,18 +106,7 @@ class SpoolFolder:
 
     def identity(self) -> ProcessIdentity:
         """Who it is. Raises OSError, BadSpool."""
-        try:
-            found = json.loads(self.identity_bytes())
-            if found["format"] != FORMAT:
-                raise BadSpool(f"{self.path.name}: format {found['format']}, this agent knows {FORMAT}")
-            identity = ProcessIdentity(dict(found["process"]), dict(found["schemas"]))
-            if not identity.process_id:
-                raise BadSpool(f"{self.path.name}: {IDENTITY} names no process")
-            return identity
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
-            if isinstance(error, BadSpool):
-                raise
-            raise BadSpool(f"{self.path.name}: {IDENTITY} cannot be read ({type(error).__name__})") from None
+        return read_identity(self.identity_bytes(), self.path.name)
 
     def gone(self) -> bool:
         """Whether the writer has ended, in whatever way: then its lock is free. Raises OSError, BadSpool."""

@@ -24,7 +24,8 @@ from drumline.producers.spool_frames import (
     loss_frames,
     scan,
 )
-from drumline.producers.spool_reader import BadSpool, Segment, SpoolFolder, folders
+from drumline.producers.spool_layout import BadSpool
+from drumline.producers.spool_reader import Segment, SpoolFolder, folders
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -247,8 +248,9 @@ def test_killed_while_throwing_away_nothing_is_counted_twice(tmp_path, moment):
     folder = only_folder(tmp_path)
     hollow, oldest = folder.files()[".seg"][:2]
     names = {n: {s: folder.path / f"{n:012d}{s}" for s in (".seg", ".old", ".tmp")} for n in (hollow, oldest)}
-    merged = dict(spool._files.closed[0].held)
-    add_losses(merged, spool._files.closed[1].held)
+    one, other, *_ = spool._files.written
+    merged = dict(one.held)
+    add_losses(merged, other.held)
     steps = {
         "moved": lambda: names[oldest][".seg"].rename(names[oldest][".old"]),
         "both moved": lambda: names[hollow][".seg"].rename(names[hollow][".old"]),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.chaos.progress import Snapshot
-from drumline.producers.spool_files import IDENTITY
+from drumline.producers.spool_layout import IDENTITY
 
 #: Records that sink or worker are behind, or bytes in the spool that the agent could delete, at which the replay is
 #: stopped; and the share of that at which it goes on. A record is about 700 rows on average.
