@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shlex
-import signal
-import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
-
-if TYPE_CHECKING:
-    from drumline.bench.figures import Report
 
 
 class Kinds(TyperGroup):
@@ -51,11 +41,9 @@ def bench() -> None:
 def codec(seconds: Seconds = 3.0, data: Folder = None, as_json: AsJson = False, write: Write = None) -> None:
     """Packed batches: encode and decode, beside Avro arrays and one record a message. Needs no Kafka."""
     from drumline.bench.codec import bench_codec
+    from drumline.bench.command import run
 
-    def measure(folder: Path, progress: Callable[[str], None]) -> Report:
-        return bench_codec(folder, seconds, progress=progress)
-
-    _run("codec", data, measure, as_json, write)
+    run("codec", data, lambda folder, say: bench_codec(folder, seconds, progress=say), as_json, write)
 
 
 @app.command()
@@ -67,9 +55,10 @@ def sink(
     write: Write = None,
 ) -> None:
     """Exactly-once sink, Kafka to ClickHouse, beside plain at-least-once inserts. Starts a stack of its own."""
+    from drumline.bench.command import run
     from drumline.bench.sink import bench_sink
 
-    _run("sink", data, lambda folder, progress: bench_sink(folder, loops, progress, profile), as_json, write)
+    run("sink", data, lambda folder, say: bench_sink(folder, loops, say, profile), as_json, write)
 
 
 @app.command()
@@ -82,12 +71,10 @@ def stream(
     write: Write = None,
 ) -> None:
     """The Faust worker's kernel frequency, beside a windowed Faust table fed one event a message. Own stack."""
+    from drumline.bench.command import run
     from drumline.bench.stream import bench_stream
 
-    def measure(folder: Path, progress: Callable[[str], None]) -> Report:
-        return bench_stream(folder, loops, events, progress, profile)
-
-    _run("stream", data, measure, as_json, write)
+    run("stream", data, lambda folder, say: bench_stream(folder, loops, events, say, profile), as_json, write)
 
 
 @app.command()
@@ -100,12 +87,10 @@ def pipeline(
     write: Write = None,
 ) -> None:
     """Broker, worker, sink and engine together: throughput, memory, lag, delay of verdicts. Own stack."""
+    from drumline.bench.command import run
     from drumline.bench.pipeline import bench_pipeline
 
-    def measure(folder: Path, progress: Callable[[str], None]) -> Report:
-        return bench_pipeline(folder, loops, paced, progress, profile)
-
-    _run("pipeline", data, measure, as_json, write)
+    run("pipeline", data, lambda folder, say: bench_pipeline(folder, loops, paced, say, profile), as_json, write)
 
 
 @app.command()
@@ -119,8 +104,9 @@ def agent(
 ) -> None:
     """The node agent beside a job that writes into the spool: CPU, memory, backlog; then catching up. Own stack."""
     from drumline.bench.agent import bench_agent
+    from drumline.bench.command import run
 
-    _run("agent", data, lambda folder, progress: bench_agent(folder, seconds, rate, ranks, progress), as_json, write)
+    run("agent", data, lambda folder, say: bench_agent(folder, seconds, rate, ranks, say), as_json, write)
 
 
 @app.command()
@@ -141,15 +127,13 @@ def overhead(
     write: Write = None,
 ) -> None:
     """What recording costs training steps on this machine's GPU, beside nothing and CUPTI alone. Needs PyTorch."""
+    from drumline.bench.command import run
     from drumline.bench.overhead import bench_overhead
     from drumline.bench.overhead_job import WORKLOADS
 
     modes, workloads = mode or ["cupti", "cupti_off", "drumline", "paired", "duty"], workload or list(WORKLOADS)
-
-    def measure(_: Path, progress: Callable[[str], None]) -> Report:
-        return bench_overhead(rounds, seconds, modes, workloads, progress, gpus)
-
-    _run("overhead", Path(), measure, as_json, write)  # no recording is read, and a GPU machine may have none
+    none = Path()  # no recording is read, and a GPU machine may have none
+    run("overhead", none, lambda _, say: bench_overhead(rounds, seconds, modes, workloads, say, gpus), as_json, write)
 
 
 @app.command()
@@ -162,12 +146,10 @@ def soak(
     write: Write = None,
 ) -> None:
     """The pipeline at half of its rate for an hour: memory and lag over time, then the audit. Own stack; 10 GB."""
+    from drumline.bench.command import run
     from drumline.bench.soak import bench_soak
 
-    def measure(folder: Path, progress: Callable[[str], None]) -> Report:
-        return bench_soak(folder, minutes, rate, ranks, progress)
-
-    _run("soak", data, measure, as_json, write)
+    run("soak", data, lambda folder, say: bench_soak(folder, minutes, rate, ranks, say), as_json, write)
 
 
 @app.command()
@@ -179,11 +161,9 @@ def algebra(
 ) -> None:
     """The straggler algebra alone at 1,024 ranks and one step a second: CPU seconds a second. Needs no Kafka."""
     from drumline.bench.algebra import bench_algebra
+    from drumline.bench.command import run
 
-    def measure(_: Path, progress: Callable[[str], None]) -> Report:
-        return bench_algebra(ranks, steps, progress=progress)
-
-    _run("algebra", None, measure, as_json, write)
+    run("algebra", None, lambda _, say: bench_algebra(ranks, steps, progress=say), as_json, write)
 
 
 @app.command()
@@ -196,12 +176,10 @@ def scale(
     write: Write = None,
 ) -> None:
     """The worker's stages at several job sizes: CPU a kernel, messages, memory, workers. Own stacks; 57 M kernels."""
+    from drumline.bench.command import run
     from drumline.bench.scale import RANKS, bench_scale
 
-    def measure(folder: Path, progress: Callable[[str], None]) -> Report:
-        return bench_scale(folder, ranks or RANKS, kernels, seconds, progress)
-
-    _run("scale", data, measure, as_json, write)
+    run("scale", data, lambda folder, say: bench_scale(folder, ranks or RANKS, kernels, seconds, say), as_json, write)
 
 
 @app.command()
@@ -215,74 +193,7 @@ def queries(
     write: Write = None,
 ) -> None:
     """Every cookbook query, panel and alert rule over recorded kernels in the real engine: time, CPU, bytes a row."""
+    from drumline.bench.command import run
     from drumline.bench.queries import bench_queries
 
-    _run("queries", data, lambda folder, progress: bench_queries(folder, rows, repeats, progress), as_json, write)
-
-
-def _run(
-    name: str,
-    data: Path | None,
-    measure: Callable[[Path, Callable[[str], None]], Report],
-    as_json: bool,
-    write: Path | None,
-) -> None:
-    from confluent_kafka import KafkaException
-
-    from drumline.bench.figures import machine
-    from drumline.bench.show import show
-    from drumline.bench.show import write as put
-
-    if data is None:
-        from drumline.infra.demo_run import RECORDING
-
-        data = RECORDING
-    if write is not None:
-        _require_usable(write)
-    errors = Console(stderr=True)
-    where = machine()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its benchmark
-    try:
-        with errors.status(f"bench {name}") as status:
-            report = measure(data, lambda text: status.update(f"bench {name}: {text}"))
-    except KeyboardInterrupt:
-        errors.print("interrupted; what was started is stopped")
-        raise typer.Exit(130) from None
-    except (ValueError, OSError) as error:
-        errors.print(f"drumline bench: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(2) from None
-    except (RuntimeError, KafkaException) as error:
-        errors.print(f"drumline bench: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(1) from None
-    report.machine = where
-    if as_json:
-        typer.echo(json.dumps(report.as_json()))
-    else:
-        show(report, Console())
-    if write is not None:
-        try:
-            put(report, f"drumline bench {name}{_options()}", write)
-        except OSError as error:
-            errors.print(f"drumline bench: not written: {error}", style="red", markup=False, highlight=False)
-            raise typer.Exit(1) from None
-
-
-def _require_usable(path: Path) -> None:
-    """Before anything is measured. Raises typer.BadParameter."""
-    try:
-        if path.exists():
-            path.read_text()
-            path.open("a").close()
-        elif not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-            raise OSError(f"no folder {path.parent} that can be written to")
-    except (OSError, UnicodeDecodeError) as error:
-        raise typer.BadParameter(f"{path} cannot be used: {error}", param_hint="--write") from None
-
-
-def _options() -> str:
-    """What the command was asked for, but for how to show it."""
-    asked = list(sys.argv[3:])
-    for position in [i for i, word in enumerate(asked) if word == "--write"]:
-        asked[position : position + 2] = ["", ""]
-    kept = [word for word in asked if word and word != "--json" and not word.startswith("--write=")]
-    return f" {shlex.join(kept)}" if kept else ""
+    run("queries", data, lambda folder, say: bench_queries(folder, rows, repeats, say), as_json, write)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from drumline.bench import overhead, overhead_job, paired, profiled, show, steady
+from drumline.bench import command, overhead, overhead_job, paired, profiled, steady
 from drumline.bench.algebra import bench_algebra
 from drumline.bench.codec import bench_codec
 from drumline.bench.figures import Figure, Report, percentiles
@@ -178,11 +178,11 @@ def test_whoever_holds_pythons_lock_is_seen_by_the_probe(monkeypatch):
 
 def test_what_was_asked_for_is_written_beside_the_figures(monkeypatch):
     asked = ["drumline", "bench", "overhead", "--rounds", "2", "--write", "docs/performance.md", "--json"]
-    monkeypatch.setattr(command_bench.sys, "argv", asked)
-    assert command_bench._options() == " --rounds 2"
+    monkeypatch.setattr(command.sys, "argv", asked)
+    assert command._options() == " --rounds 2"
 
 
-KINDS = sorted(command.callback.__name__ for command in command_bench.app.registered_commands)
+KINDS = sorted(known.callback.__name__ for known in command_bench.app.registered_commands)
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_results_are_printed_even_if_the_file_became_unusable_meanwhile(measured
     def full(*_):
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(show, "write", full)
+    monkeypatch.setattr(command, "write", full)
     answer = CliRunner().invoke(command_bench.app, ["codec", "--json", "--write", str(tmp_path / "file.md")])
     assert answer.exit_code == 1
     assert json.loads(answer.stdout)["name"] == "made up"
