@@ -53,14 +53,13 @@ def chaos(
     from drumline.chaos.targets import targets
     from drumline.infra.demo_run import RECORDING
     from drumline.infra.state import write_json
+    from drumline.producers.parquet import BadTrace
 
     errors = Console(stderr=True, highlight=False)
     try:
         chosen = targets(kill)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--kill") from None
-    if data is not None and not (data / "manifest.json").is_file():
-        raise typer.BadParameter(f"{data} has no manifest.json: not a recorded job", param_hint="--data")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its campaign
     report = Report(secrets.randbelow(1 << 31) if seed is None else seed, kills)
     errors.print(f"seed {report.seed}")
@@ -81,6 +80,8 @@ def chaos(
         raise typer.BadParameter(f"{write} cannot be written: {error.strerror}", param_hint="--write") from None
     try:
         campaign(plan, report, say)
+    except BadTrace as error:
+        raise typer.BadParameter(str(error), param_hint="--data") from None
     except KeyboardInterrupt:
         report.interrupted = True
         errors.print("interrupted; what was started is stopped")

@@ -158,6 +158,16 @@ def test_a_result_is_kept_in_a_file_and_a_file_that_cannot_be_is_refused_before_
     assert CliRunner().invoke(command_chaos.app, arguments).exit_code == 2
 
 
+@pytest.mark.parametrize("manifest", [None, "{}", "no JSON"])
+def test_a_folder_that_is_no_recording_is_refused_before_anything_starts(monkeypatch, tmp_path, manifest):
+    monkeypatch.setattr(campaign, "running", lambda *_: pytest.fail("a stack starts"))
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    answer = CliRunner().invoke(command_chaos.app, ["--data", str(tmp_path)])
+    assert answer.exit_code == 2
+    assert "--data" in answer.output
+
+
 def test_fewer_kills_than_asked_for_are_said_to_be_missing(rounds, tmp_path):
     rounds[0] = lambda _: time.sleep(0.2)
     report, text = Report(1, asked=100_000), StringIO()

@@ -56,7 +56,7 @@ class Plan:
 
 def campaign(plan: Plan, report: Report, say: Say) -> None:
     """Fills `report` as it goes, so that an interrupted one has what was found so far. Stops after the first round that
-    is not clean, or that came to no end (TROUBLE), and keeps its state."""
+    is not clean, or that came to no end (TROUBLE), and keeps its state. Raises BadTrace, before anything is killed."""
     rng, began = random.Random(plan.seed), time.monotonic()
 
     def over() -> bool:
@@ -67,11 +67,10 @@ def campaign(plan: Plan, report: Report, say: Say) -> None:
         return not over() and (report.clean or not report.rounds) and not report.problems
 
     say("computing what an undisturbed run gives")
-    expected = None
+    expected = undisturbed(settings_in(Path()), plan.recording, LOOPS)
     while going_on():
         folder = Path(tempfile.mkdtemp(prefix="drumline-chaos-"))
         settings = settings_in(folder)
-        expected = expected or undisturbed(settings, plan.recording, LOOPS)
         fine = False
         try:
             say("starting Kafka and ClickHouse")
