@@ -72,13 +72,13 @@ class JobStage:
                     self._handed[name] = (batch, head, now_ns)
                     out.append(batch)
         for run, state in list(self.states.items()):
-            sources = [*state.ranks.values(), *state.communicators.values()]
+            sources = state.sources
             for source in sources:
                 source.seen_ns, source.moved_ns = source.seen_ns or now_ns, source.moved_ns or now_ns
             stopped = caught_up and fall_quiet(state, now_ns, self.config)
-            state.frontier.unknown()
-            state.first_seen_ns = state.first_seen_ns or now_ns
-            if caught_up and now_ns - state.first_seen_ns > self.config.idle_ns:
+            sources.frontier.unknown()
+            sources.first_seen_ns = sources.first_seen_ns or now_ns
+            if caught_up and now_ns - sources.first_seen_ns > self.config.idle_ns:
                 state.settled = True
             if caught_up and all(now_ns - source.seen_ns > self.config.forget_ns for source in sources):
                 state.forget()
@@ -113,10 +113,10 @@ class JobStage:
 
     def _through(self, state: JobState, now_ns: int) -> int:
         """The last step that is complete as far as anybody alive can tell."""
-        lowest = state.frontier.lowest()
+        lowest = state.sources.frontier.lowest()
         if lowest is None:
             return 1 << 62
-        if state.awaits_others and now_ns - state.first_seen_ns <= self.config.join_ns:
+        if state.awaits_others and now_ns - state.sources.first_seen_ns <= self.config.join_ns:
             return -1  # the run has just begun: its other ranks are on their way
         return lowest
 
@@ -124,7 +124,7 @@ class JobStage:
         """The first window to keep: rows that come late must find what they belong to, and a verdict that nobody
         acknowledged yet is made again after a kill."""
         judged = max(state.heads, default=0)
-        lowest = state.frontier.lowest()
+        lowest = state.sources.frontier.lowest()
         through = judged if lowest is None else min(judged, self.config.window_of(lowest))
         kept, most = (-(-n // self.config.window_steps) for n in (self.config.retention_steps, self.config.max_steps))
         unsaid = (int(batch.envelope["first_step"]) for batch, _, _ in self._of_run(state.run))
@@ -150,8 +150,8 @@ class JobStage:
         past = read((state.heads[w]["past"] for w in sorted(state.heads) if w < window), self.config)
         table, start_ns, end_ns = window_table(state, window)
         samples = partial(state.device_rows, window)
-        inferred = any(source.steps_from == INFERRED for source in state.ranks.values())
-        verdict = judge(table, world_size(state, window), past, self.config, state.hosts, samples, inferred)
+        inferred = any(source.steps_from == INFERRED for source in state.sources.ranks.values())
+        verdict = judge(table, world_size(state, window), past, self.config, state.sources.hosts, samples, inferred)
         if any(row.cause.cause == "slow_compute" for row in verdict.rows):
             state.watched[window] = (start_ns, end_ns)
         return self._say(state, window, verdict, start_ns, end_ns, now_ns)
@@ -183,7 +183,7 @@ class JobStage:
             "window_end_ns": end_ns,
         }
         spoken = {int(rank): text for rank, text in known["said"].items()}
-        batch = verdict_batch(verdict, alarms, spoken, state.hosts, self.config.window_steps, envelope)
+        batch = verdict_batch(verdict, alarms, spoken, state.sources.hosts, self.config.window_steps, envelope)
         head = state.heads.get(window)
         kept = {
             "digest": digest(batch),

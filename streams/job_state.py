@@ -16,32 +16,16 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.streams.budgets import STEP_ROW, latest_steps, step_rows
 from drumline.streams.devices import SAMPLE_ROW
-from drumline.streams.frontier import Frontier
 from drumline.streams.matching import LATENESS_ROW, OPERATIONS, PIPELINE
 from drumline.streams.packed_rows import Packed, Rows, key, pack_rows, stacked, unpack_rows
 from drumline.streams.sample_state import SampleState
+from drumline.streams.sources import Sources
 from drumline.streams.thresholds import StragglerConfig
 
 Store = MutableMapping[str, bytes]
 NO_ROWS = np.dtype([("none", "u1")])
 #: Of gpu.lateness.v1: what a step had of each operation and size.
 KINDS = ("kind_steps", "kind_operations", "kind_bytes", "kind_counts", "kind_floors_ns")
-
-
-@dataclass(slots=True)
-class Source:
-    """A rank or a communicator that feeds the run. `complete`: all its steps up to this one are in. `seen_ns`,
-    `moved_ns`: worker's clock when it was last heard, and when `complete` last grew. `stuck`: that is long ago;
-    `silent`: it is stuck or not heard any more. `steps_from`: who says where a rank's steps are, as gpu.step.v1 has
-    it."""
-
-    complete: int = -1
-    seen_ns: int = 0
-    moved_ns: int = 0
-    silent: bool = False
-    stuck: bool = False
-    host: str = ""
-    steps_from: str = ""
 
 
 @dataclass(slots=True)
@@ -58,11 +42,8 @@ class JobState:
     def __init__(self, store: Store, run: str, config: StragglerConfig) -> None:
         self.store, self.run, self.config = store, run, config
         self.job, self.world_size, self.sequence = "", 0, 0
-        self.first_seen_ns = 0
         self.settled = False  # since the restart the worker had no lag once: whoever is missing is not on the way
-        self.ranks: dict[int, Source] = {}
-        self.communicators: dict[str, Source] = {}
-        self.frontier = Frontier(lambda: [*self.ranks.values(), *self.communicators.values()])
+        self.sources = Sources()
         self.members: dict[str, tuple[int, ...]] = {}
         #: Communicators in which one rank sends what another receives -> their ranks.
         self.pipelines: dict[str, frozenset[int]] = {}
@@ -73,19 +54,14 @@ class JobState:
         self.samples = SampleState(store, run)
         #: Windows -> (start, end) in ns, whose causes samples refine.
         self.watched: dict[int, tuple[int, int]] = {}
-        self.stopped = ""  # what was said of a job whose steps stopped, see stopped.py
         self.horizon = 0  # first window that still takes rows
         self.too_old = 0
 
     @property
-    def hosts(self) -> dict[int, str]:
-        """Rank -> host."""
-        return {rank: source.host for rank, source in self.ranks.items()}
-
-    @property
     def awaits_others(self) -> bool:
         """Ranks or communicators were never heard, and what they said may still lie in Kafka."""
-        missing = len(self.ranks) < self.world_size or (self.world_size != 1 and not self.communicators)
+        sources = self.sources
+        missing = len(sources.ranks) < self.world_size or (self.world_size != 1 and not sources.communicators)
         return missing and not self.settled
 
     def rank_rows(self, window: int, rank: int) -> Packed | None:
@@ -100,7 +76,7 @@ class JobState:
         """A gpu.step.v1 batch. A value that has seen this offset stays as it is."""
         envelope = batch.envelope
         rank, complete = int(envelope["rank"]), int(envelope["complete_step"])
-        source = self._heard(self.ranks, rank, complete, now_ns)
+        source = self.sources.rank_heard(rank, complete, now_ns)
         source.host = envelope["host"]
         self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
         rows = step_rows(batch)
@@ -126,7 +102,7 @@ class JobState:
         """A gpu.lateness.v1 batch: each step in it replaces what was known of it, unless that has seen this offset."""
         envelope, columns = batch.envelope, batch.columns
         communicator = envelope["communicator"]
-        source = self._heard(self.communicators, communicator, int(envelope["complete_step"]), now_ns)
+        source = self.sources.communicator_heard(communicator, int(envelope["complete_step"]), now_ns)
         self.members[communicator] = tuple(sorted({*self.members.get(communicator, ()), *envelope["rank_list"]}))
         self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
         rows = np.zeros(batch.rows, LATENESS_ROW)
@@ -180,29 +156,6 @@ class JobState:
         self.too_old += int((window_of < self.horizon).sum())
         return {window for window in windows if window >= self.horizon}
 
-    def _heard(self, sources: dict[Any, Source], name: Any, complete: int, now_ns: int) -> Source:
-        self.first_seen_ns = self.first_seen_ns or now_ns
-        source = sources.get(name)
-        moved = source is None or complete > source.complete
-        if source is None or (source.silent and (moved or not source.stuck)):
-            if source is not None:
-                self._wake(now_ns)
-            source = sources.setdefault(name, Source())
-            self.frontier.unknown()
-        before, source.complete = source.complete, max(source.complete, complete)
-        source.seen_ns = now_ns
-        if moved:
-            source.moved_ns, source.stuck, self.stopped = now_ns, False, ""
-        source.silent = source.stuck
-        self.frontier.moved(before, source.complete)
-        return source
-
-    def _wake(self, now_ns: int) -> None:
-        """Who fell silent together comes back together, one topic perhaps long before another."""
-        for other in (*self.ranks.values(), *self.communicators.values()):
-            if other.silent:
-                other.silent, other.stuck, other.seen_ns, other.moved_ns = False, False, now_ns, now_ns
-
     def drop_before(self, window: int) -> None:
         """Forget the rows of earlier windows, and verdicts older than the history. The horizon is written first: a
         worker that dies in between must not judge what is left of a window."""
@@ -230,6 +183,6 @@ class JobState:
         for window in self.heads:
             self.store.pop(key("v", window, self.run), None)
         self.samples.forget()
-        for communicator in self.communicators:
+        for communicator in self.sources.communicators:
             self.store.pop(key("c", communicator, self.run), None)
         self.store.pop(key("h", self.run), None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from drumline.streams.budgets import STEP_ROW
-from drumline.streams.job_state import NO_ROWS, Cells, JobState, Source, Store
+from drumline.streams.job_state import NO_ROWS, Cells, JobState, Store
 from drumline.streams.packed_rows import unpack_rows
+from drumline.streams.sources import Source
 from drumline.streams.thresholds import StragglerConfig
 
 
@@ -28,7 +29,7 @@ def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
         elif kind == "c":
             communicator, run = rest.split("|", 1)
             state, head = state_of(run), unpack_rows(store[name], NO_ROWS).head
-            state.communicators[communicator] = Source(head["complete"])
+            state.sources.communicators[communicator] = Source(head["complete"])
             state.members[communicator] = tuple(head["ranks"])
             if head["pipeline"]:
                 state.pipelines[communicator] = frozenset(head["pipeline"])
@@ -54,7 +55,7 @@ def _restore_steps(state: JobState, window: int, rank: int, data: bytes) -> None
     packed = unpack_rows(data, STEP_ROW)
     _same_windows(packed.head["window_steps"], state.config)
     state.windows.setdefault(window, Cells()).ranks.add(rank)
-    source = state.ranks.setdefault(rank, Source())
+    source = state.sources.ranks.setdefault(rank, Source())
     if packed.head["complete"] >= source.complete:
         source.complete, source.host = int(packed.head["complete"]), packed.head["host"]
         source.steps_from = packed.head["steps_from"]

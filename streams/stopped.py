@@ -31,7 +31,7 @@ def patience_ns(state: JobState, config: StragglerConfig) -> int:
 def fall_quiet(state: JobState, now_ns: int, config: StragglerConfig) -> bool:
     """Mark who is not heard any more and whose steps stopped: nobody waits for them. True: all steps stopped, for
     longer than any step took lately. Call it only without lag."""
-    sources = [*state.ranks.values(), *state.communicators.values()]
+    sources = list(state.sources)
     stopped = all(now_ns - source.moved_ns > config.stall_ns for source in sources)
     patience = config.stall_ns
     if any(now_ns - source.moved_ns > patience and not source.stuck for source in sources) or stopped:
@@ -46,15 +46,15 @@ def stopped_window(state: JobState, now_ns: int, config: StragglerConfig) -> tup
     """Of a job that stopped: the window that it does not get into, and the verdict on that: insufficient data, with
     the last step that each rank has completed. None where there is nothing to say, or that was said: no step was ever
     seen, or nobody is heard and no level is in force, as when a job is done."""
-    heard = any(now_ns - source.seen_ns <= config.idle_ns for source in state.ranks.values())
-    if not state.windows or state.stopped == (STALLED if heard else SILENT):
+    heard = any(now_ns - source.seen_ns <= config.idle_ns for source in state.sources.ranks.values())
+    if not state.windows or state.sources.stopped == (STALLED if heard else SILENT):
         return None
     standing = state.heads and any(alarm[1] > OK for alarm in state.heads[max(state.heads)]["alarms"].values())
     if not heard and not standing:
         return None
-    state.stopped = STALLED if heard else SILENT
-    cause = Cause("insufficient_data", state.stopped)
-    last = {rank: source.complete for rank, source in sorted(state.ranks.items())}
+    state.sources.stopped = STALLED if heard else SILENT
+    cause = Cause("insufficient_data", state.sources.stopped)
+    last = {rank: source.complete for rank, source in sorted(state.sources.ranks.items())}
     rows = [RankVerdict(WHOLE_JOB, INSUFFICIENT, cause, evidence={"complete_step": min(last.values())})]
     rows += [RankVerdict(rank, INSUFFICIENT, cause, evidence={"complete_step": step}) for rank, step in last.items()]
     return max(state.windows) + 1, WindowVerdict(tuple(rows), 0, 0, 0, 0, {})
