@@ -18,16 +18,8 @@ from typing import Any
 from drumline.infra import clickhouse
 from drumline.infra import stack as local_stack
 from drumline.infra.migrate import migrate
-from drumline.infra.settings import (
-    AgentSettings,
-    ClickHouseSettings,
-    KafkaSettings,
-    LocalSettings,
-    Settings,
-    SinkSettings,
-    SpoolSettings,
-    StreamSettings,
-)
+from drumline.infra.settings import AgentSettings, LocalSettings, Settings, SinkSettings, SpoolSettings, StreamSettings
+from drumline.infra.settings_servers import ClickHouseSettings, KafkaSettings
 from drumline.infra.topics_admin import TopicsAdmin, plan, wanted
 
 PORTS = ("kafka_port", "controller_port", "clickhouse_http_port", "clickhouse_tcp_port")

@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from drumline.infra import tls
-from drumline.infra.settings import KafkaSettings, Settings
+from drumline.infra.settings import Settings
+from drumline.infra.settings_servers import KafkaSettings
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadSchema, RegistryRefused, RegistryUnavailable, UnknownSchema
 from drumline.schemas.model import RecordModel, has_schema, model, parse_model

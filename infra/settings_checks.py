@@ -6,9 +6,15 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from pydantic import SecretStr
+from pydantic import BaseModel, ConfigDict, SecretStr
 
 from drumline.infra import tls
+
+
+class Part(BaseModel):
+    """What pydantic says about a wrong setting never holds its value: it may be a secret."""
+
+    model_config = ConfigDict(hide_input_in_errors=True)
 
 
 def read_secret(name: str, value: SecretStr | None, file: Path | None) -> SecretStr | None:

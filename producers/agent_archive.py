@@ -23,7 +23,7 @@ import structlog
 
 from drumline.infra import metrics
 from drumline.infra.backoff import Retry
-from drumline.infra.settings import ArchiveSettings
+from drumline.infra.settings_servers import ArchiveSettings
 from drumline.producers.spool_layout import IDENTITY, OPEN, BadSpool, segment_name
 from drumline.producers.spool_reader import Segment, SpoolFolder
 

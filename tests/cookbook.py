@@ -20,7 +20,8 @@ from drumline.infra.drain import wait_stored
 from drumline.infra.private import environment, private_settings, running_stack
 from drumline.infra.programs import Program, check_all
 from drumline.infra.queries import Query, queries
-from drumline.infra.settings import ClickHouseSettings, RetentionSettings, Settings, SinkSettings, StreamSettings
+from drumline.infra.settings import Settings, SinkSettings, StreamSettings
+from drumline.infra.settings_servers import ClickHouseSettings, RetentionSettings
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "docs" / "cookbook.md"

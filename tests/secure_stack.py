@@ -39,7 +39,8 @@ from drumline.infra.java import find_java
 from drumline.infra.kafka import client_config
 from drumline.infra.private import environment, free_ports, private_settings
 from drumline.infra.roles import reader_grants
-from drumline.infra.settings import ClickHouseSettings, KafkaSettings, Settings
+from drumline.infra.settings import Settings
+from drumline.infra.settings_servers import ClickHouseSettings, KafkaSettings
 from drumline.infra.stack import broker_answers
 from drumline.infra.state import State
 from drumline.infra.supervisor import Child

@@ -11,7 +11,7 @@ from drumline.infra.engine import temporary_engine
 from drumline.infra.kernel_names import FAMILIES, OTHER
 from drumline.infra.migrate import RETENTION_CLOCK, TIERED, migrate
 from drumline.infra.private import private_settings
-from drumline.infra.settings import RetentionSettings, TieringSettings
+from drumline.infra.settings_servers import RetentionSettings, TieringSettings
 
 PAGE = Path(__file__).parent.parent / "docs" / "tables.md"
 HEAD = """# Tables and views

@@ -10,7 +10,7 @@ from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 from test_agent import Lab, process, write
 
-from drumline.infra.settings import ArchiveSettings
+from drumline.infra.settings_servers import ArchiveSettings
 from drumline.producers import agent_archive
 from drumline.producers.agent import Agent
 from drumline.producers.agent_archive import Archiver, s3

@@ -15,7 +15,7 @@ from drumline.infra.engine import answers, prepare_engine, temporary_engine, wai
 from drumline.infra.migrate import migrate
 from drumline.infra.private import private_settings
 from drumline.infra.queries import queries
-from drumline.infra.settings import ClickHouseSettings
+from drumline.infra.settings_servers import ClickHouseSettings
 
 pytestmark = pytest.mark.stack
 #: What depends on how often results were sent, on when, or on the engine's files.

@@ -8,7 +8,8 @@ import pytest
 from faust.types import TP
 from pydantic import SecretStr
 
-from drumline.infra.settings import KafkaSettings, LocalSettings, Settings, StreamSettings
+from drumline.infra.settings import LocalSettings, Settings, StreamSettings
+from drumline.infra.settings_servers import KafkaSettings
 from drumline.streams import recovery
 from drumline.streams.faust_settings import credentials, data_dir, faust_settings
 

@@ -8,7 +8,7 @@ from drumline.infra import clickhouse
 from drumline.infra.engine import answers, prepare_engine, wait_until
 from drumline.infra.migrate import Migration, MigrationConflict, migrate, migrations, pending
 from drumline.infra.private import private_settings
-from drumline.infra.settings import ClickHouseSettings, TieringSettings
+from drumline.infra.settings_servers import ClickHouseSettings, TieringSettings
 
 FILES = [Migration(1, "a", "SELECT 1;"), Migration(2, "b", "SELECT 2;")]
 

@@ -18,7 +18,8 @@ from drumline.infra.drain import read_statuses
 from drumline.infra.engine import wait_until
 from drumline.infra.offsets import Offsets
 from drumline.infra.programs import Program
-from drumline.infra.settings import RetentionSettings, Settings
+from drumline.infra.settings import Settings
+from drumline.infra.settings_servers import RetentionSettings
 from drumline.infra.stack import own_processes
 from drumline.schemas.topics import Topic
 

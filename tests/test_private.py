@@ -1,7 +1,8 @@
 """Settings of a private stack reach its programs whole, and the user's own do not."""
 
 from drumline.infra.private import environment, private_settings
-from drumline.infra.settings import ClickHouseSettings, RetentionSettings, Settings, SinkSettings
+from drumline.infra.settings import Settings, SinkSettings
+from drumline.infra.settings_servers import ClickHouseSettings, RetentionSettings
 
 
 def test_a_subprocess_sees_the_same_settings_and_none_of_the_callers(tmp_path, monkeypatch):

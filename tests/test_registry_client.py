@@ -10,7 +10,8 @@ from fake_registry import FakeRegistry
 pytest.importorskip("authlib", reason="pip install 'drumline[registry]'")
 
 from drumline.infra.registry_client import UNKNOWN_IDS, UNKNOWN_S, codec, connect, subject
-from drumline.infra.settings import KafkaSettings, Settings
+from drumline.infra.settings import Settings
+from drumline.infra.settings_servers import KafkaSettings
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.errors import BadSchema, RegistryRefused, RegistryUnavailable, UnknownSchema, WrongSchema
 from drumline.schemas.model import model, parse_model

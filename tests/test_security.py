@@ -30,7 +30,8 @@ from drumline.infra.kafka import client_config
 from drumline.infra.kafka_access import words
 from drumline.infra.kafka_contact import BrokerUnreachable, Contact, KafkaRefused, addresses, quiet, refusal
 from drumline.infra.logs import HIDDEN
-from drumline.infra.settings import ClickHouseSettings, KafkaSettings, Settings
+from drumline.infra.settings import Settings
+from drumline.infra.settings_servers import ClickHouseSettings, KafkaSettings
 from drumline.schemas.errors import RegistryRefused
 from drumline.streams import refusal as worker_refusal
 

@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from drumline.infra.settings import KafkaSettings, Settings, SinkSettings
+from drumline.infra.settings import Settings, SinkSettings
+from drumline.infra.settings_servers import KafkaSettings
 from drumline.schemas.topics import Topic
 from drumline.sinks.consumer import SinkConsumer
 from drumline.sinks.consumer_config import consumer_config

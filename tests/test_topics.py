@@ -14,7 +14,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from drumline.infra.kafka import client_config, producer_config
 from drumline.infra.kafka_contact import BrokerUnreachable
-from drumline.infra.settings import KafkaSettings, Settings
+from drumline.infra.settings import Settings
+from drumline.infra.settings_servers import KafkaSettings
 from drumline.infra.topics_admin import Found, TopicsAdmin, Wanted, plan, wanted
 from drumline.infra.topics_tail import entries, jsonable
 from drumline.schemas.batch import Batch

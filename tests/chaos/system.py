@@ -21,7 +21,8 @@ from drumline.infra import stack as local_stack
 from drumline.infra.drain import read_statuses
 from drumline.infra.private import environment, private_settings, running_stack
 from drumline.infra.programs import Program, check_all
-from drumline.infra.settings import ClickHouseSettings, RetentionSettings, Settings, SinkSettings, StreamSettings
+from drumline.infra.settings import Settings, SinkSettings, StreamSettings
+from drumline.infra.settings_servers import ClickHouseSettings, RetentionSettings
 
 TURN_S = 0.2
 RECOVERY_S = 600.0
