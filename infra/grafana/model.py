@@ -16,6 +16,7 @@ from drumline.schemas.topics import TOPICS
 PLUGIN, PLUGIN_VERSION, SOURCE_UID = "grafana-clickhouse-datasource", "4.20.0", "clickhouse"
 FOLDER, FOLDER_UID = "drumline", "drumline"
 
+Json = dict[str, Any]
 Format = Literal["timeseries", "table"]
 Kind = Literal[
     "timeseries", "stat", "table", "bargauge", "state-timeline", "heatmap", "flamegraph", "text", "alertlist"
