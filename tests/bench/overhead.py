@@ -21,7 +21,7 @@ import numpy as np
 
 from drumline.bench.figures import Report, machine
 from drumline.bench.overhead_job import MODES, WORKLOADS
-from drumline.bench.paired import differences, interval
+from drumline.bench.paired import differences, drawn, interval, middle
 from drumline.producers.launcher import environment
 
 #: How long a process may take beyond its measuring; s.
@@ -172,12 +172,15 @@ def _between(result: Report, found: Rounds, workload: str, plain: float) -> None
 
 
 def _within(result: Report, found: Rounds, workload: str, plain: float) -> None:
-    """Blocks of the same process, paired.py; whole processes are drawn anew."""
+    """Blocks of the same process, paired.py; points of the plain median, as shares of CUPTI alone are scaled to it."""
     runs = [one["workloads"][workload] for one in found["paired"]]
-    means = np.array([np.mean(differences(run)) for run in runs])
-    name = f"{workload}: drumline above CUPTI alone, in turn in {len(runs)} processes"
-    result.add(name, 100 * float(np.mean(means)) / plain, "points", bar=1.0, most=True)
-    _bounds(result, name, *interval(lambda random: float(np.mean(random.choice(means, len(means))))), plain)
+    pairs = [differences(run) for run in runs]
+    alone_ms = float(np.median([ms for run in runs for block in run["alone"] for ms in block]))
+    count = sum(len(pair) for pair in pairs)
+    name = f"{workload}: drumline above CUPTI alone, in turn, {count} pairs of {len(runs)} processes"
+    result.add(name, 100 * middle(pairs) * alone_ms / plain, "points", bar=1.0, most=True)
+    low, high = interval(partial(drawn, pairs))
+    _bounds(result, name, low * alone_ms, high * alone_ms, plain)
     alone, ours = (
         float(np.percentile([ms for run in runs for block in run[key] for ms in block], 99))
         for key in ("alone", "ours")

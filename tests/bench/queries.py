@@ -21,7 +21,7 @@ from drumline.infra.credentials import local_password
 from drumline.infra.engine import temporary_engine
 from drumline.infra.grafana.catalog import statements
 from drumline.infra.grafana.macros import ALL, Moment, Value, expand, expand_alert
-from drumline.infra.grafana.provision import rules
+from drumline.infra.grafana.provision_rules import rules
 from drumline.infra.grafana.render_panel import POINTS
 from drumline.infra.migrate import migrate
 from drumline.infra.private import private_settings
