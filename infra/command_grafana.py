@@ -123,7 +123,8 @@ def generate(
 ) -> None:  # fmt: skip
     """Write the dashboards' JSON and the provisioning files. The same sources give the same bytes."""
     from drumline.infra.grafana.catalog import HERE, dashboard_files
-    from drumline.infra.grafana.provision import CONTACTS, provisioning_files
+    from drumline.infra.grafana.provision import provisioning_files
+    from drumline.infra.grafana.provision_contacts import CONTACTS
 
     chosen = [kind for kind in CONTACTS if kind in (contact or ["webhook"])]
     if unknown := set(contact or ()) - set(CONTACTS):

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.model import FOLDER
-from drumline.infra.grafana.provision import ADDRESSES, GROUPS
+from drumline.infra.grafana.provision_contacts import ADDRESSES
+from drumline.infra.grafana.provision_rules import GROUPS
 
 PAGE = Path(__file__).parent.parent / "docs" / "grafana.md"
 HEAD = f"""# Grafana

@@ -8,7 +8,7 @@ import pytest
 from grafana_evaluator import Evaluator, breached
 from grafana_stack import JOB, RUN, stored
 
-from drumline.infra.grafana.provision import GROUPS, rules
+from drumline.infra.grafana.provision_rules import GROUPS, rules
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 RULES = {rule.uid: rule for rule in rules()}

@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from drumline.infra import command_grafana
 from drumline.infra.grafana.catalog import DASHBOARDS, HERE
-from drumline.infra.grafana.provision import GROUPS, group_for_http, policies, receiver
+from drumline.infra.grafana.provision_contacts import policies, receiver
+from drumline.infra.grafana.provision_rules import GROUPS, group_for_http
 from drumline.infra.grafana.render import dashboard_json
 from drumline.infra.grafana.server import difference
 from drumline.infra.settings import settings

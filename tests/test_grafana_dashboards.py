@@ -15,7 +15,9 @@ from drumline.infra.grafana import limits
 from drumline.infra.grafana.alerts import CONDITION
 from drumline.infra.grafana.catalog import DASHBOARDS, HERE, dashboard_files
 from drumline.infra.grafana.macros import Moment, expand_alert
-from drumline.infra.grafana.provision import GROUPS, RECEIVER, group_for_http, provisioning_files, rules
+from drumline.infra.grafana.provision import provisioning_files
+from drumline.infra.grafana.provision_contacts import RECEIVER
+from drumline.infra.grafana.provision_rules import GROUPS, group_for_http, rules
 from drumline.infra.grafana.render import dashboard_json, panel_ids
 from drumline.streams.alarm import STATES
 from drumline.streams.thresholds import CRITICAL, INSUFFICIENT, WARNING, StragglerConfig

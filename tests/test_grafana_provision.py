@@ -4,7 +4,8 @@ import yaml
 from typer.testing import CliRunner
 
 from drumline.infra.command_grafana import app
-from drumline.infra.grafana.provision import HERE, data_source, provisioning_files
+from drumline.infra.grafana.catalog import HERE
+from drumline.infra.grafana.provision import data_source, provisioning_files
 
 FILE = HERE / "provisioning/datasources/clickhouse.yaml"
 

@@ -1,4 +1,4 @@
-"""Alert rules as values; rules_*.py declare them, provision.py writes them for files and for HTTP."""
+"""Alert rules as values; rules_*.py declare them, provision_rules.py writes them for files and for HTTP."""
 
 from __future__ import annotations
 

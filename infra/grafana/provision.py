@@ -1,182 +1,15 @@
-"""Alert rules, contact points, policies, templates, data source: as the files that Grafana reads at start, and as its
-HTTP interface wants them. The two spell the same things differently, and drop silently what is misspelt."""
+"""What Grafana reads at start, as files: data source, dashboards' folder, alert rules, contact points, policies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from drumline.infra.grafana.alerts import CONDITION, Group, Rule, link
-from drumline.infra.grafana.catalog import DASHBOARDS, HERE
-from drumline.infra.grafana.model import FOLDER, FOLDER_UID, PLUGIN, SOURCE_UID
-from drumline.infra.grafana.render import panel_ids
-from drumline.infra.grafana.rules_device import DEVICES
-from drumline.infra.grafana.rules_job import JOBS, LINKS
-from drumline.infra.grafana.rules_pipeline import PIPELINE
-
-Json = dict[str, Any]
-Contact = Literal["webhook", "slack", "pagerduty"]
-CONTACTS: tuple[Contact, ...] = ("webhook", "slack", "pagerduty")
-GROUPS: tuple[Group, ...] = (JOBS, LINKS, DEVICES, PIPELINE)
-RECEIVER = "drumline-on-call"
-#: Where files take secrets and addresses from: Grafana's own environment, never this repository.
-ADDRESSES: dict[Contact, str] = {kind: f"DRUMLINE_ALERT_{kind.upper()}" for kind in CONTACTS}
-TITLE, MESSAGE = '{{ template "drumline.title" . }}', '{{ template "drumline.message" . }}'
-TEMPLATE = """
-{{ define "drumline.title" -}}
-[{{ .Status | toUpper }}] {{ .CommonLabels.alertname }}{{ with .CommonLabels.job }} {{ . }}{{ end }} ({{ len .Alerts }})
-{{- end }}
-{{ define "drumline.message" -}}
-{{ range .Alerts -}}
-{{ .Annotations.summary }}
-{{ .Annotations.description }}
-{{ .Annotations.dashboard }}&from={{ (.StartsAt.Add -3600000000000).UnixMilli }}&to={{ if eq .Status "resolved" -}}
-{{ .EndsAt.UnixMilli }}{{ else }}now{{ end }}
-{{ end -}}
-{{- end }}
-""".strip()
-
-
-def rules() -> list[Rule]:
-    return [rule for group in GROUPS for rule in group.rules]
-
-
-def _duration(seconds: int) -> str:
-    return f"{seconds // 60}m" if seconds and seconds % 60 == 0 else f"{seconds}s"
-
-
-def _data(rule: Rule) -> list[Json]:
-    span = {"from": rule.range_s, "to": rule.until_s}
-    source = {"type": PLUGIN, "uid": SOURCE_UID}
-    found: list[Json] = []
-    for values in rule.values:
-        model = {
-            "refId": values.ref,
-            "datasource": source,
-            "editorType": "sql",
-            "format": 1,
-            "queryType": "table",
-            "intervalMs": 60_000,
-            "maxDataPoints": 43_200,
-            "rawSql": values.sql,
-        }
-        found.append({"refId": values.ref, "datasourceUid": SOURCE_UID, "relativeTimeRange": span, "model": model})
-    compare = {"evaluator": {"type": rule.compare, "params": list(rule.limit)}}
-    expression = {"type": "__expr__", "uid": "__expr__"}
-    model = {
-        "refId": CONDITION,
-        "type": "threshold",
-        "expression": rule.values[0].ref,
-        "datasource": expression,
-        "conditions": [compare],
-    }
-    found.append(
-        {"refId": CONDITION, "datasourceUid": "__expr__", "relativeTimeRange": {"from": 0, "to": 0}, "model": model}
-    )
-    return found
-
-
-def _annotations(rule: Rule) -> Json:
-    return {
-        "summary": rule.summary,
-        "description": rule.description,
-        "dashboard": link(rule, _panel_id(rule)),
-        "limit": rule.reason,
-    }
-
-
-def _panel_id(rule: Rule) -> int:
-    """Raises KeyError: the rule names a dashboard or panel that is not there."""
-    dashboards = {made.uid: made for made in DASHBOARDS}
-    return panel_ids(dashboards[rule.shows[0]])[rule.shows[1]]
-
-
-def rule_for_file(rule: Rule) -> Json:
-    return {
-        "uid": rule.uid,
-        "title": rule.title,
-        "condition": CONDITION,
-        "dashboardUid": rule.shows[0],
-        "panelId": _panel_id(rule),
-        "for": _duration(rule.for_s),
-        "keepFiringFor": _duration(rule.keep_s),
-        "missing_series_evals_to_resolve": rule.missing,
-        "noDataState": rule.no_data,
-        "execErrState": "Error",
-        "isPaused": False,
-        "labels": {"severity": rule.severity, "team": "drumline"},
-        "annotations": _annotations(rule),
-        "data": _data(rule),
-    }
-
-
-def group_for_http(group: Group) -> Json:
-    """PUT /api/v1/provisioning/folder/UID/rule-groups/NAME."""
-    return {
-        "title": group.name,
-        "folderUid": FOLDER_UID,
-        "interval": group.interval_s,
-        "rules": [
-            {
-                "uid": rule.uid,
-                "title": rule.title,
-                "orgID": 1,
-                "folderUID": FOLDER_UID,
-                "ruleGroup": group.name,
-                "condition": CONDITION,
-                "for": _duration(rule.for_s),
-                "keep_firing_for": _duration(rule.keep_s),
-                "missingSeriesEvalsToResolve": rule.missing,
-                "noDataState": rule.no_data,
-                "execErrState": "Error",
-                "isPaused": False,
-                "labels": {"severity": rule.severity, "team": "drumline"},
-                "annotations": {
-                    **_annotations(rule),
-                    "__dashboardUid__": rule.shows[0],
-                    "__panelId__": str(_panel_id(rule)),
-                },
-                "data": _data(rule),
-            }
-            for rule in group.rules
-        ],
-    }
-
-
-def receiver(kind: Contact, address: str) -> Json:
-    """A receiver of the contact point. `address`: a URL or PagerDuty's integration key, or the variable with it."""
-    settings: dict[Contact, Json] = {
-        "webhook": {"url": address, "httpMethod": "POST", "title": TITLE, "message": MESSAGE},
-        "slack": {"url": address, "title": TITLE, "text": MESSAGE},
-        "pagerduty": {
-            "integrationKey": address,
-            "severity": "{{ .CommonLabels.severity }}",
-            "summary": TITLE,
-            "details": {"message": MESSAGE},
-        },
-    }
-    return {"uid": f"drumline-{kind}", "type": kind, "settings": settings[kind], "disableResolveMessage": False}
-
-
-def policies() -> Json:
-    """The tree. One message for a job and rule, with all its ranks; what is critical does not wait."""
-    return {
-        "receiver": RECEIVER,
-        "group_by": ["grafana_folder", "alertname", "job", "run"],
-        "group_wait": "30s",
-        "group_interval": "5m",
-        "repeat_interval": "12h",
-        "routes": [
-            {
-                "receiver": RECEIVER,
-                "object_matchers": [["team", "=", "drumline"], ["severity", "=", "critical"]],
-                "group_wait": "5s",
-                "group_interval": "1m",
-                "repeat_interval": "1h",
-            }
-        ],
-    }
+from drumline.infra.grafana.catalog import HERE
+from drumline.infra.grafana.model import FOLDER, FOLDER_UID, PLUGIN, SOURCE_UID, Json
+from drumline.infra.grafana.provision_contacts import ADDRESSES, RECEIVER, TEMPLATE, Contact, policies, receiver
+from drumline.infra.grafana.provision_rules import GROUPS, duration, rule_for_file
 
 
 def data_source(host: str, port: int | str, user: str, database: str, secure: bool | str, protocol: str) -> Json:
@@ -235,7 +68,7 @@ def provisioning_files(
             "orgId": 1,
             "name": g.name,
             "folder": FOLDER,
-            "interval": _duration(g.interval_s),
+            "interval": duration(g.interval_s),
             "rules": [rule_for_file(r) for r in g.rules],
         }
         for g in GROUPS

@@ -11,21 +11,13 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from drumline.infra.grafana.catalog import DASHBOARDS
-from drumline.infra.grafana.model import FOLDER, FOLDER_UID, SOURCE_UID
-from drumline.infra.grafana.provision import (
-    CONTACTS,
-    GROUPS,
-    RECEIVER,
-    TEMPLATE,
-    data_source,
-    group_for_http,
-    policies,
-    receiver,
-)
+from drumline.infra.grafana.model import FOLDER, FOLDER_UID, SOURCE_UID, Json
+from drumline.infra.grafana.provision import data_source
+from drumline.infra.grafana.provision_contacts import CONTACTS, RECEIVER, TEMPLATE, policies, receiver
+from drumline.infra.grafana.provision_rules import GROUPS, group_for_http
 from drumline.infra.grafana.render import dashboard_json
 from drumline.infra.settings import Settings
 
-Json = dict[str, Any]
 #: Settings of contact points that Grafana hides when it is asked.
 _SECRETS = frozenset({"url", "integrationKey"})
 #: What Grafana adds to dashboards, panels, variables and rules of its own accord.

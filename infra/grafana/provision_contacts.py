@@ -1,0 +1,62 @@
+"""Where alerts go and what they say: contact points, notification policies, message template."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from drumline.infra.grafana.model import Json
+
+Contact = Literal["webhook", "slack", "pagerduty"]
+CONTACTS: tuple[Contact, ...] = ("webhook", "slack", "pagerduty")
+RECEIVER = "drumline-on-call"
+#: Where files take secrets and addresses from: Grafana's own environment, never this repository.
+ADDRESSES: dict[Contact, str] = {kind: f"DRUMLINE_ALERT_{kind.upper()}" for kind in CONTACTS}
+TITLE, MESSAGE = '{{ template "drumline.title" . }}', '{{ template "drumline.message" . }}'
+TEMPLATE = """
+{{ define "drumline.title" -}}
+[{{ .Status | toUpper }}] {{ .CommonLabels.alertname }}{{ with .CommonLabels.job }} {{ . }}{{ end }} ({{ len .Alerts }})
+{{- end }}
+{{ define "drumline.message" -}}
+{{ range .Alerts -}}
+{{ .Annotations.summary }}
+{{ .Annotations.description }}
+{{ .Annotations.dashboard }}&from={{ (.StartsAt.Add -3600000000000).UnixMilli }}&to={{ if eq .Status "resolved" -}}
+{{ .EndsAt.UnixMilli }}{{ else }}now{{ end }}
+{{ end -}}
+{{- end }}
+""".strip()
+
+
+def receiver(kind: Contact, address: str) -> Json:
+    """A receiver of the contact point. `address`: a URL or PagerDuty's integration key, or the variable with it."""
+    settings: dict[Contact, Json] = {
+        "webhook": {"url": address, "httpMethod": "POST", "title": TITLE, "message": MESSAGE},
+        "slack": {"url": address, "title": TITLE, "text": MESSAGE},
+        "pagerduty": {
+            "integrationKey": address,
+            "severity": "{{ .CommonLabels.severity }}",
+            "summary": TITLE,
+            "details": {"message": MESSAGE},
+        },
+    }
+    return {"uid": f"drumline-{kind}", "type": kind, "settings": settings[kind], "disableResolveMessage": False}
+
+
+def policies() -> Json:
+    """The tree. One message for a job and rule, with all its ranks; what is critical does not wait."""
+    return {
+        "receiver": RECEIVER,
+        "group_by": ["grafana_folder", "alertname", "job", "run"],
+        "group_wait": "30s",
+        "group_interval": "5m",
+        "repeat_interval": "12h",
+        "routes": [
+            {
+                "receiver": RECEIVER,
+                "object_matchers": [["team", "=", "drumline"], ["severity", "=", "critical"]],
+                "group_wait": "5s",
+                "group_interval": "1m",
+                "repeat_interval": "1h",
+            }
+        ],
+    }
