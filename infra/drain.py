@@ -1,7 +1,7 @@
 """Wait until everything has been worked off: by the stream workers on this machine (no lag, no open window, nothing in
 flight), and by the sinks, wherever they are.
 
-Every worker writes a status file each second (streams/worker.py). Nothing follows if, in two statuses of every worker,
+Every worker writes a status file each second (streams/status.py). Nothing follows if, in two statuses of every worker,
 nothing is open and the same number of records was handled, and the broker, asked between the two, has no more than they
 say was applied. Then everything is stored when the sinks have committed up to the ends of all topics.
 """

@@ -8,7 +8,7 @@ only after the broker has everything that came of it, and always in order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from drumline.schemas.batch import Batch
@@ -33,6 +33,11 @@ class Delivery:
     acknowledge: Callable[[], object]
     writes: list[Awaitable[object]] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
+
+    def add(self, writes: Iterable[Awaitable[object]], outputs: Iterable[Output]) -> None:
+        """What one stage made of it."""
+        self.writes += writes
+        self.outputs += outputs
 
 
 class Settler:

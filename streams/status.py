@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from drumline.infra import metrics
+from drumline.streams.lag import Lag
 from drumline.streams.stage import Stage
 
 log = structlog.get_logger()
@@ -41,3 +42,30 @@ class StatusFile:
             self._failing = True
         else:
             self._failing = False
+
+
+class Status:
+    """Of one worker, which has some of `of` partitions of each topic: in its file, and as metrics."""
+
+    def __init__(self, app: Any, path: Path, of: int, lag: Lag) -> None:
+        self._app, self._file, self._of, self._lag = app, StatusFile(path), of, lag
+
+    def say(self, partitions: list[int], still_open: int, unsettled: int, now_ns: int) -> None:
+        """`still_open`: see open_windows, of all stages. `unsettled`: messages, apart from ticks."""
+        positions = {f"{tp.topic}:{tp.partition}": position for tp, position in self._lag.positions().items()}
+        status: dict[str, Any] = {
+            "app": self._app.conf.id,
+            "partitions": partitions,
+            "of": self._of,
+            "open": still_open,
+            "unsettled": unsettled,
+            "handled": self._lag.count,
+            "lag": self._lag.records(),
+            "positions": positions,
+            "time_ns": now_ns,
+        }
+        if status["lag"] is not None:
+            metrics.STREAM_LAG.set(status["lag"])
+        metrics.STREAM_OPEN.set(status["open"])
+        metrics.STREAM_UNSETTLED.set(status["unsettled"])
+        self._file.write(status)

@@ -1,4 +1,4 @@
-"""Ticks: a record per partition and second, by which silence becomes a message; and the lag that silence must rule out.
+"""Ticks: a record per partition and second, by which silence becomes a message.
 
 Timers may not touch tables or emit (docs/design/streams.md). So the timer only sends ticks, and the tick's arrival,
 in order with everything else of the partition's worker, closes what has been silent.
@@ -6,9 +6,27 @@ in order with everything else of the partition's worker, closes what has been si
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
+import structlog
+
+from drumline.infra import metrics
+from drumline.infra.settings import Settings
+from drumline.schemas.batch import Batch
+from drumline.schemas.topics import Topic
+from drumline.streams.lag import Lag
+from drumline.streams.outgoing import NotTaken
+from drumline.streams.refusal import refused
+from drumline.streams.runner import Fail, StageRunner
+from drumline.streams.settle import Delivery
+from drumline.streams.stage import Stage
+from drumline.streams.telemetry import Readiness
+
+log = structlog.get_logger()
 TICK_S = 1.0
 #: Longer without a tick is an outage; s.
 GAP_S = 3.0
@@ -34,56 +52,69 @@ class Pulse:
         return now_ns - self._since_ns >= self._idle_ns
 
 
-class Lag:
-    """How far this worker is behind, over all partitions it has of `topics`.
+class Ticks:
+    """Of one worker. `fail`: ends it."""
 
-    Ends of partitions are those that came with the last fetch. Asking the broker would queue behind a fetch that waits
-    up to 1.5 s for data; a new record ends that wait, so what fetches say is as fresh.
-    """
+    def __init__(
+        self,
+        app: Any,
+        settings: Settings,
+        runners: Mapping[str, StageRunner],
+        lag: Lag,
+        readiness: Readiness,
+        fail: Fail,
+    ) -> None:
+        self._app, self._settings, self._runners, self._lag = app, settings, runners, lag
+        self._readiness, self._fail = readiness, fail
+        self._pulses: dict[int, Pulse] = {}
+        self._failing: set[tuple[str, int]] = set()  # (stage, partition) whose last tick failed
+        self._ending: asyncio.Future[None] | None = None
 
-    def __init__(self, app: Any, topics: Iterable[str]) -> None:
-        self._app, self._topics = app, frozenset(topics)
-        self._done: dict[Any, int] = {}
-        self._first: dict[Any, int] = {}
-        self.count = 0
+    async def send(self, partitions: Iterable[int]) -> None:
+        """One for each."""
+        for number in partitions:
+            sent = await self._app.producer.send(Topic.TICK, None, b"", number, None, None)
+            asyncio.ensure_future(sent).add_done_callback(self._sent)
 
-    def handled(self, tp: Any, offset: int) -> None:
-        """A record has been applied."""
-        self._done[tp] = offset + 1
-        self.count += 1
+    def _sent(self, sent: asyncio.Future[object]) -> None:
+        """Nobody misses a tick, unless none will ever be allowed."""
+        error = None if sent.cancelled() else sent.exception()
+        if error is not None and self._ending is None and refused(self._settings, error):
+            self._ending = asyncio.ensure_future(self._fail(error))
+
+    async def arrived(self, number: int, now_ns: int, delivery: Delivery) -> None:
+        """Let every stage of a partition close what has been silent. Ticks that queued up count as one. Raises
+        NotTaken."""
+        pulse = self._pulses.setdefault(number, Pulse(round(self._settings.stream.idle_s * 1e9)))
+        if not pulse.due(now_ns):
+            return
+        self._readiness.heard(time.monotonic())
+        caught_up = pulse.beat(now_ns) and self._lag.records() == 0
+        for runner in self._runners.values():
+            try:
+                if runner.stage(number) is not None:
+                    work = partial(_on_tick, now_ns=now_ns, caught_up=caught_up)
+                    delivery.add(*await runner.apply(number, work))
+                    self._fails(runner.name, number, False)
+            except NotTaken:
+                raise
+            except Exception:  # a defect of ours: no record is at fault, and the other stages go on
+                log.exception("stage failed on a tick", stage=runner.name, partition=number)
+                metrics.STREAM_TICKS_FAILED.labels(runner.name).inc()
+                self._fails(runner.name, number, True)
+
+    def _fails(self, stage: str, number: int, failed: bool) -> None:
+        """Not ready while any stage of a partition that is ours fails."""
+        (self._failing.add if failed else self._failing.discard)((stage, number))
+        stages = ", ".join(sorted({name for name, _ in self._failing}))
+        self._readiness.health.waits("tick", f"fails on ticks, see the log: {stages}" if stages else "")
 
     def reset(self) -> None:
-        """Partitions have moved."""
-        self._done.clear()
-        self._first.clear()
+        """Partitions have moved: of those that went, nothing is heard again."""
+        self._pulses.clear()
+        self._failing.clear()
+        self._readiness.health.waits("tick", "")
 
-    async def prepare(self) -> None:
-        """Ask once where partitions without a committed offset begin."""
-        new = [tp for tp in self._mine() if self._next(tp) is None]
-        if new:
-            offsets = await self._app.consumer.earliest_offsets(*new)
-            self._first.update({tp: offset for tp, offset in offsets.items() if offset is not None})
 
-    def positions(self) -> dict[Any, int | None]:
-        """Partition -> offset of the first record not applied yet; None = not known yet."""
-        return {tp: self._next(tp) for tp in self._mine()}
-
-    def records(self) -> int | None:
-        """Records not applied yet; None while not all ends are known."""
-        behind = 0
-        for tp, position in self.positions().items():
-            end = self._app.consumer.highwater(tp)
-            if end is None or end < 0 or position is None:
-                return None
-            behind += max(0, end - position)
-        return behind
-
-    def _mine(self) -> list[Any]:
-        return [tp for tp in self._app.consumer.assignment() if tp.topic in self._topics]
-
-    def _next(self, tp: Any) -> int | None:
-        done = self._done.get(tp)
-        if done is not None:
-            return done
-        committed: int | None = self._app.consumer._committed_offset.get(tp)
-        return committed if committed is not None else self._first.get(tp)
+def _on_tick(stage: Stage, now_ns: int, caught_up: bool) -> list[Batch]:
+    return stage.on_tick(now_ns, caught_up)

@@ -38,7 +38,7 @@ def tick(worker, done, error):
 
     for name, runner in worker.runners.items():
         runner.apply = stage(name)
-    worker._pulses.clear()
+    worker._ticks._pulses.clear()
     event = SimpleNamespace(ack=lambda: None, message=SimpleNamespace(partition=0))
     return asyncio.run(worker._on_tick(event))
 
@@ -51,7 +51,7 @@ def test_a_stage_that_fails_on_a_tick_is_counted_and_told_and_the_next_one_has_i
     done, before = [], failed()
     assert tick(worker, done, KeyError("compute_overlapped_ns")) is not None
     assert (done, failed() - before, worker.failure) == (["works"], 1, None)
-    assert worker._health.ready() == {"tick": "fails on ticks, see the log: fails"}
+    assert worker.readiness.health.ready() == {"tick": "fails on ticks, see the log: fails"}
 
 
 def test_it_is_ready_again_when_it_works_again(worker):
@@ -59,10 +59,10 @@ def test_it_is_ready_again_when_it_works_again(worker):
     done = []
     tick(worker, done, None)
     assert done == ["fails", "works"]
-    assert worker._health.ready() == {}
+    assert worker.readiness.health.ready() == {}
 
 
 def test_it_is_ready_again_when_the_partition_has_gone_to_another_worker(worker):
     tick(worker, [], KeyError("x"))
     asyncio.run(worker._on_assigned(None, []))
-    assert "tick" not in worker._health.ready()
+    assert "tick" not in worker.readiness.health.ready()
