@@ -66,6 +66,10 @@ class Sender:
         """Since Kafka took the last message, or since the start if it took none."""
         return self._clock() - self._answered
 
+    @property
+    def _away(self) -> str:
+        return f"no Kafka broker answers at {self._settings.bootstrap}"
+
     def ready(self) -> bool:
         """Whether Kafka has answered once and has the topics; asks it at most every AGAIN_S."""
         if not self._known and self._clock() >= self._ask_at:
@@ -74,10 +78,9 @@ class Sender:
                 missing = sorted(self._topics - set(there))
                 self._set(self._without(missing) if missing else "")
                 self._known = not missing
-            except KafkaException as error:
+            except KafkaException:
                 self._pump(0)  # what it has to say beside that
-                away = f"no Kafka broker answers at {self._settings.bootstrap} ({error.args[0].name()})"
-                self._set(self._refused or away)
+                self._set(self._refused or self._away)
             self._ask_at = self._clock() + AGAIN_S * (0.5 + random.random())  # a thousand agents, not all at once
         return self._known
 
@@ -138,7 +141,7 @@ class Sender:
             self._refused = str(refused)
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and not self._refused:
             self._known = False  # asked again, so that the answer shows even where nothing is to be sent
-            self._set(f"no Kafka broker answers at {self._settings.bootstrap}")
+            self._set(self._away)
 
     def _without(self, missing: list[str]) -> str:
         """Kafka does not list topics that a user may not write."""

@@ -6,6 +6,7 @@ from collections import deque
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from sink_helpers import any_batch
+from structlog.testing import capture_logs
 
 from drumline.infra.health import Health
 from drumline.infra.settings import AgentSettings, Settings, SpoolSettings
@@ -259,6 +260,16 @@ def test_without_kafka_or_its_topics_it_waits_and_says_so(lab):
     assert lab.account()[0] == [0]
     assert lab.health.ready() == {}
     spool.close()
+
+
+def test_kafka_that_is_away_for_long_is_one_line_however_often_it_is_noticed(lab):
+    lab.turn()
+    lab.kafka.topics = None
+    with capture_logs() as logs:
+        for _ in range(5):
+            lab.kafka.said(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+            lab.turn(10.0)
+    assert [line["event"] for line in logs] == ["kafka"]
 
 
 def test_a_batch_too_large_for_kafka_is_told_as_lost(lab):
