@@ -7,8 +7,12 @@ import subprocess
 import uuid
 from pathlib import Path
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
 from drumline.infra.jars import ensure_jars
 from drumline.infra.java import find_java
+from drumline.infra.kafka import client_config
 from drumline.infra.settings import Settings
 from drumline.infra.state import StackError, State
 from drumline.infra.supervisor import Child
@@ -67,6 +71,17 @@ def jvm(settings: Settings, java: str, jars: Path) -> list[str]:
         "-cp",
         str(jars / "*"),
     ]
+
+
+def broker_answers(settings: Settings, timeout_s: float = 2.0) -> bool:
+    """Whether the broker lists its topics to a client."""
+    try:
+        # The delay that spares a lost broker a long-lived client's attempts would outlast a short look.
+        quick = {**client_config(settings, "drumline-probe"), "reconnect.backoff.ms": 50, "log_level": 0}
+        client = AdminClient(quick)
+        return bool(client.list_topics(timeout=timeout_s).brokers)
+    except KafkaException:
+        return False
 
 
 def prepare_broker(settings: Settings) -> Child:

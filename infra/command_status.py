@@ -19,11 +19,11 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSO
     Exit code 0 when broker and engine answer, 1 when not (a script can wait on it). Secrets are never printed, only
     the files that hold them.
     """
-    from drumline.infra import stack
+    from drumline.infra import stack_status
 
     chosen = settings()
-    found = stack.status(chosen)
-    found["password_files"] = {user: str(path) for user, path in stack.password_files(chosen).items()}
+    found = stack_status.status(chosen)
+    found["password_files"] = {user: str(path) for user, path in stack_status.password_files(chosen).items()}
     if as_json:
         typer.echo(json.dumps(found))
     else:

@@ -1,8 +1,8 @@
-"""The local stack as a whole: start it, stop it, say how it is. Programs: broker.py and engine.py; who runs them:
-supervisor.py, a detached process that outlives this one.
+"""The local stack as a whole: start it, stop it. Programs: broker.py and engine.py; who runs them: supervisor.py, a
+detached process that outlives this one.
 
 Whatever was killed: `lock` is held exactly while a supervisor lives (the kernel sees to that), and processes that lost
-theirs are found by the state directory in their command line, never by a remembered pid.
+theirs are found by the state directory in their command line (stack_processes.py), never by a remembered pid.
 """
 
 from __future__ import annotations
@@ -10,21 +10,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-import psutil
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
-
-from drumline.infra.broker import broker_ports, marker, prepare_broker
+from drumline.infra.broker import broker_answers, broker_ports, prepare_broker
 from drumline.infra.engine import START_S, answers, engine_ports, is_ours, last_words, prepare_engine, wait_until
-from drumline.infra.kafka import client_config
 from drumline.infra.ports import require_free
 from drumline.infra.settings import Settings
+from drumline.infra.stack_processes import own_processes, stop_orphans, stop_processes
 from drumline.infra.state import StackError, State, held, locked, read_json, write_json
 from drumline.infra.supervisor import Child
 
@@ -41,65 +35,6 @@ def addresses(settings: Settings) -> dict[str, str]:
         "clickhouse_native": f"127.0.0.1:{settings.local.clickhouse_tcp_port}",
         "state": str(settings.local.state),
     }
-
-
-def broker_answers(settings: Settings, timeout_s: float = 2.0) -> bool:
-    """Whether the broker lists its topics to a client."""
-    try:
-        # The delay that spares a lost broker a long-lived client's attempts would outlast a short look.
-        quick = {**client_config(settings, "drumline-probe"), "reconnect.backoff.ms": 50, "log_level": 0}
-        client = AdminClient(quick)
-        return bool(client.list_topics(timeout=timeout_s).brokers)
-    except KafkaException:
-        return False
-
-
-def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:
-    """Processes of this user that belong to this state directory, found by their arguments: name -> processes."""
-    state = State.of(settings)
-    found: dict[str, list[psutil.Process]] = {"supervisor": [], "broker": [], "engine": []}
-    for process in psutil.process_iter():
-        try:
-            if process.uids().real != os.getuid():
-                continue
-            arguments = process.cmdline()
-        except psutil.Error:
-            continue
-        if marker(state) in arguments and "kafka.Kafka" in arguments:
-            found["broker"].append(process)
-        elif arguments[1:4] == ["-m", "drumline.infra.supervisor", str(state.root)]:
-            found["supervisor"].append(process)
-        elif arguments[1:4] == ["-m", "drumline.infra.engine_main", str(state.clickhouse)]:
-            found["engine"].append(process)
-    return found
-
-
-def stop_processes(processes: list[psutil.Process], timeout_s: float) -> None:
-    """SIGTERM, wait, SIGKILL. psutil checks a process's start time first, so that no reused pid is hit."""
-    for process in processes:
-        try:
-            process.terminate()
-        except psutil.NoSuchProcess:
-            continue
-    _, left = psutil.wait_procs(processes, timeout=timeout_s)
-    for process in left:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(left, timeout=10)
-
-
-def stop_orphans(settings: Settings) -> int:
-    """End broker and engine whose supervisor is gone; returns how many there were. The command lock must be held.
-
-    The engine sees the end of its stdin and is given the time to stop by itself.
-    """
-    found = own_processes(settings)
-    psutil.wait_procs(found["engine"], timeout=5)
-    orphans = [process for process in (*found["broker"], *found["engine"]) if process.is_running()]
-    stop_processes(orphans, timeout_s=20)
-    return len(orphans)
 
 
 def write_plan(settings: Settings) -> None:
@@ -222,44 +157,3 @@ def stop(settings: Settings) -> bool:
     orphans = stop_orphans(settings)
     state.supervisor.unlink(missing_ok=True)
     return found or orphans > 0
-
-
-def status(settings: Settings) -> dict[str, Any]:
-    """How the stack is, JSON-ready. `running`: a supervisor lives. `addresses`: of what runs, else of the settings.
-
-    Per process: pid (None: not ours, or down), answers, restarts, orphan, rss_mib, uptime_s.
-    """
-    state = State.of(settings)
-    running = held(state.lock)
-    where = addresses(settings)
-    if running:
-        where = (read_json(state.plan) or {}).get("addresses", where)
-    progress = (read_json(state.children) if running else None) or {}
-    kafka = settings.kafka.model_copy(update={"bootstrap": where["kafka"]})
-    clickhouse = settings.clickhouse.model_copy(update={"url": where["clickhouse_http"]})
-    there = settings.model_copy(update={"kafka": kafka, "clickhouse": clickhouse})
-    processes = {name: measure(found) for name, found in own_processes(settings).items()}
-    for name, probe in (("broker", broker_answers), ("engine", answers)):
-        processes[name] |= {
-            "answers": probe(there),
-            "restarts": progress.get(name, {}).get("restarts", 0),
-            "orphan": processes[name]["pid"] is not None and not running,
-        }
-    return {"running": running, "addresses": where, "processes": processes, "logs": str(state.logs)}
-
-
-def measure(processes: list[psutil.Process]) -> dict[str, Any]:
-    """pid, memory (MiB) and age (s) of the first that is still there."""
-    for process in processes:
-        try:
-            rss, age = process.memory_info().rss, time.time() - process.create_time()
-        except psutil.Error:
-            continue
-        return {"pid": process.pid, "rss_mib": round(rss / 2**20, 1), "uptime_s": round(age, 1)}
-    return {"pid": None, "rss_mib": 0.0, "uptime_s": 0.0}
-
-
-def password_files(settings: Settings) -> dict[str, Path]:
-    """user -> file with the password, for those that exist."""
-    folder = State.of(settings).secrets
-    return {path.stem: path for path in sorted(folder.glob("*.password"))} if folder.is_dir() else {}

@@ -23,6 +23,7 @@ from drumline.infra.java import find_java
 from drumline.infra.private import environment as environment_for
 from drumline.infra.private import private_settings
 from drumline.infra.settings import Settings
+from drumline.infra.stack_processes import own_processes
 from drumline.infra.state import StackError
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and so would what they start.
@@ -122,7 +123,7 @@ def kill9(stack: Settings) -> Callable[[str], int]:
     """SIGKILL the `broker`, `engine` or `supervisor` of the running stack; returns the pid that died."""
 
     def kill(name: str) -> int:
-        [process] = local_stack.own_processes(stack)[name]
+        [process] = own_processes(stack)[name]
         os.kill(process.pid, signal.SIGKILL)
         psutil.wait_procs([process], timeout=10)
         return process.pid

@@ -41,7 +41,6 @@ from drumline.infra.private import environment, free_ports, private_settings
 from drumline.infra.roles import reader_grants
 from drumline.infra.settings import Settings
 from drumline.infra.settings_servers import ClickHouseSettings, KafkaSettings
-from drumline.infra.stack import broker_answers
 from drumline.infra.state import State
 from drumline.infra.supervisor import Child
 
@@ -268,7 +267,7 @@ def running_secure_stack(folder: Path) -> Iterator[SecureStack]:
         ending.enter_context(engine.temporary_engine(stack.settings))
         mine = stack.settings_of("broker")
         alive = child.process.poll if child.process else lambda: 1
-        if not engine.wait_until(lambda: broker_answers(mine), 120, lambda: alive() is None):
+        if not engine.wait_until(lambda: broker.broker_answers(mine), 120, lambda: alive() is None):
             raise AssertionError(engine.last_words(State.of(stack.settings).logs / "kafka.log", 20))
         admin = stack.admin()
         for future in admin.create_acls(documented_acls()).values():

@@ -20,7 +20,7 @@ from drumline.infra.offsets import Offsets
 from drumline.infra.programs import Program
 from drumline.infra.settings import Settings
 from drumline.infra.settings_servers import RetentionSettings
-from drumline.infra.stack import own_processes
+from drumline.infra.stack_processes import own_processes
 from drumline.schemas.topics import Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]

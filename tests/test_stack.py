@@ -16,8 +16,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from drumline.infra import stack as local_stack
+from drumline.infra import stack_status
 from drumline.infra.engine import answers, query
 from drumline.infra.settings import Settings
+from drumline.infra.stack_processes import own_processes
 from drumline.infra.state import StackError, State, held, locked, write_json
 
 pytestmark = pytest.mark.stack
@@ -30,7 +32,7 @@ def drumline(environment: dict[str, str], *arguments: str) -> subprocess.Complet
 
 
 def pid_of(settings: Settings, name: str) -> int:
-    [process] = local_stack.own_processes(settings)[name]
+    [process] = own_processes(settings)[name]
     return process.pid
 
 
@@ -95,7 +97,7 @@ def test_status_reports_every_process_and_no_secret(stack: Settings, environment
     for arguments in (["status"], ["status", "--json"]):
         done = drumline(environment, *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
-        for path in local_stack.password_files(stack).values():
+        for path in stack_status.password_files(stack).values():
             assert path.read_text().strip() not in done.stdout
     found = json.loads(done.stdout)
     assert found["running"]
@@ -107,7 +109,7 @@ def test_status_reports_every_process_and_no_secret(stack: Settings, environment
 
 def test_servers_listen_on_loopback_only(stack: Settings) -> None:
     for name in ("broker", "engine"):
-        [process] = local_stack.own_processes(stack)[name]
+        [process] = own_processes(stack)[name]
         listening = [c for c in process.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
         assert listening
         assert {c.laddr.ip.removeprefix("::ffff:") for c in listening} == {"127.0.0.1"}
@@ -118,12 +120,12 @@ def test_broker_killed_comes_back_with_every_acknowledged_record(
 ) -> None:
     topic, values = new_topic(), [str(i).encode() for i in range(500)]
     produce(stack, topic, values)
-    restarts = local_stack.status(stack)["processes"]["broker"]["restarts"]
+    restarts = stack_status.status(stack)["processes"]["broker"]["restarts"]
     died = kill9("broker")
     wait_for_stack()
     assert pid_of(stack, "broker") != died
     assert consume(stack, topic, 500) == values
-    assert local_stack.status(stack)["processes"]["broker"]["restarts"] == restarts + 1
+    assert stack_status.status(stack)["processes"]["broker"]["restarts"] == restarts + 1
 
 
 def test_engine_killed_comes_back_with_every_acknowledged_row(
@@ -147,8 +149,8 @@ def test_supervisor_killed_takes_the_engine_along_and_up_recovers_the_rest(
     produce(stack, topic, [b"kept"])
     orphan = pid_of(stack, "broker")
     kill9("supervisor")
-    assert local_stack.wait_until(lambda: not local_stack.own_processes(stack)["engine"], 20)
-    assert local_stack.status(stack)["processes"]["broker"]["orphan"]
+    assert local_stack.wait_until(lambda: not own_processes(stack)["engine"], 20)
+    assert stack_status.status(stack)["processes"]["broker"]["orphan"]
     done = drumline(environment, "up")
     assert done.returncode == 0, done.stderr
     assert pid_of(stack, "broker") != orphan
@@ -161,7 +163,7 @@ def test_down_finds_what_a_killed_supervisor_left(
     kill9("supervisor")
     done = drumline(environment, "down")
     assert (done.returncode, done.stdout) == (0, "stopped\n"), done.stderr
-    assert not any(local_stack.own_processes(stack).values())
+    assert not any(own_processes(stack).values())
     again = drumline(environment, "down")
     assert (again.returncode, again.stdout) == (0, "nothing was running\n")
     local_stack.up(stack)  # the session's stack, for the tests that follow
@@ -200,10 +202,10 @@ def test_foreground_with_a_broker_elsewhere_runs_the_engine_only(
     process = subprocess.Popen(command, env=environment_of(private), stderr=subprocess.PIPE, text=True)
     assert local_stack.wait_until(lambda: answers(private), 30, lambda: process.poll() is None)
     assert pid_of(private, "supervisor") == process.pid
-    assert local_stack.own_processes(private)["broker"] == []
+    assert own_processes(private)["broker"] == []
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 0
-    assert not any(local_stack.own_processes(private).values())
+    assert not any(own_processes(private).values())
 
 
 def test_a_broker_elsewhere_that_does_not_answer_is_said_so(private: Settings, environment_of: Environment) -> None:
@@ -219,5 +221,5 @@ def test_an_engine_that_cannot_start_fails_up_with_its_last_words_and_leaves_not
     chosen = private.model_copy(update={"kafka": private.kafka.model_copy(update={"bootstrap": stack.bootstrap})})
     with pytest.raises(StackError, match="status"):
         local_stack.up(chosen)
-    assert not any(local_stack.own_processes(private).values())
+    assert not any(own_processes(private).values())
     assert not held(State.of(private).lock)

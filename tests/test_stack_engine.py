@@ -21,6 +21,7 @@ from drumline.infra import stack as local_stack
 from drumline.infra.credentials import local_password, password_file
 from drumline.infra.engine import answers, ensure_engine, query, self_test
 from drumline.infra.settings import Settings
+from drumline.infra.stack_processes import own_processes
 from drumline.infra.state import StackError, State, locked
 
 pytestmark = pytest.mark.stack
@@ -180,9 +181,9 @@ def test_secrets_are_private_and_stay(stack: Settings) -> None:
 
 
 def test_ensure_engine_uses_the_running_one(stack: Settings) -> None:
-    before = [process.pid for process in local_stack.own_processes(stack)["engine"]]
+    before = [process.pid for process in own_processes(stack)["engine"]]
     with ensure_engine(stack):
-        assert [process.pid for process in local_stack.own_processes(stack)["engine"]] == before
+        assert [process.pid for process in own_processes(stack)["engine"]] == before
     assert answers(stack)
 
 
@@ -225,10 +226,10 @@ def test_an_engine_dies_with_its_parent_even_by_kill_9(private: Settings, enviro
     )
     assert parent.stdout is not None
     assert parent.stdout.readline() == "up\n"
-    assert local_stack.own_processes(private)["engine"]
+    assert own_processes(private)["engine"]
     parent.kill()
     parent.wait()
-    assert local_stack.wait_until(lambda: not local_stack.own_processes(private)["engine"], 20)
+    assert local_stack.wait_until(lambda: not own_processes(private)["engine"], 20)
 
 
 def test_another_engine_on_our_port_is_told_apart(stack: Settings, private: Settings) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 from drumline.bench.figures import Report
 from drumline.bench.pin import off_that_core
 from drumline.bench.watch import over_time
-from drumline.infra import stack as local_stack
 from drumline.infra.private import environment
 from drumline.infra.settings import Settings
+from drumline.infra.stack_processes import own_processes
 
 
 def child(settings: Settings, module: str, which: str, wanted: int, profile: Path | None = None) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def child(settings: Settings, module: str, which: str, wanted: int, profile: Pat
 
     Raises RuntimeError with its last words.
     """
-    off_that_core(p.pid for processes in local_stack.own_processes(settings).values() for p in processes)
+    off_that_core(p.pid for processes in own_processes(settings).values() for p in processes)
     command = [sys.executable, "-m", f"drumline.bench.{module}", which, str(wanted)]
     command += [str(profile.resolve())] if profile is not None else []
     done = subprocess.run(command, capture_output=True, text=True, env=environment(settings), check=False)

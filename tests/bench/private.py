@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from drumline.infra import stack as local_stack
 from drumline.infra.private import private_settings, running_stack
 from drumline.infra.settings import Settings, SinkSettings, StreamSettings
+from drumline.infra.stack_processes import own_processes
 
 
 @contextmanager
@@ -28,5 +28,5 @@ def private_stack() -> Iterator[Settings]:
 
 def engine_cpu_s(settings: Settings) -> float:
     """CPU seconds that the local ClickHouse engine has used so far."""
-    used = [process.cpu_times() for process in local_stack.own_processes(settings)["engine"]]
+    used = [process.cpu_times() for process in own_processes(settings)["engine"]]
     return sum(times.user + times.system for times in used)

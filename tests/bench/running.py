@@ -11,12 +11,12 @@ from typing import Any
 from drumline.bench.replaying import Replay, replaying
 from drumline.bench.watch import Watch
 from drumline.infra import clickhouse
-from drumline.infra import stack as local_stack
 from drumline.infra.drain import read_statuses
 from drumline.infra.offsets import Offsets
 from drumline.infra.private import environment
 from drumline.infra.programs import Program
 from drumline.infra.settings import Settings
+from drumline.infra.stack_processes import own_processes
 from drumline.schemas.model import has_schema
 from drumline.schemas.topics import Topic
 
@@ -56,7 +56,7 @@ class Running:
 
     @property
     def pids(self) -> dict[str, int]:
-        stack = {n: p[0].pid for n, p in local_stack.own_processes(self.settings).items() if p and n != "supervisor"}
+        stack = {n: p[0].pid for n, p in own_processes(self.settings).items() if p and n != "supervisor"}
         return {**{name: program.pid or 0 for name, program in self.programs.items()}, **stack}
 
     def replay(self, *options: str) -> AbstractContextManager[Replay]:

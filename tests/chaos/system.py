@@ -23,6 +23,7 @@ from drumline.infra.private import environment, private_settings, running_stack
 from drumline.infra.programs import Program, check_all
 from drumline.infra.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.settings_servers import ClickHouseSettings, RetentionSettings
+from drumline.infra.stack_processes import own_processes
 
 TURN_S = 0.2
 RECOVERY_S = 600.0
@@ -99,7 +100,7 @@ class System:
 
     def kill(self, target: Target, rng: random.Random) -> tuple[str, Snapshot | None]:
         """SIGKILL to all parts at once; what it interrupted, and how far everything was. Starts them again."""
-        own = local_stack.own_processes(self.settings)
+        own = own_processes(self.settings)
         stack = [process for part in target.parts if part in own for process in own[part]]
         status = read_statuses(self.settings, 0).get("chaos")
         loaded, spools = self.load.flowing, self.load.spools()
