@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import sys
-import uuid
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -17,34 +15,7 @@ if TYPE_CHECKING:
     from drumline.infra.clickhouse import Client
 
 app = typer.Typer(add_completion=False)
-#: More rows than this are cut off in the table on a terminal, and it says so. --json and --csv stream everything.
-SHOWN = 1_000
-_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
-#: What to do about an error, by ClickHouse's code, where its own sentence does not say.
-HINTS = {
-    81: "run `drumline migrate`",
-    159: "ask for less (--since, --until, LIMIT), or for more time: SETTINGS max_execution_time = 300",
-    160: "ask for less (--since, --until, LIMIT), or for more time: SETTINGS max_execution_time = 300",
-    201: "this user's quota is used up; ask again when the interval named here has ended, or as another user",
-    202: "too many queries at a time for this user; wait for one of them, or cancel one",
-    241: "the query needs more memory than this user may use; ask for less, or aggregate before joining",
-    396: "the result is too large; use LIMIT, aggregate, or ask with --csv in parts",
-    457: "the value does not fit the parameter's type; `drumline sql --list` shows types",
-    497: "this user may not do that; readers have tables (docs/tables.md) and the catalogue: docs/security.md",
-}
-_READS_ONLY = (
-    "this only asks; rights and what runs on the server are for an administrator with ClickHouse's own client, or for "
-    "`drumline roles`"
-)
-#: Statements that are no questions, by their first words: what to do instead. Writing ones ClickHouse itself refuses.
-_NO_QUESTIONS = {
-    r"SET": "a setting holds for one query: put it at its end, SELECT ... SETTINGS max_threads = 1",
-    r"USE": "every call starts in DRUMLINE_CLICKHOUSE__DATABASE: write database.table",
-    r"GRANT|REVOKE|SYSTEM|BEGIN|COMMIT|ROLLBACK": _READS_ONLY,
-    r"(CREATE|ALTER|DROP)\s+(USER|ROLE|QUOTA|SETTINGS|PROFILE|ROW|POLICY)": _READS_ONLY,
-}
-_COMMENTS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*", re.DOTALL)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
@@ -76,6 +47,8 @@ def sql(
     """
     from drumline.infra.clickhouse import ClickHouseFailed, connect
     from drumline.infra.engine import ensure_engine
+    from drumline.infra.sql_advice import HINTS, no_question
+    from drumline.infra.sql_answer import ask
     from drumline.infra.state import StackError
 
     if as_json and as_csv:
@@ -90,7 +63,7 @@ def sql(
     statement = (words[0] if words else sys.stdin.read()).strip().rstrip(";").strip()
     if not statement:
         _fail(2, "the query is empty")
-    if advice := _no_question(statement):
+    if advice := no_question(statement):
         _fail(2, advice)
     statement, values = _named(statement, values)
     if text:
@@ -100,7 +73,7 @@ def sql(
     try:
         with ensure_engine(config):
             client = connect(config, reader=True, timeout_s=600, database=config.clickhouse.database)
-            found = _ask(client, statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
+            found = ask(client, statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
             if not found and values.get("job"):
                 _note(client, values["job"], values.get("run", ""))
     except (ClickHouseFailed, StackError) as error:
@@ -108,13 +81,6 @@ def sql(
         _fail(1, f"{error}; {hint}" if hint else str(error))
     except BrokenPipeError:  # `| head` has seen enough
         sys.stderr.close()
-
-
-def _no_question(statement: str) -> str:
-    """What to do instead of a statement that has no answer; "" if it is a question, or ClickHouse can say why not."""
-    start = statement[found.end() :] if (found := _COMMENTS.match(statement)) else statement
-    fits = (said for words, said in _NO_QUESTIONS.items() if re.match(rf"(?:{words})\b", start, re.IGNORECASE))
-    return next(fits, "")
 
 
 def _options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
@@ -184,73 +150,3 @@ def _note(client: Client, job: str, run: str) -> None:
         find_run(lambda sql, parameters: rows(client, sql, parameters), job, run)
     except NoSuchRun as reason:
         print(f"drumline sql: {reason}", file=sys.stderr)
-
-
-def _ask(client: Client, statement: str, values: dict[str, str], form: str) -> bool:
-    """Run it and print; whether there were rows (True where a format of the query's own hides that).
-
-    Raises Refused or Unavailable; KeyboardInterrupt after the query has been cancelled."""
-    from drumline.infra.clickhouse import failure
-
-    name = f"drumline-sql-{uuid.uuid4()}"
-    limits = {
-        "query_id": name,
-        "cancel_http_readonly_queries_on_client_close": 1,
-        "output_format_json_quote_64bit_integers": 0,
-        "http_write_exception_in_output_format": 0,
-    }
-    try:
-        if client.command("SELECT getSetting('readonly')") == 0:  # a user who may write; this program may not
-            limits["readonly"] = 2
-        own_format = re.search(r"\bFORMAT\s+\w+\s*$", statement, re.IGNORECASE) is not None
-        if form or own_format:
-            with client.raw_stream(
-                statement, parameters=values, fmt=None if own_format else form, settings=limits
-            ) as stream:
-                lines = 0
-                for part in iter(lambda: stream.read(1 << 16), b""):
-                    sys.stdout.buffer.write(part)
-                    lines += part.count(b"\n")
-            sys.stdout.flush()
-            return own_format or lines > (form == "CSVWithNames")
-        limits |= {"max_result_rows": SHOWN + 1, "result_overflow_mode": "break"}
-        answer = client.raw_query(statement, parameters=values, fmt="TSVWithNames", settings=limits)
-        _table(answer)
-        return answer.count(b"\n") > 1
-    except KeyboardInterrupt:
-        with contextlib.suppress(Exception):
-            client.command("KILL QUERY WHERE query_id = {id:String}", parameters={"id": name})
-        raise
-    except BrokenPipeError:
-        raise
-    except Exception as error:
-        raise failure(error) from None
-
-
-def cells(line: str) -> list[str]:
-    """The cells of one line of TSV, unescaped: https://clickhouse.com/docs/interfaces/formats/TabSeparated. NULL is
-    told from any text, because a backslash in text comes as two."""
-    return [
-        "NULL" if cell == r"\N" else re.sub(r"\\(.)", lambda m: _ESCAPED.get(m[1], m[1]), cell)
-        for cell in line.split("\t")
-    ]
-
-
-def _table(answer: bytes) -> None:
-    """Text exactly as ClickHouse writes it: no number or time loses digits on the way."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    if not answer:
-        print("done")
-        return
-    names, *found = answer.decode("utf-8", "replace").removesuffix("\n").split("\n")
-    view = Table()
-    for name in cells(names):
-        view.add_column(Text(name))
-    for line in found[:SHOWN]:
-        view.add_row(*map(Text, cells(line)))
-    Console(width=None if sys.stdout.isatty() else 100_000).print(view)
-    if len(found) > SHOWN:
-        print(f"the first {SHOWN} rows; use LIMIT, or --csv or --json for all")

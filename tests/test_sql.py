@@ -14,9 +14,11 @@ from typer.testing import CliRunner
 
 from drumline.infra import clickhouse
 from drumline.infra.clickhouse import Refused, Unavailable, advised, failure
-from drumline.infra.command_sql import _no_question, app, cells
+from drumline.infra.command_sql import app
 from drumline.infra.migrate import migrate
 from drumline.infra.private import private_settings
+from drumline.infra.sql_advice import no_question
+from drumline.infra.sql_answer import cells
 
 
 class ServerError(Exception):
@@ -78,7 +80,7 @@ def test_a_statement_that_is_no_question_is_told_what_to_do_instead(statement, s
 
 @pytest.mark.parametrize("statement", ["SELECT 1", "WITH 1 AS a SELECT a", "SHOW GRANTS", "DROP TABLE x", "settle"])
 def test_all_others_are_clickhouses_to_judge(statement):
-    assert _no_question(statement) == ""
+    assert no_question(statement) == ""
 
 
 @pytest.fixture
