@@ -36,6 +36,8 @@ def sink(
     It stops by itself, changing nothing, with exit code
 
     \b
+    1  no Kafka broker answers at the start, or Kafka's client is beyond repair: start it again
+    2  a wrong setting, an unknown topic, or topics that are missing (`drumline topics apply`)
     3  too many dead letters (DRUMLINE_SINK__DEAD_LETTER_RUN, DRUMLINE_SINK__DEAD_LETTER_RATIO)
     4  records are gone from Kafka, or an announced range cannot be rebuilt
     5  ClickHouse refuses: wrong password, missing grant or table (`drumline migrate`), ...
@@ -71,15 +73,15 @@ def sink(
         _stop(2, f"{unknown[0]} has no table; topics are {', '.join(known)}")
     topics = [Topic(name) for name in topic or known]
     stopped: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda got, _frame: stopped.append(got))
     health = Health()
     health.probe("clickhouse", Remembered(lambda: clickhouse.why_unready(config), "ClickHouse does not answer"))
     serve_health("sink", config.sink.metrics_port, health)
     rights = {name.value: ("READ",) for name in topics}
     rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}
     try:
-        require(config, "drumline-sink", rights, {config.sink.group: ("READ",)})
+        require(config, "drumline-sink", rights, {config.sink.group: ("READ",)})  # till here a signal just ends it
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda got, _frame: stopped.append(got))
         kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
         letters = DeadLetters(Producer(quiet(letters_config(config, "drumline-sink-dead-letters"))))
         program = Sink(

@@ -53,6 +53,8 @@ def stream(
     except (TopicsNotReady, MissingTopics, RegistryUnavailable, UnsupportedFaust, ValueError, OSError) as error:
         print(f"drumline stream: {error}", file=sys.stderr)
         code = 2
+    except KeyboardInterrupt:
+        code = 130
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # Faust's threads and tasks are stopped; what its libraries still hold must not delay the exit

@@ -26,12 +26,14 @@ def serve(settings: Settings) -> int:
     """The exit code: 0 after SIGTERM, 130 after SIGINT, 1 when the worker failed. The caller ends the process then: the
     event loop is left open, since closing it waits for ever for tasks of a Faust that has crashed.
 
-    Raises TopicsNotReady or BrokerUnreachable when there is nothing to work on, ValueError on impossible settings.
+    Raises TopicsNotReady or BrokerUnreachable when there is nothing to work on, ValueError on impossible settings,
+    KeyboardInterrupt while it starts.
     """
     return asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_serve(settings))
 
 
 async def _serve(settings: Settings) -> int:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's would wait until Kafka has been asked
     health = Health()
     serve_health("stream", settings.stream.metrics_port, health)
     worker = build(settings, health)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from contextlib import suppress
 
@@ -9,6 +13,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from fake_broker import FakeBroker
+from scraping import free_port
 
 from drumline.infra.kafka import client_config
 from drumline.infra.kafka_contact import quiet
@@ -61,3 +66,18 @@ def test_clients_outlive_a_broker_that_names_no_broker_but_not_all_of_them():
 
 def test_without_bootstrapping_again_none_would(broker):
     assert forgets_its_broker(broker, client_of(broker, **{"metadata.recovery.strategy": "none"}), within_s=6)
+
+
+@pytest.mark.parametrize("program", ["sink", "stream"])
+def test_ctrl_c_ends_a_program_that_still_looks_for_its_broker(program, tmp_path):
+    environment = os.environ | {
+        "DRUMLINE_KAFKA__BOOTSTRAP": "127.0.0.1:9", "DRUMLINE_LOCAL__STATE": str(tmp_path),
+        f"DRUMLINE_{program.upper()}__METRICS_PORT": str(free_port()),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "drumline.infra.cli", program]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, text=True)
+    while "serving metrics" not in process.stderr.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "")
