@@ -14,10 +14,14 @@ import socket
 import sys
 import time
 
+from drumline.infra import own_packages
+
 #: Between two looks at the buffers; s.
 PAUSE_S = 0.05
 #: Behind the job, never before it.
 NICE = 5
+#: No message is longer: paths, versions, and up to some hundred GPUs.
+MESSAGE_BYTES = 65_536
 
 
 def serve(pool_fd: int, events_fd: int, pid: int) -> None:
@@ -33,7 +37,7 @@ def serve(pool_fd: int, events_fd: int, pid: int) -> None:
     while alive:
         ready, _, _ = select.select([events], [], [], PAUSE_S)
         while ready:
-            message = events.recv(4096, socket.MSG_DONTWAIT) if select.select([events], [], [], 0)[0] else None
+            message = events.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT) if select.select([events], [], [], 0)[0] else None
             if message is None:
                 break
             if not message:  # the other end is closed
@@ -53,6 +57,7 @@ def main() -> int:
     if child:
         print(child, flush=True)
         os._exit(0)
+    own_packages.first()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the job's
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)

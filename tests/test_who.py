@@ -2,7 +2,10 @@
 
 import pytest
 
-from drumline.producers.who import identity, process_record, run_id
+from drumline.producers.who import identity, process_record, run_id, spool_limits
+from drumline.schemas.batch import Batch, encode
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
 
 ATTACHED = {
     "pid": 77,
@@ -54,8 +57,9 @@ def test_a_run_has_one_name_on_all_nodes_and_another_after_a_restart():
 
 
 def test_a_decoder_that_starts_anew_is_another_source_of_batches():
-    first, second = (identity(TORCHRUN, ATTACHED, None, at) for at in (100, 200))
-    assert first.process_id != second.process_id or first.run != second.run
+    first, second = (identity({**TORCHRUN, "DRUMLINE_RUN": "mine"}, ATTACHED, None, at) for at in (100, 200))
+    assert first.run == second.run
+    assert first.process_id != second.process_id
 
 
 def test_labels_pod_and_slurm_job_are_in_the_process_record():
@@ -69,3 +73,22 @@ def test_labels_pod_and_slurm_job_are_in_the_process_record():
     record = process_record(environment, identity(environment, ATTACHED, None, 100))
     assert record["labels"] == {"team": "vision", "cluster": "a"}
     assert (record["k8s_namespace"], record["k8s_pod"], record["slurm_job"]) == ("train", "llama-0", "4711")
+
+
+def test_nonsense_in_the_environment_is_as_good_as_nothing_and_can_be_published():
+    environment = {
+        "RANK": "²", "OMPI_COMM_WORLD_RANK": "--5", "PMI_RANK": "99999999999", "SLURM_PROCID": "2", "WORLD_SIZE": "x",
+        "DRUMLINE_JOB": "M\udcfcller", "DRUMLINE_RUN": "\udcff", "DRUMLINE_LABELS": "who=\udcfc",
+        "KUBERNETES_SERVICE_HOST": "::1", "POD_NAME": "\udcff", "POD_NAMESPACE": "ml",
+    }  # fmt: skip
+    who = identity(environment, ATTACHED, None, 100)
+    assert (who.rank, who.world_size, who.job, who.run) == (2, 1, "M?ller", "?")
+    record = process_record(environment, who)
+    assert record["labels"] == {"who": "?"}
+    encode(model(Topic.PROCESS), Batch(Topic.PROCESS, {**record, "rows": 1}))
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "much"])
+def test_a_bound_that_is_none_is_refused_by_name(text):
+    with pytest.raises(ValueError, match="DRUMLINE_SPOOL__MAX_MB"):
+        spool_limits({"DRUMLINE_SPOOL__MAX_MB": text})
