@@ -23,8 +23,9 @@ from drumline.producers import cupti as binding
 from drumline.producers import decoder_process
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.collector import Collector, new_pool
+from drumline.producers.launcher import apart
 from drumline.producers.policy import BadPolicy, Policy, parse
-from drumline.producers.process_facts import describe
+from drumline.producers.process_facts import describe, gpus
 
 #: A step or scope on its way to the decoder: b"M", flags (activity.MARKER_START, MARKER_END), id, time; then its name.
 MARK = struct.Struct("<cBIq")
@@ -47,6 +48,7 @@ class Attachment:
         self.decoder, self._starts, self._cupti, self._policy = 0, 0, cupti, str(policy)
         self.place: Callable[[], dict[str, int]] = dict
         self._place: dict[str, int] = {}
+        self._gpus: list[dict[str, str]] = []
         self.collector = Collector(cupti, self.pool, binding.Callbacks(), self.tell, self._revive)
         self._start()
         self.collector.start()
@@ -61,14 +63,14 @@ class Attachment:
         finally:
             theirs.close()
         more = {"pid": os.getpid(), "decoders": self._starts, "policy": self._policy, **self._place}
-        self.tell({"event": "attached", **more, **describe(self._cupti)})
+        facts = describe(self._cupti)
+        self._gpus = facts["gpus"]
+        self.tell({"event": "attached", **more, **facts})
 
     def _revive(self) -> bool:
         """Start another decoder where the last one was killed. It counts its batches from 0: another source. Raises
         OSError, and RuntimeError where decoders keep dying."""
-        if not self._place and (place := self.place()):
-            self._place = place
-            self.tell({"event": "place", **place})
+        self._learn()
         if decoder_process.lives(self.decoder):
             return False
         if self._starts >= MOST_DECODERS:
@@ -77,13 +79,24 @@ class Attachment:
         self._start()
         return True
 
+    def _learn(self) -> None:
+        """What a process knows only after it was attached: its rank, and its GPUs where CUDA was not used before."""
+        later: dict[str, Any] = {}
+        if not self._place:
+            self._place = self.place()
+            later.update(self._place)
+        if not self._gpus and (found := gpus()):
+            self._gpus = later["gpus"] = found
+        if later:
+            self.tell({"event": "place", **later})
+
     def tell(self, event: dict[str, Any]) -> None:
         """Hand an event to the decoder; one that cannot be handed over at once is dropped and counted."""
         self._send(b"J" + json.dumps(event).encode())
 
     def mark(self, flags: int, number: int, name: str) -> None:
-        """A step or scope of the API begins or ends now."""
-        self._send(MARK.pack(b"M", flags, number, time.time_ns()) + name.encode()[:1024])
+        """A step or scope of the API begins or ends now. Whatever name the job gives is none of its problems."""
+        self._send(MARK.pack(b"M", flags, number, time.time_ns()) + str(name).encode(errors="replace")[:1024])
 
     def close(self) -> None:
         """The end: flush, and wait until the decoder has read everything; DRAIN_S for both."""
@@ -130,10 +143,15 @@ def attach(policy: str = "", *, cupti: binding.Cupti | None = None) -> bool:
             _attached = Attachment(cupti or binding.load(prepare()), chosen)
             _status = "attached"
             atexit.register(_end)
+            if util := sys.modules.get("multiprocessing.util"):  # a process that it forked ends without atexit
+                util.Finalize(None, _end, exitpriority=-1_000)
             os.register_at_fork(after_in_child=_forget)
+            if os.environ.get("LOCAL_RANK", "0") == "0" and (who := apart(os.environ)):
+                say(f"each {who} has a run of its own, they are not compared: drumline run --run NAME, equal on all")
             return True
         except (BadPolicy, Exception) as error:
-            _say(f"not attached: {error or type(error).__name__}")
+            _status = f"not attached: {error or type(error).__name__}"
+            say(_status)
             return False
 
 
@@ -202,9 +220,8 @@ def _forget() -> None:
         _attached, _status = None, "not attached: child of a fork"
 
 
-def _say(text: str) -> None:
-    global _status
-    _status = text
+def say(text: str) -> None:
+    """On stderr, unless nothing is to be said there."""
     if os.environ.get("DRUMLINE_QUIET") != "1":
         with contextlib.suppress(Exception):
             print(f"drumline: {text}", file=sys.stderr, flush=True)

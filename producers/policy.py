@@ -2,8 +2,8 @@
 
 always        every kernel, copy and range, all the time
 collectives   the same is recorded, but of kernels only communication is kept: steps, budgets, verdicts, little data
-duty          windows of W in every P, e.g. 0.2s/10s; nothing in between, at no cost. Windows begin where the clock is
-              a multiple of P, so that all ranks record the same steps
+duty          windows of W in every P, e.g. 0.2s/10s; nothing in between. Windows begin where the clock is a multiple
+              of P, so that all ranks record the same steps. CUPTI keeps part of its cost between them
 off           nothing
 """
 

@@ -6,6 +6,7 @@ Nothing is loaded and nothing runs before CUDA is used. Standard library only: t
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from importlib import import_module
 from typing import Any
@@ -26,7 +27,11 @@ def imported(torch: Any) -> None:
 
 def cuda_used(torch: Any) -> None:
     """CUDA is being initialised, by Python or from C++. Never raises."""
-    if attach.attach():
+    if not os.environ.get("DRUMLINE_PYTHON"):
+        attach.say(
+            "not attached: drumline run's PYTHONPATH came here, DRUMLINE_* did not; let the launcher pass both on"
+        )
+    elif attach.attach():
         one = attach.attached()
         if one:
             one.place = place

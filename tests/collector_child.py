@@ -4,6 +4,7 @@ usage: collector_child.py HOW [REPETITIONS]; prints what CUPTI delivered as JSON
 """
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -83,7 +84,7 @@ def main() -> None:
         fake.play(raw.shifted(begin + i * (last - first) - first, i * 100_000), raw.positions)
         if how == "steps":
             attach.step(i)
-            with attach.scope("evaluate"):
+            with attach.scope("evaluate"), attach.scope(None), attach.scope("\udcff"):  # names are the job's matter
                 time.sleep(0.01)
     if how == "aside":
         one = attach.attached().collector
@@ -122,6 +123,7 @@ def main() -> None:
     if how == "place":  # torch.distributed was initialised
         settled()
         attach.attached().place = lambda: {"rank": 5, "world_size": 6}
+        attach.gpus = lambda: [{"uuid": f"GPU-{i}", "model": "NVIDIA H200"} for i in range(8)]
         while not attach.attached()._place:
             time.sleep(0.01)
         time.sleep(0.5)
@@ -169,4 +171,10 @@ def main() -> None:
         print(json.dumps({"delivered": fake.delivered}), flush=True)
 
 
+if sys.argv[1] == "forked":  # as vLLM starts its engine: multiprocessing's forked processes know no atexit
+    sys.argv[1] = "end"
+    child = multiprocessing.get_context("fork").Process(target=main)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
 main()

@@ -3,6 +3,7 @@ process, and the spool; and what is left when the job ends badly."""
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,9 @@ import pytest
 from fake_cupti import Job, RawBuffer
 
 from drumline.infra.settings import SpoolSettings
+from drumline.producers import decoder_process
+from drumline.producers.attach import MARK
+from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.spool_frames import DATA, SEGMENT_MAGIC, scan
 from drumline.producers.who import spool_limits, spool_root
 from drumline.schemas.batch import decode
@@ -152,6 +156,21 @@ def test_a_forked_child_neither_records_nor_ends_the_recording(tmp_path):
     all_delivered(batches(tmp_path)[0], report)
 
 
+def test_a_process_that_multiprocessing_forked_ends_in_order(tmp_path):
+    done, report = run(tmp_path, "forked")
+    assert (done.returncode, done.stderr) == (0, "")
+    found, who = batches(tmp_path)
+    all_delivered(found, report)
+    assert who["policy"] == "off: end of the process"
+
+
+def test_a_node_whose_ranks_nobody_will_compare_with_the_others_says_so(tmp_path):
+    nodes = {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "DRUMLINE_RUN": "", "DRUMLINE_MINTED_RUN": "made-here"}
+    done, _ = run(tmp_path, "end", 1, LOCAL_RANK="0", **nodes)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert done.stderr.startswith("drumline: each node has a run of its own")
+
+
 def test_a_decoder_that_hangs_costs_records_which_are_counted(tmp_path):
     done, report = run(tmp_path, "hold", 40, DRUMLINE_COLLECT__BUFFER_MB="4")
     assert done.returncode == 0, done.stderr
@@ -268,7 +287,7 @@ def test_steps_and_scopes_of_the_api_are_in_the_data(tmp_path):
     for topic, _, batch in found:
         if topic == "gpu.range.v1" and batch.rows:
             names.update(batch.strings("name", "names").tolist())
-    assert names["evaluate"] == 4
+    assert (names["evaluate"], names["None"], names["?"]) == (4, 4, 4)
     assert {"step 0", "step 1", "step 2"} <= set(names)
 
 
@@ -282,6 +301,7 @@ def test_a_rank_that_is_known_later_is_in_what_follows(tmp_path):
     assert sorted(set(ranks)) == [(0, 1), (5, 6)]
     assert ranks == sorted(ranks)
     assert (who["rank"], who["world_size"]) == (5, 6)
+    assert (who["gpu_uuid"][:4], who["gpu_model"]) == ("GPU-", "NVIDIA H200"), "CUDA was not used when it attached"
 
 
 def test_collectives_only_keeps_communication(tmp_path):
@@ -307,6 +327,19 @@ def test_a_setting_that_is_no_number_is_said_in_the_data_and_the_default_counts(
     found, who = batches(tmp_path)
     all_delivered(found, report)
     assert who["collector"]["problem: settings"] == "DRUMLINE_SPOOL__MAX_MB: '256MB' is no number"
+
+
+def test_the_decoder_has_packages_of_its_own(tmp_path, monkeypatch):
+    (tmp_path / "numpy.py").write_text("raise ImportError('built for another Python')")
+    monkeypatch.setenv("DRUMLINE_PACKAGES", str(tmp_path))
+    monkeypatch.setenv("DRUMLINE_SPOOL__ROOT", str(tmp_path / "spool"))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    decoder = decoder_process.start(BufferPool().fd, theirs.fileno())
+    theirs.close()
+    ours.send(MARK.pack(b"M", 2, 1, time.time_ns()) + b"step 1")
+    ours.close()
+    gone(decoder)
+    assert batches(tmp_path)[1]["pid"] == os.getpid()
 
 
 def test_under_another_tool_drumline_keeps_away():

@@ -1,6 +1,7 @@
 """`drumline run`: what a command and the Pythons below it see of it."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from drumline.producers import checks, torch_startup
-from drumline.producers.launcher import HOOK, BadLaunch, environment, lonely, script_name, unwritable
+from drumline.producers.launcher import HOOK, BadLaunch, apart, environment, lonely, script_name, unwritable
 
 TORCH = {
     "torch/__init__.py": """
@@ -54,8 +55,53 @@ def test_a_python_that_imports_no_torch_loads_nothing_of_ours(packages):
         "import sys; print(sorted(m for m in sys.modules if m.startswith('drumline') or m in ('ctypes', 'socket')))"
     )
     done = under(packages, script)
-    assert done.stdout == "their own sitecustomize\n[]\n"
+    assert done.stdout == "their own sitecustomize\n['drumline_hook']\n"
     assert done.stderr == ""
+
+
+def test_a_tool_whose_python_is_too_old_has_its_own_sitecustomize_and_nothing_of_ours(packages):
+    for file in [*packages.glob("sitecustomize.py"), None]:
+        script = """
+            import sys
+            sys.version_info = (2, 7)
+            for name in ("sitecustomize", "drumline_hook"): del sys.modules[name]
+            path = sys.path[:]
+            import sitecustomize
+            print("drumline_hook" in sys.modules, sys.path == path)
+        """
+        done = under(packages, script)
+        theirs = ["their own sitecustomize"] * 2 if file else []
+        assert done.stdout.splitlines() == [*theirs, "False True"]
+        assert done.stderr == ""
+        if file:
+            file.unlink()
+    text = (HOOK / "sitecustomize.py").read_text()
+    assert not re.search(r"f\"|:=|->|__future__", text), "what Python 2 reads too"
+
+
+def test_packages_of_another_python_in_pythonpath_keep_no_job_from_starting(tmp_path):
+    for name in ("numpy", "click", "typing_extensions"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('built for another Python')")
+    command = [sys.executable, "-m", "drumline.infra.main", "run", "--spool", str(tmp_path / "spool"), "--"]
+    script = "import os; print(os.environ['PYTHONPATH'])"
+    inherited = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [*command, sys.executable, "-c", script], env=inherited, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{HOOK}{os.pathsep}{tmp_path}\n", "")
+
+
+def test_without_the_other_variables_nothing_is_recorded_under_a_wrong_name(packages):
+    script = """
+        import os
+        for name in list(os.environ):
+            if name.startswith("DRUMLINE_"): del os.environ[name]
+        import torch; torch.use_cuda(); print("trained")
+    """
+    done = under(packages, script)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "trained")
+    assert done.stderr.startswith("drumline: not attached: drumline run's PYTHONPATH came here")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("before", [
@@ -222,8 +268,9 @@ def test_what_the_environment_says():
     for name in ("DRUMLINE_SPOOL__MAX_MB", "DRUMLINE_COLLECT__BUFFER_MB"):
         with pytest.raises(BadLaunch, match=name):
             environment({name: "32MB"}, ["x"])
-        with pytest.raises(BadLaunch, match="at least 4"):
-            environment({name: "1"}, ["x"])
+        for number in ("1", "inf", "nan"):
+            with pytest.raises(BadLaunch, match="at least 4"):
+                environment({name: number}, ["x"])
 
 
 @pytest.mark.parametrize(("variables", "alone"), [
@@ -233,9 +280,25 @@ def test_what_the_environment_says():
     ({"OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "n"}, False),
     ({"PMI_RANK": "1"}, True),
     ({"PMI_RANK": "1", "DRUMLINE_RUN": "mine"}, False),
+    ({"MV2_COMM_WORLD_RANK": "1"}, True),
 ])  # fmt: skip
 def test_ranks_that_would_make_up_runs_of_their_own_are_told(variables, alone):
     assert lonely(variables) == alone
+
+
+@pytest.mark.parametrize(("variables", "who"), [
+    ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, "node"),
+    ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "none"}, "node"),
+    ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "abc"}, ""),
+    ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "DRUMLINE_RUN": "mine"}, ""),
+    ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}, ""),
+    ({"WORLD_SIZE": "8"}, ""),
+    ({"WORLD_SIZE": "8", "DRUMLINE_MINTED_RUN": ""}, "rank"),
+    ({"WORLD_SIZE": "1", "DRUMLINE_MINTED_RUN": ""}, ""),
+    ({}, ""),
+])  # fmt: skip
+def test_nodes_that_torchrun_names_no_run_for_are_told(variables, who):
+    assert apart({"DRUMLINE_MINTED_RUN": "made-here", **variables}) == who
 
 
 def test_a_job_is_called_after_what_it_runs():

@@ -1,0 +1,89 @@
+"""Waits for `import torch` in every Python below `drumline run` (sitecustomize.py); else it does nothing.
+
+Python imports one sitecustomize. The one that would have been imported without ours is run as usual. Every process pays
+for what is imported here, so that is next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_SOURCE = os.path.dirname(_HERE)
+
+
+class DrumlineTorch:
+    """An import hook for one module. Whoever only asks where torch is (importlib.util.find_spec) does not use it up."""
+
+    _waits = True
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name != "torch":
+            return None
+        for finder in list(sys.meta_path):
+            find: Any = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = find(name, path, target) if find and finder is not self else None
+            if spec is not None:
+                if spec.loader is not None:
+                    self._follow(spec.loader)
+                return spec
+        return None
+
+    def _follow(self, loader: Any) -> None:
+        load = loader.exec_module
+
+        def exec_module(module: Any) -> None:
+            load(module)
+            if not self._waits:
+                return
+            self._waits = False
+            sys.meta_path.remove(self)
+            try:
+                from drumline.producers import torch_startup
+
+                torch_startup.imported(module)
+            except Exception as error:  # never the job's problem
+                print(f"drumline: not attached: {type(error).__name__}: {error}", file=sys.stderr)
+
+        loader.exec_module = exec_module
+
+
+class DrumlineItself:
+    """`import drumline` where the job's environment has none of its own. Asked last."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        if name == "drumline":  # in the repository, or as it is installed
+            files = [os.path.join(folder, "__init__.py") for folder in (f"{_SOURCE}/api", os.path.dirname(_SOURCE))]
+            found, below = next((file for file in files if os.path.exists(file)), ""), []
+        elif name == "drumline.producers":
+            found, below = os.path.join(_SOURCE, "__init__.py"), [_SOURCE]
+        else:
+            return None
+        spec = ModuleSpec(name, SourceFileLoader(name, found), origin=found, is_package=True)
+        spec.submodule_search_locations = below
+        return spec
+
+
+def _theirs() -> None:
+    others = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
+    spec = PathFinder.find_spec("sitecustomize", others)
+    if spec is not None and spec.loader is not None:
+        from importlib.util import module_from_spec
+
+        module = module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+def start() -> None:
+    """Others do as _theirs does, so this may run twice."""
+    if os.environ.get("DRUMLINE_ATTACH") != "0" and not any(type(f).__name__ == "DrumlineTorch" for f in sys.meta_path):
+        sys.meta_path.insert(0, DrumlineTorch())
+        sys.meta_path.append(DrumlineItself())
+    _theirs()
