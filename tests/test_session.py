@@ -54,7 +54,7 @@ def test_a_decoder_killed_in_the_middle_of_a_buffer_leaves_the_rest_of_it_to_the
     if after:
         with pytest.raises(Killed):
             first.turn(time.time_ns())
-        first._spool.close()
+        first._spooling.spool.close()
     pool.count_sent = count
     second = Session(pool, os.getpid(), environment, time.time_ns())
     second.turn(time.time_ns())
