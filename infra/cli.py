@@ -97,8 +97,10 @@ def main() -> None:
     except ValidationError as error:
         for problem in error.errors():
             name = "DRUMLINE_" + "__".join(str(part) for part in problem["loc"]).upper()
-            said = problem["msg"].removeprefix("Value error, ")
-            print(f"drumline: {said if said != problem['msg'] else f'{name}: {said}'}", file=sys.stderr)
+            unknown = problem["type"] == "extra_forbidden"
+            text = "no such setting; `drumline config` prints all there are" if unknown else problem["msg"]
+            said = text.removeprefix("Value error, ")
+            print(f"drumline: {said if said != text else f'{name}: {said}'}", file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:
         print(f"drumline: {error}; install the extra that has it: pip install 'drumline[all]'", file=sys.stderr)

@@ -12,9 +12,10 @@ from drumline.infra import tls
 
 
 class Part(BaseModel):
-    """What pydantic says about a wrong setting never holds its value: it may be a secret."""
+    """What pydantic says about a wrong setting never holds its value: it may be a secret. A name that is misspelt is
+    wrong too: nobody should believe that it encrypts."""
 
-    model_config = ConfigDict(hide_input_in_errors=True)
+    model_config = ConfigDict(hide_input_in_errors=True, extra="forbid")
 
 
 def read_secret(name: str, value: SecretStr | None, file: Path | None) -> SecretStr | None:

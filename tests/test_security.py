@@ -75,6 +75,8 @@ def sasl(**more):
         ("CLICKHOUSE__PASSWORD_FILE", "{tmp}/empty", "CLICKHOUSE__PASSWORD_FILE: {tmp}/empty is empty"),
         ("KAFKA__SSL_CA", "{tmp}/empty", "KAFKA__SSL_CA: no CA certificates (PEM) in {tmp}/empty"),
         ("KAFKA__SSL_KEY", "{tmp}/empty", "KAFKA__SSL_CERTIFICATE and DRUMLINE_KAFKA__SSL_KEY: both or neither"),
+        ("KAFKA__SECURITY_PROTOCL", SECRET, "DRUMLINE_KAFKA__SECURITY_PROTOCL: no such setting; `drumline config`"),
+        ("CLICKHOUSE__RETENTION__KERNEL", "1", "DRUMLINE_CLICKHOUSE__RETENTION__KERNEL: no such setting"),
         ("KAFKA__SECURITY_PROTOCOL", "SASL_SSL", "needs DRUMLINE_KAFKA__SASL_USERNAME"),
         ("CLICKHOUSE__URL", f"https://me:{SECRET}@host:8443", "CLICKHOUSE__URL: no user or password in the URL"),
         ("KAFKA__REGISTRY_URL", f"https://me:{SECRET}@host", "KAFKA__REGISTRY_URL: no user or password in the URL"),
