@@ -21,7 +21,7 @@ MINUTES = 5.0
 def chaos(
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.1, help="the last round begins before this is over; 5, or no bound with --kills"),
+        typer.Option(min=0.1, help="no further round begins after that; 5, or no bound with --kills"),
     ] = None,
     kill: Annotated[
         str, typer.Option(metavar="A,B+C", help="sink, engine, worker, broker, agent; A+B: both at once")

@@ -168,6 +168,12 @@ def test_a_folder_that_is_no_recording_is_refused_before_anything_starts(monkeyp
     assert "--data" in answer.output
 
 
+def test_however_short_the_time_there_is_one_round(rounds, tmp_path):
+    report = Report(1)
+    campaign.campaign(Plan(targets("sink"), 0.0, 0, 1, tmp_path), report, lambda _: None)
+    assert (len(report.rounds), len(report.kills)) == (1, 8)
+
+
 def test_fewer_kills_than_asked_for_are_said_to_be_missing(rounds, tmp_path):
     rounds[0] = lambda _: time.sleep(0.2)
     report, text = Report(1, asked=100_000), StringIO()

@@ -55,13 +55,15 @@ class Plan:
 
 
 def campaign(plan: Plan, report: Report, say: Say) -> None:
-    """Fills `report` as it goes, so that an interrupted one has what was found so far. Stops after the first round that
-    is not clean, or that came to no end (TROUBLE), and keeps its state. Raises BadTrace, before anything is killed."""
+    """Fills `report` as it goes, so that an interrupted one has what was found so far. One round is begun however short
+    the time; stops after the first that is not clean, or that came to no end (TROUBLE), and keeps its state. Raises
+    BadTrace, before anything is killed."""
     rng, began = random.Random(plan.seed), time.monotonic()
 
     def over() -> bool:
         done = len(report.kills)
-        return time.monotonic() - began >= plan.seconds or bool(plan.kills and done >= plan.kills)
+        late = bool(report.rounds) and time.monotonic() - began >= plan.seconds
+        return late or bool(plan.kills and done >= plan.kills)
 
     def going_on() -> bool:
         return not over() and (report.clean or not report.rounds) and not report.problems
