@@ -1,7 +1,8 @@
 """A job with a fault, as users of a framework write it, on all GPUs: frameworks.py deepspeed|lightning|trainer STEPS.
 
-In the second half rank 1 waits 20 ms on the host in every step. Knows nothing of drumline. Started by the framework's own
-launcher: `deepspeed frameworks.py deepspeed`, `python frameworks.py lightning`, `accelerate launch frameworks.py trainer`.
+In the second half rank 1 waits 20 ms on the host in every step. Knows nothing of drumline. Started by the framework's
+own launcher: `deepspeed frameworks.py deepspeed`, `python frameworks.py lightning`, `accelerate launch frameworks.py
+trainer`.
 """
 
 import os
