@@ -19,6 +19,9 @@ from drumline.producers.launcher import unwritable
 from drumline.producers.policy import BadPolicy, parse, written
 
 OK, WARN, FAIL = "ok", "warn", "fail"
+#: cuptiGetVersion of CUDA 13.0 Update 1; its notes say that a deadlock in cuptiActivityDisable(CONCURRENT_KERNEL) and a
+#: crash in cuptiActivityFlushAll are mended (forums.developer.nvidia.com/t/341320).
+MENDED = 130_001
 #: What to do about a Python that fails by itself.
 ALONE = "mend it first: python3 -c 'import torch; torch.zeros(1).cuda()' with the jobs' Python"
 #: Run by the job's Python: what PyTorch brings, and whether CUPTI lets us in. Prints one JSON object.
@@ -148,6 +151,10 @@ def job_checks(python: str, environment: Mapping[str, str]) -> list[Check]:
     elif found["enable"]:
         fix = "another profiler, DCGM's or Nsight's, may hold the GPU; stop it"
         checks.append(Check("CUPTI", FAIL, f"{paths[0]} refuses: CUptiResult {found['enable']}", fix))
+    elif found["version"] < MENDED:
+        text = f"{paths[0]}, API {found['version']}: may hang a job when recording is switched off, or crash in a flush"
+        fix = "CUPTI of CUDA 13.0 Update 1 or newer; until then policy always, and PyTorch's profiler not in between"
+        checks.append(Check("CUPTI", WARN, text, fix))
     else:
         checks.append(Check("CUPTI", OK, f"{paths[0]}, API {found['version']}"))
     return checks

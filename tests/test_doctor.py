@@ -32,6 +32,7 @@ def test_a_python_without_pytorch_is_a_warning_and_none_a_failure():
         ({"cupti": ["/a/libcupti.so.13", "/b/libcupti.so.12"], "enable": 0}, "CUPTI", checks.FAIL),
         ({"cupti": ["/a/libcupti.so.13"], "enable": 39}, "CUPTI", checks.FAIL),
         ({"cupti": ["/a/libcupti.so.13"]}, "CUPTI", checks.WARN),
+        ({"cupti": ["/a/libcupti.so.13"], "enable": 0, "version": 130000}, "CUPTI", checks.WARN),
         ({"cupti": ["/a/libcupti.so.13"], "enable": 0, "version": 130001}, "CUPTI", checks.OK),
     ],
 )
