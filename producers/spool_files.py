@@ -98,9 +98,10 @@ class SpoolFiles:
     def settle(self) -> None:
         """Forget what the agent has deleted, and look how much the file system has left."""
         self.written.settle()
-        disk = os.statvfs(self.folder)
-        spare = int((disk.f_bavail - RESERVE * disk.f_blocks) * disk.f_frsize)
-        self.limit = min(self._max_bytes, int(SHARE * disk.f_blocks * disk.f_frsize), self.used + max(spare, 0))
+        disk, self.limit = os.statvfs(self.folder), self._max_bytes
+        if disk.f_blocks:  # none: a tmpfs without a size, which does not say how much there is
+            spare = int((disk.f_bavail - RESERVE * disk.f_blocks) * disk.f_frsize)
+            self.limit = min(self.limit, int(SHARE * disk.f_blocks * disk.f_frsize), self.used + max(spare, 0))
 
     def make_room(self, size: int) -> bool:
         """Throw away until `size` bytes fit; False if that cannot be."""

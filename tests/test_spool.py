@@ -8,10 +8,12 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from sink_helpers import any_batch
 
+from drumline.producers import spool_files
 from drumline.producers.spool import Spool
 from drumline.producers.spool_frames import (
     DATA,
@@ -204,6 +206,17 @@ def test_a_disk_that_stays_full_gives_up_old_segments_for_new_ones(tmp_path):
     follower.read()
     assert follower.sum(LOSS) == spool.dropped[KERNEL] > 0
     assert follower.sum(DATA) + follower.sum(LOSS) == 1_200
+
+
+def test_a_file_system_that_does_not_say_how_large_it_is_is_used_up_to_the_spools_own_bound(tmp_path, monkeypatch):
+    nothing = SimpleNamespace(f_bavail=0, f_blocks=0, f_frsize=4_096)  # tmpfs with size=0, ramfs
+    monkeypatch.setattr(spool_files.os, "statvfs", lambda path: nothing)
+    spool = Spool(tmp_path, PROCESS, segment_bytes=8_000, max_bytes=40_000)
+    for sequence in range(60):
+        assert spool.append(KERNEL, "k", body(sequence), 10)
+    assert 20_000 < spool._files.used <= 40_000
+    assert spool.dropped[KERNEL] > 0
+    spool.close()
 
 
 def test_a_killed_writer_leaves_a_torn_frame_that_is_counted(tmp_path):
