@@ -21,8 +21,8 @@ from typing import Any
 from drumline.producers import buffer_pool as pool_words
 from drumline.producers import cupti as binding
 from drumline.producers import decoder_process
-from drumline.producers.buffer_pool import BufferPool
-from drumline.producers.collector import Collector, new_pool
+from drumline.producers.buffer_pool import BufferPool, new_pool
+from drumline.producers.collector import Collector
 from drumline.producers.launcher import apart
 from drumline.producers.policy import BadPolicy, Policy, parse
 from drumline.producers.process_facts import describe, gpus

@@ -12,6 +12,8 @@ from __future__ import annotations
 import mmap
 import os
 
+from drumline.producers.policy import Policy
+
 MAGIC = 0x6472_756D_6C69_6E65
 #: Words of the header.
 (
@@ -95,3 +97,13 @@ class BufferPool:
     def give_back(self, number: int) -> None:
         """The buffer has been read. Decoder only."""
         self.words[STATE + PER_BUFFER * number] = FREE
+
+
+def new_pool(policy: Policy = Policy()) -> BufferPool:
+    """A pool with that policy and the size that the environment asks for (DRUMLINE_COLLECT__BUFFER_MB)."""
+    megabytes = int(float(os.environ.get("DRUMLINE_COLLECT__BUFFER_MB") or 32))
+    pool = BufferPool(buffers=16, buffer_bytes=max(megabytes, 4) << 16)
+    words = pool.words
+    words[MODE] = policy.mode
+    words[WINDOW_NS], words[PERIOD_NS] = policy.window_ns, policy.period_ns
+    return pool

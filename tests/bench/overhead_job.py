@@ -19,7 +19,8 @@ from typing import Any
 
 from drumline.bench.paired import in_turn, recycled
 from drumline.producers import attach, buffer_pool, cupti
-from drumline.producers.collector import KINDS, new_pool
+from drumline.producers.buffer_pool import new_pool
+from drumline.producers.cupti_recording import KINDS
 
 #: Steps before measuring; the allocator and cuBLAS settle.
 WARM_UP = 5

@@ -1,0 +1,105 @@
+"""CUPTI's activity, recorded into the pool: switched on and off, flushed, and asked how long its records are.
+
+No record is looked at here. CUPTI's callbacks are C (callbacks.c): they run once a buffer, thousands of records, and
+lend and take back buffers of the shared pool. Standard library only: this runs inside the job.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+
+from drumline.producers import buffer_pool as pool_words
+from drumline.producers import cupti as binding
+from drumline.producers.buffer_pool import BufferPool
+
+#: CUpti_ActivityKind: CONCURRENT_KERNEL, MEMCPY, MEMSET, MARKER, MARKER_DATA. Markers last: a call that is recorded has
+#: its kernel recorded; switched off in the opposite order.
+KINDS = (10, 1, 2, 12, 13)
+#: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, recorded while the decoder asks for launches (launched.py).
+DRIVER = 4
+#: How long after the end of recording what still ran then is fetched; s.
+DRAIN_S = 1.0
+
+
+class Recording:
+    """`on`: whether it is. `displaced`: another profiler used CUPTI since. `thread`: whose CPU time in flushes is
+    counted. For one caller at a time."""
+
+    def __init__(
+        self, cupti: binding.Cupti, pool: BufferPool, callbacks: binding.Callbacks, thread: threading.Thread
+    ) -> None:
+        self.on = self.displaced = False
+        self._cupti, self._pool, self._callbacks, self._thread = cupti, pool, callbacks, thread
+        begin = ctypes.addressof(ctypes.c_char.from_buffer(pool.memory))
+        self._base = begin + pool_words.HEADER_BYTES
+        callbacks.open(begin, cupti.address("cuptiActivityGetNumDroppedRecords"))
+        self._launches = False
+        self._met: tuple[int, ...] = KINDS  # kinds of records that there may be
+        self._drain_until = 0.0
+
+    @property
+    def draining(self) -> bool:
+        """What ran when it was switched off may still come."""
+        return time.monotonic() < self._drain_until
+
+    def start(self) -> int:
+        """Switch it on. CUptiResult: 0, or why CUPTI refuses."""
+        problem = 0
+        if self.displaced:  # the other profiler's clock is still there, and is not ours
+            problem = self._cupti.cuptiActivityRegisterTimestampCallback(self._callbacks.now)
+        problem = problem or self._cupti.cuptiActivityRegisterCallbacks(
+            self._callbacks.request, self._callbacks.complete
+        )
+        for kind in KINDS:
+            problem = problem or self._cupti.cuptiActivityEnable(kind)
+        if problem:
+            self.stop()
+        self.on = not problem
+        return problem
+
+    def stop(self, flush: int = 0) -> None:
+        """Switch it off. `flush`: of cuptiActivityFlushAll."""
+        self.record_launches(False)
+        for kind in reversed(KINDS):
+            self._cupti.cuptiActivityDisable(kind)
+        self.flush(flush)
+        self._drain_until = time.monotonic() + DRAIN_S
+        self.on = False
+
+    def record_launches(self, on: bool) -> None:
+        """Where CUPTI refuses, the decoder goes without."""
+        if on != self._launches:
+            (self._cupti.cuptiActivityEnable if on else self._cupti.cuptiActivityDisable)(DRIVER)
+            self._launches, self._met = on, (*KINDS, DRIVER)
+
+    def flush(self, flag: int = 0) -> None:
+        """Have CUPTI give back what is complete, or everything (FLUSH_FORCED)."""
+        begin, cpu = time.monotonic_ns(), time.thread_time_ns()
+        self._cupti.cuptiActivityFlushAll(flag)
+        took = time.monotonic_ns() - begin
+        words = self._pool.words
+        if threading.current_thread() is self._thread:
+            words[pool_words.UNLOCKED_NS] += time.thread_time_ns() - cpu
+        words[pool_words.FLUSH_NS] = max(words[pool_words.FLUSH_NS], took)
+        self._callbacks.count_dropped()
+
+    def learn_sizes(self, last: bool = False) -> None:
+        """How long records are, as this CUPTI steps through them: from the first buffer, when the decoder met a kind
+        that was not in it, and at the end (`last`), when nobody could answer any more. A call per record, so rarely."""
+        words = self._pool.words
+        sizes = words[pool_words.SIZES : pool_words.SIZES + pool_words.KINDS]
+        wanted = words[pool_words.WANTED_KIND]
+        for number in self._pool.done():
+            if any(sizes) and (not wanted or sizes[wanted]) and not (last and not all(sizes[k] for k in self._met)):
+                return
+            valid = words[pool_words.STATE + pool_words.PER_BUFFER * number + 1]
+            found = self._cupti.record_sizes(self._base + number * self._pool.buffer_bytes, valid)
+            for kind, size in found.items():
+                if kind < pool_words.KINDS:
+                    sizes[kind] = size
+
+    def close(self) -> None:
+        """Callbacks do nothing from here on."""
+        self._callbacks.close()
