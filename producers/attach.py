@@ -74,7 +74,9 @@ class Attachment:
         if decoder_process.lives(self.decoder):
             return False
         if self._starts >= MOST_DECODERS:
-            raise RuntimeError(f"{self._starts} decoders have died")
+            why = f"{self._starts} decoders have died"
+            say(f"{why}: nothing is recorded any more; the job goes on")
+            raise RuntimeError(why)
         self._events.close()
         self._start()
         return True

@@ -3,6 +3,7 @@
 usage: collector_child.py HOW [REPETITIONS]; prints what CUPTI delivered as JSON when it can.
 """
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -144,6 +145,12 @@ def main() -> None:
         while attach.attached().decoder == first:
             time.sleep(0.01)
         fake.play(raw.shifted(time.time_ns() - first_ns(raw), 9_000_000), raw.positions)
+    if how == "decoders":  # something kills each of them
+        while not attach.status().startswith("failed"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(attach.attached().decoder, signal.SIGKILL)
+            time.sleep(0.05)
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how in ("kill", "fork", "hold", "exit", "stuck"):
         time.sleep(1.0)  # flushed since
     report = {"delivered": fake.delivered, "dropped": fake.dropped, "status": attach.status()}

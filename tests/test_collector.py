@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_cupti import Job, RawBuffer
@@ -17,6 +18,7 @@ from drumline.infra.settings import SpoolSettings
 from drumline.producers import decoder_process
 from drumline.producers.attach import MARK
 from drumline.producers.buffer_pool import BufferPool
+from drumline.producers.decoder import may_read
 from drumline.producers.spool_frames import DATA, SEGMENT_MAGIC, scan
 from drumline.producers.who import spool_limits, spool_root
 from drumline.schemas.batch import decode
@@ -237,6 +239,37 @@ def test_a_killed_decoder_is_replaced_and_what_it_had_is_kept(tmp_path):
         sequences_are_whole(found)
     knows = sorted("given_up_kernels" in who["collector"] for _, who in parts)
     assert knows == [False, True], "the second one knows that calls went with the first"
+
+
+def test_decoders_that_keep_dying_end_the_recording_and_that_is_said(tmp_path):
+    done, report = run(tmp_path, "decoders", 1)
+    assert done.returncode == 0
+    assert done.stderr == "drumline: 5 decoders have died: nothing is recorded any more; the job goes on\n"
+    assert (report["recorded"], report["status"]) == ([], "failed: RuntimeError: 5 decoders have died")
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_job_that_lets_itself_be_read_keeps_whom_it_named(monkeypatch, allowed):
+    named = []
+    answer = SimpleNamespace(returncode=0, stdout=f"77 {allowed:d}\n".encode())
+    monkeypatch.setattr(decoder_process.subprocess, "run", lambda *_, **__: answer)
+    monkeypatch.setattr(decoder_process.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *say: named.append(say)))
+    assert decoder_process.start(3, 4) == 77
+    assert named == ([] if allowed else [(decoder_process.PR_SET_PTRACER, 77, 0, 0, 0)])
+
+
+def test_whether_a_process_may_be_read_is_asked_of_the_kernel():
+    assert may_read(os.getpid())
+    assert not may_read(1 << 22), "there is no such process"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root becomes another user")
+def test_another_user_may_not_read_a_process():
+    parent, child = os.getpid(), os.fork()
+    if not child:
+        os.setuid(65_534)
+        os._exit(may_read(parent))
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_another_profiler_gets_cupti_and_gives_it_back(tmp_path):
