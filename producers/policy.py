@@ -17,6 +17,8 @@ from pathlib import Path
 
 MODES = ("off", "always", "collectives", "duty")
 OFF, ALWAYS, COLLECTIVES, DUTY = range(4)
+#: Of a period: the shared words have 64 bits, and a window that never comes is no policy.
+MOST_NS = 86_400_000_000_000
 _UNITS = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
 _DUTY = re.compile(r"duty(?:[ :]+([0-9.]+)(ms|s|m)/([0-9.]+)(ms|s|m))?$")
 
@@ -64,10 +66,10 @@ def parse(text: str) -> Policy:
         return Policy(DUTY)
     try:
         window, period = (int(float(found.group(i)) * _UNITS[found.group(i + 1)]) for i in (1, 3))
-    except ValueError:
+    except (ValueError, OverflowError):
         raise BadPolicy(f"{text.strip()!r}: not a number") from None
-    if not 0 < window < period:
-        raise BadPolicy(f"{text.strip()!r}: the window must be shorter than the period")
+    if not 0 < window < period <= MOST_NS:
+        raise BadPolicy(f"{text.strip()!r}: the window must be shorter than the period, and that a day at most")
     return Policy(DUTY, window, period)
 
 

@@ -25,7 +25,10 @@ def test_text_names_a_policy_and_back(text, policy):
     assert parse(str(policy)) == policy
 
 
-@pytest.mark.parametrize("text", ["", "sometimes", "duty 2s/1s", "duty 0s/1s", "duty 1/2", "duty 1.2.3s/9s"])
+@pytest.mark.parametrize("text", [
+    "", "sometimes", "duty 2s/1s", "duty 0s/1s", "duty 1/2", "duty 1.2.3s/9s", "duty 1s/9999999999999999m",
+    f"duty 1s/{'9' * 400}s",
+])  # fmt: skip
 def test_other_text_is_refused_with_what_is_possible(text):
     with pytest.raises(BadPolicy):
         parse(text)
