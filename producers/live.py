@@ -17,44 +17,26 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 
 from drumline.producers.activity import Activity, ends
-from drumline.producers.calls import Calls
 from drumline.producers.collectives import CLOCK_SLACK_NS
 from drumline.producers.derive import Derived, derive
 from drumline.producers.launched import Asking
-from drumline.producers.nccl_launches import Told
 from drumline.producers.outbox import Outbox
+from drumline.producers.pairs import Pairs
 from drumline.producers.ranges import ranges as nested_ranges
 from drumline.producers.steps import OPTIMIZER_PATTERN, STEP_PATTERN, Steps, marked_steps
-from drumline.producers.stretch import (
-    End,
-    before_end,
-    certain,
-    closed,
-    communication,
-    endless,
-    host_launches,
-    lag,
-    launched_at,
-    since,
-    turned,
-)
+from drumline.producers.stretch import before_end, closed, endless, host_launches, lag
+from drumline.producers.stretch_end import KEPT_STEPS, SETTLE_NS, End, Ends
 from drumline.producers.table import Table
 from drumline.producers.telling import Telling
 from drumline.producers.waiting import NOTHING, Waiting
 from drumline.schemas.columns import Array
 
-#: Kernels reach us this much later than they end, at most, in a process that is well.
-SETTLE_NS = 1_000_000_000
 #: A step that is open for longer does not hold back what lies before its end.
 PATIENCE_NS = 60_000_000_000
-_FAR = np.iinfo(np.int64).max
-#: Steps of which calls and NCCL kernels are kept: enough to find whole steps again (usual.py, resync.py) and more.
-KEPT_STEPS = 8
 #: Steps that wait for one to be found again behind them (resync.py), at most. After a loss they are then told as
 #: skipped; where none is known they are believed, and so do not wait long.
 MOST_WAITING = 2 * KEPT_STEPS
@@ -66,13 +48,13 @@ _NONE = np.empty(0, np.int64)
 
 
 class Live:
-    """One process. `counts`: what could not be told so far. `settled_ns`: everything that ended before is here."""
+    """One process. `counts`: what could not be told so far."""
 
     def __init__(self, outbox: Outbox, pattern: str = STEP_PATTERN) -> None:
         self.counts: Counter[str] = Counter()
         self._outbox, self._pattern, self._waiting = outbox, pattern, Waiting()
-        self._settled = self._turn = self._again = 0
-        self._told: Told | None = None
+        self._settled = 0
+        self._pairs = Pairs()
         self._lost_ns = self._over_ns = 0
         self._found_again = self._communicates = False
         self._asking = Asking()
@@ -117,7 +99,7 @@ class Live:
             self._waiting.clear_gpu()
         if final:
             self._waiting.clear()
-            self._told, self._again = None, 0
+            self._pairs.forget()
             self._found_again, self._lost_ns = False, 0
         elif len(self._waiting) > MOST_KERNELS:
             self.give_up(now_ns)
@@ -132,7 +114,7 @@ class Live:
         whose kernels are still to come, so it is as after a loss."""
         self.counts["given_up_kernels"] += len(self._waiting)
         self._waiting.clear()
-        self._told, self._again = Told(_NONE, _NONE), 0
+        self._pairs.forget(calls_went=True)
         self.lost(now_ns)
 
     def _stretch(self, settled: int, now_ns: int, final: bool) -> None:
@@ -142,10 +124,22 @@ class Live:
         launches = host_launches(ranges, payloads, steps)
         patterns = (self._pattern, OPTIMIZER_PATTERN)
         named = any(re.search(pattern, name) for name in self._waiting.names for pattern in patterns)
-        own = launched_at(communication(kernels, self._turn), self._waiting.launched)
+        own = self._pairs.launches(kernels, self._waiting.launched)
         self._communicates = len(launches.start_ns) > 0
         waits = None if final else self._telling.step >= 0 or named
-        end = self._end(steps, launches, own, settled, now_ns, waits, _FAR)
+        possible = Ends(
+            steps=steps,
+            launches=launches,
+            own=own,
+            settled=settled,
+            now_ns=now_ns,
+            told_ns=self._telling.host_ns,
+            told_gpu_ns=self._telling.gpu_ns,
+            begun=self._pairs.begun,
+            waits=waits,
+            late=self._late(now_ns),
+        )
+        end = possible.latest()
         if end is None:
             return
         # A kernel behind the stretch that ran before the host was there is one too many in it: the first ones belong
@@ -155,7 +149,7 @@ class Live:
             self.counts["kernels_without_call"] += surplus
             kernels = kernels.take(np.setdiff1d(np.arange(kernels.rows), own["row"][:surplus]))
             self._waiting.keep_kernels(kernels)
-            self._again = max(0, self._again - surplus)
+            self._pairs.again = max(0, self._pairs.again - surplus)
             return  # the next turn takes the stretch
         gone = _NONE
         if end.step >= 0:
@@ -169,7 +163,7 @@ class Live:
             self.lost(now_ns)  # CUPTI did not say so
             return  # the next turn takes the stretch
         if found.sure.launches < end.launches and self._findable(steps) and not final:
-            sooner = self._end(steps, launches, own, settled, now_ns, waits, found.sure.launches)
+            sooner = possible.latest(found.sure.launches)
             if sooner is not None:
                 end = sooner
                 found, chosen, dangling = self._derived(kernels, copies, markers, payloads, own, end, counted)
@@ -181,10 +175,10 @@ class Live:
         self.counts["skipped_steps"] += self._telling.tell(found, dangling, end, now_ns)
         found_lag = lag(own, found.collectives, end)
         behind = found_lag or 0
-        fresh = own["start_ns"][self._again : max(end.launches - behind, 0)]
+        fresh = own["start_ns"][self._pairs.again : max(end.launches - behind, 0)]
         self.counts["unattributed_collectives"] += int((~np.isin(fresh, found.collectives["start_ns"])).sum())
         if found.told and not final:
-            self._told = replace(found.told, correlation=since(found.told.correlation, -self._turn))
+            self._pairs.learn(found.told)
         paired = found.sure.launches >= end.launches and (found_lag is not None or end.step < 0)
         if paired and end.kept_ns > self._lost_ns:
             # All that is kept came later, and stands where its calls do.
@@ -194,9 +188,7 @@ class Live:
         first = min(max(end.kept_launches - behind, 0), own.rows)  # so that the last kernels stand where their calls do
         keep[own["row"][:first]] = False
         keep[own["row"][first:]] = True
-        self._again = min(end.launches, own.rows) - first
-        if first:
-            self._turn = int(own["correlation"][first - 1])
+        self._pairs.keep(own, first, end.launches)
         late = (markers["time_ns"] >= end.kept_ns) | np.isin(markers["id"], dangling)
         known = np.isin(payloads["id"], markers["id"][late])
         later = ends(copies) > end.kept_gpu_ns
@@ -210,21 +202,17 @@ class Live:
         inside, dangling = closed(markers, end.host_ns)
         chosen = before_end(kernels, own, end)
         activity = Activity(
-            kernels=turned(kernels.take(chosen), self._turn),
+            kernels=self._pairs.turned(kernels.take(chosen)),
             copies=copies.take(copies["start_ns"] < end.gpu_ns),
             markers=inside,
             payloads=payloads,
         )
-        before = self._told or Told(_NONE, _NONE)
-        correlation = since(before.correlation, self._turn).astype(np.int64)
-        launched = self._waiting.launched
-        which, first = np.unique(since(launched["correlation"], self._turn).astype(np.int64), return_index=True)
-        told = Told(correlation, before.call_ns, self._told is None, counted, which, launched["start_ns"][first])
+        told = self._pairs.told(self._waiting.launched, counted)
         return derive(activity, self._pattern, told=told), chosen, dangling
 
     def _findable(self, steps: Steps) -> bool:
         """Steps are found again by distances in this job, as far as one knows."""
-        return self._found_again or (self._told is None and len(steps.number) > 0)
+        return self._found_again or (not self._pairs.begun and len(steps.number) > 0)
 
     def _may_wait(self, steps: Steps, end: End, now_ns: int) -> bool:
         """May a stretch wait for a step behind it that is found again?"""
@@ -238,35 +226,3 @@ class Live:
     def _late(self, now_ns: int) -> bool:
         waited = now_ns - (self._telling.host_ns or self._waiting.began)
         return waited > PATIENCE_NS or len(self._waiting) > MOST_KERNELS // 2
-
-    def _end(
-        self, steps: Steps, launches: Calls, own: Table, settled: int, now_ns: int, waits: bool | None, most: int
-    ) -> End | None:
-        """The latest place where a stretch can end. `waits`: steps will come; None = nothing will come. `most`: kernels
-        that may belong to it."""
-        here, told = certain(own, settled), self._telling
-        ran = np.concatenate([[0], np.maximum.accumulate(ends(own))])
-        before, behind = (np.searchsorted(launches.start_ns, at) for at in (steps.start_ns, steps.end_ns))
-        gpu = np.maximum(ran[np.minimum(behind, own.rows)], np.where(behind > before, 0, steps.end_ns))
-        ready = (behind <= here) & (steps.end_ns > told.host_ns) & ((gpu <= settled) | (now_ns - gpu > 2 * SETTLE_NS))
-        ready &= behind <= most
-        late = waits is None or self._late(now_ns)
-        if ready.any() and (self._told is not None or late or ready.sum() >= KEPT_STEPS):
-            last = int(np.flatnonzero(ready)[-1])
-            first = max(last - KEPT_STEPS + 1, 0)
-            kept_gpu = int(gpu[last - 1]) if last else told.gpu_ns
-            kept = (int(steps.start_ns[first]), int(before[first]), kept_gpu)
-            its = (int(steps.number[last]), int(before[last]))
-            return End(int(steps.end_ns[last]), int(behind[last]), int(gpu[last]), *kept, *its)
-        if (waits and not late) or most < _FAR:
-            return None
-        host = now_ns if waits is None else now_ns - 2 * SETTLE_NS
-        if here < len(launches.start_ns) and waits is not None:
-            host = min(host, int(launches.start_ns[here]))
-        across = launches.start_ns[(launches.start_ns < host) & (launches.end_ns > host)]
-        host = min([host, *across.tolist()])  # what is open at the end is kept, so its kernel has to be
-        if waits is not None and host - told.host_ns < SETTLE_NS:
-            return None
-        number = int(np.searchsorted(launches.start_ns, host))
-        gpu_ns = max(int(ran[min(number, own.rows)]), host)
-        return End(host, number, gpu_ns, host, number, gpu_ns)

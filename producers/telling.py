@@ -11,7 +11,7 @@ from drumline.producers.activity import ends
 from drumline.producers.collectives import CLOCK_SLACK_NS
 from drumline.producers.derive import Derived
 from drumline.producers.outbox import Outbox
-from drumline.producers.stretch import End
+from drumline.producers.stretch_end import End
 from drumline.producers.table import Table
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic

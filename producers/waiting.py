@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from drumline.producers.activity import Activity, empty, ends
-from drumline.producers.stretch import Words, one, some
-from drumline.producers.table import Table
+from drumline.producers.table import Table, compacted, concatenated
+from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 
 #: What is kept of a kernel: what steps and collectives are derived from, half of its columns.
@@ -15,6 +17,23 @@ KEPT = ("name", "start_ns", "duration_ns", "stream", "correlation", "graph", "gr
 
 NOTHING = Table({})
 _NO_LAUNCHES = Table({"correlation": np.empty(0, np.uint32), "start_ns": np.empty(0, np.int64)})
+
+
+class Words:
+    """A dictionary that grows. `words`: in order of index."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self._index: dict[str, int] = {}
+
+    def take(self, indices: Array, words: Sequence[str]) -> Array:
+        """Indices into `words` as indices into ours; u4."""
+        compact, used = compacted(indices, words)
+        for word in used:
+            if word not in self._index:
+                self._index[word] = len(self.words)
+                self.words.append(word)
+        return np.array([self._index[word] for word in used], np.uint32)[compact]
 
 
 class Waiting:
@@ -63,31 +82,31 @@ class Waiting:
 
     def tables(self) -> tuple[Table, Table, Table, Table]:
         """(kernels, copies, markers, payloads); there are markers."""
-        kernels = one(self._kernels) if self._kernels else empty(Topic.KERNEL)
-        copies = one(self._copies) if self._copies else empty(Topic.MEMCPY)
-        payloads = one(self._payloads) if self._payloads else Activity().payloads
-        return kernels, copies, one(self._markers), payloads
+        kernels = _one(self._kernels) if self._kernels else empty(Topic.KERNEL)
+        copies = _one(self._copies) if self._copies else empty(Topic.MEMCPY)
+        payloads = _one(self._payloads) if self._payloads else Activity().payloads
+        return kernels, copies, _one(self._markers), payloads
 
     @property
     def launched(self) -> Table:
         """When the host launched some of the kernels, as in Decoded."""
-        return one(self._launched) if self._launched else _NO_LAUNCHES
+        return _one(self._launched) if self._launched else _NO_LAUNCHES
 
     def forget_launches(self, before_ns: int) -> None:
         """Kernels of calls before that wait no more."""
         late = self.launched
-        self._launched = some(late.take(late["start_ns"] >= before_ns))
+        self._launched = _some(late.take(late["start_ns"] >= before_ns))
 
     def keep(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
         """Only these go on waiting."""
         self.keep_kernels(kernels)
-        self._copies, self._payloads = some(copies), some(payloads)
+        self._copies, self._payloads = _some(copies), _some(payloads)
         self._names, self._domains = Words(), Words()
-        self._markers = some(self._named(markers))
+        self._markers = _some(self._named(markers))
 
     def keep_kernels(self, kernels: Table) -> None:
         """Of kernels, only these go on waiting."""
-        self._kernels = some(kernels)
+        self._kernels = _some(kernels)
 
     def clear_gpu(self) -> None:
         """No kernels and copies wait any more."""
@@ -109,3 +128,12 @@ class Waiting:
             "domain": self._domains.take(markers["domain"], markers.words["domains"]),
         }
         return Table(columns, {"names": self._names.words, "domains": self._domains.words})
+
+
+def _one(pending: list[Table]) -> Table:
+    pending[:] = [concatenated(pending)]
+    return pending[0]
+
+
+def _some(table: Table) -> list[Table]:
+    return [table] if table.rows else []
