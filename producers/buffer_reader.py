@@ -67,6 +67,7 @@ class BufferReader:
     def mark(self, flags: int, number: int, time_ns: int, name: str) -> Table:
         """A step or scope of the API that begins or ends, as a marker; columns as in Activity."""
         labels, domains = self._decoder.labels, self._decoder.domains
+        labels.trim()
         columns: dict[str, Array] = {
             "id": np.array([number], np.uint32),
             "time_ns": np.array([time_ns], np.int64),

@@ -95,7 +95,7 @@ class Decoded:
 
 
 class Decoder:
-    """Buffers of one process. Keeps its strings; everything else is in the buffers."""
+    """Buffers of one process. Keeps its strings, of markers some only; everything else is in the buffers."""
 
     def __init__(self, memory: RemoteMemory) -> None:
         self._memory = memory
@@ -142,6 +142,7 @@ class Decoder:
         def get(name: str) -> Array:
             return records.field(cupti.MARKER, name)
 
+        self.labels.trim()  # whoever keeps markers copies their words (waiting.py)
         columns = {
             "id": get("id"),
             "time_ns": get("timestamp").view(np.int64),

@@ -14,13 +14,14 @@ from drumline.schemas.columns import Array
 #: Read of a string whose length is not known yet; bytes.
 _GUESS = 256
 _PAGE = 4096
-#: Pointers remembered; more are forgotten all at once (marker texts get a new pointer each time).
+#: Pointers remembered, and words where they are trimmed; more are forgotten all at once (marker texts get a new pointer
+#: each time).
 _MOST = 1 << 15
 
 
 class Interned:
     """`words`: every string met, word 0 is "" (also what a null or an unreadable pointer means). Append-only until
-    `restart`. `unreadable`: pointers that led nowhere, so far."""
+    `trim`. `unreadable`: pointers that led nowhere, so far."""
 
     def __init__(self, memory: RemoteMemory) -> None:
         self.words: list[str] = [""]
@@ -48,11 +49,12 @@ class Interned:
             self.words.append(word)
         return at
 
-    def restart(self, words: list[str]) -> None:
-        """Forget all words but these (word 0 must be ""): indices into the old ones are void."""
-        self.words = words
-        self._of_word = {word: i for i, word in enumerate(words)}
-        self._of_pointer.clear()
+    def trim(self) -> None:
+        """Forget all words where there are very many: each step of a job that names its steps is one more, for weeks.
+        Indices into the old list stay with it: for strings whose tables are copied before the next ones are met."""
+        if len(self.words) > _MOST:
+            self.words, self._of_word = [""], {"": 0}
+            self._of_pointer.clear()
 
     def _verify(self, pointers: list[int]) -> None:
         expected = [self._of_pointer[p][1] for p in pointers]

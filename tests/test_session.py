@@ -10,6 +10,7 @@ from fake_cupti import SIZES, RawBuffer
 from test_collector import batches, rows, sequences_are_whole
 
 from drumline.producers import buffer_pool as pool_words
+from drumline.producers import interning
 from drumline.producers.attach import MARK
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.session import Session
@@ -80,3 +81,26 @@ def test_the_gpu_that_kernels_ran_on_counts_whatever_was_said_before_them(tmp_pa
     one.finish(time.time_ns())
     found, who = batches(tmp_path)
     assert {batch.envelope["gpu_uuid"] for _, _, batch in found} == {who["gpu_uuid"]} == {"GPU-used"}
+
+
+def test_names_of_weeks_of_steps_are_not_kept_and_none_is_mistaken_for_another(tmp_path, pool, monkeypatch):
+    monkeypatch.setattr(interning, "_MOST", 10)
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    begin = time.time_ns()
+    one = Session(pool, os.getpid(), environment, begin)
+    for step in range(60):
+        now = begin + step * 100_000_000
+        for flags, at, name in ((2, now, b"step %d" % step), (4, now + 90_000_000, b"")):
+            one.event(MARK.pack(b"M", flags, (1 << 31) + step, at) + name)
+        one.turn(now)
+        assert len(one._reader._decoder.labels.words) <= 12
+    one.finish(now + 1_000_000_000)
+    found, _ = batches(tmp_path)
+    told = [
+        (name, step)
+        for topic, _, batch in found
+        if topic == "gpu.range.v1" and batch.rows
+        for name, step in zip(batch.strings("name", "names"), batch.columns["step"].tolist(), strict=True)
+        if name.startswith("step")
+    ]
+    assert told == [(f"step {step}", step) for step in range(60)]
