@@ -76,16 +76,8 @@ class Collector:
         if not self._alive or self.state == "closed":
             return
         self._stop.set()
-        until = time.monotonic() + seconds
-        if not self._lock.acquire(timeout=seconds):
-            return
-        try:
-            last = threading.Thread(target=self._last, name="drumline-last", daemon=True)
-            last.start()
-            last.join(max(until - time.monotonic(), 0.1))  # a GPU that hangs must not hold up the exit
-            self.state = "closed"
-        finally:
-            self._lock.release()
+        self._thread.join(seconds)  # no longer: a GPU that hangs must not hold up the exit
+        self.state = "closed"
 
     def forget(self) -> None:
         """In the child of a fork: CUPTI is the parent's. Callbacks do nothing from here on."""
@@ -103,13 +95,13 @@ class Collector:
         while not self._stop.wait(wait):
             try:
                 with self._lock:
-                    if self._stop.is_set():
-                        return
                     wait = self._tick()
                 self._pool.words[pool_words.THREAD_NS] = time.thread_time_ns()
             except Exception as error:
                 self._fail(f"{type(error).__name__}: {error}")
-                return
+                self._stop.wait()
+        with self._lock:  # here, as Python 3.12.0 and 3.12.1 start no thread at the end
+            self._last()
 
     def _tick(self) -> float:
         """One turn of the thread; how long to sleep until the next; s."""

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -23,6 +24,11 @@ from drumline.producers.policy import ALWAYS, COLLECTIVES, OFF
 STEP_NS = 10_000_000
 # What CUPTI points to lives as long as the process.
 fake, job, raw = FakeCupti(), Job(0, STEP_NS), RawBuffer("ddp_steps").relocate()
+
+
+def no_thread(self: threading.Thread) -> None:
+    """As Python 3.12.0 and 3.12.1 have it when a process ends."""
+    raise RuntimeError("can't create new thread at interpreter shutdown")
 
 
 def first_ns(raw: RawBuffer) -> int:
@@ -153,6 +159,8 @@ def main() -> None:
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how in ("kill", "fork", "hold", "exit", "stuck"):
         time.sleep(1.0)  # flushed since
+    if how == "end":
+        threading.Thread.start = no_thread
     report = {"delivered": fake.delivered, "dropped": fake.dropped, "status": attach.status()}
     report.update(recorded=sorted(fake.enabled), begin_ns=job.begin_ns)
     print(json.dumps({**report, "decoder": attach.attached().decoder}), flush=True)
