@@ -132,10 +132,15 @@ def job_checks(python: str, environment: Mapping[str, str]) -> list[Check]:
         done = subprocess.run([path, "-c", PROBE], capture_output=True, text=True, env=quiet, check=False, timeout=120)
     except subprocess.TimeoutExpired:
         return [Check("job's Python", FAIL, f"{path}: import torch and the first CUDA call take over 120 s", ALONE)]
+    except OSError as error:
+        return [Check("job's Python", FAIL, f"{path}: {error.strerror}", "name it with --python")]
     if done.returncode:
         why = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
         return [Check("job's Python", FAIL, f"{path}: {why}", ALONE)]
-    found = json.loads(done.stdout.splitlines()[-1])
+    try:  # others may print too
+        found = json.loads([line for line in done.stdout.splitlines() if line.startswith('{"torch"')][-1])
+    except (IndexError, ValueError):
+        return [Check("job's Python", FAIL, f"{path} does not answer as a Python does", "name it with --python")]
     if not found["torch"]:
         text = f"{path} has no PyTorch: `drumline run` attaches to PyTorch jobs"
         return [Check("job's Python", WARN, text, "name the jobs' Python with --python, or call drumline.attach()")]

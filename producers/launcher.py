@@ -16,6 +16,9 @@ HOOK = SOURCE / "hook"
 #: Numbers that decoders would meet too late. A spool of 4 MB has room for several of the largest batches.
 LEAST = {"DRUMLINE_SPOOL__MAX_MB": 4.0, "DRUMLINE_SPOOL__SEGMENT_S": 0.1, "DRUMLINE_COLLECT__BUFFER_MB": 4.0}
 
+#: What a job reads of two parts of the settings.
+KNOWN = {"DRUMLINE_SPOOL__": ("ROOT", "MAX_MB", "SEGMENT_S"), "DRUMLINE_COLLECT__": ("POLICY", "BUFFER_MB")}
+
 
 class BadLaunch(ValueError):
     """Options that cannot be."""
@@ -45,6 +48,10 @@ def environment(
         result["DRUMLINE_COLLECT__POLICY"] = str(parse(chosen))
     except BadPolicy as error:
         raise BadLaunch(str(error)) from None
+    for name in inherited:
+        part = next((part for part in KNOWN if name.startswith(part)), "")
+        if part and name.removeprefix(part) not in KNOWN[part]:
+            raise BadLaunch(f"{name}: no such setting; {part}... are {', '.join(KNOWN[part])}")
     for name, least in LEAST.items():
         if not _at_least(least, inherited.get(name) or str(least)):
             raise BadLaunch(f"{name}={inherited[name]}: a number is needed, at least {least:g}")

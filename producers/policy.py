@@ -78,7 +78,7 @@ def written(path: Path) -> str:
     plain file is opened, and little of it read. Raises OSError where it may not be read."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

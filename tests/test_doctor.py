@@ -39,7 +39,7 @@ def test_a_python_without_pytorch_is_a_warning_and_none_a_failure():
 def test_what_the_jobs_python_has_is_judged_and_what_is_wrong_has_a_remedy(tmp_path, found, name, state):
     answer = {"torch": "2.11", "cuda": "13.0", "cupti": [], "enable": None, "devices": 1, **found}
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\n")
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\necho goodbye\n")
     python.chmod(0o755)
     last = checks.job_checks(str(python), {})[-1]
     assert (last.name, last.state) == (name, state)
@@ -52,6 +52,12 @@ def test_a_python_that_fails_and_a_check_that_does_are_findings(tmp_path):
     python.chmod(0o755)
     (found,) = checks.job_checks(str(python), {})
     assert (found.state, "libtorch.so" in found.text) == (checks.FAIL, True)
+    for text in ("", "echo hello", "echo '{\"torch\": oops'"):
+        python.write_text(f"#!/bin/sh\n{text}\n")
+        (silent,) = checks.job_checks(str(python), {})
+        assert (silent.state, "--python" in silent.fix) == (checks.FAIL, True)
+    python.write_text("#!/nowhere\n")
+    assert checks.job_checks(str(python), {})[0].state == checks.FAIL
     broken = checks.safely("this", lambda: {}["absent"])
     for check in (found, broken, *checks.host_checks()):
         assert check.state == checks.OK or check.fix, check

@@ -1,6 +1,7 @@
 """What is collected, and when."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,7 @@ def test_windows_begin_where_all_ranks_clocks_say_so():
 def test_a_control_file_is_read_whatever_somebody_put_there(tmp_path):
     file = tmp_path / "policy"
     assert written(file) == ""
+    assert written(Path(__file__) / "policy") == "", "the spool's root is a file"
     file.write_bytes(b" off \nsecond line")
     assert written(file) == "off"
     file.write_bytes(b"\xff\xfe" * 1_000_000)

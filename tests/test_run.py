@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from drumline.infra.settings import SpoolSettings
 from drumline.producers import checks, torch_startup
-from drumline.producers.launcher import HOOK, BadLaunch, apart, environment, lonely, script_name, unwritable
+from drumline.producers.launcher import HOOK, KNOWN, BadLaunch, apart, environment, lonely, script_name, unwritable
 
 TORCH = {
     "torch/__init__.py": """
@@ -265,6 +266,12 @@ def test_what_the_environment_says():
     assert "DRUMLINE_JOB" not in environment({"SLURM_JOB_NAME": "s"}, ["x.py"])
     with pytest.raises(BadLaunch):
         environment({}, ["x"], labels=["a"])
+    for name in ("DRUMLINE_COLLECT__POLCY", "DRUMLINE_SPOOL__MAXMB"):
+        with pytest.raises(BadLaunch, match=name):
+            environment({name: "4"}, ["x"])
+    assert {f"DRUMLINE_SPOOL__{name.upper()}" for name in SpoolSettings.model_fields} == {
+        f"{part}{name}" for part, names in KNOWN.items() for name in names if "SPOOL" in part
+    }
     for name in ("DRUMLINE_SPOOL__MAX_MB", "DRUMLINE_COLLECT__BUFFER_MB"):
         with pytest.raises(BadLaunch, match=name):
             environment({name: "32MB"}, ["x"])
