@@ -324,3 +324,12 @@ def test_a_profile_puts_numpy_down_to_who_called_it_and_the_loop_to_itself():
         ["60.0%", "schemas: decoding and encoding batches"], ["20.0%", "aiokafka"], ["10.0%", "event loop"],
         ["10.0%", "Python"],
     ]  # fmt: skip
+
+
+def test_memory_that_follows_the_lag_is_told_apart_from_memory_that_is_kept():
+    lag = [100 + 50 * (i // 60 % 2) + i % 7 for i in range(240)]
+    follows, keeps = ([1e6 * n + kept * i for i, n in enumerate(lag)] for kept in (0.0, 500.0))
+    assert steady.slope_beside(follows, lag, 5.0) == pytest.approx(0.0, abs=1e-3)
+    assert steady.slope_beside(keeps, lag, 5.0) == pytest.approx(100.0)
+    assert steady.slope_beside(keeps, lag[1:], 5.0) is None
+    assert abs(steady.slope(keeps, 5.0)) > 1_000.0

@@ -16,6 +16,8 @@ EVERY_S = 5.0
 #: Slopes are judged when they were watched for so long: in less, one garbage collection or one slow insert is all there
 #: is; s.
 JUDGED_S = 600.0
+#: Whose lag it is that a program holds in memory.
+LAG_OF = {"stream": "the worker", "sink": "the sink"}
 #: Flat: not even the smallest object that Python can keep is kept of each record; bytes.
 KEPT_BYTES = 32
 #: Lag does not grow: it keeps up with all but this share of the records that come.
@@ -27,6 +29,15 @@ def slope(values: Sequence[float], every_s: float) -> float:
     if len(values) < 3:
         return 0.0
     return float(np.polyfit(np.arange(len(values)) * every_s, np.asarray(values, float), 1)[0])
+
+
+def slope_beside(values: Sequence[float], beside: Sequence[float], every_s: float) -> float | None:
+    """Least-squares slope in time, a second, of what also follows `beside`. None: not sampled together."""
+    if len(values) != len(beside) or len(values) < 4:
+        return None
+    terms = np.column_stack([np.ones(len(values)), np.arange(len(values)) * every_s, np.asarray(beside, float)])
+    found, *_ = np.linalg.lstsq(terms, np.asarray(values, float))
+    return float(found[1])
 
 
 def watched(report: Report, watch: Watch, seconds: float, records: float) -> None:
@@ -41,6 +52,10 @@ def watched(report: Report, watch: Watch, seconds: float, records: float) -> Non
         report.add(f"memory of {name}, slope", slope(values, EVERY_S) * 3600 / 2**20, "MiB/h")
         late = slope(values[len(values) // 2 :], EVERY_S) * 3600 / 2**20
         report.add(f"memory of {name}, slope of the second half", late, "MiB/h", **flat)
+        waits = watch.lag.get(LAG_OF.get(name, ""), [])
+        if (alone := slope_beside(values[len(values) // 2 :], waits[len(waits) // 2 :], EVERY_S)) is not None:
+            at_equal = alone * 3600 / 2**20
+            report.add(f"memory of {name}, slope of the second half where its lag is the same", at_equal, "MiB/h")
         report.notes.append(f"Memory of {name}, mean of each tenth, MiB: {over_time(values, 2**20)}.")
     for name, used in watch.cpu_s.items():
         report.add(f"cores used by {name}", used / seconds, "cores")
@@ -55,7 +70,8 @@ def watched(report: Report, watch: Watch, seconds: float, records: float) -> Non
     report.notes.append(
         f"{samples} samples, one every {EVERY_S:g} s, of the last {seconds / 60:.3g} minutes; slopes: least squares. "
         f"Flat is a slope, in the second half (heaps find their size in the first; a leak does not stop), of no more "
-        f"than {KEPT_BYTES} bytes a record published, the smallest object that Python keeps. Lag is bounded if it "
+        f"than {KEPT_BYTES} bytes a record published, the smallest object that Python keeps. Records that wait are in "
+        "memory: the slope where the lag is the same is of a fit on time and lag together. Lag is bounded if it "
         f"grows by no more than {GROWING:.0%} of what comes, and is worked off within {DRAIN_S:.0f} s at the end. "
         + ("" if judged else f"Slopes of less than {JUDGED_S / 60:.0f} minutes are not judged.")
     )
