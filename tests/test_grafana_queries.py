@@ -23,7 +23,7 @@ EVERY = {
     "kernel": [ALLREDUCE],
 }
 #: Faults that the recording does not have, and what its GPUs did not report.
-EMPTY = {"XIDs", "Dead letters by reason", "Ranks not heard", "NVLink"}
+EMPTY = {"XIDs", "Dead letters by reason", "Ranks not heard", "NVLink", "What collecting costs"}
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +111,23 @@ def test_a_job_that_is_over_needs_nobody_any_more(db):
             now = [row["level"] if "level" in row else row["value"] for row in ours]
             assert any(now) != over, name
             assert not over or all(row.get("lost_share") is None for row in ours if "ranks" in row), "costs nothing now"
+
+
+def test_what_collecting_costs_is_a_share_of_a_core_and_problems_come_first(db):
+    spoke = f"fromUnixTimestamp64Milli({round(db.last * 1000)}) AS spoke"
+    cost = (
+        "'decoder_s', '50', 'decoder_cpu_s', '5', 'job_thread_cpu_s', '0.25', 'kernels', '1000', 'spool_bytes', '2000'"
+    )
+    lost = "'records_dropped', '7', 'spool_dropped', '2', 'problem: size', 'records of 9 bytes'"
+    on = {"policy": "'on: always'", "published": spoke, "_offset": "_offset + 1"}
+    db.copy("processes_versions", "costly", "rank = 0", collector=f"map({cost}, 'records_dropped', '0')", **on)
+    db.copy("processes_versions", "costly", "rank = 1", collector=f"map({cost}, {lost})", **on)
+    db.copy("processes_versions", "costly", "rank = 2", collector="map()", **on)
+    first, last = int(db.first * 1000), round(db.last * 1000) + 1_000
+    at = Moment(first, last, 60_000, {"job": "costly"}, {"job": ["costly"]})
+    _, rows = db.ask_panel(STATEMENTS["health: What collecting costs"].sql, at)
+    assert [row[2:] for row in rows] == [
+        (1, "on: always", 0.1, 0.005, 1000, 2000, 9, "records of 9 bytes", 50.0),
+        (0, "on: always", 0.1, 0.005, 1000, 2000, 0, "", 50.0),
+        (2, "on: always", None, None, None, None, None, "", None),
+    ]

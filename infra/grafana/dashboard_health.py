@@ -8,6 +8,12 @@ from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, Query
 from drumline.infra.grafana.variables import JOBS
 
 _WHERE = "@jobs AND @minute"
+RANK = Link(
+    "This rank",
+    "drumline-rank",
+    {"job": "${__data.fields.job}", "run": "${__data.fields.run}", "rank": "${__data.fields.rank}"},
+    keeps=(),
+)
 
 
 def _by_topic(title: str, description: str, value: str, unit: str, key: str = "", alarm: bool = False) -> Panel:
@@ -69,16 +75,41 @@ SILENCE = Panel(
     key="silent",
     fields={
         "silent_s": Field("s", thresholds=SILENT),
-        "rank": Field(
-            link=Link(
-                "This rank",
-                "drumline-rank",
-                {"job": "${__data.fields.job}", "run": "${__data.fields.run}", "rank": "${__data.fields.rank}"},
-                keeps=(),
-            )
-        ),
+        "rank": Field(link=RANK),
     },
     empty="every rank is heard",
+)
+COLLECTING = Panel(
+    "table",
+    "What collecting costs",
+    "Processes that spoke in this time range, those with problems and losses first: what is recorded of each and why, "
+    "shares of a core taken beside the job and in it, bytes given to Kafka, rows lost. Replays: -.",
+    Query(
+        """
+        SELECT job, run, rank, policy, toFloat64OrNull(collector['decoder_cpu_s']) / lived AS beside,
+            toFloat64OrNull(collector['job_thread_cpu_s']) / lived AS inside,
+            toUInt64OrNull(collector['kernels']) AS kernels, toUInt64OrNull(collector['spool_bytes']) AS bytes,
+            toUInt64OrNull(collector['records_dropped']) + toUInt64OrZero(collector['spool_dropped']) AS lost,
+            arrayStringConcat(mapValues(mapFilter((name, text) -> startsWith(name, 'problem'), collector)), ', ')
+                AS problems, nullIf(toFloat64OrNull(collector['decoder_s']), 0) AS lived
+        FROM processes AS p WHERE @jobs AND p.published >= $__fromTime_ms AND start <= $__toTime_ms
+        ORDER BY problems != '' DESC, lost DESC NULLS LAST, inside DESC NULLS LAST, rank LIMIT 200
+        """,
+        "job:s run:s rank:n policy:s beside:n inside:n kernels:n bytes:n lost:n problems:s lived:n",
+        "table",
+    ),
+    unit="short",
+    width=24,
+    fields={
+        "rank": Field(link=RANK),
+        "beside": Field("percentunit", decimals=1),
+        "inside": Field("percentunit", decimals=2),
+        "bytes": Field("bytes"),
+        "lost": Field(thresholds=ANY),
+        "problems": Field(inspect=True),
+        "lived": Field("s"),
+    },
+    empty="no process spoke in this time range",
 )
 ERRORS = Panel(
     "table",
@@ -170,6 +201,7 @@ HEALTH = Dashboard(
             ),
             SILENCE,
         ),
+        (COLLECTING,),
         (ERRORS, STORAGE),
     ),
     (JOBS,),
