@@ -38,7 +38,7 @@ class SinkConsumer:
         self.states: dict[tuple[str, int], PartitionState] = {}
         self.away = False
         self._trouble: Exception | None = None
-        self._topics, self._accept_loss = list(topics), accept_loss
+        self._topics, self.accept_loss = list(topics), accept_loss
         self._compacted = {spec.topic.value for spec in TOPICS if "compact" in spec.cleanup}
         self._settings, self._said = settings, (0.0, "")
         self._admin = AdminClient(quiet(client_config(settings, "drumline-sink-admin")))
@@ -239,5 +239,5 @@ class SinkConsumer:
         name, partition = committed.topic, committed.partition
         low, _ = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=REQUEST_S, cached=False)
         state = PartitionState(table(Topic(name)), partition, topic_id, low, name in self._compacted)
-        go_on(state, committed.offset, committed.metadata, accept_loss=self._accept_loss)
+        go_on(state, committed.offset, committed.metadata, accept_loss=self.accept_loss)
         return state

@@ -17,6 +17,7 @@ from drumline.sinks.ledger import Ledger
 from drumline.sinks.names import KernelNames
 from drumline.sinks.partition import PartitionState, Pending, Stage
 from drumline.sinks.ranges import OffsetRange
+from drumline.sinks.start import check_ledger
 from drumline.sinks.telemetry import Counts, count_range
 from drumline.sinks.writers import Writers
 
@@ -29,7 +30,8 @@ class Cycle:
     """Ranges of different partitions that are on their way together and share each commit: `ranges`, until all are
     committed. `committed`: when the last ones were (monotonic, s). `connect` makes a ClickHouse client.
 
-    All of it may be tried again. Raises Unavailable, Refused; KafkaTrouble, KafkaRefused, Fenced; TopicReplaced.
+    All of it may be tried again. Raises Unavailable, Refused; KafkaTrouble, KafkaRefused, Fenced; TopicReplaced,
+    LostRecords.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Cycle:
         for state in new:
             topic = state.table.topic.value
             stored = waters.get((topic, state.topic_id, state.partition), 0)
+            check_ledger(state, stored, accept_loss=self._kafka.accept_loss)
             if state.intent is not None:
                 if stored > state.intent.range.last:  # all but its last commit, and perhaps the ledger's own rollup
                     self._ledger().feed_again(topic, state.intent.range)

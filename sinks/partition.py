@@ -64,7 +64,8 @@ class Pending:
 @dataclass(slots=True)
 class PartitionState:
     """`next_offset`: the first offset not yet taken in. `opened`: the ledger has been asked where to go on.
-    `parked`: the record there, while the registry cannot be asked for its schema."""
+    `said`: Kafka had a committed offset. `parked`: the record there, while the registry cannot be asked for its
+    schema."""
 
     table: Table
     partition: int
@@ -73,6 +74,7 @@ class PartitionState:
     compacted: bool = False
     intent: Intent | None = None
     opened: bool = False
+    said: bool = False
     parked: Record | None = None
     entries: deque[Entry] = field(default_factory=deque)
     rows: int = 0

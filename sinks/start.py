@@ -1,4 +1,5 @@
-"""Where a sink goes on in a partition that it just got: what is committed there against what Kafka still has."""
+"""Where a sink goes on in a partition that it just got: what is committed there, or what the ledger has, against what
+Kafka still has."""
 
 from __future__ import annotations
 
@@ -24,13 +25,28 @@ def go_on(state: PartitionState, offset: int, metadata: str | None, *, accept_lo
     if of_topic not in ("", state.topic_id):
         log.warning("topic was created anew; reading it from its start", topic=name, partition=partition)
         return
+    state.said = True
     if offset < low and not state.compacted:
-        lost = low - offset
-        if not accept_loss:
-            raise LostRecords(
-                f"{name} partition {partition}: Kafka removed {lost} records ({offset}..{low - 1}) "
-                "before they were stored; `drumline sink --accept-loss` goes on behind them"
-            )
-        log.error("records were removed before they were stored", topic=name, partition=partition, lost=lost)
+        _removed(state, offset, accept_loss)
         return
     state.next_offset, state.intent = offset, intent
+
+
+def check_ledger(state: PartitionState, stored: int, *, accept_loss: bool) -> None:
+    """Where nothing is committed, since Kafka forgets that of a group that is away for long, only the ledger, which
+    ends before offset `stored` (0: has nothing), tells of records that were removed. Raises LostRecords."""
+    if state.said or state.compacted or not 0 < stored < state.next_offset:
+        return
+    _removed(state, stored, accept_loss)
+
+
+def _removed(state: PartitionState, first: int, accept_loss: bool) -> None:
+    """Kafka begins at `state.next_offset` and should have `first`."""
+    name, partition, low = state.table.topic.value, state.partition, state.next_offset
+    lost = low - first
+    if not accept_loss:
+        raise LostRecords(
+            f"{name} partition {partition}: Kafka removed {lost} records ({first}..{low - 1}) "
+            "before they were stored; `drumline sink --accept-loss` goes on behind them"
+        )
+    log.error("records were removed before they were stored", topic=name, partition=partition, lost=lost)

@@ -140,6 +140,14 @@ def test_an_announced_range_is_finished_by_the_next_sink(pipeline, monkeypatch, 
     pipeline.assert_exactly_once()
 
 
+def remove_all(pipeline):
+    """As retention does."""
+    admin = AdminClient({"bootstrap.servers": pipeline.settings.bootstrap})
+    places = [TopicPartition(Topic.KERNEL, p, -1) for p in range(pipeline.settings.kafka.partitions)]
+    for done in admin.delete_records(places).values():
+        done.result(20)
+
+
 def test_an_announced_range_that_kafka_removed_stops_the_sink(pipeline, monkeypatch):
     pipeline.publish(*batches(12))
     killed, _, before = killed_in(Writer.insert_rows)
@@ -147,10 +155,7 @@ def test_an_announced_range_that_kafka_removed_stops_the_sink(pipeline, monkeypa
     with pytest.raises(killed):
         pipeline.drain(99)
     monkeypatch.undo()
-    admin = AdminClient({"bootstrap.servers": pipeline.settings.bootstrap})
-    places = [TopicPartition(Topic.KERNEL, p, -1) for p in range(pipeline.settings.kafka.partitions)]
-    for done in admin.delete_records(places).values():
-        done.result(20)
+    remove_all(pipeline)
     with pytest.raises(LostRecords, match="removed 12 records"):
         pipeline.drain(1)
     assert pipeline.start("--instance", "1", "--topic", Topic.KERNEL).wait(30) == 4
@@ -200,6 +205,21 @@ def test_committed_offsets_that_expired_cost_nothing(pipeline):
     pipeline.publish(*batches(2, first=8))
     assert pipeline.drain(2).counts.rows == 1_000
     pipeline.assert_exactly_once()
+
+
+def test_records_that_kafka_removed_after_it_had_forgotten_the_group_stop_the_sink(pipeline):
+    """A group that is away for a week is forgotten, with what it had committed; kernels are kept for three days."""
+    pipeline.publish(*batches(8))
+    pipeline.drain(8)
+    pipeline.publish(*batches(4, first=8), again=True)
+    remove_all(pipeline)
+    pipeline.settings.sink.group += "-anew"
+    with pytest.raises(LostRecords, match=r"removed 4 records \(8\.\.11\)"):
+        pipeline.drain(1)
+    pipeline.publish(*batches(2, first=12))
+    pipeline.start("--instance", "1", "--topic", Topic.KERNEL, "--accept-loss", group=pipeline.settings.sink.group)
+    pipeline.wait_drained()
+    assert {f.kind for f in pipeline.audit().findings} == {"lost", "sequence_gap"}
 
 
 def test_poison_goes_to_the_dead_letters_and_the_rest_is_stored(pipeline):
