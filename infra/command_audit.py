@@ -23,7 +23,8 @@ def audit(
 
     Every Kafka record (minus what Kafka's retention removed) is in the ledger once; every table holds exactly the rows
     that were published, each once; batches of a process count up without gap; non-overlapping windows plus counted late
-    rows add up to the raw rows; rollups count each row once. Records nobody has stored yet are "not drained", not lost.
+    rows add up to the raw rows; rollups count each row once. Records nobody has stored yet are "not drained", not lost;
+    a job or run that nothing is stored of is "unknown", not clean.
     Ask when nothing is being stored: of a range that has its rows and not its ledger yet, they look doubled.
 
     Exit 0: clean. 1: not clean, each finding named. 2: cannot tell (Kafka or ClickHouse does not answer).

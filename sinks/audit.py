@@ -27,8 +27,8 @@ WINDOWS = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`kind`: lost, doubled, rows_differ, sequence_gap, windows_differ, rollup_differs, not_drained, windows_open. The
-    last two mean "not yet", the others "wrong"."""
+    """`kind`: lost, doubled, rows_differ, sequence_gap, windows_differ, rollup_differs, not_drained, windows_open,
+    unknown. The last three mean "not yet" or "not here", the others "wrong"."""
 
     kind: str
     where: str
@@ -81,6 +81,9 @@ def audit(kafka: KafkaFacts, queries: Queries) -> Report:
     report = Report()
     facts = kafka.partitions(t.topic.value for t in TABLES)
     entries = queries.records()
+    if not queries.known():
+        where = " ".join(f"{what} {name}" for what, name in (("job", queries.job), ("run", queries.run)) if name)
+        report.findings.append(Finding("unknown", where, "the ledger has no record of it"))
     for stored in TABLES:
         account = TopicAccount(stored.topic.value)
         report.topics.append(account)

@@ -74,7 +74,8 @@ class KafkaFacts:
         self._consumer.close()
 
     def partitions(self, topics: Iterable[str]) -> list[PartitionFacts]:
-        """All partitions of those topics that exist. Raises KafkaUnreachable."""
+        """All partitions of those topics that exist. Raises KafkaUnreachable, also if none does: nothing could be
+        found missing there."""
         names = dict.fromkeys(topics, ("READ",))
         try:
             self._contact.metadata(self._admin)
@@ -85,6 +86,11 @@ class KafkaFacts:
                     lacks += of_group(self._admin, self._settings.sink.group, ("DESCRIBE",))
                     if lacks:
                         raise denied(self._settings, lacks)
+                    if names and not found:
+                        raise KafkaUnreachable(
+                            f"Kafka at {self._settings.bootstrap} has none of our topics: is it the right one "
+                            "(DRUMLINE_KAFKA__BOOTSTRAP)? `drumline topics apply` creates them"
+                        )
                     return [facts for topic in sorted(found) for facts in self._topic(topic, found[topic])]
             return []
         except BrokerUnreachable as error:

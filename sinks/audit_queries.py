@@ -41,6 +41,11 @@ class Queries:
         days = int(getattr(self.settings.clickhouse.retention, table.name))
         return f"now64(9) - INTERVAL {days} DAY" if days and table.clock else "toDateTime64(0, 9, 'UTC')"
 
+    def known(self) -> bool:
+        """Whether the ledger has anything of the job and run asked for; without either, there is nothing to know."""
+        asked = f"SELECT 1 FROM {self.database}.ledger WHERE {self._where()} LIMIT 1"
+        return self._where() == "1" or bool(rows(self.client, asked, self._parameters()))
+
     def records(self) -> list[dict[str, Any]]:
         """Ledger rows per topic, partition and incarnation, by verdict; `first`: the lowest offset."""
         return rows(

@@ -10,6 +10,7 @@ from sink_helpers import NOW_NS, Pipeline, any_batch, process_id
 
 from drumline.infra.migrate import migrate
 from drumline.schemas.topics import Topic
+from drumline.sinks.audit_kafka import KafkaFacts, KafkaUnreachable
 
 pytestmark = pytest.mark.stack
 WINDOW_NS = 10**10
@@ -220,6 +221,16 @@ def test_exit_codes_and_json(pipeline):
     damaged = run()
     assert damaged.returncode == 1
     assert "rows_differ kernels" in damaged.stdout
+    nobody = run("--job", "job", "--run", "rnu", "--json")
+    found = [finding for finding in json.loads(nobody.stdout)["findings"] if finding["kind"] == "unknown"]
+    assert (nobody.returncode, [finding["where"] for finding in found]) == (1, ["job job run rnu"])
     away = run(DRUMLINE_CLICKHOUSE__DATABASE="gpu_nowhere")
     assert away.returncode == 2
     assert "Traceback" not in away.stderr
+
+
+def test_a_kafka_that_has_none_of_the_topics_is_another_one(clean_stack):
+    facts = KafkaFacts(clean_stack)
+    with pytest.raises(KafkaUnreachable, match="none of our topics"):
+        facts.partitions([Topic.KERNEL])
+    facts.close()
