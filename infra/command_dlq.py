@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
+from drumline.infra.console import plain
 from drumline.infra.settings import settings
 
 if TYPE_CHECKING:
@@ -51,7 +53,9 @@ def list_letters(as_json: AsJson = False) -> None:
         table.add_column(name, justify="right" if name in ("letters", "records", "bytes") else "left")
     for group in groups:
         told = group.as_json()
-        table.add_row(*(f"{told[name]:,}" if isinstance(told[name], int) else told[name] for name in names))
+        table.add_row(
+            *(f"{told[name]:,}" if isinstance(told[name], int) else escape(plain(told[name])) for name in names)
+        )
     Console(width=max(Console().width, 120)).print(table)
     print("; ".join(f"{topic}: {count:,} records in all" for topic, count in records.items()))
 
@@ -76,7 +80,7 @@ def show(
                 origin = told.pop("origin")
                 place = f"{origin['topic']}[{origin['partition']}]@{origin['offset']}"
                 rest = " ".join(f"{n}={v}" for n, v in told.items() if v not in ("", None, {}) and n != "text")
-                print(f"{place} {rest}\n    {one.text}" if one.text else f"{place} {rest}")
+                print(plain(f"{place} {rest}") + (f"\n    {plain(one.text)}" if one.text else ""))
             shown += 1
             if shown == most:
                 break
@@ -96,8 +100,9 @@ def replay(
     """Put dead letters back on the topic they came from: original key and bytes, header drumline.replay.of.
 
     For after an upgrade, or after a schema was registered. Each record goes back once, however many letters it has and
-    however often this is called; what dies again gets a new letter. One replay of a topic at a time. In topics where
-    the newest record wins (gpu.process.v1, results) an old record put back replaces a newer one.
+    however often this is called, for as long as Kafka keeps a group's offsets (docs/dead-letters.md); what dies again
+    gets a new letter. One replay of a topic at a time. In topics where the newest record wins (gpu.process.v1, results)
+    an old record put back replaces a newer one.
 
     Exit 0: done, or nothing to do. 1: Kafka does not answer or refuses. 2: not confirmed.
     """
@@ -113,8 +118,10 @@ def replay(
         if places and not (dry_run or yes):
             if not sys.stdin.isatty():
                 _fail(f"{len(places)} records would go back to {name}; say --yes (or --dry-run)", code=2)
-            if not typer.confirm(f"Put {len(places)} records back to {name}?", err=True):
-                raise typer.Exit(2)
+            try:
+                typer.confirm(f"Put {len(places)} records back to {name}?", err=True, abort=True)
+            except typer.Abort:  # no, Ctrl-C or Ctrl-D
+                raise typer.Exit(2) from None
         sent = 0
         if places and not dry_run:
             wanted, back = set(places), PutBack(settings(), name, lambda now: memory.write(name, now))

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from drumline.infra.console import plain
 from drumline.infra.settings import settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create, check and read the Kafka topics.")
@@ -143,7 +144,7 @@ def _line(entry: dict[str, Any]) -> str:
     rest = (
         f"{name}={value}" for name, value in entry.items() if not name.startswith("_") and value not in ("", {}, [])
     )
-    return f"{place} {' '.join(rest)}"
+    return plain(f"{place} {' '.join(rest)}")
 
 
 def _fail(message: str, code: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""How a command ends when it cannot do its work."""
+"""How a command ends when it cannot do its work, and how it shows words that anybody may have written."""
 
 from __future__ import annotations
 
@@ -20,3 +20,8 @@ def explained(code: int = 1) -> Iterator[None]:
     except KeyboardInterrupt:
         print("drumline: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def plain(text: str) -> str:
+    """`text` with what would steer a terminal as an escape: "\\x1b"."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -2,12 +2,14 @@
 
 What was put back is remembered as committed offsets of a Kafka group per reason, so that one reason can be put back
 and the others later. Offsets are committed after the broker has acknowledged the records: killed in between, the last
-CHUNK may be sent again, which sinks and stream workers notice as batches they know.
+CHUNK may be sent again, which sinks and stream workers notice as batches they know. Kafka keeps such offsets for
+`offsets.retention.minutes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
@@ -16,10 +18,12 @@ from confluent_kafka.admin import AdminClient
 from drumline.infra.deadletters import REPLAY_OF, Letter
 from drumline.infra.kafka import client_config, letters_config
 from drumline.infra.kafka_contact import TIMEOUT_S, quiet
+from drumline.infra.offsets import Offsets
 from drumline.infra.settings import Settings
 from drumline.schemas.topics import dlq
 
-CHUNK = 200
+#: Letters sent at a time, fewer where they are large.
+CHUNK, CHUNK_BYTES = 200, 64 << 20
 _GROUP = "drumline-dlq-replay-"
 
 
@@ -31,19 +35,17 @@ class Memory:
     """(reason, partition of the dead-letter topic) -> the offset before which its letters were put back."""
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._admin = AdminClient(quiet(client_config(settings, "drumline-dlq")))
 
     def read(self, topic: str, reasons: Iterable[str], partitions: Iterable[int]) -> dict[tuple[str, int], int]:
         """Raises KafkaException."""
-        numbers = sorted(set(partitions))
+        places = [f"{dlq(topic)}:{number}" for number in sorted(set(partitions))]
         done = {}
-        for reason in sorted(set(reasons)):
-            places = [TopicPartition(dlq(topic), number) for number in numbers]
-            asked = ConsumerGroupTopicPartitions(_GROUP + reason, places)
-            for future in self._admin.list_consumer_group_offsets([asked], request_timeout=TIMEOUT_S).values():
-                for place in future.result().topic_partitions:
-                    if place.offset >= 0:
-                        done[reason, place.partition] = place.offset
+        with closing(Offsets(self._settings, TIMEOUT_S)) as offsets:
+            for reason in sorted(set(reasons)):
+                for place, (offset, _) in offsets.committed(_GROUP + reason, places).items():
+                    done[reason, int(place.rpartition(":")[2])] = offset
         return done
 
     def write(self, topic: str, done: dict[tuple[str, int], int]) -> None:
@@ -57,7 +59,7 @@ class Memory:
 
 
 class PutBack:
-    """Sends letters, CHUNK by CHUNK. Call `end` after the last."""
+    """Sends letters, a chunk at a time. Call `end` after the last."""
 
     def __init__(self, settings: Settings, topic: str, remember: Callable[[dict[tuple[str, int], int]], None]) -> None:
         self._producer = Producer(quiet(letters_config(settings, "drumline-dlq-replay")))
@@ -68,7 +70,7 @@ class PutBack:
     def add(self, one: Letter) -> None:
         """Raises NotPutBack, KafkaException."""
         self._chunk.append(one)
-        if len(self._chunk) >= CHUNK:
+        if len(self._chunk) >= CHUNK or sum(len(each.value or b"") for each in self._chunk) >= CHUNK_BYTES:
             self.end()
 
     def end(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -10,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, 
 
 from drumline.infra.kafka import client_config
 from drumline.infra.kafka_access import denied
-from drumline.infra.kafka_contact import TIMEOUT_S, Contact, explained
+from drumline.infra.kafka_contact import TIMEOUT_S, BrokerUnreachable, Contact, explained
 from drumline.infra.settings import Settings
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord
@@ -49,19 +50,22 @@ def read(
             raise NoSuchTopic(f"no topic {topic} at {settings.bootstrap}; `drumline topics apply` creates ours")
         offset = OFFSET_BEGINNING if start == "beginning" else OFFSET_END
         consumer.assign([TopicPartition(topic, number, offset) for number in listed.partitions])
-        open_ends = set(listed.partitions)
+        open_ends, heard = set(listed.partitions), time.monotonic()
         while follow or open_ends:
             message = consumer.poll(0.5)
-            if message is None:
+            fault = message.error() if message is not None else None
+            if message is None or (fault is not None and fault.retriable()):
+                if not follow and time.monotonic() - heard > timeout_s:
+                    raise BrokerUnreachable(f"Kafka at {settings.bootstrap} went silent in the middle of {topic}")
                 continue
-            fault = message.error()
             if fault is None:
                 if follow or message.partition() in open_ends:
                     yield message
             elif fault.code() == KafkaError._PARTITION_EOF:
                 open_ends.discard(message.partition())
-            elif not fault.retriable():
+            else:
                 raise explained(settings, KafkaException(fault), f"Read on topic {topic} or group {GROUP}")
+            heard = time.monotonic()
     finally:
         consumer.close()
 

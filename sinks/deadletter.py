@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from confluent_kafka import Producer
@@ -63,19 +64,32 @@ class DeadLetters:
         try:
             for entry in entries:
                 if entry.verdict is Verdict.DEAD:
-                    self._producer.produce(
-                        dlq(entry.record.topic),
-                        key=entry.record.key,
-                        value=entry.record.value,
-                        headers=headers(entry, topic_id),
-                        on_delivery=acknowledged,
-                    )
+                    self._produce(entry, topic_id, acknowledged)
                     sent += 1
             left = self._producer.flush(self._timeout_s) if sent else 0
-        except Exception as error:  # BufferError: the queue is full; KafkaException: no such topic, no broker
+        except Exception as error:  # BufferError: the queue stays full; KafkaException: no such topic, no broker
             raise DeadLettersFailed(str(error)) from None
         if forbidden:
             raise KafkaRefused(f"Kafka takes no dead letters: Write on topic {', '.join(sorted(forbidden))} is missing")
         if failed or left:
             raise DeadLettersFailed(failed[0] if failed else f"{left} not acknowledged in {self._timeout_s:.0f} s")
         return sent
+
+    def _produce(self, entry: Entry, topic_id: str, acknowledged: Callable[[Any, Any], None]) -> None:
+        """Hand one letter over. The producer's queue holds 1 GB, less than large letters of one range may be: it is
+        waited for."""
+        until = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                self._producer.produce(
+                    dlq(entry.record.topic),
+                    key=entry.record.key,
+                    value=entry.record.value,
+                    headers=headers(entry, topic_id),
+                    on_delivery=acknowledged,
+                )
+                return
+            except BufferError:
+                if time.monotonic() > until:
+                    raise
+                self._producer.poll(0.1)

@@ -1,10 +1,19 @@
 """What is read from a dead letter, how letters are counted, and which are put back."""
 
+from types import SimpleNamespace
+
+import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from drumline.infra import command_dlq, deadletters_replay
+from drumline.infra.broker import RESOURCES
 from drumline.infra.deadletters import REPLAY_OF, Origins, due, grouped, letter, when
+from drumline.infra.settings import Settings
+from drumline.schemas.topics import DLQ_RETENTION_MS
+from drumline.sinks.deadletter import DeadLetters
 from drumline.sinks.deadletter import headers as sink_headers
 from drumline.sinks.entry import Entry, Record, Verdict
 from drumline.streams.deadletter import Origin
@@ -122,3 +131,70 @@ def test_however_it_is_called_each_record_goes_back_once(letters, calls):
             done[one.reason, one.partition] = one.offset + 1
             back.append(one.origin[2])
     assert sorted(back) == sorted({origin for _, _, origin in letters})
+
+
+class SmallQueue:
+    """A producer that holds `room` messages until it is polled."""
+
+    def __init__(self, room):
+        self._room, self._held, self.taken = room, [], 0
+
+    def produce(self, _topic, on_delivery, **_):
+        if len(self._held) >= self._room:
+            raise BufferError
+        self._held.append(on_delivery)
+        self.taken += 1
+
+    def poll(self, _seconds):
+        for answer in self._held:
+            answer(None, None)
+        self._held.clear()
+
+    def flush(self, seconds):
+        self.poll(seconds)
+        return 0
+
+
+def test_letters_of_a_range_that_are_more_than_the_producers_queue_holds_are_all_sent():
+    records = [Record(TOPIC, 0, n, b"p", VALUE, 0, []) for n in range(10)]
+    queue = SmallQueue(3)
+    entries = [Entry(record, 9, None, Verdict.DEAD, error=("BadFrame", "")) for record in records]
+    assert DeadLetters(queue).send(entries, "id") == queue.taken == 10
+
+
+def test_large_letters_are_put_back_a_few_at_a_time(monkeypatch):
+    """Their values are in memory until then."""
+    monkeypatch.setattr(deadletters_replay, "Producer", lambda _: SmallQueue(2))
+    monkeypatch.setattr(deadletters_replay, "CHUNK_BYTES", 2 * len(VALUE))
+    told = []
+    back = deadletters_replay.PutBack(Settings(), TOPIC, told.append)
+    for n in range(5):
+        back.add(by_sink(n, n))
+    back.end()
+    assert [done["BadEnvelope", 0] for done in told] == [2, 4, 5]
+
+
+@pytest.mark.parametrize("answer", ["n\n", ""])
+def test_who_does_not_say_yes_puts_nothing_back(monkeypatch, answer):
+    monkeypatch.setattr(command_dlq, "_letters", lambda topic: [by_sink(0, 10)])
+    monkeypatch.setattr(deadletters_replay, "Memory", lambda _: SimpleNamespace(read=lambda *_: {}))
+    monkeypatch.setattr(deadletters_replay, "PutBack", lambda *_: pytest.fail("it puts back"))
+    monkeypatch.setattr(command_dlq, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    assert CliRunner().invoke(command_dlq.app, ["replay", TOPIC], input=answer).exit_code == 2
+
+
+def test_what_a_stranger_wrote_steers_no_terminal(monkeypatch):
+    evil = b"\x1b[2J [/bold]"
+    message = Message(0, [("drumline.error.code", evil), ("drumline.error.text", evil), ("own", evil)], key=evil)
+    monkeypatch.setattr(command_dlq, "_letters", lambda topic: [letter(message, topic)] if topic == TOPIC else [])
+    for command in (["list"], ["show", TOPIC]):
+        answer = CliRunner().invoke(command_dlq.app, command)
+        assert answer.exit_code == 0, answer.exception
+        assert "\x1b" not in answer.output
+        assert "\\x1b[2J [/bold]" in answer.output
+
+
+def test_the_local_kafka_remembers_what_was_put_back_for_longer_than_it_keeps_letters():
+    lines = (RESOURCES / "server.properties").read_text().splitlines()
+    properties = dict(line.split("=", 1) for line in lines if line and line[0] != "#")
+    assert int(properties["offsets.retention.minutes"]) * 60_000 > DLQ_RETENTION_MS

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 from uuid import uuid4
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from drumline.infra import topics_tail
 from drumline.infra.kafka import client_config, producer_config
 from drumline.infra.kafka_contact import BrokerUnreachable
 from drumline.infra.settings import Settings
@@ -135,6 +137,15 @@ def test_numbers_that_json_lacks_become_null():
 def test_a_broker_that_is_not_there_is_one_clear_message():
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1 .*drumline up"):
         TopicsAdmin(Settings(kafka=KafkaSettings(bootstrap="127.0.0.1:1")), timeout_s=0.3).found(["t"])
+
+
+def test_a_broker_that_goes_silent_while_a_topic_is_read_to_its_end_is_not_waited_for(monkeypatch):
+    silent = SimpleNamespace(poll=lambda _: None, assign=lambda _: None, close=lambda: None)
+    listed = SimpleNamespace(topics={KERNEL: SimpleNamespace(error=None, partitions=[0])})
+    monkeypatch.setattr(topics_tail, "Consumer", lambda _: silent)
+    monkeypatch.setattr(topics_tail.Contact, "metadata", lambda *_: listed)
+    with pytest.raises(BrokerUnreachable, match="went silent"):
+        list(topics_tail.read(Settings(), KERNEL, "beginning", follow=False, timeout_s=0.01))
 
 
 def drumline(stack, *arguments):
