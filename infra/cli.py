@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 
 import click
@@ -53,6 +54,8 @@ class TyperCommand(click.Command):
         return ctx.args
 
     def invoke(self, ctx: click.Context) -> None:
+        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # main.py
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         typer.main.get_command(self._app).main(args=ctx.args, prog_name=ctx.command_path)
 
 

@@ -1,12 +1,18 @@
-"""From a tree that nobody installed, programs run as well and say that their version is not known."""
+"""The command before any command runs; and in a tree that nobody installed, where programs know no version."""
 
+import signal
+import subprocess
+import sys
+import textwrap
 from importlib.metadata import PackageNotFoundError
 from types import SimpleNamespace
 
+import click
 import pytest
+import typer
 from click.testing import CliRunner
 
-from drumline.infra import version
+from drumline.infra import cli, version
 from drumline.infra.cli import root
 from drumline.infra.settings import Settings
 from drumline.producers.agent_devices import device_sampler
@@ -35,3 +41,32 @@ def test_a_dead_letter_says_so():
 def test_the_command_says_so():
     answer = CliRunner().invoke(root, ["--version"])
     assert (answer.exit_code, answer.output) == (0, "drumline 0+unknown\n")
+
+
+def test_ctrl_c_before_a_command_runs_leaves_no_trace_and_after_that_it_is_the_commands():
+    script = """
+        import os, signal, sys
+        from drumline.infra import cli, main
+        signal.signal(signal.SIGINT, signal.SIG_IGN if "ignored" in sys.argv else signal.default_int_handler)
+        load = cli.importlib.import_module
+        def interrupted(name):
+            os.kill(os.getpid(), signal.SIGINT)
+            return load(name)
+        cli.importlib.import_module = interrupted
+        sys.argv = ["drumline", "config"]
+        main.main()
+    """
+    for ignored, code in ([], -signal.SIGINT), (["ignored"], 0):
+        command = [sys.executable, "-c", textwrap.dedent(script), *ignored]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (code, "")
+        assert bool(done.stdout) == (code == 0)
+    handlers = []
+    command = cli.TyperCommand("x", typer.Typer())
+    with pytest.MonkeyPatch.context() as patch:
+        seen = SimpleNamespace(main=lambda **_: handlers.append(signal.getsignal(signal.SIGINT)))
+        patch.setattr(cli.typer.main, "get_command", lambda app: seen)
+        before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+        command.invoke(click.Context(command))
+        signal.signal(signal.SIGINT, before)
+    assert handlers == [signal.default_int_handler]
