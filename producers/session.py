@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ class Session:
         self._advance_at = self._report_at = self._control_at = 0
         self._recording = "not yet"
         self._off_at, self._refusal = 0, False
+        self._unwritten = self._unreadable = False
         self._windows: list[tuple[bool, int]] = []
 
     def event(self, message: bytes) -> None:
@@ -92,6 +94,7 @@ class Session:
             self._derive(self._spooling, now_ns, bool(ended))
             self.pool.words[pool_words.LAUNCHES] = self._spooling.live.asks(now_ns)
             self._off_at = 0 if ended else self._off_at
+            self._watch(self._spooling.spool)
         if self._spooling and now_ns >= self._report_at:
             self._report_at = now_ns + REPORT_NS
             self._spooling.spool.identify(self._record(self._spooling.outbox.identity))
@@ -115,6 +118,7 @@ class Session:
             self._spooling.outbox.finish(now_ns)
             self._spooling.spool.identify(self._record(self._spooling.outbox.identity))
             self._spooling.spool.close()
+            self._watch(self._spooling.spool)
 
     def _read(self, number: int, now_ns: int) -> bool:
         """Decode one buffer and give it back. False where it must wait for the size of a kind of record."""
@@ -122,13 +126,18 @@ class Session:
             found = self._reader.read(number, now_ns)
         except UnknownSize:
             return False
+        if found is not None and self._device is None and found.kernels.rows:
+            self._device = int(np.bincount(found.kernels["device"]).argmax())
+            self._identify()
+        spooling = self._begin(now_ns)
+        spooling.tell_losses(self._reader.dropped, now_ns)
         if found is not None:
-            if self._device is None and found.kernels.rows:
-                self._device = int(np.bincount(found.kernels["device"]).argmax())
-                self._identify()
-            spooling = self._begin(now_ns)
-            spooling.tell_losses(self._reader.dropped, now_ns)
             spooling.take(number, found, now_ns)
+        elif not self._unreadable:
+            self._unreadable = True
+            self._say(
+                f"records cannot be read, they are counted: {self.problems.get('decode') or self.problems['size']}"
+            )
         self.pool.give_back(number)
         return True
 
@@ -153,9 +162,8 @@ class Session:
                 self.problems["settings"] = str(error)
                 most, segment_s = spool_limits({})
             spool = Spool(root, self._record(who), max_bytes=most, segment_s=segment_s)
-            if spool.problem:
-                self._say(f"{spool.problem}: nothing is recorded in {root} until it can be written")
             self._spooling = Spooling(self.pool, spool, who)
+            self._watch(spool)
             if self._attached.get("decoders", 1) > 1:  # the one before had calls whose kernels come now
                 self._spooling.live.give_up(now_ns)
             self._report_at = now_ns + REPORT_NS
@@ -178,9 +186,17 @@ class Session:
             self._refusal, self._report_at = refused, 0
             self._begin(now_ns)
 
+    def _watch(self, spool: Spool) -> None:
+        """What cannot be written cannot tell of itself: said once in a process's life."""
+        if spool.problem and not self._unwritten:
+            self._unwritten = True
+            root = spool_root(self._environment)
+            self._say(f"{spool.problem}: nothing is recorded in {root} until it can be written")
+
     def _say(self, text: str) -> None:
         if self._environment.get("DRUMLINE_QUIET") != "1":
-            print(f"drumline: {text}", file=sys.stderr, flush=True)
+            with suppress(OSError):  # the job's stderr may be gone
+                print(f"drumline: {text}", file=sys.stderr, flush=True)
 
     def _record(self, who: Identity) -> dict[str, Any]:
         """The envelope of the process's gpu.process.v1 record."""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 
 import numpy as np
@@ -13,6 +14,7 @@ from drumline.producers import buffer_pool as pool_words
 from drumline.producers import interning
 from drumline.producers.attach import MARK
 from drumline.producers.buffer_pool import BufferPool
+from drumline.producers.remote_memory import NotAllowed, RemoteMemory
 from drumline.producers.session import Session
 
 RAW = RawBuffer("ddp_steps").relocate()
@@ -104,3 +106,39 @@ def test_names_of_weeks_of_steps_are_not_kept_and_none_is_mistaken_for_another(t
         if name.startswith("step")
     ]
     assert told == [(f"step {step}", step) for step in range(60)]
+
+
+def test_a_process_that_may_not_be_read_is_in_the_data_with_what_it_lost_and_says_so_once(
+    tmp_path, pool, monkeypatch, capsys
+):
+    def forbidden(self, addresses, sizes):
+        raise NotAllowed(1, "process_vm_readv of 77: Operation not permitted")
+
+    monkeypatch.setattr(RemoteMemory, "read", forbidden)
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    one = Session(pool, os.getpid(), environment, time.time_ns())
+    state = [pool.words[pool_words.STATE + i] for i in range(2)]
+    for _ in range(2):  # two buffers
+        pool.words[pool_words.STATE], pool.words[pool_words.STATE + 1] = state
+        one.turn(time.time_ns())
+    one.finish(time.time_ns())
+    assert capsys.readouterr().err.count("Operation not permitted") == 1
+    found, who = batches(tmp_path)
+    lost = dict.fromkeys(("gpu.kernel.v1", "gpu.memcpy.v1"), 0)
+    for topic, _, batch in found:
+        assert not batch.rows
+        lost[topic] = lost.get(topic, 0) + batch.envelope["dropped_before"]
+    assert lost == {"gpu.kernel.v1": 7 + 2 * COPIES * ONCE[10], "gpu.memcpy.v1": 2 * COPIES * (ONCE[1] + ONCE[2])}
+    assert "not permitted" in who["collector"]["problem: decode"]
+
+
+def test_a_spool_that_becomes_unwritable_while_the_job_runs_is_said_once(tmp_path, pool, capsys):
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    one = Session(pool, os.getpid(), environment, time.time_ns())
+    one.turn(time.time_ns())
+    assert capsys.readouterr().err == ""
+    shutil.rmtree(tmp_path / "spool")
+    (tmp_path / "spool").write_text("")
+    one.finish(time.time_ns())  # what was in it is to be told, and cannot be
+    [said] = capsys.readouterr().err.splitlines()
+    assert f"nothing is recorded in {tmp_path / 'spool'}" in said
