@@ -133,11 +133,10 @@ class Session:
         spooling.tell_losses(self._reader.dropped, now_ns)
         if found is not None:
             spooling.take(number, found, now_ns)
-        elif not self._unreadable:
+        why = [self.problems[name] for name in ("decode", "size", "layout") if name in self.problems]
+        if why and not self._unreadable:
             self._unreadable = True
-            self._say(
-                f"records cannot be read, they are counted: {self.problems.get('decode') or self.problems['size']}"
-            )
+            self._say(f"records cannot be read, they are counted: {why[0]}")
         self.pool.give_back(number)
         return True
 

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from fake_cupti import SIZES, RawBuffer
 from test_collector import batches, rows, sequences_are_whole
 
 from drumline.producers import buffer_pool as pool_words
-from drumline.producers import interning
+from drumline.producers import cupti_layout, interning
 from drumline.producers.attach import MARK
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.remote_memory import NotAllowed, RemoteMemory
@@ -130,6 +131,21 @@ def test_a_process_that_may_not_be_read_is_in_the_data_with_what_it_lost_and_say
         lost[topic] = lost.get(topic, 0) + batch.envelope["dropped_before"]
     assert lost == {"gpu.kernel.v1": 7 + 2 * COPIES * ONCE[10], "gpu.memcpy.v1": 2 * COPIES * (ONCE[1] + ONCE[2])}
     assert "not permitted" in who["collector"]["problem: decode"]
+
+
+def test_kernels_as_long_as_no_cupti_known_writes_them_are_counted_and_said_once(tmp_path, pool, monkeypatch, capsys):
+    longer = replace(cupti_layout.LAYOUTS[cupti_layout.KERNEL], sizes=())
+    monkeypatch.setitem(cupti_layout.LAYOUTS, cupti_layout.KERNEL, longer)
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    one = Session(pool, os.getpid(), environment, time.time_ns())
+    one.turn(time.time_ns())
+    one.finish(time.time_ns())
+    assert capsys.readouterr().err.count("this CUPTI is newer than drumline") == 1
+    found, _ = batches(tmp_path)
+    kernels = [batch for topic, _, batch in found if topic == "gpu.kernel.v1"]
+    assert sum(batch.envelope["dropped_before"] for batch in kernels) == 7 + COPIES * ONCE[10]
+    assert not rows(found)["gpu.kernel.v1"]
+    assert rows(found)["gpu.memcpy.v1"] == COPIES * (ONCE[1] + ONCE[2])
 
 
 def test_a_spool_that_becomes_unwritable_while_the_job_runs_is_said_once(tmp_path, pool, capsys):
