@@ -80,6 +80,8 @@ def agent(
         sampler.start()
     try:
         program.run(last=sampler.stop if sampler is not None else lambda: None)
+    except OtherAgent as error:  # the spool was removed and another agent came first
+        _stop(6, str(error))
     finally:
         if archiver is not None:
             archiver.stop(empty=until_empty)

@@ -110,7 +110,7 @@ class Archiver(threading.Thread):
         try:
             segment.close()
             with self._folders:
-                target.mkdir(exist_ok=True)
+                target.mkdir(parents=True, exist_ok=True)  # somebody may have removed the spool
                 (target / IDENTITY).write_bytes(folder.identity_bytes())
                 segment.path.rename(target / segment_name(segment.number))
         except (OSError, BadSpool) as error:

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 #: Below the spool's root; process folders never begin with a dot.
 OWN = ".agent"
@@ -24,16 +25,20 @@ class Cursor:
 
     def __init__(self, root: Path) -> None:
         self.folder = root / OWN
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = self.folder / "cursor.json"
-        self._lock = (self.folder / "lock").open("ab")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise OtherAgent(f"another agent serves {root}") from None
+        self._lock = self._locked()
         self.positions = self._load()
         self._saved = json.dumps(self.positions)
+
+    def _locked(self) -> BinaryIO:
+        self.folder.mkdir(mode=0o700, exist_ok=True)  # never the root: it is for all users
+        lock = (self.folder / "lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise OtherAgent(f"another agent serves {self.folder.parent}") from None
+        return lock
 
     def _load(self) -> Positions:
         """What was saved; nothing where there is none: then segments are published from their beginning."""
@@ -44,8 +49,13 @@ class Cursor:
             return {}
 
     def save(self, positions: Mapping[str, Mapping[int, int]]) -> None:
-        """Durable when this returns; nothing is written where nothing changed. Raises OSError."""
+        """Durable when this returns; nothing is written where nothing changed. Where somebody removed the spool, the
+        folder and its lock are made again once the root is there. Raises OtherAgent, OSError."""
         text = json.dumps(positions)
+        if not self.folder.is_dir():
+            again = self._locked()
+            self._lock.close()
+            self._lock, self._saved = again, ""
         if text == self._saved:
             return
         scratch = self._path.with_suffix(".tmp")

@@ -1,6 +1,7 @@
 """The node agent with a Kafka that answers as the test says."""
 
 import random
+import shutil
 from collections import deque
 
 import pytest
@@ -415,6 +416,22 @@ def test_a_folder_that_vanishes_is_no_trouble(lab):
     assert lab.account()[0] == [0, 1], "what Kafka was given before, arrives"
     assert not lab.agent.tails
     assert lab.health.ready() == {}
+    spool.close()
+
+
+def test_a_spool_that_somebody_removed_is_served_again_when_it_is_back(lab):
+    shutil.rmtree(lab.root)
+    lab.turn()
+    assert {"root", "cursor"} <= set(lab.health.ready())
+    lab.root.mkdir()
+    spool = Spool(lab.root, process())
+    write(spool, [0])
+    lab.turn()
+    assert lab.account()[0] == [0]
+    assert lab.health.ready() == {}
+    with pytest.raises(OtherAgent):
+        Cursor(lab.root)
+    assert Cursor._load(lab.cursor) == {spool.folder.name: lab.agent.tails[spool.folder.name].positions}
     spool.close()
 
 
