@@ -19,6 +19,11 @@ from drumline.schemas.columns import Array
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
+#: Of a batch as Avro, a tenth less than Kafka's clients and topics let through: names of kernels may have thousands of
+#: bytes. _LENGTH: of a word's length in Avro.
+MOST_BYTES = 900_000
+_LENGTH = 3
+
 
 @dataclass(slots=True)
 class _Feed:
@@ -33,6 +38,25 @@ class _Feed:
     watermark_ns: int = 0
     complete_step: int = -1
     steps_from: str = ""
+
+
+def cut(topic: Topic, table: Table) -> list[Array]:
+    """Rows of a table, by start, as many at a time as go into one batch: MAX_ROWS, and MOST_BYTES with the words in
+    them. What is left of some batches is cut as the others were."""
+    order, parts, low = np.argsort(table["start_ns"], kind="stable"), [], 0
+    each = sum(np.dtype(column.dtype).itemsize for column in model(topic).columns)
+    while low < table.rows:
+        part = order[low : low + MAX_ROWS]
+        size = np.full(len(part), each, np.int64)
+        for column in model(topic).columns:
+            if column.dictionary:
+                used, first = np.unique(table[column.name][part], return_index=True)
+                words = table.words[column.dictionary]
+                size[first] += [len(words[i].encode()) + _LENGTH for i in used.tolist()]
+        part = part[: max(1, int(np.searchsorted(np.cumsum(size), MOST_BYTES, side="right")))]
+        parts.append(part)
+        low += len(part)
+    return parts
 
 
 class Outbox:
@@ -55,7 +79,7 @@ class Outbox:
         dropped: int = 0,
         steps_from: str = "",
     ) -> None:
-        """Send rows (columns of `topic`, others are ignored), in batches of at most MAX_ROWS, by start.
+        """Send rows (columns of `topic`, others are ignored), by start, in batches as `cut` makes them.
 
         `watermark_ns`: no later row starts before it. `communicator`: of collectives. `dropped`: rows lost before.
         `steps_from`: of steps, see steps.py.
@@ -63,13 +87,12 @@ class Outbox:
         feed = self._feed(topic, "" if communicator is None else hash_text(communicator))
         feed.dropped += dropped
         feed.steps_from = steps_from or feed.steps_from
-        order = np.argsort(table["start_ns"], kind="stable")
-        for low in range(0, table.rows, MAX_ROWS):
-            part = table.take(order[low : low + MAX_ROWS])
-            last = low + MAX_ROWS >= table.rows
-            next_start = watermark_ns if last else int(table["start_ns"][order[low + MAX_ROWS]])
+        parts = cut(topic, table)
+        for at, part in enumerate(parts, 1):
+            last = at == len(parts)
+            next_start = watermark_ns if last else int(table["start_ns"][parts[at][0]])
             # A step is complete when its last row is out: not before the last batch of this round.
-            self._send(feed, part, min(watermark_ns, next_start), now_ns, complete_step if last else -1)
+            self._send(feed, table.take(part), min(watermark_ns, next_start), now_ns, complete_step if last else -1)
         if table.rows == 0 and feed.dropped:
             self._send(feed, None, watermark_ns, now_ns, complete_step)
 

@@ -9,11 +9,10 @@ import numpy as np
 from drumline.producers import buffer_pool as pool_words
 from drumline.producers import nccl
 from drumline.producers.activity import Identity
-from drumline.producers.batching import MAX_ROWS
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.cupti_decode import Decoded
 from drumline.producers.live import Live
-from drumline.producers.outbox import Outbox
+from drumline.producers.outbox import Outbox, cut
 from drumline.producers.policy import COLLECTIVES
 from drumline.producers.spool import Spool
 from drumline.producers.table import Table
@@ -41,11 +40,12 @@ class Spooling:
         before = self._pool.sent(number)
         self._reading = number
         for topic, table in ((Topic.KERNEL, published), (Topic.MEMCPY, copies)):
-            gone = min(before, -(-table.rows // MAX_ROWS))  # sent by a decoder that was killed
+            parts = cut(topic, table) if before else []
+            gone = min(before, len(parts))  # sent by a decoder that was killed
             before -= gone
-            if table.rows > gone * MAX_ROWS:
-                left = np.argsort(table["start_ns"], kind="stable")[gone * MAX_ROWS :]  # as the outbox cuts them
-                self.outbox.put(topic, table.take(left), self.live.watermark(now_ns), now_ns)
+            if gone:
+                table = table.take(np.concatenate([parts[0][:0], *parts[gone:]]))
+            self.outbox.put(topic, table, self.live.watermark(now_ns), now_ns)
         self._reading = -1
         self.live.add(kernels, copies, found.markers, found.payloads, found.launched)
 
