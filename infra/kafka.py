@@ -41,6 +41,12 @@ def client_config(settings: Settings, client_id: str) -> dict[str, str | int | f
     return config
 
 
+def admin_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
+    """An admin client that lives for long and asks for ends of partitions. A broker that was killed comes back with
+    other leader epochs; with the old ones, which librdkafka keeps for 15 minutes, it answers FENCED_LEADER_EPOCH."""
+    return {**client_config(settings, client_id), "metadata.max.age.ms": 5_000}
+
+
 def producer_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
     """An idempotent producer. murmur2 is what Faust's client uses too: equal keys meet in equal partitions."""
     return {

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # stubs do not export them
 
-from drumline.infra.kafka import client_config
+from drumline.infra.kafka import admin_config, client_config
 from drumline.infra.kafka_contact import quiet
 from drumline.infra.settings import Settings
+
+#: Said of partitions as they were before their broker was killed; once it lists them anew, the question can be asked.
+STALE = frozenset({KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._NOENT})
 
 
 class Offsets:
@@ -19,7 +22,7 @@ class Offsets:
 
     def __init__(self, settings: Settings, timeout_s: float = 10.0) -> None:
         self._config = quiet(client_config(settings, "drumline-offsets"))
-        self._admin = AdminClient(self._config)
+        self._admin = AdminClient(quiet(admin_config(settings, "drumline-offsets")))
         self._consumers: dict[str, Consumer] = {}
         self._timeout_s = timeout_s
 
@@ -35,6 +38,15 @@ class Offsets:
         asked = {_partition(place): OffsetSpec.latest() for place in places}  # type: ignore[no-untyped-call]
         if not asked:
             return {}
+        try:
+            return self._latest(asked)
+        except KafkaException as error:
+            if error.args[0].code() not in STALE:
+                raise
+            self._admin.list_topics(timeout=self._timeout_s)
+            return self._latest(asked)
+
+    def _latest(self, asked: dict[TopicPartition, OffsetSpec]) -> dict[str, int]:
         answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
         return {f"{tp.topic}:{tp.partition}": future.result().offset for tp, future in answers.items()}
 

@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from confluent_kafka.admin import AdminClient
 
 from drumline.infra import metrics
-from drumline.infra.kafka import client_config
+from drumline.infra.kafka import admin_config
 from drumline.infra.kafka_contact import KafkaRefused, quiet, refusal
 from drumline.infra.settings import Settings
 from drumline.schemas.topics import TOPICS, Topic
@@ -41,7 +41,7 @@ class SinkConsumer:
         self._topics, self.accept_loss = list(topics), accept_loss
         self._compacted = {spec.topic.value for spec in TOPICS if "compact" in spec.cleanup}
         self._settings, self._said = settings, (0.0, "")
-        self._admin = AdminClient(quiet(client_config(settings, "drumline-sink-admin")))
+        self._admin = AdminClient(quiet(admin_config(settings, "drumline-sink-admin")))
         self._consumer = Consumer({**quiet(consumer_config(settings, topics)), "error_cb": self._on_client_error})
         self._ends = Ends(self._admin, self._consumer)
 
@@ -84,6 +84,7 @@ class SinkConsumer:
         if error is not None:
             self._on_error(error, message)
             return None
+        self.away = False
         raw: Any = message
         return Record(
             raw.topic(),

@@ -12,6 +12,7 @@ from sink_helpers import Pipeline, any_batch, process_id
 from stream_helpers import PYTHON, Child
 from window_helpers import S
 
+from drumline.infra.offsets import Offsets
 from drumline.producers.spool import Spool
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
@@ -122,6 +123,22 @@ def test_a_sink_without_clickhouse_is_alive_and_says_what_it_waits_for(pipeline,
     assert found["retry"].endswith("clickhouse")
     assert get(ports["sink"], "/healthz")[0] == 200
     assert samples(ports["sink"])[of("drumline_sink_retries_total", "clickhouse")] >= 1
+
+
+@pytest.mark.long  # until the broker is back
+def test_a_broker_that_was_killed_and_is_back_is_noticed(pipeline, ports, kill9, wait_for_stack):
+    """It answers clients that asked before with FENCED_LEADER_EPOCH, until they ask for metadata."""
+    pipeline.worker.kill()
+    offsets = Offsets(pipeline.settings)
+    places = offsets.places([Topic.KERNEL])
+    pipeline.start()
+    until(lambda: get(ports["sink"], "/readyz")[0] == 200)
+    offsets.ends(places)
+    kill9("broker")
+    until(lambda: "no broker answers" in get(ports["sink"], "/readyz")[1])
+    wait_for_stack()
+    assert offsets.ends(places) == dict.fromkeys(places, 0)
+    until(lambda: get(ports["sink"], "/readyz")[0] == 200)
 
 
 def test_an_agent_serves_what_it_publishes_while_it_does(pipeline, ports, tmp_path):
