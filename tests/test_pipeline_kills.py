@@ -76,13 +76,13 @@ def test_whatever_dies_goes_away_or_joins_changes_no_result(
         for name in ("stream", "sink")
     ]
 
-    offsets = Offsets(clean_stack)
-    kernels = offsets.places([Topic.KERNEL])
-
-    def sent() -> int:
-        return sum(offsets.ends(kernels).values())
-
     def replayed(disturb: Callable[[], object]) -> str:
+        offsets = Offsets(clean_stack)  # one that outlived a broker may be told that its leader epoch is too old
+        kernels = offsets.places([Topic.KERNEL])
+
+        def sent() -> int:
+            return sum(offsets.ends(kernels).values())
+
         before = sent()
         replay = pipeline.start_replay(*REPLAY)
         assert wait_until(lambda: sent() >= before + MIDDLE, 60, lambda: replay.poll() is None), "no middle"
