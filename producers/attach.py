@@ -40,9 +40,10 @@ _OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 
 
 class Attachment:
-    """Collector, buffers and decoder of one process. `place`: asked for its `rank` and `world_size` until it knows."""
+    """Collector, buffers and decoder of one process. `place`: asked for its `rank` and `world_size` until it knows.
+    `aside`: who uses CUPTI already."""
 
-    def __init__(self, cupti: binding.Cupti, policy: Policy | None = None) -> None:
+    def __init__(self, cupti: binding.Cupti, policy: Policy | None = None, aside: str = "") -> None:
         policy = policy or Policy()
         self.pool: BufferPool = new_pool(policy)
         self.decoder, self._starts, self._cupti, self._policy = 0, 0, cupti, str(policy)
@@ -51,6 +52,8 @@ class Attachment:
         self._gpus: list[dict[str, str]] = []
         self.collector = Collector(cupti, self.pool, binding.Callbacks(), self.tell, self._revive)
         self._start()
+        if aside:
+            self.collector.step_aside(aside)
         self.collector.start()
 
     def _start(self) -> None:
@@ -131,8 +134,9 @@ _ids = iter(range(FIRST_ID, 1 << 32))
 _step_id = 0
 
 
-def attach(policy: str = "", *, cupti: binding.Cupti | None = None) -> bool:
+def attach(policy: str = "", *, cupti: binding.Cupti | None = None, aside: str = "") -> bool:
     """Start collecting in this process, once; True when it does. `policy`: policy.py, else DRUMLINE_COLLECT__POLICY.
+    `aside`: a profiler that runs now and has CUPTI for itself until `collector.come_back` says otherwise.
 
     Call it before the first CUDA work, or leave it to `drumline run`. Never raises.
     """
@@ -142,7 +146,7 @@ def attach(policy: str = "", *, cupti: binding.Cupti | None = None) -> bool:
             return True
         try:
             chosen = parse(policy or os.environ.get("DRUMLINE_COLLECT__POLICY") or "always")
-            _attached = Attachment(cupti or binding.load(prepare()), chosen)
+            _attached = Attachment(cupti or binding.load(prepare()), chosen, aside)
             _status = "attached"
             atexit.register(_end)
             if util := sys.modules.get("multiprocessing.util"):  # a process that it forked ends without atexit

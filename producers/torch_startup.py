@@ -14,6 +14,8 @@ from typing import Any
 from drumline.producers import attach
 
 PROFILER = "the PyTorch profiler"
+#: What runs now of what has CUPTI for itself. It may have begun before CUDA was used, and so before we attach.
+_running: set[str] = set()
 
 
 def imported(torch: Any) -> None:
@@ -22,21 +24,21 @@ def imported(torch: Any) -> None:
         return
     with contextlib.suppress(Exception):
         attach.prepare()
-    torch.cuda._lazy_call(lambda: cuda_used(torch))
+    with contextlib.suppress(Exception):
+        profiler(torch.autograd.profiler)
+    torch.cuda._lazy_call(cuda_used)
 
 
-def cuda_used(torch: Any) -> None:
+def cuda_used() -> None:
     """CUDA is being initialised, by Python or from C++. Never raises."""
     if not os.environ.get("DRUMLINE_PYTHON"):
         attach.say(
             "not attached: drumline run's PYTHONPATH came here, DRUMLINE_* did not; let the launcher pass both on"
         )
-    elif attach.attach():
+    elif attach.attach(aside=next(iter(_running), "")):
         one = attach.attached()
         if one:
             one.place = place
-        with contextlib.suppress(Exception):
-            profiler(torch.autograd.profiler)
         with contextlib.suppress(Exception):
             optimizers = import_module("torch.optim.optimizer")  # torch.optim hides it under its own name
             optimizers.register_optimizer_step_post_hook(_Steps())
@@ -59,14 +61,17 @@ def profiler(module: Any) -> None:
         call = getattr(module, name)
 
         def wrapped(*arguments: Any, **named: Any) -> Any:
-            one = attach.attached()
-            if before and one:
-                one.collector.step_aside(PROFILER)
+            if before:
+                _running.add(PROFILER)
+                if one := attach.attached():
+                    one.collector.step_aside(PROFILER)
             try:
                 return call(*arguments, **named)
             finally:
-                if not before and one:
-                    one.collector.come_back(PROFILER)
+                if not before:
+                    _running.discard(PROFILER)
+                    if one := attach.attached():
+                        one.collector.come_back(PROFILER)
 
         setattr(module, name, wrapped)
 

@@ -62,7 +62,11 @@ def main() -> None:
         collector.RETRY_S, fake.refuse = 0.5, MULTIPLE_SUBSCRIBERS
     if how == "stopped":
         collector.DECODER_S = 1.0
-    assert attach.attach(cupti=fake.bound())
+    assert attach.attach(cupti=fake.bound(), aside="a profiler" if how == "aside" else "")
+    if how == "aside":  # it runs since before CUDA was used
+        time.sleep(0.5)
+        assert (fake.enabled, attach.status()) == (set(), "aside")
+        attach.attached().collector.come_back("a profiler")
     if how == "refused":
         while attach.status() != "aside":
             time.sleep(0.01)

@@ -201,6 +201,19 @@ def test_pytorchs_profiler_has_cupti_for_itself_and_optimizers_mark_steps(monkey
     assert seen == [(2, "optimizer step 0"), (4, ""), (2, "optimizer step 1")]
 
 
+def test_a_profiler_that_runs_before_cuda_is_used_keeps_cupti(monkeypatch):
+    asked, module = [], SimpleNamespace(_prepare_profiler=print, _enable_profiler=print, _disable_profiler=print)
+    monkeypatch.setenv("DRUMLINE_PYTHON", sys.executable)
+    monkeypatch.setattr(torch_startup.attach, "attach", lambda aside: asked.append(aside))
+    torch_startup.profiler(module)
+    torch_startup.cuda_used()
+    module._prepare_profiler()
+    torch_startup.cuda_used()
+    module._disable_profiler()
+    torch_startup.cuda_used()
+    assert asked == ["", torch_startup.PROFILER, ""]
+
+
 def test_torch_distributed_is_asked_for_the_rank_once_it_is_there(monkeypatch):
     ready = []
     distributed = SimpleNamespace(
