@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import weakref
 from importlib import import_module
 from typing import Any
 
@@ -81,17 +82,24 @@ def profiler(module: Any) -> None:
 
 
 class _Steps:
-    """Optimizer steps as steps of the job, for one that names none: of the optimizer that stepped first."""
+    """Optimizer steps as steps of the job, for one that names none: of the optimizer that stepped first, and when that
+    one is no more (a batch size that did not fit, a warm-up), of the next."""
 
     def __init__(self) -> None:
-        self._optimizer = self._number = 0
+        self._number = 0
+        self._optimizer: Any = lambda: None
         self._id = attach.new_id()
 
     def __call__(self, optimizer: Any, arguments: Any, named: Any) -> None:
-        one = attach.attached()
-        self._optimizer = self._optimizer or id(optimizer)
-        if one is None or id(optimizer) != self._optimizer:
+        with contextlib.suppress(Exception):  # this runs inside the job's optimizer.step()
+            self._stepped(optimizer)
+
+    def _stepped(self, optimizer: Any) -> None:
+        one, mine = attach.attached(), self._optimizer()
+        if one is None or (mine is not None and mine is not optimizer):
             return
+        if mine is None:
+            self._optimizer = weakref.ref(optimizer)
         if self._number:
             one.mark(4, self._id, "")
         self._id = attach.new_id()

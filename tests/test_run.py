@@ -34,6 +34,10 @@ TORCH = {
 }
 
 
+class Optimizer:
+    pass
+
+
 @pytest.fixture
 def packages(tmp_path):
     """A folder with a torch that does nothing, and a sitecustomize."""
@@ -195,10 +199,13 @@ def test_pytorchs_profiler_has_cupti_for_itself_and_optimizers_mark_steps(monkey
         getattr(module, name)("configuration")
     assert seen == ["aside", names[0], "aside", names[1], names[2], "back"]
     seen.clear()
-    stepped, first = torch_startup._Steps(), object()
-    for optimizer in (first, object(), first):  # a second optimizer makes no steps
+    stepped, first, second = torch_startup._Steps(), Optimizer(), Optimizer()
+    for optimizer in (first, second, first):  # a second optimizer makes no steps
         stepped(optimizer, (), {})
     assert seen == [(2, "optimizer step 0"), (4, ""), (2, "optimizer step 1")]
+    del first, optimizer
+    stepped(second, (), {})
+    assert seen[3:] == [(4, ""), (2, "optimizer step 2")], "the first one is no more"
 
 
 def test_a_profiler_that_runs_before_cuda_is_used_keeps_cupti(monkeypatch):
