@@ -64,15 +64,17 @@ def profiler(module: Any) -> None:
         def wrapped(*arguments: Any, **named: Any) -> Any:
             if before:
                 _running.add(PROFILER)
-                if one := attach.attached():
-                    one.collector.step_aside(PROFILER)
+                with contextlib.suppress(Exception):
+                    if one := attach.attached():
+                        one.collector.step_aside(PROFILER)
             try:
                 return call(*arguments, **named)
             finally:
                 if not before:
                     _running.discard(PROFILER)
-                    if one := attach.attached():
-                        one.collector.come_back(PROFILER)
+                    with contextlib.suppress(Exception):
+                        if one := attach.attached():
+                            one.collector.come_back(PROFILER)
 
         setattr(module, name, wrapped)
 
