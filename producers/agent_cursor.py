@@ -20,6 +20,18 @@ class OtherAgent(RuntimeError):
     """Another agent serves this spool."""
 
 
+def served(root: Path) -> bool:
+    """Whether an agent serves a spool, as far as one may see: its folder may be another user's."""
+    try:
+        with (root / OWN / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return False
+
+
 class Cursor:
     """The agent's own folder in the spool, and its lock, held until `close`. Raises OtherAgent, OSError."""
 

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drumline.producers import cupti
+from drumline.producers.agent_cursor import served
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.launcher import unwritable
 from drumline.producers.policy import BadPolicy, parse, written
+from drumline.producers.spool_layout import OPEN, TAKEN
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 #: cuptiGetVersion of CUDA 13.0 Update 1; its notes say that a deadlock in cuptiActivityDisable(CONCURRENT_KERNEL) and a
@@ -178,17 +180,29 @@ def environment_checks(environment: Mapping[str, str]) -> list[Check]:
 
 
 def spool(root: Path) -> Check:
-    """Whether jobs can write, and how much lies there."""
+    """Whether jobs can write, how much lies there, and whether anybody takes it."""
     if why := unwritable(root):
         return Check("spool", FAIL, *why.split(": ", 1))
     there = root
     while not there.exists():
         there = there.parent
     disk = shutil.disk_usage(there)
-    used = sum(f.stat().st_size for f in root.glob("*/*.seg")) if root.exists() else 0
-    text = f"{root}: {used / 1e6:.0f} MB waiting, {disk.free / 1e9:.1f} GB free"
-    low = disk.free < disk.total // 10
-    return Check("spool", WARN if low else OK, text, "make room: beyond 90% nothing is written" if low else "")
+    waiting = [size for kind in (OPEN, TAKEN) for file in root.glob(f"*/*{kind}") if (size := _size(file)) is not None]
+    text = f"{root}: {sum(waiting) / 1e6:.0f} MB waiting, {disk.free / 1e9:.1f} GB free"
+    if disk.free < disk.total // 10:
+        return Check("spool", WARN, text, "make room: beyond 90% nothing is written")
+    if waiting and not served(root):
+        fix = "drumline agent: until it has published them, segments stay, also of processes that ended"
+        return Check("spool", WARN, f"{text}, and no agent serves it", fix)
+    return Check("spool", OK, text)
+
+
+def _size(file: Path) -> int | None:
+    """Bytes; None: the agent was faster."""
+    try:
+        return file.stat().st_size
+    except OSError:
+        return None
 
 
 def policy(root: Path) -> list[Check]:

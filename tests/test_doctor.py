@@ -1,6 +1,7 @@
 """`drumline doctor`: findings and what to do about them."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 from drumline.infra import command_doctor
 from drumline.infra.settings import Settings, SpoolSettings
 from drumline.producers import checks
+from drumline.producers.agent_cursor import Cursor
 
 
 def test_what_recording_needs_of_this_host_is_here():
@@ -82,11 +84,20 @@ def test_variables_that_hide_things_are_named():
     assert not checks.environment_checks({"NCCL_NVTX_DISABLE": "0"})
 
 
-def test_the_spool_says_how_much_waits(tmp_path):
+def test_the_spool_says_how_much_waits_and_whether_anybody_takes_it(tmp_path):
     assert checks.spool(tmp_path / "not" / "there").state in (checks.OK, checks.WARN)
     (tmp_path / "process").mkdir()
-    (tmp_path / "process" / "000000000000.seg").write_bytes(bytes(3_000_000))
+    for name in ("000000000000.taken", "000000000001.seg"):
+        (tmp_path / "process" / name).write_bytes(bytes(1_500_000))
+    (tmp_path / "process" / "000000000002.seg").symlink_to(tmp_path / "gone")  # as one that the agent deletes just now
+    agent = Cursor(tmp_path)
     assert "3 MB waiting" in checks.spool(tmp_path).text
+    assert "no agent" not in checks.spool(tmp_path).text
+    agent.close()
+    for _ in range(2):
+        found = checks.spool(tmp_path)
+        assert (found.state, "no agent serves it" in found.text or "room" in found.fix) == (checks.WARN, True)
+        shutil.rmtree(tmp_path / ".agent", ignore_errors=True)
 
 
 def test_the_command_fails_when_something_failed_and_prints_json(monkeypatch, tmp_path):
