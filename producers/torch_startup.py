@@ -26,7 +26,7 @@ def imported(torch: Any) -> None:
     with contextlib.suppress(Exception):
         attach.prepare()
     with contextlib.suppress(Exception):
-        profiler(torch.autograd.profiler)
+        profiler(import_module("torch.autograd.profiler"))
     torch.cuda._lazy_call(cuda_used)
 
 
