@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Annotated
 
 import typer
@@ -51,7 +50,6 @@ def run(
             typer.echo(f"drumline run: {text}", err=True)
         if (why := unwritable(spool_root(variables))) and not quiet:
             typer.echo(f"drumline run: nothing will be recorded: {why}", err=True)
-        sys.stdout.flush()
         os.execvpe(command[0], command, variables)
     except BadLaunch as error:
         typer.echo(f"drumline run: {error}", err=True)

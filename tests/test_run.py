@@ -241,6 +241,8 @@ def test_the_command_takes_our_place():
     )
     done = subprocess.run([*command, script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (9, f"j {HOOK}\n", "")
+    closed = ["sh", "-c", 'exec "$@" >&- 2>&- <&-', "sh", *command[:-2], "sh", "-c", "exit 9"]
+    assert subprocess.run(closed, check=False).returncode == 9, "a daemon's child"
     ranked = {**os.environ, "RANK": "1"}
     done = subprocess.run([*command, script], env=ranked, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (9, f"j {HOOK}\n")
