@@ -67,6 +67,7 @@ class Agent:
         self._stopping, self._until_empty, self._done, self._clock = stopping, until_empty, done, clock
         self._look_at = float("-inf")
         self._registry, self._no_registry = Retry(), ""
+        self._alone: dict[str, str] = {}  # folders that cannot be looked into, and why
         self.tails: dict[str, Tail] = {}
         self.processes: Sequence[Mapping[str, Any]] = ()
         metrics.AGENT_AGE.set_function(lambda: sender.age_s)
@@ -114,7 +115,7 @@ class Agent:
             if tail.problem and tail.problem != before:
                 log.warning("a spool folder waits", folder=name, problem=tail.problem)
         self.processes = [tail.identity.process for tail in self.tails.values() if tail.identity and not tail.gone]
-        stuck = [tail.problem for tail in self.tails.values() if tail.problem]
+        stuck = [*self._alone.values(), *(tail.problem for tail in self.tails.values() if tail.problem)]
         self._health.waits("spool", f"{len(stuck)} folders wait, one says: {stuck[0]}" if stuck else "")
         self._save()
         self._observe()
@@ -126,6 +127,7 @@ class Agent:
         except OSError as error:
             self._health.waits("root", f"{self._root}: {error.strerror}")
             return
+        before, self._alone = self._alone, {}
         for folder in found:
             try:
                 if (folder.path / IDENTITY).exists():
@@ -134,7 +136,9 @@ class Agent:
                 elif time.time() - folder.path.stat().st_mtime > ORPHAN_S and folder.gone():
                     folder.remove()
             except (OSError, BadSpool) as error:
-                log.warning("a folder in the spool is left alone", folder=folder.path.name, problem=str(error))
+                self._alone[folder.path.name] = str(error)
+                if folder.path.name not in before:
+                    log.warning("a folder in the spool is left alone", folder=folder.path.name, problem=str(error))
 
     def _left(self) -> bool:
         """Whether a folder is there that was not looked at yet."""

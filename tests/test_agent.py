@@ -1,5 +1,6 @@
 """The node agent with a Kafka that answers as the test says."""
 
+import os
 import random
 import shutil
 from collections import deque
@@ -389,6 +390,24 @@ def test_nonsense_in_one_folder_is_said_and_the_others_go_on(lab, text):
     assert bad.folder.name in lab.health.ready()["spool"] or "gpu." in lab.health.ready()["spool"]
     bad.close()
     good.close()
+
+
+def test_a_folder_that_cannot_be_looked_into_is_named_and_logged_once(lab):
+    folder = lab.root / "another users"
+    (folder / "lock").mkdir(parents=True)
+    os.utime(folder, (0, 0))
+    spool = Spool(lab.root, process())
+    write(spool, range(3))
+    with capture_logs() as said:
+        for _ in range(3):
+            lab.turn()
+    assert [entry["folder"] for entry in said if "left alone" in entry["event"]] == ["another users"]
+    assert "another users" in lab.health.ready()["spool"]
+    assert lab.account()[0] == [0, 1, 2]
+    shutil.rmtree(folder)
+    lab.turn()
+    assert lab.health.ready() == {}
+    spool.close()
 
 
 def test_kafka_that_went_away_is_asked_again_though_nothing_is_to_be_sent(lab):
