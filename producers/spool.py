@@ -57,6 +57,7 @@ class Spool:
         self._lock = threading.Lock()
         self._files: SpoolFiles | None = None
         self._opened, self._retry_at, self._done = 0.0, float("-inf"), False
+        self._stale = False  # identity.json is
         self._pending: Losses = {}
         _SPOOLS.add(self)
         with self._lock:
@@ -89,7 +90,7 @@ class Spool:
         with self._lock:
             self._process = {**self._process, **process, "sequence": self._process["sequence"] + 1}
             if self._files is not None and not self._done:
-                self._guarded(partial(self._files.identify, self._process))
+                self._stale = not self._guarded(partial(self._files.identify, self._process))
 
     def close(self) -> None:
         """The end: what could not be told yet is told if that is possible now. Batches after it are not taken."""
@@ -157,11 +158,13 @@ class Spool:
     def _last_words(self) -> None:
         if self._files is not None and not self._files.folder.is_dir():
             self._vanished(self._files)
-        if self._pending or (self._files is not None and self._files.written.untold):
+        if self._pending or self._stale or (self._files is not None and self._files.written.untold):
             self._retry_at = float("-inf")
             if self._files is not None:
                 self._files.use_reserve()
             self._tell(self._ready())
+            if self._stale and self._files is not None:
+                self._files.identify(self._process)
 
     def _ready(self) -> SpoolFiles | None:
         """Folder and segment are there; makes them. None while waiting for the next try."""

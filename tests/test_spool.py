@@ -1,5 +1,6 @@
 """The spool: what one process writes another reads, whatever becomes of the writer."""
 
+import json
 import os
 import resource  # noqa: F401 - for the children
 import shutil
@@ -178,19 +179,21 @@ spool.close()
 def test_a_disk_that_is_full_to_the_end_is_told_from_what_was_kept_for_that(tmp_path):
     spool = Spool(tmp_path, PROCESS)
     spool.append(KERNEL, "k", body(0), 10)
-    write = spool._files.write
+    for name in ("write", "identify"):
 
-    def full(parts):
-        if (spool.folder / "reserve").exists():
-            raise OSError(28, "No space left on device")
-        write(parts)
+        def full(what, real=getattr(spool._files, name)):
+            if (spool.folder / "reserve").exists():
+                raise OSError(28, "No space left on device")
+            real(what)
 
-    spool._files.write = full
+        setattr(spool._files, name, full)
+    spool.identify({"policy": "off: end of the process"})
     assert not any(spool.append(KERNEL, "k", body(sequence), 10) for sequence in range(1, 4))
     spool.close()
     follower = Follower(only_folder(tmp_path))
     follower.read()
     assert (follower.sum(DATA), follower.sum(LOSS)) == (10, 30)
+    assert json.loads((spool.folder / "identity.json").read_text())["process"]["policy"] == "off: end of the process"
 
 
 def test_a_disk_that_stays_full_gives_up_old_segments_for_new_ones(tmp_path):
