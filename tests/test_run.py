@@ -119,6 +119,27 @@ def test_torch_is_met_once_whoever_asked_for_it_before(packages, before):
     assert done.stderr == ""
 
 
+def test_a_torch_that_cannot_be_followed_is_imported_all_the_same(packages):
+    script = """
+        import sys, importlib.machinery
+        class Loader(importlib.machinery.SourceFileLoader):
+            def __setattr__(self, name, value):
+                if name == "exec_module": raise AttributeError("read-only")
+                super().__setattr__(name, value)
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                found = importlib.machinery.PathFinder.find_spec(name, path) if name == "torch" else None
+                if found: found.loader = Loader(name, found.origin)
+                return found
+        sys.meta_path.insert(1, Finder())
+        import torch
+        print("imported", len(torch.cuda.queued))
+    """
+    done = under(packages, script)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "imported 0")
+    assert done.stderr == "drumline: not attached: AttributeError: read-only\n"
+
+
 def test_another_tools_variables_stay_as_they_are(packages):
     library = packages / "nvidia" / "cu13" / "lib" / "libcupti.so.13"
     library.parent.mkdir(parents=True)

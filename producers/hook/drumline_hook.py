@@ -30,8 +30,11 @@ class DrumlineTorch:
             find: Any = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find and finder is not self else None
             if spec is not None:
-                if spec.loader is not None:
-                    self._follow(spec.loader)
+                try:
+                    if spec.loader is not None:
+                        self._follow(spec.loader)
+                except Exception as error:  # a loader that cannot be followed loads all the same
+                    _say(error)
                 return spec
         return None
 
@@ -43,15 +46,20 @@ class DrumlineTorch:
             if not self._waits:
                 return
             self._waits = False
-            sys.meta_path.remove(self)
             try:
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
                 from drumline.producers import torch_startup
 
                 torch_startup.imported(module)
             except Exception as error:  # never the job's problem
-                print(f"drumline: not attached: {type(error).__name__}: {error}", file=sys.stderr)
+                _say(error)
 
         loader.exec_module = exec_module
+
+
+def _say(error: Exception) -> None:
+    print(f"drumline: not attached: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 class DrumlineItself:
