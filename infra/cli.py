@@ -106,7 +106,8 @@ def main() -> None:
             print(f"drumline: {said if said != text else f'{name}: {said}'}", file=sys.stderr)
         sys.exit(2)
     except ModuleNotFoundError as error:
-        print(f"drumline: {error}; install the extra that has it: pip install 'drumline[all]'", file=sys.stderr)
+        extra = error.name if error.name and "[" in error.name else "drumline[all]"
+        print(f"drumline: {error}; install the extra that has it: pip install '{extra}'", file=sys.stderr)
         sys.exit(2)
 
 

@@ -129,8 +129,12 @@ class ConfluentRegistry:
 
 def connect(kafka: KafkaSettings) -> ConfluentRegistry:
     """The registry of `kafka.registry_url`. Raises ModuleNotFoundError without the extra `registry`."""
-    from confluent_kafka.schema_registry import SchemaRegistryClient
-
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"DRUMLINE_KAFKA__REGISTRY_URL needs {error.name}", name="drumline[registry]"
+        ) from None
     config: dict[str, Any] = {
         "url": kafka.registry_url,
         "timeout": TIMEOUT_S,

@@ -110,12 +110,15 @@ class Pipeline:
         self.sinks.append(process)
         return process
 
-    def sink(self, stopping: Callable[[Sink], bool], topics: list[Topic] | None = None) -> Sink:
-        """A sink in this process, not yet running."""
+    def sink(
+        self, stopping: Callable[[Sink], bool], topics: list[Topic] | None = None, codec: Codec | None = None
+    ) -> Sink:
+        """A sink in this process, not yet running. `codec`: of its own, not of who publishes."""
         kafka = SinkConsumer(self.settings, topics or [Topic.KERNEL])
         made = Sink(
-            self.settings, kafka, DeadLetters(self.producer), self.client, self.codec, stopping=lambda: stopping(made)
-        )
+            self.settings, kafka, DeadLetters(self.producer), self.client, codec or self.codec,
+            stopping=lambda: stopping(made),
+        )  # fmt: skip
         return made
 
     def drain(self, records: int, topics: list[Topic] | None = None) -> Sink:

@@ -4,9 +4,6 @@ import subprocess
 import threading
 
 import pytest
-
-pytest.importorskip("authlib", reason="pip install 'drumline[registry]'")
-
 from fake_registry import FakeRegistry
 from scraping import get, of, samples, until
 from sink_helpers import Pipeline, any_batch, process_id
@@ -48,8 +45,7 @@ def test_a_sink_waits_with_records_of_new_schemas_and_goes_on_with_all_others(pi
         pipeline.codec.registry.id_of(topic)
     pipeline.settings.sink.flush_s = 0.05
     stop = threading.Event()
-    made = pipeline.sink(lambda _: stop.is_set(), [Topic.KERNEL, Topic.STEP])
-    made.codec = codec(pipeline.settings)
+    made = pipeline.sink(lambda _: stop.is_set(), [Topic.KERNEL, Topic.STEP], codec(pipeline.settings))
     thread = threading.Thread(target=made.run)
     thread.start()
     try:

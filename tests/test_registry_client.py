@@ -1,14 +1,14 @@
 """Ids from a Confluent-compatible registry, against a small HTTP server that speaks its REST API (a fake)."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from fake_registry import FakeRegistry
 
-pytest.importorskip("authlib", reason="pip install 'drumline[registry]'")
-
+from drumline.infra import cli
 from drumline.infra.registry_client import UNKNOWN_IDS, UNKNOWN_S, codec, connect, subject
 from drumline.infra.settings import Settings
 from drumline.infra.settings_servers import KafkaSettings
@@ -141,3 +141,14 @@ def test_credentials_are_sent(fake):
 
 def test_without_a_url_the_lock_file_gives_the_ids():
     assert codec(Settings(kafka=KafkaSettings())).registry.id_of(TOPIC) == 3
+
+
+def test_without_the_extra_the_setting_and_the_extra_are_named(fake, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
+    monkeypatch.setattr(cli, "root", lambda **_: made(fake))
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = capsys.readouterr().err
+    assert (ended.value.code, len(said.splitlines())) == (2, 1)
+    assert "DRUMLINE_KAFKA__REGISTRY_URL needs" in said
+    assert "pip install 'drumline[registry]'" in said

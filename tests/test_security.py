@@ -353,7 +353,6 @@ def test_key_passwords_are_never_asked_for_on_the_terminal(certificates, tmp_pat
 @pytest.fixture
 def registry_front(certificates):
     """A registry behind TLS: certificate -> (front, settings that trust `ca`)."""
-    pytest.importorskip("authlib", reason="pip install 'drumline[registry]'")
     registry, made = FakeRegistry(), []
 
     def front(certificate, ca="ca"):
