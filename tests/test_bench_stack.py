@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from drumline.bench import children, pipeline, scale, sink, soak, stream
+from drumline.bench import agent, children, pipeline, queries, scale, sink, soak, stream
 from drumline.bench.scale import workers
 from drumline.infra import clickhouse
 from drumline.infra.migrate import migrate
@@ -31,7 +31,7 @@ def small(clean_stack, monkeypatch):
         client.close()
         yield clean_stack
 
-    for module in (pipeline, scale, sink, soak, stream):
+    for module in (agent, pipeline, scale, sink, soak, stream):
         monkeypatch.setattr(module, "private_stack", shared)
     monkeypatch.setattr(children, "off_that_core", lambda pids: None)
 
@@ -73,9 +73,12 @@ def test_scale(small):
 @pytest.mark.stack
 @pytest.mark.long
 def test_pipeline(small):
-    found = figures(pipeline.bench_pipeline(DEMO, loops=1, paced=1))
+    report = pipeline.bench_pipeline(DEMO, loops=1, paced=1)
+    found = figures(report)
     assert found["kernels, first published to last stored"] > 0
     assert found["any window's end to its first row, p95"] > 0
+    [named] = [figure for figure in report.figures if figure.name == "faults named"]
+    assert (named.bar, named.most) == (4, False), "faults that nobody named have no delay"
 
 
 @pytest.mark.stack
@@ -86,6 +89,24 @@ def test_soak(small):
     assert found["kernels"] > 10_000
     assert found["memory of sink, most"] > 0
     assert found["cores used by stream"] > 0
+
+
+@pytest.mark.stack
+@pytest.mark.long
+def test_agent(small):
+    found = figures(agent.bench_agent(DEMO, seconds=1, rate=40_000, ranks=4))
+    assert found["rows lost"] == 0
+    assert found["kernels written"] > 0 < found["catching up, start of the program included"]
+
+
+@pytest.mark.stack
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_queries():
+    report = queries.bench_queries(DEMO, rows=10_000, repeats=1)
+    found = figures(report)
+    assert found["questions that failed"] == 0, report.notes
+    assert {name.split(":")[0] for name in found} >= {"cookbook", "dashboards", "alert rules"}
 
 
 @pytest.mark.parametrize(("every", "whole", "expected"), [(0.1, 0.05, 1), (1.5, 0.7, 3), (9.0, 0.71, 0)])

@@ -19,7 +19,7 @@ def first_delays(
     """For each fault, seconds from the end of the first window wholly inside it to the first row at warning or above.
 
     `seen`: rows with first_step, last_step, of_rank, severity, end_ns and seen_ns (when a query first gave them). A
-    fault without such a row is left out: `drumline evaluate` is what judges verdicts. Pure.
+    fault without such a row is left out, and counted by who calls. Pure.
     """
     found = []
     for loop in range(loops):
@@ -68,6 +68,7 @@ def replay_paced(running: Running, loops: int, report: Report) -> None:
         first.setdefault(row["first_step"], row)
     steps = len(manifest["steps_rank0"])
     delays = first_delays(faults, rows, loops, steps)
+    report.add("faults named", len(delays), "", bar=len(faults) * loops)  # the delays below are of these
     for name, value in percentiles(delays).items():
         bar = {"bar": DELAY_S, "most": True} if name == "p95" else {}
         report.add(f"fault's first window to straggler row, {name}", value, "s", **bar)
@@ -77,6 +78,5 @@ def replay_paced(running: Running, loops: int, report: Report) -> None:
         report.add(f"of that, verdict in Kafka to row, {name}", value, "s")
     report.add("worker's lag then, most", max(lags, default=0), "records")
     report.notes.append(
-        f"Paced: {len(delays)} of {len(faults) * loops} faults named, {len(first)} windows "
-        f"of {running.settings.stream.window_steps} steps; ClickHouse asked every 0.1 s."
+        f"Paced: {len(first)} windows of {running.settings.stream.window_steps} steps; ClickHouse asked every 0.1 s."
     )
