@@ -1,7 +1,7 @@
 """One GPU process that ends, or lives, badly, for tests/gpu/session.sh: rough.py HOW SECONDS.
 
 Knows nothing of drumline. HOW: end, raise, kill (SIGKILL), os_exit, cuda_error, fork (children that live on), profiler
-(PyTorch's, for a while), found_first (who looks for torch before it is imported), or spawn (a rank per GPU).
+(PyTorch's, for a while), profiler_first (which begins before CUDA is used), found_first (who looks for torch before it is imported), or spawn (a rank per GPU).
 Prints how many kernels named erfinv it launched; those can be counted in the spool.
 """
 
@@ -52,6 +52,10 @@ def main() -> None:
         torch.multiprocessing.spawn(rank_of, (torch.cuda.device_count(),), torch.cuda.device_count())
         return
     begin = time.monotonic()
+    if how == "profiler_first":
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            train(begin + seconds / 3)
+        print(json.dumps({"seen by PyTorch's profiler": len(seen.events())}))
     train(begin + seconds / 3)
     if how == "fork":
         children = [os.fork() for _ in range(3)]

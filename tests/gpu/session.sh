@@ -49,7 +49,7 @@ wait
 
 echo "== what jobs survive"
 lane=0
-for hows in "end raise kill found_first" "os_exit cuda_error fork disk_full" "profiler job_stopped" \
+for hows in "end raise kill found_first" "os_exit cuda_error fork disk_full" "profiler profiler_first job_stopped" \
     "spool_is_a_file decoder_killed decoder_hangs spool_gone" "nsight_compute open_mpi accelerate"; do
     # shellcheck disable=SC2086
     sh "$here/rough.sh" $((lane % gpus)) $hows > "$out/rough-$lane.log" 2>&1 &
