@@ -110,6 +110,19 @@ class Pipeline:
         self.sinks.append(process)
         return process
 
+    def ledger(self) -> int:
+        """Records that are stored, or dead, so far."""
+        return int(self.query("SELECT count() AS n FROM {db}.ledger")[0]["n"])
+
+    def started(self, *arguments: str, **settings: object) -> subprocess.Popen[bytes]:
+        """As `start`, and it has stored something: whoever kills it then interrupts its work."""
+        before, until = self.ledger(), time.monotonic() + 40.0
+        process = self.start(*arguments, **settings)
+        while self.ledger() == before:
+            assert time.monotonic() < until, "it stores nothing"
+            time.sleep(0.01)
+        return process
+
     def sink(
         self, stopping: Callable[[Sink], bool], topics: list[Topic] | None = None, codec: Codec | None = None
     ) -> Sink:

@@ -138,8 +138,8 @@ def test_a_sink_killed_again_and_again(pipeline):
     for life in range(4):
         for topic in (Topic.KERNEL, Topic.MEMCPY, Topic.DEVICE):
             pipeline.publish(*(any_batch(topic, 300, process_id(0), life * 5 + i) for i in range(5)))
-        sink = pipeline.start("--instance", "1", flush_rows=700, flush_s=0.05)
-        time.sleep(0.9 + 0.2 * life)
+        sink = pipeline.started("--instance", "1", flush_rows=300, flush_s=0.05)
+        time.sleep(0.05 * life)
         sink.kill()
     pipeline.start("--instance", "1")
     pipeline.wait_drained()
