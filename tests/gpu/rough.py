@@ -1,8 +1,8 @@
 """One GPU process that ends, or lives, badly, for tests/gpu/session.sh: rough.py HOW SECONDS.
 
 Knows nothing of drumline. HOW: end, raise, kill (SIGKILL), os_exit, cuda_error, fork (children that live on), profiler
-(PyTorch's, for a while), profiler_first (which begins before CUDA is used), found_first (who looks for torch before it is
-imported), or spawn (a rank per GPU).
+(PyTorch's, for a while), profiler_first (which begins before CUDA is used), found_first (who looks for torch before it
+is imported), or spawn (a rank per GPU).
 Prints how many kernels named erfinv it launched; those can be counted in the spool.
 """
 
