@@ -137,7 +137,7 @@ def test_drumline_and_cupti_alone_in_turn_are_compared_block_by_block():
 
 
 def test_in_turn_the_decoder_rests_and_buffers_go_back_unread(monkeypatch):
-    monkeypatch.setattr(paired, "BLOCK_S", 0.1)
+    monkeypatch.setattr(paired, "BLOCK_S", 0.02)
     monkeypatch.setattr(paired, "RECYCLE_S", 0.002)
     pool = BufferPool(buffers=4, buffer_bytes=1 << 16)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as decoder:
@@ -154,7 +154,7 @@ def test_in_turn_the_decoder_rests_and_buffers_go_back_unread(monkeypatch):
 
         blocks = paired.in_turn(one, timed, 0.5)
         decoder.kill()
-    assert len(blocks["ours"]) == len(blocks["alone"]) >= 2
+    assert len(blocks["ours"]) == len(blocks["alone"]) >= 1
     assert {ms for block in blocks["ours"] for ms in block} == {11.0}
     assert {ms for block in blocks["alone"] for ms in block} == {10.0}
     assert any(given_back)
