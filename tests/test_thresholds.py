@@ -16,7 +16,7 @@ TABLE = TEXT.split("## Thresholds")[1].split("## Limits")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.splitlines() if line.startswith("| ")]
 #: (name, value) as the table has them.
 NAMED = [found for row in ROWS for found in re.findall(r"`([\w.]+)` = ([\d.]+)", row[1])]
-MODULES = {"groups": "streams", "devices": "streams", "inferred": "producers", "resync": "producers", "shift": "producers"}
+MODULES = {"groups": "streams", "devices": "streams"} | dict.fromkeys(("inferred", "resync", "shift"), "producers")
 
 
 def test_every_threshold_is_named_once():
