@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from drumline.infra.grafana.heard import RANKS
 from drumline.infra.grafana.limits import ANY, LAG, SILENT
-from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, Query
+from drumline.infra.grafana.model import Dashboard, Field, Panel, Query
 from drumline.infra.grafana.variables import JOBS
+from drumline.infra.grafana.verdicts import TO_RANK
 
 _WHERE = "@jobs AND @minute"
-RANK = Link(
-    "This rank",
-    "drumline-rank",
-    {"job": "${__data.fields.job}", "run": "${__data.fields.run}", "rank": "${__data.fields.rank}"},
-    keeps=(),
-)
 
 
 def _by_topic(title: str, description: str, value: str, unit: str, key: str = "", alarm: bool = False) -> Panel:
@@ -75,7 +70,7 @@ SILENCE = Panel(
     key="silent",
     fields={
         "silent_s": Field("s", thresholds=SILENT),
-        "rank": Field(link=RANK),
+        "rank": Field(link=TO_RANK),
     },
     empty="every rank is heard",
 )
@@ -101,7 +96,7 @@ COLLECTING = Panel(
     unit="short",
     width=24,
     fields={
-        "rank": Field(link=RANK),
+        "rank": Field(link=TO_RANK),
         "beside": Field("percentunit", decimals=1),
         "inside": Field("percentunit", decimals=2),
         "bytes": Field("bytes"),
