@@ -38,7 +38,8 @@ def run(
 
     While it runs, the first line of <spool>/policy is the policy of all processes of the host.
     """
-    from drumline.producers.launcher import BadLaunch, environment, lonely, unwritable
+    from drumline.producers.launcher import BadLaunch, environment, unwritable
+    from drumline.producers.shared_run import lonely
     from drumline.producers.who import spool_root
 
     try:

@@ -15,7 +15,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from drumline.producers import buffer_pool as pool_words
@@ -23,9 +23,9 @@ from drumline.producers import cupti as binding
 from drumline.producers import decoder_process
 from drumline.producers.buffer_pool import BufferPool, new_pool
 from drumline.producers.collector import Collector
-from drumline.producers.launcher import apart
 from drumline.producers.policy import BadPolicy, Policy, parse
 from drumline.producers.process_facts import describe, gpus
+from drumline.producers.shared_run import apart
 
 #: A step or scope on its way to the decoder: b"M", flags (activity.MARKER_START, MARKER_END), id, time; then its name.
 MARK = struct.Struct("<cBIq")
@@ -226,8 +226,8 @@ def _forget() -> None:
         _attached, _status = None, "not attached: child of a fork"
 
 
-def say(text: str) -> None:
-    """On stderr, unless nothing is to be said there."""
-    if os.environ.get("DRUMLINE_QUIET") != "1":
+def say(text: str, environment: Mapping[str, str] = os.environ) -> None:
+    """On stderr, unless nothing is to be said there; it may be gone."""
+    if environment.get("DRUMLINE_QUIET") != "1":
         with contextlib.suppress(Exception):
             print(f"drumline: {text}", file=sys.stderr, flush=True)

@@ -12,7 +12,8 @@ import pytest
 
 from drumline.infra.settings import SpoolSettings
 from drumline.producers import checks, torch_startup
-from drumline.producers.launcher import HOOK, KNOWN, BadLaunch, apart, environment, lonely, script_name, unwritable
+from drumline.producers.launcher import HOOK, KNOWN, BadLaunch, environment, script_name, unwritable
+from drumline.producers.shared_run import apart, lonely
 
 TORCH = {
     "torch/__init__.py": """
