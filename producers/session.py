@@ -6,16 +6,14 @@ Buffers become tables in buffer_reader.py; tables become batches, and these go i
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from drumline.producers import buffer_pool as pool_words
 from drumline.producers.activity import Identity
-from drumline.producers.attach import MARK
+from drumline.producers.attach import MARK, say
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.buffer_reader import BufferReader
 from drumline.producers.collecting_cost import cost
@@ -136,7 +134,7 @@ class Session:
         why = [self.problems[name] for name in ("decode", "size", "layout") if name in self.problems]
         if why and not self._unreadable:
             self._unreadable = True
-            self._say(f"records cannot be read, they are counted: {why[0]}")
+            say(f"records cannot be read, they are counted: {why[0]}", self._environment)
         self.pool.give_back(number)
         return True
 
@@ -180,7 +178,7 @@ class Session:
         """A process that CUPTI refuses may never have data: it is in the spool nevertheless, with the reason, which is
         said on stderr too. Asked again and again, it is told once."""
         if refused and not self._refusal:
-            self._say(f"{why}: nothing is recorded until it can be; the job goes on")
+            say(f"{why}: nothing is recorded until it can be; the job goes on", self._environment)
         if refused != self._refusal:
             self._refusal, self._report_at = refused, 0
             self._begin(now_ns)
@@ -190,12 +188,7 @@ class Session:
         if spool.problem and not self._unwritten:
             self._unwritten = True
             root = spool_root(self._environment)
-            self._say(f"{spool.problem}: nothing is recorded in {root} until it can be written")
-
-    def _say(self, text: str) -> None:
-        if self._environment.get("DRUMLINE_QUIET") != "1":
-            with suppress(OSError):  # the job's stderr may be gone
-                print(f"drumline: {text}", file=sys.stderr, flush=True)
+            say(f"{spool.problem}: nothing is recorded in {root} until it can be written", self._environment)
 
     def _record(self, who: Identity) -> dict[str, Any]:
         """The envelope of the process's gpu.process.v1 record."""
