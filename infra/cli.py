@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
+from types import FrameType
 
 import click
 import typer
@@ -54,9 +55,20 @@ class TyperCommand(click.Command):
         return ctx.args
 
     def invoke(self, ctx: click.Context) -> None:
-        if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # main.py
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        typer.main.get_command(self._app).main(args=ctx.args, prog_name=ctx.command_path)
+        interrupted: list[int] = []
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            interrupted.append(number)
+            signal.default_int_handler(number, frame)
+
+        if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.default_int_handler):  # SIG_DFL: main.py
+            signal.signal(signal.SIGINT, interrupt)
+        try:
+            typer.main.get_command(self._app).main(args=ctx.args, prog_name=ctx.command_path)
+        except Exception:
+            if not interrupted:
+                raise
+            sys.exit(130)  # confluent_kafka answers a Ctrl-C in the middle of its C code with a TypeError of its own
 
 
 class LazyCommands(click.Group):

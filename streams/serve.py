@@ -27,13 +27,13 @@ def serve(settings: Settings) -> int:
     event loop is left open, since closing it waits for ever for tasks of a Faust that has crashed.
 
     Raises TopicsNotReady or BrokerUnreachable when there is nothing to work on, ValueError on impossible settings,
-    KeyboardInterrupt while it starts.
+    KeyboardInterrupt while it starts, by a handler that the caller has set (asyncio's own, which takes the place of
+    Python's, waits until Kafka has been asked).
     """
     return asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_serve(settings))
 
 
 async def _serve(settings: Settings) -> int:
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio's would wait until Kafka has been asked
     health = Health()
     serve_health("stream", settings.stream.metrics_port, health)
     worker = build(settings, health)
