@@ -12,6 +12,7 @@ import typer
 import typer.main
 from pydantic import ValidationError
 
+from drumline.infra.settings_names import WrongNames
 from drumline.infra.version import drumline_version
 
 #: name -> (module, what it does). The order is the order of `drumline --help`.
@@ -109,6 +110,10 @@ def main() -> None:
     """Console entry point. Settings that do not validate end with exit code 2 and the field's name."""
     try:
         root(standalone_mode=True)
+    except WrongNames as error:
+        for text in str(error).splitlines():
+            print(f"drumline: {text}", file=sys.stderr)
+        sys.exit(2)
     except ValidationError as error:
         for problem in error.errors():
             name = "DRUMLINE_" + "__".join(str(part) for part in problem["loc"]).upper()

@@ -38,6 +38,7 @@ def run(
 
     While it runs, the first line of <spool>/policy is the policy of all processes of the host.
     """
+    from drumline.infra.settings_names import for_jobs_only, strangers
     from drumline.producers.launcher import BadLaunch, environment, unwritable
     from drumline.producers.shared_run import lonely
     from drumline.producers.who import spool_root
@@ -46,6 +47,11 @@ def run(
         variables = environment(
             os.environ, command, job=job, run=run_name, policy=policy, spool=spool, labels=label or [], quiet=quiet
         )
+        if not quiet and not for_jobs_only(os.environ):
+            from drumline.infra.settings import Settings  # 0.1 s
+
+            for each in strangers(Settings, os.environ):  # whatever it is: it must not keep a job from running
+                typer.echo(f"drumline run: {each.text}", err=True)
         if lonely(variables) and not quiet:
             text = "each rank has a run of its own: name it with --run, or put drumline run before the launcher"
             typer.echo(f"drumline run: {text}", err=True)

@@ -2,11 +2,13 @@
 
 `DRUMLINE_KAFKA__BOOTSTRAP=host:9092`, `DRUMLINE_CLICKHOUSE__PASSWORD_FILE=/run/secrets/ch`. Secrets are SecretStr:
 they never appear in logs or in `drumline config`. Files are read once, when the program starts; one that is missing or
-is not what it should be is an error that names the setting.
+is not what it should be is an error that names the setting. So is a name that is misspelt (settings_names.py).
 """
 
 from __future__ import annotations
 
+import os
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -15,6 +17,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from drumline.infra.settings_checks import Part
+from drumline.infra.settings_names import WrongNames, strangers
 from drumline.infra.settings_servers import ArchiveSettings, ClickHouseSettings, GrafanaSettings, KafkaSettings
 
 
@@ -32,8 +35,11 @@ class LocalSettings(Part):
 
     @model_validator(mode="after")
     def _expand(self) -> LocalSettings:
-        self.state = self.state.expanduser().resolve()
-        self.cache = self.cache.expanduser().resolve()
+        try:
+            self.state = self.state.expanduser().resolve()
+            self.cache = self.cache.expanduser().resolve()
+        except RuntimeError as error:  # a user that the system does not know, without HOME
+            raise ValueError(f"DRUMLINE_LOCAL__STATE, DRUMLINE_LOCAL__CACHE: {error} Set HOME, or both") from None
         return self
 
 
@@ -89,7 +95,7 @@ class Settings(BaseSettings):
 
     kafka: KafkaSettings = KafkaSettings()
     clickhouse: ClickHouseSettings = ClickHouseSettings()
-    local: LocalSettings = LocalSettings()
+    local: LocalSettings = Field(default_factory=LocalSettings)  # looks for the home folder, which may not be there
     stream: StreamSettings = StreamSettings()
     sink: SinkSettings = SinkSettings()
     spool: SpoolSettings = SpoolSettings()
@@ -112,5 +118,13 @@ class Settings(BaseSettings):
 
 @cache
 def settings() -> Settings:
-    """The settings of this process, read once. Raises pydantic.ValidationError naming the field."""
+    """The settings of this process, read once. What may be a misspelt name is told on stderr.
+
+    Raises WrongNames, and pydantic.ValidationError naming the field.
+    """
+    found = strangers(Settings, os.environ)
+    if wrong := [each.text for each in found if each.sure]:
+        raise WrongNames("\n".join(wrong))
+    for each in found:
+        print(f"drumline: {each.text}", file=sys.stderr)
     return Settings()

@@ -19,6 +19,7 @@ import yaml
 
 from drumline.infra.cli import COMMANDS
 from drumline.infra.settings import Settings
+from drumline.infra.settings_names import setting_names
 
 ROOT = Path(__file__).parent.parent
 HERE = ROOT / "infra" / "compose"
@@ -117,16 +118,8 @@ def test_every_file_that_is_named_is_there():
             assert (context / build.get("dockerfile", "Dockerfile")).is_file()
 
 
-def leaves(model, prefix="DRUMLINE_"):
-    for name, info in model.model_fields.items():
-        if hasattr(info.annotation, "model_fields"):
-            yield from leaves(info.annotation, f"{prefix}{name.upper()}__")
-        else:
-            yield f"{prefix}{name.upper()}"
-
-
 def test_every_variable_of_our_programs_is_a_setting():
-    known = set(leaves(Settings))
+    known = set(setting_names(Settings))
     for name, found in OURS.items():
         assert {v for v in found["environment"] if v.startswith("DRUMLINE_")} <= known, name
     assert set(re.findall(r"DRUMLINE_\w+", DOCKERFILES[0].read_text())) <= known

@@ -1,0 +1,109 @@
+"""Names in the environment that begin with DRUMLINE_ and are no settings: somebody else's, or misspelt. Pure.
+
+Nobody should believe that a misspelt setting is in force, least of all one that encrypts. But others make such names
+too: Kubernetes for each Service whose name begins with "drumline", and other versions of drumline. So an error is only
+what nobody else can have meant.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel
+
+PREFIX = "DRUMLINE_"
+#: Names that are read, but not as settings.
+JOBS = (
+    "DRUMLINE_JOB", "DRUMLINE_RUN", "DRUMLINE_LABELS", "DRUMLINE_QUIET", "DRUMLINE_ATTACH",
+    "DRUMLINE_MINTED_RUN", "DRUMLINE_PYTHON", "DRUMLINE_PACKAGES",
+    "DRUMLINE_COLLECT__POLICY", "DRUMLINE_COLLECT__BUFFER_MB",
+)  # fmt: skip
+GRAFANA = (
+    "DRUMLINE_CLICKHOUSE_HOST", "DRUMLINE_CLICKHOUSE_PORT", "DRUMLINE_CLICKHOUSE_USER", "DRUMLINE_CLICKHOUSE_PASSWORD",
+    "DRUMLINE_CLICKHOUSE_DATABASE", "DRUMLINE_CLICKHOUSE_CA",
+    "DRUMLINE_ALERT_WEBHOOK", "DRUMLINE_ALERT_SLACK", "DRUMLINE_ALERT_PAGERDUTY",
+)  # fmt: skip
+TESTS = ("DRUMLINE_TRACES", "DRUMLINE_OUTAGE_S")
+#: What Kubernetes puts into a container for each Service: NAME_SERVICE_HOST, NAME_PORT=tcp://..., ...
+_SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
+
+
+class WrongNames(ValueError):
+    """Names that only can be settings, and are none. The message has a line for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """`sure`: it cannot be anything but a misspelt setting. `text` never holds a value."""
+
+    text: str
+    sure: bool
+
+
+def setting_names(model: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:
+    """The variable of each setting."""
+    for name, info in model.model_fields.items():
+        part = info.annotation
+        if isinstance(part, type) and issubclass(part, BaseModel):
+            yield from setting_names(part, f"{prefix}{name.upper()}__")
+        else:
+            yield f"{prefix}{name.upper()}"
+
+
+def for_jobs_only(environment: Mapping[str, str]) -> bool:
+    """Whether all names of ours are what a job reads: nothing that `strangers` need be asked about."""
+    return all(name in JOBS or name.startswith("DRUMLINE_SPOOL__") for name in environment if name.startswith(PREFIX))
+
+
+def strangers(model: type[BaseModel], environment: Mapping[str, str]) -> list[Stranger]:
+    """What is no setting of `model` and nobody else's either, in the order of the environment."""
+    known = list(setting_names(model))
+    bare = {_bare(name): name for name in known}
+    whole = {name.rpartition("__")[0] for name in known} - {""}  # DRUMLINE_KAFKA={"bootstrap": ...}
+    there = {name.upper() for name in environment}
+    found = []
+    for raw, value in environment.items():
+        name = raw.upper()  # pydantic does not mind lower case
+        written = raw.encode("unicode_escape").decode()
+        meant = bare.get(_bare(name))
+        if not name.startswith(PREFIX) or name in known or _of_a_service(name, value):
+            continue
+        if name in whole:
+            if not _is_json(value):
+                found.append(Stranger(f"{written}: a part of the settings; set {name}__...", True))
+        elif name in (*JOBS, *GRAFANA, *TESTS):
+            if meant and meant not in there:
+                found.append(Stranger(f"{written} is Grafana's; the setting is {meant}", False))
+        else:
+            sure = bool(meant) or "__" in name
+            near = meant or _nearest(name, [*known, *JOBS])
+            text = f"no such setting{f' ({near}?)' if near else ''}; `drumline config` prints all there are"
+            found.append(Stranger(f"{written}{'' if sure else ' is ignored'}: {text}", sure))
+    return found
+
+
+def _of_a_service(name: str, value: str) -> bool:
+    return bool(_SERVICE.search(name)) or (name.endswith("_PORT") and "://" in value)
+
+
+def _bare(name: str) -> str:
+    return name.replace("_", "")
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """A name that looks like it, or ""."""
+    tails = {other.removeprefix(PREFIX): other for other in known}
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), tails, n=1, cutoff=0.7)
+    return tails[close[0]] if close else ""
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
