@@ -62,7 +62,8 @@ class TyperCommand(click.Command):
             interrupted.append(number)
             signal.default_int_handler(number, frame)
 
-        if signal.getsignal(signal.SIGINT) in (signal.SIG_DFL, signal.default_int_handler):  # SIG_DFL: main.py
+        before = signal.getsignal(signal.SIGINT)
+        if before in (signal.SIG_DFL, signal.default_int_handler):  # SIG_DFL: main.py
             signal.signal(signal.SIGINT, interrupt)
         try:
             typer.main.get_command(self._app).main(args=ctx.args, prog_name=ctx.command_path)
@@ -70,6 +71,8 @@ class TyperCommand(click.Command):
             if not interrupted:
                 raise
             sys.exit(130)  # confluent_kafka answers a Ctrl-C in the middle of its C code with a TypeError of its own
+        finally:
+            signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # None: not Python's
 
 
 class LazyCommands(click.Group):

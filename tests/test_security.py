@@ -7,6 +7,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from urllib.parse import urlsplit
 
 import pytest
@@ -197,17 +198,25 @@ def test_a_broker_that_hangs_up_is_given_up_in_time(server):
         contact.metadata(AdminClient(contact.quiet(client_config(settings, "test"))))
 
 
+def seldom(times: int, since: float) -> bool:
+    """Whether that is far from the 20 times a second of a librdkafka that was told nothing. Also true of a machine that
+    is so busy that what takes a second takes ten."""
+    return 1 <= times <= 6 + 4 * (time.monotonic() - since)
+
+
 def test_a_wrong_certificate_is_no_reason_to_storm(certificates):
+    began = time.monotonic()
     front = TlsFront(1, certificates.pem("good"))
     settings = Settings(kafka=sasl(bootstrap=f"127.0.0.1:{front.port}", ssl_ca=certificates.other_ca))
     client = AdminClient(quiet(client_config(settings, "test")))
     with pytest.raises(KafkaException):
         client.list_topics(timeout=3.0)  # as a long-running client would go on
-    assert 1 <= front.connections <= 12  # 60 as librdkafka comes
-    before, contact = front.connections, Contact(settings)
+    assert seldom(front.connections, began)
+    del client
+    before, contact, began = front.connections, Contact(settings), time.monotonic()
     with pytest.raises(KafkaRefused, match=r"unable to get local issuer certificate; DRUMLINE_KAFKA__SSL_CA must"):
         contact.metadata(AdminClient(contact.quiet(client_config(settings, "test"))))
-    assert front.connections - before <= 6
+    assert seldom(front.connections - before, began)
     front.close()
 
 
@@ -249,17 +258,18 @@ class Refusing:
 
 
 def test_a_wrong_password_is_no_reason_to_storm():
-    broker = Refusing()
+    broker, began = Refusing(), time.monotonic()
     kafka = sasl(bootstrap=f"127.0.0.1:{broker.port}", security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN")
     settings = Settings(kafka=kafka)
     client = AdminClient(quiet(client_config(settings, "test")))
     with pytest.raises(KafkaException):
         client.list_topics(timeout=3.0)  # as a long-running client would go on
-    assert 1 <= broker.logins <= 12
-    before, contact = broker.logins, Contact(settings)
+    assert seldom(broker.logins, began)
+    del client
+    before, contact, began = broker.logins, Contact(settings), time.monotonic()
     with pytest.raises(KafkaRefused, match="refuses user me: no; check DRUMLINE_KAFKA__SASL_USERNAME"):
         contact.metadata(AdminClient(contact.quiet(client_config(settings, "test"))))
-    assert broker.logins - before <= 6
+    assert seldom(broker.logins - before, began)
     broker.close()
 
 
