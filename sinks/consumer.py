@@ -19,6 +19,7 @@ from drumline.sinks.consumer_config import consumer_config
 from drumline.sinks.ends import Ends
 from drumline.sinks.entry import Record
 from drumline.sinks.kafka_errors import Fenced, KafkaTrouble, LostRecords, TopicReplaced, last_word
+from drumline.sinks.membership import unchallenged
 from drumline.sinks.partition import PartitionState
 from drumline.sinks.start import go_on
 from drumline.sinks.tables import table
@@ -42,8 +43,13 @@ class SinkConsumer:
         self._compacted = {spec.topic.value for spec in TOPICS if "compact" in spec.cleanup}
         self._settings, self._said = settings, (0.0, "")
         self._admin = AdminClient(quiet(admin_config(settings, "drumline-sink-admin")))
-        self._consumer = Consumer({**quiet(consumer_config(settings, topics)), "error_cb": self._on_client_error})
+        self._connect()
+
+    def _connect(self) -> None:
+        config = quiet(consumer_config(self._settings, self._topics))
+        self._consumer = Consumer({**config, "error_cb": self._on_client_error})
         self._ends = Ends(self._admin, self._consumer)
+        self._member = ""
 
     def subscribe(self) -> None:
         self._consumer.subscribe(
@@ -125,7 +131,7 @@ class SinkConsumer:
         if refused := refusal(self._settings, error):
             self._trouble = self._trouble or refused
         elif ended := last_word(error):
-            self._trouble = self._trouble or ended
+            self._trouble = ended
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
             self.away = True
         else:
@@ -185,6 +191,17 @@ class SinkConsumer:
         self.states.clear()
         self._consumer.unsubscribe()
 
+    def unchallenged(self) -> bool:
+        """Once fenced: whether the group knows no other sink of this name. May take half a minute."""
+        return unchallenged(self._admin, self._settings.sink.group, self._member)
+
+    def renew(self) -> None:
+        """As `drop`, with a new client: one that was fenced does nothing more."""
+        self.states.clear()
+        self._consumer.close()
+        self._trouble = None
+        self._connect()
+
     def close(self) -> None:
         self.states.clear()
         self._consumer.close()
@@ -224,6 +241,7 @@ class SinkConsumer:
     def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         start = []
         metrics.SINK_REBALANCES.inc()
+        self._member = consumer.memberid() or self._member
         if partitions:
             ids = self.topic_ids(partition.topic for partition in partitions)
             for committed in consumer.committed(partitions, timeout=REQUEST_S):

@@ -20,8 +20,8 @@ class TopicReplaced(RuntimeError):
 
 
 class Fenced(RuntimeError):
-    """Another sink runs under this one's static instance name, or a broker that lost its last writes takes this one for
-    another; this one is out."""
+    """Another sink runs under this one's static instance name, or this one's client challenged itself (membership.py);
+    the client is out."""
 
 
 def last_word(error: Any) -> Exception | None:

@@ -24,7 +24,7 @@ from drumline.sinks.consumer import SinkConsumer
 from drumline.sinks.cycle import Cycle
 from drumline.sinks.deadletter import DeadLetters, DeadLettersFailed
 from drumline.sinks.intake import Intake
-from drumline.sinks.kafka_errors import KafkaTrouble, TopicReplaced
+from drumline.sinks.kafka_errors import Fenced, KafkaTrouble, TopicReplaced
 from drumline.sinks.telemetry import Counts, observe, waits_for
 
 log = structlog.get_logger()
@@ -91,6 +91,9 @@ class Sink:
             log.warning("topic was created anew; starting over", topic=str(error))
             self._start_over()
             return
+        except Fenced as error:
+            self._rejoin(error)
+            return
         if record is not None:
             self._intake.take(record)
 
@@ -101,6 +104,15 @@ class Sink:
     def _start_over(self) -> None:
         self._cycle.ranges.clear()
         self.kafka.drop()
+        self.kafka.subscribe()
+
+    def _rejoin(self, error: Fenced) -> None:
+        """Start over as a new member if it was Kafka's client that challenged itself. Raises Fenced."""
+        if not self.kafka.unchallenged():
+            raise error
+        log.warning("fenced, and nobody else has this name; joining again", error=str(error))
+        self._cycle.ranges.clear()
+        self.kafka.renew()
         self.kafka.subscribe()
 
     def _later(self, error: Exception) -> None:
@@ -128,6 +140,8 @@ class Sink:
         except TopicReplaced as error:
             log.warning("topic was deleted or created anew; starting over", topic=str(error))
             self._start_over()
+        except Fenced as error:
+            self._rejoin(error)
         except (Unavailable, KafkaTrouble, DeadLettersFailed) as error:
             if isinstance(error, ClickHouseFailed):
                 self._cycle.disconnect()
