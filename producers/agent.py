@@ -189,7 +189,7 @@ class Agent:
         size = 0
         for tail in self.tails.values():
             try:
-                size += tail.folder.size()
+                size += tail.folder.takes()
             except OSError:
                 continue
         metrics.AGENT_SPOOL.set(size)

@@ -26,6 +26,7 @@ from drumline.infra.backoff import Retry
 from drumline.infra.settings_servers import ArchiveSettings
 from drumline.producers.spool_layout import IDENTITY, OPEN, BadSpool, segment_name
 from drumline.producers.spool_reader import Segment, SpoolFolder
+from drumline.producers.spool_room import bounds
 
 log = structlog.get_logger()
 
@@ -171,7 +172,8 @@ class Archiver(threading.Thread):
     def _bounded(self, waiting: list[Path]) -> list[Path]:
         """Without the oldest ones, as far as they are too many bytes."""
         total = sum(_size(path) for path in waiting)
-        while waiting and total > self._most_bytes:
+        most, _ = bounds(self._folder, self._most_bytes)  # it lies beside the spools
+        while waiting and total > most:
             oldest = waiting.pop(0)
             total -= _size(oldest)
             metrics.AGENT_ARCHIVE_DROPPED.inc(_size(oldest))

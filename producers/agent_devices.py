@@ -20,6 +20,7 @@ from drumline.producers.activity import Identity, process_id
 from drumline.producers.device_feed import DeviceFeed, jobs_on
 from drumline.producers.nvml import UNKNOWN, Gpu, Nvml, NvmlLost, NvmlMissing, Unwatched
 from drumline.producers.spool import Spool
+from drumline.producers.spool_room import PROCESSES
 from drumline.producers.who import process_record
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
@@ -158,6 +159,7 @@ def device_sampler(settings: Settings, processes: Callable[[], Sequence[Mapping[
         source="agent",
         versions={"drumline": drumline_version()},
     )
-    spool = Spool(settings.spool.root, process_record(os.environ, who), max_bytes=SPOOL_BYTES)
+    record, together = process_record(os.environ, who), PROCESSES * (settings.spool.max_mb << 20)
+    spool = Spool(settings.spool.root, record, max_bytes=SPOOL_BYTES, host_bytes=together)
     feed = DeviceFeed(who.process_id, host)
     return DeviceSampler(spool, feed, host, processes, settings.agent.gpu_s, who.versions)

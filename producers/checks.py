@@ -19,6 +19,7 @@ from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.launcher import unwritable
 from drumline.producers.policy import BadPolicy, parse, written
 from drumline.producers.spool_layout import OPEN, TAKEN
+from drumline.producers.spool_room import bounds
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 #: cuptiGetVersion of CUDA 13.0 Update 1; its notes say that a deadlock in cuptiActivityDisable(CONCURRENT_KERNEL) and a
@@ -179,21 +180,26 @@ def environment_checks(environment: Mapping[str, str]) -> list[Check]:
     return checks
 
 
-def spool(root: Path) -> Check:
-    """Whether jobs can write, how much lies there, and whether anybody takes it."""
+def spool(root: Path, host_bytes: int) -> Check:
+    """Whether jobs can write, how much lies there of what may, and whether anybody takes it."""
     if why := unwritable(root):
         return Check("spool", FAIL, *why.split(": ", 1))
     there = root
     while not there.exists():
         there = there.parent
-    disk = shutil.disk_usage(there)
+    most, spare = bounds(there, host_bytes)
     waiting = [size for kind in (OPEN, TAKEN) for file in root.glob(f"*/*{kind}") if (size := _size(file)) is not None]
-    text = f"{root}: {sum(waiting) / 1e6:.0f} MB waiting, {disk.free / 1e9:.1f} GB free"
-    if disk.free < disk.total // 10:
-        return Check("spool", WARN, text, "make room: beyond 90% nothing is written")
-    if waiting and not served(root):
+    text = f"{root}: {sum(waiting) / 1e6:.0f} of at most {most / 1e6:.0f} MB waiting"
+    text += ", and no agent serves it" if waiting and not served(root) else ""
+    if spare < 0:
+        fix = "make room: where less than a quarter of the file system (8 GiB at most) is free, nothing is written"
+        return Check("spool", WARN, f"{text}; others fill its file system", fix)
+    if sum(waiting) > 0.9 * most:
+        fix = "drumline agent, with Kafka in reach; until then the oldest is thrown away for what is new, and counted"
+        return Check("spool", WARN, f"{text}: it is full", fix)
+    if "no agent" in text:
         fix = "drumline agent: until it has published them, segments stay, also of processes that ended"
-        return Check("spool", WARN, f"{text}, and no agent serves it", fix)
+        return Check("spool", WARN, text, fix)
     return Check("spool", OK, text)
 
 

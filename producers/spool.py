@@ -19,6 +19,7 @@ from typing import Any
 
 from drumline.producers.spool_files import SpoolFiles
 from drumline.producers.spool_frames import DATA, Losses, add_losses, head, loss_frames, lost
+from drumline.producers.spool_room import PROCESSES, Spools
 
 #: After a failure to create the folder or a segment, the next try; s.
 RETRY_S = 2.0
@@ -31,8 +32,9 @@ class Spool:
     """One writer, for one process. All methods may be called from any thread and never raise.
 
     `process`: the envelope of a gpu.process.v1 record (feed.process_batch), JSON types only. `max_bytes`: the most that
-    may lie here. A segment is closed at `segment_bytes`, a 16th of what may lie here, or `segment_s`, whatever comes
-    first. `clock`: monotonic seconds.
+    may lie here, `host_bytes`: in all spools below `root` together (spool_room.py; 0: PROCESSES times as much). A
+    segment is closed at `segment_bytes`, a 16th of what may lie here, or `segment_s`, whatever comes first. `spools`:
+    those below `root`, for several writers in one process. `clock`: monotonic seconds.
 
     `rows`: written, per topic; `bytes`: of their frames. `dropped`: rows lost, per topic, whether not written at all or
     thrown away later. `problem`: why nothing can be written right now, or "". After a fork the child's copy is inert.
@@ -44,8 +46,10 @@ class Spool:
         process: Mapping[str, Any],
         *,
         max_bytes: int = 256 << 20,
+        host_bytes: int = 0,
         segment_bytes: int = SEGMENT_BYTES,
         segment_s: float = 30.0,
+        spools: Spools | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rows: Counter[str] = Counter()
@@ -53,6 +57,7 @@ class Spool:
         self._lost: Counter[str] = Counter()
         self.problem = ""
         self._root, self._process, self._max_bytes = root, {"sequence": 0, **process}, max_bytes
+        self._host_bytes, self._spools = host_bytes or PROCESSES * max_bytes, spools or Spools(root, clock)
         self._segment_bytes, self._segment_s, self._clock = segment_bytes, segment_s, clock
         self._lock = threading.Lock()
         self._files: SpoolFiles | None = None
@@ -131,7 +136,7 @@ class Spool:
             if files is None:
                 return False
         if not files.make_room(size + len(loss_frames(self._pending))):
-            self.problem = "full, and no segment is left to throw away"
+            self.problem = files.full
             return False
         while True:
             try:
@@ -176,7 +181,7 @@ class Spool:
         if self._files is not None and not self._files.folder.is_dir():
             self._vanished(self._files)
         if self._files is None:
-            self._files = SpoolFiles(self._root, self._process, self._max_bytes)
+            self._files = SpoolFiles(self._root, self._process, self._max_bytes, self._host_bytes, self._spools)
         self._files.open_segment()
         self._opened, self._retry_at = self._clock(), float("-inf")
         return self._files

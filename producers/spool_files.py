@@ -12,21 +12,24 @@ from pathlib import Path
 from typing import Any
 
 from drumline.producers.spool_frames import SEGMENT_MAGIC
-from drumline.producers.spool_layout import IDENTITY, LOCK, RESERVED, SCRATCH, identity_text, segment_name
+from drumline.producers.spool_layout import (
+    IDENTITY,
+    LOCK,
+    RESERVE_BYTES,
+    RESERVED,
+    SCRATCH,
+    identity_text,
+    segment_name,
+)
+from drumline.producers.spool_room import Room, Spools
 from drumline.producers.spool_segments import SegmentFile, WrittenSegments
-
-#: What the losses of a process with some tens of communicators take; bytes.
-RESERVE_BYTES = 32_768
-#: Of the file system: what one spool may take at most, and what is left free: NCCL and data loaders use /dev/shm too.
-SHARE, RESERVE = 1 / 8, 0.1
 
 
 class SpoolFiles:
     """A new folder; everything raises OSError. `active`: what `write` appends to while `is_open`. `written`: the
-    others. `limit`: bytes that may lie here now."""
+    others. `max_bytes`, `host_bytes`, `spools`: spool_room.Room's."""
 
-    def __init__(self, root: Path, process: Mapping[str, Any], max_bytes: int) -> None:
-        self._max_bytes = self.limit = max_bytes
+    def __init__(self, root: Path, process: Mapping[str, Any], max_bytes: int, host_bytes: int, spools: Spools) -> None:
         self._descriptor = -1
         self.active = SegmentFile(-1)
         if not root.is_dir():
@@ -35,6 +38,7 @@ class SpoolFiles:
         self.folder = root / f"{process['process_id']}-{secrets.token_hex(4)}"
         self.folder.mkdir(mode=0o770)
         self.written = WrittenSegments(self.folder)
+        self._room = Room(self.folder, max_bytes, host_bytes, spools)
         self._lock = -1
         try:
             self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o660)
@@ -55,6 +59,11 @@ class SpoolFiles:
     def used(self) -> int:
         """Bytes that lie here."""
         return self.written.used + self.active.bytes
+
+    @property
+    def limit(self) -> int:
+        """Bytes that may lie here now."""
+        return self._room.limit
 
     def identify(self, process: Mapping[str, Any]) -> None:
         """Replace who the process is."""
@@ -95,19 +104,22 @@ class SpoolFiles:
             raise
         self.active.bytes += size
 
+    @property
+    def full(self) -> str:
+        """Why that is so little."""
+        return self._room.full
+
     def settle(self) -> None:
-        """Forget what the agent has deleted, and look how much the file system has left."""
+        """Forget what the agent has deleted, and look how much room there is."""
         self.written.settle()
-        disk, self.limit = os.statvfs(self.folder), self._max_bytes
-        if disk.f_blocks:  # none: a tmpfs without a size, which does not say how much there is
-            spare = int((disk.f_bavail - RESERVE * disk.f_blocks) * disk.f_frsize)
-            self.limit = min(self.limit, int(SHARE * disk.f_blocks * disk.f_frsize), self.used + max(spare, 0))
+        self._room.measure(self.used, len(self.written))
 
     def make_room(self, size: int) -> bool:
         """Throw away until `size` bytes fit; False if that cannot be."""
-        if self.used + size <= self.limit:
+        if self.used + size <= self.limit and not self._room.due:
             return True
         self.settle()
+        self._room.clear(self.used, len(self.written), self.used + size)
         while self.used + size > self.limit:
             if not self.written.throw_away_oldest():
                 return False

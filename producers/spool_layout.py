@@ -21,6 +21,8 @@ from drumline.schemas.topics import TOPICS
 
 FORMAT = 1
 LOCK, IDENTITY, RESERVED = "lock", "identity.json", "reserve"
+#: What the losses of a process with some tens of communicators take; bytes.
+RESERVE_BYTES = 32_768
 OPEN, TAKEN, REPLACED, SCRATCH = ".seg", ".taken", ".old", ".tmp"
 
 
@@ -45,10 +47,14 @@ def segment_name(number: int, suffix: str = OPEN) -> str:
     return f"{number:012d}{suffix}"
 
 
+def own_schemas() -> dict[str, str]:
+    """Topic -> fingerprint of this version's schema."""
+    return {str(spec.topic): model(spec.topic).fingerprint for spec in TOPICS if not spec.derived}
+
+
 def identity_text(process: Mapping[str, Any]) -> str:
     """identity.json of a process that writes this version's schemas."""
-    schemas = {str(spec.topic): model(spec.topic).fingerprint for spec in TOPICS if not spec.derived}
-    return json.dumps({"format": FORMAT, "process": process, "schemas": schemas})
+    return json.dumps({"format": FORMAT, "process": process, "schemas": own_schemas()})
 
 
 def read_identity(data: bytes, folder: str) -> ProcessIdentity:

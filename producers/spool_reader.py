@@ -10,7 +10,8 @@ import fcntl
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from drumline.producers.spool_frames import HEADER, MAX_BODY, SEGMENT_MAGIC, Damage, Frame, scan
@@ -119,6 +120,23 @@ class SpoolFolder:
             pass
         return True
 
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """Whether the writer is gone and nobody else is here in its place; while this lasts, nobody will be. Raises
+        OSError, BadSpool."""
+        try:
+            descriptor = open_file(self.path / LOCK)
+        except FileNotFoundError:  # a copy of a spool
+            yield True
+            return
+        with open(descriptor, "rb") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+
     def files(self) -> dict[str, list[int]]:
         """Numbers of the segments, lowest first, by suffix. Raises OSError."""
         found: dict[str, list[int]] = {suffix: [] for suffix in (OPEN, TAKEN, REPLACED, SCRATCH)}
@@ -137,7 +155,10 @@ class SpoolFolder:
         if files[REPLACED] or files[SCRATCH]:
             if not gone:
                 return None  # the writer is throwing away right now
-            self._recover(files)
+            with self.alone() as alone:
+                if not alone:
+                    return None  # or another writer, of what a dead one left
+                self.recover()
             files = self.files()
         if not files[OPEN]:
             return None
@@ -152,16 +173,22 @@ class SpoolFolder:
         """Whether a later segment has been begun. Raises OSError."""
         return any(numbers and numbers[-1] > number for numbers in self.files().values())
 
-    def size(self) -> int:
-        """Bytes in its files. Raises OSError."""
-        return sum(entry.stat().st_size for entry in os.scandir(self.path))
+    def takes(self) -> int:
+        """Bytes of the file system that its files take. Raises OSError."""
+        total = 0
+        with os.scandir(self.path) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # gone since
+                    total += entry.stat(follow_symlinks=False).st_blocks * 512
+        return total
 
     def remove(self) -> None:
         """The writer is gone and everything is in Kafka."""
         shutil.rmtree(self.path)
 
-    def _recover(self, files: Mapping[str, list[int]]) -> None:
-        """A writer was killed while it threw away (spool.Spool): finish, or undo."""
+    def recover(self) -> None:
+        """Somebody was killed while it threw away (WrittenSegments): finish, or undo. Only `alone`. Raises OSError."""
+        files = self.files()
         for number in files[SCRATCH]:
             self._name(number, SCRATCH).unlink(missing_ok=True)
         replaced = bool(files[REPLACED]) and files[REPLACED][-1] in files[OPEN]

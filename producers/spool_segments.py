@@ -36,6 +36,9 @@ class WrittenSegments:
     def __iter__(self) -> Iterator[SegmentFile]:
         return iter(self._segments)
 
+    def __len__(self) -> int:
+        return len(self._segments)
+
     @property
     def used(self) -> int:
         """Bytes that they take."""

@@ -3,14 +3,17 @@
 import json
 import shutil
 import sys
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from drumline.infra import command_doctor
 from drumline.infra.settings import Settings, SpoolSettings
-from drumline.producers import checks
+from drumline.producers import checks, spool_room
 from drumline.producers.agent_cursor import Cursor
+
+GB = 1 << 30
 
 
 def test_what_recording_needs_of_this_host_is_here():
@@ -85,19 +88,30 @@ def test_variables_that_hide_things_are_named():
 
 
 def test_the_spool_says_how_much_waits_and_whether_anybody_takes_it(tmp_path):
-    assert checks.spool(tmp_path / "not" / "there").state in (checks.OK, checks.WARN)
+    assert checks.spool(tmp_path / "not" / "there", GB).state in (checks.OK, checks.WARN)
     (tmp_path / "process").mkdir()
     for name in ("000000000000.taken", "000000000001.seg"):
         (tmp_path / "process" / name).write_bytes(bytes(1_500_000))
     (tmp_path / "process" / "000000000002.seg").symlink_to(tmp_path / "gone")  # as one that the agent deletes just now
     agent = Cursor(tmp_path)
-    assert "3 MB waiting" in checks.spool(tmp_path).text
-    assert "no agent" not in checks.spool(tmp_path).text
+    assert "3 of at most" in checks.spool(tmp_path, GB).text
+    assert "no agent" not in checks.spool(tmp_path, GB).text
     agent.close()
     for _ in range(2):
-        found = checks.spool(tmp_path)
-        assert (found.state, "no agent serves it" in found.text or "room" in found.fix) == (checks.WARN, True)
+        found = checks.spool(tmp_path, GB)
+        assert (found.state, "no agent serves it" in found.text) == (checks.WARN, True)
         shutil.rmtree(tmp_path / ".agent", ignore_errors=True)
+
+
+def test_a_spool_that_is_full_or_whose_file_system_is_has_a_remedy(tmp_path, monkeypatch):
+    (tmp_path / "process").mkdir()
+    (tmp_path / "process" / "000000000001.seg").write_bytes(bytes(1_500_000))
+    for disk, fix in (((100, 100), "thrown away"), ((100, 24), "make room")):
+        blocks, free = disk
+        found = SimpleNamespace(f_blocks=blocks, f_bavail=free, f_frsize=120_000)
+        monkeypatch.setattr(spool_room.os, "statvfs", lambda path, found=found: found)
+        check = checks.spool(tmp_path, GB)
+        assert (check.state, "of at most 2 MB" in check.text, fix in check.fix) == (checks.WARN, True, True), check
 
 
 def test_the_command_fails_when_something_failed_and_prints_json(monkeypatch, tmp_path):

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import pytest
 from sink_helpers import any_batch
 
-from drumline.producers import spool_files
+from drumline.producers import spool_room
 from drumline.producers.spool import Spool
 from drumline.producers.spool_frames import (
     DATA,
@@ -196,12 +196,14 @@ def test_a_disk_that_is_full_to_the_end_is_told_from_what_was_kept_for_that(tmp_
     assert json.loads((spool.folder / "identity.json").read_text())["process"]["policy"] == "off: end of the process"
 
 
-def test_a_disk_that_stays_full_gives_up_old_segments_for_new_ones(tmp_path):
-    spool = Spool(tmp_path, PROCESS, segment_bytes=8_000)
+def test_a_disk_that_stays_full_gives_up_old_segments_for_new_ones(tmp_path, monkeypatch):
+    full = SimpleNamespace(f_bavail=25_000, f_blocks=100_000, f_frsize=4_096)  # as much as is left to others
+    now = [0.0]
+    spool = Spool(tmp_path, PROCESS, segment_bytes=8_000, clock=lambda: now[0])
     for sequence in range(60):
         spool.append(KERNEL, "k", body(sequence), 10)
-    spool._files.limit = spool._files.used  # as statvfs would have it: nothing left
-    spool._files.settle = lambda: None
+    now[0] = 2.0
+    monkeypatch.setattr(spool_room.os, "statvfs", lambda path: full)
     for sequence in range(60, 120):
         assert spool.append(KERNEL, "k", body(sequence), 10)
     spool.close()
@@ -213,7 +215,7 @@ def test_a_disk_that_stays_full_gives_up_old_segments_for_new_ones(tmp_path):
 
 def test_a_file_system_that_does_not_say_how_large_it_is_is_used_up_to_the_spools_own_bound(tmp_path, monkeypatch):
     nothing = SimpleNamespace(f_bavail=0, f_blocks=0, f_frsize=4_096)  # tmpfs with size=0, ramfs
-    monkeypatch.setattr(spool_files.os, "statvfs", lambda path: nothing)
+    monkeypatch.setattr(spool_room.os, "statvfs", lambda path: nothing)
     spool = Spool(tmp_path, PROCESS, segment_bytes=8_000, max_bytes=40_000)
     for sequence in range(60):
         assert spool.append(KERNEL, "k", body(sequence), 10)
