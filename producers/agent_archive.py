@@ -10,11 +10,13 @@ identity.json) it is a spool again. What waits lies in <spool>/.agent/archive, u
 from __future__ import annotations
 
 import importlib
+import os
 import random
 import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,8 +26,9 @@ import structlog
 from drumline.infra import metrics
 from drumline.infra.backoff import Retry
 from drumline.infra.settings_servers import ArchiveSettings
+from drumline.producers.agent_cursor import own
 from drumline.producers.spool_layout import IDENTITY, OPEN, BadSpool, segment_name
-from drumline.producers.spool_reader import Segment, SpoolFolder
+from drumline.producers.spool_reader import Segment, SpoolFolder, open_file
 from drumline.producers.spool_room import bounds
 
 log = structlog.get_logger()
@@ -103,21 +106,27 @@ class Archiver(threading.Thread):
         self._folders = threading.Lock()  # one is not removed while a segment moves in
         self._retry = Retry()
         self.problem = ""
-        folder.mkdir(parents=True, exist_ok=True)
+        own(folder.parent)
+        folder.mkdir(exist_ok=True)
 
     def take(self, segment: Segment, folder: SpoolFolder) -> None:
         """Move a segment into the backlog. Where that cannot be it is deleted: Kafka has it. Raises nothing."""
         target = self._folder / folder.path.name
+        moved = target / segment_name(segment.number)
         try:
             segment.close()
             with self._folders:
-                target.mkdir(parents=True, exist_ok=True)  # somebody may have removed the spool
+                own(self._folder.parent)  # somebody may have removed the spool
+                target.mkdir(parents=True, exist_ok=True)
                 (target / IDENTITY).write_bytes(folder.identity_bytes())
-                segment.path.rename(target / segment_name(segment.number))
+                segment.path.rename(moved)
+            os.close(open_file(moved))  # nothing else may have come in its place
         except (OSError, BadSpool) as error:
             log.error("a segment is not archived", folder=folder.path.name, error=str(error))
             metrics.AGENT_ARCHIVE_DROPPED.inc(_size(segment.path))
-            segment.path.unlink(missing_ok=True)
+            for path in (segment.path, moved):
+                with suppress(OSError):
+                    path.unlink()
 
     def stop(self, empty: bool = False) -> None:
         """What waits stays for the next agent, unless `empty`: then it is tried once more."""
@@ -139,6 +148,7 @@ class Archiver(threading.Thread):
 
     def turn(self) -> None:
         """Put everything away that waits, oldest first, until something fails. Raises OSError."""
+        own(self._folder.parent)
         waiting = sorted(self._folder.glob(f"*/*{OPEN}"), key=lambda path: (path.stat().st_mtime_ns, path))
         waiting = self._bounded(waiting)
         metrics.AGENT_ARCHIVE_BACKLOG.set(sum(_size(path) for path in waiting))

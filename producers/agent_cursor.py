@@ -3,12 +3,18 @@ there. What Kafka got after the last `save` is published again; sinks recognise 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from drumline.producers.spool_layout import BadSpool
+from drumline.producers.spool_reader import open_file
 
 #: Below the spool's root; process folders never begin with a dot.
 OWN = ".agent"
@@ -23,13 +29,25 @@ class OtherAgent(RuntimeError):
 def served(root: Path) -> bool:
     """Whether an agent serves a spool, as far as one may see: its folder may be another user's."""
     try:
-        with (root / OWN / "lock").open("rb") as lock:
+        with open(open_file(root / OWN / "lock"), "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
+    except (FileNotFoundError, BadSpool):
         return False
     except OSError:
         return True
     return False
+
+
+def own(folder: Path) -> int:
+    """The inode of the agent's own folder, which is made if need be. Anybody may write into the spool's root, and the
+    agent may write where others may not: a folder that somebody else can have filled with links is not used. Raises
+    OSError."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)  # never the root: it is for all users
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
+        raise OSError(errno.EPERM, f"{OWN} is a link, another user's, or others may write there: remove it")
+    return about.st_ino
 
 
 class Cursor:
@@ -43,7 +61,7 @@ class Cursor:
         self._saved = json.dumps(self.positions)
 
     def _locked(self) -> BinaryIO:
-        self.folder.mkdir(mode=0o700, exist_ok=True)  # never the root: it is for all users
+        self._inode = own(self.folder)
         lock = (self.folder / "lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -64,7 +82,7 @@ class Cursor:
         """Durable when this returns; nothing is written where nothing changed. Where somebody removed the spool, the
         folder and its lock are made again once the root is there. Raises OtherAgent, OSError."""
         text = json.dumps(positions)
-        if not self.folder.is_dir():
+        if not self._is_there():
             again = self._locked()
             self._lock.close()
             self._lock, self._saved = again, ""
@@ -82,6 +100,12 @@ class Cursor:
         finally:
             os.close(descriptor)
         self._saved = text
+
+    def _is_there(self) -> bool:
+        try:
+            return self.folder.lstat().st_ino == self._inode
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         self._lock.close()

@@ -74,10 +74,11 @@ def parse(text: str) -> Policy:
 
 
 def written(path: Path) -> str:
-    """The first line of a control file; "" where there is none in it, or no file. Anybody may write it: nothing but a
-    plain file is opened, and little of it read. Raises OSError where it may not be read."""
+    """The first line of a control file; "" where there is none in it, or no file. Anybody may write it, and what
+    is no policy is said to all: nothing but a plain file is opened, and little of it read. Raises OSError where it may
+    not be read."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return ""
     try:

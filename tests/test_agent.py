@@ -454,6 +454,22 @@ def test_a_spool_that_somebody_removed_is_served_again_when_it_is_back(lab):
     spool.close()
 
 
+def test_a_folder_laid_in_place_of_the_agents_own_is_not_written_into(lab, tmp_path_factory):
+    theirs = tmp_path_factory.mktemp("theirs")
+    shutil.rmtree(lab.root / ".agent")
+    (lab.root / ".agent").symlink_to(theirs)
+    spool = Spool(lab.root, process())
+    write(spool, [0])
+    lab.turn()
+    assert "remove it" in lab.health.ready()["cursor"]
+    assert not list(theirs.iterdir())
+    assert lab.account()[0] == [0], "publishing goes on"
+    (lab.root / ".agent").unlink()
+    lab.turn()
+    assert lab.health.ready() == {}
+    spool.close()
+
+
 def test_two_agents_do_not_share_a_spool(lab):
     with pytest.raises(OtherAgent):
         Cursor(lab.root)

@@ -39,6 +39,7 @@ class ArchiveLab(Lab):
 
     def __init__(self, root, store, most_bytes=1 << 20):
         super().__init__(root)
+        root.mkdir(exist_ok=True)
         self.store = store
         self.archiver = Archiver(
             root / ".agent" / "archive", "host-1", most_bytes, store, agent_archive.zstd(), lambda: self.now
@@ -102,6 +103,30 @@ def test_a_failing_storage_stops_nothing_and_is_tried_again(lab):
     lab.turn()
     assert lab.archiver.problem == ""
     assert len(lab.store.segments) >= 3
+    spool.close()
+
+
+def test_a_link_in_place_of_a_segment_is_not_followed(lab, tmp_path):
+    """Who may write into the spool must not have the agent read for them what they may not."""
+    (tmp_path / "secret").write_text("secret")
+    spool = Spool(lab.root, process(), segment_bytes=4_000)
+    write(spool, range(20))
+    take = lab.archiver.take
+
+    def replaced(segment, folder):
+        if segment.number == 0:
+            segment.path.unlink()
+            segment.path.symlink_to(tmp_path / "secret")
+        take(segment, folder)
+
+    lab.agent._done = replaced
+    lab.turn()
+    lab.turn()
+    assert lab.archiver.problem == ""
+    numbers = [name.split("/")[-1] for name in lab.store.segments]
+    assert numbers, "the others go on"
+    assert "000000000000.seg.zst" not in numbers
+    assert not any(b"secret" in zstd.decompress(lab.store.objects[name]) for name in lab.store.segments)
     spool.close()
 
 

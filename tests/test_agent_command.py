@@ -41,13 +41,30 @@ def test_it_stops_cleanly_though_kafka_never_answered(tmp_path):
 
 
 def test_a_second_agent_ends_with_6(tmp_path):
-    (tmp_path / ".agent").mkdir()
+    (tmp_path / ".agent").mkdir(mode=0o700)
     with (tmp_path / ".agent" / "lock").open("ab") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         program = agent(tmp_path)
         _, errors = program.communicate(timeout=60)
     assert program.returncode == 6
     assert "another agent" in errors
+
+
+@pytest.mark.parametrize("laid", ["a link", "open to all"])
+def test_a_folder_that_somebody_laid_for_the_agent_is_not_used(tmp_path, laid):
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "spool").mkdir()
+    if laid == "a link":
+        (tmp_path / "spool" / ".agent").symlink_to(tmp_path / "theirs")
+    else:
+        (tmp_path / "spool" / ".agent").mkdir()
+        (tmp_path / "spool" / ".agent").chmod(0o777)
+        (tmp_path / "spool" / ".agent" / "cursor.tmp").symlink_to(tmp_path / "theirs" / "file")
+    program = agent(tmp_path / "spool")
+    _, errors = program.communicate(timeout=60)
+    assert program.returncode == 2
+    assert ".agent is a link, another user's, or others may write there: remove it" in errors
+    assert not list((tmp_path / "theirs").iterdir())
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,11 @@ def test_a_control_file_is_read_whatever_somebody_put_there(tmp_path):
     file.write_bytes(b"\xff\xfe" * 1_000_000)
     assert len(written(file)) <= 256
     file.unlink()
+    (tmp_path / "secret").write_text("secret")
+    file.symlink_to(tmp_path / "secret")
+    with pytest.raises(OSError, match="symbolic"):
+        written(file)
+    file.unlink()
     os.mkfifo(file)  # nobody writes: opening it would wait for ever
     with pytest.raises(OSError, match="no plain file"):
         written(file)
