@@ -25,7 +25,7 @@ app = typer.Typer(add_completion=False)
 def agent(
     spool: Annotated[Path | None, typer.Option(help="The spool's root; default: DRUMLINE_SPOOL__ROOT.")] = None,
     until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="End once all writers are gone and everything is published.")
+        bool, typer.Option("--until-empty", help="End once all writers are gone and all is published and archived.")
     ] = False,
 ) -> None:
     """Publish the spool of this host's GPU processes to Kafka. One agent a host; runs until SIGINT or SIGTERM (exit 0).
@@ -40,7 +40,8 @@ def agent(
 
     Metrics and health: http://127.0.0.1:19466/metrics, /healthz, /readyz (DRUMLINE_AGENT__METRICS_PORT, 0 = none).
 
-    Exit codes: 0 stopped or empty, 2 the spool's root cannot be used or a setting is wrong, 6 another agent serves it.
+    Exit codes: 0 stopped, or empty (and archived), 2 the spool's root cannot be used or a setting is wrong, 6 another
+    agent serves it, 7 (--until-empty) everything is in Kafka, but not in the archive.
     """
     from drumline.infra.health import Health, serve_health
     from drumline.infra.registry_client import codec
@@ -78,18 +79,35 @@ def agent(
     sampler = None if until_empty or config.agent.gpu_s == 0 else device_sampler(config, lambda: program.processes)
     if sampler is not None:
         sampler.start()
+
+    def go_on() -> bool:
+        health.beat()
+        return not stopped
+
+    waiting = 0
     try:
         program.run(last=sampler.stop if sampler is not None else lambda: None)
+        if archiver is not None and until_empty:
+            waiting = archiver.drain(go_on)
     except OtherAgent as error:  # the spool was removed and another agent came first
         _stop(6, str(error))
     finally:
         if archiver is not None:
-            archiver.stop(empty=until_empty)
+            archiver.stop()
         cursor.close()
+    if archiver is not None and until_empty and not stopped and (waiting or archiver.left_out):
+        _stop(7, _unarchived(waiting, archiver))
+
+
+def _unarchived(waiting: int, archiver: Archiver) -> str:
+    said = [f"{waiting} segments wait for it ({archiver.problem or 'it is slow'}): run this again"] if waiting else []
+    said += [f"{archiver.left_out} were left out, the log says why"] if archiver.left_out else []
+    return f"everything is in Kafka, but not in the archive: {'; '.join(said)}"
 
 
 def _archiver(config: Settings, folder: Path, health: Health) -> Archiver:
-    from drumline.producers.agent_archive import ArchiveMissing, Archiver, s3, zstd
+    from drumline.producers.agent_archive import Archiver
+    from drumline.producers.agent_storage import ArchiveMissing, s3, zstd
 
     try:
         store, compress = s3(config.archive), zstd()

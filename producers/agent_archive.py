@@ -9,7 +9,6 @@ identity.json) it is a spool again. What waits lies in <spool>/.agent/archive, u
 
 from __future__ import annotations
 
-import importlib
 import os
 import random
 import shutil
@@ -18,15 +17,15 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from glob import glob
 from pathlib import Path
-from typing import Any, Protocol
 
 import structlog
 
 from drumline.infra import metrics
 from drumline.infra.backoff import Retry
-from drumline.infra.settings_servers import ArchiveSettings
 from drumline.producers.agent_cursor import own
+from drumline.producers.agent_storage import Store
 from drumline.producers.spool_layout import IDENTITY, OPEN, BadSpool, segment_name
 from drumline.producers.spool_reader import Segment, SpoolFolder, open_file
 from drumline.producers.spool_room import bounds
@@ -35,60 +34,13 @@ log = structlog.get_logger()
 
 #: Between two looks for segments; s.
 LOOK_S = 1.0
-#: zstd; 3 is its default: about a third of the bytes of kernels.
-LEVEL = 3
-
-
-class ArchiveMissing(RuntimeError):
-    """The extra that archives is not installed."""
-
-
-class Store(Protocol):
-    """Puts one object; raises whatever went wrong."""
-
-    def __call__(self, name: str, content: bytes) -> None: ...
-
-
-def s3(settings: ArchiveSettings) -> Store:
-    """Objects below settings.url. Without keys in the settings they come from where AWS's own tools look: environment,
-    web identity, instance. Raises ArchiveMissing, ValueError."""
-    try:
-        obstore, store = importlib.import_module("obstore"), importlib.import_module("obstore.store")
-    except ModuleNotFoundError:
-        raise ArchiveMissing("the archive needs: pip install 'drumline[archive]'") from None
-    config: dict[str, Any] = {"region": settings.region}
-    if settings.endpoint:
-        config["endpoint"] = settings.endpoint
-    if settings.key_id:
-        config |= {
-            "access_key_id": settings.key_id,
-            "secret_access_key": settings.secret.get_secret_value() if settings.secret else "",
-        }
-    try:
-        bucket = store.S3Store.from_url(
-            settings.url,
-            config=config,
-            client_options={"timeout": "60s", "connect_timeout": "5s", "allow_http": "true"},
-            retry_config={"max_retries": 0},  # the archiver tries again itself, and says so
-        )
-    except Exception as error:  # obstore's own types
-        raise ValueError(f"DRUMLINE_ARCHIVE__URL: {error}") from None
-    return lambda name, content: obstore.put(bucket, name, content)
-
-
-def zstd() -> Callable[[bytes], bytes]:
-    """Compress; the standard library's from Python 3.14 on. Raises ArchiveMissing."""
-    for name in ("compression.zstd", "backports.zstd"):
-        try:
-            library = importlib.import_module(name)
-        except ModuleNotFoundError:
-            continue
-        return lambda data: bytes(library.compress(data, LEVEL))
-    raise ArchiveMissing("the archive needs: pip install 'drumline[archive]'")
+#: How long `drain` waits for a storage that takes nothing; s.
+PATIENCE_S = 60.0
 
 
 class Archiver(threading.Thread):
-    """`take` is what the agent does with a segment that is in Kafka. `problem`: why nothing goes out, or ""."""
+    """`take` is what the agent does with a segment that is in Kafka. `problem`: why nothing goes out, or "".
+    `left_out`: segments that never will."""
 
     def __init__(
         self,
@@ -105,7 +57,7 @@ class Archiver(threading.Thread):
         self._halt = threading.Event()
         self._folders = threading.Lock()  # one is not removed while a segment moves in
         self._retry = Retry()
-        self.problem = ""
+        self.problem, self.left_out = "", 0
         own(folder.parent)
         folder.mkdir(exist_ok=True)
 
@@ -122,20 +74,32 @@ class Archiver(threading.Thread):
                 segment.path.rename(moved)
             os.close(open_file(moved))  # nothing else may have come in its place
         except (OSError, BadSpool) as error:
+            self.left_out += 1
             log.error("a segment is not archived", folder=folder.path.name, error=str(error))
             metrics.AGENT_ARCHIVE_DROPPED.inc(_size(segment.path))
             for path in (segment.path, moved):
                 with suppress(OSError):
                     path.unlink()
 
-    def stop(self, empty: bool = False) -> None:
-        """What waits stays for the next agent, unless `empty`: then it is tried once more."""
+    def drain(self, go_on: Callable[[], bool], patience_s: float = PATIENCE_S) -> int:
+        """Wait until nothing waits for the storage; no longer than `go_on`, nor than `patience_s` in which nothing
+        went. How many segments wait."""
+        left, since = self._left(), time.monotonic()
+        if left:
+            log.info("waiting for the archive", segments=left)
+        while left and go_on() and time.monotonic() - since < patience_s:
+            self._halt.wait(0.1)
+            if (now := self._left()) != left:
+                left, since = now, time.monotonic()
+        return left
+
+    def _left(self) -> int:
+        return len(glob(f"*/*{OPEN}", root_dir=self._folder))  # Path.glob minds folders that vanish
+
+    def stop(self) -> None:
+        """What waits stays for the next agent."""
         self._halt.set()
         self.join(5.0)
-        if empty and not self.is_alive():
-            self._halt.clear()
-            self._retry.worked()
-            self.turn()
 
     def run(self) -> None:
         """Until `stop`."""
@@ -187,6 +151,7 @@ class Archiver(threading.Thread):
             oldest = waiting.pop(0)
             total -= _size(oldest)
             metrics.AGENT_ARCHIVE_DROPPED.inc(_size(oldest))
+            self.left_out += 1
             log.warning("the archive's backlog is full, a segment is left out", process=oldest.parent.name)
             oldest.unlink(missing_ok=True)
         return waiting

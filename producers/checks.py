@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 
 from drumline.producers import cupti
@@ -188,7 +189,8 @@ def spool(root: Path, host_bytes: int) -> Check:
     while not there.exists():
         there = there.parent
     most, spare = bounds(there, host_bytes)
-    waiting = [size for kind in (OPEN, TAKEN) for file in root.glob(f"*/*{kind}") if (size := _size(file)) is not None]
+    files = [root / name for kind in (OPEN, TAKEN) for name in glob(f"*/*{kind}", root_dir=root)]  # they come and go
+    waiting = [size for file in files if (size := _size(file)) is not None]
     text = f"{root}: {sum(waiting) / 1e6:.0f} of at most {most / 1e6:.0f} MB waiting"
     text += ", and no agent serves it" if waiting and not served(root) else ""
     if spare < 0:

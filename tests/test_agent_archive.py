@@ -9,11 +9,13 @@ from backports import zstd
 from moto.server import ThreadedMotoServer
 from pydantic import SecretStr
 from test_agent import Lab, process, write
+from test_agent_command import agent
 
 from drumline.infra.settings_servers import ArchiveSettings
-from drumline.producers import agent_archive
+from drumline.producers import agent_storage
 from drumline.producers.agent import Agent
-from drumline.producers.agent_archive import Archiver, s3
+from drumline.producers.agent_archive import Archiver
+from drumline.producers.agent_storage import s3
 from drumline.producers.spool import Spool
 
 
@@ -42,7 +44,7 @@ class ArchiveLab(Lab):
         root.mkdir(exist_ok=True)
         self.store = store
         self.archiver = Archiver(
-            root / ".agent" / "archive", "host-1", most_bytes, store, agent_archive.zstd(), lambda: self.now
+            root / ".agent" / "archive", "host-1", most_bytes, store, agent_storage.zstd(), lambda: self.now
         )
         self.start()
         self.agent = Agent(
@@ -212,12 +214,66 @@ def test_a_bucket_that_is_not_there_is_said_and_nothing_is_lost(moto, tmp_path):
 
 def test_the_thread_archives_by_itself(tmp_path):
     store = Store()
-    archiver = Archiver(tmp_path / "archive", "host-1", 1 << 20, store, agent_archive.zstd())
+    archiver = Archiver(tmp_path / "archive", "host-1", 1 << 20, store, agent_storage.zstd())
     (tmp_path / "archive" / "p0").mkdir()
     (tmp_path / "archive" / "p0" / "identity.json").write_text("{}")
     (tmp_path / "archive" / "p0" / "000000000003.seg").write_bytes(b"left by the agent before")
     archiver.start()
-    archiver.stop(empty=True)
+    assert archiver.drain(lambda: True) == 0
+    archiver.stop()
     assert not archiver.is_alive()
     assert len(store.segments) == 1
     assert os.listdir(tmp_path / "archive") == []
+
+
+def waiting(root, segments):
+    """A backlog that an agent before left."""
+    folder = root / ".agent" / "archive" / "p0"
+    folder.mkdir(parents=True)
+    (root / ".agent").chmod(0o700)
+    (folder / "identity.json").write_text("{}")
+    for number in range(segments):
+        (folder / f"{number:012d}.seg").write_bytes(b"content")
+    return folder.parent
+
+
+def test_who_waits_for_the_archive_gives_up_when_it_takes_nothing_and_not_before(tmp_path):
+    store = Store()
+    archiver = Archiver(waiting(tmp_path, 3), "host-1", 1 << 20, store, agent_storage.zstd())
+    store.problem = ConnectionError("down")
+    archiver.start()
+    assert archiver.drain(lambda: True, patience_s=0.5) == 3
+    asked = iter([True, False])
+    assert archiver.drain(lambda: next(asked)) == 3, "Ctrl-C"
+    store.problem = None
+    assert archiver.drain(lambda: True) == 0
+    archiver.stop()
+    assert len(store.segments) == 3
+
+
+def test_an_agent_that_ends_when_all_is_done_has_archived_it(moto, tmp_path):
+    made = boto3.client("s3", endpoint_url=moto, region_name="us-east-1", aws_access_key_id="key",
+                        aws_secret_access_key="secret")  # fmt: skip
+    made.create_bucket(Bucket="done")
+    waiting(tmp_path, 4)
+    setting = {"ARCHIVE__URL": "s3://done", "ARCHIVE__ENDPOINT": moto, "ARCHIVE__KEY_ID": "key", "ARCHIVE__SECRET": "s"}
+    program = agent(tmp_path, "--until-empty", **setting)
+    _, errors = program.communicate(timeout=60)
+    assert program.returncode == 0, errors
+    names = [found["Key"] for found in made.list_objects_v2(Bucket="done")["Contents"]]
+    assert len([name for name in names if name.endswith(".zst")]) == 4
+
+
+def test_what_will_never_be_archived_is_no_success(moto, tmp_path):
+    waiting(tmp_path, 4)
+    for path in tmp_path.glob(".agent/archive/p0/*.seg"):
+        path.write_bytes(bytes(400_000))  # more than its backlog may be
+    setting = {"ARCHIVE__URL": "s3://left", "ARCHIVE__ENDPOINT": moto, "ARCHIVE__BACKLOG_MB": "1",
+               "ARCHIVE__KEY_ID": "key", "ARCHIVE__SECRET": "s"}  # fmt: skip
+    boto3.client("s3", endpoint_url=moto, region_name="us-east-1", aws_access_key_id="key",
+                 aws_secret_access_key="secret").create_bucket(Bucket="left")  # fmt: skip
+    program = agent(tmp_path, "--until-empty", **setting)
+    _, errors = program.communicate(timeout=60)
+    assert program.returncode == 7, errors
+    assert "not in the archive: 2 were left out" in errors
+    assert "Traceback" not in errors
