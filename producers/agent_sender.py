@@ -14,6 +14,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from drumline.infra.kafka import producer_config
+from drumline.infra.kafka_astray import watched
 from drumline.infra.kafka_contact import refusal, who
 from drumline.infra.settings import Settings
 
@@ -34,10 +35,10 @@ Answer = Callable[[KafkaError | None], None]
 
 def make_client(settings: Settings, said: Callable[[KafkaError], None]) -> Any:
     """A producer without a limit on how long a message may wait: an outage may last."""
-    return Producer({
+    return Producer(watched({
         **producer_config(settings, "drumline-agent"), "delivery.timeout.ms": 0, "queue.buffering.max.kbytes": QUEUE_KB,
         "allow.auto.create.topics": False, "reconnect.backoff.max.ms": 5_000, "error_cb": said, "log_level": 0,
-    })  # fmt: skip
+    }))  # fmt: skip
 
 
 class Sender:

@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from drumline.infra import metrics
 from drumline.infra.kafka import admin_config
+from drumline.infra.kafka_astray import astray, watched
 from drumline.infra.kafka_contact import KafkaRefused, quiet, refusal
 from drumline.infra.settings import Settings
 from drumline.schemas.topics import TOPICS, Topic
@@ -42,12 +43,13 @@ class SinkConsumer:
         self._topics, self.accept_loss = list(topics), accept_loss
         self._compacted = {spec.topic.value for spec in TOPICS if "compact" in spec.cleanup}
         self._settings, self._said = settings, (0.0, "")
-        self._admin = AdminClient(quiet(admin_config(settings, "drumline-sink-admin")))
         self._connect()
 
     def _connect(self) -> None:
+        admin = quiet(admin_config(self._settings, "drumline-sink-admin"))
+        self._admin = AdminClient(watched({**admin, "error_cb": self._on_admin_error}))
         config = quiet(consumer_config(self._settings, self._topics))
-        self._consumer = Consumer({**config, "error_cb": self._on_client_error})
+        self._consumer = Consumer(watched({**config, "error_cb": self._on_client_error}))
         self._ends = Ends(self._admin, self._consumer)
         self._member = ""
 
@@ -79,7 +81,8 @@ class SinkConsumer:
 
     def poll(self, timeout_s: float) -> Record | None:
         """The next record of a partition held, or None. Raises LostRecords, TopicReplaced, Fenced, KafkaTrouble,
-        KafkaRefused."""
+        Astray, KafkaRefused."""
+        self._admin.poll(0)
         message = self._consumer.poll(timeout_s)
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
@@ -140,6 +143,11 @@ class SinkConsumer:
                 self._said = now, text.split(" (after", 1)[0]
                 log.warning("kafka", error=text)
 
+    def _on_admin_error(self, error: KafkaError) -> None:
+        """All but one show in what is asked of it."""
+        if astray(error):
+            self._trouble = last_word(error)
+
     def _rights(self, topics: Iterable[str | None]) -> str:
         names = ", ".join(filter(None, topics))
         return f"Read on {f'topic {names} and on ' if names else ''}group {self._settings.sink.group}"
@@ -196,7 +204,7 @@ class SinkConsumer:
         return unchallenged(self._admin, self._settings.sink.group, self._member)
 
     def renew(self) -> None:
-        """As `drop`, with a new client: one that was fenced does nothing more."""
+        """As `drop`, with new clients: one that was fenced, or has gone astray, does nothing more."""
         self.states.clear()
         self._consumer.close()
         self._trouble = None

@@ -6,6 +6,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
+from drumline.infra.kafka_astray import astray
+
 
 class LostRecords(RuntimeError):
     """Kafka removed records before they were stored (retention). The sink does not skip them silently."""
@@ -24,9 +26,15 @@ class Fenced(RuntimeError):
     the client is out."""
 
 
+class Astray(RuntimeError):
+    """A client of ours that will never find a broker again; a new one may."""
+
+
 def last_word(error: Any) -> Exception | None:
     """What to raise if the member does nothing more after this error. A message tells of a fatal error by its code."""
     fatal = error.fatal() or error.code() == KafkaError._FATAL
     if error.code() == KafkaError.FENCED_INSTANCE_ID or (fatal and "fenced" in error.str().lower()):
         return Fenced(error.str())
+    if astray(error):
+        return Astray(error.str())
     return KafkaException(error) if fatal else None

@@ -24,7 +24,7 @@ from drumline.sinks.consumer import SinkConsumer
 from drumline.sinks.cycle import Cycle
 from drumline.sinks.deadletter import DeadLetters, DeadLettersFailed
 from drumline.sinks.intake import Intake
-from drumline.sinks.kafka_errors import Fenced, KafkaTrouble, TopicReplaced
+from drumline.sinks.kafka_errors import Astray, Fenced, KafkaTrouble, TopicReplaced
 from drumline.sinks.telemetry import Counts, observe, waits_for
 
 log = structlog.get_logger()
@@ -91,8 +91,8 @@ class Sink:
             log.warning("topic was created anew; starting over", topic=str(error))
             self._start_over()
             return
-        except Fenced as error:
-            self._rejoin(error)
+        except (Fenced, Astray) as error:
+            self._renew(error)
             return
         if record is not None:
             self._intake.take(record)
@@ -106,11 +106,14 @@ class Sink:
         self.kafka.drop()
         self.kafka.subscribe()
 
-    def _rejoin(self, error: Fenced) -> None:
-        """Start over as a new member if it was Kafka's client that challenged itself. Raises Fenced."""
-        if not self.kafka.unchallenged():
+    def _renew(self, error: Fenced | Astray) -> None:
+        """Start over with new clients of Kafka's, unless another sink has our name. Raises Fenced."""
+        if isinstance(error, Astray):
+            log.warning("starting over with a new client", error=str(error))
+        elif self.kafka.unchallenged():
+            log.warning("fenced, and nobody else has this name; joining again", error=str(error))
+        else:
             raise error
-        log.warning("fenced, and nobody else has this name; joining again", error=str(error))
         self._cycle.ranges.clear()
         self.kafka.renew()
         self.kafka.subscribe()
@@ -141,7 +144,7 @@ class Sink:
             log.warning("topic was deleted or created anew; starting over", topic=str(error))
             self._start_over()
         except Fenced as error:
-            self._rejoin(error)
+            self._renew(error)
         except (Unavailable, KafkaTrouble, DeadLettersFailed) as error:
             if isinstance(error, ClickHouseFailed):
                 self._cycle.disconnect()

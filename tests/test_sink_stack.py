@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient
 from sink_helpers import Pipeline, any_batch, process_id
 
@@ -176,6 +176,25 @@ def test_partitions_that_cannot_be_taken_up_at_once_are_taken_up_later_and_are_n
     monkeypatch.setattr(SinkConsumer, "_state", fails_once)
     pipeline.publish(*batches(4))
     assert pipeline.drain(4).counts.retries == 1
+    pipeline.assert_exactly_once()
+
+
+@pytest.mark.parametrize("client", ["admin", "client"])
+def test_a_sink_whose_client_has_gone_astray_goes_on_with_new_ones(pipeline, client):
+    pipeline.publish(*batches(4))
+    clients = []
+
+    def stopping(sink):
+        if sink.counts.records == 4 and not clients:
+            clients.append(sink.kafka._consumer)
+            getattr(sink.kafka, f"_on_{client}_error")(KafkaError(KafkaError._ALL_BROKERS_DOWN, "", True))
+            pipeline.publish(*batches(4, first=4))
+        return sink.counts.records == 8
+
+    pipeline.settings.sink.instance, pipeline.settings.sink.flush_s = "1", 0.05
+    made = pipeline.sink(stopping)
+    made.run()
+    assert made.kafka._consumer is not clients[0]
     pipeline.assert_exactly_once()
 
 
