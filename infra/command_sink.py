@@ -83,7 +83,7 @@ def sink(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda got, _frame: stopped.append(got))
         kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
-        letters = DeadLetters(Producer(quiet(letters_config(config, "drumline-sink-dead-letters"))))
+        letters = DeadLetters(lambda: Producer(quiet(letters_config(config, "drumline-sink-dead-letters"))))
         program = Sink(
             config, kafka, letters, lambda: clickhouse.connect(config), codec(config), stopping=lambda: bool(stopped),
             health=health,

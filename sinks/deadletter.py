@@ -44,8 +44,11 @@ def headers(entry: Entry, topic_id: str) -> list[tuple[str, str | bytes | None]]
 
 
 class DeadLetters:
-    def __init__(self, producer: Producer, timeout_s: float = 30.0) -> None:
-        self._producer, self._timeout_s = producer, timeout_s
+    """`make`: an idempotent producer, now and after each failure: one may be beyond repair, and what it still holds
+    comes again anyway."""
+
+    def __init__(self, make: Callable[[], Producer], timeout_s: float = 30.0) -> None:
+        self._make, self._producer, self._timeout_s = make, make(), timeout_s
 
     def send(self, entries: Iterable[Entry], topic_id: str) -> int:
         """Send those of `entries` that are dead and wait until all are acknowledged; how many.
@@ -68,12 +71,18 @@ class DeadLetters:
                     sent += 1
             left = self._producer.flush(self._timeout_s) if sent else 0
         except Exception as error:  # BufferError: the queue stays full; KafkaException: no such topic, no broker
+            self._renew()
             raise DeadLettersFailed(str(error)) from None
         if forbidden:
             raise KafkaRefused(f"Kafka takes no dead letters: Write on topic {', '.join(sorted(forbidden))} is missing")
         if failed or left:
+            self._renew()
             raise DeadLettersFailed(failed[0] if failed else f"{left} not acknowledged in {self._timeout_s:.0f} s")
         return sent
+
+    def _renew(self) -> None:
+        self._producer.purge()
+        self._producer = self._make()
 
     def _produce(self, entry: Entry, topic_id: str, acknowledged: Callable[[Any, Any], None]) -> None:
         """Hand one letter over. The producer's queue holds 1 GB, less than large letters of one range may be: it is

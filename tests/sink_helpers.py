@@ -129,7 +129,7 @@ class Pipeline:
         """A sink in this process, not yet running. `codec`: of its own, not of who publishes."""
         kafka = SinkConsumer(self.settings, topics or [Topic.KERNEL])
         made = Sink(
-            self.settings, kafka, DeadLetters(self.producer), self.client, codec or self.codec,
+            self.settings, kafka, DeadLetters(lambda: self.producer), self.client, codec or self.codec,
             stopping=lambda: stopping(made),
         )  # fmt: skip
         return made

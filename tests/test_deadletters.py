@@ -13,7 +13,7 @@ from drumline.infra.broker import RESOURCES
 from drumline.infra.deadletters import REPLAY_OF, Origins, due, grouped, letter, when
 from drumline.infra.settings import Settings
 from drumline.schemas.topics import DLQ_RETENTION_MS
-from drumline.sinks.deadletter import DeadLetters
+from drumline.sinks.deadletter import DeadLetters, DeadLettersFailed
 from drumline.sinks.deadletter import headers as sink_headers
 from drumline.sinks.entry import Entry, Record, Verdict
 from drumline.streams.deadletter import Origin
@@ -136,8 +136,8 @@ def test_however_it_is_called_each_record_goes_back_once(letters, calls):
 class SmallQueue:
     """A producer that holds `room` messages until it is polled."""
 
-    def __init__(self, room):
-        self._room, self._held, self.taken = room, [], 0
+    def __init__(self, room, answers=True):
+        self._room, self._held, self.taken, self._answers = room, [], 0, answers
 
     def produce(self, _topic, on_delivery, **_):
         if len(self._held) >= self._room:
@@ -151,15 +151,31 @@ class SmallQueue:
         self._held.clear()
 
     def flush(self, seconds):
-        self.poll(seconds)
-        return 0
+        if self._answers:
+            self.poll(seconds)
+        return len(self._held)
+
+    def purge(self):
+        self._held.clear()
+
+
+def ten_letters():
+    records = [Record(TOPIC, 0, n, b"p", VALUE, 0, []) for n in range(10)]
+    return [Entry(record, 9, None, Verdict.DEAD, error=("BadFrame", "")) for record in records]
 
 
 def test_letters_of_a_range_that_are_more_than_the_producers_queue_holds_are_all_sent():
-    records = [Record(TOPIC, 0, n, b"p", VALUE, 0, []) for n in range(10)]
     queue = SmallQueue(3)
-    entries = [Entry(record, 9, None, Verdict.DEAD, error=("BadFrame", "")) for record in records]
-    assert DeadLetters(queue).send(entries, "id") == queue.taken == 10
+    assert DeadLetters(lambda: queue).send(ten_letters(), "id") == queue.taken == 10
+
+
+def test_letters_that_nobody_acknowledges_are_sent_again_by_another_producer():
+    silent, well = SmallQueue(10, answers=False), SmallQueue(10)
+    letters = DeadLetters(iter([silent, well]).__next__)
+    with pytest.raises(DeadLettersFailed, match="10 not acknowledged"):
+        letters.send(ten_letters(), "id")
+    assert silent.flush(0) == 0, "it would send them too"
+    assert letters.send(ten_letters(), "id") == well.taken == 10
 
 
 def test_large_letters_are_put_back_a_few_at_a_time(monkeypatch):

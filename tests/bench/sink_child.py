@@ -99,7 +99,7 @@ def ours(settings: Settings, messages: int) -> Work:
     def stopping() -> bool:
         return made.counts.records >= messages or time.monotonic() > until
 
-    letters = DeadLetters(Producer({**producer_config(settings, "bench-letters"), "log_level": 2}))
+    letters = DeadLetters(lambda: Producer({**producer_config(settings, "bench-letters"), "log_level": 2}))
     consumer = SinkConsumer(settings, [Topic.KERNEL])
     made = Sink(settings, consumer, letters, lambda: clickhouse.connect(settings), Codec(), stopping=stopping)
 
