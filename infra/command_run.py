@@ -25,7 +25,7 @@ def run(
     ] = "",
     spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE in gpu.process.v1, any number of times")] = None,
-    quiet: Annotated[bool, typer.Option(help="say nothing on stderr when it cannot attach")] = False,
+    quiet: Annotated[bool, typer.Option(help="say nothing on stderr, also when it cannot attach")] = False,
 ) -> None:
     """Run a command; collect what its GPU processes do, without a change to their code.
 
@@ -43,6 +43,7 @@ def run(
     from drumline.producers.shared_run import lonely
     from drumline.producers.who import spool_root
 
+    quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
     try:
         variables = environment(
             os.environ, command, job=job, run=run_name, policy=policy, spool=spool, labels=label or [], quiet=quiet

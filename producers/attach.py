@@ -228,6 +228,6 @@ def _forget() -> None:
 
 def say(text: str, environment: Mapping[str, str] = os.environ) -> None:
     """On stderr, unless nothing is to be said there; it may be gone."""
-    if environment.get("DRUMLINE_QUIET") != "1":
+    if environment.get("DRUMLINE_QUIET") != "1" and sys.stderr:  # print would take None for stdout
         with contextlib.suppress(Exception):
             print(f"drumline: {text}", file=sys.stderr, flush=True)

@@ -77,7 +77,9 @@ def main() -> int:
         os.nice(NICE)
         serve(pool_fd, events_fd, pid)
     except Exception as error:
-        print(f"drumline: decoder of {pid}: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
+        from drumline.producers.attach import say
+
+        say(f"decoder of {pid}: {type(error).__name__}: {error}")
         return 1
     return 0
 

@@ -375,6 +375,14 @@ def test_the_decoder_has_packages_of_its_own(tmp_path, monkeypatch):
     assert batches(tmp_path)[1]["pid"] == os.getpid()
 
 
+@pytest.mark.parametrize(("quiet", "words"), [("0", ["drumline:", "decoder"]), ("1", [])])
+def test_a_decoder_that_fails_says_so_unless_nothing_is_to_be_said(quiet, words):
+    command = [sys.executable, "-m", "drumline.producers.decoder", "998", "999", "1"]
+    environment = {**os.environ, "DRUMLINE_QUIET": quiet}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr.split()[:2] == words
+
+
 def test_under_another_tool_drumline_keeps_away():
     name = "CUDA_INJECTION64_PATH"
     script = "from drumline.producers import attach; print(attach.attach(), attach.status())"

@@ -59,7 +59,12 @@ class DrumlineTorch:
 
 
 def _say(error: Exception) -> None:
-    print(f"drumline: not attached: {type(error).__name__}: {error}", file=sys.stderr)
+    """As attach.say, which may be what cannot be imported."""
+    if os.environ.get("DRUMLINE_QUIET") != "1" and sys.stderr:
+        try:
+            print(f"drumline: not attached: {type(error).__name__}: {error}", file=sys.stderr)
+        except Exception:  # nobody listens: `import torch` goes on
+            return
 
 
 class DrumlineItself:
