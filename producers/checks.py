@@ -194,7 +194,7 @@ def spool(root: Path, host_bytes: int) -> Check:
     text = f"{root}: {sum(waiting) / 1e6:.0f} of at most {most / 1e6:.0f} MB waiting"
     text += ", and no agent serves it" if waiting and not served(root) else ""
     if spare < 0:
-        fix = "make room: where less than a quarter of the file system (8 GiB at most) is free, nothing is written"
+        fix = "make room: where less than a quarter of the file system (4 GiB at most) is free, nothing is written"
         return Check("spool", WARN, f"{text}; others fill its file system", fix)
     if sum(waiting) > 0.9 * most:
         fix = "drumline agent, with Kafka in reach; until then the oldest is thrown away for what is new, and counted"

@@ -34,10 +34,10 @@ CHUNK = 1 << 20
 MOST_IDENTITY = 1 << 20
 
 
-def open_file(path: Path) -> int:
-    """A descriptor for reading. Anybody may write into a spool, so nothing but a plain file is opened: the agent may
+def open_file(path: Path, access: int = os.O_RDONLY) -> int:
+    """A descriptor. Anybody may write into a spool, so nothing but a plain file is opened: the agent may
     see more than who wrote. Raises OSError, BadSpool."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise BadSpool(f"{path.parent.name}: {path.name} is no plain file")
@@ -125,11 +125,11 @@ class SpoolFolder:
         """Whether the writer is gone and nobody else is here in its place; while this lasts, nobody will be. Raises
         OSError, BadSpool."""
         try:
-            descriptor = open_file(self.path / LOCK)
+            descriptor = open_file(self.path / LOCK, os.O_RDWR)  # NFS asks for that
         except FileNotFoundError:  # a copy of a spool
             yield True
             return
-        with open(descriptor, "rb") as handle:
+        with open(descriptor, "r+b") as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

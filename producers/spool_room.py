@@ -2,7 +2,7 @@
 
 /dev/shm is the training's too: NCCL and data loaders die where it is full. So all spools below a root, of living
 processes and of dead ones, take at most an eighth of their file system and `host_bytes`, and give way where less than a
-quarter of it (8 GiB at most) is free. What the dead do not take is shared evenly by the living; what the dead left is
+quarter of it (4 GiB at most) is free. What the dead do not take is shared evenly by the living; what the dead left is
 thrown away, the oldest first, before a living one throws away its own.
 
 Everybody looks for himself, once a second: what is written in the second in which writers come may be more than that.
@@ -22,11 +22,13 @@ from drumline.producers.spool_layout import IDENTITY, LOCK, RESERVE_BYTES, BadSp
 from drumline.producers.spool_reader import SpoolFolder
 
 #: Of the file system: what all spools may take, and what they leave free, that at most so many bytes.
-SHARE, FREE, MOST_FREE = 1 / 8, 1 / 4, 8 << 30
+SHARE, FREE, MOST_FREE = 1 / 8, 1 / 4, 4 << 30
 #: `host_bytes`, where it is not named, of what one process may take.
 PROCESSES = 16
 #: Between two looks at the other spools; s.
 LOOK_S = 1.0
+#: A writer says who it is every 10 s: a folder that did not change for so long is nobody's; s.
+SILENT_S = 60.0
 #: What a folder takes beside its segments, and a segment beyond its own bytes: whole blocks.
 BESIDE, BLOCK = RESERVE_BYTES + 8_192, 4_096
 
@@ -41,7 +43,7 @@ class Dead(NamedTuple):
 
 class Spools:
     """All spools below a root, as they were at the last `look`. `living`, `dead`: by folder name; a living one's bytes,
-    0 where they are another user's business."""
+    0 where they are another user's business. Of such ones the dead are not seen at all."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._clock, self._looked = root, clock, float("-inf")
@@ -80,7 +82,8 @@ class Spools:
             gives = size > RESERVE_BYTES and about.st_uid == os.geteuid() and lock.exists()  # without lock: a copy
             self.dead[entry.name] = Dead(about.st_mtime_ns, size, lock.stat().st_mtime_ns if gives else 0)
         except (PermissionError, BadSpool):
-            self.living[entry.name] = 0
+            if time.time() - about.st_mtime < SILENT_S:
+                self.living[entry.name] = 0
 
     def give(self, wanted: int) -> bool:
         """Have the oldest dead one give way, by about `wanted` bytes. False: there is none that can."""

@@ -207,6 +207,8 @@ def test_other_users_processes_count_as_living_ones(tmp_path, monkeypatch):
     (tmp_path / ".agent").mkdir()
     found = seen(tmp_path)
     assert (found.living, found.dead) == ({spool.folder.name: 0}, {})
+    os.utime(spool.folder, (0, 0))  # long ago
+    assert seen(tmp_path).living == {}
 
 
 def test_a_root_that_may_not_be_listed_is_written_all_the_same(tmp_path, monkeypatch):
