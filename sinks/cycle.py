@@ -22,8 +22,9 @@ from drumline.sinks.telemetry import Counts, count_range
 from drumline.sinks.writers import Writers
 
 log = structlog.get_logger()
-#: Rows collected over all partitions, in flush_rows, at which everything is written: the bound on memory.
-PRESSURE = 2
+#: What is collected over all partitions when everything is written, the bound on memory: rows, in flush_rows; bytes of
+#: dead records, which count as no rows and may be 10 MB each.
+PRESSURE, DEAD_BYTES = 2, 32 << 20
 
 
 class Cycle:
@@ -87,8 +88,10 @@ class Cycle:
         if self.ranges:
             return
         sink, now = self._sink, time.monotonic()
-        full = sum(state.rows for state in self._kafka.states.values()) >= PRESSURE * sink.flush_rows
-        for state in list(self._kafka.states.values()):
+        states = list(self._kafka.states.values())
+        full = sum(state.rows for state in states) >= PRESSURE * sink.flush_rows
+        full = full or sum(state.dead_bytes for state in states) >= DEAD_BYTES
+        for state in states:
             if not (state.due(now, sink.flush_rows, sink.flush_s) or (full and state.entries and state.intent is None)):
                 continue
             wanted = state.unknown() if state.intent is None else set()

@@ -65,7 +65,7 @@ class Pending:
 class PartitionState:
     """`next_offset`: the first offset not yet taken in. `opened`: the ledger has been asked where to go on.
     `said`: Kafka had a committed offset. `parked`: the record there, while the registry cannot be asked for its
-    schema."""
+    schema. `rows`, `dead_bytes`: of `entries`; of dead records, which are kept as they came."""
 
     table: Table
     partition: int
@@ -78,6 +78,7 @@ class PartitionState:
     parked: Record | None = None
     entries: deque[Entry] = field(default_factory=deque)
     rows: int = 0
+    dead_bytes: int = 0
     since: float = 0.0
     history: History = field(default_factory=dict)
 
@@ -89,6 +90,7 @@ class PartitionState:
             self.since = now
         self.entries.append(entry)
         self.rows += entry.rows
+        self.dead_bytes += entry.size if entry.verdict is Verdict.DEAD else 0
         self.next_offset = entry.record.offset + 1
         return True
 
@@ -132,9 +134,13 @@ class PartitionState:
                 rows += entry.rows
                 days |= span
         last = taken[-1].record.offset
-        self.rows = sum(entry.rows for entry in self.entries)
+        self._count()
         self.since = now
         return Pending(self.table, OffsetRange(self.topic_id, self.partition, first, last), taken)
+
+    def _count(self) -> None:
+        self.rows = sum(entry.rows for entry in self.entries)
+        self.dead_bytes = sum(entry.size for entry in self.entries if entry.verdict is Verdict.DEAD)
 
     def _judge(self, entry: Entry) -> None:
         identity = _identity(entry)
@@ -168,7 +174,7 @@ class PartitionState:
         if rows != intent.rows and not self.compacted:
             raise ReplayImpossible(f"{where}: {rows} rows rebuilt, {intent.rows} were announced")
         self.intent = None
-        self.rows = sum(entry.rows for entry in self.entries)
+        self._count()
         return pending
 
 

@@ -1,17 +1,23 @@
 """Cutting, announcing, crashing and rebuilding, against a model of Kafka and ClickHouse that remembers tokens."""
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from drumline.infra.settings import Settings, SinkSettings
 from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
-from drumline.sinks.entry import Entry, Record, Verdict
+from drumline.sinks import cycle
+from drumline.sinks.entry import Entry, Record, Verdict, read
 from drumline.sinks.intent import MAX_BYTES, read_metadata, write_done, write_intent
 from drumline.sinks.partition import PartitionState, ReplayImpossible
 from drumline.sinks.ranges import Intervals
 from drumline.sinks.rows import DAY_NS, MAX_ROWS
 from drumline.sinks.tables import table
+from drumline.sinks.telemetry import Counts
 
 KERNEL = table(Topic.KERNEL)
 
@@ -127,6 +133,20 @@ def test_a_range_is_cut_at_the_rows_asked_for_and_the_rest_stays():
     assert partition.rows == 280
     assert partition.cut(10**9, 5.0).range.last == 9
     assert not partition.due(100.0, 1, 0.0)
+
+
+@pytest.mark.parametrize("letters", [3, 4])
+def test_large_dead_records_are_dealt_with_before_they_fill_memory(letters):
+    """They count as no rows, and neither rows nor time would be up."""
+    partition, size = state(), cycle.DEAD_BYTES // 4
+    for offset in range(letters):
+        partition.take(read(Record(Topic.KERNEL, 0, offset, b"p", bytes(size), 0, []), KERNEL, Codec()), 0.0)
+    kafka = SimpleNamespace(states={(Topic.KERNEL, 0): partition})
+    made = cycle.Cycle(Settings(sink=SinkSettings(flush_s=1e9)), kafka, None, None, Counts())
+    made.cut(lambda: False)
+    assert [len(pending.entries) for _, pending in made.ranges] == [4] * (letters == 4)
+    assert partition.dead_bytes == (0 if letters == 4 else 3 * size)
+    made.close()
 
 
 def test_no_insert_is_larger_than_clickhouse_writes_at_once():
