@@ -22,8 +22,9 @@ from drumline.infra.settings import Settings
 from drumline.producers.agent_cursor import Cursor
 from drumline.producers.agent_sender import Sender
 from drumline.producers.agent_tail import Tail
+from drumline.producers.spool_folder import SpoolFolder, folders
 from drumline.producers.spool_layout import IDENTITY, BadSpool
-from drumline.producers.spool_reader import Segment, SpoolFolder, folders
+from drumline.producers.spool_reader import Segment
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable, UnknownSchema
 

@@ -26,8 +26,9 @@ from drumline.infra import metrics
 from drumline.infra.backoff import Retry
 from drumline.producers.agent_cursor import own
 from drumline.producers.agent_storage import Store
+from drumline.producers.spool_folder import SpoolFolder
 from drumline.producers.spool_layout import IDENTITY, OPEN, BadSpool, segment_name
-from drumline.producers.spool_reader import Segment, SpoolFolder, open_file
+from drumline.producers.spool_reader import Segment, open_file
 from drumline.producers.spool_room import bounds
 
 log = structlog.get_logger()

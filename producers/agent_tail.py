@@ -15,9 +15,10 @@ from confluent_kafka import KafkaError
 from drumline.infra import metrics
 from drumline.producers.agent_frames import losses, sent_ns, values
 from drumline.producers.agent_sender import NEVER
+from drumline.producers.spool_folder import SpoolFolder
 from drumline.producers.spool_frames import DATA, Damage, Frame
 from drumline.producers.spool_layout import BadSpool, ProcessIdentity
-from drumline.producers.spool_reader import Segment, SpoolFolder
+from drumline.producers.spool_reader import Segment
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import Unencodable

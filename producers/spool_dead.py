@@ -9,9 +9,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
+from drumline.producers.spool_folder import SpoolFolder
 from drumline.producers.spool_frames import DATA, SEGMENT_MAGIC, Damage, Loss, add_losses, lost, scan
 from drumline.producers.spool_layout import OPEN, RESERVE_BYTES, RESERVED, BadSpool, own_schemas, segment_name
-from drumline.producers.spool_reader import SpoolFolder, open_file
+from drumline.producers.spool_reader import open_file
 from drumline.producers.spool_segments import SegmentFile, WrittenSegments
 
 

@@ -1,42 +1,25 @@
-"""The spool's reading end, in the node agent: folders, their segments, and the frames in them.
+"""The spool's reading end, in the node agent: segments, and the frames in them.
 
-A segment is taken (renamed) before it is read and deleted when Kafka has all of it. It is complete when a later one is
-there or its writer is gone; until then its end may still grow.
+A segment is taken (renamed, spool_folder.py) before it is read and deleted when Kafka has all of it. It is complete
+when a later one is there or its writer is gone; until then its end may still grow.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from drumline.producers.spool_frames import HEADER, MAX_BODY, SEGMENT_MAGIC, Damage, Frame, scan
-from drumline.producers.spool_layout import (
-    IDENTITY,
-    LOCK,
-    OPEN,
-    REPLACED,
-    SCRATCH,
-    TAKEN,
-    BadSpool,
-    ProcessIdentity,
-    read_identity,
-    segment_name,
-)
+from drumline.producers.spool_layout import BadSpool
 
 #: What is read at once; bytes.
 CHUNK = 1 << 20
-#: Longer identities are not read; bytes.
-MOST_IDENTITY = 1 << 20
 
 
 def open_file(path: Path, access: int = os.O_RDONLY) -> int:
-    """A descriptor. Anybody may write into a spool, so nothing but a plain file is opened: the agent may
-    see more than who wrote. Raises OSError, BadSpool."""
+    """A descriptor. Anybody may write into a spool, so nothing but a plain file is opened: the agent may see more than
+    who wrote. Raises OSError, BadSpool."""
     descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -92,124 +75,3 @@ class Segment:
         """All of it is in Kafka."""
         self.close()
         self.path.unlink(missing_ok=True)
-
-
-class SpoolFolder:
-    """The folder of one process."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def identity_bytes(self) -> bytes:
-        """Who it is, as it is written. Raises OSError, BadSpool."""
-        with open(open_file(self.path / IDENTITY), "rb") as handle:
-            return handle.read(MOST_IDENTITY)
-
-    def identity(self) -> ProcessIdentity:
-        """Who it is. Raises OSError, BadSpool."""
-        return read_identity(self.identity_bytes(), self.path.name)
-
-    def gone(self) -> bool:
-        """Whether the writer has ended, in whatever way: then its lock is free. Raises OSError, BadSpool."""
-        try:
-            with open(open_file(self.path / LOCK), "rb") as handle:
-                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except FileNotFoundError:  # a copy of a spool
-            pass
-        return True
-
-    @contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Whether the writer is gone and nobody else is here in its place; while this lasts, nobody will be. Raises
-        OSError, BadSpool."""
-        try:
-            descriptor = open_file(self.path / LOCK, os.O_RDWR)  # NFS asks for that
-        except FileNotFoundError:  # a copy of a spool
-            yield True
-            return
-        with open(descriptor, "r+b") as handle:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True
-
-    def files(self) -> dict[str, list[int]]:
-        """Numbers of the segments, lowest first, by suffix. Raises OSError."""
-        found: dict[str, list[int]] = {suffix: [] for suffix in (OPEN, TAKEN, REPLACED, SCRATCH)}
-        for name in sorted(os.listdir(self.path)):
-            number, dot, suffix = name.partition(".")
-            if dot and number.isdecimal() and (known := found.get(dot + suffix)) is not None:
-                known.append(int(number))
-        return found
-
-    def take(self, after: int = -1, gone: bool = False) -> Path | None:
-        """The next segment: one that an agent before took (and its number is above `after`), else the oldest that
-        nobody took. None: there is none. `gone`: the writer is. Raises OSError."""
-        files = self.files()
-        if left := [number for number in files[TAKEN] if number > after]:
-            return self._name(left[0], TAKEN)
-        if files[REPLACED] or files[SCRATCH]:
-            if not gone:
-                return None  # the writer is throwing away right now
-            with self.alone() as alone:
-                if not alone:
-                    return None  # or another writer, of what a dead one left
-                self.recover()
-            files = self.files()
-        if not files[OPEN]:
-            return None
-        taken = self._name(files[OPEN][0], TAKEN)
-        try:
-            self._name(files[OPEN][0], OPEN).rename(taken)
-        except FileNotFoundError:  # the writer threw it away just now
-            return None
-        return taken
-
-    def followed(self, number: int) -> bool:
-        """Whether a later segment has been begun. Raises OSError."""
-        return any(numbers and numbers[-1] > number for numbers in self.files().values())
-
-    def takes(self) -> int:
-        """Bytes of the file system that its files take. Raises OSError."""
-        total = 0
-        with os.scandir(self.path) as entries:
-            for entry in entries:
-                with suppress(FileNotFoundError):  # gone since
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-        return total
-
-    def remove(self) -> None:
-        """The writer is gone and everything is in Kafka."""
-        shutil.rmtree(self.path)
-
-    def recover(self) -> None:
-        """Somebody was killed while it threw away (WrittenSegments): finish, or undo. Only `alone`. Raises OSError."""
-        files = self.files()
-        for number in files[SCRATCH]:
-            self._name(number, SCRATCH).unlink(missing_ok=True)
-        replaced = bool(files[REPLACED]) and files[REPLACED][-1] in files[OPEN]
-        for number in files[REPLACED]:
-            if replaced:
-                self._name(number, REPLACED).unlink(missing_ok=True)
-            else:
-                self._name(number, REPLACED).rename(self._name(number, OPEN))
-
-    def _name(self, number: int, suffix: str) -> Path:
-        return self.path / segment_name(number, suffix)
-
-
-def folders(root: Path) -> Iterator[SpoolFolder]:
-    """Those of all processes below `root` that have said who they are, oldest first. Raises OSError."""
-    found = []
-    for entry in os.scandir(root):
-        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-            try:
-                found.append((entry.stat(follow_symlinks=False).st_ctime_ns, Path(entry.path)))
-            except FileNotFoundError:  # gone since
-                continue
-    for _, path in sorted(found):
-        yield SpoolFolder(path)

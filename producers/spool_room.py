@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from drumline.producers.spool_dead import give_way
+from drumline.producers.spool_folder import SpoolFolder
 from drumline.producers.spool_layout import IDENTITY, LOCK, RESERVE_BYTES, BadSpool
-from drumline.producers.spool_reader import SpoolFolder
 
 #: Of the file system: what all spools may take, and what they leave free, that at most so many bytes.
 SHARE, FREE, MOST_FREE = 1 / 8, 1 / 4, 4 << 30

@@ -16,6 +16,7 @@ from sink_helpers import any_batch
 
 from drumline.producers import spool_room
 from drumline.producers.spool import Spool
+from drumline.producers.spool_folder import SpoolFolder, folders
 from drumline.producers.spool_frames import (
     DATA,
     LOSS,
@@ -28,7 +29,7 @@ from drumline.producers.spool_frames import (
     scan,
 )
 from drumline.producers.spool_layout import BadSpool
-from drumline.producers.spool_reader import Segment, SpoolFolder, folders
+from drumline.producers.spool_reader import Segment
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

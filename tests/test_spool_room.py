@@ -14,8 +14,8 @@ from test_spool import KERNEL, PROCESS, Follower, body
 from drumline.producers import spool_room
 from drumline.producers.spool import Spool
 from drumline.producers.spool_dead import give_way
+from drumline.producers.spool_folder import SpoolFolder, folders
 from drumline.producers.spool_frames import DATA, LOSS
-from drumline.producers.spool_reader import SpoolFolder, folders
 from drumline.producers.spool_room import Spools, part
 
 MB = 1 << 20
