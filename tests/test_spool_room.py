@@ -3,6 +3,9 @@
 import fcntl
 import os
 import random
+import subprocess
+import sys
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -235,6 +238,49 @@ def test_dead_folders_are_not_read_again_and_again(tmp_path, monkeypatch):
     os.utime(tmp_path / changed, ns=(1, 1))
     found.look()
     assert read == [changed]
+
+
+EVICT = """
+import random, sys, time
+from pathlib import Path
+from drumline.producers.spool_dead import give_way
+folder = Path(sys.argv[1])
+while folder.exists():
+    give_way(folder, random.randrange(1, 6_000))
+    time.sleep(random.random() * 0.002)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(5))
+def test_an_agent_and_two_that_throw_away_one_killed_again_and_again_tell_each_batch_once(tmp_path, seed):
+    dice, lab = random.Random(seed), Lab(tmp_path).start()
+    spool = Spool(lab.root, process(), segment_bytes=2_000)
+    write(spool, range(60))
+    spool.close()
+
+    def child():
+        return subprocess.Popen([sys.executable, "-c", EVICT, str(spool.folder)])
+
+    children = [child(), child()]
+    time.sleep(dice.random() * 0.5)
+    until = time.monotonic() + 60
+    while spool.folder.exists() and time.monotonic() < until:
+        lab.kafka.room = dice.choice([0, 3, 10])
+        lab.now += 0.4
+        lab.agent.turn()
+        if dice.random() < 0.5:
+            lab.sender.poll(0)
+        if dice.random() < 0.1 and children[0].poll() is None:
+            children[0].kill()
+            children[0].wait()
+            children[0] = child()
+        time.sleep(0.003)
+    for each in children:
+        assert each.wait(10) == 0
+    sequences, rows, lost = lab.account()
+    assert (sorted(sequences), rows + lost) == (list(range(60)), 600)
+    lab.cursor.close()
 
 
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(0, 50))
