@@ -1,91 +1,70 @@
-"""The Kafka side of a sink: partitions come and go, offsets are committed with intents, a fenced member is out."""
+"""The Kafka side of a sink: records come, and offsets are committed with intents."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import structlog
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from drumline.infra import metrics
 from drumline.infra.kafka import admin_config
-from drumline.infra.kafka_astray import astray, watched
-from drumline.infra.kafka_contact import KafkaRefused, quiet, refusal
+from drumline.infra.kafka_astray import watched
+from drumline.infra.kafka_contact import quiet, refusal
 from drumline.infra.settings import Settings
-from drumline.schemas.topics import TOPICS, Topic
+from drumline.schemas.topics import Topic
+from drumline.sinks.aside import Aside
+from drumline.sinks.assignment import Assignment
 from drumline.sinks.consumer_config import consumer_config
 from drumline.sinks.ends import Ends
 from drumline.sinks.entry import Record
-from drumline.sinks.kafka_errors import Fenced, KafkaTrouble, LostRecords, TopicReplaced, last_word
+from drumline.sinks.kafka_errors import Fenced, LostRecords, TopicReplaced, last_word, rights, trouble_of
 from drumline.sinks.membership import unchallenged
 from drumline.sinks.partition import PartitionState
-from drumline.sinks.start import go_on
-from drumline.sinks.tables import table
+from drumline.sinks.topic_ids import topic_ids
 
 log = structlog.get_logger()
-REQUEST_S = 15.0
-#: How often the same trouble with a connection is logged; s.
-SAY_S = 30.0
 Commit = tuple[PartitionState, int, str]
 
 
 class SinkConsumer:
-    """`states`: the partitions held now. `away`: no broker answers. Callbacks run inside `poll`, in the
-    caller's thread; so no locks."""
+    """`states`: the partitions held now. `aside`: what Kafka's clients say on the side. Callbacks run inside `poll`, in
+    the caller's thread; so no locks."""
 
     def __init__(self, settings: Settings, topics: Sequence[Topic], *, accept_loss: bool = False) -> None:
-        self.states: dict[tuple[str, int], PartitionState] = {}
-        self.away = False
-        self._trouble: Exception | None = None
-        self._topics, self.accept_loss = list(topics), accept_loss
-        self._compacted = {spec.topic.value for spec in TOPICS if "compact" in spec.cleanup}
-        self._settings, self._said = settings, (0.0, "")
+        self._settings, self._topics, self.accept_loss = settings, list(topics), accept_loss
+        self.aside = Aside(settings)
+        self._assignment = Assignment(settings, self.aside, self.topic_ids, accept_loss=accept_loss)
+        self.states = self._assignment.states
         self._connect()
 
     def _connect(self) -> None:
         admin = quiet(admin_config(self._settings, "drumline-sink-admin"))
-        self._admin = AdminClient(watched({**admin, "error_cb": self._on_admin_error}))
+        self._admin = AdminClient(watched({**admin, "error_cb": self.aside.of_admin}))
         config = quiet(consumer_config(self._settings, self._topics))
-        self._consumer = Consumer(watched({**config, "error_cb": self._on_client_error}))
+        self._consumer = Consumer(watched({**config, "error_cb": self.aside.of_consumer}))
         self._ends = Ends(self._admin, self._consumer)
-        self._member = ""
+        self._assignment.member = ""
 
     def subscribe(self) -> None:
         self._consumer.subscribe(
             [topic.value for topic in self._topics],
-            on_assign=self._guarded(self._assigned),
-            on_revoke=self._guarded(self._revoked),
-            on_lost=self._guarded(self._revoked),
+            on_assign=self._assignment.taken_up,
+            on_revoke=self._assignment.given_up,
+            on_lost=self._assignment.given_up,
         )
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
         """Kafka's id of each topic that exists. Raises KafkaTrouble, KafkaRefused."""
-        names = sorted(set(topics))
-        if not names:
-            return {}
-        found = {}
-        try:
-            answers = self._admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_S)
-            for name, answer in answers.items():
-                try:
-                    found[name] = str(answer.result().topic_id)
-                except KafkaException as error:
-                    if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                        raise
-        except KafkaException as error:
-            raise self._trouble_of(error, f"Describe on topic {', '.join(names)}") from None
-        return found
+        return topic_ids(self._admin, self._settings, topics)
 
     def poll(self, timeout_s: float) -> Record | None:
         """The next record of a partition held, or None. Raises LostRecords, TopicReplaced, Fenced, KafkaTrouble,
         Astray, KafkaRefused."""
         self._admin.poll(0)
         message = self._consumer.poll(timeout_s)
-        if self._trouble is not None:
-            trouble, self._trouble = self._trouble, None
+        if trouble := self.aside.take():
             raise trouble
         if message is None:
             return None
@@ -93,7 +72,7 @@ class SinkConsumer:
         if error is not None:
             self._on_error(error, message)
             return None
-        self.away = False
+        self.aside.away = False
         raw: Any = message
         return Record(
             raw.topic(),
@@ -123,37 +102,10 @@ class SinkConsumer:
             raise ended
         elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             log.warning("topic does not exist; `drumline topics apply` creates it", topic=message.topic())
-        elif refused := refusal(self._settings, error, self._rights([message.topic()])):
+        elif refused := refusal(self._settings, error, rights(self._settings, [message.topic()])):
             raise refused
         else:
             log.warning("kafka", error=str(error))
-
-    def _on_client_error(self, error: KafkaError) -> None:
-        """What librdkafka says of its connections, at each of its tries: a refusal ends the sink, and so does an error
-        after which this member does nothing more; all else is logged once in a while."""
-        if refused := refusal(self._settings, error):
-            self._trouble = self._trouble or refused
-        elif ended := last_word(error):
-            self._trouble = ended
-        elif error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self.away = True
-        else:
-            now, text = time.monotonic(), error.str()
-            if text.split(" (after", 1)[0] != self._said[1] or now - self._said[0] > SAY_S:
-                self._said = now, text.split(" (after", 1)[0]
-                log.warning("kafka", error=text)
-
-    def _on_admin_error(self, error: KafkaError) -> None:
-        """All but one show in what is asked of it."""
-        if astray(error):
-            self._trouble = last_word(error)
-
-    def _rights(self, topics: Iterable[str | None]) -> str:
-        names = ", ".join(filter(None, topics))
-        return f"Read on {f'topic {names} and on ' if names else ''}group {self._settings.sink.group}"
-
-    def _trouble_of(self, error: KafkaException, right: str) -> KafkaTrouble | KafkaRefused:
-        return refusal(self._settings, error.args[0], right) or KafkaTrouble(str(error.args[0]))
 
     def commit(self, commits: Sequence[Commit]) -> None:
         """Commit (state, offset, metadata), for what is still held. Raises KafkaTrouble (KafkaRefused where no retry
@@ -173,10 +125,11 @@ class SinkConsumer:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.FENCED_INSTANCE_ID:
                 raise Fenced(str(error.args[0])) from None
-            raise self._trouble_of(error, self._rights(place.topic for place in offsets)) from None
+            of = rights(self._settings, (place.topic for place in offsets))
+            raise trouble_of(self._settings, error, of) from None
         for answer in answers:
             if answer.error is not None:
-                raise self._trouble_of(KafkaException(answer.error), self._rights([answer.topic]))
+                raise trouble_of(self._settings, KafkaException(answer.error), rights(self._settings, [answer.topic]))
 
     def holds(self, state: PartitionState) -> bool:
         return self.states.get((state.table.topic.value, state.partition)) is state
@@ -201,13 +154,13 @@ class SinkConsumer:
 
     def unchallenged(self) -> bool:
         """Once fenced: whether the group knows no other sink of this name. May take half a minute."""
-        return unchallenged(self._admin, self._settings.sink.group, self._member)
+        return unchallenged(self._admin, self._settings.sink.group, self._assignment.member)
 
     def renew(self) -> None:
         """As `drop`, with new clients: one that was fenced, or has gone astray, does nothing more."""
         self.states.clear()
         self._consumer.close()
-        self._trouble = None
+        self.aside.take()
         self._connect()
 
     def close(self) -> None:
@@ -218,7 +171,7 @@ class SinkConsumer:
         """Ask the broker where the partitions end, for `lag`; does not wait. `now`: monotonic, s."""
         self._ends.ask(self.states.keys(), now)
         if self._ends.take():
-            self.away = False
+            self.aside.away = False
 
     def lag(self) -> int:
         """Records known to be in Kafka and not yet taken in, over the partitions held: as of the last fetches, and the
@@ -228,43 +181,3 @@ class SinkConsumer:
     @staticmethod
     def _partitions(states: Iterable[PartitionState]) -> list[TopicPartition]:
         return [TopicPartition(state.table.topic.value, state.partition) for state in states]
-
-    def _guarded(self, taken_up: Callable[[Any, list[TopicPartition]], None]) -> Callable[..., None]:
-        """A callback whose exception is kept for `poll` to raise: confluent-kafka carries none out of a callback."""
-
-        def callback(consumer: Any, partitions: list[TopicPartition]) -> None:
-            try:
-                taken_up(consumer, partitions)
-            except Exception as error:
-                right = self._rights(sorted({place.topic for place in partitions}))
-                self._trouble = self._trouble_of(error, right) if isinstance(error, KafkaException) else error
-
-        return callback
-
-    def _revoked(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        for partition in partitions:  # nothing to flush: what was collected will be read again by whoever gets it
-            self.states.pop((partition.topic, partition.partition), None)
-        consumer.incremental_unassign(partitions)
-
-    def _assigned(self, consumer: Any, partitions: list[TopicPartition]) -> None:
-        start = []
-        metrics.SINK_REBALANCES.inc()
-        self._member = consumer.memberid() or self._member
-        if partitions:
-            ids = self.topic_ids(partition.topic for partition in partitions)
-            for committed in consumer.committed(partitions, timeout=REQUEST_S):
-                if committed.error is not None:
-                    raise KafkaTrouble(f"committed: {committed.error}")
-                state = self._state(consumer, committed, ids.get(committed.topic, ""))
-                self.states[(committed.topic, committed.partition)] = state
-                start.append(TopicPartition(committed.topic, committed.partition, state.next_offset))
-            self.away = False
-        consumer.incremental_assign(start)
-        consumer.pause(start)  # until the ledger has been asked
-
-    def _state(self, consumer: Any, committed: TopicPartition, topic_id: str) -> PartitionState:
-        name, partition = committed.topic, committed.partition
-        low, _ = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=REQUEST_S, cached=False)
-        state = PartitionState(table(Topic(name)), partition, topic_id, low, name in self._compacted)
-        go_on(state, committed.offset, committed.metadata, accept_loss=self.accept_loss)
-        return state

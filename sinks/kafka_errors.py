@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
 
 from drumline.infra.kafka_astray import astray
+from drumline.infra.kafka_contact import KafkaRefused, refusal
+from drumline.infra.settings import Settings
+
+#: How long a question to Kafka may take; s.
+REQUEST_S = 15.0
 
 
 class LostRecords(RuntimeError):
@@ -38,3 +44,14 @@ def last_word(error: Any) -> Exception | None:
     if astray(error):
         return Astray(error.str())
     return KafkaException(error) if fatal else None
+
+
+def rights(settings: Settings, topics: Iterable[str | None]) -> str:
+    """What a sink has to be allowed, for a refusal to name."""
+    names = ", ".join(filter(None, topics))
+    return f"Read on {f'topic {names} and on ' if names else ''}group {settings.sink.group}"
+
+
+def trouble_of(settings: Settings, error: KafkaException, right: str) -> KafkaTrouble | KafkaRefused:
+    """What to raise for `error`."""
+    return refusal(settings, error.args[0], right) or KafkaTrouble(str(error.args[0]))

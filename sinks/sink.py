@@ -169,12 +169,12 @@ class Sink:
         if now - self._observed < OBSERVE_S:
             return
         self._observed = now
-        if self._holding or self.kafka.away or self._intake.registry.attempt:
+        if self._holding or self.kafka.aside.away or self._intake.registry.attempt:
             self.kafka.look(now)  # fetches, which bring the ends of partitions, rest
         observe(self.health, self.kafka.states.values(), self._cycle.unstored_rows, self.kafka.lag())
         attempt = self._retry.attempt
         self.health.waits("retry", f"trying again, attempt {attempt}: {self._waiting}" if attempt else "")
-        self.health.waits("kafka", "no broker answers" if self.kafka.away else "")
+        self.health.waits("kafka", "no broker answers" if self.kafka.aside.away else "")
 
     def _report(self) -> None:
         now = time.monotonic()

@@ -24,10 +24,10 @@ def consumer():
 
 def test_a_member_that_is_out_for_good_ends_the_sink(consumer):
     said = "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
-    consumer._on_client_error(KafkaError(KafkaError._FATAL, said, True))
+    consumer.aside.of_consumer(KafkaError(KafkaError._FATAL, said, True))
     with pytest.raises(Fenced, match="fenced"):
         consumer.poll(0)
-    consumer._on_client_error(KafkaError(KafkaError._FATAL, "anything else", True))
+    consumer.aside.of_consumer(KafkaError(KafkaError._FATAL, "anything else", True))
     with pytest.raises(KafkaException):
         consumer.poll(0)
 
@@ -55,10 +55,10 @@ def test_only_of_a_partition_that_is_held_a_missing_offset_is_a_loss(consumer, m
 
 
 def test_without_any_broker_it_is_away_and_goes_on(consumer):
-    consumer._on_client_error(KafkaError(KafkaError._TRANSPORT, "one of several brokers"))
-    assert not consumer.away
-    consumer._on_client_error(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
-    assert consumer.away
+    consumer.aside.of_consumer(KafkaError(KafkaError._TRANSPORT, "one of several brokers"))
+    assert not consumer.aside.away
+    consumer.aside.of_consumer(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    assert consumer.aside.away
     assert consumer.poll(0) is None
 
 

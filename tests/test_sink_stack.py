@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from sink_helpers import Pipeline, any_batch, process_id
 
 from drumline.schemas.topics import Topic
-from drumline.sinks.consumer import SinkConsumer
+from drumline.sinks.assignment import Assignment
 from drumline.sinks.kafka_errors import KafkaTrouble, LostRecords
 from drumline.sinks.tables import TABLES, Source, table
 from drumline.sinks.writer import Writer
@@ -165,7 +165,7 @@ def test_an_announced_range_that_kafka_removed_stops_the_sink(pipeline, monkeypa
 
 def test_partitions_that_cannot_be_taken_up_at_once_are_taken_up_later_and_are_no_loss(pipeline, monkeypatch):
     """librdkafka then assigns them by itself, and complains that nothing was ever committed there."""
-    state, asked = SinkConsumer._state, []
+    state, asked = Assignment._state, []
 
     def fails_once(self, *place):
         asked.append(place)
@@ -173,13 +173,13 @@ def test_partitions_that_cannot_be_taken_up_at_once_are_taken_up_later_and_are_n
             raise KafkaTrouble("the broker has just come back")
         return state(self, *place)
 
-    monkeypatch.setattr(SinkConsumer, "_state", fails_once)
+    monkeypatch.setattr(Assignment, "_state", fails_once)
     pipeline.publish(*batches(4))
     assert pipeline.drain(4).counts.retries == 1
     pipeline.assert_exactly_once()
 
 
-@pytest.mark.parametrize("client", ["admin", "client"])
+@pytest.mark.parametrize("client", ["admin", "consumer"])
 def test_a_sink_whose_client_has_gone_astray_goes_on_with_new_ones(pipeline, client):
     pipeline.publish(*batches(4))
     clients = []
@@ -187,7 +187,7 @@ def test_a_sink_whose_client_has_gone_astray_goes_on_with_new_ones(pipeline, cli
     def stopping(sink):
         if sink.counts.records == 4 and not clients:
             clients.append(sink.kafka._consumer)
-            getattr(sink.kafka, f"_on_{client}_error")(KafkaError(KafkaError._ALL_BROKERS_DOWN, "", True))
+            getattr(sink.kafka.aside, f"of_{client}")(KafkaError(KafkaError._ALL_BROKERS_DOWN, "", True))
             pipeline.publish(*batches(4, first=4))
         return sink.counts.records == 8
 
