@@ -67,6 +67,8 @@ class TyperCommand(click.Command):
             signal.signal(signal.SIGINT, interrupt)
         try:
             typer.main.get_command(self._app).main(args=ctx.args, prog_name=ctx.command_path)
+        except KeyboardInterrupt:  # before typer is ready for it: click would say "Aborted!" and exit with 1
+            sys.exit(130)
         except Exception:
             if not interrupted:
                 raise

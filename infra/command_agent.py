@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from drumline.infra.logs import configure
 from drumline.infra.settings import settings
+from drumline.infra.stopping import Stopping
 
 if TYPE_CHECKING:
     from drumline.infra.health import Health
@@ -28,7 +28,8 @@ def agent(
         bool, typer.Option("--until-empty", help="End once all writers are gone and all is published and archived.")
     ] = False,
 ) -> None:
-    """Publish the spool of this host's GPU processes to Kafka. One agent a host; runs until SIGINT or SIGTERM (exit 0).
+    """Publish the spool of this host's GPU processes to Kafka. One agent a host; runs until SIGTERM (exit 0) or
+    Ctrl-C (exit 130); a second one does not wait for Kafka.
 
     A batch stays in the spool until Kafka acknowledged it. Kafka may be away for any time: the spool fills, then its
     oldest batches are dropped, counted and told. Killed at any moment the agent goes on where it was; batches that it
@@ -40,8 +41,8 @@ def agent(
 
     Metrics and health: http://127.0.0.1:19466/metrics, /healthz, /readyz (DRUMLINE_AGENT__METRICS_PORT, 0 = none).
 
-    Exit codes: 0 stopped, or empty (and archived), 2 the spool's root cannot be used or a setting is wrong, 6 another
-    agent serves it, 7 (--until-empty) everything is in Kafka, but not in the archive.
+    Exit codes: 0 stopped, or empty (and archived), 130 stopped by Ctrl-C, 2 the spool's root cannot be used or a
+    setting is wrong, 6 another agent serves it, 7 (--until-empty) everything is in Kafka, but not in the archive.
     """
     from drumline.infra.health import Health, serve_health
     from drumline.infra.registry_client import codec
@@ -55,9 +56,7 @@ def agent(
     if spool is not None:
         config.spool.root = spool
     configure(config, "agent")
-    stopped: list[int] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda got, _frame: stopped.append(got))
+    stopping = Stopping()
     root = config.spool.root
     try:
         if not root.is_dir():
@@ -74,7 +73,7 @@ def agent(
     archiver = _archiver(config, cursor.folder / "archive", health) if config.archive.url else None
     program = Agent(
         config, cursor, Sender(config, topics), codec(config), health,
-        stopping=lambda: bool(stopped), until_empty=until_empty, done=archiver.take if archiver else deleted,
+        stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted,
     )  # fmt: skip
     sampler = None if until_empty or config.agent.gpu_s == 0 else device_sampler(config, lambda: program.processes)
     if sampler is not None:
@@ -82,7 +81,7 @@ def agent(
 
     def go_on() -> bool:
         health.beat()
-        return not stopped
+        return not stopping()
 
     waiting = 0
     try:
@@ -95,8 +94,9 @@ def agent(
         if archiver is not None:
             archiver.stop()
         cursor.close()
-    if archiver is not None and until_empty and not stopped and (waiting or archiver.left_out):
+    if archiver is not None and until_empty and not stopping() and (waiting or archiver.left_out):
         _stop(7, _unarchived(waiting, archiver))
+    raise typer.Exit(stopping.code)
 
 
 def _unarchived(waiting: int, archiver: Archiver) -> str:

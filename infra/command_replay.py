@@ -63,23 +63,23 @@ def replay(
     from drumline.producers.trace import load_manifest
     from drumline.schemas.errors import BadSchema, RegistryUnavailable
 
-    with _stopping() as stop:
-        try:
-            manifest = load_manifest(folder, phases=True)  # only to pick healthy ranks for --ranks
-            recording = Recording(folder, job=job, ranks=ranks, loop=loop, manifest=manifest)
-        except ValueError as error:  # BadTrace, BadRanks
-            _fail(str(error), BAD_INPUT)
-        publisher: Target
-        try:
-            if spool is not None:
-                publisher = SpoolTarget(spool, settings().spool.max_mb << 20, settings().spool.segment_s)
-            else:
-                require(settings(), "drumline-replay", dict.fromkeys(recording.topics, ("WRITE",)))
-                publisher = Publisher(settings(), codec(settings(), recording.topics), "drumline-replay")
-        except (BrokerUnreachable, MissingTopics, RegistryUnavailable, BadSchema) as error:
-            _fail(str(error), FAILED)
-        with _progress(sum(recording.rows.values()), folder.name) as advance:
-            summary = publish(recording, publisher, speed=pace, keep_time=keep_time, stop=stop, progress=advance)
+    try:
+        manifest = load_manifest(folder, phases=True)  # only to pick healthy ranks for --ranks
+        recording = Recording(folder, job=job, ranks=ranks, loop=loop, manifest=manifest)
+    except ValueError as error:  # BadTrace, BadRanks
+        _fail(str(error), BAD_INPUT)
+    publisher: Target
+    try:
+        if spool is not None:
+            publisher = SpoolTarget(spool, settings().spool.max_mb << 20, settings().spool.segment_s)
+        else:
+            require(settings(), "drumline-replay", dict.fromkeys(recording.topics, ("WRITE",)))
+            publisher = Publisher(settings(), codec(settings(), recording.topics), "drumline-replay")
+    except (BrokerUnreachable, MissingTopics, RegistryUnavailable, BadSchema) as error:
+        _fail(str(error), FAILED)
+    # Only now: till here nothing was published, and a signal just ends it.
+    with _stopping() as stop, _progress(sum(recording.rows.values()), folder.name) as advance:
+        summary = publish(recording, publisher, speed=pace, keep_time=keep_time, stop=stop, progress=advance)
     if as_json:
         typer.echo(json.dumps(summary.as_json()))
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from dataclasses import asdict
 from typing import Annotated
@@ -12,6 +11,7 @@ import typer
 
 from drumline.infra.logs import configure
 from drumline.infra.settings import settings
+from drumline.infra.stopping import Stopping
 
 app = typer.Typer(add_completion=False)
 
@@ -27,7 +27,8 @@ def sink(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object at the end.")] = False,
 ) -> None:
-    """Write topics to ClickHouse, exactly once; all topics by default. Runs until SIGINT or SIGTERM (exit 0).
+    """Write topics to ClickHouse, exactly once; all topics by default. Runs until SIGTERM (exit 0)
+    or Ctrl-C (exit 130); a second one does not wait for what is in hand.
 
     Killed at any moment, it goes on where it was: no row is lost or doubled. ClickHouse may go away and come back.
 
@@ -72,7 +73,6 @@ def sink(
     if unknown:
         _stop(2, f"{unknown[0]} has no table; topics are {', '.join(known)}")
     topics = [Topic(name) for name in topic or known]
-    stopped: list[int] = []
     health = Health()
     health.probe("clickhouse", Remembered(lambda: clickhouse.why_unready(config), "ClickHouse does not answer"))
     serve_health("sink", config.sink.metrics_port, health)
@@ -80,13 +80,11 @@ def sink(
     rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}
     try:
         require(config, "drumline-sink", rights, {config.sink.group: ("READ",)})  # till here a signal just ends it
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda got, _frame: stopped.append(got))
+        stopping = Stopping()
         kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
         letters = DeadLetters(lambda: Producer(quiet(letters_config(config, "drumline-sink-dead-letters"))))
         program = Sink(
-            config, kafka, letters, lambda: clickhouse.connect(config), codec(config), stopping=lambda: bool(stopped),
-            health=health,
+            config, kafka, letters, lambda: clickhouse.connect(config), codec(config), stopping=stopping, health=health,
         )  # fmt: skip
         program.run()
     except Flooded as error:
@@ -111,6 +109,7 @@ def sink(
         _stop(1, f"Kafka at {config.bootstrap}: {error}")
     if as_json:
         print(json.dumps(asdict(program.counts)))
+    raise typer.Exit(stopping.code)
 
 
 def _stop(code: int, reason: str) -> None:

@@ -126,8 +126,8 @@ def open_log(path: Path) -> IO[bytes]:
     return path.open("ab")
 
 
-def supervise(state: State) -> None:
-    """Run until a signal. Signals wake the wait at once, the death of a child too (SIGCHLD)."""
+def supervise(state: State) -> int:
+    """Run until a signal, and return it. Signals wake the wait at once, the death of a child too (SIGCHLD)."""
     stopping: list[int] = []
     wake, wakened = os.pipe()
     for end in (wake, wakened):
@@ -157,6 +157,7 @@ def supervise(state: State) -> None:
         for child in reversed(children):
             child.end()
         write_json(state.children, {child.name: child.report() for child in children})
+    return stopping[0]
 
 
 def main() -> int:
@@ -164,11 +165,10 @@ def main() -> int:
     try:
         # Who only looks whether we run (`held`) has the lock for a moment too.
         with locked(state.lock, f"another supervisor runs in {state.root}", timeout_s=2):
-            supervise(state)
+            return 130 if supervise(state) == signal.SIGINT else 0
     except StackError as error:
         say(str(error))
         return 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -27,16 +27,17 @@ def agent(root, *arguments, **environment):
     )  # fmt: skip
 
 
-def test_it_stops_cleanly_though_kafka_never_answered(tmp_path):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_it_stops_cleanly_though_kafka_never_answered(tmp_path, number, code):
     program = agent(tmp_path / "new" / "spool")
     until = time.monotonic() + 60
     while not list(tmp_path.glob("new/spool/*/identity.json")):
         assert time.monotonic() < until
         time.sleep(0.05)
     assert (tmp_path / "new" / "spool").stat().st_mode & 0o7777 == 0o1777, "jobs of all users write there"
-    program.send_signal(signal.SIGTERM)
+    program.send_signal(number)
     _, errors = program.communicate(timeout=60)
-    assert program.returncode == 0, errors
+    assert program.returncode == code, errors
     assert "Traceback" not in errors
 
 

@@ -44,6 +44,13 @@ def test_an_error_that_a_library_made_of_ctrl_c_is_a_ctrl_c():
     assert ended.value.code == 130
 
 
+def test_ctrl_c_before_typer_has_begun_is_one_too(monkeypatch):
+    monkeypatch.setattr(typer.main, "get_command", lambda _: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(SystemExit) as ended:
+        run(command(press=False))
+    assert ended.value.code == 130
+
+
 def test_without_ctrl_c_the_error_stays_what_it_is():
     with pytest.raises(TypeError, match="expected a string"):
         run(command(press=False))

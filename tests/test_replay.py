@@ -179,6 +179,15 @@ def test_the_command_prints_one_json_object(folder, on_the_command_line):
     assert {k: v for k, v in summary["rows"].items() if v} == rows(on_the_command_line)
 
 
+def test_ctrl_c_before_anything_was_published_is_no_broker_that_does_not_answer(
+    folder, on_the_command_line, monkeypatch
+):
+    monkeypatch.setattr(kafka_access, "require", lambda *_: signal.raise_signal(signal.SIGINT))
+    result = CliRunner().invoke(command_replay.app, [str(folder), "--speed", "max"])
+    assert (result.exit_code, result.output) == (130, "")
+    assert on_the_command_line.records == []
+
+
 def test_ctrl_c_prints_what_was_acknowledged_and_exits_130(folder, on_the_command_line, monkeypatch):
     client = on_the_command_line
     produce = client.produce
