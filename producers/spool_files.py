@@ -72,8 +72,9 @@ class SpoolFiles:
         scratch.replace(self.folder / IDENTITY)
 
     def open_segment(self) -> None:
-        """Begin the next one."""
+        """Begin the next one. On a full disk there is room for it once the oldest have given way."""
         self.settle()
+        self._fit(0)
         before, self.active = self.active, SegmentFile(self.active.number + 1)
         path = self.folder / segment_name(self.active.number)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
@@ -119,6 +120,9 @@ class SpoolFiles:
         if self.used + size <= self.limit and not self._room.due:
             return True
         self.settle()
+        return self._fit(size)
+
+    def _fit(self, size: int) -> bool:
         self._room.clear(self.used, len(self.written), self.used + size)
         while self.used + size > self.limit:
             if not self.written.throw_away_oldest():

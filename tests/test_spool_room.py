@@ -123,6 +123,28 @@ def test_where_others_need_the_room_spools_give_it_back_the_dead_ones_first(tmp_
     assert (sum(dead_account), sum(alive_account)) == (30_000, 41_000)
 
 
+def test_a_disk_that_is_too_full_for_the_next_segment_gets_back_what_older_ones_take(tmp_path, disk, monkeypatch):
+    clock = Clock()
+    (spool,) = spools(tmp_path, clock, ["p0"])
+    fill(spool, clock, 20)
+    full, write = taken(tmp_path), spool._files.write
+
+    def written(parts):
+        if taken(tmp_path) >= full:
+            raise OSError(28, "No space left on device")
+        write(parts)
+
+    monkeypatch.setattr(spool._files, "write", written)
+    disk.used = 64 * MB - full
+    clock.now += 60  # the segment that is being written is old
+    fill(spool, clock, 1, 20)
+    assert taken(tmp_path) < full / 10
+    disk.used = 0
+    clock.now += 10
+    fill(spool, clock, 1, 21)
+    assert (spool.problem, [sum(account) for account in accounts(tmp_path)]) == ("", [22_000])
+
+
 def seen(root):
     found = Spools(root)
     found.look()
