@@ -50,6 +50,7 @@ def agent(
     from drumline.producers.agent_cursor import Cursor, OtherAgent
     from drumline.producers.agent_devices import device_sampler
     from drumline.producers.agent_sender import Sender
+    from drumline.producers.spool_folder import make_root
     from drumline.schemas.topics import TOPICS
 
     config = settings()
@@ -59,9 +60,7 @@ def agent(
     stopping = Stopping()
     root = config.spool.root
     try:
-        if not root.is_dir():
-            root.mkdir(parents=True)
-            root.chmod(0o1777)  # jobs of any user put their folders here
+        make_root(root)
         cursor = Cursor(root)
     except OtherAgent as error:
         _stop(6, str(error))

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from drumline.producers.spool_folder import make_root
 from drumline.producers.spool_frames import SEGMENT_MAGIC
 from drumline.producers.spool_layout import (
     IDENTITY,
@@ -32,9 +33,7 @@ class SpoolFiles:
     def __init__(self, root: Path, process: Mapping[str, Any], max_bytes: int, host_bytes: int, spools: Spools) -> None:
         self._descriptor = -1
         self.active = SegmentFile(-1)
-        if not root.is_dir():
-            root.mkdir(parents=True, exist_ok=True)
-            root.chmod(0o1777)  # jobs of any user may come first, the agent reads them all
+        make_root(root)
         self.folder = root / f"{process['process_id']}-{secrets.token_hex(4)}"
         self.folder.mkdir(mode=0o770)
         self.written = WrittenSegments(self.folder)

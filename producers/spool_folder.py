@@ -134,6 +134,19 @@ class SpoolFolder:
         return self.path / segment_name(number, suffix)
 
 
+def make_root(root: Path) -> None:
+    """The folder of all spools, unless it is there: jobs of any user may come first, the agent reads them all. Only
+    what was made here is opened to all: in its place may be a link. Raises OSError."""
+    if root.is_dir():
+        return
+    try:
+        root.mkdir(parents=True)
+        root.chmod(0o1777)
+    except FileExistsError:
+        if not root.is_dir():
+            raise
+
+
 def folders(root: Path) -> Iterator[SpoolFolder]:
     """Those of all processes below `root` that have said who they are, oldest first. Raises OSError."""
     found = []

@@ -16,7 +16,7 @@ from sink_helpers import any_batch
 
 from drumline.producers import spool_room
 from drumline.producers.spool import Spool
-from drumline.producers.spool_folder import SpoolFolder, folders
+from drumline.producers.spool_folder import SpoolFolder, folders, make_root
 from drumline.producers.spool_frames import (
     DATA,
     LOSS,
@@ -316,6 +316,16 @@ def test_a_root_that_cannot_be_used_is_no_exception_and_works_once_it_can(tmp_pa
     follower = Follower(only_folder(tmp_path / "root"))
     follower.read()
     assert (follower.sum(LOSS), follower.sum(DATA), spool.dropped[KERNEL]) == (20, 10, 20)
+
+
+def test_what_somebody_lays_in_place_of_the_root_is_not_opened_to_all(tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir(mode=0o700)
+    looked = iter([False, True])
+    monkeypatch.setattr(Path, "is_dir", lambda path: next(looked))
+    (tmp_path / "root").symlink_to(tmp_path / "home")  # after it was looked at
+    make_root(tmp_path / "root")
+    assert (tmp_path / "home").stat().st_mode & 0o7777 == 0o700
+    assert next(looked, None) is None
 
 
 def test_a_folder_that_somebody_removed_is_begun_anew_and_its_rows_are_told_as_lost(tmp_path):
