@@ -1,8 +1,8 @@
-"""The spool's writing end, inside the GPU process: batches into files that the node agent publishes.
+"""The spool's writing end, in the decoder beside a GPU process: batches into files that the node agent publishes.
 
-Nothing here raises, waits for anybody, or takes more than `max_bytes`: beyond it the oldest segments that nobody has
-taken are replaced by what they held (LOSS frames: the agent publishes an empty batch for each one lost, with the rows
-in its `dropped_before`). The files are in spool_files.py.
+Nothing here raises, waits for anybody, or takes more than `max_bytes` and the part that spool_room.py allows: beyond it
+the oldest segments that nobody has taken are replaced by what they held (LOSS frames: the agent publishes an empty
+batch for each one lost, with the rows in its `dropped_before`). The files are in spool_files.py.
 """
 
 from __future__ import annotations
