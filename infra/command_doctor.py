@@ -31,7 +31,7 @@ def doctor(
 
     On a host without GPUs: --no-gpu. Exit code 0 when nothing failed, 1 when something did. Nothing is changed.
     """
-    from drumline.producers import checks, spool_room
+    from drumline.producers import checks, checks_spool, spool_room
 
     chosen = settings()
     found = []
@@ -40,8 +40,8 @@ def doctor(
         found += checks.job_checks(python, os.environ)
         found += checks.environment_checks(os.environ)
     together = spool_room.PROCESSES * (chosen.spool.max_mb << 20)
-    found.append(checks.safely("spool", lambda: checks.spool(chosen.spool.root, together)))
-    found += checks.policy(chosen.spool.root)
+    found.append(checks.safely("spool", lambda: checks_spool.spool(chosen.spool.root, together)))
+    found += checks_spool.policy(chosen.spool.root)
     found.append(checks.safely("Kafka", lambda: checks.Check("Kafka", *kafka())))
     failed = sum(check.state == checks.FAIL for check in found)
     if as_json:

@@ -11,16 +11,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from glob import glob
-from pathlib import Path
 
 from drumline.producers import cupti
-from drumline.producers.agent_cursor import served
 from drumline.producers.buffer_pool import BufferPool
-from drumline.producers.launcher import unwritable
-from drumline.producers.policy import BadPolicy, parse, written
-from drumline.producers.spool_layout import OPEN, TAKEN
-from drumline.producers.spool_room import bounds
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 #: cuptiGetVersion of CUDA 13.0 Update 1; its notes say that a deadlock in cuptiActivityDisable(CONCURRENT_KERNEL) and a
@@ -179,49 +172,6 @@ def environment_checks(environment: Mapping[str, str]) -> list[Check]:
         text = "NCCL makes no ranges: no communicators, no straggler verdicts"
         checks.append(Check("NCCL_NVTX_DISABLE", FAIL, text, "unset NCCL_NVTX_DISABLE"))
     return checks
-
-
-def spool(root: Path, host_bytes: int) -> Check:
-    """Whether jobs can write, how much lies there of what may, and whether anybody takes it."""
-    if why := unwritable(root):
-        return Check("spool", FAIL, *why.split(": ", 1))
-    there = root
-    while not there.exists():
-        there = there.parent
-    most, spare = bounds(there, host_bytes)
-    files = [root / name for kind in (OPEN, TAKEN) for name in glob(f"*/*{kind}", root_dir=root)]  # they come and go
-    waiting = [size for file in files if (size := _size(file)) is not None]
-    text = f"{root}: {sum(waiting) / 1e6:.0f} of at most {most / 1e6:.0f} MB waiting"
-    text += ", and no agent serves it" if waiting and not served(root) else ""
-    if spare < 0:
-        fix = "make room: where less than a quarter of the file system (4 GiB at most) is free, nothing is written"
-        return Check("spool", WARN, f"{text}; others fill its file system", fix)
-    if sum(waiting) > 0.9 * most:
-        fix = "drumline agent, with Kafka in reach; until then the oldest is thrown away for what is new, and counted"
-        return Check("spool", WARN, f"{text}: it is full", fix)
-    if "no agent" in text:
-        fix = "drumline agent: until it has published them, segments stay, also of processes that ended"
-        return Check("spool", WARN, text, fix)
-    return Check("spool", OK, text)
-
-
-def _size(file: Path) -> int | None:
-    """Bytes; None: the agent was faster."""
-    try:
-        return file.stat().st_size
-    except OSError:
-        return None
-
-
-def policy(root: Path) -> list[Check]:
-    """What the control file says, if there is one."""
-    try:
-        text = written(root / "policy")
-        return [Check("policy", OK, f"{root / 'policy'}: {parse(text)}")] if text else []
-    except BadPolicy as error:
-        return [Check("policy", FAIL, f"{root / 'policy'}: {error}; jobs keep the one they have", "write one of these")]
-    except OSError as error:
-        return [Check("policy", FAIL, str(error), "jobs cannot read it either: chmod a+r, or remove it")]
 
 
 def safely(name: str, check: Callable[[], Check]) -> Check:

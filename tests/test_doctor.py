@@ -6,12 +6,14 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from test_spool import KERNEL, PROCESS, body
 from typer.testing import CliRunner
 
 from drumline.infra import command_doctor
 from drumline.infra.settings import Settings, SpoolSettings
-from drumline.producers import checks, spool_room
+from drumline.producers import checks, checks_spool, spool_room
 from drumline.producers.agent_cursor import Cursor
+from drumline.producers.spool import Spool
 
 GB = 1 << 30
 
@@ -69,11 +71,11 @@ def test_a_python_that_fails_and_a_check_that_does_are_findings(tmp_path):
 
 
 def test_a_policy_that_is_none_is_said(tmp_path):
-    assert checks.policy(tmp_path) == []
+    assert checks_spool.policy(tmp_path) == []
     (tmp_path / "policy").write_text("duty 0.2s/10s\n")
-    assert [check.state for check in checks.policy(tmp_path)] == [checks.OK]
+    assert [check.state for check in checks_spool.policy(tmp_path)] == [checks.OK]
     (tmp_path / "policy").write_text("sometimes\n")
-    (found,) = checks.policy(tmp_path)
+    (found,) = checks_spool.policy(tmp_path)
     assert (found.state, "sometimes" in found.text) == (checks.FAIL, True)
 
 
@@ -88,30 +90,35 @@ def test_variables_that_hide_things_are_named():
 
 
 def test_the_spool_says_how_much_waits_and_whether_anybody_takes_it(tmp_path):
-    assert checks.spool(tmp_path / "not" / "there", GB).state in (checks.OK, checks.WARN)
+    assert checks_spool.spool(tmp_path / "not" / "there", GB).state in (checks.OK, checks.WARN)
     (tmp_path / "process").mkdir()
     for name in ("000000000000.taken", "000000000001.seg"):
         (tmp_path / "process" / name).write_bytes(bytes(1_500_000))
     (tmp_path / "process" / "000000000002.seg").symlink_to(tmp_path / "gone")  # as one that the agent deletes just now
     agent = Cursor(tmp_path)
-    assert "3 of at most" in checks.spool(tmp_path, GB).text
-    assert "no agent" not in checks.spool(tmp_path, GB).text
+    assert "3 of at most" in checks_spool.spool(tmp_path, GB).text
+    assert "no agent" not in checks_spool.spool(tmp_path, GB).text
     agent.close()
     for _ in range(2):
-        found = checks.spool(tmp_path, GB)
+        found = checks_spool.spool(tmp_path, GB)
         assert (found.state, "no agent serves it" in found.text) == (checks.WARN, True)
         shutil.rmtree(tmp_path / ".agent", ignore_errors=True)
 
 
-def test_a_spool_that_is_full_or_whose_file_system_is_has_a_remedy(tmp_path, monkeypatch):
-    (tmp_path / "process").mkdir()
-    (tmp_path / "process" / "000000000001.seg").write_bytes(bytes(1_500_000))
-    for disk, fix in (((100, 100), "thrown away"), ((100, 24), "make room")):
-        blocks, free = disk
-        found = SimpleNamespace(f_blocks=blocks, f_bavail=free, f_frsize=120_000)
-        monkeypatch.setattr(spool_room.os, "statvfs", lambda path, found=found: found)
-        check = checks.spool(tmp_path, GB)
-        assert (check.state, "of at most 2 MB" in check.text, fix in check.fix) == (checks.WARN, True, True), check
+def test_what_a_spool_lost_and_who_fills_its_file_system_is_said(tmp_path, monkeypatch):
+    agent = Cursor(tmp_path)
+    spool = Spool(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
+    for sequence in range(100):
+        spool.append(KERNEL, "k", body(sequence), 10)
+    found = checks_spool.spool(tmp_path, GB)
+    lost = f"{spool.dropped[KERNEL]:,} rows had no room"
+    assert (found.state, lost in found.text, spool.dropped[KERNEL] > 0) == (checks.WARN, True, True), found
+    agent.close()
+    disk = SimpleNamespace(f_blocks=100, f_bavail=24, f_frsize=120_000)
+    monkeypatch.setattr(spool_room.os, "statvfs", lambda path: disk)
+    found = checks_spool.spool(tmp_path, GB)
+    assert "of at most 2 MB waiting" in found.text
+    assert (found.state, "make room" in found.fix) == (checks.WARN, True)
 
 
 def test_the_command_fails_when_something_failed_and_prints_json(monkeypatch, tmp_path):

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from drumline.infra.settings import SpoolSettings
-from drumline.producers import checks, torch_startup
+from drumline.producers import checks_spool, torch_startup
 from drumline.producers.launcher import HOOK, KNOWN, BadLaunch, environment, script_name, unwritable
 from drumline.producers.shared_run import apart, lonely
 
@@ -297,7 +297,7 @@ def test_a_spool_that_can_be_made_is_no_reason_to_say_anything(tmp_path, monkeyp
     assert unwritable(tmp_path / "new" / "spool") == ""
     monkeypatch.setattr(os, "access", lambda path, how: False)
     assert f"mkdir -m 1777 {tmp_path / 'new'}" in unwritable(tmp_path / "new")
-    assert "mkdir" in checks.spool(tmp_path, 1 << 30).fix
+    assert "mkdir" in checks_spool.spool(tmp_path, 1 << 30).fix
 
 
 def test_bad_options_and_commands_say_so():
