@@ -57,7 +57,7 @@ def _sizes(root: Path) -> Iterator[int]:
 
 
 def _lost(root: Path) -> int:
-    """Rows that were thrown away for what was new, as far as that waits to be told: in the oldest segment of a folder."""
+    """Rows that were thrown away for new ones, as far as that waits to be told: in the oldest segment of a folder."""
     rows = 0
     with suppress(OSError):
         for folder in folders(root):
