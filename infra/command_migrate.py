@@ -24,8 +24,8 @@ def migrate(
     days of event time, DRUMLINE_CLICKHOUSE__RETENTION__KERNELS=7 and so on; 0 keeps for ever.
     """
     from drumline.infra.clickhouse import ClickHouseFailed, connect
-    from drumline.infra.migrate import MigrationConflict
     from drumline.infra.migrate import migrate as apply
+    from drumline.infra.migrate_lock import MigrationConflict
 
     config = settings()
     try:

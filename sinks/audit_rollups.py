@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from drumline.infra.migrate import RETENTION_CLOCK
+from drumline.infra.retention import RETENTION_CLOCK
 from drumline.infra.settings_servers import RetentionSettings
 from drumline.schemas.topics import Topic
 

@@ -9,8 +9,9 @@ from drumline.infra import clickhouse
 from drumline.infra.clickhouse import Client, rows
 from drumline.infra.engine import temporary_engine
 from drumline.infra.kernel_names import FAMILIES, OTHER
-from drumline.infra.migrate import RETENTION_CLOCK, TIERED, migrate
+from drumline.infra.migrate import migrate
 from drumline.infra.private import private_settings
+from drumline.infra.retention import RETENTION_CLOCK, TIERED
 from drumline.infra.settings_servers import RetentionSettings, TieringSettings
 
 PAGE = Path(__file__).parent.parent / "docs" / "tables.md"

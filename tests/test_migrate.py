@@ -6,7 +6,8 @@ import pytest
 
 from drumline.infra import clickhouse
 from drumline.infra.engine import answers, prepare_engine, wait_until
-from drumline.infra.migrate import Migration, MigrationConflict, migrate, migrations, pending
+from drumline.infra.migrate import Migration, migrate, migrations, pending
+from drumline.infra.migrate_lock import MigrationConflict
 from drumline.infra.private import private_settings
 from drumline.infra.settings_servers import ClickHouseSettings, TieringSettings
 
