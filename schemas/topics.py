@@ -39,12 +39,14 @@ class TopicSpec:
 
     @property
     def config(self) -> dict[str, str]:
-        """Topic configuration as Kafka names it. Producers compress (zstd), so the broker keeps what comes."""
+        """Topic configuration as Kafka names it. Producers compress (zstd), so the broker keeps what comes. The broker
+        stamps records: by a producer's clock, an hour ahead, it would refuse them (for ever: their time does not
+        change), and the ledger, which forgets by this time, would forget those that are too old at once."""
         config = {
             "cleanup.policy": self.cleanup,
             "compression.type": "producer",
             "max.message.bytes": "1048576",
-            "message.timestamp.type": "CreateTime",
+            "message.timestamp.type": "LogAppendTime",
         }
         if self.cleanup == "delete":
             config["retention.ms"] = str(self.retention_ms)
@@ -80,6 +82,6 @@ def dlq_config() -> dict[str, str]:
         "cleanup.policy": "delete",
         "compression.type": "producer",
         "max.message.bytes": "2097152",
-        "message.timestamp.type": "CreateTime",
+        "message.timestamp.type": "LogAppendTime",
         "retention.ms": str(DLQ_RETENTION_MS),
     }

@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 from uuid import uuid4
 
 import numpy as np
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from drumline.infra import topics_tail
@@ -180,6 +181,22 @@ def test_apply_is_idempotent_and_repairs_drift(stack):
     for arguments, state in ((["--dry-run"], "to alter"), ([], "altered"), ([], "ok")):
         code, lines, _ = ran(stack, "apply", "--json", *arguments)
         assert (code, next(line["state"] for line in lines if line["topic"] == Topic.STEP)) == (0, state)
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("topic", [KERNEL, dlq(KERNEL)])
+@pytest.mark.parametrize("hours", [2, -24 * 400])
+def test_a_record_is_taken_and_has_the_brokers_time_however_wrong_its_senders_clock_is(stack, topic, hours):
+    sent_ms, answers = int((time.time() + hours * 3600) * 1000), []
+    assert ran(stack, "apply", "--json")[0] == 0
+    producer = Producer(producer_config(stack, "test"))
+    producer.produce(topic, b"", partition=0, timestamp=sent_ms, on_delivery=lambda *answer: answers.append(answer))
+    producer.flush(10)
+    [(error, sent)] = answers
+    assert error is None
+    kind, time_ms = sent.timestamp()
+    assert kind == TIMESTAMP_LOG_APPEND_TIME
+    assert abs(time_ms / 1000 - time.time()) < 600
 
 
 @pytest.mark.stack
