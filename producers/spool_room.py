@@ -43,7 +43,7 @@ class Dead(NamedTuple):
 
 class Spools:
     """All spools below a root, as they were at the last `look`. `living`, `dead`: by folder name; a living one's bytes,
-    0 where they are another user's business. Of such ones the dead are not seen at all."""
+    0 where they are another user's business. The dead among such ones are not seen."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._clock, self._looked = root, clock, float("-inf")
@@ -66,7 +66,7 @@ class Spools:
         with suppress(OSError), os.scandir(self._root) as entries:
             for entry in entries:
                 if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                    with suppress(FileNotFoundError):  # gone since
+                    with suppress(OSError):  # gone since
                         self._see(entry, known.get(entry.name))
 
     def _see(self, entry: os.DirEntry[str], before: Dead | None) -> None:
@@ -81,7 +81,9 @@ class Spools:
                 return
             gives = size > RESERVE_BYTES and about.st_uid == os.geteuid() and lock.exists()  # without lock: a copy
             self.dead[entry.name] = Dead(about.st_mtime_ns, size, lock.stat().st_mtime_ns if gives else 0)
-        except (PermissionError, BadSpool):
+        except FileNotFoundError:  # gone since
+            return
+        except (OSError, BadSpool):  # another user's, or what somebody laid here
             if time.time() - about.st_mtime < SILENT_S:
                 self.living[entry.name] = 0
 

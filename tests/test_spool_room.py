@@ -236,6 +236,15 @@ def test_other_users_processes_count_as_living_ones(tmp_path, monkeypatch):
     assert seen(tmp_path).living == {}
 
 
+def test_what_somebody_laid_beside_the_spools_hides_none_of_them(tmp_path):
+    for name in ("aa", "zz"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "identity.json").write_text("{}")
+        (tmp_path / name / "lock").symlink_to(name)
+    (spool,) = spools(tmp_path, Clock(), ["p0"])
+    assert set(seen(tmp_path).living) == {"aa", "zz", spool.folder.name}
+
+
 def test_a_root_that_may_not_be_listed_is_written_all_the_same(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")
