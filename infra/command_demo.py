@@ -21,10 +21,12 @@ def demo(
     The recording holds four injected faults. The demo starts the local stack, a stream worker and the sinks, replays
     the recording as fast as possible, waits until all is stored, audits it and prints the verdicts beside what was
     injected. Everything stops again unless --keep is given; what is stored stays, and `drumline sql` still answers.
+    Its stream worker is an app of its own and reads only what the demo publishes; no other may run here meanwhile.
 
     Exit code: 0 all counts equal and every injected straggler found, 1 not, 130 interrupted.
     """
-    from drumline.infra.demo_run import DemoFailed, run_demo
+    from drumline.infra.demo_run import run_demo
+    from drumline.infra.demo_worker import DemoFailed
 
     console = Console()
     try:

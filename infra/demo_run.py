@@ -19,6 +19,7 @@ from rich.console import Console
 
 from drumline.infra.clickhouse import ClickHouseFailed, connect, rows
 from drumline.infra.demo_report import Query, counts, print_counts, print_kernels, print_rates, print_verdicts, verdicts
+from drumline.infra.demo_worker import APP_ID, DemoFailed, begin_at_the_ends, no_other_worker
 from drumline.infra.drain import wait_stored
 from drumline.infra.programs import Program, ProgramFailed, check_all
 from drumline.infra.settings import Settings
@@ -27,10 +28,6 @@ RECORDING = Path(str(resources.files("drumline.infra") / "demo" / "ddp-gpu-bound
 #: The recording's phases are 10 to 24 steps long; the default of 20 would leave most of them without a whole window.
 WINDOW_STEPS = 5
 DRAIN_S = 180.0
-
-
-class DemoFailed(RuntimeError):
-    """What went wrong, in words that name what to do."""
 
 
 def drumline(*args: str, ok: tuple[int, ...] = (0,)) -> str:
@@ -87,6 +84,8 @@ def stage(console: Console, text: str) -> Iterator[None]:
 
 def run_demo(settings: Settings, console: Console, keep: bool) -> bool:
     """True when every count is equal, the audit is clean, and every injected straggler was found and nobody else."""
+    no_other_worker(settings)
+    settings = settings.model_copy(update={"stream": settings.stream.model_copy(update={"app_id": APP_ID})})
     with stage(console, "Kafka and ClickHouse"):
         was_up = asked("status", ok=(0, 1))["running"]
         drumline("up")
@@ -106,6 +105,7 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
         drumline("migrate")
     logs = settings.local.state / "logs"
     env = {
+        "DRUMLINE_STREAM__APP_ID": APP_ID,
         "DRUMLINE_STREAM__WINDOW_STEPS": str(WINDOW_STEPS),
         "DRUMLINE_STREAM__METRICS_PORT": "0",  # a worker and a sink of the user's may have the default ports
         "DRUMLINE_SINK__METRICS_PORT": "0",
@@ -117,6 +117,7 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
     roots = _stack_pids()
     with PeakMemory(lambda: [*roots, *(p.pid for p in programs if p.pid), psutil.Process().pid]) as memory:
         try:
+            begin_at_the_ends(settings)
             for program in programs:
                 program.start()
             with stage(console, "Replaying the recording"):
