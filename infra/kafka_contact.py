@@ -43,7 +43,7 @@ def who(settings: Settings) -> str:
 def refusal(settings: Settings, error: KafkaError, what: str = "") -> KafkaRefused | None:
     """What to raise if `error` is a refusal, else None. `what`: which right is missing, if it is one."""
     if error.code() in UNKNOWN_USER:
-        return KafkaRefused(f"{_place(settings)} refuses {who(settings)}: {_sentence(error)}; {_login(error)}")
+        return KafkaRefused(f"{_place(settings)} refuses {who(settings)}: {_sentence(error)}{_login(error)}")
     if error.code() in DENIED:
         needs = what or _sentence(error)
         return KafkaRefused(f"{_place(settings)} denies {who(settings)}: {needs}. ACLs per program: docs/security.md")
@@ -149,6 +149,8 @@ def _sentence(error: KafkaError) -> str:
 
 
 def _login(error: KafkaError) -> str:
+    if _sentence(error).endswith("supported mechanisms: "):
+        return "(none): this listener knows no SASL; set DRUMLINE_KAFKA__SECURITY_PROTOCOL"
     if "mechanism" in error.str() and "handshake" in error.str():
-        return "set DRUMLINE_KAFKA__SASL_MECHANISM"
-    return "check DRUMLINE_KAFKA__SASL_USERNAME and DRUMLINE_KAFKA__SASL_PASSWORD_FILE (or ..._PASSWORD)"
+        return "; set DRUMLINE_KAFKA__SASL_MECHANISM"
+    return "; check DRUMLINE_KAFKA__SASL_USERNAME and DRUMLINE_KAFKA__SASL_PASSWORD_FILE (or ..._PASSWORD)"

@@ -278,7 +278,12 @@ def test_a_wrong_password_is_no_reason_to_storm():
     [
         (KafkaError._AUTHENTICATION, "ssl://k:1/bootstrap: SASL authentication error: no (after 3ms in state AUTH)",
          "refuses user me: no; check DRUMLINE_KAFKA__SASL_USERNAME"),
-        (KafkaError._AUTHENTICATION, "k: SASL PLAIN mechanism handshake failed: -", "DRUMLINE_KAFKA__SASL_MECHANISM"),
+        (KafkaError._AUTHENTICATION, "k: SASL PLAIN mechanism handshake failed: Broker: Unsupported SASL mechanism: "
+         "broker's supported mechanisms: SCRAM-SHA-512 (after 1ms in state AUTH_HANDSHAKE)",
+         "mechanisms: SCRAM-SHA-512; set DRUMLINE_KAFKA__SASL_MECHANISM"),
+        (KafkaError._AUTHENTICATION, "k: SASL PLAIN mechanism handshake failed: Broker: Request not valid in current "
+         "SASL state: broker's supported mechanisms:  (after 0ms in state AUTH_HANDSHAKE)",
+         "mechanisms: (none): this listener knows no SASL; set DRUMLINE_KAFKA__SECURITY_PROTOCOL"),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, "Broker: no", "denies user me: Read on group g"),
     ],
 )  # fmt: skip
