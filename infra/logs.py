@@ -120,4 +120,5 @@ def configure(settings: Settings, program: str) -> None:
         )
     )
     handler.addFilter(Seldom())
+    # Not below: aiokafka's debug lines are its requests, with passwords and payloads in them.
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler])

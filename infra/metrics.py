@@ -171,6 +171,12 @@ AGENT_ARCHIVE_DROPPED = _counter(
 AGENT_ARCHIVE_RETRIES = _counter("agent", "archive_retries_total", "times that the storage did not take a segment")
 AGENT_WAITING = _gauge("agent", "unacknowledged_records", "batches handed to the Kafka client and not acknowledged yet")
 
+# What is not there yet has no rate: the first event would be missed.
+for _of in ("registry", "status"):
+    STREAM_RETRIES.labels(_of)
+for _of in ("clickhouse", "kafka", "dead_letters", "registry"):
+    SINK_RETRIES.labels(_of)
+
 
 def table() -> str:
     """All metrics as one Markdown table per program, for docs/telemetry.md."""

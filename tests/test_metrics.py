@@ -54,6 +54,15 @@ def test_names_say_program_unit_and_kind():
         assert "\n" not in metric.help
 
 
+def test_retries_of_each_kind_are_there_before_the_first():
+    told = {m.program: m.help.split("of: ")[1] for m in metrics.METRICS if m.labels == ("of",)}
+    for program, kinds in told.items():
+        for kind in re.sub(r" \(.*?\)", "", kinds).split(", "):
+            labels = {"of": kind}
+            assert metrics.REGISTRIES[program].get_sample_value(f"drumline_{program}_retries_total", labels) is not None
+    assert set(told) == {"stream", "sink"}
+
+
 def test_a_registry_holds_the_metrics_of_its_program_and_no_other():
     for program, registry in metrics.REGISTRIES.items():
         ours = {family.name for family in registry.collect() if family.name.startswith("drumline_")}
