@@ -1,4 +1,4 @@
-"""The local stack as a whole: start it, stop it. Programs: broker.py and engine.py; who runs them: supervisor.py, a
+"""The local stack as a whole: start it, stop it. Programs: broker.py, engine_config.py; who runs them: supervisor.py, a
 detached process that outlives this one.
 
 Whatever was killed: `lock` is held exactly while a supervisor lives (the kernel sees to that), and processes that lost
@@ -15,7 +15,8 @@ from dataclasses import asdict
 from typing import Any
 
 from drumline.infra.broker import broker_answers, broker_ports, prepare_broker
-from drumline.infra.engine import START_S, answers, engine_ports, is_ours, last_words, prepare_engine, wait_until
+from drumline.infra.engine import START_S, answers, is_ours, last_words, wait_until
+from drumline.infra.engine_config import engine_ports, prepare_engine
 from drumline.infra.ports import require_free
 from drumline.infra.settings import Settings
 from drumline.infra.stack_processes import own_processes, stop_orphans, stop_processes

@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from proxy import Proxy
 from pydantic import SecretStr
 
-from drumline.infra import broker, engine
+from drumline.infra import broker, engine, engine_config
 from drumline.infra.credentials import sha256_hex
 from drumline.infra.jars import ensure_jars
 from drumline.infra.java import find_java
@@ -199,7 +199,7 @@ def documented_grants() -> dict[str, list[str]]:
 
 def users_template(passwords: dict[str, str]) -> str:
     """users.xml of the local engine with the documented roles besides its own users."""
-    template = (engine.RESOURCES / "users.xml").read_text()
+    template = (engine_config.RESOURCES / "users.xml").read_text()
     roles = ""
     for role, grants in documented_grants().items():
         queries = "".join(f"<query>{grant}</query>" for grant in grants)
@@ -220,7 +220,7 @@ class SecureStack:
         }
         self.ports = dict(zip(LISTENERS, [settings.local.kafka_port, *free_ports(len(LISTENERS) - 1)], strict=True))
         for name, password in self.passwords.items():
-            engine.write_private(self.password_file(name), password + "\n")
+            engine_config.write_private(self.password_file(name), password + "\n")
         self.fronts = {
             name: TlsFront(settings.local.clickhouse_http_port, self.certificates.pem(name))
             for name in ("good", "expired", "elsewhere")
@@ -257,9 +257,9 @@ def running_secure_stack(folder: Path) -> Iterator[SecureStack]:
     stack = SecureStack(private_settings(folder / "state"), folder)
     with ExitStack() as ending, pytest.MonkeyPatch.context() as patch:
         resources = folder / "resources"
-        shutil.copytree(engine.RESOURCES, resources)
+        shutil.copytree(engine_config.RESOURCES, resources)
         (resources / "users.xml").write_text(users_template(stack.passwords))
-        patch.setattr(engine, "RESOURCES", resources)
+        patch.setattr(engine_config, "RESOURCES", resources)
         ending.callback(lambda: [front.close() for front in stack.fronts.values()])
         child = secure_broker(stack.settings, stack.certificates, stack.ports, stack.passwords)
         child.start(time.monotonic())

@@ -11,7 +11,8 @@ from drumline.infra import clickhouse
 from drumline.infra.clickhouse import rows
 from drumline.infra.credentials import local_password
 from drumline.infra.distributed import distribute
-from drumline.infra.engine import answers, prepare_engine, temporary_engine, wait_until
+from drumline.infra.engine import answers, temporary_engine, wait_until
+from drumline.infra.engine_config import prepare_engine
 from drumline.infra.migrate import migrate
 from drumline.infra.private import private_settings
 from drumline.infra.queries import queries

@@ -5,7 +5,8 @@ import threading
 import pytest
 
 from drumline.infra import clickhouse
-from drumline.infra.engine import answers, prepare_engine, wait_until
+from drumline.infra.engine import answers, wait_until
+from drumline.infra.engine_config import prepare_engine
 from drumline.infra.migrate import Migration, migrate, migrations, pending
 from drumline.infra.migrate_lock import MigrationConflict
 from drumline.infra.private import private_settings

@@ -8,7 +8,8 @@ from typer.testing import CliRunner
 
 from drumline.infra import clickhouse, command_sql
 from drumline.infra.credentials import local_password
-from drumline.infra.engine import answers, prepare_engine, wait_until
+from drumline.infra.engine import answers, wait_until
+from drumline.infra.engine_config import prepare_engine
 from drumline.infra.migrate import migrate
 from drumline.infra.private import private_settings
 from drumline.infra.settings import settings as in_force
