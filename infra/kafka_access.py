@@ -7,6 +7,7 @@ one after the other when the first dead letter or the first result is written.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -26,10 +27,22 @@ class MissingTopics(RuntimeError):
     """Topics that are not there; they are never created by accident."""
 
 
+@dataclass(frozen=True, slots=True)
+class Existing:
+    """A topic that is there. `id`: Kafka's; another one of the same name has another."""
+
+    id: str
+    partitions: int
+
+    @classmethod
+    def of(cls, description: Any) -> Existing:
+        return cls(str(description.topic_id), len(description.partitions))
+
+
 def require(
     settings: Settings, client_id: str, topics: Rights, groups: Rights | None = None, *, optional: Rights | None = None
-) -> dict[str, int]:
-    """Topic -> its number of partitions, for all of `topics` and those of `optional` that exist.
+) -> dict[str, Existing]:
+    """All of `topics`, and those of `optional` that exist.
 
     Raises BrokerUnreachable, KafkaRefused (which names every ACL that is missing), MissingTopics. Brokers that do not
     say what they allow are taken to allow it.
@@ -47,7 +60,7 @@ def require(
         raise MissingTopics(
             f"{settings.bootstrap} has no topic {', '.join(missing)}; create them with `drumline topics apply`"
         )
-    return {name: len(answer.partitions) for name, answer in found.items()}
+    return {name: Existing.of(answer) for name, answer in found.items()}
 
 
 def describe(admin: AdminClient, settings: Settings, topics: Rights) -> tuple[dict[str, Any], list[Lack]]:

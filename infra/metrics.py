@@ -79,8 +79,9 @@ STREAM_DROPPED = _counter(
     "stage", "reason",
 )  # fmt: skip
 STREAM_DUPLICATES = _counter(
-    "stream", "duplicate_records_total", "batches that were published twice and counted once", "stage"
-)
+    "stream", "duplicate_records_total",
+    "batches that came again and were counted once: published twice, or read again after a kill", "stage",
+)  # fmt: skip
 STREAM_DEAD_LETTERS = _counter("stream", "dead_letters_total", "records sent to a dead-letter topic", "topic", "reason")
 STREAM_DISOWNED = _counter(
     "stream", "disowned_records_total", "records left to the worker that their partition went to", "topic"

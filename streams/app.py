@@ -45,5 +45,5 @@ def build(settings: Settings, health: Health | None = None) -> StreamWorker:
     """Check the topics, make the changelogs, get the ids of all schemas it writes, build the worker. Raises
     TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaRefused, RegistryUnavailable, ValueError."""
     stages = wirings(settings)
-    partitions = preflight(settings, READ, (*WRITTEN, Topic.TICK), [stage.name for stage in stages])
-    return StreamWorker(settings, stages, partitions, codec(settings, WRITTEN), health)
+    topics = preflight(settings, READ, (*WRITTEN, Topic.TICK), [stage.name for stage in stages])
+    return StreamWorker(settings, stages, topics, codec(settings, WRITTEN), health)

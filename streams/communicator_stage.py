@@ -43,6 +43,11 @@ class CommunicatorStage:
         """Rows that came for steps already forgotten; counted, never silent."""
         return sum(state.too_old for state in self.states.values())
 
+    @property
+    def duplicates(self) -> int:
+        """Batches that came again."""
+        return sum(state.duplicates for state in self.states.values())
+
     def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Apply one gpu.collective.v1 batch; what became complete with it."""
         state = self._state(batch.envelope["run"], batch.envelope["communicator"])

@@ -60,7 +60,7 @@ class CommunicatorState:
         self.frontier = Frontier(self.members.values)
         self.dirty: set[int] = set()
         self.emitted, self.sequence, self.horizon = -1, 0, 0
-        self.too_old, self.first_seen_ns = 0, 0
+        self.too_old, self.duplicates, self.first_seen_ns = 0, 0, 0
         self.patterns: Counter[str] = Counter()
         self._cache: dict[str, tuple[bytes, Packed]] = {}
 
@@ -116,20 +116,23 @@ class CommunicatorState:
         if complete > member.complete and complete >= self.horizon:
             chunks.add(complete // CHUNK_STEPS)
         head = {"complete": max(complete, member.complete), "job": self.job, "world_size": self.world_size}
+        seen = 0
         for chunk in sorted(chunks):
-            self._apply_chunk(chunk, rank, rows[rows["step"] // CHUNK_STEPS == chunk], offset, head)
+            seen += not self._apply_chunk(chunk, rank, rows[rows["step"] // CHUNK_STEPS == chunk], offset, head)
             member.chunks.add(chunk)
+        self.duplicates += seen > 0
         before, member.complete = member.complete, max(member.complete, complete)
         self.frontier.moved(before, member.complete)
 
-    def _apply_chunk(self, chunk: int, rank: int, rows: Rows, offset: int, head: dict[str, Any]) -> None:
+    def _apply_chunk(self, chunk: int, rank: int, rows: Rows, offset: int, head: dict[str, Any]) -> bool:
         old = self.chunk(chunk, rank)
         if old is not None and offset <= old.offset:
-            return
+            return False
         merged = merge(_NOTHING if old is None else old.rows, rows)
         self.store[self.chunk_key(chunk, rank)] = pack_rows(offset, head, merged)
         if len(rows):
             self.dirty.update(np.unique(rows["step"]).tolist())
+        return True
 
     def rows_of_steps(self, steps: list[int]) -> dict[int, dict[int, Rows]]:
         """step -> rank -> its rows, for ranks that have any."""

@@ -46,6 +46,11 @@ class JobStage:
         """Rows that came for windows already forgotten."""
         return sum(state.too_old for state in self.states.values())
 
+    @property
+    def duplicates(self) -> int:
+        """Batches of steps and lateness that came again."""
+        return sum(state.duplicates for state in self.states.values())
+
     def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Apply one batch; `offset` is that of its own topic and partition. What became ready with it."""
         run = batch.envelope["run"]

@@ -55,7 +55,7 @@ class JobState:
         #: Windows -> (start, end) in ns, whose causes samples refine.
         self.watched: dict[int, tuple[int, int]] = {}
         self.horizon = 0  # first window that still takes rows
-        self.too_old = 0
+        self.too_old, self.duplicates = 0, 0
 
     @property
     def awaits_others(self) -> bool:
@@ -87,9 +87,11 @@ class JobState:
         head = {"complete": source.complete, "job": self.job, "world_size": int(envelope["world_size"])}
         source.steps_from = envelope.get("steps_from") or source.steps_from
         head |= {"host": source.host, "steps_from": source.steps_from, "window_steps": self.config.window_steps}
+        seen = 0
         for window in sorted(touched):
             old = self.rank_rows(window, rank)
             if old is not None and offset <= old.offset:
+                seen += 1
                 continue
             mine = rows[window_of == window]
             merged = mine if old is None else stacked([old.rows, mine])
@@ -97,6 +99,7 @@ class JobState:
             self.windows.setdefault(window, Cells()).ranks.add(rank)
             if len(mine):
                 self.dirty.add(window)
+        self.duplicates += seen > 0
 
     def apply_lateness(self, batch: Batch, offset: int, now_ns: int) -> None:
         """A gpu.lateness.v1 batch: each step in it replaces what was known of it, unless that has seen this offset."""
@@ -114,16 +117,19 @@ class JobState:
         for step, operation, *rest in zip(*(envelope[name] for name in KINDS), strict=True):
             kinds.setdefault(step, []).append([envelope["operations"][operation], *rest])
         self._fresh([], rows["step"] // self.config.window_steps)
+        seen = 0
         for step in np.unique(rows["step"]).tolist():
             window = self.config.window_of(step)
             old = self.lateness_rows(step, communicator)
             if window < self.horizon or (old is not None and offset <= old.offset):
+                seen += window >= self.horizon
                 continue
             mine = rows[rows["step"] == step]
             self.store[key("l", step, communicator, self.run)] = pack_rows(offset, {"kinds": kinds.get(step, [])}, mine)
             self.windows.setdefault(window, Cells()).meetings.add((step, communicator))
             if old is None or old.rows.tobytes() != mine.tobytes():
                 self.dirty.add(window)
+        self.duplicates += seen > 0
         self._pipeline(communicator, envelope["rank_list"] if envelope["point_to_point"] == PIPELINE else ())
         head = {"complete": source.complete, "ranks": self.members[communicator], "job": self.job}
         head |= {"world_size": self.world_size, "pipeline": sorted(self.pipelines.get(communicator, ()))}

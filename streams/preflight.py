@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from drumline.infra.kafka_access import require
 from drumline.infra.settings import Settings
@@ -26,6 +27,14 @@ class TopicsNotReady(RuntimeError):
     """Topics differ in their number of partitions, or a changelog could not be made. The message says what to do."""
 
 
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What a worker reads and writes. `partitions`: of each of them; `ids`: topic -> Kafka's id of it."""
+
+    partitions: int
+    ids: Mapping[str, str]
+
+
 def changelog(app_id: str, stage: str) -> str:
     """The name that Faust gives the changelog topic of a table."""
     return f"{app_id}-{stage}-changelog"
@@ -43,9 +52,9 @@ def rights(
     return needed, {name: {"READ", "WRITE", "DESCRIBE_CONFIGS"} for name in changelogs}
 
 
-def preflight(settings: Settings, reads: Collection[str], writes: Collection[str], stages: Collection[str]) -> int:
-    """The number of partitions of all topics that are read or written; the stages' changelogs exist with as many when
-    this returns. Every right that the worker will need has been checked.
+def preflight(settings: Settings, reads: Collection[str], writes: Collection[str], stages: Collection[str]) -> Topics:
+    """All topics that are read or written; the stages' changelogs exist with as many partitions when this returns.
+    Every right that the worker will need has been checked.
 
     Raises TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaRefused.
     """
@@ -53,11 +62,12 @@ def preflight(settings: Settings, reads: Collection[str], writes: Collection[str
     needed, logs = rights(reads, writes, [changelog(app, stage) for stage in stages])
     found = require(settings, "drumline-stream", needed, {app: ("READ",)}, optional=logs)
     names = sorted({str(name) for name in (*reads, *writes)})
-    counts = {found[name] for name in names}
+    counts = {found[name].partitions for name in names}
     if len(counts) > 1:
-        listed = ", ".join(f"{name} {found[name]}" for name in names)
+        listed = ", ".join(f"{name} {found[name].partitions}" for name in names)
         raise TopicsNotReady(
-            f"topics differ in their number of partitions ({listed}); a worker joins them by partition"
+            f"topics differ in their number of partitions ({listed}); a worker joins them by partition. "
+            "`drumline topics apply` says what to do"
         )
     partitions = counts.pop()
     wanted = [Wanted(name, partitions, settings.kafka.replication, CHANGELOG) for name in sorted(logs)]
@@ -66,4 +76,4 @@ def preflight(settings: Settings, reads: Collection[str], writes: Collection[str
     failed = [f"{step.topic}: {step.problem}" for step in steps if step.action == "error"]
     if failed:
         raise TopicsNotReady("; ".join(failed))
-    return partitions
+    return Topics(partitions, {name: found[name].id for name in names})

@@ -39,7 +39,7 @@ class ProcessWindows:
     def __init__(self, store: Store, config: WindowConfig, reducer: Reducer) -> None:
         self.store, self.config, self.reducer = store, config, reducer
         self.processes: dict[Key, Progress] = {}
-        self.duplicates = 0  # batches that were published twice, since this stage was built
+        self.duplicates = 0  # batches that came again, since this stage was built
         self.too_old = 0  # rows that no window takes, since this stage was built
         panes: dict[Key, set[int]] = {}
         for name in list(store):
@@ -65,9 +65,11 @@ class ProcessWindows:
         """Apply one batch; the windows that its watermark closes, and closed ones that late rows changed."""
         progress = self._progress(batch.envelope["process_id"], batch.envelope["run"])
         progress.seen_ns = now_ns
-        if offset > progress.offset and self._is_new(progress, batch):
+        if offset > progress.offset and progress.applied.add(int(batch.envelope["sequence"])):
             self._apply(progress, batch, offset, now_ns)
             self._save(progress)
+        else:
+            self.duplicates += 1
         return self._emit(progress, progress.watermark_ns, now_ns)
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
@@ -108,11 +110,6 @@ class ProcessWindows:
         if where not in self.processes:
             self.processes[where] = load(self.store, process, run, Names(self.store, process, run))
         return self.processes[where]
-
-    def _is_new(self, progress: Progress, batch: Batch) -> bool:
-        new = progress.applied.add(int(batch.envelope["sequence"]))
-        self.duplicates += not new
-        return new
 
     def _apply(self, progress: Progress, batch: Batch, offset: int, now_ns: int) -> None:
         config, starts = self.config, batch.columns["start_ns"]

@@ -6,12 +6,13 @@ Stopping the flow first closes the gap: nothing is fetched before the seek, and 
 
 Where nothing is committed yet, Faust seeks nowhere: what was fetched before, and cleared, is skipped. So a worker that
 died before its first commit of a partition lost that partition's first records (a kill campaign found it). Those
-partitions are read from their beginning; state knows what it has seen.
+partitions are read from their beginning; state knows what it has seen. So are those of a topic that was deleted and
+created anew: what is committed may be an offset of the former one, which its last worker committed late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib.metadata import version
 from typing import Any
 
@@ -32,9 +33,10 @@ def check_faust_version() -> None:
         )
 
 
-def guard_recovery(app: Any) -> None:
+def guard_recovery(app: Any, replaced: Callable[[Any], bool]) -> None:
     """Wrap `app`'s Recovery.on_recovery_completed so that the flow is stopped before partitions resume, and every
-    partition is read from where it should be.
+    partition is read from where it should be. `replaced`: whether a partition is of another topic than the state that
+    was read back.
 
     Call once, before the app starts. Raises UnsupportedFaust.
     """
@@ -45,17 +47,21 @@ def guard_recovery(app: Any) -> None:
     async def on_recovery_completed(generation_id: int = 0) -> None:
         app.consumer.stop_flow()
         if app.consumer.assignment():
-            await seek_uncommitted(app.consumer, app.tables.changelog_topics)
+            await seek_uncommitted(app.consumer, app.tables.changelog_topics, replaced)
         await completed(generation_id)
 
     recovery.on_recovery_completed = on_recovery_completed
 
 
-async def seek_uncommitted(consumer: Any, changelogs: Collection[str]) -> None:
-    """Go to the beginning of every input partition without a committed offset (0 is one, Faust does not seek to it)."""
-    committed = await consumer.seek_to_committed()
+async def seek_uncommitted(consumer: Any, changelogs: Collection[str], replaced: Callable[[Any], bool]) -> None:
+    """Go to the beginning of every input partition without a committed offset (0 is one, Faust does not seek to it), or
+    with one of another topic. That one is committed over, since Faust goes to what is committed once more."""
+    committed = {tp: at for tp, at in (await consumer.seek_to_committed()).items() if tp.topic not in changelogs}
     new = [tp for tp, offset in committed.items() if not offset or offset < 0]
-    unread = [tp for tp in new if tp.topic not in changelogs]
-    if unread:
-        for tp, offset in (await consumer.earliest_offsets(*unread)).items():
+    foreign = [tp for tp in committed if tp not in new and replaced(tp)]
+    if new or foreign:
+        first = await consumer.earliest_offsets(*new, *foreign)
+        if foreign:
+            await consumer._commit({tp: first[tp] for tp in foreign})
+        for tp, offset in first.items():
             await consumer.seek(tp, offset)

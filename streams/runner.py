@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import structlog
 
 from drumline.infra import metrics
 from drumline.schemas.batch import Batch
+from drumline.streams.packed_rows import key as state_key
+from drumline.streams.positions import Positions, replaced
 from drumline.streams.settle import Output
 from drumline.streams.stage import Stage
 from drumline.streams.status import open_windows
@@ -36,10 +38,21 @@ class UnreadableState(RuntimeError):
 
 class StageRunner:
     """`build`: makes the stage of a partition from its store. `send`: hands a batch to the producer and returns what
-    to await for the broker's acknowledgement. `fail`: ends the worker, for Faust swallows what recovery raises."""
+    to await for the broker's acknowledgement. `fail`: ends the worker, for Faust swallows what recovery raises. `ids`:
+    topic -> Kafka's id of it."""
 
-    def __init__(self, app: Any, name: str, build: Callable[[PartitionStore], Stage], send: Send, fail: Fail) -> None:
+    def __init__(
+        self,
+        app: Any,
+        name: str,
+        build: Callable[[PartitionStore], Stage],
+        send: Send,
+        fail: Fail,
+        ids: Mapping[str, str],
+    ) -> None:
         self.name = name
+        self._ids = ids
+        self._positions: dict[int, Positions] = {}
         self._app, self._build, self._send, self._fail = app, build, send, fail
         self._parts: dict[int, tuple[Stage, PartitionStore]] = {}
         self._counted: dict[int, Drops] = {}
@@ -58,6 +71,14 @@ class StageRunner:
         """The stage of a partition, None if the partition is not (or no longer) this worker's."""
         part = self._parts.get(partition)
         return part[0] if part else None
+
+    def replaced(self, topic: str, partition: int) -> bool:
+        """Whether the state that recovery has read is of another topic of that name."""
+        data = self.table.data.data.get(_name(partition, state_key("t", topic)))
+        try:
+            return replaced(data, self._ids.get(topic, ""))
+        except Exception:  # said when the stage is built
+            return False
 
     async def _recovered(self) -> None:
         """After every rebalance, before anything flows: build stages anew from what the changelog says."""
@@ -82,11 +103,11 @@ class StageRunner:
             else:  # Faust reads the whole changelog again when the partition comes back
                 del data[key]
         metrics.STREAM_RECOVERIES.labels(self.name).inc()
-        self._parts = {}
-        self._counted = {}
+        self._parts, self._positions, self._counted = {}, {}, {}
         for partition, state in found.items():
             store = PartitionStore(state, self._writer(partition))
             self._parts[partition] = (self._build(store), store)
+            self._positions[partition] = Positions(store, self._ids)
         log.info(
             "state restored",
             stage=self.name,
@@ -96,11 +117,10 @@ class StageRunner:
         )
 
     def _writer(self, partition: int) -> Callable[[str, bytes | None], Awaitable[object]]:
-        prefix = b"%04d|" % partition
         data = self.table.data.data
 
         def write(key: str, value: bytes | None) -> Awaitable[object]:
-            name = prefix + key.encode()
+            name = _name(partition, key)
             if value is None:
                 data.pop(name, None)
             else:
@@ -109,6 +129,11 @@ class StageRunner:
             return sent
 
         return write
+
+    def position(self, topic: str, partition: int, offset: int) -> int:
+        """What the stage of a partition is given as a record's offset (positions.py). Raises KeyError if the partition
+        is not this worker's."""
+        return self._positions[partition].of(topic, offset)
 
     async def apply(
         self, partition: int, work: Callable[[Stage], list[Batch]]
@@ -123,3 +148,7 @@ class StageRunner:
         writes = store.take_pending()
         outputs = [Output(stage, store, batch, await self._send(batch)) for batch in batches]
         return writes, outputs
+
+
+def _name(partition: int, key: str) -> bytes:
+    return b"%04d|" % partition + key.encode()

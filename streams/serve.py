@@ -14,6 +14,7 @@ from drumline.infra.health import Health, serve_health
 from drumline.infra.settings import Settings
 from drumline.streams.app import build
 from drumline.streams.refusal import Doubt, OneLine, refused
+from drumline.streams.topic_watch import TopicWatch
 
 log = structlog.get_logger()
 #: A clean stop: what is in hand is finished and committed, the group is told.
@@ -23,8 +24,9 @@ REFUSED_STOP_S = 3.0
 
 
 def serve(settings: Settings) -> int:
-    """The exit code: 0 after SIGTERM, 130 after SIGINT, 1 when the worker failed. The caller ends the process then: the
-    event loop is left open, since closing it waits for ever for tasks of a Faust that has crashed.
+    """The exit code: 0 after SIGTERM, 130 after SIGINT, 1 when the worker failed, or its topics are others than at its
+    start. The caller ends the process then: the event loop is left open, since closing it waits for ever for tasks of a
+    Faust that has crashed.
 
     Raises TopicsNotReady or BrokerUnreachable when there is nothing to work on, ValueError on impossible settings,
     KeyboardInterrupt while it starts, by a handler that the caller has set (asyncio's own, which takes the place of
@@ -47,11 +49,12 @@ async def _serve(settings: Settings) -> int:
         loop.add_signal_handler(number, signals.append, number)
     log.info("worker starts", app=settings.stream.app_id, brokers=settings.bootstrap, instance=settings.stream.instance)
     starting = asyncio.create_task(app.start())
-    doubt = Doubt(settings)
-    while not signals and not doubt.refusal and not app.crashed and not (starting.done() and starting.exception()):
+    doubt, watch = Doubt(settings), TopicWatch(settings, worker.topics, health)
+    while not (signals or doubt.refusal or watch.changed or app.crashed or (starting.done() and starting.exception())):
         now = time.monotonic()
         worker.readiness.observe(now)
         doubt.observe(worker.readiness.silence(now), now)
+        watch.observe(now)
         await asyncio.sleep(0.1)
     failed = worker.failure or app.crash_reason or (starting.exception() if starting.done() else None)
     if not starting.done():
@@ -63,8 +66,8 @@ async def _serve(settings: Settings) -> int:
         log.warning("worker did not stop cleanly; what was not committed is replayed", error=repr(error))
         failed = failed or error
     worker.close()
-    if failed or why:
-        log.error("worker failed", error=why or repr(failed))
+    if failed or why or watch.changed:
+        log.error("worker failed", error=why or watch.changed or repr(failed))
         return 1
     log.info("worker ended")
     return 130 if signals and signals[0] == signal.SIGINT else 0

@@ -10,7 +10,7 @@ from drumline.schemas.batch import Batch
 class Stage(Protocol):
     """One stage for one partition, built from a store that holds that partition's state and nothing else.
 
-    What a stage drops it counts in `too_old` (rows) and `duplicates` (batches), where it has such.
+    What a stage drops it counts in `too_old` (rows) and `duplicates` (batches that came again), where it has such.
     Calls come one at a time and never block. After a rebalance or a restart a new stage is built from the store.
     """
 

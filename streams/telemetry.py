@@ -12,7 +12,7 @@ from drumline.streams.stage import Stage
 
 #: Ticks come back from Kafka every second; without any for so long nothing else comes either; s.
 QUIET_S = 30.0
-#: (rows too late or of an impossible time, batches published twice), since a stage was built.
+#: (rows too late or of an impossible time, batches that came again), since a stage was built.
 Drops = tuple[int, int]
 
 

@@ -18,11 +18,13 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
 from drumline.schemas.topics import Topic
 from drumline.streams.backpressure import keep_asking
+from drumline.streams.clock import Clock
 from drumline.streams.decoder import Decoder
 from drumline.streams.faust_settings import data_dir, faust_settings
 from drumline.streams.lag import Lag
 from drumline.streams.outgoing import NotTaken, Outgoing
 from drumline.streams.patience import be_patient
+from drumline.streams.preflight import Topics
 from drumline.streams.recovery import guard_recovery
 from drumline.streams.runner import StageRunner
 from drumline.streams.settle import Delivery, Settler
@@ -58,33 +60,34 @@ class StreamWorker:
         self,
         settings: Settings,
         wirings: Sequence[Wiring],
-        partitions: int,
+        topics: Topics,
         codec: Codec,
         health: Health | None = None,
     ) -> None:
         import faust
 
         self.failure: BaseException | None = None
-        self._clock = time.time_ns
+        self.topics = topics
+        self._clock = Clock()
         be_patient()
-        self.app: Any = faust.App(**faust_settings(settings, partitions))
+        self.app: Any = faust.App(**faust_settings(settings, topics.partitions))
         self._outgoing = Outgoing(self.app, codec)
-        send = self._outgoing.send
-        self.runners = {w.name: StageRunner(self.app, w.name, w.build, send, self._fail) for w in wirings}
+        send, ids = self._outgoing.send, topics.ids
+        self.runners = {w.name: StageRunner(self.app, w.name, w.build, send, self._fail, ids) for w in wirings}
         self._readers: dict[str, list[StageRunner]] = {}
         for wiring in wirings:
             for topic in wiring.inputs:
                 self._readers.setdefault(topic, []).append(self.runners[wiring.name])
         self.lag = Lag(self.app, self._readers)
         self._settlers: dict[str, Settler] = {}
-        self._status = Status(self.app, data_dir(settings) / "status.json", partitions, self.lag)
+        self._status = Status(self.app, data_dir(settings) / "status.json", topics.partitions, self.lag)
         for topic in self._readers:
             self._agent(topic, self._on_record)
         self._agent(Topic.TICK, self._on_tick)
         self.app.timer(TICK_S)(self._tick)
         self.app.producer.buffer.max_messages = MAX_UNSENT
         self.app.on_partitions_assigned.connect(self._on_assigned, weak=False)
-        guard_recovery(self.app)
+        guard_recovery(self.app, self._replaced)
         keep_asking(self.app)
         health = health or Health()
         self._decoder = Decoder(codec, health, lambda: self.app.rebalancing or self.app.should_stop)
@@ -128,11 +131,12 @@ class StreamWorker:
         """Raises Disowned, NotTaken, RegistryUnavailable."""
         try:
             batch = await self._decoder.decode(message.topic, message.value)
-            count_input(batch, self._clock())
+            count_input(batch, time.time_ns())
             for runner in self._readers[message.topic]:
                 if runner.stage(message.partition) is None:
                     raise Disowned
-                work = partial(_on_batch, batch=batch, offset=message.offset, now_ns=self._clock())
+                offset = runner.position(message.topic, message.partition, message.offset)
+                work = partial(_on_batch, batch=batch, offset=offset, now_ns=self._clock())
                 delivery.add(*await runner.apply(message.partition, work))
         except BadRecord as error:
             delivery.writes.append(await self._outgoing.dead_letter(message, error))
@@ -164,7 +168,10 @@ class StreamWorker:
         # No waiting from here on: what the status says is true of one moment.
         still_open = sum(runner.open_windows for runner in self.runners.values())
         unsettled = sum(settler.unsettled for topic, settler in self._settlers.items() if topic != Topic.TICK)
-        self._status.say(numbers, still_open, unsettled, self._clock())
+        self._status.say(numbers, still_open, unsettled, time.time_ns())
+
+    def _replaced(self, tp: Any) -> bool:
+        return any(runner.replaced(tp.topic, tp.partition) for runner in self._readers.get(tp.topic, ()))
 
     async def _on_assigned(self, *sent: Any, **_: Any) -> None:
         self.lag.reset()

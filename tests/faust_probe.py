@@ -38,8 +38,8 @@ class Summing:
 
 
 async def main():
-    partitions = preflight(settings(), [Topic.KERNEL, Topic.TICK], [Topic.KERNEL_FREQUENCY, Topic.TICK], ["probe"])
-    worker = StreamWorker(settings(), [Wiring("probe", (Topic.KERNEL,), Summing)], partitions, Codec())
+    topics = preflight(settings(), [Topic.KERNEL, Topic.TICK], [Topic.KERNEL_FREQUENCY, Topic.TICK], ["probe"])
+    worker = StreamWorker(settings(), [Wiring("probe", (Topic.KERNEL,), Summing)], topics, Codec())
 
     async def report():
         owned = sorted(tp.partition for tp in worker.app.consumer.assignment() if tp.topic == Topic.KERNEL)

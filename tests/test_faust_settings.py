@@ -2,7 +2,6 @@
 
 import asyncio
 import stat
-from typing import ClassVar
 
 import pytest
 from faust.types import TP
@@ -50,27 +49,37 @@ def test_another_faust_is_refused(monkeypatch):
         recovery.check_faust_version()
 
 
+class Consumer:
+    """Faust's, with offsets committed."""
+
+    def __init__(self):
+        self.committed = {TP("a", 0): 7, TP("a", 1): None, TP("b", 0): 0, TP("b", 1): -1, TP("s-changelog", 0): None}
+        self.sought, self.stored = {}, {}
+
+    async def seek_to_committed(self):
+        return self.committed
+
+    async def earliest_offsets(self, *partitions):
+        return {tp: 3 if tp.topic == "b" else 0 for tp in partitions}
+
+    async def seek(self, partition, offset):
+        self.sought[partition] = offset
+
+    async def _commit(self, offsets):
+        self.stored.update(offsets)
+
+
 def test_a_partition_without_a_committed_offset_is_read_from_its_beginning():
     """Faust seeks to committed offsets only; what a worker had fetched before its recovery was over was skipped."""
+    consumer = Consumer()
+    asyncio.run(recovery.seek_uncommitted(consumer, {"s-changelog"}, lambda tp: False))
+    assert consumer.sought == {TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
+    assert consumer.stored == {}
 
-    class Consumer:
-        committed: ClassVar = {
-            TP("a", 0): 7,
-            TP("a", 1): None,
-            TP("b", 0): 0,
-            TP("b", 1): -1,
-            TP("s-changelog", 0): None,
-        }
-        sought: ClassVar[dict[TP, int]] = {}
 
-        async def seek_to_committed(self):
-            return self.committed
-
-        async def earliest_offsets(self, *partitions):
-            return {tp: 3 if tp.topic == "b" else 0 for tp in partitions}
-
-        async def seek(self, partition, offset):
-            self.sought[partition] = offset
-
-    asyncio.run(recovery.seek_uncommitted(Consumer(), {"s-changelog"}))
-    assert Consumer.sought == {TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
+def test_a_partition_of_another_topic_than_before_is_read_from_its_beginning():
+    """Faust seeks once more, to what is committed: an offset of the former topic, which is committed over."""
+    consumer = Consumer()
+    asyncio.run(recovery.seek_uncommitted(consumer, {"s-changelog"}, lambda tp: tp.topic == "a"))
+    assert consumer.sought == {TP("a", 0): 0, TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
+    assert consumer.stored == {TP("a", 0): 0}

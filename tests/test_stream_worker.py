@@ -1,5 +1,6 @@
 """`drumline stream` on a real broker: the whole worker over a recorded job, killed, doubled, drained."""
 
+import json
 import os
 import subprocess
 import time
@@ -7,12 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 from stream_helpers import PYTHON, Child, Reader, apply_topics, publish, unique
 from window_helpers import T0, S, kernels
 
 from drumline.infra.drain import wait_drained
-from drumline.infra.kafka import producer_config
+from drumline.infra.kafka import client_config, producer_config
 from drumline.producers.recorded import recorded_batches
 from drumline.schemas.topics import Topic, dlq
 
@@ -31,9 +33,12 @@ class Bench:
         self.settings.stream.data_dir = self.data = data
         self._environment = environment
 
-    def worker(self, instance="one"):
-        self.children.append(Child(self._environment, self.data, COMMAND, instance))
+    def worker(self, instance="one", command=COMMAND):
+        self.children.append(Child(self._environment, self.data, command, instance))
         return self.children[-1]
+
+    def statuses(self):
+        return [json.loads(path.read_text()) for path in self.data.glob("*/status.json")]
 
     def drain(self):
         result = wait_drained(self.settings, 90)
@@ -47,6 +52,10 @@ def bench(clean_stack, environment_of, tmp_path):
     yield bench
     for child in bench.children:
         child.kill()
+
+
+#: Topics are looked at every second instead of every 30.
+WATCHFUL = "import drumline.streams.topic_watch as w; w.LOOK_S = 1.0; from drumline.infra.main import main; main()"
 
 
 def job(run):
@@ -196,3 +205,35 @@ def test_state_of_another_version_ends_the_worker_with_a_message(bench):
     worker = bench.worker()
     assert worker.process.wait(60) == 1
     assert "DRUMLINE_STREAM__APP_ID" in worker.log.read_text()
+
+
+def test_a_topic_that_is_created_anew_ends_the_worker_and_the_next_one_counts_all_of_it(bench):
+    settings, run, topic = bench.settings, unique("anew"), Topic.KERNEL.value
+    worker = bench.worker("", [PYTHON, "-c", WATCHFUL, "stream"])
+    batches = [kernels([(second, 1, "k")], watermark=20 if second == 8 else 0, run=run) for second in range(1, 9)]
+    for sequence, batch in enumerate(batches):
+        batch.envelope["sequence"] = sequence
+    publish(settings, batches[:5], lambda batch: b"p")
+    until(lambda: [s for s in bench.statuses() if s["handled"] == 5 and s["unsettled"] == 0])
+    admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+    admin.delete_topics([topic])[topic].result()
+    time.sleep(1)
+    apply_topics(settings)
+    assert worker.process.wait(30) == 1
+    assert "topic gpu.kernel.v1 was deleted and created anew" in worker.log.read_text()
+    assert "Traceback" not in worker.log.read_text()
+    publish(settings, batches[5:], lambda batch: b"p")  # offsets that the state has seen, of the other topic
+    late = [TopicPartition(topic, number, 2) for number in range(settings.kafka.partitions)]
+    consumer = Consumer(client_config(settings, "test") | {"group.id": settings.stream.app_id})
+    consumer.commit(offsets=late, asynchronous=False)  # as by a worker that commits late what it had read of the other
+    consumer.close()
+    bench.worker()
+    windows = Reader(settings, Topic.KERNEL_FREQUENCY, beginning=True)
+    windows.until(lambda found: [8] in [b.columns["launches"].tolist() for b in found if b.envelope["run"] == run])
+
+
+def until(true, timeout_s=30):
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

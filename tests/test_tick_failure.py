@@ -10,6 +10,7 @@ from drumline.infra.health import Health
 from drumline.infra.settings import Settings, StreamSettings
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
+from drumline.streams.preflight import Topics
 from drumline.streams.worker import StreamWorker, Wiring
 
 
@@ -17,7 +18,7 @@ from drumline.streams.worker import StreamWorker, Wiring
 def worker(tmp_path, monkeypatch):
     settings = Settings(stream=StreamSettings(idle_s=1.0, data_dir=tmp_path))
     wirings = [Wiring(name, (Topic.KERNEL,), lambda store: None) for name in ("fails", "works")]
-    made = StreamWorker(settings, wirings, 1, Codec(), Health())
+    made = StreamWorker(settings, wirings, Topics(1, {}), Codec(), Health())
     monkeypatch.setattr(made.lag, "records", lambda: 0)
     for runner in made.runners.values():
         monkeypatch.setattr(runner, "stage", lambda number: object())

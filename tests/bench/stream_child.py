@@ -44,7 +44,7 @@ def single(config: Settings) -> tuple[Any, Callable[[], int]]:
     import faust
 
     config.stream.app_id += "-single"
-    partitions = preflight(config, READ, WRITTEN, ["frequency"])
+    partitions = preflight(config, READ, WRITTEN, ["frequency"]).partitions
     app = faust.App(**faust_settings(config, partitions))
     window, hop = config.stream.window_s, config.stream.hop_s
     table = app.Table("frequency", default=int, partitions=partitions, key_type=str).hopping(
