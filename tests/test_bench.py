@@ -15,17 +15,18 @@ from types import SimpleNamespace
 import numpy as np
 import psutil
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from drumline.bench import command, overhead, overhead_job, paired, profiled, steady
 from drumline.bench.algebra import bench_algebra
 from drumline.bench.codec import bench_codec
-from drumline.bench.figures import Figure, Report, percentiles
+from drumline.bench.figures import Figure, Report, machine, percentiles
 from drumline.bench.paced import first_delays
 from drumline.bench.replaying import replaying
 from drumline.bench.scale import Load, Size
 from drumline.bench.scale import _add as add_size
-from drumline.bench.show import cells, write
+from drumline.bench.show import cells, show, write
 from drumline.bench.watch import Watch, over_time
 from drumline.infra import command_bench
 from drumline.producers import buffer_pool
@@ -76,6 +77,14 @@ def test_writing_again_replaces_the_section_and_leaves_the_rest(tmp_path):
     assert "by hand" in text
     assert text.count("## codec") == text.count("## sink") == 1
     assert "| encode | 2 rows/s | 4 | 0.5x |" in text
+
+
+def test_text_says_on_what_it_was_measured(capsys):
+    report = Report("codec", "data", "arrays", machine=machine())
+    show(report, Console(width=1_000))
+    out = capsys.readouterr().out
+    assert f"load before {report.machine['load before']}" in out
+    assert re.search(r"memory [1-9]\d* GiB; .*commit [0-9a-f?]+", out)
 
 
 def test_delay_counts_from_the_first_window_wholly_inside_a_fault():

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,18 +71,31 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
     return {f"p{q}": float(np.percentile(values, q)) for q in (50, 95, 99)}
 
 
+def commit() -> str:
+    """Of the checkout that this runs from, "+" behind it if files differ; "?" where that cannot be told."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "?"
+    return done.stdout.strip()
+
+
 def machine() -> dict[str, str]:
-    """Processor, cores, load at the moment (1 and 5 minutes), and versions."""
+    """Processor, cores, memory, load at the moment (1 and 5 minutes), and versions; `commit`: "+" = with changes."""
     try:
         with open("/proc/cpuinfo") as lines:
             names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     except OSError:
         names = []
     load = os.getloadavg()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     found = {
         "processor": f"{names[0] if names else platform.processor() or platform.machine()}, {os.cpu_count()} cores",
+        "memory": f"{memory:.0f} GiB",
         "load before": f"{load[0]:.1f} (1 min), {load[1]:.1f} (5 min)",
         "when": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "commit": commit(),
         "Python": platform.python_version(),
     }
     for package in PACKAGES:

@@ -42,6 +42,12 @@ def show(report: Report, console: Console) -> None:
     console.print(f"baseline: {report.baseline}", style="dim", markup=False)
     for note in report.notes:
         console.print(note, style="dim", markup=False, highlight=False)
+    console.print(where(report), style="dim", markup=False, highlight=False)
+
+
+def where(report: Report) -> str:
+    """On what it was measured."""
+    return f"Machine and versions: {'; '.join(f'{name} {value}' for name, value in report.machine.items())}."
 
 
 def section(report: Report, command: str) -> str:
@@ -53,8 +59,7 @@ def section(report: Report, command: str) -> str:
     ]  # fmt: skip
     lines += ["| " + " | ".join(cells(figure)) + " |" for figure in report.figures]
     lines += ["", *(f"- {note}" for note in report.notes)] if report.notes else []
-    machine = "; ".join(f"{name} {value}" for name, value in report.machine.items())
-    return "\n".join([*lines, "", f"Machine and versions: {machine}.", END.format(report.name)])
+    return "\n".join([*lines, "", where(report), END.format(report.name)])
 
 
 def write(report: Report, command: str, path: Path) -> None:
