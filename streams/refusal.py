@@ -1,5 +1,5 @@
-"""Kafka or the registry refuses a worker that runs: an ACL was taken away, a password replaced. One line, no pages of
-tracebacks."""
+"""Kafka or the registry refuses a worker that runs: an ACL was taken away, a password replaced; or its state is that of
+other settings. One line, no pages of tracebacks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from drumline.infra.kafka import client_config
 from drumline.infra.kafka_contact import BrokerUnreachable, Contact, KafkaRefused, who
 from drumline.infra.settings import Settings
 from drumline.schemas.errors import RegistryRefused
+from drumline.streams.runner import UnreadableState
 
 #: Silence from Kafka after which it is asked whether it refuses us, and how often; s. Ticks come every second.
 DOUBT_S = 10.0
@@ -23,7 +24,7 @@ def refused(settings: Settings, error: BaseException | None) -> str:
     """What was refused, in words; "" if `error` is anything else. The checks of the next start name the ACL."""
     from aiokafka import errors
 
-    if isinstance(error, RegistryRefused):
+    if isinstance(error, RegistryRefused | UnreadableState):
         return str(error)
     kafka = f"Kafka at {settings.bootstrap}"
     if isinstance(error, errors.TopicAuthorizationFailedError):

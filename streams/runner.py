@@ -83,10 +83,18 @@ class StageRunner:
     async def _recovered(self) -> None:
         """After every rebalance, before anything flows: build stages anew from what the changelog says."""
         try:
+            self._restore_readable()
+        except UnreadableState as error:
+            await self._fail(error)
+
+    def _restore_readable(self) -> None:
+        """Raises UnreadableState."""
+        try:
             self._restore()
         except Exception as error:
-            log.exception("state not restored", stage=self.name)
-            await self._fail(UnreadableState(self.name, error))
+            if not isinstance(error, ValueError):  # which says in words what cannot be read
+                log.exception("state not restored", stage=self.name)
+            raise UnreadableState(self.name, error) from error
 
     def _restore(self) -> None:
         started = time.perf_counter()

@@ -35,6 +35,7 @@ from drumline.infra.settings import Settings, settings
 from drumline.infra.settings_servers import ClickHouseSettings, KafkaSettings
 from drumline.schemas.errors import RegistryRefused
 from drumline.streams import refusal as worker_refusal
+from drumline.streams.runner import UnreadableState
 
 SECRET = "hush-4711"
 
@@ -327,11 +328,14 @@ def test_tls_trouble_with_clickhouse_is_one_sentence_and_a_decision(text, kind, 
     assert "HTTPSConnectionPool" not in str(found)
 
 
-def test_a_refusal_is_one_line_whatever_faust_stops_because_of_it():
+@pytest.mark.parametrize(
+    "error", [TopicAuthorizationFailedError("drumline.tick.v1"), UnreadableState("job", ValueError("windows of 5"))]
+)
+def test_a_refusal_is_one_line_whatever_faust_stops_because_of_it(error):
     def record(error):
         return logging.LogRecord("faust", logging.ERROR, "", 0, "crashed", (), (type(error), error, None))
 
-    one_line, refusal = worker_refusal.OneLine(Settings()), record(TopicAuthorizationFailedError("drumline.tick.v1"))
+    one_line, refusal = worker_refusal.OneLine(Settings()), record(error)
     closed, bug = RuntimeError("Event loop is closed"), RuntimeError("a bug")
     assert one_line.filter(record(closed)), "nobody was refused: it may be a bug of ours"
     assert one_line.filter(refusal)
