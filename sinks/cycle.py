@@ -120,7 +120,7 @@ class Cycle:
                 announce.append((state, pending))
         self._kafka.commit([(s, p.range.first, write_intent(p.intent)) for s, p in announce])  # 3: intents
         for _, pending in announce:
-            pending.stage = Stage.INTENT_COMMITTED
+            pending.stage, pending.announced = Stage.INTENT_COMMITTED, time.monotonic()
         before = self._writers.rows
         try:  # 4 and 5: rows and ledger
             if not self._writers.write((pending for _, pending in self.ranges), over):

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
+import structlog
 
 from drumline.infra.clickhouse import Client, failure, insert_once, rows
 from drumline.sinks import native
+from drumline.sinks.asked import Found, look
 from drumline.sinks.entry import Entry, Verdict
 from drumline.sinks.partition import History
 from drumline.sinks.ranges import Intervals, OffsetRange
 from drumline.sinks.rows import TIME_END_NS
 from drumline.sinks.tables import TIME, WORDS
 
+log = structlog.get_logger()
 _MILLI = "DateTime64(3, 'UTC')"
 
 
@@ -44,6 +47,22 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[Entry], object]], ...] = (
     ("sent_ns", "Int64", "<i8", _envelope("sent_ns", 0)),
     ("bytes", "UInt32", "<u4", lambda e: e.size),
 )
+
+
+_RANGE = (
+    "topic = {topic:String} AND topic_id = {id:String} AND partition = {p:UInt32} "
+    "AND offset BETWEEN {first:UInt64} AND {last:UInt64}"
+)
+
+
+def _place(topic: str, offsets: OffsetRange) -> dict[str, str | int]:
+    return {
+        "topic": topic,
+        "id": offsets.topic_id,
+        "p": offsets.partition,
+        "first": offsets.first,
+        "last": offsets.last,
+    }
 
 
 def ledger_block(offsets: OffsetRange, entries: Sequence[Entry]) -> bytes:
@@ -85,22 +104,25 @@ class Ledger:
         waters = {(str(r["topic"]), str(r["topic_id"]), int(r["partition"])): int(r["next"]) for r in found}
         return {place: waters[place] for place in places if place in waters}
 
+    def has(self, topic: str, offsets: OffsetRange) -> Found:
+        """What it has of a range: all records or none, since a range's ledger rows are one part."""
+        return look(self._client, self._table, _RANGE, _place(topic, offsets))
+
     def feed_again(self, topic: str, offsets: OffsetRange) -> None:
         """Insert the rows of a range that the ledger has once more, under their token: the table drops them, and what
-        is filled from it (`records_per_minute`) gets them if the engine died in between."""
+        is filled from it (`records_per_minute`) gets them if the engine died in between. Not if it has them since long
+        (asked.py)."""
+        found = self.has(topic, offsets)
+        if not found.rows:  # compaction left nothing of it
+            return
+        if found.done(found.rows):
+            log.info("a range was inserted long ago", table="ledger", topic=topic, token=offsets.token)
+            return
         names = ", ".join(name for name, _, _, _ in COLUMNS)
         try:
             block = self._client.raw_query(
-                f"SELECT topic_id, {names}, range_first, range_last FROM {self._table} WHERE topic = {{topic:String}} "
-                "AND topic_id = {id:String} AND partition = {p:UInt32} "
-                "AND offset BETWEEN {first:UInt64} AND {last:UInt64} ORDER BY offset",
-                parameters={
-                    "topic": topic,
-                    "id": offsets.topic_id,
-                    "p": offsets.partition,
-                    "first": offsets.first,
-                    "last": offsets.last,
-                },
+                f"SELECT topic_id, {names}, range_first, range_last FROM {self._table} WHERE {_RANGE} ORDER BY offset",
+                parameters=_place(topic, offsets),
                 fmt="Native",
             )
         except Exception as error:

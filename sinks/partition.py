@@ -5,6 +5,7 @@ Judging happens when a range is cut and never again: what is judged goes into th
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -39,13 +40,15 @@ class Stage(IntEnum):
 
 @dataclass(slots=True)
 class Pending:
-    """A range on its way. `entries` in offset order, judged."""
+    """A range on its way. `entries` in offset order, judged. `announced`: when this life of the sink committed its
+    intent (monotonic, s)."""
 
     table: Table
     range: OffsetRange
     entries: list[Entry]
     stage: Stage = Stage.CUT
     replay: bool = False
+    announced: float = -math.inf
 
     @property
     def stored(self) -> list[Entry]:
