@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from sink_helpers import Pipeline, any_batch, process_id
 
-from drumline.infra.clickhouse import rows
+from drumline.infra.clickhouse import Unavailable, rows
 from drumline.schemas.topics import Topic
-from drumline.sinks import asked
+from drumline.sinks import asked, writer
 from drumline.sinks.asked import Found, look
 from drumline.sinks.consumer import SinkConsumer
 from drumline.sinks.intent import Intent, write_intent
@@ -69,6 +69,25 @@ def test_rows_that_are_there_since_long_are_not_inserted_again(pipeline, monkeyp
         killed(pipeline)
     pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(0), 1))
     pipeline.drain(len(PROCESSES) + 1)
+    pipeline.assert_exactly_once()
+
+
+@pytest.mark.stack
+def test_a_sink_that_hears_of_its_inserts_long_after_does_not_repeat_them(pipeline, monkeypatch):
+    """Cut off from ClickHouse when it had the block, while others go on."""
+    remember(pipeline, monkeypatch, OF_KERNELS + OF_LEDGER, 0)
+    monkeypatch.setattr(writer, "LONG_AGO_S", 0.0)
+    insert, lost = writer.insert_once, set()
+
+    def unheard(client, name, *block, **more):
+        insert(client, name, *block, **more)
+        if name.endswith((".kernels", ".ledger")) and name not in lost:
+            lost.add(name)
+            raise Unavailable("no answer")
+
+    monkeypatch.setattr(writer, "insert_once", unheard)
+    pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(0), 0))
+    assert pipeline.drain(1).counts.retries == len(lost) == 2
     pipeline.assert_exactly_once()
 
 
@@ -136,9 +155,9 @@ def test_what_was_inserted_is_inserted_again_unless_the_token_may_be_forgotten(f
 def test_a_range_without_records_is_no_insert():
     """A client that is not there would say so."""
     pending = Pending(table(Topic.PROCESS), OffsetRange("id", 0, 0, 2), [], Stage.INTENT_COMMITTED, replay=True)
-    writer = Writer(None, "gpu", KernelNames())
-    assert writer.insert_rows(pending) == 0
-    writer.insert_ledger(pending)
+    made = Writer(None, "gpu", KernelNames())
+    assert made.insert_rows(pending) == 0
+    made.insert_ledger(pending)
 
 
 @pytest.mark.stack
