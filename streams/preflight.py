@@ -70,6 +70,12 @@ def preflight(settings: Settings, reads: Collection[str], writes: Collection[str
             "`drumline topics apply` says what to do"
         )
     partitions = counts.pop()
+    if odd := sorted(name for name in logs if name in found and found[name].partitions != partitions):
+        raise TopicsNotReady(
+            f"topics have {partitions} partitions, the state that was kept has another number ({', '.join(odd)}). Set "
+            "another DRUMLINE_STREAM__APP_ID: the worker then works all topics off again, and results replace earlier "
+            "ones"
+        )
     wanted = [Wanted(name, partitions, settings.kafka.replication, CHANGELOG) for name in sorted(logs)]
     admin = TopicsAdmin(settings)
     steps = admin.apply(wanted, plan(wanted, admin.found([topic.name for topic in wanted])))
