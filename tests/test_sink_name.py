@@ -76,7 +76,7 @@ def test_a_named_sink_goes_on_after_its_own_client_has_challenged_it(pipeline, k
             time.sleep(3.5)
             wait_for_stack()
             pipeline.publish(*batches(4))
-            time.sleep(1.0)  # for a heartbeat
+            time.sleep(4.0)  # for a heartbeat, once it is connected again (reconnect.backoff.max.ms)
         return sink.counts.records >= 8
 
     pipeline.settings.sink.instance, pipeline.settings.sink.flush_s = "1", 0.05
