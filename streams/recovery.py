@@ -2,10 +2,7 @@
 
 After table recovery Faust resumes the input partitions, seeks them to their committed offsets, and only then clears
 what was fetched in between. Those records are skipped for good, or the committed offset freezes (4 of 11 restarts).
-Stopping the flow first, and waiting for the fetch that is under way, closes the gap: nothing is fetched before the
-seek, and the method itself resumes the flow. A fetch of up to a second asks for a set of partitions that Faust changes
-meanwhile: it took records of inputs as soon as those were resumed, which were thrown away since the flow was stopped.
-Faust's own wait_for_stopped_flow waits for nothing (it sets the event that it should clear).
+Stopping the flow first closes the gap: nothing is fetched before the seek, and the method itself resumes the flow.
 
 Where nothing is committed yet, Faust seeks nowhere: what was fetched before, and cleared, is skipped. So a worker that
 died before its first commit of a partition lost that partition's first records (a kill campaign found it). Those
@@ -15,15 +12,11 @@ created anew: what is committed may be an offset of the former one, which its la
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Callable, Collection
 from importlib.metadata import version
 from typing import Any
 
 FAUST_VERSION = "0.15.3"
-#: How long the last fetch is waited for; it ends after a second, unless partitions move again meanwhile; s.
-LAST_FETCH_S = 5.0
 
 
 class UnsupportedFaust(RuntimeError):
@@ -49,39 +42,15 @@ def guard_recovery(app: Any, replaced: Callable[[Any], bool]) -> None:
     """
     check_faust_version()
     recovery = app.tables.recovery
-    completed, fetching = recovery.on_recovery_completed, _fetches(app.consumer._thread)
+    completed = recovery.on_recovery_completed
 
     async def on_recovery_completed(generation_id: int = 0) -> None:
         app.consumer.stop_flow()
-        await _ended(fetching)
         if app.consumer.assignment():
             await seek_uncommitted(app.consumer, app.tables.changelog_topics, replaced)
         await completed(generation_id)
 
     recovery.on_recovery_completed = on_recovery_completed
-
-
-def _fetches(thread: Any) -> set[object]:
-    """The fetches that are under way in the consumer's thread, whether or not anybody still waits for them."""
-    running: set[object] = set()
-    fetch = thread._fetch_records
-
-    async def fetch_records(*arguments: Any, **options: Any) -> Any:
-        this = object()
-        running.add(this)
-        try:
-            return await fetch(*arguments, **options)
-        finally:
-            running.discard(this)
-
-    thread._fetch_records = fetch_records
-    return running
-
-
-async def _ended(fetching: Collection[object]) -> None:
-    deadline = time.monotonic() + LAST_FETCH_S
-    while fetching and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
 
 
 async def seek_uncommitted(consumer: Any, changelogs: Collection[str], replaced: Callable[[Any], bool]) -> None:

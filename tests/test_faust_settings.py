@@ -2,7 +2,6 @@
 
 import asyncio
 import stat
-from types import SimpleNamespace
 
 import pytest
 from faust.types import TP
@@ -84,32 +83,3 @@ def test_a_partition_of_another_topic_than_before_is_read_from_its_beginning():
     asyncio.run(recovery.seek_uncommitted(consumer, {"s-changelog"}, lambda tp: tp.topic == "a"))
     assert consumer.sought == {TP("a", 0): 0, TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
     assert consumer.stored == {TP("a", 0): 0}
-
-
-def test_a_fetch_that_is_under_way_is_waited_for_before_partitions_are_resumed():
-    """What it took of partitions resumed meanwhile was thrown away, since the flow was stopped."""
-    done = []
-
-    async def run():
-        gate = asyncio.Event()
-
-        async def fetch():
-            await gate.wait()
-            done.append("fetched")
-
-        async def completed(generation):
-            done.append("resumed")
-
-        thread, table_recovery = SimpleNamespace(_fetch_records=fetch), SimpleNamespace(on_recovery_completed=completed)
-        consumer = SimpleNamespace(_thread=thread, stop_flow=lambda: done.append("stopped"), assignment=set)
-        app = SimpleNamespace(consumer=consumer, tables=SimpleNamespace(recovery=table_recovery))
-        recovery.guard_recovery(app, lambda tp: False)
-        fetching = asyncio.create_task(thread._fetch_records())
-        await asyncio.sleep(0)
-        recovering = asyncio.create_task(table_recovery.on_recovery_completed(1))
-        await asyncio.sleep(0.05)
-        gate.set()
-        await asyncio.gather(fetching, recovering)
-
-    asyncio.run(run())
-    assert done == ["stopped", "fetched", "resumed"]
