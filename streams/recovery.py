@@ -4,10 +4,14 @@ After table recovery Faust resumes the input partitions, seeks them to their com
 what was fetched in between. Those records are skipped for good, or the committed offset freezes (4 of 11 restarts).
 Stopping the flow first closes the gap: nothing is fetched before the seek, and the method itself resumes the flow.
 
-Where nothing is committed yet, Faust seeks nowhere: what was fetched before, and cleared, is skipped. So a worker that
-died before its first commit of a partition lost that partition's first records (a kill campaign found it). Those
-partitions are read from their beginning; state knows what it has seen. So are those of a topic that was deleted and
-created anew: what is committed may be an offset of the former one, which its last worker committed late.
+Where nothing is committed yet, Faust seeks nowhere, and what was fetched before, and cleared, is skipped: a worker that
+died before its first commit of a partition lost that partition's first records (a kill campaign found it). Such
+partitions are read from their beginning; state knows what it has seen. Those of a topic that was deleted and created
+anew are, too: what is committed may be an offset of the former one, which its last worker committed late.
+
+Once is not enough. A fetch that is under way when the flow is stopped, for up to a second, takes records of inputs as
+soon as they are resumed (its set of partitions is Faust's own, which changes meanwhile). Faust throws them away, since
+the flow is stopped, and goes back to what is committed; so then, too, to the beginning where nothing is.
 """
 
 from __future__ import annotations
@@ -43,14 +47,30 @@ def guard_recovery(app: Any, replaced: Callable[[Any], bool]) -> None:
     check_faust_version()
     recovery = app.tables.recovery
     completed = recovery.on_recovery_completed
+    guarded: list[Any] = []
 
     async def on_recovery_completed(generation_id: int = 0) -> None:
         app.consumer.stop_flow()
+        if app.consumer not in guarded:
+            guarded.append(app.consumer)
+            _guard_seek(app.consumer, app.tables.changelog_topics)
         if app.consumer.assignment():
             await seek_uncommitted(app.consumer, app.tables.changelog_topics, replaced)
         await completed(generation_id)
 
     recovery.on_recovery_completed = on_recovery_completed
+
+
+def _guard_seek(consumer: Any, changelogs: Collection[str]) -> None:
+    """Wherever Faust goes to what is committed, go to the beginning where nothing is."""
+    perform_seek = consumer.perform_seek
+
+    async def everywhere() -> None:
+        await perform_seek()
+        if consumer.assignment():
+            await seek_uncommitted(consumer, changelogs, lambda _: False)
+
+    consumer.perform_seek = everywhere
 
 
 async def seek_uncommitted(consumer: Any, changelogs: Collection[str], replaced: Callable[[Any], bool]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import stat
+from types import SimpleNamespace
 
 import pytest
 from faust.types import TP
@@ -53,6 +54,7 @@ class Consumer:
     """Faust's, with offsets committed."""
 
     def __init__(self):
+        self.log = []
         self.committed = {TP("a", 0): 7, TP("a", 1): None, TP("b", 0): 0, TP("b", 1): -1, TP("s-changelog", 0): None}
         self.sought, self.stored = {}, {}
 
@@ -67,6 +69,15 @@ class Consumer:
 
     async def _commit(self, offsets):
         self.stored.update(offsets)
+
+    async def perform_seek(self):
+        self.log.append("committed")
+
+    def stop_flow(self):
+        self.log.append("stopped")
+
+    def assignment(self):
+        return set(self.committed)
 
 
 def test_a_partition_without_a_committed_offset_is_read_from_its_beginning():
@@ -83,3 +94,24 @@ def test_a_partition_of_another_topic_than_before_is_read_from_its_beginning():
     asyncio.run(recovery.seek_uncommitted(consumer, {"s-changelog"}, lambda tp: tp.topic == "a"))
     assert consumer.sought == {TP("a", 0): 0, TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
     assert consumer.stored == {TP("a", 0): 0}
+
+
+def test_where_faust_goes_back_to_what_is_committed_it_goes_to_the_beginning_where_nothing_is():
+    """It does so when it throws away a fetch that ended after the flow was stopped."""
+    consumer = Consumer()
+
+    async def completed(generation):
+        consumer.log.append(f"resumed {generation}")
+
+    tables = SimpleNamespace(
+        recovery=SimpleNamespace(on_recovery_completed=completed), changelog_topics={"s-changelog"}
+    )
+    recovery.guard_recovery(SimpleNamespace(consumer=consumer, tables=tables), lambda tp: False)
+    for generation in 1, 2:
+        asyncio.run(tables.recovery.on_recovery_completed(generation))
+    beginnings, consumer.sought = consumer.sought, {}
+    asyncio.run(consumer.perform_seek())
+    assert consumer.log == ["stopped", "resumed 1", "stopped", "resumed 2", "committed"]
+    assert consumer.sought == beginnings == {TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
+    consumer.committed.clear()
+    asyncio.run(consumer.perform_seek())
