@@ -30,11 +30,7 @@ def pipeline(clean_stack, environment_of):
 
 def window(sequence, launches, late=0, topic=Topic.KERNEL_FREQUENCY):
     batch = any_batch(topic, 1, process_id(0), sequence)
-    start = NOW_NS // WINDOW_NS * WINDOW_NS
-    batch.envelope |= {"window_start_ns": start, "window_end_ns": start + 2 * WINDOW_NS, "late_rows": late}
-    if start % (2 * WINDOW_NS):
-        batch.envelope["window_start_ns"] = start - WINDOW_NS
-        batch.envelope["window_end_ns"] = start + WINDOW_NS
+    batch.envelope |= {"window_start_ns": NOW_NS, "window_end_ns": NOW_NS + 2 * WINDOW_NS, "late_rows": late}
     batch.columns["name"][:] = 0
     batch.columns["launches"][:] = launches
     return batch
