@@ -135,7 +135,17 @@ class Spool:
             files = self._ready()
             if files is None:
                 return False
-        if not files.make_room(size + len(loss_frames(self._pending))):
+        try:
+            fits = files.make_room(size + len(loss_frames(self._pending)))
+        except FileNotFoundError:
+            if files.folder.is_dir():
+                raise
+            self._vanished(files)
+            files = self._ready()
+            if files is None:
+                return False
+            fits = files.make_room(size + len(loss_frames(self._pending)))
+        if not fits:
             self.problem = files.full
             return False
         while True:

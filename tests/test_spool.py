@@ -352,6 +352,23 @@ def test_a_folder_that_somebody_removed_is_begun_anew_and_its_rows_are_told_as_l
     assert follower.sum(LOSS) == 10
 
 
+@pytest.mark.parametrize("root", [False, True], ids=["folder", "root"])
+def test_a_removed_folder_is_noticed_within_a_second_and_not_at_the_segments_end(tmp_path, root):
+    now = [0.0]
+    spool = Spool(tmp_path / "root", PROCESS, clock=lambda: now[0])
+    spool.append(KERNEL, "k", body(0), 10)
+    shutil.rmtree(tmp_path / "root" if root else spool.folder)
+    for sequence in range(1, 11):
+        now[0] += 0.25
+        spool.append(KERNEL, "k", body(sequence), 10)
+    assert spool.problem == ""
+    spool.close()
+    follower = Follower(only_folder(tmp_path / "root"))
+    follower.read()
+    assert follower.sum(DATA) == 70, "from a second after the start on"
+    assert follower.sum(LOSS) == spool.dropped[KERNEL] == 40
+
+
 def test_bytes_that_are_no_batch_are_refused(tmp_path):
     spool = Spool(tmp_path, PROCESS)
     assert not spool.append(KERNEL, "k", b"\xff", 3)
