@@ -30,6 +30,8 @@ from drumline.infra.state import StackError
 #: Repetitions of the recording in one replay, and speeds: as fast as it goes (always behind), or paced (at the head).
 LOOPS, SPEEDS = 2, ("max", "3")
 DRAIN_S = 600.0
+#: A worker says by its clock that a job is silent, so a record may come when all was worked off: audits more, at most.
+LATE = 2
 #: A stack is given up for a new one when it has so many bytes on disk.
 DISK_BYTES = 4 << 30
 #: Share of kills that hit a program that has not recovered from the one before.
@@ -175,6 +177,11 @@ def _judge(round_: Round, system: System, calm: Calm) -> None:
     client.close()
     try:
         answer = audited(system.env)
+        for _ in range(LATE):
+            if all(finding["kind"] != "not_drained" for finding in answer["findings"]):
+                break
+            wait_stored(system.settings, DRAIN_S, lambda: check_all(system.programs.values()))
+            answer = audited(system.env)
     except RuntimeError as error:
         round_.problems.append(str(error))
         return
