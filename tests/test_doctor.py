@@ -40,7 +40,8 @@ def test_a_python_without_pytorch_is_a_warning_and_none_a_failure():
         ({"cupti": ["/a/libcupti.so.13"], "enable": 39}, "CUPTI", checks.FAIL),
         ({"cupti": ["/a/libcupti.so.13"]}, "CUPTI", checks.WARN),
         ({"cupti": ["/a/libcupti.so.13"], "enable": 0, "version": 130000}, "CUPTI", checks.WARN),
-        ({"cupti": ["/a/libcupti.so.13"], "enable": 0, "version": 130001}, "CUPTI", checks.OK),
+        ({"cupti": ["/a/libcupti.so.13"], "enable": 0, "version": 130001}, "CUPTI", checks.WARN),
+        ({"cupti": ["/a/libcupti.so.13"], "enable": 0, "version": 130401}, "CUPTI", checks.OK),
     ],
 )
 def test_what_the_jobs_python_has_is_judged_and_what_is_wrong_has_a_remedy(tmp_path, found, name, state):
