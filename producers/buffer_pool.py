@@ -38,16 +38,25 @@ MAGIC = 0x6472_756D_6C69_6E65
     UNLOCKED_NS,  # G of that, in calls into CUPTI: without Python's lock
     LAUNCHES,  # D whether it needs to know when the host launched what (launched.py)
     ENDED,  # G 1 = the process ended in order; no event, as a decoder that hangs gets none
-) = range(1, 22)
+    ANEW_NS,  # G when another profiler had CUPTI last: buffers lent before are with it, or lost
+) = range(1, 23)
 TOLD = 31  # D of CUPTI_DROPPED, how many it has told; by whichever decoder
 SIZES = 32  # G record size by kind, 64 words; 0 = not known
 KINDS = 64
-STATE = 96  # per buffer: state (FREE -> LENT -> DONE by G, DONE + batches sent -> FREE by D), valid bytes, order
+STATE = 96  # per buffer: state (FREE -> LENT -> DONE by G, DONE + batches sent -> FREE by D), valid bytes, order; of a
+# buffer that is lent, when that was, since the epoch, instead of its valid bytes
 PER_BUFFER = 3
 FREE, LENT, DONE = 0, 1, 2
 MOST_BUFFERS = 128
 HEADER_BYTES = 4096
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
+#: A record may be as much older than the request for the buffer that it is in: a thread that had to wait in between.
+REQUEST_NS = 100_000_000
+#: A step is not waited for any longer, though CUPTI may have calls of it: it is told as skipped. Less than the minute
+#: after which a rank without steps counts as stalled (streams/thresholds.py).
+HELD_NS = 40_000_000_000
+#: NCCL's own watchdog ends a job whose kernel runs for ten minutes.
+LOST_NS = 600_000_000_000
 
 
 class BufferPool:
@@ -77,9 +86,23 @@ class BufferPool:
         numbers = [n for n in range(self.buffers) if words[STATE + PER_BUFFER * n] >= DONE]
         return sorted(numbers, key=lambda n: words[STATE + PER_BUFFER * n + 2])
 
-    def lent(self) -> int:
-        """How many buffers CUPTI holds."""
-        return sum(self.words[STATE + PER_BUFFER * n] == LENT for n in range(self.buffers))
+    def lent(self, now_ns: int) -> bool:
+        """Whether CUPTI holds any that `here_ns` waits for."""
+        return self.here_ns(now_ns) < now_ns - REQUEST_NS
+
+    def here_ns(self, now_ns: int) -> int:
+        """What the host did before has come, in completed buffers: the time of the oldest request whose buffer CUPTI
+        still holds. It holds a thread's buffer until each kernel in it has ended. One that it has held for LOST_NS is
+        lost, or has a kernel that never ends. Times since the epoch; ask before `done`. 0 = not known right now."""
+        words, since = self.words, now_ns
+        for number in range(self.buffers):
+            if words[STATE + PER_BUFFER * number] == LENT:
+                asked = words[STATE + PER_BUFFER * number + 1]
+                if asked <= self.buffer_bytes:  # valid bytes: it is being lent or given back right now
+                    return 0
+                if now_ns - asked < LOST_NS and asked >= words[ANEW_NS]:
+                    since = min(since, asked)
+        return since - REQUEST_NS
 
     def valid(self, number: int) -> memoryview:
         """The valid bytes of a completed buffer: a view, void once it is given back."""

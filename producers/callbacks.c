@@ -11,6 +11,7 @@
 enum { VERSION = 1, BUFFERS, BUFFER_BYTES, REQUESTED, COMPLETED, REFUSED, CUPTI_DROPPED, CALLBACK_NS, CALLBACK_MAX_NS,
        FOREIGN, STATE = 96, PER_BUFFER = 3, HEADER_BYTES = 4096 };
 enum { FREE, LENT, DONE };
+enum { LAYOUT = 2 }; /* LAYOUT_VERSION */
 
 typedef int (*get_dropped)(void *context, uint32_t stream, size_t *records);
 
@@ -30,12 +31,13 @@ static void took(uint64_t begin) {
   while (ns > longest && !atomic_compare_exchange_weak(&words[CALLBACK_MAX_NS], &longest, ns)) {}
 }
 
-/* `pool`: its first word; `function`: cuptiActivityGetNumDroppedRecords. Returns the layout's version. */
+/* `pool`: its first word; `function`: cuptiActivityGetNumDroppedRecords. Returns the version of the layout that this was
+ * built for. */
 int drumline_open(void *pool, void *function) {
   words = pool;
   dropped = (get_dropped)function;
   atomic_store(&alive, 1);
-  return (int)words[VERSION];
+  return LAYOUT;
 }
 
 /* From here on CUPTI gets no buffers, and what it gives back is left alone. */
@@ -51,6 +53,7 @@ void drumline_request(uint8_t **buffer, size_t *size, size_t *most) {
   for (uint64_t i = 0; i < count; i++) {
     uint64_t expected = FREE;
     if (atomic_compare_exchange_strong(&words[STATE + PER_BUFFER * i], &expected, LENT)) {
+      words[STATE + PER_BUFFER * i + 1] = clock_ns(CLOCK_REALTIME);
       *buffer = (uint8_t *)words + HEADER_BYTES + i * words[BUFFER_BYTES];
       *size = words[BUFFER_BYTES];
       break;

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from drumline.producers import buffer_pool as pool_words
 
 
-def cost(words: memoryview, counts: Mapping[str, int], problems: Mapping[str, str], began_ns: int) -> dict[str, str]:
+def cost(words: memoryview, counts: Mapping[str, float], problems: Mapping[str, str], began_ns: int) -> dict[str, str]:
     """As text. `words`: of the buffer pool; `counts`: the decoder's own, which began at `began_ns`; `problems`: short
     name -> sentence."""
     numbers: dict[str, float] = {

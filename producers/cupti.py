@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from drumline.producers.buffer_pool import LAYOUT_VERSION
+
 _U32, _VOID = ctypes.c_uint32, ctypes.c_void_p
 #: What is used of it, and the arguments; all return CUptiResult.
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
@@ -103,8 +105,10 @@ class Callbacks:
         self._open.argtypes, self._open.restype = (_VOID, _VOID), ctypes.c_int
 
     def open(self, pool: int, dropped: int) -> None:
-        """`pool`: address of its first word; `dropped`: of cuptiActivityGetNumDroppedRecords."""
-        self._open(pool, dropped)
+        """`pool`: address of its first word; `dropped`: of cuptiActivityGetNumDroppedRecords. Raises NoCupti."""
+        if self._open(pool, dropped) != LAYOUT_VERSION:
+            self.close()
+            raise NoCupti("drumline's callbacks are of another release: pip install it again")
 
 
 def is_cupti(path: str) -> bool:

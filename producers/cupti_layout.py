@@ -1,7 +1,7 @@
 """Where CUPTI puts what in an activity record.
 
 Fields as in CUpti_ActivityKernel9..13, CUpti_ActivityMemcpy5..7, CUpti_ActivityMemset4..5, CUpti_ActivityMarker2,
-CUpti_ActivityMarkerData..2 and CUpti_ActivityAPI (cupti_activity.h, CUDA 12.3 to 13.4). Newer structs only grew at the
+CUpti_ActivityMarkerData..2 and CUpti_ActivityAPI (cupti_activity.h, CUDA 12.3 to 13.5). Newer structs only grew at the
 end, so one table of offsets serves every size listed here; a size that is not listed is not decoded.
 tests/test_cupti_decode.py compares this with cupti-python's dtypes where that is installed.
 """

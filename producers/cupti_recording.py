@@ -37,18 +37,20 @@ class Recording:
         callbacks.open(begin, cupti.address("cuptiActivityGetNumDroppedRecords"))
         self._launches = False
         self._met: tuple[int, ...] = KINDS  # kinds of records that there may be
-        self._drain_until = 0.0
+        self._drain_until = self._held_until = 0.0
 
     @property
     def draining(self) -> bool:
-        """What ran when it was switched off may still come."""
-        return time.monotonic() < self._drain_until
+        """What ran when it was switched off may still come: buffers with kernels that run are not back yet."""
+        now = time.monotonic()
+        return now < self._drain_until or (now < self._held_until and self._pool.lent(time.time_ns()))
 
     def start(self) -> int:
         """Switch it on. CUptiResult: 0, or why CUPTI refuses."""
         problem = 0
         if self.displaced:  # the other profiler's clock is still there, and is not ours
             problem = self._cupti.cuptiActivityRegisterTimestampCallback(self._callbacks.now)
+            self._pool.words[pool_words.ANEW_NS] = time.time_ns()
         problem = problem or self._cupti.cuptiActivityRegisterCallbacks(
             self._callbacks.request, self._callbacks.complete
         )
@@ -56,7 +58,9 @@ class Recording:
             problem = problem or self._cupti.cuptiActivityEnable(kind)
         if problem:
             self.stop()
+            self._held_until = 0.0  # nothing was recorded
         self.on = not problem
+        self.displaced = problem == binding.MULTIPLE_SUBSCRIBERS or (self.displaced and not self.on)
         return problem
 
     def stop(self, flush: int = 0) -> None:
@@ -66,6 +70,7 @@ class Recording:
             self._cupti.cuptiActivityDisable(kind)
         self.flush(flush)
         self._drain_until = time.monotonic() + DRAIN_S
+        self._held_until = time.monotonic() + pool_words.HELD_NS / 1e9
         self.on = False
 
     def record_launches(self, on: bool) -> None:

@@ -21,6 +21,7 @@ from collections import Counter
 import numpy as np
 
 from drumline.producers.activity import Activity, ends
+from drumline.producers.buffer_pool import HELD_NS
 from drumline.producers.collectives import CLOCK_SLACK_NS
 from drumline.producers.derive import Derived, derive
 from drumline.producers.launched import Asking
@@ -48,11 +49,13 @@ _NONE = np.empty(0, np.int64)
 
 
 class Live:
-    """One process. `counts`: what could not be told so far."""
+    """One process. `counts`: what could not be told so far. `here_ns`: what the host did before has come, kernels that
+    it launched too; None = everything that has ended."""
 
     def __init__(self, outbox: Outbox, pattern: str = STEP_PATTERN) -> None:
         self.counts: Counter[str] = Counter()
         self._outbox, self._pattern, self._waiting = outbox, pattern, Waiting()
+        self.here_ns: int | None = None
         self._settled = 0
         self._pairs = Pairs()
         self._lost_ns = self._over_ns = 0
@@ -82,6 +85,9 @@ class Live:
 
     def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table, launched: Table = NOTHING) -> None:
         """What came with one buffer; columns as in Activity, of `launched` as in Decoded."""
+        late = int((markers["time_ns"] < self._telling.host_ns).sum()) if markers.rows else 0
+        if late:  # what they belong to was told without them
+            self.counts["late_markers"] += late
         self._waiting.add(kernels, copies, markers, payloads, launched)
 
     def advance(self, now_ns: int, final: bool = False) -> None:
@@ -107,7 +113,8 @@ class Live:
 
     def watermark(self, now_ns: int) -> int:
         """No row that is still to come starts before this, as far as one can know: a kernel that runs is not here."""
-        return min(now_ns - 2 * SETTLE_NS, self._telling.host_ns or now_ns - 2 * SETTLE_NS)
+        here = min(now_ns - 2 * SETTLE_NS, max(self._here(now_ns), now_ns - HELD_NS))
+        return min(here, self._telling.host_ns or here)
 
     def give_up(self, now_ns: int) -> None:
         """Too much is waiting: forget it. Its steps are missing downstream, which shows there as skipped. Calls went
@@ -133,6 +140,7 @@ class Live:
             own=own,
             settled=settled,
             now_ns=now_ns,
+            here_ns=now_ns if final else max(self._here(now_ns), now_ns - HELD_NS),
             told_ns=self._telling.host_ns,
             told_gpu_ns=self._telling.gpu_ns,
             begun=self._pairs.begun,
@@ -172,7 +180,7 @@ class Live:
         if len(gone):
             self.counts["endless_ranges"] += len(gone)
         self._over_ns = 0
-        self.counts["skipped_steps"] += self._telling.tell(found, dangling, end, now_ns)
+        self.counts["skipped_steps"] += self._telling.tell(found, dangling, end, now_ns, self._here(now_ns))
         found_lag = lag(own, found.collectives, end)
         behind = found_lag or 0
         fresh = own["start_ns"][self._pairs.again : max(end.launches - behind, 0)]
@@ -209,6 +217,9 @@ class Live:
         )
         told = self._pairs.told(self._waiting.launched, counted)
         return derive(activity, self._pattern, told=told), chosen, dangling
+
+    def _here(self, now_ns: int) -> int:
+        return now_ns if self.here_ns is None else min(self.here_ns, now_ns)
 
     def _findable(self, steps: Steps) -> bool:
         """Steps are found again by distances in this job, as far as one knows."""

@@ -14,7 +14,7 @@ import numpy as np
 from drumline.producers import buffer_pool as pool_words
 from drumline.producers.activity import Identity
 from drumline.producers.attach import MARK, say
-from drumline.producers.buffer_pool import BufferPool
+from drumline.producers.buffer_pool import HELD_NS, REQUEST_NS, BufferPool
 from drumline.producers.buffer_reader import BufferReader
 from drumline.producers.collecting_cost import cost
 from drumline.producers.control import Control
@@ -44,6 +44,7 @@ class Session:
         self._attached: dict[str, Any] = {"pid": pid}
         self._device: int | None = None
         self._advance_at = self._report_at = self._control_at = 0
+        self._here_ns, self._held_ns = now_ns - HELD_NS, 0
         self._recording = "not yet"
         self._off_at, self._refusal = 0, False
         self._unwritten = self._unreadable = False
@@ -65,11 +66,13 @@ class Session:
                 self._identify()
             elif event["event"] == "recording":
                 if event["on"] and self._off_at and self._spooling:
+                    if self._off_at - REQUEST_NS <= self._here_ns < self._off_at:  # nothing is out
+                        self._here(self._off_at, self._off_at)
                     # Windows are apart: nothing reaches from one to the next.
                     self._derive(self._spooling, int(event["time_ns"]), True)
                 self._windows.append((bool(event["on"]), int(event["time_ns"])))
                 self._recording = f"on: {event['why']}" if event["on"] else f"off: {event['why']}"
-                self._off_at = 0 if event["on"] else int(event["time_ns"])
+                self._off_at = 0 if event["on"] else self._off_at or int(event["time_ns"])
                 self._held(bool(event.get("refused")), event["why"], int(event["time_ns"]))
             elif event["event"] == "failed":
                 self.problems["collector"] = event["why"]
@@ -81,13 +84,18 @@ class Session:
             self._control_at = now_ns + CONTROL_NS
             if self._control.obey():
                 self._report_at = 0
+        here = self.pool.here_ns(now_ns)
         for number in self.pool.done():
             if not self._read(number, now_ns):
                 break
             read += 1
+        else:
+            self._here(here, now_ns)
         if self._spooling and now_ns >= self._advance_at:
             self._advance_at = now_ns + ADVANCE_NS
-            ended = self._off_at and now_ns - self._off_at > 2 * ADVANCE_NS + 500_000_000
+            off_ns = now_ns - self._off_at
+            all_here = self._here_ns >= self._off_at or off_ns > HELD_NS
+            ended = self._off_at and off_ns > 2 * ADVANCE_NS + 500_000_000 and all_here
             self._spooling.tell_losses(self._reader.dropped, now_ns)
             self._derive(self._spooling, now_ns, bool(ended))
             self.pool.words[pool_words.LAUNCHES] = self._spooling.live.asks(now_ns)
@@ -110,6 +118,8 @@ class Session:
         lost = sum(1 for _ in self.pool.done())
         if lost:
             self.problems["unread"] = f"{lost} buffers could not be read"
+        elif not self.pool.lent(now_ns):
+            self._here(now_ns, now_ns)
         if self._spooling:
             self._spooling.tell_losses(self._reader.dropped, now_ns)
             self._derive(self._spooling, now_ns, True)
@@ -138,6 +148,13 @@ class Session:
         self.pool.give_back(number)
         return True
 
+    def _here(self, here_ns: int, now_ns: int) -> None:
+        """All that was completed was read: what the host did before `here_ns` is here; 0 = nobody knows right now."""
+        if here_ns:
+            self._here_ns, self._held_ns = here_ns, max(self._held_ns, now_ns - here_ns)
+        if self._spooling:
+            self._spooling.live.here_ns = self._here_ns
+
     def _derive(self, spooling: Spooling, now_ns: int, final: bool) -> None:
         """Steps, collectives and ranges. A stretch that cannot be derived is given up; kernels go on."""
         for on, time_ns in self._windows:
@@ -160,6 +177,7 @@ class Session:
                 most, segment_s = spool_limits({})
             spool = Spool(root, self._record(who), max_bytes=most, segment_s=segment_s)
             self._spooling = Spooling(self.pool, spool, who)
+            self._spooling.live.here_ns = self._here_ns
             self._watch(spool)
             if self._attached.get("decoders", 1) > 1:  # the one before had calls whose kernels come now
                 self._spooling.live.give_up(now_ns)
@@ -192,13 +210,14 @@ class Session:
 
     def _record(self, who: Identity) -> dict[str, Any]:
         """The envelope of the process's gpu.process.v1 record."""
-        counts = dict(self._reader.records)
+        counts: dict[str, float] = dict(self._reader.records)
         counts["bytes"] = self._reader.bytes
         if self._spooling:
             spool = self._spooling.spool
             counts["spool_bytes"], counts["spool_dropped"] = spool.bytes, spool.dropped.total()
         counts["unreadable_strings"] = self._reader.unreadable_strings
         counts.update(self._spooling.live.counts if self._spooling else {})
+        counts["held_max_s"] = self._held_ns / 1e9
         return {
             **process_record(self._environment, who),
             "policy": self._recording,

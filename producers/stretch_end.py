@@ -39,7 +39,8 @@ class End:
 @dataclass(frozen=True)
 class Ends:
     """What decides it. `steps`, `launches`: as the host made them; `own`: NCCL kernels in the order of their launches.
-    `settled`: everything that ended before is here. `told_ns`, `told_gpu_ns`: up to where everything was told. `begun`:
+    `settled`: everything that ended before is here; `here_ns`: what the host did before is, kernels that it launched
+    too. `told_ns`, `told_gpu_ns`: up to where everything was told. `begun`:
     by a stretch before. `waits`: steps will come; None = nothing will come. `late`: no step is waited for any more."""
 
     steps: Steps
@@ -47,6 +48,7 @@ class Ends:
     own: Table
     settled: int
     now_ns: int
+    here_ns: int
     told_ns: int
     told_gpu_ns: int
     begun: bool
@@ -70,6 +72,7 @@ class Ends:
         gpu = np.maximum(ran[np.minimum(behind, self.own.rows)], np.where(behind > before, 0, steps.end_ns))
         quiet = (gpu <= self.settled) | (self.now_ns - gpu > 2 * SETTLE_NS)
         ready = (behind <= here) & (steps.end_ns > self.told_ns) & quiet & (behind <= most)
+        ready &= steps.end_ns <= self.here_ns
         if not (ready.any() and (self.begun or late or ready.sum() >= KEPT_STEPS)):
             return None
         last = int(np.flatnonzero(ready)[-1])
@@ -81,7 +84,7 @@ class Ends:
 
     def _without_step(self, here: int, ran: Array) -> End | None:
         launches = self.launches
-        host = self.now_ns if self.waits is None else self.now_ns - 2 * SETTLE_NS
+        host = self.now_ns if self.waits is None else min(self.now_ns - 2 * SETTLE_NS, self.here_ns)
         if here < len(launches.start_ns) and self.waits is not None:
             host = min(host, int(launches.start_ns[here]))
         across = launches.start_ns[(launches.start_ns < host) & (launches.end_ns > host)]

@@ -35,13 +35,15 @@ class Telling:
         """Recording was switched on or off."""
         if on:
             self._recorded.append((time_ns, _FAR))
-        elif self._recorded:
+        elif self._recorded and self._recorded[-1][1] == _FAR:  # a CUPTI that refuses says so again and again
             self._recorded = [*self._recorded[-MOST_WINDOWS:-1], (self._recorded[-1][0], time_ns)]
 
-    def tell(self, found: Derived, unfinished: Array, end: End, now_ns: int) -> int:
-        """Send what is new in a stretch; how many of the steps sent are skipped. `unfinished`: ids of ranges that are
-        open at its end."""
-        steps = found.steps
+    def tell(self, found: Derived, unfinished: Array, end: End, now_ns: int, here_ns: int) -> int:
+        """Send what is new in a stretch; how many of the steps sent are skipped: those too that ended after `here_ns`,
+        as calls of theirs may be missing. `unfinished`: ids of ranges that are open at its end."""
+        beyond = found.steps["start_ns"] + found.steps["duration_ns"] > here_ns
+        skipped = found.steps["skipped"] | beyond
+        steps = Table({**found.steps.columns, "skipped": skipped}, found.steps.words)
         known = self._within(steps)
         fresh = np.flatnonzero(steps["start_ns"] >= self.host_ns)
         numbers = steps["step"] + self._offset
@@ -54,7 +56,7 @@ class Telling:
         mark = min(end.host_ns, end.gpu_ns)
         if new.rows:
             self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self.step, steps_from=found.steps_from)
-        half = np.isin(found.collectives["step"], steps["step"][~known])
+        half = np.isin(found.collectives["step"], steps["step"][~known | beyond])
         numbered = np.where(half, -1, found.collectives["step"])
         rows = self._numbered(Table({**found.collectives.columns, "step": numbered}, found.collectives.words))
         inside = rows["step"] >= 0

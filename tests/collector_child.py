@@ -48,6 +48,21 @@ def gap(steps: int) -> None:
             fake.play(data, places)
 
 
+def busy(steps: int, off: int = -1) -> None:
+    """Steps are the API's. What CUPTI has of the steps between a quarter and three quarters it keeps as long, as a
+    kernel runs. `off`: the step with which recording ends."""
+    job.behind = 0
+    for step in range(steps):
+        if step == off:
+            attach.attached().pool.words[MODE] = OFF
+        attach.step(step)
+        job.begin_ns = time.time_ns() - step * STEP_NS
+        fake.busy = steps // 4 <= step < 3 * steps // 4
+        fake.play(*job.records(step))
+        time.sleep(STEP_NS / 1e9)
+    attach.step(steps)
+
+
 def settled() -> None:
     """Wait until the decoder has read everything that was played."""
     quiet = 0
@@ -87,6 +102,9 @@ def main() -> None:
     if how == "gap":
         job.begin_ns = time.time_ns()
         gap(repetitions)
+        repetitions = 0
+    if how in ("busy", "busy_off"):
+        busy(repetitions, repetitions * 3 // 10 if how == "busy_off" else -1)
         repetitions = 0
     for i in range(repetitions):
         if how == "paced":  # as a job runs: each repetition ends now

@@ -162,12 +162,12 @@ class Job:
 
 class FakeCupti:
     """`library`: what to give drumline.producers.cupti.Cupti. `refuse`: result of cuptiActivityEnable, 0 = success.
-    `stuck`: cuptiActivityFlushAll does not return.
+    `stuck`: cuptiActivityFlushAll does not return. `busy`: a kernel in the open buffer runs, so no flush gives it back.
     `dropped`: records that found no buffer, not asked for yet. `delivered`: records in completed buffers, by kind."""
 
     def __init__(self) -> None:
         self.refuse, self.dropped, self.flushes, self.enabled = 0, 0, 0, set()
-        self.stuck = False
+        self.stuck = self.busy = False
         self.delivered: dict[int, int] = dict.fromkeys(SIZES, 0)
         self._request = self._complete = None
         self._open: tuple[int, int, int] | None = None  # address, size, filled
@@ -238,7 +238,7 @@ class FakeCupti:
             time.sleep(1_000)
         with self._lock:
             self.flushes += 1
-            if self._open is not None and self._open[2]:
+            if self._open is not None and self._open[2] and not self.busy:
                 self._finish()
         return 0
 

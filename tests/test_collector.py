@@ -219,6 +219,32 @@ def test_after_a_loss_of_whole_steps_pairs_are_found_again_while_the_job_goes_on
     assert report["recorded"] == [1, 2, 10, 12, 13], "launches are not recorded any more"
 
 
+def test_steps_of_the_api_wait_for_the_calls_that_cupti_holds_back_while_a_kernel_runs(tmp_path):
+    done, _report = run(tmp_path, "busy", 500)
+    assert (done.returncode, done.stderr) == (0, "")
+    found, who = batches(tmp_path)
+    calls = Counter()
+    for topic, _, batch in found:
+        if topic == "gpu.step.v1" and batch.rows:
+            calls.update(dict(zip(*(batch.columns[n].tolist() for n in ("step", "collectives")), strict=True)))
+    assert calls == dict.fromkeys(range(500), 6)
+    assert rows(found)["gpu.collective.v1"] == 6 * 500
+    assert "late_markers" not in who["collector"]
+
+
+def test_what_cupti_holds_back_when_recording_ends_is_waited_for(tmp_path):
+    done, _report = run(tmp_path, "busy_off", 500)
+    assert (done.returncode, done.stderr) == (0, "")
+    found, who = batches(tmp_path)
+    calls = {}
+    for topic, _, batch in found:
+        if topic == "gpu.step.v1" and batch.rows:
+            columns = (batch.columns[n].tolist() for n in ("step", "skipped", "collectives"))
+            calls.update({step: (skipped, count) for step, skipped, count in zip(*columns, strict=True)})
+    assert all(calls[step] == (0, 6) for step in range(150))
+    assert float(who["collector"]["held_max_s"]) > 2
+
+
 def test_a_decoder_that_sleeps_beyond_the_jobs_end_still_tells_all_but_names(tmp_path):
     done, report = run(tmp_path, "overslept")
     assert (done.returncode, done.stderr) == (0, "")

@@ -4,6 +4,7 @@ import tracemalloc
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import mutations
 import numpy as np
@@ -38,10 +39,31 @@ def when_launched(activity):
     return Table({"correlation": pairs.correlation.astype(np.uint32), "start_ns": pairs.call_ns + 500})
 
 
-def played(activity, tick=TICK_NS, windows=(), lost_ns=(), given_up_ns=(), launched=None):
+def made_ns(activity):
+    """When the host made what CUPTI tells of: markers, and launches of kernels; by the correlation of NCCL's."""
+    known = when_launched(activity)
+    order = np.argsort(known["correlation"])
+    at = np.interp(activity.kernels["correlation"], known["correlation"][order], known["start_ns"][order])
+    copies = np.interp(activity.copies["correlation"], known["correlation"][order], known["start_ns"][order])
+    return {"kernels": at, "copies": copies, "markers": activity.markers["time_ns"]}
+
+
+def played(
+    activity,
+    tick=TICK_NS,
+    windows=(),
+    lost_ns=(),
+    given_up_ns=(),
+    launched=None,
+    held=(0, 0),
+    told_of=True,
+    killed_ns=0,
+):
     """Feed an activity as CUPTI would deliver it: kernels when they have ended. Batches sent, by topic. `lost_ns`: of
     records that CUPTI dropped, of which it says only how many. `given_up_ns`: when too much waited. `launched`: what is
-    delivered while it is asked for."""
+    delivered while it is asked for. `held`: what the host makes from then on comes at that time, as a kernel takes so
+    long; but for steps, as those of the API are no records of CUPTI's. `told_of`: the pool tells so.
+    `killed_ns`: the end."""
     sent = defaultdict(list)
     outbox = Outbox(
         WHO, lambda topic, key, batch: sent[topic].append(decode(model(topic), encode(model(topic), batch)))
@@ -55,9 +77,15 @@ def played(activity, tick=TICK_NS, windows=(), lost_ns=(), given_up_ns=(), launc
         "markers": activity.markers["time_ns"],
     }
     at_id = dict(zip(activity.markers["id"].tolist(), activity.markers["time_ns"].tolist(), strict=True))
+    steps = np.array([word.startswith("step") for word in activity.markers.words["names"]])[activity.markers["name"]]
+    steps = np.isin(activity.markers["id"], activity.markers["id"][steps])
+    for name, made in made_ns(activity).items() if held[1] else ():
+        late = (made >= held[0]) & (arrive[name] < held[1]) & ~(steps if name == "markers" else False)
+        arrive[name] = np.where(late, held[1], arrive[name])
+        at_id |= dict(zip(activity.markers["id"].tolist(), arrive["markers"].tolist(), strict=True))
     arrive["payloads"] = np.array([at_id.get(i, 0) for i in activity.payloads["id"].tolist()], np.int64)
     first = min(int(times.min()) for times in arrive.values() if len(times))
-    last = max(int(times.max()) for times in arrive.values() if len(times))
+    last = killed_ns or max(int(times.max()) for times in arrive.values() if len(times))
     for now in range(first - first % tick, last + tick + 1, tick):
         parts = {}
         for name, times in arrive.items():
@@ -70,6 +98,7 @@ def played(activity, tick=TICK_NS, windows=(), lost_ns=(), given_up_ns=(), launc
         for times, told in ((lost_ns, live.lost), (given_up_ns, live.give_up)):
             if ((np.asarray(times) >= now) & (np.asarray(times) < now + tick)).any():
                 told(now + tick)
+        live.here_ns = held[0] if told_of and held[0] <= now + tick < held[1] else None
         live.advance(now + tick)
     live.advance(last + tick, final=True)
     outbox.finish(last + tick)
@@ -406,6 +435,61 @@ def test_where_distances_tell_nothing_counts_are_believed_until_records_were_dro
     assert live.counts["skipped_steps"] > 50
 
 
+def half_of(activity):
+    return int(np.median(made_ns(activity)["kernels"]))
+
+
+@pytest.mark.parametrize(("path", "ahead"), [(DEMO, 0), (DEMO, 300_000_000), (folder("fsdp"), 100_000_000)])
+def test_a_kernel_of_five_seconds_holds_back_steps_and_costs_none(path, ahead):
+    activity = earlier(recorded(path)[1], ahead)
+    half = half_of(activity)
+    sent, live = played(activity, held=(half, half + 5_000_000_000))
+    assert told(sent) == truth(derive(activity))
+    assert not steps_like_the_whole(sent, derive(activity))
+    assert "late_markers" not in live.counts
+
+
+def test_markers_that_come_when_their_steps_are_told_are_counted():
+    activity = earlier(recorded(DEMO)[1], 300_000_000)
+    half = half_of(activity)
+    sent, live = played(activity, held=(half, half + 5_000_000_000), told_of=False)
+    missing = truth(derive(activity)) - told(sent)
+    assert missing
+    assert live.counts["late_markers"] >= 2 * len(missing)
+
+
+def steps_told(sent):
+    """Number -> (skipped, collectives) of each step."""
+    return {row[0]: row[1:] for row in joined(sent[Topic.STEP], ["step", "skipped", "collectives"])}
+
+
+def test_a_step_is_not_waited_for_longer_than_forty_seconds_and_then_told_as_skipped(monkeypatch):
+    monkeypatch.setattr("drumline.producers.live.HELD_NS", 3_000_000_000)
+    activity = earlier(recorded(DEMO)[1], 300_000_000)
+    half = half_of(activity)
+    sent, live = played(activity, held=(half, half + 5_000_000_000))
+    whole = steps_told({Topic.STEP: [SimpleNamespace(columns=derive(activity).steps.columns)]})
+    found = steps_told(sent)
+    assert found.keys() == whole.keys()
+    wrong = {step for step in found if found[step][1] != whole[step][1]}
+    skipped = {step for step in found if found[step][0]}
+    assert wrong
+    assert wrong <= skipped
+    assert 5 < len(skipped) < 30, "two seconds of 67 ms each; not all five"
+    assert live.counts["skipped_steps"] == len(skipped)
+
+
+def test_steps_whose_calls_went_with_the_process_are_told_as_skipped():
+    activity = earlier(recorded(DEMO)[1], 300_000_000)
+    half = half_of(activity)
+    sent, _live = played(activity, held=(half, 1 << 62), killed_ns=half + 1_000_000_000)
+    whole = steps_told({Topic.STEP: [SimpleNamespace(columns=derive(activity).steps.columns)]})
+    found = steps_told(sent)
+    wrong = {step for step in found if found[step][1] != whole[step][1]}
+    assert wrong
+    assert wrong <= {step for step in found if found[step][0]}
+
+
 def test_steps_numbered_from_the_start_again_count_on():
     activity = recorded(DEMO)[0]
     half = int(np.median(activity.kernels["start_ns"]))
@@ -437,7 +521,8 @@ def test_steps_that_were_not_recorded_from_start_to_end_are_left_out():
     activity = recorded(DEMO)[0]
     whole = derive(activity)
     at = np.quantile(whole.steps["start_ns"], [0.2, 0.4, 0.7]).astype(np.int64).tolist()
-    windows = [(True, at[0]), (False, at[1]), (True, at[2])]
+    refused = (False, at[1] + 1_000_000_000)  # by another profiler, which is said once more
+    windows = [(True, at[0]), (False, at[1]), refused, (True, at[2])]
     sent, _ = played(activity, windows=windows)
     begin, end = whole.steps["start_ns"], whole.steps["start_ns"] + whole.steps["duration_ns"]
     inside = ((begin >= at[0]) & (end <= at[1])) | (begin >= at[2])

@@ -158,3 +158,60 @@ def test_a_spool_that_becomes_unwritable_while_the_job_runs_is_said_once(tmp_pat
     one.finish(time.time_ns())  # what was in it is to be told, and cannot be
     [said] = capsys.readouterr().err.splitlines()
     assert f"nothing is recorded in {tmp_path / 'spool'}" in said
+
+
+@pytest.fixture
+def marked(tmp_path):
+    """A session that a job without a GPU tells of steps of 100 ms, each once it is over; and its spool."""
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    pool, begin = BufferPool(2, 2 << 20), time.time_ns()
+    session = Session(pool, os.getpid(), environment, begin)
+
+    def said(on, after_ms, why="as asked"):
+        event = {"event": "recording", "on": on, "time_ns": begin + after_ms * 1_000_000, "why": why}
+        session.event(b"J" + json.dumps(event).encode())
+
+    def steps(numbers):
+        for number in numbers:
+            for flags, at in ((2, number * 100), (4, number * 100 + 99)):
+                mark = MARK.pack(b"M", flags, number + 1, begin + at * 1_000_000)
+                session.event(mark + (f"step {number}".encode() if flags == 2 else b""))
+            for ms in (50, 100):
+                session.turn(begin + (number * 100 + ms) * 1_000_000)
+
+    def told(finish=True):
+        if finish:
+            session.finish(begin + 70_000_000_000)
+        found, _ = batches(tmp_path)
+        steps = [batch.columns for topic, _, batch in found if topic == "gpu.step.v1" and batch.rows]
+        return {n: s for c in steps for n, s in zip(c["step"].tolist(), c["skipped"].tolist(), strict=True)}
+
+    return pool, begin, said, steps, told
+
+
+@pytest.mark.parametrize("gap_ms", [10, 60, 300])
+def test_a_short_break_in_recording_costs_no_step_before_it(marked, gap_ms):
+    _, _, said, steps, told = marked
+    said(True, 0)
+    steps(range(50))
+    said(False, 5_000)
+    said(True, 5_000 + gap_ms)
+    steps(range(55, 80))
+    found = told()
+    assert {*range(50), *range(55, 80)} == set(found)
+    assert not any(found.values())
+
+
+def test_a_buffer_that_does_not_come_back_costs_the_steps_since_it_was_asked_for(marked):
+    pool, begin, said, steps, told = marked
+    said(True, 0)
+    steps(range(10))
+    pool.words[pool_words.STATE] = pool_words.LENT
+    pool.words[pool_words.STATE + 1] = begin + 1_000_000_000
+    steps(range(10, 80))
+    for second in range(8, 60):
+        said(False, second * 1_000, "CUPTI refused")
+        steps([second * 10])
+    found = told(finish=False)
+    assert set(found) == set(range(80)), "steps after the end of recording are none of its"
+    assert [step for step in found if not found[step]] == list(range(9))

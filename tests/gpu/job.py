@@ -1,7 +1,7 @@
 """A DDP job with faults, for tests/gpu/session.sh: torchrun --nproc-per-node N job.py STEPS. Knows nothing of drumline.
 
 Of every 100 steps the last 50 have a fault: rank 1 waits 15 ms on the host, then rank 2 (the last one where there are
-fewer) works 15% more, and so on in turn.
+fewer) works 15% more, and so on in turn. In the 30th of every 400 rank 1 waits for 4 s, and the others' kernels for it.
 """
 
 import os
@@ -27,6 +27,8 @@ def main() -> None:
         faulty, turn = step % 100 >= 50, step // 100 % 2
         if faulty and turn == 0 and rank == late:
             time.sleep(0.015)
+        if step % 400 == 30 and rank == late:
+            time.sleep(4)
         x = data
         if faulty and turn == 1 and rank == slow:
             for layer in layers[:7]:  # forward work once more, about 15% of a step
