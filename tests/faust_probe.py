@@ -8,6 +8,8 @@ import json
 import signal
 import sys
 
+from aiokafka.consumer.fetcher import Fetcher
+
 from drumline.infra.settings import settings
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
@@ -37,6 +39,22 @@ class Summing:
         pass
 
 
+def leave_time_between_seek_and_flow(recovery):
+    """So that in every rebalance the fetch that was under way ends after recovery's seek and before the flow is
+    resumed, as it happens to: positions come late, from a slow broker as it were, and recovery waits after its seek."""
+    update, seek = Fetcher._update_fetch_positions, recovery._seek_offsets
+
+    async def update_late(*arguments):
+        await asyncio.sleep(0.2)
+        return await update(*arguments)
+
+    async def seek_slowly(*arguments):
+        await seek(*arguments)
+        await asyncio.sleep(0.4)
+
+    Fetcher._update_fetch_positions, recovery._seek_offsets = update_late, seek_slowly
+
+
 async def main():
     topics = preflight(settings(), [Topic.KERNEL, Topic.TICK], [Topic.KERNEL_FREQUENCY, Topic.TICK], ["probe"])
     worker = StreamWorker(settings(), [Wiring("probe", (Topic.KERNEL,), Summing)], topics, Codec())
@@ -47,6 +65,7 @@ async def main():
         print(json.dumps({"owned": owned, "restored": restored}), flush=True)
 
     worker.runners["probe"].table.on_recover(report)
+    leave_time_between_seek_and_flow(worker.app.tables.recovery)
     await worker.app.start()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

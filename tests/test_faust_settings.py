@@ -70,9 +70,6 @@ class Consumer:
     async def _commit(self, offsets):
         self.stored.update(offsets)
 
-    async def perform_seek(self):
-        self.log.append("committed")
-
     def stop_flow(self):
         self.log.append("stopped")
 
@@ -96,9 +93,34 @@ def test_a_partition_of_another_topic_than_before_is_read_from_its_beginning():
     assert consumer.stored == {TP("a", 0): 0}
 
 
-def test_where_faust_goes_back_to_what_is_committed_it_goes_to_the_beginning_where_nothing_is():
-    """It does so when it throws away a fetch that ended after the flow was stopped."""
+class Client:
+    """aiokafka's consumer in Faust's thread, with one fetch to return."""
+
+    def __init__(self):
+        record = SimpleNamespace(offset=30), SimpleNamespace(offset=31)
+        self.records = {
+            TP("s-changelog", 0): list(record),
+            TP("a", 0): [SimpleNamespace(offset=7)],
+            TP("b", 9): list(record),
+        }
+        self.sought = {}
+
+    async def _fetch_records(self, client, active, *, timeout):
+        assert (client, active, timeout) == (self, set(), 1.0)
+        return self.records
+
+    def assignment(self):
+        return {TP("s-changelog", 0), TP("s-changelog", 1), TP("a", 0)}
+
+    def seek(self, partition, offset):
+        self.sought[partition] = offset
+
+
+@pytest.fixture
+def guarded():
+    """An app whose recovery is guarded; its consumer's thread is the client."""
     consumer = Consumer()
+    consumer._thread = Client()
 
     async def completed(generation):
         consumer.log.append(f"resumed {generation}")
@@ -106,12 +128,32 @@ def test_where_faust_goes_back_to_what_is_committed_it_goes_to_the_beginning_whe
     tables = SimpleNamespace(
         recovery=SimpleNamespace(on_recovery_completed=completed), changelog_topics={"s-changelog"}
     )
-    recovery.guard_recovery(SimpleNamespace(consumer=consumer, tables=tables), lambda tp: False)
+    app = SimpleNamespace(consumer=consumer, tables=tables)
+    recovery.guard_recovery(app, lambda tp: False)
+    return app
+
+
+def test_after_every_recovery_the_flow_is_stopped_before_anything_is_resumed(guarded):
+    consumer = guarded.consumer
     for generation in 1, 2:
-        asyncio.run(tables.recovery.on_recovery_completed(generation))
-    beginnings, consumer.sought = consumer.sought, {}
-    asyncio.run(consumer.perform_seek())
-    assert consumer.log == ["stopped", "resumed 1", "stopped", "resumed 2", "committed"]
-    assert consumer.sought == beginnings == {TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
-    consumer.committed.clear()
-    asyncio.run(consumer.perform_seek())
+        consumer.sought.clear()
+        asyncio.run(guarded.tables.recovery.on_recovery_completed(generation))
+        assert consumer.sought == {TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
+    consumer.committed.clear()  # a worker that was given nothing
+    asyncio.run(guarded.tables.recovery.on_recovery_completed(3))
+    assert consumer.log == ["stopped", "resumed 1", "stopped", "resumed 2", "stopped", "resumed 3"]
+
+
+def test_what_a_fetch_took_while_the_flow_was_stopped_is_read_again(guarded):
+    """Faust throws it away: records of a changelog that no one else would go back to."""
+    client = guarded.consumer._thread
+    guarded.consumer.flow_active = False
+    assert asyncio.run(client._fetch_records(client, set(), timeout=1.0)) == {}
+    assert client.sought == {TP("s-changelog", 0): 30, TP("a", 0): 7}
+
+
+def test_what_a_fetch_took_while_records_flow_is_handed_on(guarded):
+    client = guarded.consumer._thread
+    guarded.consumer.flow_active = True
+    assert asyncio.run(client._fetch_records(client, set(), timeout=1.0)) is client.records
+    assert client.sought == {}
