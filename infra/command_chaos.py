@@ -24,7 +24,11 @@ def chaos(
         typer.Option(min=0.1, help="no further round begins after that; 5, or no bound with --kills"),
     ] = None,
     kill: Annotated[
-        str, typer.Option(metavar="A,B+C", help="sink, engine, worker, broker, agent; A+B: both at once")
+        str,
+        typer.Option(
+            metavar="A,B+C",
+            help="sink, engine, worker, second (a worker without a name), broker, agent; A+B: both at once",
+        ),
     ] = "sink,sink+engine,worker,broker",
     kills: Annotated[int, typer.Option(min=0, help="end after so many kills; 0 = when the time is over")] = 0,
     seed: Annotated[int | None, typer.Option(help="of who is killed when; default: a new one, printed")] = None,

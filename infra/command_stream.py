@@ -17,12 +17,12 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def stream(
     instance: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="A name of its own per worker: after a restart it gets its partitions back at once, without a "
-            "rebalance. Default DRUMLINE_STREAM__INSTANCE."
+            "rebalance. '' is none. Default DRUMLINE_STREAM__INSTANCE."
         ),
-    ] = "",
+    ] = None,
 ) -> None:
     """Run a stream worker: rolling kernel frequency, memcpy bandwidth and straggler verdicts.
 
@@ -36,7 +36,8 @@ def stream(
     Metrics and health: http://127.0.0.1:19464/metrics, /healthz, /readyz (DRUMLINE_STREAM__METRICS_PORT, 0 = none).
 
     Runs until SIGINT (exit 130) or SIGTERM (exit 0). Exit 1 when it failed while it ran: start it again. Exit 2 when it
-    could not start: no broker, wrong certificate or password, missing topics or ACLs, or settings that do not fit.
+    could not start: no broker, wrong certificate or password, missing topics or ACLs, settings that do not fit, or
+    another worker of this machine has its name.
     """
     from drumline.infra.kafka_access import MissingTopics
     from drumline.schemas.errors import RegistryUnavailable
@@ -45,7 +46,7 @@ def stream(
     from drumline.streams.serve import serve
 
     config = settings()
-    if instance:
+    if instance is not None:
         config.stream.instance = instance
     configure(config, "stream")
     try:

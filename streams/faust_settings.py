@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from drumline.infra import tls
-from drumline.infra.drain import worker_dir
 from drumline.infra.settings import Settings
 
 
@@ -30,21 +29,15 @@ def credentials(settings: Settings) -> Any:
     return SSLCredentials(context) if context is not None else None
 
 
-def data_dir(settings: Settings) -> Path:
-    """This worker's directory, readable by its owner only; created if need be."""
-    path = worker_dir(settings)
-    path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return path
-
-
-def faust_settings(settings: Settings, partitions: int) -> dict[str, Any]:
-    """Keyword arguments of faust.App. `partitions`: of every topic the app reads, changelogs get as many."""
+def faust_settings(settings: Settings, home: Path, partitions: int) -> dict[str, Any]:
+    """Keyword arguments of faust.App, whose folder is `home`. Every topic it reads has `partitions`; changelogs get as
+    many."""
     brokers = [f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")]
     options: dict[str, Any] = {
         "id": settings.stream.app_id,
         "broker": brokers,
         "broker_credentials": credentials(settings),
-        "datadir": str(data_dir(settings)),
+        "datadir": str(home),
         "autodiscover": False,
         "store": "memory://",
         "processing_guarantee": "at_least_once",  # exactly_once crashes or duplicates; offsets in the state do better

@@ -20,7 +20,8 @@ from drumline.schemas.topics import Topic
 from drumline.streams.backpressure import keep_asking
 from drumline.streams.clock import Clock
 from drumline.streams.decoder import Decoder
-from drumline.streams.faust_settings import data_dir, faust_settings
+from drumline.streams.faust_settings import faust_settings
+from drumline.streams.home import move_in
 from drumline.streams.lag import Lag
 from drumline.streams.outgoing import NotTaken, Outgoing
 from drumline.streams.patience import be_patient
@@ -54,7 +55,7 @@ class Wiring:
 
 class StreamWorker:
     """`app` is the Faust app. `failure` is the error that ended it, if one did. `readiness.observe` wants to be called
-    by whoever runs the app."""
+    by whoever runs the app. Raises NameTaken, OSError (home.py)."""
 
     def __init__(
         self,
@@ -68,9 +69,10 @@ class StreamWorker:
 
         self.failure: BaseException | None = None
         self.topics = topics
+        self._home = move_in(settings)
         self._clock = Clock()
         be_patient()
-        self.app: Any = faust.App(**faust_settings(settings, topics.partitions))
+        self.app: Any = faust.App(**faust_settings(settings, self._home.path, topics.partitions))
         self._outgoing = Outgoing(self.app, codec)
         send, ids = self._outgoing.send, topics.ids
         self.runners = {w.name: StageRunner(self.app, w.name, w.build, send, self._fail, ids) for w in wirings}
@@ -80,7 +82,7 @@ class StreamWorker:
                 self._readers.setdefault(topic, []).append(self.runners[wiring.name])
         self.lag = Lag(self.app, self._readers)
         self._settlers: dict[str, Settler] = {}
-        self._status = Status(self.app, data_dir(settings) / "status.json", topics.partitions, self.lag)
+        self._status = Status(self.app, self._home.path / "status.json", topics.partitions, self.lag)
         for topic in self._readers:
             self._agent(topic, self._on_record)
         self._agent(Topic.TICK, self._on_tick)
@@ -189,6 +191,7 @@ class StreamWorker:
     def close(self) -> None:
         for settler in self._settlers.values():
             settler.cancel()
+        self._home.leave()
 
 
 def _on_batch(stage: Stage, batch: Batch, offset: int, now_ns: int) -> list[Batch]:

@@ -42,7 +42,7 @@ def snapshot(sink=0, worker=0, intents=None):
 @pytest.mark.stack
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "who", ["sink+engine,worker", pytest.param("sink,sink+engine,worker,broker,agent", marks=pytest.mark.long)]
+    "who", ["sink+engine,worker", pytest.param("sink,sink+engine,worker,second,broker,agent", marks=pytest.mark.long)]
 )
 def test_a_campaign_that_kills_each_once_loses_and_doubles_nothing(who, jars):
     names = who.split(",")

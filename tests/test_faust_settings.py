@@ -11,7 +11,8 @@ from pydantic import SecretStr
 from drumline.infra.settings import LocalSettings, Settings, StreamSettings
 from drumline.infra.settings_servers import KafkaSettings
 from drumline.streams import recovery
-from drumline.streams.faust_settings import credentials, data_dir, faust_settings
+from drumline.streams.faust_settings import credentials, faust_settings
+from drumline.streams.home import NameTaken, move_in
 
 
 def settings(tmp_path, **kafka):
@@ -37,11 +38,30 @@ def test_each_protocol_is_what_faust_speaks(tmp_path, protocol):
 
 def test_a_named_worker_is_a_static_member_with_a_private_directory(tmp_path):
     plain = settings(tmp_path, bootstrap="a:1, b:2")
-    told = faust_settings(plain, 6)
+    home = move_in(plain)
+    told = faust_settings(plain, home.path, 6)
     assert told["broker"] == ["kafka://a:1", "kafka://b:2"]
     assert (told["consumer_group_instance_id"], told["topic_partitions"]) == ("w1", 6)
     assert told["broker_credentials"] is None
-    assert stat.S_IMODE(data_dir(plain).stat().st_mode) == 0o700
+    assert told["datadir"] == str(home.path)
+    assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
+
+
+def test_two_workers_of_a_machine_with_one_name_are_refused_as_long_as_the_first_lives(tmp_path):
+    plain = settings(tmp_path)
+    first = move_in(plain)
+    with pytest.raises(NameTaken, match="'w1' runs on this machine already; give each a name"):
+        move_in(plain)
+    first.leave()
+    move_in(plain).leave()
+
+
+def test_workers_without_a_name_have_a_directory_each(tmp_path):
+    plain = Settings(local=LocalSettings(state=tmp_path))
+    homes = [move_in(plain) for _ in range(3)]
+    assert [home.path.name for home in homes] == ["worker", "worker-2", "worker-3"]
+    homes[1].leave()
+    assert move_in(plain).path == homes[1].path
 
 
 def test_another_faust_is_refused(monkeypatch):

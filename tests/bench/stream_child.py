@@ -24,6 +24,7 @@ from drumline.infra.registry_client import codec
 from drumline.infra.settings import Settings, settings
 from drumline.streams.app import READ, WRITTEN, wirings
 from drumline.streams.faust_settings import faust_settings
+from drumline.streams.home import move_in
 from drumline.streams.preflight import preflight
 from drumline.streams.worker import StreamWorker
 
@@ -45,7 +46,7 @@ def single(config: Settings) -> tuple[Any, Callable[[], int]]:
 
     config.stream.app_id += "-single"
     partitions = preflight(config, READ, WRITTEN, ["frequency"]).partitions
-    app = faust.App(**faust_settings(config, partitions))
+    app = faust.App(**faust_settings(config, move_in(config).path, partitions))
     window, hop = config.stream.window_s, config.stream.hop_s
     table = app.Table("frequency", default=int, partitions=partitions, key_type=str).hopping(
         window, hop, expires=timedelta(seconds=window + config.stream.grace_s)

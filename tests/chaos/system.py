@@ -15,7 +15,7 @@ import psutil
 from drumline.chaos import interrupted
 from drumline.chaos.load import Load
 from drumline.chaos.progress import Progress, Snapshot
-from drumline.chaos.targets import PROGRAMS, Target
+from drumline.chaos.targets import OPTIONAL, PROGRAMS, STATUSES, Target
 from drumline.infra import clickhouse
 from drumline.infra import stack as local_stack
 from drumline.infra.drain import read_statuses
@@ -51,14 +51,14 @@ class System:
 
     def __init__(self, settings: Settings, recording: Path, loops: int, targets: Iterable[Target]) -> None:
         self.settings, self.env = settings, environment(settings)
-        with_agent = any("agent" in target.parts for target in targets)
+        named = {part for target in targets for part in target.parts}
         logs = settings.local.state / "logs"
         self.programs = {
             part: Program(args[0], list(args), logs / f"chaos-{part}.log", self.env, restarts=100)
             for part, args in PROGRAMS.items()
-            if part != "agent" or with_agent
+            if part in named or part not in OPTIONAL
         }
-        spool = settings.spool.root if with_agent else None
+        spool = settings.spool.root if "agent" in named else None
         self.load = Load(recording, self.env, logs / "chaos-replay.log", loops, spool)
         self.progress = Progress(settings)
         self._turned = 0.0
@@ -102,7 +102,7 @@ class System:
         """SIGKILL to all parts at once; what it interrupted, and how far everything was. Starts them again."""
         own = own_processes(self.settings)
         stack = [process for part in target.parts if part in own for process in own[part]]
-        status = read_statuses(self.settings, 0).get("chaos")
+        statuses = read_statuses(self.settings, 0)
         loaded, spools = self.load.flowing, self.load.spools()
         parts = [self.programs[part] for part in target.parts if part in self.programs]
         victims = [*(p.pid for p in parts if p.pid), *(process.pid for process in stack)]
@@ -117,8 +117,7 @@ class System:
         what = []
         if "broker" in target.parts:
             what.append("publishing" if loaded else "replay between two runs or held back")
-        if "worker" in target.parts:
-            what.append(interrupted.of_worker(status))
+        what += [interrupted.of_worker(statuses.get(name)) for part, name in STATUSES.items() if part in target.parts]
         if "agent" in target.parts:
             what.append(interrupted.of_agent(spools))
         if seen is not None and ("sink" in target.parts or "engine" in target.parts):

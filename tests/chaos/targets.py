@@ -5,16 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 #: part -> whose work stands still without it: what the sink commits, what the worker commits, what arrives in Kafka.
+#: The second worker has no name: its death and its return move partitions, which those of a named one do not.
 PARTS = {
     "sink": ("sink",),
     "engine": ("sink",),
     "worker": ("worker",),
+    "second": ("worker",),
     "broker": ("sink", "worker"),
     "agent": ("published",),
 }
-#: Parts that are programs of the campaign; the others run under the local stack's supervisor. The agent runs where it
-#: is to be killed: replays go through a spool then.
-PROGRAMS = {"sink": ("sink",), "worker": ("stream",), "agent": ("agent",)}
+#: Parts that are programs of the campaign; the others run under the local stack's supervisor.
+PROGRAMS = {"sink": ("sink",), "worker": ("stream",), "second": ("stream", "--instance", ""), "agent": ("agent",)}
+#: Programs that run only where they are to be killed. With an agent, replays go through a spool.
+OPTIONAL = {"second", "agent"}
+#: Workers -> what their status is filed under.
+STATUSES = {"worker": "chaos", "second": "worker"}
 
 
 @dataclass(frozen=True, slots=True)
