@@ -32,10 +32,12 @@ class Telling:
         self._recorded: list[tuple[int, int]] = []
 
     def recording(self, on: bool, time_ns: int) -> None:
-        """Recording was switched on or off."""
+        """Recording was switched on or off. Until it is said, one does not know, and all steps are told."""
         if on:
             self._recorded.append((time_ns, _FAR))
-        elif self._recorded and self._recorded[-1][1] == _FAR:  # a CUPTI that refuses says so again and again
+        elif not self._recorded:
+            self._recorded.append((time_ns, time_ns))
+        elif self._recorded[-1][1] == _FAR:  # a CUPTI that refuses says so again and again
             self._recorded = [*self._recorded[-MOST_WINDOWS:-1], (self._recorded[-1][0], time_ns)]
 
     def tell(self, found: Derived, unfinished: Array, end: End, now_ns: int, here_ns: int) -> int:

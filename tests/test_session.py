@@ -202,6 +202,18 @@ def test_a_short_break_in_recording_costs_no_step_before_it(marked, gap_ms):
     assert not any(found.values())
 
 
+@pytest.mark.parametrize("first", [None, 0, 2_500])
+def test_steps_before_anything_was_recorded_are_not_told(marked, first):
+    """Of a duty cycle before its first window, or while another profiler has CUPTI from the start."""
+    _, _, said, steps, told = marked
+    if first is not None:
+        said(False, first, "another profiler holds CUPTI")
+    steps(range(50))
+    said(True, 5_000)
+    steps(range(50, 80))
+    assert told() == dict.fromkeys(range(50, 80), False)
+
+
 def test_a_buffer_that_does_not_come_back_costs_the_steps_since_it_was_asked_for(marked):
     pool, begin, said, steps, told = marked
     said(True, 0)
