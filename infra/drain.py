@@ -35,26 +35,22 @@ class Drained:
         return not self.reason
 
 
-def worker_dir(settings: Settings) -> Path:
-    """Where a stream worker may write: one directory per worker."""
+def workers_dir(settings: Settings) -> Path:
+    """Where this app's stream workers on this machine write, each in a folder of its own (streams/home.py)."""
     base = settings.stream.data_dir or settings.local.state / "stream"
-    return base / (settings.stream.instance or "worker")
-
-
-def status_files(settings: Settings) -> list[Path]:
-    return sorted(worker_dir(settings).parent.glob("*/status.json"))
+    return base / settings.stream.app_id
 
 
 def read_statuses(settings: Settings, since_ns: int) -> dict[str, dict[str, Any]]:
     """Statuses of the workers of this app that are alive and were written after `since_ns`, by worker."""
     found = {}
-    for path in status_files(settings):
+    for path in sorted(workers_dir(settings).glob("*/status.json")):
         try:
             status = json.loads(path.read_text())
         except (OSError, ValueError):
             continue
         fresh = time.time_ns() - status["time_ns"] < FRESH_S * 1e9 and status["time_ns"] > since_ns
-        if fresh and status["app"] == settings.stream.app_id:
+        if fresh:
             found[path.parent.name] = status
     return found
 

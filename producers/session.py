@@ -137,6 +137,9 @@ class Session:
         if found is not None and self._device is None and found.kernels.rows:
             self._device = int(np.bincount(found.kernels["device"]).argmax())
             self._identify()
+        if self._recording == "not yet":  # the event was lost
+            self._recording = "on: records come"
+            self._windows.append((True, now_ns))
         spooling = self._begin(now_ns)
         spooling.tell_losses(self._reader.dropped, now_ns)
         if found is not None:

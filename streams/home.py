@@ -1,14 +1,18 @@
-"""A directory for each worker of a machine, held (flock) for as long as the worker lives."""
+"""A folder for each worker of a machine, held (flock) for as long as the worker lives."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
-from drumline.infra.drain import worker_dir
+from drumline.infra.drain import workers_dir
 from drumline.infra.settings import Settings
+
+#: Folders of workers without a name; @: no name that Kafka takes.
+UNNAMED = "unnamed@{}"
 
 
 class NameTaken(ValueError):
@@ -35,19 +39,21 @@ class Home:
 
 
 def move_in(settings: Settings) -> Home:
-    """The worker's own directory; of workers without a name, the first that is free.
+    """The worker's own folder; of workers without a name, the first that is free.
 
     A worker's group takes two of one name for one, which is here now and there: neither gets anything done. Raises
     NameTaken, OSError.
     """
-    first, name = worker_dir(settings), settings.stream.instance
-    for number in count(1):
+    all_, name = workers_dir(settings), settings.stream.instance
+    if name:
         try:
-            return Home(first if number == 1 else first.with_name(f"{first.name}-{number}"))
+            return Home(all_ / name)
         except BlockingIOError:
-            if name:
-                raise NameTaken(
-                    f"a worker named {name!r} runs on this machine already; give each a name of its own "
-                    "(--instance or DRUMLINE_STREAM__INSTANCE), or none"
-                ) from None
+            raise NameTaken(
+                f"a worker named {name!r} runs on this machine already; give each a name of its own (--instance or "
+                "DRUMLINE_STREAM__INSTANCE), or none"
+            ) from None
+    for number in count(1):
+        with suppress(BlockingIOError):
+            return Home(all_ / UNNAMED.format(number))
     raise AssertionError

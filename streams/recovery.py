@@ -14,7 +14,7 @@ which is emptied meanwhile, and to aiokafka an empty one means all: it takes wha
 after recovery's seek among them. Faust throws them away, since the flow is stopped, and never reads them again:
 recovery then waited for ever for a changelog's end, or was content with state older than what is committed (4 of 65
 times that a worker joined and left again, on a local broker). So what such a fetch took is given back, in the
-consumer's thread, where nothing comes in between.
+consumer's thread, as soon as it has it; and from recovery's seek on, the flow is stopped.
 """
 
 from __future__ import annotations
@@ -49,8 +49,15 @@ def guard_recovery(app: Any, replaced: Callable[[Any], bool]) -> None:
     """
     check_faust_version()
     _give_back(app.consumer)
+    _of_this_generation(app)
     recovery = app.tables.recovery
-    completed = recovery.on_recovery_completed
+    seek, completed = recovery._seek_offsets, recovery.on_recovery_completed
+
+    async def seek_offsets(*arguments: Any) -> None:
+        """A worker without partitions was not stopped when it is given some; nor is one whose last recovery resumes the
+        flow in the middle of this rebalance."""
+        app.consumer.stop_flow()
+        await seek(*arguments)
 
     async def on_recovery_completed(generation_id: int = 0) -> None:
         app.consumer.stop_flow()
@@ -58,7 +65,7 @@ def guard_recovery(app: Any, replaced: Callable[[Any], bool]) -> None:
             await seek_uncommitted(app.consumer, app.tables.changelog_topics, replaced)
         await completed(generation_id)
 
-    recovery.on_recovery_completed = on_recovery_completed
+    recovery._seek_offsets, recovery.on_recovery_completed = seek_offsets, on_recovery_completed
 
 
 def _give_back(consumer: Any) -> None:
@@ -74,6 +81,21 @@ def _give_back(consumer: Any) -> None:
         return {}
 
     consumer._thread._fetch_records = fetch_records
+
+
+def _of_this_generation(app: Any) -> None:
+    """What recovery is handed is of this rebalance. While its queue is full, one more record may wait until the next
+    rebalance; taken for the next of a changelog, it hides those before it."""
+    queue = app.tables.changelog_queue
+    get = queue.get
+
+    async def get_current() -> Any:
+        while True:
+            event = await get()
+            if event.message.generation_id == app.consumer_generation_id:
+                return event
+
+    queue.get = get_current
 
 
 async def seek_uncommitted(consumer: Any, changelogs: Collection[str], replaced: Callable[[Any], bool]) -> None:

@@ -47,14 +47,13 @@ class StatusFile:
 class Status:
     """Of one worker, which has some of `of` partitions of each topic: in its file, and as metrics."""
 
-    def __init__(self, app: Any, path: Path, of: int, lag: Lag) -> None:
-        self._app, self._file, self._of, self._lag = app, StatusFile(path), of, lag
+    def __init__(self, path: Path, of: int, lag: Lag) -> None:
+        self._file, self._of, self._lag = StatusFile(path), of, lag
 
     def say(self, partitions: list[int], still_open: int, unsettled: int, now_ns: int) -> None:
         """`still_open`: see open_windows, of all stages. `unsettled`: messages, apart from ticks."""
         positions = {f"{tp.topic}:{tp.partition}": position for tp, position in self._lag.positions().items()}
         status: dict[str, Any] = {
-            "app": self._app.conf.id,
             "partitions": partitions,
             "of": self._of,
             "open": still_open,

@@ -11,27 +11,27 @@ from stream_helpers import apply_topics, publish
 
 from drumline.infra import demo_worker
 from drumline.infra.demo_worker import APP_ID, DemoFailed, begin_at_the_ends, no_other_worker
-from drumline.infra.drain import worker_dir
+from drumline.infra.drain import workers_dir
 from drumline.infra.kafka import client_config
 from drumline.infra.offsets import Offsets
 from drumline.infra.settings import LocalSettings, Settings, StreamSettings
 from drumline.schemas.topics import Topic
 
 
-def says(settings, app, age_s=0):
-    worker_dir(settings).mkdir(parents=True, exist_ok=True)
-    status = {"app": app, "time_ns": time.time_ns() - age_s * 10**9}
-    (worker_dir(settings) / "status.json").write_text(json.dumps(status))
+def says(settings, age_s=0):
+    folder = workers_dir(settings) / "one"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "status.json").write_text(json.dumps({"time_ns": time.time_ns() - age_s * 10**9}))
 
 
 def test_it_does_not_begin_beside_a_worker_that_would_judge_its_run_too(tmp_path):
     settings = Settings(local=LocalSettings(state=tmp_path), stream=StreamSettings())
     assert settings.stream.app_id != APP_ID
     no_other_worker(settings)
-    says(settings, settings.stream.app_id)
+    says(settings)
     with pytest.raises(DemoFailed, match="stop it, or"):
         no_other_worker(settings)
-    says(settings, settings.stream.app_id, age_s=60)
+    says(settings, age_s=60)
     no_other_worker(settings)
 
 

@@ -6,7 +6,7 @@ import time
 from structlog.testing import capture_logs
 
 from drumline.infra import metrics
-from drumline.infra.drain import judge, read_statuses, worker_dir
+from drumline.infra.drain import judge, read_statuses, workers_dir
 from drumline.infra.settings import LocalSettings, Settings, StreamSettings
 from drumline.streams.status import StatusFile
 
@@ -41,15 +41,17 @@ def test_everything_else_is_not_and_says_why():
 
 
 def test_statuses_of_workers_that_ended_or_belong_to_another_app_do_not_count(tmp_path):
-    settings = Settings(local=LocalSettings(state=tmp_path), stream=StreamSettings(app_id="mine"))
+    mine, theirs = (
+        Settings(local=LocalSettings(state=tmp_path), stream=StreamSettings(app_id=app)) for app in ("mine", "theirs")
+    )
     now = time.time_ns()
-    for name, app, age_s in (("alive", "mine", 0), ("dead", "mine", 60), ("other", "theirs", 0)):
-        folder = worker_dir(settings).parent / name
+    for app, name, age_s in ((mine, "alive", 0), (mine, "dead", 60), (theirs, "other", 0)):
+        folder = workers_dir(app) / name
         folder.mkdir(parents=True)
-        (folder / "status.json").write_text(json.dumps({"app": app, "time_ns": now - age_s * 10**9}))
-    (worker_dir(settings).parent / "alive" / "status.new").write_text("half a st")
-    assert list(read_statuses(settings, 0)) == ["alive"]
-    assert read_statuses(settings, time.time_ns()) == {}
+        (folder / "status.json").write_text(json.dumps({"time_ns": now - age_s * 10**9}))
+    (workers_dir(mine) / "alive" / "status.new").write_text("half a st")
+    assert list(read_statuses(mine, 0)) == ["alive"]
+    assert read_statuses(mine, time.time_ns()) == {}
 
 
 def test_a_status_that_cannot_be_written_is_logged_once_counted_each_time_and_stops_nobody(tmp_path):

@@ -56,10 +56,16 @@ def test_two_workers_of_a_machine_with_one_name_are_refused_as_long_as_the_first
     move_in(plain).leave()
 
 
+def test_a_name_may_be_taken_once_in_each_app(tmp_path):
+    plain = settings(tmp_path)
+    other = plain.model_copy(update={"stream": StreamSettings(instance="w1", app_id="other")})
+    assert move_in(plain).path != move_in(other).path
+
+
 def test_workers_without_a_name_have_a_directory_each(tmp_path):
     plain = Settings(local=LocalSettings(state=tmp_path))
     homes = [move_in(plain) for _ in range(3)]
-    assert [home.path.name for home in homes] == ["worker", "worker-2", "worker-3"]
+    assert [home.path.name for home in homes] == ["unnamed@1", "unnamed@2", "unnamed@3"]
     homes[1].leave()
     assert move_in(plain).path == homes[1].path
 
@@ -145,12 +151,32 @@ def guarded():
     async def completed(generation):
         consumer.log.append(f"resumed {generation}")
 
-    tables = SimpleNamespace(
-        recovery=SimpleNamespace(on_recovery_completed=completed), changelog_topics={"s-changelog"}
-    )
-    app = SimpleNamespace(consumer=consumer, tables=tables)
+    async def seek(*arguments):
+        consumer.log.append(f"sought {arguments}")
+
+    steps = SimpleNamespace(on_recovery_completed=completed, _seek_offsets=seek)
+    tables = SimpleNamespace(recovery=steps, changelog_topics={"s-changelog"}, changelog_queue=asyncio.Queue())
+    app = SimpleNamespace(consumer=consumer, tables=tables, consumer_generation_id=5)
     recovery.guard_recovery(app, lambda tp: False)
     return app
+
+
+def test_nothing_flows_from_recoverys_seek_on(guarded):
+    """A worker without partitions was never stopped when it is given some."""
+    asyncio.run(guarded.tables.recovery._seek_offsets(guarded.consumer, set(), {}, "active"))
+    assert [word.split()[0] for word in guarded.consumer.log] == ["stopped", "sought"]
+
+
+def test_recovery_is_handed_nothing_of_an_older_rebalance(guarded):
+    """A record that waited for room in the queue is not the next one of its changelog."""
+    queue = guarded.tables.changelog_queue
+    for generation, offset in (4, 99), (5, 50), (5, 51):
+        queue.put_nowait(SimpleNamespace(message=SimpleNamespace(generation_id=generation, offset=offset)))
+
+    async def two():
+        return [(await queue.get()).message.offset for _ in range(2)]
+
+    assert asyncio.run(two()) == [50, 51]
 
 
 def test_after_every_recovery_the_flow_is_stopped_before_anything_is_resumed(guarded):

@@ -214,6 +214,16 @@ def test_steps_before_anything_was_recorded_are_not_told(marked, first):
     assert told() == dict.fromkeys(range(50, 80), False)
 
 
+def test_records_tell_that_it_is_recorded_where_the_word_was_lost(marked):
+    pool, _, _, steps, told = marked
+    steps(range(20))
+    pool.words[pool_words.STATE] = pool_words.DONE
+    steps(range(20, 80))
+    found = told()
+    assert set(found) == set(range(21, 80))
+    assert not any(found.values())
+
+
 def test_a_buffer_that_does_not_come_back_costs_the_steps_since_it_was_asked_for(marked):
     pool, begin, said, steps, told = marked
     said(True, 0)

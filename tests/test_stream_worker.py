@@ -38,7 +38,7 @@ class Bench:
         return self.children[-1]
 
     def statuses(self):
-        return [json.loads(path.read_text()) for path in self.data.glob("*/status.json")]
+        return [json.loads(path.read_text()) for path in self.data.glob("*/*/status.json")]
 
     def drain(self):
         result = wait_drained(self.settings, 90)
@@ -161,10 +161,13 @@ def by(message):
     return dict(message.headers())["drumline.error.by"].decode()
 
 
-def test_it_goes_on_while_its_disk_is_full_and_ends_cleanly(bench):
+def test_it_goes_on_beside_a_namesake_and_while_its_disk_is_full_and_ends_cleanly(bench):
     worker = bench.worker()
     bench.drain()
-    draft = bench.data / "one" / "status.new"
+    namesake = bench.worker()
+    assert namesake.process.wait(60) == 2
+    assert "a worker named 'one' runs on this machine already" in namesake.log.read_text()
+    draft = bench.data / bench.settings.stream.app_id / "one" / "status.new"
     draft.symlink_to("/dev/full")
     while "status file cannot be written" not in worker.log.read_text():
         assert worker.process.poll() is None

@@ -19,7 +19,7 @@ PROGRAMS = {"sink": ("sink",), "worker": ("stream",), "second": ("stream", "--in
 #: Programs that run only where they are to be killed. With an agent, replays go through a spool.
 OPTIONAL = {"second", "agent"}
 #: Workers -> what their status is filed under.
-STATUSES = {"worker": "chaos", "second": "worker"}
+STATUSES = {"worker": "chaos", "second": "unnamed@1"}
 
 
 @dataclass(frozen=True, slots=True)
