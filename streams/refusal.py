@@ -53,7 +53,8 @@ class OneLine(logging.Filter):
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, asyncio.CancelledError):
             return False
-        if refused(self._settings, error):
+        named = record.args if isinstance(record.args, tuple) else ()  # Faust says it so where we told it to end
+        if any(refused(self._settings, each) for each in (error, *named) if isinstance(each, BaseException)):
             record.exc_info, record.exc_text = None, None
             self._told = True
         return not (self._told and isinstance(error, RuntimeError) and str(error) == "Event loop is closed")

@@ -331,11 +331,13 @@ def test_tls_trouble_with_clickhouse_is_one_sentence_and_a_decision(text, kind, 
 @pytest.mark.parametrize(
     "error", [TopicAuthorizationFailedError("drumline.tick.v1"), UnreadableState("job", ValueError("windows of 5"))]
 )
-def test_a_refusal_is_one_line_whatever_faust_stops_because_of_it(error):
-    def record(error):
-        return logging.LogRecord("faust", logging.ERROR, "", 0, "crashed", (), (type(error), error, None))
+@pytest.mark.parametrize("raised", [True, False])
+def test_a_refusal_is_one_line_whatever_faust_stops_because_of_it(error, raised):
+    def record(error, raised=True):
+        told = ((), (type(error), error, None)) if raised else ((error,), None)
+        return logging.LogRecord("faust", logging.ERROR, "", 0, "crashed" if raised else "crashed %r", *told)
 
-    one_line, refusal = worker_refusal.OneLine(Settings()), record(error)
+    one_line, refusal = worker_refusal.OneLine(Settings()), record(error, raised)
     closed, bug = RuntimeError("Event loop is closed"), RuntimeError("a bug")
     assert one_line.filter(record(closed)), "nobody was refused: it may be a bug of ours"
     assert one_line.filter(refusal)
