@@ -49,8 +49,7 @@ def read_statuses(settings: Settings, since_ns: int) -> dict[str, dict[str, Any]
             status = json.loads(path.read_text())
         except (OSError, ValueError):
             continue
-        fresh = time.time_ns() - status["time_ns"] < FRESH_S * 1e9 and status["time_ns"] > since_ns
-        if fresh:
+        if time.time_ns() - status["time_ns"] < FRESH_S * 1e9 and status["time_ns"] > since_ns:
             found[path.parent.name] = status
     return found
 

@@ -113,7 +113,7 @@ class Live:
 
     def watermark(self, now_ns: int) -> int:
         """No row that is still to come starts before this, as far as one can know: a kernel that runs is not here."""
-        here = min(now_ns - 2 * SETTLE_NS, max(self._here(now_ns), now_ns - HELD_NS))
+        here = min(now_ns - 2 * SETTLE_NS, self._awaited(now_ns))
         return min(here, self._telling.host_ns or here)
 
     def give_up(self, now_ns: int) -> None:
@@ -140,7 +140,7 @@ class Live:
             own=own,
             settled=settled,
             now_ns=now_ns,
-            here_ns=now_ns if final else max(self._here(now_ns), now_ns - HELD_NS),
+            here_ns=now_ns if final else self._awaited(now_ns),
             told_ns=self._telling.host_ns,
             told_gpu_ns=self._telling.gpu_ns,
             begun=self._pairs.begun,
@@ -220,6 +220,10 @@ class Live:
 
     def _here(self, now_ns: int) -> int:
         return now_ns if self.here_ns is None else min(self.here_ns, now_ns)
+
+    def _awaited(self, now_ns: int) -> int:
+        """What the host did before is here, or is not waited for any more."""
+        return max(self._here(now_ns), now_ns - HELD_NS)
 
     def _findable(self, steps: Steps) -> bool:
         """Steps are found again by distances in this job, as far as one knows."""

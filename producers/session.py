@@ -48,7 +48,7 @@ class Session:
         self._recording = "not yet"
         self._off_at, self._refusal = 0, False
         self._unwritten = self._unreadable = False
-        self._windows: list[tuple[bool, int]] = []
+        self._windows = [(False, 0)]  # until it is said that it is recorded, it is not
 
     def event(self, message: bytes) -> None:
         """Something the process said: an event, or a step or scope of the API."""
@@ -181,8 +181,6 @@ class Session:
             spool = Spool(root, self._record(who), max_bytes=most, segment_s=segment_s)
             self._spooling = Spooling(self.pool, spool, who)
             self._spooling.live.here_ns = self._here_ns
-            if self._recording == "not yet":  # the first window of a duty cycle is to come, or CUPTI refuses
-                self._spooling.live.recording(False, now_ns)
             self._watch(spool)
             if self._attached.get("decoders", 1) > 1:  # the one before had calls whose kernels come now
                 self._spooling.live.give_up(now_ns)

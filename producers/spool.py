@@ -138,13 +138,9 @@ class Spool:
         try:
             fits = files.make_room(size + len(loss_frames(self._pending)))
         except FileNotFoundError:
-            if files.folder.is_dir():
+            if not self._vanished():
                 raise
-            self._vanished(files)
-            files = self._ready()
-            if files is None:
-                return False
-            fits = files.make_room(size + len(loss_frames(self._pending)))
+            return self._append(topic, key, body, rows)
         if not fits:
             self.problem = files.full
             return False
@@ -171,8 +167,7 @@ class Spool:
             self._pending = {}
 
     def _last_words(self) -> None:
-        if self._files is not None and not self._files.folder.is_dir():
-            self._vanished(self._files)
+        self._vanished()
         if self._pending or self._stale or (self._files is not None and self._files.written.untold):
             self._retry_at = float("-inf")
             if self._files is not None:
@@ -188,16 +183,18 @@ class Spool:
         if self._clock() < self._retry_at:
             return None
         self._retry_at = self._clock() + RETRY_S
-        if self._files is not None and not self._files.folder.is_dir():
-            self._vanished(self._files)
+        self._vanished()
         if self._files is None:
             self._files = SpoolFiles(self._root, self._process, self._max_bytes, self._host_bytes, self._spools)
         self._files.open_segment()
         self._opened, self._retry_at = self._clock(), float("-inf")
         return self._files
 
-    def _vanished(self, files: SpoolFiles) -> None:
-        """Somebody removed the folder: what was in it is told as lost, from a new one."""
+    def _vanished(self) -> bool:
+        """Whether somebody removed the folder; what was in it is told as lost then, from a new one."""
+        files = self._files
+        if files is None or files.folder.is_dir():
+            return False
         files.close()
         gone = files.written.untold
         for segment in (*files.written, files.active):
@@ -206,6 +203,7 @@ class Spool:
         self._lost.update(files.written.thrown)
         add_losses(gone, self._pending)
         self._pending, self._files = gone, None
+        return True
 
     def _forget(self) -> None:
         self._done = True

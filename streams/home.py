@@ -44,16 +44,11 @@ def move_in(settings: Settings) -> Home:
     A worker's group takes two of one name for one, which is here now and there: neither gets anything done. Raises
     NameTaken, OSError.
     """
-    all_, name = workers_dir(settings), settings.stream.instance
-    if name:
-        try:
-            return Home(all_ / name)
-        except BlockingIOError:
-            raise NameTaken(
-                f"a worker named {name!r} runs on this machine already; give each a name of its own (--instance or "
-                "DRUMLINE_STREAM__INSTANCE), or none"
-            ) from None
-    for number in count(1):
+    name = settings.stream.instance
+    for folder in [name] if name else map(UNNAMED.format, count(1)):
         with suppress(BlockingIOError):
-            return Home(all_ / UNNAMED.format(number))
-    raise AssertionError
+            return Home(workers_dir(settings) / folder)
+    raise NameTaken(
+        f"a worker named {name!r} runs on this machine already; give each a name of its own (--instance or "
+        "DRUMLINE_STREAM__INSTANCE), or none"
+    )

@@ -41,9 +41,8 @@ def check_faust_version() -> None:
 
 
 def guard_recovery(app: Any, replaced: Callable[[Any], bool]) -> None:
-    """Wrap `app`'s Recovery.on_recovery_completed so that the flow is stopped before partitions resume, and every
-    partition is read from where it should be. `replaced`: whether a partition is of another topic than the state that
-    was read back.
+    """Wrap what `app`'s recovery calls, so that every partition is read from where it should be, changelogs whole.
+    `replaced`: whether a partition is of another topic than the state that was read back.
 
     Call once, before the app starts. Raises UnsupportedFaust.
     """
