@@ -47,7 +47,8 @@ echo "== the same, and CUPTI runs out of buffers twice: few buffers, and decoder
 DRUMLINE_COLLECT__BUFFER_MB=4 ddp drops 1600
 wait
 
-echo "== what jobs survive"
+echo "== what jobs survive, and a DDP job beside them on the same GPUs: kernels wait, hosts are far ahead"
+(ddp crowd 500) > "$out/crowd.log" 2>&1 &
 lane=0
 for hows in "end raise kill found_first" "os_exit cuda_error fork disk_full" "profiler profiler_first job_stopped" \
     "spool_is_a_file decoder_killed decoder_hangs spool_gone" "nsight_compute open_mpi accelerate"; do
@@ -57,7 +58,7 @@ for hows in "end raise kill found_first" "os_exit cuda_error fork disk_full" "pr
 done
 wait
 sh "$here/rough.sh" 0 spawn > "$out/rough-$lane.log" 2>&1
-cat "$out"/rough-*.log
+cat "$out"/rough-*.log "$out/crowd.log"
 
 echo "== overhead, launch-bound: $rounds processes a mode on each of $gpus GPUs"
 timeout 330 drumline bench overhead --rounds "$rounds" --seconds 5 --mode cupti --mode drumline --mode paired \
