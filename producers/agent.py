@@ -111,11 +111,13 @@ class Agent:
             if not tail.folder.path.exists():
                 tail.close()
                 del self.tails[name]
-            elif ready:
-                self._guarded(tail, partial(self._look_at_one, name, tail))
+            else:
+                self._guarded(tail, tail.look)
+                if ready and not tail.problem:
+                    self._guarded(tail, partial(self._introduce, name, tail))
             if tail.problem and tail.problem != before:
                 log.warning("a spool folder waits", folder=name, problem=tail.problem)
-        self.processes = [tail.identity.process for tail in self.tails.values() if tail.identity and not tail.gone]
+        self.processes = [tail.seen.process for tail in self.tails.values() if tail.seen and not tail.gone]
         stuck = [*self._alone.values(), *(tail.problem for tail in self.tails.values() if tail.problem)]
         self._health.waits("spool", f"{len(stuck)} folders wait, one says: {stuck[0]}" if stuck else "")
         self._save()
@@ -148,12 +150,12 @@ class Agent:
         except OSError:
             return False
 
-    def _look_at_one(self, name: str, tail: Tail) -> None:
+    def _introduce(self, name: str, tail: Tail) -> None:
         if tail.identity is None and self._no_registry and self._clock() < self._registry.at:
             tail.problem = self._no_registry  # it takes its time to not answer: asked for one folder, not for all
             return
         try:
-            tail.look(self._sender.send)
+            tail.introduce(self._sender.send)
         except RegistryUnavailable as error:
             self._no_registry = str(error)
             self._registry.failed(self._clock(), 0.5 + random.random() / 2)

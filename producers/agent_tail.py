@@ -39,7 +39,8 @@ class _Taken:
 
 
 class Tail:
-    """`problem`: why it does not go on by itself, or "". `identity`: as last read. `gone`: its writer is."""
+    """`problem`: why it does not go on by itself, or "". `seen`: who the writer is, as last read; `identity`: the same, once
+    the ids of its schemas are known. `gone`: its writer is."""
 
     def __init__(self, folder: SpoolFolder, positions: Mapping[int, int], codec: Codec, done: Done) -> None:
         self.folder, self._codec, self._done = folder, codec, done
@@ -48,6 +49,7 @@ class Tail:
         self._handover = Handover(codec, self._settle)
         self._last_done = -1
         self._introduced, self._asked, self._record = False, False, b""
+        self.seen: ProcessIdentity | None = None
         self.identity: ProcessIdentity | None = None
         self.problem = ""
         self.gone = False
@@ -62,11 +64,17 @@ class Tail:
         """Its writer is gone and all it left is in Kafka."""
         return self.gone and self._introduced and not self._taken and not any(self.folder.files().values())
 
-    def look(self, send: Send) -> None:
-        """Now and then: does the writer live, who is it; publishes that, once for each time it changed. Raises OSError,
-        BadSpool, and UnknownSchema or RegistryUnavailable while its schemas have no ids."""
+    def look(self) -> None:
+        """Now and then: does the writer live, who is it. Raises OSError and BadSpool."""
         self.gone = self.folder.gone()
-        identity = self.folder.identity()
+        self.seen = self.folder.identity()
+
+    def introduce(self, send: Send) -> None:
+        """Publish who was seen, once for each time it changed. Raises BadSpool, and UnknownSchema or
+        RegistryUnavailable while its schemas have no ids."""
+        identity = self.seen
+        if identity is None:
+            return
         if identity != self.identity:
             known = self._codec.registry.id_of_version
             self._handover.ids = {topic: known(topic, version) for topic, version in identity.schemas.items()}

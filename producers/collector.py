@@ -7,6 +7,7 @@ Whatever goes wrong here ends the collecting, never the job.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -21,8 +22,23 @@ from drumline.producers.policy import Policy
 FLUSH_S = 0.25
 #: While the decoder shows no sign of life for so long nobody reads the buffers: recording is off; s.
 DECODER_S = 15.0
+#: Where CUPTI holds a buffer, and has neither asked for one nor given one back for so long, PyTorch's profiler took it,
+#: if that may run on demand (dynolog): it tells Python nothing and leaves CUPTI switched off; s. As long as steps wait.
+TAKEN_S = pool_words.HELD_NS / 1e9
 #: How often a CUPTI that another profiler holds is tried again; s.
 RETRY_S = 10.0
+
+
+class Still:
+    """For how long a number has not changed; s of our own turns: a job may be stopped and go on."""
+
+    def __init__(self) -> None:
+        self._number, self._seconds = 0, 0.0
+
+    def turn(self, number: int) -> float:
+        self._seconds = 0.0 if number != self._number else self._seconds + FLUSH_S
+        self._number = number
+        return self._seconds
 
 
 class Collector:
@@ -48,10 +64,13 @@ class Collector:
         self._asides: list[str] = []
         self._alive = False
         self._retry_at = 0.0
-        self._ticks, self._still_s = 0, 0.0
+        self._decoder, self._calm = Still(), Still()
+        self._on_demand = "KINETO_USE_DAEMON" in os.environ  # as PyTorch asks for it
 
     def start(self) -> None:
         """Begin. Raises nothing: where CUPTI refuses, `state` and an event say so, and it is tried again."""
+        if not self._asides:
+            self._recording.subscribe()
         self._alive = True
         self._thread.start()
 
@@ -69,6 +88,8 @@ class Collector:
         with self._lock:
             if who in self._asides:
                 self._asides.remove(who)
+            if self._alive and not self._asides:
+                self._recording.subscribe()
             self._retry_at = 0.0
 
     def close(self, seconds: float = 2.0) -> None:
@@ -107,9 +128,12 @@ class Collector:
         """One turn of the thread; how long to sleep until the next; s."""
         policy, now = self._policy(), time.time_ns()
         if self._revive():
-            self._still_s = 0.0
+            self._decoder = Still()
             self._tell({"event": "recording", "on": self._recording.on, "time_ns": now, "why": str(policy)})
-        stuck = self._stuck()
+        stuck = self._decoder.turn(self._pool.words[pool_words.TICKS]) > DECODER_S
+        if self._taken():
+            self._recording.displaced = True
+            self._switch(False, "another profiler took CUPTI")
         wanted = policy.on_at(now) and not self._asides and not stuck
         if wanted and not self._recording.on and time.monotonic() >= self._retry_at:
             self._switch(True, str(policy))
@@ -127,12 +151,10 @@ class Collector:
             self.state = "window" if policy.changes_in(now) != float("inf") else "off"
         return min(FLUSH_S, max(policy.changes_in(time.time_ns()), 0.001))
 
-    def _stuck(self) -> bool:
-        """Whether the decoder has not moved for DECODER_S of our own turns: a job may be stopped and go on."""
-        ticks = self._pool.words[pool_words.TICKS]
-        self._still_s = 0.0 if ticks != self._ticks else self._still_s + FLUSH_S
-        self._ticks = ticks
-        return self._still_s > DECODER_S
+    def _taken(self) -> bool:
+        words = self._pool.words
+        calm = self._calm.turn(words[pool_words.REQUESTED] + words[pool_words.COMPLETED]) > TAKEN_S
+        return calm and self._on_demand and self._recording.on and self._pool.lent(time.time_ns())
 
     def _policy(self) -> Policy:
         words = self._pool.words

@@ -33,11 +33,22 @@ class Recording:
         self.on = self.displaced = False
         self._cupti, self._pool, self._callbacks, self._thread = cupti, pool, callbacks, thread
         begin = ctypes.addressof(ctypes.c_char.from_buffer(pool.memory))
+        # For ever: a thread of CUPTI's may still write there when Python has ended and would unmap it.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool.memory))
         self._base = begin + pool_words.HEADER_BYTES
         callbacks.open(begin, cupti.address("cuptiActivityGetNumDroppedRecords"))
-        self._launches = False
+        self._launches = self._subscribed = False
         self._met: tuple[int, ...] = KINDS  # kinds of records that there may be
         self._drain_until = self._held_until = 0.0
+
+    def subscribe(self) -> None:
+        """Have CUPTI make its subscriber, with nothing recorded, in the thread that begins to use CUDA. From 13.2 on it
+        is made at the first such call, and a flag says that its tables are there before they are: an NVTX call of
+        another thread meanwhile ends the process, as NCCL makes one when it begins (docs/producers.md). Done once;
+        where CUPTI refuses, `start` says so."""
+        if not self._subscribed and not self._cupti.cuptiActivityEnable(KINDS[-1]):
+            self._cupti.cuptiActivityDisable(KINDS[-1])
+            self._subscribed = True
 
     @property
     def draining(self) -> bool:

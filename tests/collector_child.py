@@ -77,11 +77,14 @@ def main() -> None:
         collector.RETRY_S, fake.refuse = 0.5, MULTIPLE_SUBSCRIBERS
     if how == "stopped":
         collector.DECODER_S = 1.0
+    collector.TAKEN_S = 1.0 if how == "taken" else collector.TAKEN_S
     assert attach.attach(cupti=fake.bound(), aside="a profiler" if how == "aside" else "")
     if how == "aside":  # it runs since before CUDA was used
         time.sleep(0.5)
-        assert (fake.enabled, attach.status()) == (set(), "aside")
+        assert (fake.enabled, fake.subscribed, attach.status()) == (set(), 0, "aside")
         attach.attached().collector.come_back("a profiler")
+    if how != "refused":
+        assert fake.subscribed == threading.get_ident(), "another thread may be in an NVTX call meanwhile"
     if how == "refused":
         while attach.status() != "aside":
             time.sleep(0.01)
@@ -124,6 +127,16 @@ def main() -> None:
         while len(fake.enabled) < 5:
             time.sleep(0.01)
         assert attach.status() == "on"
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "taken":
+        settled()
+        fake.busy = True  # so that a buffer is out
+        fake.play(raw.shifted(time.time_ns() - first, 8_000_000), raw.positions[:1])
+        fake.taken()
+        fake.busy = False
+        until = time.monotonic() + 3
+        while len(fake.enabled) < 5 and time.monotonic() < until:
+            time.sleep(0.01)
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "overslept":  # the decoder stands still until the job is gone, and has no room for events
         time.sleep(1.0)

@@ -163,11 +163,12 @@ class Job:
 class FakeCupti:
     """`library`: what to give drumline.producers.cupti.Cupti. `refuse`: result of cuptiActivityEnable, 0 = success.
     `stuck`: cuptiActivityFlushAll does not return. `busy`: a kernel in the open buffer runs, so no flush gives it back.
-    `dropped`: records that found no buffer, not asked for yet. `delivered`: records in completed buffers, by kind."""
+    `dropped`: records that found no buffer, not asked for yet. `delivered`: records in completed buffers, by kind.
+    `subscribed`: the thread that enabled something first; 0 = nobody did."""
 
     def __init__(self) -> None:
-        self.refuse, self.dropped, self.flushes, self.enabled = 0, 0, 0, set()
-        self.stuck = self.busy = False
+        self.refuse, self.dropped, self.flushes, self.enabled, self.subscribed = 0, 0, 0, set(), 0
+        self.stuck = self.busy = self._theirs = False
         self.delivered: dict[int, int] = dict.fromkeys(SIZES, 0)
         self._request = self._complete = None
         self._open: tuple[int, int, int] | None = None  # address, size, filled
@@ -189,7 +190,7 @@ class FakeCupti:
         """Write records (kind, position in data) as CUPTI would: into lent buffers, whole records only."""
         with self._lock:
             for kind, at in kinds:
-                if kind not in self.enabled:
+                if kind not in self.enabled or self._theirs:
                     continue
                 size = SIZES[kind]
                 if self._open is None or self._open[2] + size > self._open[1]:
@@ -207,6 +208,13 @@ class FakeCupti:
         with self._lock:
             self.dropped += sum(kind in self.enabled for kind, _ in kinds)
 
+    def taken(self) -> None:
+        """By PyTorch's profiler, on demand: its callbacks are there instead of ours and get our open buffer; at its end
+        it switches off what it had switched on, ours too."""
+        with self._lock:
+            self._theirs, self._open = True, None
+            self.enabled -= {10, 1, 2}
+
     def _ask(self) -> bool:
         buffer, size, most = ctypes.c_void_p(1), SIZE(1), SIZE(1)
         self._request(ctypes.addressof(buffer), ctypes.addressof(size), ctypes.addressof(most))
@@ -220,6 +228,7 @@ class FakeCupti:
             self._complete(None, 0, address, size, filled)
 
     def _register(self, request, complete):
+        self._theirs = False
         self._request = ctypes.CFUNCTYPE(None, VOID, VOID, VOID)(request)
         self._complete = ctypes.CFUNCTYPE(None, VOID, U32, VOID, SIZE, SIZE)(complete)
         return 0
@@ -227,6 +236,7 @@ class FakeCupti:
     def _enable(self, kind):
         if not self.refuse:
             self.enabled.add(kind)
+            self.subscribed = self.subscribed or threading.get_ident()
         return self.refuse
 
     def _disable(self, kind):

@@ -264,6 +264,16 @@ def test_without_kafka_or_its_topics_it_waits_and_says_so(lab):
     spool.close()
 
 
+def test_without_kafka_it_knows_who_lives_here_so_that_gpu_samples_name_their_jobs(lab):
+    lab.kafka.topics = None
+    spools = [Spool(lab.root, process(name, job=name)) for name in ("p0", "p1")]
+    lab.start().turn()
+    assert sorted(who["job"] for who in lab.agent.processes) == ["p0", "p1"]
+    spools[0].close()
+    lab.turn()
+    assert [who["job"] for who in lab.agent.processes] == ["p1"], "it has ended meanwhile"
+
+
 def test_kafka_that_is_away_for_long_is_one_line_however_often_it_is_noticed(lab):
     lab.turn()
     lab.kafka.topics = None

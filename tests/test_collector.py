@@ -1,23 +1,27 @@
 """The collector's whole path without a GPU: recorded buffers through a fake CUPTI, the shared pool, the decoder's own
 process, and the spool; and what is left when the job ends badly."""
 
+import gc
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from fake_cupti import Job, RawBuffer
+from fake_cupti import FakeCupti, Job, RawBuffer
 
 from drumline.infra.settings import SpoolSettings
 from drumline.producers import decoder_process
 from drumline.producers.attach import MARK
 from drumline.producers.buffer_pool import BufferPool
+from drumline.producers.cupti import Callbacks
+from drumline.producers.cupti_recording import Recording
 from drumline.producers.decoder import may_read
 from drumline.producers.spool_frames import DATA, SEGMENT_MAGIC, scan
 from drumline.producers.who import spool_limits, spool_root
@@ -298,10 +302,33 @@ def test_another_user_may_not_read_a_process():
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_buffers_stay_mapped_when_python_has_let_go_of_them():
+    """A thread of CUPTI's that still writes when Python ends would end the process: seen with CUPTI 13.5."""
+
+    def mapped():
+        return Path("/proc/self/maps").read_text().count("memfd:drumline")
+
+    before, pool, callbacks = mapped(), BufferPool(), Callbacks()
+    Recording(FakeCupti().bound(), pool, callbacks, threading.current_thread()).close()
+    del pool, callbacks
+    gc.collect()
+    assert mapped() == before + 1
+
+
 def test_another_profiler_gets_cupti_and_gives_it_back(tmp_path):
     done, report = run(tmp_path, "aside")
     assert done.returncode == 0, done.stderr
     all_delivered(batches(tmp_path)[0], report)
+
+
+@pytest.mark.parametrize("on_demand", [True, False])
+def test_cupti_that_a_profiler_took_unheard_is_taken_back_where_one_may(tmp_path, on_demand):
+    done, _ = run(tmp_path, "taken", **({"KINETO_USE_DAEMON": "1"} if on_demand else {}))
+    assert (done.returncode, done.stderr) == (0, "")
+    once = Counter(str(kind) for kind, _ in RAW_BUFFER.positions)[KERNEL]
+    found, who = batches(tmp_path)
+    assert rows(found)["gpu.kernel.v1"] == (4 if on_demand else 3) * once
+    assert who["policy"] == "off: end of the process"
 
 
 def test_cupti_that_another_profiler_holds_is_taken_when_it_is_free(tmp_path):
