@@ -39,8 +39,8 @@ class _Taken:
 
 
 class Tail:
-    """`problem`: why it does not go on by itself, or "". `seen`: who the writer is, as last read; `identity`: the same, once
-    the ids of its schemas are known. `gone`: its writer is."""
+    """`problem`: why it does not go on by itself, or "". `seen`: who the writer is, as last read; `identity`: the same,
+    once the ids of its schemas are known. `gone`: its writer is."""
 
     def __init__(self, folder: SpoolFolder, positions: Mapping[int, int], codec: Codec, done: Done) -> None:
         self.folder, self._codec, self._done = folder, codec, done

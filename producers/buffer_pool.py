@@ -39,7 +39,10 @@ MAGIC = 0x6472_756D_6C69_6E65
     LAUNCHES,  # D whether it needs to know when the host launched what (launched.py)
     ENDED,  # G 1 = the process ended in order; no event, as a decoder that hangs gets none
     ANEW_NS,  # G when another profiler had CUPTI last: buffers lent before are with it, or lost
-) = range(1, 23)
+    REFUSED_SEEN,  # D of REFUSED, how many it knows of
+    REFUSED_FIRST_NS,  # G when the first of the others was, since the epoch
+    REFUSED_LAST_NS,  # G when the last one was
+) = range(1, 26)
 TOLD = 31  # D of CUPTI_DROPPED, how many it has told; by whichever decoder
 SIZES = 32  # G record size by kind, 64 words; 0 = not known
 KINDS = 64
@@ -49,7 +52,7 @@ PER_BUFFER = 3
 FREE, LENT, DONE = 0, 1, 2
 MOST_BUFFERS = 128
 HEADER_BYTES = 4096
-LAYOUT_VERSION = 2
+LAYOUT_VERSION = 3
 #: A record may be as much older than the request for the buffer that it is in: a thread that had to wait in between.
 REQUEST_NS = 100_000_000
 #: A step is not waited for any longer, though CUPTI may have calls of it: it is told as skipped. Less than the minute

@@ -9,9 +9,9 @@
 #include <time.h>
 
 enum { VERSION = 1, BUFFERS, BUFFER_BYTES, REQUESTED, COMPLETED, REFUSED, CUPTI_DROPPED, CALLBACK_NS, CALLBACK_MAX_NS,
-       FOREIGN, STATE = 96, PER_BUFFER = 3, HEADER_BYTES = 4096 };
+       FOREIGN, REFUSED_SEEN = 23, REFUSED_FIRST_NS, REFUSED_LAST_NS, STATE = 96, PER_BUFFER = 3, HEADER_BYTES = 4096 };
 enum { FREE, LENT, DONE };
-enum { LAYOUT = 2 }; /* LAYOUT_VERSION */
+enum { LAYOUT = 3 }; /* LAYOUT_VERSION */
 
 typedef int (*get_dropped)(void *context, uint32_t stream, size_t *records);
 
@@ -59,7 +59,12 @@ void drumline_request(uint8_t **buffer, size_t *size, size_t *most) {
       break;
     }
   }
-  if (!*buffer) words[REFUSED]++;
+  if (!*buffer) {
+    uint64_t now = clock_ns(CLOCK_REALTIME);
+    if (words[REFUSED] == words[REFUSED_SEEN]) words[REFUSED_FIRST_NS] = now;
+    words[REFUSED_LAST_NS] = now;
+    words[REFUSED]++;
+  }
   took(begin);
 }
 

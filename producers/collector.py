@@ -134,6 +134,7 @@ class Collector:
         if self._taken():
             self._recording.displaced = True
             self._switch(False, "another profiler took CUPTI")
+            self._tell({"event": "taken", "why": f"another profiler took CUPTI unheard: {TAKEN_S:.0f} s are missing"})
         wanted = policy.on_at(now) and not self._asides and not stuck
         if wanted and not self._recording.on and time.monotonic() >= self._retry_at:
             self._switch(True, str(policy))

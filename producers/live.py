@@ -67,10 +67,12 @@ class Live:
         """Recording was switched on or off. Steps that the API marks go on without it, but nothing is known of them."""
         self._telling.recording(on, time_ns)
 
-    def lost(self, now_ns: int) -> None:
+    def lost(self, now_ns: int, made_ns: tuple[int, int] | None = None) -> None:
         """Records were dropped: counts of kernels say nothing until steps were found again, or recording was switched
-        off and on."""
+        off and on. `made_ns`: from when to when the host made what CUPTI has no record of, where that is known."""
         self._lost_ns = now_ns
+        if made_ns:
+            self._telling.lost(*made_ns)
 
     def marks_lost(self, now_ns: int) -> None:
         """Steps and scopes of the API were lost: what is open may have ended."""

@@ -76,6 +76,8 @@ class Session:
                 self._held(bool(event.get("refused")), event["why"], int(event["time_ns"]))
             elif event["event"] == "failed":
                 self.problems["collector"] = event["why"]
+            elif event["event"] == "taken":
+                self.problems["taken"] = event["why"]
 
     def turn(self, now_ns: int) -> bool:
         """Read what is completed, publish what is due. True when there was something to read."""

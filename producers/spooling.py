@@ -56,7 +56,8 @@ class Spooling:
         total, refused = (words[word] for word in (pool_words.CUPTI_DROPPED, pool_words.REFUSED))
         if refused > self._refused:  # CUPTI got no buffer: it drops what comes now, and says so later
             self._refused = refused
-            self.live.lost(now_ns)
+            self.live.lost(now_ns, (words[pool_words.REFUSED_FIRST_NS], words[pool_words.REFUSED_LAST_NS]))
+            words[pool_words.REFUSED_SEEN] = refused
         if words[pool_words.EVENTS_LOST] > self._events_lost:
             self._events_lost = words[pool_words.EVENTS_LOST]
             self.live.marks_lost(now_ns)

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 
 from drumline.producers.activity import ends
+from drumline.producers.buffer_pool import REQUEST_NS
 from drumline.producers.collectives import CLOCK_SLACK_NS
 from drumline.producers.derive import Derived
 from drumline.producers.outbox import Outbox
@@ -16,7 +17,7 @@ from drumline.producers.table import Table
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 
-#: Windows of recording that are remembered.
+#: Windows of recording, and of losses, that are remembered.
 MOST_WINDOWS = 64
 _FAR = np.iinfo(np.int64).max
 
@@ -30,6 +31,7 @@ class Telling:
         self._outbox, self._offset = outbox, 0
         self._ordinals: Counter[int] = Counter()
         self._recorded: list[tuple[int, int]] = []
+        self._lost: list[tuple[int, int]] = []
 
     def recording(self, on: bool, time_ns: int) -> None:
         """Recording was switched on or off. Until it is said, one does not know, and all steps are told."""
@@ -40,10 +42,15 @@ class Telling:
         elif self._recorded[-1][1] == _FAR:  # a CUPTI that refuses says so again and again
             self._recorded = [*self._recorded[-MOST_WINDOWS:-1], (self._recorded[-1][0], time_ns)]
 
+    def lost(self, first_ns: int, last_ns: int) -> None:
+        """Of what the host made meanwhile some has no record: calls of one thread, maybe, and no step of another's."""
+        self._lost = [*self._lost[-MOST_WINDOWS:], (first_ns - REQUEST_NS, last_ns)]
+
     def tell(self, found: Derived, unfinished: Array, end: End, now_ns: int, here_ns: int) -> int:
         """Send what is new in a stretch; how many of the steps sent are skipped: those too that ended after `here_ns`,
-        as calls of theirs may be missing. `unfinished`: ids of ranges that are open at its end."""
-        beyond = found.steps["start_ns"] + found.steps["duration_ns"] > here_ns
+        or were made while records were dropped, as calls of theirs may be missing. `unfinished`: ids of ranges that are
+        open at its end."""
+        beyond = (found.steps["start_ns"] + found.steps["duration_ns"] > here_ns) | self._dropped(found.steps)
         skipped = found.steps["skipped"] | beyond
         steps = Table({**found.steps.columns, "skipped": skipped}, found.steps.words)
         known = self._within(steps)
@@ -84,6 +91,15 @@ class Telling:
         end = steps["start_ns"] + steps["duration_ns"]
         inside: Array = (windows[at, 0] <= steps["start_ns"]) & (end <= windows[at, 1])
         return inside
+
+    def _dropped(self, steps: Table) -> Array:
+        """Of which steps records may have been dropped, or of the one before, with whose end a budget begins: bool."""
+        end = steps["start_ns"] + steps["duration_ns"]
+        found = np.zeros(steps.rows, bool)
+        for first, last in self._lost:
+            found |= (steps["start_ns"] <= last) & (end >= first)
+        found[1:] |= found[:-1].copy()
+        return found
 
     def _ordered(self, communicator: int, rows: Table) -> Table:
         """Ordinals of collectives outside steps count on from stretch to stretch."""

@@ -11,6 +11,10 @@ from drumline.producers.buffer_pool import (
     HEADER_BYTES,
     LENT,
     PER_BUFFER,
+    REFUSED,
+    REFUSED_FIRST_NS,
+    REFUSED_LAST_NS,
+    REFUSED_SEEN,
     REQUEST_NS,
     STATE,
     BufferPool,
@@ -99,3 +103,24 @@ def test_a_buffer_that_came_back_says_how_much_is_in_it(pool, cupti):
     cupti.complete(buffer, 4096)
     (number,) = pool.done()
     assert len(pool.valid(number)) == 4096
+
+
+def test_from_when_to_when_buffers_were_refused_is_told_until_the_decoder_knows(pool, cupti):
+    while cupti.request():
+        pass
+    times = []
+    for seen in (0, 1, 1, 3):
+        pool.words[REFUSED_SEEN] = seen
+        cupti.request()
+        times.append((pool.words[REFUSED_FIRST_NS], pool.words[REFUSED_LAST_NS]))
+    (first, last), (second, later), again, new = times
+    assert pool.words[REFUSED] == 5
+    assert first < last, "the first of two that it does not know of"
+    assert second == first
+    assert again[0] == first
+    assert last < later < again[1]
+    assert new[0] == first, "4 are known of, not 3"
+    pool.words[REFUSED_SEEN] = 5
+    before = time.time_ns()
+    cupti.request()
+    assert before <= pool.words[REFUSED_FIRST_NS] == pool.words[REFUSED_LAST_NS] <= time.time_ns()

@@ -329,6 +329,7 @@ def test_cupti_that_a_profiler_took_unheard_is_taken_back_where_one_may(tmp_path
     found, who = batches(tmp_path)
     assert rows(found)["gpu.kernel.v1"] == (4 if on_demand else 3) * once
     assert who["policy"] == "off: end of the process"
+    assert ("problem: taken" in who["collector"]) == on_demand
 
 
 def test_cupti_that_another_profiler_holds_is_taken_when_it_is_free(tmp_path):

@@ -58,12 +58,13 @@ def played(
     held=(0, 0),
     told_of=True,
     killed_ns=0,
+    refused=(1 << 62, 0),
 ):
     """Feed an activity as CUPTI would deliver it: kernels when they have ended. Batches sent, by topic. `lost_ns`: of
     records that CUPTI dropped, of which it says only how many. `given_up_ns`: when too much waited. `launched`: what is
     delivered while it is asked for. `held`: what the host makes from then on comes at that time, as a kernel takes so
     long; but for steps, as those of the API are no records of CUPTI's. `told_of`: the pool tells so.
-    `killed_ns`: the end."""
+    `killed_ns`: the end. `refused`: from when to when CUPTI got no buffers."""
     sent = defaultdict(list)
     outbox = Outbox(
         WHO, lambda topic, key, batch: sent[topic].append(decode(model(topic), encode(model(topic), batch)))
@@ -95,6 +96,8 @@ def played(
             at = launched["start_ns"]
             parts["launched"] = launched.take((at >= now) & (at < now + tick))
         live.add(**parts)
+        if refused[0] < now + tick and refused[1] >= now:
+            live.lost(now + tick, (max(now, refused[0]), min(now + tick, refused[1])))
         for times, told in ((lost_ns, live.lost), (given_up_ns, live.give_up)):
             if ((np.asarray(times) >= now) & (np.asarray(times) < now + tick)).any():
                 told(now + tick)
@@ -349,13 +352,19 @@ def test_after_what_waited_was_given_up_nothing_wrong_is_told():
     assert live.counts["given_up_kernels"] > 0
 
 
-def without(activity, low, high):
-    """What is left where CUPTI dropped all records of a while: kernels by their end, markers by their time."""
+def without(activity, low, high, steps=True):
+    """What is left where CUPTI dropped all records of a while: kernels by their end, markers by their time. `steps`:
+    those of steps too."""
 
     def left(table, times):
         return table.take((times < low) | (times >= high))
 
     markers = left(activity.markers, activity.markers["time_ns"])
+    if not steps:  # another thread's, whose buffer lasted longer
+        named = np.array([word.startswith("step") for word in activity.markers.words["names"]])
+        marks = np.isin(activity.markers["id"], activity.markers["id"][named[activity.markers["name"]]])
+        inside = (activity.markers["time_ns"] >= low) & (activity.markers["time_ns"] < high)
+        markers = activity.markers.take(~inside | marks)
     return replace(
         activity,
         kernels=left(activity.kernels, ends(activity.kernels)),
@@ -389,6 +398,28 @@ def test_seconds_without_records_are_got_over_however_far_the_host_is_ahead(path
     budget = ["step", "gpu_start_ns", "gpu_duration_ns", "collectives"]
     good = {row[:-1] for row in joined(sent[Topic.STEP], [*budget, "skipped"]) if not row[-1]}
     assert good <= set(zip(*(whole.steps[c].tolist() for c in budget), strict=True))
+
+
+@pytest.mark.parametrize(("path", "ahead"), [(DEMO, 0), (DEMO, 300_000_000), (folder("fsdp"), 100_000_000)])
+def test_steps_that_are_marked_while_another_threads_calls_are_dropped_are_skipped(path, ahead):
+    activity = earlier(recorded(path)[1], ahead)
+    whole = derive(activity)
+    low, high = np.quantile(whole.steps["start_ns"], [0.3, 0.4]).astype(np.int64).tolist()
+    left = without(activity, low, high, steps=False)
+    sent, _live = played(left, refused=(low, high), launched=when_launched(activity))
+    rows = joined(sent[Topic.STEP], ["step", "skipped", "collectives", "gpu_start_ns", "gpu_duration_ns"])
+    expected = truth_of_steps(whole)
+    good = {row[0]: row[2:] for row in rows if not row[1]}
+    assert {number: expected[number] for number in good} == good
+    skipped = {row[0] for row in rows if row[1]}
+    during = whole.steps["step"][(whole.steps["start_ns"] >= low) & (whole.steps["start_ns"] < high)]
+    assert set(during.tolist()) <= skipped
+    assert len(good) > 0.6 * len(expected)
+
+
+def truth_of_steps(whole):
+    columns = ("step", "collectives", "gpu_start_ns", "gpu_duration_ns")
+    return {row[0]: row[1:] for row in zip(*(whole.steps[c].tolist() for c in columns), strict=True)}
 
 
 def test_as_many_calls_lost_as_kernels_are_no_pairs_at_the_end_of_the_job():
