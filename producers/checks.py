@@ -20,8 +20,8 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 #: crash in cuptiActivityFlushAll are mended (forums.developer.nvidia.com/t/341320).
 MENDED = 130_001
 #: Of CUDA 13.4 Update 1; its notes say that CPU use does not grow with the length of a recording any more
-#: (forums.developer.nvidia.com/t/383026), and it does not: docs/producers.md. With 13.0 a thread of CUPTI's took 0.06 of
-#: a core after 8 minutes.
+#: (forums.developer.nvidia.com/t/383026), and it does not (docs/producers.md). With 13.0 a thread of CUPTI's took 0.06
+#: of a core after 8 minutes.
 STEADY = 130_401
 #: What to do about a Python that fails by itself.
 ALONE = "mend it first: python3 -c 'import torch; torch.zeros(1).cuda()' with the jobs' Python"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# One look at everything that only GPUs can show, in less than ten minutes, without a network:
+# One look at everything that only GPUs can show, in about ten minutes, without a network:
 #     sh tests/gpu/session.sh WHEELHOUSE OUT        from the repository's root; PYTHON names a Python with PyTorch
 # WHEELHOUSE: `pip wheel --wheel-dir WHEELHOUSE '.[gpu]'`, made with the same version of Python (docs/offline.md). OUT gets
 # doctor.json, output of the jobs and the agents, counts-*.jsonl, spool-*.tar.gz, rough-*.log and overhead.json. Then, where
@@ -20,6 +20,14 @@ PATH="$work/venv/bin:$PATH"
 
 echo "== doctor (only Kafka may fail)"
 drumline doctor --python "$work/venv/bin/python" --json | tee "$out/doctor.json"
+
+echo "== a thread that begins to use CUPTI while another makes NVTX calls: exit codes of 16 runs each (cold: 139 from CUPTI 13.2 on)"
+cupti=$(python -c 'import torch; print(next(line.split()[-1] for line in open("/proc/self/maps") if "libcupti" in line))')
+cc -o "$work/first_use" "$here/first_use.c" -I "$(dirname "$cupti")/../include" -ldl -lpthread &&
+    for how in cold primed toggle; do
+        codes=$(seq 16 | NVTX_INJECTION64_PATH="$cupti" xargs -P 8 -I{} sh -c "$work/first_use $how; echo \$?" 2> /dev/null)
+        echo "$how: $(echo "$codes" | sort | uniq -c | xargs)"
+    done
 
 gpus=$(python -c 'import torch; print(torch.cuda.device_count())')
 rounds=$((12 / gpus > 4 ? 4 : 12 / gpus))
