@@ -43,7 +43,10 @@ def ask(client: Client, statement: str, values: dict[str, str], form: str) -> bo
         limits |= {"max_result_rows": SHOWN + 1, "result_overflow_mode": "break"}
         answer = client.raw_query(statement, parameters=values, fmt="TSVWithNames", settings=limits)
         _table(answer)
-        return answer.count(b"\n") > 1
+        rows = answer.count(b"\n") - 1
+        if rows and str(rows) == values.get("limit"):
+            print(f"{rows} rows, no more than --limit asks for; there may be more")
+        return rows > 0
     except KeyboardInterrupt:
         with contextlib.suppress(Exception):
             client.command("KILL QUERY WHERE query_id = {id:String}", parameters={"id": name})

@@ -45,7 +45,7 @@ def device_detail(
 
     shared_gpu: more processes on it than on the peers'; that comes first, since a GPU with more to do reaches its power
     cap. throttled: its SM clock is lower, by enough to explain it, and NVML gives a reason that slows it. slow_part:
-    neither, with all of it known. "" where the samples do not tell.
+    neither, with all of it known, and nobody else on it. "" where the samples do not tell.
     """
     if not len(own) or not any(len(rows) for rows in peers):
         return "", {}
@@ -61,7 +61,7 @@ def device_detail(
         return "shared_gpu", found | {"processes": processes, "peers_processes": others}
     if clocks and usual >= config.clock_ratio * mine and usual / mine - 1 >= config.cause_share * (slowdown - 1):
         return "throttled" if reasons else "", found
-    if clocks and processes > 0 and others > 0:
+    if clocks and 0 < processes <= 1 and others > 0:
         return "slow_part", found
     return "", found
 

@@ -271,6 +271,13 @@ def test_what_gpu_samples_say_of_slow_compute(own, slowdown, detail):
     assert device_detail(own, peers, slowdown, StragglerConfig())[0] == detail
 
 
+def test_a_gpu_that_is_shared_as_its_peers_are_is_no_slow_part():
+    """With what it shares is not known to be the same."""
+    peers = [samples(1980, processes=2) for _ in range(3)]
+    assert device_detail(samples(1970, processes=2), peers, 1.3, StragglerConfig())[0] == ""
+    assert device_detail(samples(1970, processes=1), peers, 1.3, StragglerConfig())[0] == "slow_part"
+
+
 @pytest.mark.parametrize("late_ns", [0, 900 * MS])
 def test_samples_refine_the_cause_whenever_they_come(late_ns):
     job = batches(simulate(ddp(4), 36, (Fault(1, "compute", 20 * MS),)))
