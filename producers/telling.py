@@ -103,9 +103,10 @@ class Telling:
 
     def _ordered(self, communicator: int, rows: Table) -> Table:
         """Ordinals of collectives outside steps count on from stretch to stretch."""
-        outside = rows["step"] < 0
-        ordinal = rows["ordinal"] + np.where(outside, self._ordinals[communicator], 0).astype(np.int32)
-        self._ordinals[communicator] += int(outside.sum())
+        outside = np.flatnonzero(rows["step"] < 0)
+        ordinal = rows["ordinal"].copy()
+        ordinal[outside] = self._ordinals[communicator] + np.arange(len(outside))
+        self._ordinals[communicator] += len(outside)
         return Table({**rows.columns, "ordinal": ordinal}, rows.words)
 
     def _numbered(self, table: Table) -> Table:

@@ -415,6 +415,12 @@ def test_steps_that_are_marked_while_another_threads_calls_are_dropped_are_skipp
     during = whole.steps["step"][(whole.steps["start_ns"] >= low) & (whole.steps["start_ns"] < high)]
     assert set(during.tolist()) <= skipped
     assert len(good) > 0.6 * len(expected)
+    outside = [
+        (batch.envelope["communicator"], ordinal)
+        for batch in sent[Topic.COLLECTIVE]
+        for ordinal in batch.columns["ordinal"][batch.columns["step"] < 0].tolist()
+    ]
+    assert len(set(outside)) == len(outside), "what they have left counts on, outside of steps"
 
 
 def truth_of_steps(whole):
