@@ -26,7 +26,7 @@ MAGIC = 0x6472_756D_6C69_6E65
     CUPTI_DROPPED,  # G records that CUPTI says it dropped
     CALLBACK_NS,  # G time in callbacks
     CALLBACK_MAX_NS,  # G longest callback
-    FOREIGN,  # G completed buffers that are not of this pool
+    FOREIGN,  # G completed buffers with records that are not of this pool
     EVENTS_LOST,  # G steps and scopes of the API that could not be handed over
     WANTED_KIND,  # D a record kind whose size it needs to know; 0 = none
     MODE,  # D what to collect, see policy.py
@@ -106,6 +106,16 @@ class BufferPool:
                 if now_ns - asked < LOST_NS and asked >= words[ANEW_NS]:
                     since = min(since, asked)
         return since - REQUEST_NS
+
+    def reclaim(self, now_ns: int) -> None:
+        """Buffers that another profiler was given by CUPTI are free again when no kernel can still be awaited in them:
+        nobody gives them back. Collector only."""
+        words = self.words
+        for number in range(self.buffers):
+            state = STATE + PER_BUFFER * number
+            asked = words[state + 1]
+            if words[state] == LENT and self.buffer_bytes < asked < min(words[ANEW_NS], now_ns - LOST_NS):
+                words[state] = FREE
 
     def valid(self, number: int) -> memoryview:
         """The valid bytes of a completed buffer: a view, void once it is given back."""

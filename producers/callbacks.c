@@ -78,7 +78,7 @@ void drumline_complete(void *context, uint32_t stream, uint8_t *buffer, size_t s
   /* Before the buffer: whoever reads it must know already that something may be missing in it. */
   if (dropped && !dropped(context, stream, &records)) words[CUPTI_DROPPED] += records;
   if (offset % words[BUFFER_BYTES] || i >= words[BUFFERS]) {
-    words[FOREIGN]++; /* another profiler's, from before */
+    if (valid) words[FOREIGN]++; /* another profiler's, from before; what is in it is lost to us */
   } else {
     _Atomic uint64_t *state = &words[STATE + PER_BUFFER * i];
     state[1] = valid;

@@ -163,7 +163,7 @@ def job_checks(python: str, environment: Mapping[str, str]) -> list[Check]:
         checks.append(Check("CUPTI", WARN, text, fix))
     elif found["version"] < STEADY:
         text = f"{paths[0]}, API {found['version']}: a thread of its own needs more CPU the longer it records"
-        fix = "for the jobs' Python: pip install --no-deps nvidia-cuda-cupti==13.4.92 (docs/producers.md)"
+        fix = "jobs of days: pip install --no-deps nvidia-cuda-cupti==13.4.92; its own faults: docs/producers.md"
         checks.append(Check("CUPTI", WARN, text, fix))
     else:
         checks.append(Check("CUPTI", OK, f"{paths[0]}, API {found['version']}"))

@@ -133,13 +133,16 @@ class Collector:
         stuck = self._decoder.turn(self._pool.words[pool_words.TICKS]) > DECODER_S
         if self._taken():
             self._recording.displaced = True
-            self._switch(False, "another profiler took CUPTI")
-            self._tell({"event": "taken", "why": f"another profiler took CUPTI unheard: {TAKEN_S:.0f} s are missing"})
+            self._switch(False, "nothing comes from CUPTI")
+            why = f"nothing came from CUPTI for {TAKEN_S:.0f} s: begun anew, as a profiler on demand may have it"
+            self._tell({"event": "taken", "why": why})
         wanted = policy.on_at(now) and not self._asides and not stuck
         if wanted and not self._recording.on and time.monotonic() >= self._retry_at:
             self._switch(True, str(policy))
         elif self._recording.on and not wanted:
             self._switch(False, "the decoder does not move" if stuck else str(policy))
+        self._recording.insist()
+        self._pool.reclaim(now)
         self._recording.record_launches(bool(self._pool.words[pool_words.LAUNCHES]) and self._recording.on)
         if self._recording.on or (self._recording.draining and not self._asides):
             self._recording.flush()

@@ -21,6 +21,9 @@ KINDS = (10, 1, 2, 12, 13)
 DRIVER = 4
 #: How long after the end of recording what still ran then is fetched; s.
 DRAIN_S = 1.0
+#: When it is switched on once more, after another profiler had CUPTI: in 1 of 13 runs kernels were not recorded for two
+#: seconds or longer after PyTorch's had ended, though markers were; s.
+INSIST_S = (1.0, 3.0, 9.0)
 
 
 class Recording:
@@ -40,6 +43,7 @@ class Recording:
         self._launches = self._subscribed = False
         self._met: tuple[int, ...] = KINDS  # kinds of records that there may be
         self._drain_until = self._held_until = 0.0
+        self._insist_at: list[float] = []
 
     def subscribe(self) -> None:
         """Have CUPTI make its subscriber, with nothing recorded, in the thread that begins to use CUDA. From 13.2 on it
@@ -60,6 +64,7 @@ class Recording:
         """Switch it on. CUptiResult: 0, or why CUPTI refuses."""
         problem = 0
         if self.displaced:  # the other profiler's clock is still there, and is not ours
+            self._insist_at = [time.monotonic() + after for after in INSIST_S]
             problem = self._cupti.cuptiActivityRegisterTimestampCallback(self._callbacks.now)
             self._pool.words[pool_words.ANEW_NS] = time.time_ns()
         problem = problem or self._cupti.cuptiActivityRegisterCallbacks(
@@ -73,6 +78,13 @@ class Recording:
         self.on = not problem
         self.displaced = problem == binding.MULTIPLE_SUBSCRIBERS or (self.displaced and not self.on)
         return problem
+
+    def insist(self) -> None:
+        """Switch on again what another profiler may have switched off late. What is on stays so."""
+        if self.on and self._insist_at and time.monotonic() >= self._insist_at[0]:
+            self._insist_at.pop(0)
+            for kind in KINDS:
+                self._cupti.cuptiActivityEnable(kind)
 
     def stop(self, flush: int = 0) -> None:
         """Switch it off. `flush`: of cuptiActivityFlushAll."""

@@ -28,7 +28,7 @@ class Spooling:
         self.spool, self.outbox = spool, Outbox(identity, self._emit)
         self.live = Live(self.outbox)
         self._pool = pool
-        self._refused = self._events_lost = 0
+        self._refused = self._events_lost = self._foreign = 0
         self._reading = -1
 
     def take(self, number: int, found: Decoded, now_ns: int) -> None:
@@ -58,6 +58,12 @@ class Spooling:
             self._refused = refused
             self.live.lost(now_ns, (words[pool_words.REFUSED_FIRST_NS], words[pool_words.REFUSED_LAST_NS]))
             words[pool_words.REFUSED_SEEN] = refused
+        unknown = (self.live.here_ns or now_ns, now_ns)  # when the host made what is lost in other ways
+        if words[pool_words.FOREIGN] > self._foreign:
+            self._foreign = words[pool_words.FOREIGN]
+            self.live.lost(now_ns, unknown)
+        if any(dropped.values()):
+            self.live.lost(now_ns, unknown)
         if words[pool_words.EVENTS_LOST] > self._events_lost:
             self._events_lost = words[pool_words.EVENTS_LOST]
             self.live.marks_lost(now_ns)

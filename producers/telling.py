@@ -17,8 +17,10 @@ from drumline.producers.table import Table
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 
-#: Windows of recording, and of losses, that are remembered.
+#: Windows of recording that are remembered.
 MOST_WINDOWS = 64
+#: Losses are remembered for longer than steps wait to be told; ns.
+LOSSES_NS = 120_000_000_000
 _FAR = np.iinfo(np.int64).max
 
 
@@ -32,6 +34,7 @@ class Telling:
         self._ordinals: Counter[int] = Counter()
         self._recorded: list[tuple[int, int]] = []
         self._lost: list[tuple[int, int]] = []
+        self._launches = False
 
     def recording(self, on: bool, time_ns: int) -> None:
         """Recording was switched on or off. Until it is said, one does not know, and all steps are told."""
@@ -44,13 +47,18 @@ class Telling:
 
     def lost(self, first_ns: int, last_ns: int) -> None:
         """Of what the host made meanwhile some has no record: calls of one thread, maybe, and no step of another's."""
-        self._lost = [*self._lost[-MOST_WINDOWS:], (first_ns - REQUEST_NS, last_ns)]
+        first_ns -= REQUEST_NS
+        while self._lost and first_ns <= self._lost[-1][1]:  # apart and in order, however often they are told
+            before = self._lost.pop()
+            first_ns, last_ns = min(first_ns, before[0]), max(last_ns, before[1])
+        self._lost = [*(lost for lost in self._lost if lost[1] >= last_ns - LOSSES_NS), (first_ns, last_ns)]
 
     def tell(self, found: Derived, unfinished: Array, end: End, now_ns: int, here_ns: int) -> int:
         """Send what is new in a stretch; how many of the steps sent are skipped: those too that ended after `here_ns`,
-        or were made while records were dropped, as calls of theirs may be missing. `unfinished`: ids of ranges that are
-        open at its end."""
-        beyond = (found.steps["start_ns"] + found.steps["duration_ns"] > here_ns) | self._dropped(found.steps)
+        or were made while records were dropped, as calls of theirs may be missing, and those without any kernel.
+        `unfinished`: ids of ranges that are open at its end."""
+        beyond = found.steps["start_ns"] + found.steps["duration_ns"] > here_ns
+        beyond |= self._dropped(found.steps) | self._empty(found.steps)
         skipped = found.steps["skipped"] | beyond
         steps = Table({**found.steps.columns, "skipped": skipped}, found.steps.words)
         known = self._within(steps)
@@ -94,12 +102,20 @@ class Telling:
 
     def _dropped(self, steps: Table) -> Array:
         """Of which steps records may have been dropped, or of the one before, with whose end a budget begins: bool."""
-        end = steps["start_ns"] + steps["duration_ns"]
-        found = np.zeros(steps.rows, bool)
-        for first, last in self._lost:
-            found |= (steps["start_ns"] <= last) & (end >= first)
+        if not self._lost:
+            return np.zeros(steps.rows, bool)
+        first, last = np.array([*self._lost, (_FAR, _FAR)]).T
+        at = np.searchsorted(last, steps["start_ns"])
+        found: Array = first[at] <= steps["start_ns"] + steps["duration_ns"]
         found[1:] |= found[:-1].copy()
         return found
+
+    def _empty(self, steps: Table) -> Array:
+        """Which steps have no kernel at all, in a process that has some: those of no step are elsewhere (CUPTI went on
+        with another profiler's buffers, or switched off); bool."""
+        self._launches |= bool((steps["kernels"] > 0).any())
+        empty: Array = (steps["kernels"] == 0) & self._launches
+        return empty
 
     def _ordered(self, communicator: int, rows: Table) -> Table:
         """Ordinals of collectives outside steps count on from stretch to stretch."""

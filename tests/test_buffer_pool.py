@@ -8,8 +8,11 @@ import pytest
 from drumline.producers.buffer_pool import (
     ANEW_NS,
     BUFFER_BYTES,
+    FOREIGN,
+    FREE,
     HEADER_BYTES,
     LENT,
+    LOST_NS,
     PER_BUFFER,
     REFUSED,
     REFUSED_FIRST_NS,
@@ -103,6 +106,29 @@ def test_a_buffer_that_came_back_says_how_much_is_in_it(pool, cupti):
     cupti.complete(buffer, 4096)
     (number,) = pool.done()
     assert len(pool.valid(number)) == 4096
+
+
+def test_a_buffer_that_went_to_another_profiler_is_free_again_when_no_kernel_is_awaited_in_it(pool, cupti):
+    first, second = cupti.request(), cupti.request()
+    assert first != second
+    now, state = pool.words[STATE + 1] + LOST_NS + S, STATE + PER_BUFFER
+    pool.reclaim(now)
+    assert pool.words[STATE] == LENT, "CUPTI may still give it back to us"
+    pool.words[ANEW_NS] = pool.words[STATE + 1] + 1
+    pool.reclaim(now - 2 * S)
+    assert pool.words[STATE] == LENT, "a kernel may still run"
+    pool.words[state + 1] = now  # asked for since
+    pool.reclaim(now)
+    assert (pool.words[STATE], pool.words[state]) == (FREE, LENT)
+    assert cupti.request() == first
+
+
+def test_records_in_another_profilers_buffer_are_counted(pool, cupti):
+    theirs = ctypes.create_string_buffer(4096)
+    cupti.complete(ctypes.addressof(theirs), 0)
+    assert pool.words[FOREIGN] == 0
+    cupti.complete(ctypes.addressof(theirs), 216)
+    assert pool.words[FOREIGN] == 1
 
 
 def test_from_when_to_when_buffers_were_refused_is_told_until_the_decoder_knows(pool, cupti):

@@ -59,12 +59,14 @@ def played(
     told_of=True,
     killed_ns=0,
     refused=(1 << 62, 0),
+    pieces=1,
 ):
     """Feed an activity as CUPTI would deliver it: kernels when they have ended. Batches sent, by topic. `lost_ns`: of
     records that CUPTI dropped, of which it says only how many. `given_up_ns`: when too much waited. `launched`: what is
     delivered while it is asked for. `held`: what the host makes from then on comes at that time, as a kernel takes so
     long; but for steps, as those of the API are no records of CUPTI's. `told_of`: the pool tells so.
-    `killed_ns`: the end. `refused`: from when to when CUPTI got no buffers."""
+    `killed_ns`: the end. `refused`: from when to when CUPTI got no buffers; told in
+    `pieces` a tick."""
     sent = defaultdict(list)
     outbox = Outbox(
         WHO, lambda topic, key, batch: sent[topic].append(decode(model(topic), encode(model(topic), batch)))
@@ -96,8 +98,9 @@ def played(
             at = launched["start_ns"]
             parts["launched"] = launched.take((at >= now) & (at < now + tick))
         live.add(**parts)
-        if refused[0] < now + tick and refused[1] >= now:
-            live.lost(now + tick, (max(now, refused[0]), min(now + tick, refused[1])))
+        for begin in range(now, now + tick, tick // pieces):
+            if refused[0] < begin + tick // pieces and refused[1] >= begin:
+                live.lost(now + tick, (max(begin, refused[0]), min(begin + tick // pieces, refused[1])))
         for times, told in ((lost_ns, live.lost), (given_up_ns, live.give_up)):
             if ((np.asarray(times) >= now) & (np.asarray(times) < now + tick)).any():
                 told(now + tick)
@@ -400,13 +403,14 @@ def test_seconds_without_records_are_got_over_however_far_the_host_is_ahead(path
     assert good <= set(zip(*(whole.steps[c].tolist() for c in budget), strict=True))
 
 
+@pytest.mark.parametrize("pieces", [1, 80])
 @pytest.mark.parametrize(("path", "ahead"), [(DEMO, 0), (DEMO, 300_000_000), (folder("fsdp"), 100_000_000)])
-def test_steps_that_are_marked_while_another_threads_calls_are_dropped_are_skipped(path, ahead):
+def test_steps_that_are_marked_while_another_threads_calls_are_dropped_are_skipped(path, ahead, pieces):
     activity = earlier(recorded(path)[1], ahead)
     whole = derive(activity)
     low, high = np.quantile(whole.steps["start_ns"], [0.3, 0.4]).astype(np.int64).tolist()
     left = without(activity, low, high, steps=False)
-    sent, _live = played(left, refused=(low, high), launched=when_launched(activity))
+    sent, _live = played(left, refused=(low, high), pieces=pieces, launched=when_launched(activity))
     rows = joined(sent[Topic.STEP], ["step", "skipped", "collectives", "gpu_start_ns", "gpu_duration_ns"])
     expected = truth_of_steps(whole)
     good = {row[0]: row[2:] for row in rows if not row[1]}
@@ -421,6 +425,25 @@ def test_steps_that_are_marked_while_another_threads_calls_are_dropped_are_skipp
         for ordinal in batch.columns["ordinal"][batch.columns["step"] < 0].tolist()
     ]
     assert len(set(outside)) == len(outside), "what they have left counts on, outside of steps"
+
+
+def test_steps_whose_kernels_are_all_elsewhere_are_skipped():
+    activity = recorded(DEMO)[1]
+    low, high = np.quantile(derive(activity).steps["start_ns"], [0.3, 0.4]).astype(np.int64).tolist()
+    kernels = activity.kernels
+    calls_too = activity.markers.words["domains"].index("NCCL")
+    markers = activity.markers
+    gone = (markers["domain"] == calls_too) & (markers["time_ns"] >= low) & (markers["time_ns"] < high)
+    left = replace(
+        activity,
+        kernels=kernels.take((ends(kernels) < low) | (ends(kernels) >= high)),
+        markers=markers.take(~np.isin(markers["id"], markers["id"][gone])),
+        payloads=activity.payloads.take(~np.isin(activity.payloads["id"], markers["id"][gone])),
+    )
+    sent, _live = played(left)
+    rows = joined(sent[Topic.STEP], ["skipped", "kernels"])
+    assert sum(not kernels for _, kernels in rows) > 5
+    assert all(skipped for skipped, kernels in rows if not kernels)
 
 
 def truth_of_steps(whole):
