@@ -55,7 +55,7 @@ class Telling:
 
     def tell(self, found: Derived, unfinished: Array, end: End, now_ns: int, here_ns: int) -> int:
         """Send what is new in a stretch; how many of the steps sent are skipped: those too that ended after `here_ns`,
-        or were made while records were dropped, as calls of theirs may be missing, and those without any kernel.
+        or were made while records were dropped, as calls of theirs may be missing, and those during which nothing ran.
         `unfinished`: ids of ranges that are open at its end."""
         beyond = found.steps["start_ns"] + found.steps["duration_ns"] > here_ns
         beyond |= self._dropped(found.steps) | self._empty(found.steps)
@@ -111,11 +111,11 @@ class Telling:
         return found
 
     def _empty(self, steps: Table) -> Array:
-        """Which steps have no kernel at all, in a process that has some: those of no step are elsewhere (CUPTI went on
-        with another profiler's buffers, or switched off); bool."""
+        """During which steps the GPU did nothing at all, in a process that uses it: that is elsewhere (in another
+        profiler's buffers, or not recorded); bool."""
         self._launches |= bool((steps["kernels"] > 0).any())
-        empty: Array = (steps["kernels"] == 0) & self._launches
-        return empty
+        idle: Array = (steps["kernels"] == 0) & (steps["idle_ns"] == steps["gpu_duration_ns"])
+        return idle & self._launches
 
     def _ordered(self, communicator: int, rows: Table) -> Table:
         """Ordinals of collectives outside steps count on from stretch to stretch."""

@@ -437,13 +437,15 @@ def test_steps_whose_kernels_are_all_elsewhere_are_skipped():
     left = replace(
         activity,
         kernels=kernels.take((ends(kernels) < low) | (ends(kernels) >= high)),
+        copies=activity.copies.take((ends(activity.copies) < low) | (ends(activity.copies) >= high)),
         markers=markers.take(~np.isin(markers["id"], markers["id"][gone])),
         payloads=activity.payloads.take(~np.isin(activity.payloads["id"], markers["id"][gone])),
     )
     sent, _live = played(left)
-    rows = joined(sent[Topic.STEP], ["skipped", "kernels"])
-    assert sum(not kernels for _, kernels in rows) > 5
-    assert all(skipped for skipped, kernels in rows if not kernels)
+    rows = joined(sent[Topic.STEP], ["skipped", "kernels", "compute_ns", "copy_ns", "comm_ns"])
+    assert sum(not any(ran) for _, *ran in rows) > 5
+    assert all(skipped for skipped, *ran in rows if not any(ran))
+    assert sum(not skipped for skipped, *_ in rows) > 30
 
 
 def truth_of_steps(whole):
