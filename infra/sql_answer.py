@@ -44,7 +44,7 @@ def ask(client: Client, statement: str, values: dict[str, str], form: str) -> bo
         answer = client.raw_query(statement, parameters=values, fmt="TSVWithNames", settings=limits)
         _table(answer)
         rows = answer.count(b"\n") - 1
-        if rows and str(rows) == values.get("limit"):
+        if 0 < rows <= SHOWN and str(rows) == values.get("limit"):
             print(f"{rows} rows, no more than --limit asks for; there may be more")
         return rows > 0
     except KeyboardInterrupt:

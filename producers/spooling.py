@@ -28,7 +28,7 @@ class Spooling:
         self.spool, self.outbox = spool, Outbox(identity, self._emit)
         self.live = Live(self.outbox)
         self._pool = pool
-        self._refused = self._events_lost = self._foreign = 0
+        self._refused = self._events_lost = 0
         self._reading = -1
 
     def take(self, number: int, found: Decoded, now_ns: int) -> None:
@@ -58,12 +58,9 @@ class Spooling:
             self._refused = refused
             self.live.lost(now_ns, (words[pool_words.REFUSED_FIRST_NS], words[pool_words.REFUSED_LAST_NS]))
             words[pool_words.REFUSED_SEEN] = refused
-        unknown = (self.live.here_ns or now_ns, now_ns)  # when the host made what is lost in other ways
-        if words[pool_words.FOREIGN] > self._foreign:
-            self._foreign = words[pool_words.FOREIGN]
-            self.live.lost(now_ns, unknown)
-        if any(dropped.values()):
-            self.live.lost(now_ns, unknown)
+        if words[pool_words.FOREIGN] > words[pool_words.FOREIGN_SEEN]:
+            words[pool_words.FOREIGN_SEEN] = words[pool_words.FOREIGN]
+            self.unread(now_ns, words[pool_words.ANEW_NS] or now_ns)
         if words[pool_words.EVENTS_LOST] > self._events_lost:
             self._events_lost = words[pool_words.EVENTS_LOST]
             self.live.marks_lost(now_ns)
@@ -75,6 +72,10 @@ class Spooling:
                 self.outbox.put(topic, nothing, self.live.watermark(now_ns), now_ns, dropped=rows)
                 self.live.lost(now_ns)
                 dropped[topic] = 0
+
+    def unread(self, now_ns: int, since_ns: int) -> None:
+        """A buffer of what the host made since then, or since all was last known to be here, cannot be read."""
+        self.live.lost(now_ns, (min(since_ns, self.live.here_ns or now_ns), now_ns))
 
     def _emit(self, topic: Topic, key: str, batch: Batch) -> None:
         self.spool.append(str(topic), key, encode(model(topic), batch), batch.rows)

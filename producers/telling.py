@@ -58,7 +58,7 @@ class Telling:
         or were made while records were dropped, as calls of theirs may be missing, and those during which nothing ran.
         `unfinished`: ids of ranges that are open at its end."""
         beyond = found.steps["start_ns"] + found.steps["duration_ns"] > here_ns
-        beyond |= self._dropped(found.steps) | self._empty(found.steps)
+        beyond |= _with_the_next(self._dropped(found.steps)) | _with_the_next(self._empty(found.steps), before=True)
         skipped = found.steps["skipped"] | beyond
         steps = Table({**found.steps.columns, "skipped": skipped}, found.steps.words)
         known = self._within(steps)
@@ -101,13 +101,12 @@ class Telling:
         return inside
 
     def _dropped(self, steps: Table) -> Array:
-        """Of which steps records may have been dropped, or of the one before, with whose end a budget begins: bool."""
+        """Of which steps records may have been dropped: bool."""
         if not self._lost:
             return np.zeros(steps.rows, bool)
         first, last = np.array([*self._lost, (_FAR, _FAR)]).T
         at = np.searchsorted(last, steps["start_ns"])
         found: Array = first[at] <= steps["start_ns"] + steps["duration_ns"]
-        found[1:] |= found[:-1].copy()
         return found
 
     def _empty(self, steps: Table) -> Array:
@@ -115,7 +114,7 @@ class Telling:
         profiler's buffers, or not recorded); bool."""
         self._launches |= bool((steps["kernels"] > 0).any())
         idle: Array = (steps["kernels"] == 0) & (steps["idle_ns"] == steps["gpu_duration_ns"])
-        return idle & self._launches
+        return idle & (steps["gpu_duration_ns"] > 0) & self._launches
 
     def _ordered(self, communicator: int, rows: Table) -> Table:
         """Ordinals of collectives outside steps count on from stretch to stretch."""
@@ -128,3 +127,13 @@ class Telling:
     def _numbered(self, table: Table) -> Table:
         step = np.where(table["step"] >= 0, table["step"] + self._offset, -1)
         return Table({**table.columns, "step": step}, table.words)
+
+
+def _with_the_next(steps: Array, before: bool = False) -> Array:
+    """Those steps and each one after them, whose budget begins with their end; `before`: and the ones before, of whose
+    records some are elsewhere too, as a hole does not begin with a step. bool."""
+    found = steps.copy()
+    found[1:] |= steps[:-1]
+    if before:
+        found[:-1] |= steps[1:]
+    return found

@@ -12,12 +12,14 @@ import pytest
 from recordings import DEMO, folder
 
 from drumline.producers.activity import Identity, ends
+from drumline.producers.buffer_pool import REQUEST_NS
 from drumline.producers.calls import calls
 from drumline.producers.derive import derive
 from drumline.producers.live import Live
 from drumline.producers.nccl import is_kernel
 from drumline.producers.outbox import Outbox
 from drumline.producers.table import Table
+from drumline.producers.telling import Telling
 from drumline.producers.trace import read_trace
 from drumline.schemas.batch import decode, encode
 from drumline.schemas.model import model
@@ -425,6 +427,31 @@ def test_steps_that_are_marked_while_another_threads_calls_are_dropped_are_skipp
         for ordinal in batch.columns["ordinal"][batch.columns["step"] < 0].tolist()
     ]
     assert len(set(outside)) == len(outside), "what they have left counts on, outside of steps"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_losses_reach_the_steps_that_they_touch_however_they_are_told(seed):
+    random, second = np.random.default_rng(seed), 1_000_000_000
+    start = np.arange(100) * second
+    steps = Table({"start_ns": start, "duration_ns": np.full(100, second)})
+    firsts = 200_000_000 + np.sort(random.integers(0, 90 * second, 12))
+    windows = [(int(first), int(first + random.integers(0, 3 * second))) for first in firsts]
+    telling = Telling(Outbox(WHO, lambda *_: None))
+    assert not telling._dropped(steps).any()
+    for first, last in windows if seed % 2 else random.permutation(windows).tolist():
+        telling.lost(first, last)
+    touched = [any(f - REQUEST_NS <= at + second and at <= last for f, last in windows) for at in start.tolist()]
+    found = telling._dropped(steps)
+    assert not (np.array(touched) & ~found).any()
+    if seed % 2:  # in order, none but these
+        assert found.tolist() == touched
+
+
+def test_losses_of_long_ago_are_forgotten():
+    telling = Telling(Outbox(WHO, lambda *_: None))
+    for i in range(1_000):
+        telling.lost(i * 1_000_000_000, i * 1_000_000_000)
+    assert 100 < len(telling._lost) < 130
 
 
 def test_steps_whose_kernels_are_all_elsewhere_are_skipped():

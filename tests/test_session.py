@@ -237,3 +237,38 @@ def test_a_buffer_that_does_not_come_back_costs_the_steps_since_it_was_asked_for
     found = told(finish=False)
     assert set(found) == set(range(80)), "steps after the end of recording are none of its"
     assert [step for step in found if not found[step]] == list(range(9))
+
+
+def test_steps_whose_records_came_in_another_profilers_buffer_are_skipped_once(marked):
+    pool, begin, said, steps, told = marked
+    said(True, 0)
+    steps(range(30))
+    pool.words[pool_words.ANEW_NS] = begin + 3_000_000_000  # it has ended, and CUPTI goes on with its buffer
+    steps(range(30, 33))
+    pool.words[pool_words.FOREIGN] += 1
+    steps(range(33, 60))
+    found = told()
+    skipped = {step for step in found if found[step]}
+    assert {30, 31, 32} <= skipped <= set(range(28, 39)), "it was noticed within half a second"
+
+
+def test_a_decoder_that_follows_another_does_not_skip_steps_for_what_that_one_knew(marked):
+    pool, _, said, steps, told = marked
+    pool.words[pool_words.FOREIGN] = pool.words[pool_words.FOREIGN_SEEN] = 1
+    said(True, 0)
+    steps(range(30))
+    assert not any(told().values())
+
+
+def test_steps_during_which_a_buffer_could_not_be_read_are_skipped(marked, monkeypatch):
+    pool, _, said, steps, told = marked
+    said(True, 0)
+    steps(range(30))
+    monkeypatch.setattr("drumline.producers.cupti_decode.Decoder.decode", lambda *_: 1 / 0)
+    pool.memory[pool_words.HEADER_BYTES], pool.words[pool_words.SIZES + 10] = 10, 4096  # a kernel
+    pool.words[pool_words.STATE + 1], pool.words[pool_words.STATE] = 4096, pool_words.DONE
+    steps(range(30, 60))
+    found = told()
+    skipped = {step for step in found if found[step]}
+    assert 30 in skipped
+    assert len(skipped) <= 4
