@@ -112,10 +112,9 @@ class BufferPool:
         """Buffers that another profiler was given by CUPTI are free again when no kernel can still be awaited in them:
         nobody gives them back. Collector only."""
         words = self.words
-        for number in range(self.buffers):
-            state = STATE + PER_BUFFER * number
-            asked = words[state + 1]
-            if words[state] == LENT and self.buffer_bytes < asked < min(words[ANEW_NS], now_ns - LOST_NS):
+        before = min(words[ANEW_NS], now_ns - LOST_NS)
+        for state in range(STATE, STATE + PER_BUFFER * self.buffers, PER_BUFFER):
+            if words[state] == LENT and self.buffer_bytes < words[state + 1] < before:
                 words[state] = FREE
 
     def valid(self, number: int) -> memoryview:

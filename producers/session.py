@@ -147,7 +147,7 @@ class Session:
         if found is not None:
             spooling.take(number, found, now_ns)
         else:
-            spooling.unread(now_ns, now_ns)
+            spooling.unread(now_ns)
         why = [self.problems[name] for name in ("decode", "size", "layout") if name in self.problems]
         if why and not self._unreadable:
             self._unreadable = True

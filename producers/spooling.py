@@ -55,12 +55,12 @@ class Spooling:
         words = self._pool.words
         total, refused = (words[word] for word in (pool_words.CUPTI_DROPPED, pool_words.REFUSED))
         if refused > self._refused:  # CUPTI got no buffer: it drops what comes now, and says so later
-            self._refused = refused
+            self._refused = refused  # not REFUSED_SEEN: what a decoder that was killed had not told, we tell
             self.live.lost(now_ns, (words[pool_words.REFUSED_FIRST_NS], words[pool_words.REFUSED_LAST_NS]))
             words[pool_words.REFUSED_SEEN] = refused
         if words[pool_words.FOREIGN] > words[pool_words.FOREIGN_SEEN]:
             words[pool_words.FOREIGN_SEEN] = words[pool_words.FOREIGN]
-            self.unread(now_ns, words[pool_words.ANEW_NS] or now_ns)
+            self.unread(now_ns, words[pool_words.ANEW_NS])
         if words[pool_words.EVENTS_LOST] > self._events_lost:
             self._events_lost = words[pool_words.EVENTS_LOST]
             self.live.marks_lost(now_ns)
@@ -73,9 +73,9 @@ class Spooling:
                 self.live.lost(now_ns)
                 dropped[topic] = 0
 
-    def unread(self, now_ns: int, since_ns: int) -> None:
-        """A buffer of what the host made since then, or since all was last known to be here, cannot be read."""
-        self.live.lost(now_ns, (min(since_ns, self.live.here_ns or now_ns), now_ns))
+    def unread(self, now_ns: int, since_ns: int = 0) -> None:
+        """A buffer cannot be read, of what the host made since all was last known to be here, or since `since_ns`."""
+        self.live.lost(now_ns, (min(since_ns or now_ns, self.live.here_ns or now_ns), now_ns))
 
     def _emit(self, topic: Topic, key: str, batch: Batch) -> None:
         self.spool.append(str(topic), key, encode(model(topic), batch), batch.rows)

@@ -57,8 +57,7 @@ class Telling:
         """Send what is new in a stretch; how many of the steps sent are skipped: those too that ended after `here_ns`,
         or were made while records were dropped, as calls of theirs may be missing, and those during which nothing ran.
         `unfinished`: ids of ranges that are open at its end."""
-        beyond = found.steps["start_ns"] + found.steps["duration_ns"] > here_ns
-        beyond |= _with_the_next(self._dropped(found.steps)) | _with_the_next(self._empty(found.steps), before=True)
+        beyond = (ends(found.steps) > here_ns) | self._elsewhere(found.steps)
         skipped = found.steps["skipped"] | beyond
         steps = Table({**found.steps.columns, "skipped": skipped}, found.steps.words)
         known = self._within(steps)
@@ -100,13 +99,21 @@ class Telling:
         inside: Array = (windows[at, 0] <= steps["start_ns"]) & (end <= windows[at, 1])
         return inside
 
+    def _elsewhere(self, steps: Table) -> Array:
+        """Of which steps something may not be here; also those after them, whose budgets begin with their end, and
+        those before an empty one, as a hole does not begin with a step: bool."""
+        empty = self._empty(steps)
+        gone = self._dropped(steps) | empty
+        found = gone.copy()
+        found[1:] |= gone[:-1]
+        found[:-1] |= empty[1:]
+        return found
+
     def _dropped(self, steps: Table) -> Array:
         """Of which steps records may have been dropped: bool."""
-        if not self._lost:
-            return np.zeros(steps.rows, bool)
         first, last = np.array([*self._lost, (_FAR, _FAR)]).T
         at = np.searchsorted(last, steps["start_ns"])
-        found: Array = first[at] <= steps["start_ns"] + steps["duration_ns"]
+        found: Array = first[at] <= ends(steps)
         return found
 
     def _empty(self, steps: Table) -> Array:
@@ -127,13 +134,3 @@ class Telling:
     def _numbered(self, table: Table) -> Table:
         step = np.where(table["step"] >= 0, table["step"] + self._offset, -1)
         return Table({**table.columns, "step": step}, table.words)
-
-
-def _with_the_next(steps: Array, before: bool = False) -> Array:
-    """Those steps and each one after them, whose budget begins with their end; `before`: and the ones before, of whose
-    records some are elsewhere too, as a hole does not begin with a step. bool."""
-    found = steps.copy()
-    found[1:] |= steps[:-1]
-    if before:
-        found[:-1] |= steps[1:]
-    return found

@@ -305,7 +305,6 @@ def test_another_user_may_not_read_a_process():
 
 def test_buffers_stay_mapped_when_python_has_let_go_of_them():
     """A thread of CUPTI's that still writes when Python ends would end the process: seen with CUPTI 13.5."""
-
     pool, callbacks = BufferPool(), Callbacks()
     place = f"{ctypes.addressof(ctypes.c_char.from_buffer(pool.memory)):x}-"
     Recording(FakeCupti().bound(), pool, callbacks, threading.current_thread()).close()

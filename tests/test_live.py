@@ -50,6 +50,12 @@ def made_ns(activity):
     return {"kernels": at, "copies": copies, "markers": activity.markers["time_ns"]}
 
 
+def of_steps(markers):
+    """Which markers begin or end a step."""
+    named = np.array([word.startswith("step") for word in markers.words["names"]])[markers["name"]]
+    return np.isin(markers["id"], markers["id"][named])
+
+
 def played(
     activity,
     tick=TICK_NS,
@@ -67,8 +73,7 @@ def played(
     records that CUPTI dropped, of which it says only how many. `given_up_ns`: when too much waited. `launched`: what is
     delivered while it is asked for. `held`: what the host makes from then on comes at that time, as a kernel takes so
     long; but for steps, as those of the API are no records of CUPTI's. `told_of`: the pool tells so.
-    `killed_ns`: the end. `refused`: from when to when CUPTI got no buffers; told in
-    `pieces` a tick."""
+    `killed_ns`: the end. `refused`: from when to when CUPTI got no buffers; told in `pieces` a tick."""
     sent = defaultdict(list)
     outbox = Outbox(
         WHO, lambda topic, key, batch: sent[topic].append(decode(model(topic), encode(model(topic), batch)))
@@ -82,8 +87,7 @@ def played(
         "markers": activity.markers["time_ns"],
     }
     at_id = dict(zip(activity.markers["id"].tolist(), activity.markers["time_ns"].tolist(), strict=True))
-    steps = np.array([word.startswith("step") for word in activity.markers.words["names"]])[activity.markers["name"]]
-    steps = np.isin(activity.markers["id"], activity.markers["id"][steps])
+    steps = of_steps(activity.markers)
     for name, made in made_ns(activity).items() if held[1] else ():
         late = (made >= held[0]) & (arrive[name] < held[1]) & ~(steps if name == "markers" else False)
         arrive[name] = np.where(late, held[1], arrive[name])
@@ -366,10 +370,8 @@ def without(activity, low, high, steps=True):
 
     markers = left(activity.markers, activity.markers["time_ns"])
     if not steps:  # another thread's, whose buffer lasted longer
-        named = np.array([word.startswith("step") for word in activity.markers.words["names"]])
-        marks = np.isin(activity.markers["id"], activity.markers["id"][named[activity.markers["name"]]])
         inside = (activity.markers["time_ns"] >= low) & (activity.markers["time_ns"] < high)
-        markers = activity.markers.take(~inside | marks)
+        markers = activity.markers.take(~inside | of_steps(activity.markers))
     return replace(
         activity,
         kernels=left(activity.kernels, ends(activity.kernels)),
@@ -457,18 +459,7 @@ def test_losses_of_long_ago_are_forgotten():
 def test_steps_whose_kernels_are_all_elsewhere_are_skipped():
     activity = recorded(DEMO)[1]
     low, high = np.quantile(derive(activity).steps["start_ns"], [0.3, 0.4]).astype(np.int64).tolist()
-    kernels = activity.kernels
-    calls_too = activity.markers.words["domains"].index("NCCL")
-    markers = activity.markers
-    gone = (markers["domain"] == calls_too) & (markers["time_ns"] >= low) & (markers["time_ns"] < high)
-    left = replace(
-        activity,
-        kernels=kernels.take((ends(kernels) < low) | (ends(kernels) >= high)),
-        copies=activity.copies.take((ends(activity.copies) < low) | (ends(activity.copies) >= high)),
-        markers=markers.take(~np.isin(markers["id"], markers["id"][gone])),
-        payloads=activity.payloads.take(~np.isin(activity.payloads["id"], markers["id"][gone])),
-    )
-    sent, _live = played(left)
+    sent, _live = played(without(activity, low, high, steps=False))
     rows = joined(sent[Topic.STEP], ["skipped", "kernels", "compute_ns", "copy_ns", "comm_ns"])
     assert sum(not any(ran) for _, *ran in rows) > 5
     assert all(skipped for skipped, *ran in rows if not any(ran))
