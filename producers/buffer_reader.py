@@ -79,6 +79,9 @@ class BufferReader:
 
     def _count(self, found: Decoded, sizes: list[int]) -> None:
         for kind, count in found.unknown.items():
+            if kind == cupti_layout.PEER_COPY:
+                self.records["peer_copies"] += count
+                continue
             name = cupti_layout.LAYOUTS[kind].struct if kind in cupti_layout.LAYOUTS else str(kind)
             self._problems["layout"] = f"records of {sizes[kind]} bytes for {name}: this CUPTI is newer than drumline"
             if kind != cupti_layout.DRIVER:  # no row would have come of it

@@ -68,10 +68,20 @@ class Collector:
         self._on_demand = "KINETO_USE_DAEMON" in os.environ  # as PyTorch asks for it
 
     def start(self) -> None:
-        """Begin. Raises nothing: where CUPTI refuses, `state` and an event say so, and it is tried again."""
-        if not self._asides:
-            self._recording.subscribe()
+        """Begin, in the thread that begins to use CUDA: where another one switched CUPTI on while that one made its
+        context, no kernel of 8% of the processes came. Raises nothing: where CUPTI refuses, `state` and an event say
+        so, and it is tried again."""
         self._alive = True
+        try:
+            with self._lock:
+                policy = self._policy()
+                if not self._asides:
+                    self._recording.prepare()
+                if not self._asides and policy.on_at(time.time_ns()):
+                    self._switch(True, str(policy))
+        except Exception as error:
+            self._fail(f"{type(error).__name__}: {error}")
+            return
         self._thread.start()
 
     def step_aside(self, who: str) -> None:
@@ -81,6 +91,7 @@ class Collector:
             self._recording.displaced = True
             if self._alive:
                 self._switch(False, f"{who} uses CUPTI", binding.FLUSH_FORCED)
+                self._recording.release()
                 self.state = "aside"
 
     def come_back(self, who: str) -> None:
@@ -89,7 +100,7 @@ class Collector:
             if who in self._asides:
                 self._asides.remove(who)
             if self._alive and not self._asides:
-                self._recording.subscribe()
+                self._recording.prepare()
             self._retry_at = 0.0
 
     def close(self, seconds: float = 2.0) -> None:
@@ -107,6 +118,7 @@ class Collector:
 
     def _last(self) -> None:
         self._switch(False, "end of the process", binding.FLUSH_FORCED)
+        self._recording.release()
         self._recording.learn_sizes(last=True)
         self._recording.close()  # Python is about to end, CUPTI is not
         self._alive = False
@@ -141,7 +153,6 @@ class Collector:
             self._switch(True, str(policy))
         elif self._recording.on and not wanted:
             self._switch(False, "the decoder does not move" if stuck else str(policy))
-        self._recording.insist()
         self._pool.reclaim(now)
         self._recording.record_launches(bool(self._pool.words[pool_words.LAUNCHES]) and self._recording.on)
         if self._recording.on or (self._recording.draining and not self._asides):
@@ -191,5 +202,6 @@ class Collector:
         try:
             with self._lock:
                 self._switch(False, why)
+                self._recording.release()
         except Exception:
             self._alive = False

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 #: CUpti_ActivityKind.
 MEMCPY, MEMSET, DRIVER, KERNEL, MARKER, MARKER_DATA = 1, 2, 4, 10, 12, 13
+#: CUPTI_ACTIVITY_KIND_MEMCPY2, copies from GPU to GPU: counted, not decoded.
+PEER_COPY = 22
 #: CUpti_ActivityMarkerData.payloadKind of an NVTX extended payload: a pointer to {u64 schema, u64 size, pointer}.
 EXTENDED_PAYLOAD = 6
 

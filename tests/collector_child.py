@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fake_cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer
 
-from drumline.producers import attach, collector, cupti_recording
+from drumline.producers import attach, collector
 from drumline.producers.buffer_pool import MODE, TICKS
 from drumline.producers.cupti_layout import KERNEL
 from drumline.producers.policy import ALWAYS, COLLECTIVES, OFF
@@ -78,13 +78,14 @@ def main() -> None:
     if how == "stopped":
         collector.DECODER_S = 1.0
     collector.TAKEN_S = 1.0 if how == "taken" else collector.TAKEN_S
-    cupti_recording.INSIST_S = (0.5, 1.0)
+    fake.racy, fake.blind = how != "refused", how == "blind"
     assert attach.attach(cupti=fake.bound(), aside="a profiler" if how == "aside" else "")
     if how == "aside":  # it runs since before CUDA was used
         time.sleep(0.5)
         assert (fake.enabled, fake.subscribed, attach.status()) == (set(), 0, "aside")
         attach.attached().collector.come_back("a profiler")
     if how != "refused":
+        assert fake.kept
         assert fake.subscribed == threading.get_ident(), "another thread may be in an NVTX call meanwhile"
     if how == "refused":
         while attach.status() != "aside":
@@ -123,14 +124,13 @@ def main() -> None:
         one = attach.attached().collector
         one.step_aside("a profiler")
         assert not fake.enabled
+        assert not fake.kept
         assert attach.status() == "aside"
+        fake.racy = False  # it does not happen after another profiler
         one.come_back("a profiler")
         while len(fake.enabled) < 5:
             time.sleep(0.01)
         assert attach.status() == "on"
-        fake.enabled.discard(KERNEL)  # late
-        while len(fake.enabled) < 5:
-            time.sleep(0.01)
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "taken":
         settled()

@@ -164,11 +164,14 @@ class FakeCupti:
     """`library`: what to give drumline.producers.cupti.Cupti. `refuse`: result of cuptiActivityEnable, 0 = success.
     `stuck`: cuptiActivityFlushAll does not return. `busy`: a kernel in the open buffer runs, so no flush gives it back.
     `dropped`: records that found no buffer, not asked for yet. `delivered`: records in completed buffers, by kind.
-    `subscribed`: the thread that enabled something first; 0 = nobody did."""
+    `subscribed`: the thread that enabled something first; 0 = nobody did. `kept`: whether copies between GPUs are on.
+    `racy`: kernels that are switched on beside a thread that launches, with no kind of the GPU's on, are never recorded
+    (`blind`), as with CUPTI at times."""
 
     def __init__(self) -> None:
         self.refuse, self.dropped, self.flushes, self.enabled, self.subscribed = 0, 0, 0, set(), 0
-        self.stuck = self.busy = self._theirs = False
+        self.stuck = self.busy = self.kept = self.blind = self._theirs = False
+        self.racy, self._launching = True, threading.get_ident()
         self.delivered: dict[int, int] = dict.fromkeys(SIZES, 0)
         self._request = self._complete = None
         self._open: tuple[int, int, int] | None = None  # address, size, filled
@@ -190,7 +193,7 @@ class FakeCupti:
         """Write records (kind, position in data) as CUPTI would: into lent buffers, whole records only."""
         with self._lock:
             for kind, at in kinds:
-                if kind not in self.enabled or self._theirs:
+                if kind not in self.enabled or self._theirs or (kind == layout.KERNEL and self.blind):
                     continue
                 size = SIZES[kind]
                 if self._open is None or self._open[2] + size > self._open[1]:
@@ -235,11 +238,17 @@ class FakeCupti:
 
     def _enable(self, kind):
         if not self.refuse:
-            self.enabled.add(kind)
+            if kind == layout.KERNEL and self.racy and not (self.kept or self.enabled & {1, 2, layout.KERNEL}):
+                self.blind |= threading.get_ident() != self._launching
+            if kind == layout.PEER_COPY:
+                self.kept = True
+            else:
+                self.enabled.add(kind)
             self.subscribed = self.subscribed or threading.get_ident()
         return self.refuse
 
     def _disable(self, kind):
+        self.kept &= kind != layout.PEER_COPY
         self.enabled.discard(kind)
         return 0
 

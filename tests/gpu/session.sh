@@ -29,6 +29,12 @@ cc -o "$work/first_use" "$here/first_use.c" -I "$(dirname "$cupti")/../include" 
         echo "$how: $(echo "$codes" | sort | uniq -c | xargs)"
     done
 
+echo "== kernels after records were switched off and on beside launches, 24 runs each: all are recorded, or none"
+cc -o "$work/blind" "$here/blind.c" -ldl -lpthread &&
+    for how in alone kept; do
+        echo "$how: $(seq 24 | xargs -P 12 -I{} "$work/blind" "$cupti" "$how" | sort | uniq -c | xargs)"
+    done
+
 gpus=$(python -c 'import torch; print(torch.cuda.device_count())')
 rounds=$((12 / gpus > 4 ? 4 : 12 / gpus))
 
@@ -59,7 +65,8 @@ echo "== what jobs survive, and a DDP job beside them on the same GPUs: kernels 
 (ddp crowd 500) > "$out/crowd.log" 2>&1 &
 lane=0
 for hows in "end raise kill found_first" "os_exit cuda_error fork disk_full" "profiler profiler_first job_stopped" \
-    "spool_is_a_file decoder_killed decoder_hangs spool_gone" "nsight_compute open_mpi accelerate"; do
+    "spool_is_a_file decoder_killed decoder_hangs spool_gone" "nsight_compute open_mpi accelerate" \
+    "end end end end end" "end end end end end" "profiler profiler profiler"; do
     # shellcheck disable=SC2086
     sh "$here/rough.sh" $((lane % gpus)) $hows > "$out/rough-$lane.log" 2>&1 &
     lane=$((lane + 1))
