@@ -34,7 +34,7 @@ class Telling:
         self._ordinals: Counter[int] = Counter()
         self._recorded: list[tuple[int, int]] = []
         self._lost: list[tuple[int, int]] = []
-        self._launches = False
+        self._proven = -1
 
     def recording(self, on: bool, time_ns: int) -> None:
         """Recording was switched on or off. Until it is said, one does not know, and all steps are told."""
@@ -57,10 +57,10 @@ class Telling:
         """Send what is new in a stretch; how many of the steps sent are skipped: those too that ended after `here_ns`,
         or were made while records were dropped, as calls of theirs may be missing, and those during which nothing ran.
         `unfinished`: ids of ranges that are open at its end."""
-        beyond = (ends(found.steps) > here_ns) | self._elsewhere(found.steps)
+        known = self._within(found.steps)
+        beyond = (ends(found.steps) > here_ns) | self._elsewhere(found.steps, known)
         skipped = found.steps["skipped"] | beyond
         steps = Table({**found.steps.columns, "skipped": skipped}, found.steps.words)
-        known = self._within(steps)
         fresh = np.flatnonzero(steps["start_ns"] >= self.host_ns)
         numbers = steps["step"] + self._offset
         if len(fresh) and int(numbers[fresh[0]]) <= self.step:  # numbered from the start again, or the same twice
@@ -93,18 +93,23 @@ class Telling:
         """Which steps were recorded from start to end: bool."""
         if not self._recorded:
             return np.ones(steps.rows, bool)
-        windows = np.array(self._recorded)
-        at = np.maximum(np.searchsorted(windows[:, 0], steps["start_ns"], side="right") - 1, 0)
+        windows, at = np.array(self._recorded), self._window(steps)
         end = steps["start_ns"] + steps["duration_ns"]
         inside: Array = (windows[at, 0] <= steps["start_ns"]) & (end <= windows[at, 1])
         return inside
 
-    def _elsewhere(self, steps: Table) -> Array:
+    def _window(self, steps: Table) -> Array:
+        """Of `_recorded`, the last that began before each step; int."""
+        begins = np.array([begin for begin, _ in self._recorded], np.int64)
+        found: Array = np.maximum(np.searchsorted(begins, steps["start_ns"], side="right") - 1, 0)
+        return found
+
+    def _elsewhere(self, steps: Table, known: Array) -> Array:
         """Of which steps something may not be here; also those after them, whose budgets begin with their end, and
-        those before an empty one, as a hole does not begin with a step: bool."""
-        empty = self._empty(steps)
+        those before an empty one, as a hole does not begin with a step: bool. `known`: which were recorded."""
+        empty = self._empty(steps) & known
         gone = self._dropped(steps) | empty
-        found = gone.copy()
+        found = gone | self._unproven(steps)
         found[1:] |= gone[:-1]
         found[:-1] |= empty[1:]
         return found
@@ -117,11 +122,23 @@ class Telling:
         return found
 
     def _empty(self, steps: Table) -> Array:
-        """During which steps the GPU did nothing at all, in a process that uses it: that is elsewhere (in another
-        profiler's buffers, or not recorded); bool."""
-        self._launches |= bool((steps["kernels"] > 0).any())
+        """During which steps the GPU did nothing at all: that is elsewhere (in another profiler's buffers, or not
+        recorded); bool."""
         idle: Array = (steps["kernels"] == 0) & (steps["idle_ns"] == steps["gpu_duration_ns"])
-        return idle & (steps["gpu_duration_ns"] > 0) & self._launches
+        return idle & (steps["gpu_duration_ns"] > 0)
+
+    def _unproven(self, steps: Table) -> Array:
+        """Which are before the first kernel since recording began: maybe CUPTI has none of this process; bool."""
+        found = np.zeros(steps.rows, bool)
+        window, ran = self._window(steps), (steps["kernels"] > 0) | (steps["comm_ns"] > 0)
+        for number in np.unique(window).tolist():
+            began = self._recorded[number][0] if self._recorded else 0
+            rows = np.flatnonzero(window == number)
+            seen = np.maximum.accumulate(ran[rows]) | (began == self._proven)
+            found[rows] = ~seen
+            if seen[-1]:
+                self._proven = began
+        return found
 
     def _ordered(self, communicator: int, rows: Table) -> Table:
         """Ordinals of collectives outside steps count on from stretch to stretch."""

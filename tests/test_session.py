@@ -1,5 +1,6 @@
 """The decoder's session, in this process: what a buffer becomes whenever the decoder dies."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -15,8 +16,10 @@ from drumline.producers import buffer_pool as pool_words
 from drumline.producers import cupti_layout, interning
 from drumline.producers.attach import MARK
 from drumline.producers.buffer_pool import BufferPool
+from drumline.producers.cupti_decode import Decoder
 from drumline.producers.remote_memory import NotAllowed, RemoteMemory
 from drumline.producers.session import Session
+from drumline.producers.table import Table
 
 RAW = RawBuffer("ddp_steps").relocate()
 COPIES = 3
@@ -162,7 +165,8 @@ def test_a_spool_that_becomes_unwritable_while_the_job_runs_is_said_once(tmp_pat
 
 @pytest.fixture
 def marked(tmp_path):
-    """A session that a job without a GPU tells of steps of 100 ms, each once it is over; and its spool."""
+    """A session that a job tells of steps of 100 ms, each once it is over, with a kernel in it (`ran`: of which
+    kind a record is in it); and its spool."""
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
     pool, begin = BufferPool(2, 2 << 20), time.time_ns()
     session = Session(pool, os.getpid(), environment, begin)
@@ -171,8 +175,23 @@ def marked(tmp_path):
         event = {"event": "recording", "on": on, "time_ns": begin + after_ms * 1_000_000, "why": why}
         session.event(b"J" + json.dumps(event).encode())
 
-    def steps(numbers):
+    name, decode = ctypes.create_string_buffer(b"gemm"), Decoder(RemoteMemory(os.getpid())).decode
+
+    def record(kind, start_ns):
+        data = np.zeros(SIZES[kind], np.uint8)
+        data[:4].view("<u4")[:] = kind
+        fields = {"start": start_ns, "end": start_ns + 20_000_000, "name": ctypes.addressof(name)}
+        for field in fields.keys() & cupti_layout.LAYOUTS[kind].fields.keys():
+            dtype, offset = cupti_layout.LAYOUTS[kind].fields[field]
+            data[offset : offset + 8].view(dtype)[:] = fields[field]
+        found = decode(data, [SIZES.get(kind, 0) for kind in range(pool_words.KINDS)])
+        return found.kernels, found.copies
+
+    def steps(numbers, ran=cupti_layout.KERNEL):
         for number in numbers:
+            if ran:
+                now = begin + (number * 100 + 10) * 1_000_000
+                session._begin(now).live.add(*record(ran, now), Table({}), Table({}))
             for flags, at in ((2, number * 100), (4, number * 100 + 99)):
                 mark = MARK.pack(b"M", flags, number + 1, begin + at * 1_000_000)
                 session.event(mark + (f"step {number}".encode() if flags == 2 else b""))
@@ -208,15 +227,47 @@ def test_steps_before_anything_was_recorded_are_not_told(marked, first):
     _, _, said, steps, told = marked
     if first is not None:
         said(False, first, "another profiler holds CUPTI")
-    steps(range(50))
+    steps(range(50), ran=0)
     said(True, 5_000)
     steps(range(50, 80))
     assert told() == dict.fromkeys(range(50, 80), False)
 
 
+def test_copies_between_gpus_are_counted_and_nothing_else(tmp_path, pool):
+    size, at = 96, pool.words[pool_words.STATE + 1]
+    record = np.zeros(size, np.uint8)
+    record[:4].view("<u4")[:] = cupti_layout.PEER_COPY
+    pool.words[pool_words.SIZES + cupti_layout.PEER_COPY] = size
+    begin = pool_words.HEADER_BYTES + at
+    pool.memory[begin : begin + 2 * size] = 2 * record.tobytes()
+    pool.words[pool_words.STATE + 1] = at + 2 * size
+    one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
+    one.turn(time.time_ns())
+    one.finish(time.time_ns())
+    found, who = batches(tmp_path)
+    assert rows(found)["gpu.kernel.v1"] == COPIES * ONCE[10]
+    assert who["collector"]["peer_copies"] == "2"
+    assert not [name for name in who["collector"] if name.startswith("problem")]
+    assert sum(batch.envelope["dropped_before"] for _, _, batch in found) == 7
+
+
+def test_steps_before_the_first_kernel_since_recording_began_are_skipped(marked):
+    """CUPTI may have none of a process, ever, though its copies and markers come."""
+    _, _, said, steps, told = marked
+    said(True, 0)
+    steps(range(20))
+    said(False, 2_000)
+    said(True, 2_500)
+    steps(range(25, 45), ran=cupti_layout.MEMCPY)
+    steps(range(45, 60))
+    steps(range(60, 70), ran=cupti_layout.MEMCPY)
+    found = told()
+    assert [step for step in found if found[step]] == list(range(25, 45))
+
+
 def test_records_tell_that_it_is_recorded_where_the_word_was_lost(marked):
     pool, _, _, steps, told = marked
-    steps(range(20))
+    steps(range(20), ran=0)
     pool.words[pool_words.STATE] = pool_words.DONE
     steps(range(20, 80))
     found = told()
