@@ -69,7 +69,7 @@ class Collector:
 
     def start(self) -> None:
         """Begin, in the thread that begins to use CUDA: where another one switched CUPTI on while that one made its
-        context, no kernel of 8% of the processes came. Raises nothing: where CUPTI refuses, `state` and an event say
+        context, no kernel of 7% of the processes came. Raises nothing: where CUPTI refuses, `state` and an event say
         so, and it is tried again."""
         self._alive = True
         try:
@@ -81,6 +81,7 @@ class Collector:
                     self._switch(True, str(policy))
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
+            self._alive = False
             return
         self._thread.start()
 

@@ -19,7 +19,7 @@ from drumline.producers.buffer_pool import BufferPool
 KINDS = (10, 1, 2, 12, 13)
 #: CUPTI_ACTIVITY_KIND_MEMCPY2, copies from GPU to GPU: stays on, off by policy too. Where all kinds of the GPU's are
 #: off and kernels are switched on beside a thread that launches, CUPTI may have none of that context ever after, and
-#: says nothing: in 39 of 308 processes, in 0 of 128 with another kind left on (docs/producers.md, tests/gpu/blind.c).
+#: says nothing: in 39 of 307 processes, in 0 of 128 with another kind left on (docs/producers.md, tests/gpu/blind.c).
 KEPT = 22
 #: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, recorded while the decoder asks for launches (launched.py).
 DRIVER = 4

@@ -76,6 +76,10 @@ class Session:
                 self._held(bool(event.get("refused")), event["why"], int(event["time_ns"]))
             elif event["event"] == "failed":
                 self.problems["collector"] = event["why"]
+                self._recording = f"off: {event['why']}"
+                say(f"{event['why']}: nothing is recorded any more; the job goes on", self._environment)
+                self._begin(int(event["time_ns"]))
+                self._report_at = 0
             elif event["event"] == "taken":
                 self.problems["taken"] = event["why"]
 

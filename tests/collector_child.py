@@ -16,7 +16,7 @@ from pathlib import Path
 
 from fake_cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer
 
-from drumline.producers import attach, collector
+from drumline.producers import attach, collector, cupti_recording
 from drumline.producers.buffer_pool import MODE, TICKS
 from drumline.producers.cupti_layout import KERNEL
 from drumline.producers.policy import ALWAYS, COLLECTIVES, OFF
@@ -79,7 +79,13 @@ def main() -> None:
         collector.DECODER_S = 1.0
     collector.TAKEN_S = 1.0 if how == "taken" else collector.TAKEN_S
     fake.racy, fake.blind = how != "refused", how == "blind"
+    if how == "broken":
+        cupti_recording.Recording.start = lambda _: 1 // 0
     assert attach.attach(cupti=fake.bound(), aside="a profiler" if how == "aside" else "")
+    if how == "broken":
+        assert attach.status() == "failed: ZeroDivisionError: integer division or modulo by zero"
+        print(json.dumps({"decoder": attach.attached().decoder}), flush=True)
+        return
     if how == "aside":  # it runs since before CUDA was used
         time.sleep(0.5)
         assert (fake.enabled, fake.subscribed, attach.status()) == (set(), 0, "aside")

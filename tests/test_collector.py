@@ -313,6 +313,15 @@ def test_buffers_stay_mapped_when_python_has_let_go_of_them():
     assert any(line.startswith(place) for line in Path("/proc/self/maps").read_text().splitlines())
 
 
+def test_a_collector_that_cannot_begin_costs_the_job_nothing_and_says_why(tmp_path):
+    done, _ = run(tmp_path, "broken")
+    assert done.returncode == 0
+    assert done.stderr.count("ZeroDivisionError") == done.stderr.count("\n") == 1, done.stderr
+    _, who = batches(tmp_path)
+    assert who["collector"]["problem: collector"].startswith("ZeroDivisionError")
+    assert who["policy"].startswith("off: ZeroDivisionError")
+
+
 def test_another_profiler_gets_cupti_and_gives_it_back(tmp_path):
     done, report = run(tmp_path, "aside")
     assert done.returncode == 0, done.stderr
