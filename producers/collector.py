@@ -76,9 +76,10 @@ class Collector:
             with self._lock:
                 policy = self._policy()
                 if not self._asides:
-                    self._recording.prepare()
-                if not self._asides and policy.on_at(time.time_ns()):
-                    self._switch(True, str(policy))
+                    self._recording.subscribe()
+                    self._recording.keep()
+                    if policy.on_at(time.time_ns()):
+                        self._switch(True, str(policy))
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
             self._alive = False
@@ -101,7 +102,7 @@ class Collector:
             if who in self._asides:
                 self._asides.remove(who)
             if self._alive and not self._asides:
-                self._recording.prepare()
+                self._recording.subscribe()
             self._retry_at = 0.0
 
     def close(self, seconds: float = 2.0) -> None:

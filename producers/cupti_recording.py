@@ -41,19 +41,22 @@ class Recording:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool.memory))
         self._base = begin + pool_words.HEADER_BYTES
         callbacks.open(begin, cupti.address("cuptiActivityGetNumDroppedRecords"))
-        self._launches = self._prepared = False
+        self._launches = self._subscribed = False
         self._met: tuple[int, ...] = KINDS  # kinds of records that there may be
         self._drain_until = self._held_until = 0.0
 
-    def prepare(self) -> None:
-        """Once, in the thread that begins to use CUDA: switch on what stays on, and have CUPTI make its subscriber.
-        From 13.2 on it is made at the first such call, and a flag says that its tables are there before they are: an
-        NVTX call of another thread meanwhile ends the process, as NCCL makes one when it begins (docs/producers.md).
-        Where CUPTI refuses, `start` says so."""
-        if not self._prepared and not self._cupti.cuptiActivityEnable(KINDS[-1]):
-            self._cupti.cuptiActivityEnable(KEPT)
+    def subscribe(self) -> None:
+        """Have CUPTI make its subscriber, with nothing recorded, in the thread that begins to use CUDA. From 13.2 on it
+        is made at the first such call, and a flag says that its tables are there before they are: an NVTX call of
+        another thread meanwhile ends the process, as NCCL makes one when it begins (docs/producers.md). Done once;
+        where CUPTI refuses, `start` says so."""
+        if not self._subscribed and not self._cupti.cuptiActivityEnable(KINDS[-1]):
             self._cupti.cuptiActivityDisable(KINDS[-1])
-            self._prepared = True
+            self._subscribed = True
+
+    def keep(self) -> None:
+        """Switch on what stays on."""
+        self._cupti.cuptiActivityEnable(KEPT)
 
     def release(self) -> None:
         """Nothing is on any more: at the end, and for another profiler."""
@@ -79,8 +82,8 @@ class Recording:
         if problem:
             self.stop()
             self._held_until = 0.0  # nothing was recorded
-        else:
-            self._cupti.cuptiActivityEnable(KEPT)
+        else:  # last: kernels that are switched on after it, beside a thread that launches, may be missing too
+            self.keep()
         self.on = not problem
         self.displaced = problem == binding.MULTIPLE_SUBSCRIBERS or (self.displaced and not self.on)
         return problem

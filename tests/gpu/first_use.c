@@ -51,7 +51,7 @@ int main(int count, char **words) {
   int (*on)(int) = (int (*)(int))dlsym(cupti, "cuptiActivityEnable");
   int (*off)(int) = (int (*)(int))dlsym(cupti, "cuptiActivityDisable");
   int (*flush)(uint32_t) = (int (*)(uint32_t))dlsym(cupti, "cuptiActivityFlushAll");
-  if (strcmp(how, "cold")) on(13), on(22), off(13); /* as Recording.prepare */
+  if (strcmp(how, "cold")) on(13), off(13); /* as Recording.subscribe */
   pthread_t thread;
   pthread_create(&thread, NULL, caller, NULL);
   while (!calls) {}
