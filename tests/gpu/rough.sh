@@ -24,6 +24,7 @@ for how in "$@"; do
     spool_gone) job=end ;;
     decoder_killed | decoder_hangs) job=end ;;
     job_stopped) job=end seconds=34 ;;
+    flipped) job=end seconds=20 ;;
     nsight_compute) job=end under="ncu --target-processes all -c 1" ;;
     open_mpi) job=end within="mpirun --allow-run-as-root --oversubscribe -n 2" ;;
     accelerate) job=end within="accelerate launch --num_processes 1 --no_python" ;;
@@ -41,6 +42,10 @@ for how in "$@"; do
     decoder_killed) sleep 7 && kill -9 "$(decoder)" ;;
     decoder_hangs) sleep 7 && stopped=$(decoder) && kill -STOP "$stopped" ;;
     spool_gone) sleep 7 && rm -rf "$work/spool" ;;
+    flipped) # the policy, while it launches: nearly all steps that are told are good, to the end
+        sleep 7 && for _ in 1 2 3; do
+            echo off > "$work/spool/policy" && sleep 2.5 && rm "$work/spool/policy" && sleep 2.5
+        done ;;
     job_stopped) # longer than the decoder is waited for
         sleep 7 && training=$(pgrep -f "rough.py end" | while read -r pid; do
             grep -qsz "DRUMLINE_SPOOL__ROOT=$work/" "/proc/$pid/environ" && echo "$pid"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # One look at everything that only GPUs can show, in about ten minutes, without a network:
-#     sh tests/gpu/session.sh WHEELHOUSE OUT        from the repository's root; PYTHON names a Python with PyTorch
+#     sh tests/gpu/session.sh WHEELHOUSE OUT 2>&1 | tee OUT.log        from the repository's root; PYTHON names a Python with PyTorch
 # WHEELHOUSE: `pip wheel --wheel-dir WHEELHOUSE '.[gpu]'`, made with the same version of Python (docs/offline.md). OUT gets
 # doctor.json, output of the jobs and the agents, counts-*.jsonl, spool-*.tar.gz, rough-*.log and overhead.json. Then, where
 # Kafka is: `drumline agent --spool SPOOL --until-empty`, and the verdicts should name the ranks of tests/gpu/job.py.
@@ -66,7 +66,7 @@ echo "== what jobs survive, and a DDP job beside them on the same GPUs: kernels 
 lane=0
 for hows in "end raise kill found_first" "os_exit cuda_error fork disk_full" "profiler profiler_first job_stopped" \
     "spool_is_a_file decoder_killed decoder_hangs spool_gone" "nsight_compute open_mpi accelerate" \
-    "end end end end end" "end end end end end" "profiler profiler profiler"; do
+    "end end end end end" "flipped flipped flipped" "profiler profiler profiler"; do
     # shellcheck disable=SC2086
     sh "$here/rough.sh" $((lane % gpus)) $hows > "$out/rough-$lane.log" 2>&1 &
     lane=$((lane + 1))
