@@ -77,14 +77,14 @@ class Collector:
                 policy = self._policy()
                 if not self._asides:
                     self._recording.subscribe()
-                    self._recording.keep()
                     if policy.on_at(time.time_ns()):
                         self._switch(True, str(policy))
+                    else:
+                        self._recording.keep()
+            self._thread.start()
         except Exception as error:
             self._fail(f"{type(error).__name__}: {error}")
             self._alive = False
-            return
-        self._thread.start()
 
     def step_aside(self, who: str) -> None:
         """Another profiler is about to use CUPTI: leave it to it until `come_back`."""
@@ -92,8 +92,9 @@ class Collector:
             self._asides = [*(other for other in self._asides if other != who), who]
             self._recording.displaced = True
             if self._alive:
-                self._switch(False, f"{who} uses CUPTI", binding.FLUSH_FORCED)
                 self._recording.release()
+                self._switch(False, f"{who} uses CUPTI")
+                self._recording.flush(binding.FLUSH_FORCED)
                 self.state = "aside"
 
     def come_back(self, who: str) -> None:
@@ -119,8 +120,9 @@ class Collector:
         self._recording.close()
 
     def _last(self) -> None:
-        self._switch(False, "end of the process", binding.FLUSH_FORCED)
         self._recording.release()
+        self._switch(False, "end of the process")
+        self._recording.flush(binding.FLUSH_FORCED)
         self._recording.learn_sizes(last=True)
         self._recording.close()  # Python is about to end, CUPTI is not
         self._alive = False
@@ -178,7 +180,7 @@ class Collector:
         mode = words[pool_words.MODE]
         return Policy(mode, max(words[pool_words.WINDOW_NS], 1), max(words[pool_words.PERIOD_NS], 1))
 
-    def _switch(self, on: bool, why: str, flush: int = 0) -> None:
+    def _switch(self, on: bool, why: str) -> None:
         """Recording on or off, and the decoder is told when. `self._lock` is held."""
         if on == self._recording.on:
             return
@@ -186,7 +188,7 @@ class Collector:
         if on:
             problem = self._recording.start()
         else:
-            self._recording.stop(flush)
+            self._recording.stop()
         if problem:
             self._retry_at = time.monotonic() + RETRY_S
             why = "another profiler holds CUPTI" if problem == binding.MULTIPLE_SUBSCRIBERS else "CUPTI refused"
@@ -204,6 +206,7 @@ class Collector:
         try:
             with self._lock:
                 self._switch(False, why)
+                self._recording.stop()  # what began midway
                 self._recording.release()
         except Exception:
             self._alive = False

@@ -93,6 +93,11 @@ class Decoded:
     def records(self) -> int:
         return self.kernels.rows + self.copies.rows + self.markers.rows + self.payloads.rows
 
+    @property
+    def only_peers(self) -> bool:
+        """Nothing but copies between GPUs, which come where nothing is recorded too."""
+        return cupti.PEER_COPY in self.unknown and not self.records
+
 
 class Decoder:
     """Buffers of one process. Keeps its strings, of markers some only; everything else is in the buffers."""

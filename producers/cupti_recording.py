@@ -42,8 +42,8 @@ class Recording:
         self._base = begin + pool_words.HEADER_BYTES
         callbacks.open(begin, cupti.address("cuptiActivityGetNumDroppedRecords"))
         self._launches = self._subscribed = False
-        self._met: tuple[int, ...] = KINDS  # kinds of records that there may be
-        self._drain_until = self._held_until = 0.0
+        self._met: tuple[int, ...] = (*KINDS, KEPT)  # kinds of records that there may be
+        self._drain_until = 0.0
 
     def subscribe(self) -> None:
         """Have CUPTI make its subscriber, with nothing recorded, in the thread that begins to use CUDA. From 13.2 on it
@@ -55,18 +55,18 @@ class Recording:
             self._subscribed = True
 
     def keep(self) -> None:
-        """Switch on what stays on."""
+        """Switch on what stays on, where recording does not begin now."""
+        self._cupti.cuptiActivityRegisterCallbacks(self._callbacks.request, self._callbacks.complete)
         self._cupti.cuptiActivityEnable(KEPT)
 
     def release(self) -> None:
-        """Nothing is on any more: at the end, and for another profiler."""
+        """Nothing is on any more: at the end, for another profiler, and where CUPTI refuses."""
         self._cupti.cuptiActivityDisable(KEPT)
 
     @property
     def draining(self) -> bool:
         """What ran when it was switched off may still come: buffers with kernels that run are not back yet."""
-        now = time.monotonic()
-        return now < self._drain_until or (now < self._held_until and self._pool.lent(time.time_ns()))
+        return time.monotonic() < self._drain_until or self._pool.lent(time.time_ns())
 
     def start(self) -> int:
         """Switch it on. CUptiResult: 0, or why CUPTI refuses."""
@@ -81,28 +81,27 @@ class Recording:
             problem = problem or self._cupti.cuptiActivityEnable(kind)
         if problem:
             self.stop()
-            self._held_until = 0.0  # nothing was recorded
+            self.release()
         else:  # last: kernels that are switched on after it, beside a thread that launches, may be missing too
-            self.keep()
+            self._cupti.cuptiActivityEnable(KEPT)
         self.on = not problem
         self.displaced = problem == binding.MULTIPLE_SUBSCRIBERS or (self.displaced and not self.on)
         return problem
 
-    def stop(self, flush: int = 0) -> None:
-        """Switch it off. `flush`: of cuptiActivityFlushAll."""
+    def stop(self) -> None:
+        """Switch it off."""
         self.record_launches(False)
         for kind in reversed(KINDS):
             self._cupti.cuptiActivityDisable(kind)
-        self.flush(flush)
+        self.flush()
         self._drain_until = time.monotonic() + DRAIN_S
-        self._held_until = time.monotonic() + pool_words.HELD_NS / 1e9
         self.on = False
 
     def record_launches(self, on: bool) -> None:
         """Where CUPTI refuses, the decoder goes without."""
         if on != self._launches:
             (self._cupti.cuptiActivityEnable if on else self._cupti.cuptiActivityDisable)(DRIVER)
-            self._launches, self._met = on, (*KINDS, DRIVER)
+            self._launches, self._met = on, (*KINDS, KEPT, DRIVER)
 
     def flush(self, flag: int = 0) -> None:
         """Have CUPTI give back what is complete, or everything (FLUSH_FORCED)."""

@@ -143,7 +143,7 @@ class Session:
         if found is not None and self._device is None and found.kernels.rows:
             self._device = int(np.bincount(found.kernels["device"]).argmax())
             self._identify()
-        if self._recording == "not yet":  # the event was lost
+        if self._recording == "not yet" and not (found and found.only_peers):  # the event was lost
             self._recording = "on: records come"
             self._windows.append((True, now_ns))
         spooling = self._begin(now_ns)

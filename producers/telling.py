@@ -108,8 +108,8 @@ class Telling:
         """Of which steps something may not be here; also those after them, whose budgets begin with their end, and
         those before an empty one, as a hole does not begin with a step: bool. `known`: which were recorded."""
         empty = self._empty(steps) & known
-        gone = self._dropped(steps) | empty
-        found = gone | self._unproven(steps)
+        gone = self._dropped(steps) | empty | (self._unproven(steps) & known)
+        found = gone.copy()
         found[1:] |= gone[:-1]
         found[:-1] |= empty[1:]
         return found
@@ -137,7 +137,7 @@ class Telling:
             seen = np.maximum.accumulate(ran[rows]) | (began == self._proven)
             found[rows] = ~seen
             if seen[-1]:
-                self._proven = began
+                self._proven = max(self._proven, began)
         return found
 
     def _ordered(self, communicator: int, rows: Table) -> Table:

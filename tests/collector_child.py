@@ -3,6 +3,7 @@
 usage: collector_child.py HOW [REPETITIONS]; prints what CUPTI delivered as JSON when it can.
 """
 
+import atexit
 import contextlib
 import json
 import multiprocessing
@@ -18,7 +19,7 @@ from fake_cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer
 
 from drumline.producers import attach, collector, cupti_recording
 from drumline.producers.buffer_pool import MODE, TICKS
-from drumline.producers.cupti_layout import KERNEL
+from drumline.producers.cupti_layout import KERNEL, PEER_COPY
 from drumline.producers.policy import ALWAYS, COLLECTIVES, OFF
 
 STEP_NS = 10_000_000
@@ -33,6 +34,12 @@ def no_thread(self: threading.Thread) -> None:
 
 def first_ns(raw: RawBuffer) -> int:
     return raw.span()[0]
+
+
+def left(pid: int) -> None:
+    """What is on when a process has ended in order."""
+    if os.getpid() == pid:
+        print(json.dumps({"left": [*fake.enabled, *[PEER_COPY] * fake.kept]}), flush=True)
 
 
 def gap(steps: int) -> None:
@@ -80,8 +87,19 @@ def main() -> None:
     collector.TAKEN_S = 1.0 if how == "taken" else collector.TAKEN_S
     fake.racy = how not in ("aside", "refused")  # after another profiler it does not happen
     if how == "broken":
-        cupti_recording.Recording.start = lambda _: 1 // 0
-    assert attach.attach(cupti=fake.bound(), aside="a profiler" if how == "aside" else "")
+        cupti_recording.Recording.keep = lambda _: 1 // 0
+        os.environ["DRUMLINE_COLLECT__POLICY"] = "off"
+    atexit.register(left, os.getpid())
+    policy, profiler = "off" if how == "late" else "", "a profiler" if how == "aside" else ""
+    assert attach.attach(policy, cupti=fake.bound(), aside=profiler)
+    if how == "late":
+        time.sleep(0.5)
+        assert (fake.enabled, fake.kept) == (set(), True)
+        fake.peer_copy()
+        settled()
+        attach.attached().pool.words[MODE] = ALWAYS
+    elif how not in ("aside", "broken", "refused"):
+        assert len(fake.enabled) == 5, "when this thread makes its context"
     if how == "broken":
         assert attach.status() == "failed: ZeroDivisionError: integer division or modulo by zero"
         print(json.dumps({"decoder": attach.attached().decoder}), flush=True)
@@ -202,8 +220,11 @@ def main() -> None:
                 os.kill(attach.attached().decoder, signal.SIGKILL)
             time.sleep(0.05)
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
-    if how in ("kill", "fork", "hold", "exit", "stuck"):
+    if how in ("kill", "fork", "hold", "exit", "stuck", "peer"):
         time.sleep(1.0)  # flushed since
+    if how == "peer":  # the first is in the last buffer
+        fake.peer_copy()
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "end":
         threading.Thread.start = no_thread
     report = {"delivered": fake.delivered, "dropped": fake.dropped, "status": attach.status()}

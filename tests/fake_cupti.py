@@ -25,7 +25,7 @@ U32, VOID, SIZE = ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t
 #: CUptiResult
 INVALID_PARAMETER, MAX_LIMIT, MULTIPLE_SUBSCRIBERS = 1, 12, 39
 SIZES = {layout.MEMCPY: 96, layout.MEMSET: 88, layout.KERNEL: 216, layout.MARKER: 56, layout.MARKER_DATA: 40}
-SIZES[layout.DRIVER] = 40
+SIZES[layout.DRIVER], SIZES[layout.PEER_COPY] = 40, 104
 START, END = {1: 16, 2: 16, 10: 16}, {1: 24, 2: 24, 10: 24}
 CORRELATION = {1: 44, 2: 44, 10: 92}
 
@@ -193,7 +193,8 @@ class FakeCupti:
         """Write records (kind, position in data) as CUPTI would: into lent buffers, whole records only."""
         with self._lock:
             for kind, at in kinds:
-                if kind not in self.enabled or self._theirs or (kind == layout.KERNEL and self.blind):
+                on = self.kept if kind == layout.PEER_COPY else kind in self.enabled
+                if not on or self._theirs or (kind == layout.KERNEL and self.blind):
                     continue
                 size = SIZES[kind]
                 if self._open is None or self._open[2] + size > self._open[1]:
@@ -205,6 +206,12 @@ class FakeCupti:
                 ctypes.memmove(address + filled, data.ctypes.data + at, size)
                 self._open = (address, most, filled + size)
                 self.delivered[kind] += 1
+
+    def peer_copy(self) -> None:
+        """One copy from GPU to GPU."""
+        record = np.zeros(SIZES[layout.PEER_COPY], np.uint8)
+        record[:4].view("<u4")[:] = layout.PEER_COPY
+        self.play(record, [(layout.PEER_COPY, 0)])
 
     def drop(self, kinds: list[tuple[int, int]]) -> None:
         """Records for which there was no buffer."""
@@ -241,7 +248,7 @@ class FakeCupti:
             if kind == layout.KERNEL and self.racy and not (self.kept or self.enabled & {1, 2, layout.KERNEL}):
                 self.blind |= threading.get_ident() != self._launching
             if kind == layout.PEER_COPY:
-                self.kept = True
+                self.kept = self._request is not None  # else whom would it ask for a buffer?
             else:
                 self.enabled.add(kind)
             self.subscribed = self.subscribed or threading.get_ident()

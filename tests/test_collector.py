@@ -53,6 +53,7 @@ def run(tmp_path, how, *arguments, **extra):
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     if reports:
         gone(reports[0]["decoder"])
+    assert how == "stuck" or not any(report.get("left") for report in reports)
     return done, {k: v for report in reports for k, v in report.items()}
 
 
@@ -311,6 +312,16 @@ def test_buffers_stay_mapped_when_python_has_let_go_of_them():
     del pool, callbacks
     gc.collect()
     assert any(line.startswith(place) for line in Path("/proc/self/maps").read_text().splitlines())
+
+
+@pytest.mark.parametrize("how", ["late", "peer"])
+def test_copies_between_gpus_come_where_nothing_is_recorded_too_and_cost_nothing(tmp_path, how):
+    done, report = run(tmp_path, how)
+    assert (done.returncode, done.stderr) == (0, "")
+    found, who = batches(tmp_path)
+    all_delivered(found, report)
+    assert who["collector"]["peer_copies"] == "1"
+    assert who["policy"] == "off: end of the process"
 
 
 def test_a_collector_that_cannot_begin_costs_the_job_nothing_and_says_why(tmp_path):

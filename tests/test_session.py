@@ -234,10 +234,9 @@ def test_steps_before_anything_was_recorded_are_not_told(marked, first):
 
 
 def test_copies_between_gpus_are_counted_and_nothing_else(tmp_path, pool):
-    size, at = 96, pool.words[pool_words.STATE + 1]
+    size, at = SIZES[cupti_layout.PEER_COPY], pool.words[pool_words.STATE + 1]
     record = np.zeros(size, np.uint8)
     record[:4].view("<u4")[:] = cupti_layout.PEER_COPY
-    pool.words[pool_words.SIZES + cupti_layout.PEER_COPY] = size
     begin = pool_words.HEADER_BYTES + at
     pool.memory[begin : begin + 2 * size] = 2 * record.tobytes()
     pool.words[pool_words.STATE + 1] = at + 2 * size
@@ -251,6 +250,25 @@ def test_copies_between_gpus_are_counted_and_nothing_else(tmp_path, pool):
     assert sum(batch.envelope["dropped_before"] for _, _, batch in found) == 7
 
 
+def test_copies_between_gpus_do_not_tell_that_it_is_recorded(marked):
+    pool, _, _, steps, told = marked
+    steps(range(10), ran=0)
+    size = SIZES[cupti_layout.PEER_COPY]
+    pool.words[pool_words.SIZES + cupti_layout.PEER_COPY] = size
+    pool.memory[pool_words.HEADER_BYTES] = cupti_layout.PEER_COPY
+    pool.words[pool_words.STATE + 1], pool.words[pool_words.STATE] = size, pool_words.DONE
+    steps(range(10, 60), ran=0)
+    assert told() == {}
+
+
+def test_once_a_kernel_came_steps_of_copies_alone_count(marked):
+    _, _, said, steps, told = marked
+    said(True, 0)
+    steps(range(30))
+    steps(range(30, 120), ran=cupti_layout.MEMCPY)
+    assert not any(told().values())
+
+
 def test_steps_before_the_first_kernel_since_recording_began_are_skipped(marked):
     """CUPTI may have none of a process, ever, though its copies and markers come."""
     _, _, said, steps, told = marked
@@ -262,7 +280,7 @@ def test_steps_before_the_first_kernel_since_recording_began_are_skipped(marked)
     steps(range(45, 60))
     steps(range(60, 70), ran=cupti_layout.MEMCPY)
     found = told()
-    assert [step for step in found if found[step]] == list(range(25, 45))
+    assert [step for step in found if found[step]] == [*range(25, 45), 45], "the first may have begun before"
 
 
 def test_records_tell_that_it_is_recorded_where_the_word_was_lost(marked):

@@ -2,7 +2,10 @@
  * from then on, whatever is switched on later, and does not say so. With one kind of the GPU's left on, it has all.
  *
  *     cc -o blind tests/gpu/blind.c -ldl -lpthread
- *     ./blind .../libcupti.so.13 alone|kept      kept: CUPTI_ACTIVITY_KIND_MEMCPY2, of which there are none
+ *     ./blind .../libcupti.so.13 alone|kept|late
+ *
+ * kept: CUPTI_ACTIVITY_KIND_MEMCPY2, of which there are none. late: it alone, until records are switched on for the first
+ * time, beside launches.
  *
  * Prints "all" where each kernel launched since was recorded, five times in a row, "none" or "some" where not. */
 #include <dlfcn.h>
@@ -22,6 +25,7 @@ static int (*next)(uint8_t *, size_t, void **);
 static atomic_long recorded, launched;
 static atomic_int stop, hold, held;
 static const char *found = "all";
+static int late;
 
 static void request(uint8_t **buffer, size_t *size, size_t *most) {
   *buffer = aligned_alloc(4096, 1 << 20);
@@ -48,7 +52,7 @@ static void *toggle(void *nothing) {
   while (!launched) usleep(10);
   for (int turn = 0; turn < TURNS && !strcmp(found, "all"); turn++) {
     usleep(2000 + rand() % 20000);
-    for (int i = 4; i >= 0; i--) off(KINDS[i]);
+    if (turn || !late) for (int i = 4; i >= 0; i--) off(KINDS[i]);
     flush(0);
     all_on();
     pause_launches(1);
@@ -69,7 +73,7 @@ static void *toggle(void *nothing) {
 int main(int count, char **words) {
   void *cupti = count > 2 ? dlopen(words[1], RTLD_NOW) : NULL, *cuda = dlopen("libcuda.so.1", RTLD_NOW);
   void *context, *module, *kernel;
-  if (!cupti || !cuda) return fprintf(stderr, "usage: blind LIBCUPTI alone|kept, with a CUDA driver\n"), 2;
+  if (!cupti || !cuda) return fprintf(stderr, "usage: blind LIBCUPTI alone|kept|late, with a CUDA driver\n"), 2;
   on = (int (*)(int))dlsym(cupti, "cuptiActivityEnable");
   off = (int (*)(int))dlsym(cupti, "cuptiActivityDisable");
   callbacks = (int (*)(void *, void *))dlsym(cupti, "cuptiActivityRegisterCallbacks");
@@ -80,8 +84,10 @@ int main(int count, char **words) {
   int (*wait)(void) = (int (*)(void))dlsym(cuda, "cuCtxSynchronize");
   ((int (*)(unsigned))dlsym(cuda, "cuInit"))(0);
   srand(getpid());
-  if (!strcmp(words[2], "kept")) on(KEPT);
-  all_on();
+  late = !strcmp(words[2], "late");
+  callbacks((void *)request, (void *)complete);
+  if (strcmp(words[2], "alone")) on(KEPT);
+  if (!late) all_on();
   int failed = ((int (*)(void **, int))dlsym(cuda, "cuDevicePrimaryCtxRetain"))(&context, 0);
   failed = failed || ((int (*)(void *))dlsym(cuda, "cuCtxSetCurrent"))(context);
   failed = failed || ((int (*)(void **, const void *))dlsym(cuda, "cuModuleLoadData"))(&module, PTX);
@@ -90,7 +96,8 @@ int main(int count, char **words) {
   pthread_t thread;
   pthread_create(&thread, NULL, toggle, NULL);
   while (!stop) {
-    for (int i = 0; i < 50; i++, launched++) launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    for (int i = 0; i < 50; i++, launched++)
+      if (launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)) return fprintf(stderr, "a launch failed\n"), 2;
     wait();
     for (held = hold; hold && !stop;) usleep(20);
     held = 0;

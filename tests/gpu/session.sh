@@ -31,7 +31,7 @@ cc -o "$work/first_use" "$here/first_use.c" -I "$(dirname "$cupti")/../include" 
 
 echo "== kernels after records were switched off and on beside launches, 24 runs each: all are recorded, or none"
 cc -o "$work/blind" "$here/blind.c" -ldl -lpthread &&
-    for how in alone kept; do
+    for how in alone kept late; do
         echo "$how: $(seq 24 | xargs -P 12 -I{} "$work/blind" "$cupti" "$how" | sort | uniq -c | xargs)"
     done
 
