@@ -83,15 +83,17 @@ class Collector:
                         self._recording.keep()
             self._thread.start()
         except Exception as error:
+            self._stop.set()
             self._fail(f"{type(error).__name__}: {error}")
             self._alive = False
 
     def step_aside(self, who: str) -> None:
         """Another profiler is about to use CUPTI: leave it to it until `come_back`."""
         with self._lock:
+            first = not self._asides
             self._asides = [*(other for other in self._asides if other != who), who]
             self._recording.displaced = True
-            if self._alive:
+            if self._alive and first:  # CUPTI is the other's from then on: it is told more than once
                 self._recording.release()
                 self._switch(False, f"{who} uses CUPTI")
                 self._recording.flush(binding.FLUSH_FORCED)
@@ -120,9 +122,10 @@ class Collector:
         self._recording.close()
 
     def _last(self) -> None:
-        self._recording.release()
-        self._switch(False, "end of the process")
-        self._recording.flush(binding.FLUSH_FORCED)
+        if not self._asides:
+            self._recording.release()
+            self._switch(False, "end of the process")
+            self._recording.flush(binding.FLUSH_FORCED)
         self._recording.learn_sizes(last=True)
         self._recording.close()  # Python is about to end, CUPTI is not
         self._alive = False
@@ -205,8 +208,9 @@ class Collector:
         self._tell({"event": "failed", "time_ns": time.time_ns(), "why": why})
         try:
             with self._lock:
-                self._switch(False, why)
-                self._recording.stop()  # what began midway
-                self._recording.release()
+                if not self._asides:
+                    self._switch(False, why)
+                    self._recording.stop()  # what began midway
+                    self._recording.release()
         except Exception:
             self._alive = False

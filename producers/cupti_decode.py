@@ -96,7 +96,7 @@ class Decoded:
     @property
     def only_peers(self) -> bool:
         """Nothing but copies between GPUs, which come where nothing is recorded too."""
-        return cupti.PEER_COPY in self.unknown and not self.records
+        return self.unknown.keys() == {cupti.PEER_COPY} and not self.records
 
 
 class Decoder:

@@ -23,6 +23,8 @@ KINDS = (10, 1, 2, 12, 13)
 KEPT = 22
 #: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, recorded while the decoder asks for launches (launched.py).
 DRIVER = 4
+#: How long the end of the process may take for the sizes of kinds that came in none of the first buffers; s.
+LEARN_S = 0.3
 #: How long after the end of recording what still ran then is fetched; s.
 DRAIN_S = 1.0
 
@@ -55,9 +57,10 @@ class Recording:
             self._subscribed = True
 
     def keep(self) -> None:
-        """Switch on what stays on, where recording does not begin now."""
-        self._cupti.cuptiActivityRegisterCallbacks(self._callbacks.request, self._callbacks.complete)
-        self._cupti.cuptiActivityEnable(KEPT)
+        """Switch on what stays on, where recording does not begin now and CUPTI does not refuse."""
+        if self._subscribed:
+            self._cupti.cuptiActivityRegisterCallbacks(self._callbacks.request, self._callbacks.complete)
+            self._cupti.cuptiActivityEnable(KEPT)
 
     def release(self) -> None:
         """Nothing is on any more: at the end, for another profiler, and where CUPTI refuses."""
@@ -65,8 +68,10 @@ class Recording:
 
     @property
     def draining(self) -> bool:
-        """What ran when it was switched off may still come: buffers with kernels that run are not back yet."""
-        return time.monotonic() < self._drain_until or self._pool.lent(time.time_ns())
+        """What ran when it was switched off may still come: buffers with kernels that run are not back yet. Where the
+        decoder is behind they wait, as each flush takes a buffer."""
+        lent = self._pool.lent(time.time_ns()) and not self._pool.done()
+        return time.monotonic() < self._drain_until or lent
 
     def start(self) -> int:
         """Switch it on. CUptiResult: 0, or why CUPTI refuses."""
@@ -119,8 +124,10 @@ class Recording:
         that was not in it, and at the end (`last`), when nobody could answer any more. A call per record, so rarely."""
         words = self._pool.words
         sizes = words[pool_words.SIZES : pool_words.SIZES + pool_words.KINDS]
-        wanted = words[pool_words.WANTED_KIND]
-        for number in self._pool.done():
+        wanted, until, done = words[pool_words.WANTED_KIND], time.monotonic() + LEARN_S, self._pool.done()
+        for number in reversed(done) if last else done:
+            if last and time.monotonic() > until:
+                return
             if any(sizes) and (not wanted or sizes[wanted]) and not (last and not all(sizes[k] for k in self._met)):
                 return
             valid = words[pool_words.STATE + pool_words.PER_BUFFER * number + 1]

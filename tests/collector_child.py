@@ -80,7 +80,7 @@ def settled() -> None:
 
 def main() -> None:
     how, repetitions = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
-    if how == "refused":  # another profiler holds CUPTI, and lets go of it
+    if how.startswith("refused"):  # another profiler holds CUPTI, and lets go of it
         collector.RETRY_S, fake.refuse = 0.5, MULTIPLE_SUBSCRIBERS
     if how == "stopped":
         collector.DECODER_S = 1.0
@@ -90,7 +90,7 @@ def main() -> None:
         cupti_recording.Recording.keep = lambda _: 1 // 0
         os.environ["DRUMLINE_COLLECT__POLICY"] = "off"
     atexit.register(left, os.getpid())
-    policy, profiler = "off" if how == "late" else "", "a profiler" if how == "aside" else ""
+    policy, profiler = "off" if how in ("late", "refused_off") else "", "a profiler" if how == "aside" else ""
     assert attach.attach(policy, cupti=fake.bound(), aside=profiler)
     if how == "late":
         time.sleep(0.5)
@@ -98,7 +98,11 @@ def main() -> None:
         fake.peer_copy()
         settled()
         attach.attached().pool.words[MODE] = ALWAYS
-    elif how not in ("aside", "broken", "refused"):
+    if how == "refused_off":
+        assert (fake.kept, fake._request) == (False, None), "CUPTI is another's"
+        print(json.dumps({"decoder": attach.attached().decoder}), flush=True)
+        return
+    if how not in ("aside", "broken", "late", "refused"):
         assert len(fake.enabled) == 5, "when this thread makes its context"
     if how == "broken":
         assert attach.status() == "failed: ZeroDivisionError: integer division or modulo by zero"
@@ -151,6 +155,15 @@ def main() -> None:
         assert not fake.enabled
         assert not fake.kept
         assert attach.status() == "aside"
+        flushes, _ = fake.flushes, fake.enabled.update({1, 10})  # the other's, from now on
+        one.step_aside("a profiler")
+        one._fail("five decoders have died")
+        one.state = "aside"
+        assert (fake.enabled, fake.flushes) == ({1, 10}, flushes)
+        if repetitions == 0:
+            print(json.dumps({"decoder": attach.attached().decoder}), flush=True)
+            return
+        fake.enabled.clear()
         one.come_back("a profiler")
         while len(fake.enabled) < 5:
             time.sleep(0.01)

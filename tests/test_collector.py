@@ -53,7 +53,8 @@ def run(tmp_path, how, *arguments, **extra):
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     if reports:
         gone(reports[0]["decoder"])
-    assert how == "stuck" or not any(report.get("left") for report in reports)
+    left = next((report.pop("left") for report in reports if "left" in report), [])
+    assert left == ([1, 10] if (how, *arguments) == ("aside", 0) else left if how == "stuck" else [])
     return done, {k: v for report in reports for k, v in report.items()}
 
 
@@ -337,6 +338,16 @@ def test_another_profiler_gets_cupti_and_gives_it_back(tmp_path):
     done, report = run(tmp_path, "aside")
     assert done.returncode == 0, done.stderr
     all_delivered(batches(tmp_path)[0], report)
+
+
+def test_a_job_that_ends_under_another_profiler_leaves_cupti_to_it(tmp_path):
+    done, _ = run(tmp_path, "aside", 0)
+    assert done.returncode == 0, done.stderr
+
+
+def test_where_the_policy_says_off_and_cupti_refuses_it_is_left_alone(tmp_path):
+    done, _ = run(tmp_path, "refused_off")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("on_demand", [True, False])
