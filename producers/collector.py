@@ -94,9 +94,7 @@ class Collector:
             self._asides = [*(other for other in self._asides if other != who), who]
             self._recording.displaced = True
             if self._alive and first:  # CUPTI is the other's from then on: it is told more than once
-                self._recording.release()
-                self._switch(False, f"{who} uses CUPTI")
-                self._recording.flush(binding.FLUSH_FORCED)
+                self._let_go(f"{who} uses CUPTI")
                 self.state = "aside"
 
     def come_back(self, who: str) -> None:
@@ -123,9 +121,7 @@ class Collector:
 
     def _last(self) -> None:
         if not self._asides:
-            self._recording.release()
-            self._switch(False, "end of the process")
-            self._recording.flush(binding.FLUSH_FORCED)
+            self._let_go("end of the process")
         self._recording.learn_sizes(last=True)
         self._recording.close()  # Python is about to end, CUPTI is not
         self._alive = False
@@ -202,6 +198,12 @@ class Collector:
         now = time.time_ns()
         said = {"on": self._recording.on, "time_ns": now, "why": why, "refused": bool(problem)}
         self._tell({"event": "recording", **said})
+
+    def _let_go(self, why: str) -> None:
+        """Nothing of ours is on any more, and all that CUPTI has is fetched. `self._lock` is held."""
+        self._recording.release()
+        self._switch(False, why)
+        self._recording.flush(binding.FLUSH_FORCED)
 
     def _fail(self, why: str) -> None:
         self.state = f"failed: {why}"

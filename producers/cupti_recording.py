@@ -70,8 +70,9 @@ class Recording:
     def draining(self) -> bool:
         """What ran when it was switched off may still come: buffers with kernels that run are not back yet. Where the
         decoder is behind they wait, as each flush takes a buffer."""
-        lent = self._pool.lent(time.time_ns()) and not self._pool.done()
-        return time.monotonic() < self._drain_until or lent
+        if time.monotonic() < self._drain_until:
+            return True
+        return self._pool.lent(time.time_ns()) and not self._pool.done()
 
     def start(self) -> int:
         """Switch it on. CUptiResult: 0, or why CUPTI refuses."""

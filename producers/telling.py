@@ -94,8 +94,7 @@ class Telling:
         if not self._recorded:
             return np.ones(steps.rows, bool)
         windows, at = np.array(self._recorded), self._window(steps)
-        end = steps["start_ns"] + steps["duration_ns"]
-        inside: Array = (windows[at, 0] <= steps["start_ns"]) & (end <= windows[at, 1])
+        inside: Array = (windows[at, 0] <= steps["start_ns"]) & (ends(steps) <= windows[at, 1])
         return inside
 
     def _window(self, steps: Table) -> Array:

@@ -42,6 +42,11 @@ def left(pid: int) -> None:
         print(json.dumps({"left": [*fake.enabled, *[PEER_COPY] * fake.kept]}), flush=True)
 
 
+def whose() -> None:
+    """For one that ends without a report."""
+    print(json.dumps({"decoder": attach.attached().decoder}), flush=True)
+
+
 def gap(steps: int) -> None:
     """The host is ahead of the GPU all the time; of the steps CUPTI drops an eighth."""
     for step in range(steps + job.behind):
@@ -100,13 +105,13 @@ def main() -> None:
         attach.attached().pool.words[MODE] = ALWAYS
     if how == "refused_off":
         assert (fake.kept, fake._request) == (False, None), "CUPTI is another's"
-        print(json.dumps({"decoder": attach.attached().decoder}), flush=True)
+        whose()
         return
     if how not in ("aside", "broken", "late", "refused"):
         assert len(fake.enabled) == 5, "when this thread makes its context"
     if how == "broken":
         assert attach.status() == "failed: ZeroDivisionError: integer division or modulo by zero"
-        print(json.dumps({"decoder": attach.attached().decoder}), flush=True)
+        whose()
         return
     if how == "aside":  # it runs since before CUDA was used
         time.sleep(0.5)
@@ -124,7 +129,7 @@ def main() -> None:
             time.sleep(0.01)
         time.sleep(2 * collector.RETRY_S)  # asked again, and refused again
         if repetitions == 0:
-            print(json.dumps({"decoder": attach.attached().decoder}), flush=True)
+            whose()
             return
         fake.refuse = 0
     first, last = raw.span()
@@ -161,7 +166,7 @@ def main() -> None:
         one.state = "aside"
         assert (fake.enabled, fake.flushes) == ({1, 10}, flushes)
         if repetitions == 0:
-            print(json.dumps({"decoder": attach.attached().decoder}), flush=True)
+            whose()
             return
         fake.enabled.clear()
         one.come_back("a profiler")

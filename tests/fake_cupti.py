@@ -36,6 +36,16 @@ def plain_bytes(name: str, size: int) -> bytes:
     return pa.decompress((RAW / f"{name}.bin.zst").read_bytes(), size, "zstd")
 
 
+def record(kind: int, **values: int) -> np.ndarray:
+    """One record as CUPTI would write it; fields as in cupti_layout, those not given are 0."""
+    data = np.zeros(SIZES[kind], np.uint8)
+    data[:4].view("<u4")[:] = kind
+    for name, value in values.items():
+        dtype, offset = layout.LAYOUTS[kind].fields[name]
+        data[offset : offset + np.dtype(dtype).itemsize].view(dtype)[:] = value
+    return data
+
+
 class RawBuffer:
     """One recorded buffer: `data` (u1, writable), `about` (its JSON), record positions by kind."""
 
@@ -132,12 +142,7 @@ class Job:
         found: list[tuple[int, bytes]] = []
 
         def add(kind: int, **values: int) -> None:
-            record = np.zeros(SIZES[kind], np.uint8)
-            record[:4].view("<u4")[:] = kind
-            for name, value in values.items():
-                dtype, offset = layout.LAYOUTS[kind].fields[name]
-                record[offset : offset + np.dtype(dtype).itemsize].view(dtype)[:] = value
-            found.append((kind, record.tobytes()))
+            found.append((kind, record(kind, **values).tobytes()))
 
         first = 1 + step * (self.calls + 1)
         at = self.begin_ns + step * self.step_ns
@@ -155,9 +160,9 @@ class Job:
                 names = {"name": self._kernel, "correlation_id": correlation - 100 * self.behind}
                 add(layout.KERNEL, **times, **names)
         add(layout.MARKER, id=first, flags_=4, timestamp=self.begin_ns + (step + 1) * self.step_ns - 1)
-        starts = np.cumsum([0, *(len(record) for _, record in found)])
+        starts = np.cumsum([0, *(len(data) for _, data in found)])
         places = [(kind, int(low)) for (kind, _), low in zip(found, starts, strict=False)]
-        return np.frombuffer(b"".join(record for _, record in found), np.uint8).copy(), places
+        return np.frombuffer(b"".join(data for _, data in found), np.uint8).copy(), places
 
 
 class FakeCupti:
@@ -209,9 +214,7 @@ class FakeCupti:
 
     def peer_copy(self) -> None:
         """One copy from GPU to GPU."""
-        record = np.zeros(SIZES[layout.PEER_COPY], np.uint8)
-        record[:4].view("<u4")[:] = layout.PEER_COPY
-        self.play(record, [(layout.PEER_COPY, 0)])
+        self.play(record(layout.PEER_COPY), [(layout.PEER_COPY, 0)])
 
     def drop(self, kinds: list[tuple[int, int]]) -> None:
         """Records for which there was no buffer."""

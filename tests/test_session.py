@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fake_cupti import SIZES, RawBuffer
+from fake_cupti import SIZES, RawBuffer, record
 from test_collector import batches, rows, sequences_are_whole
 
 from drumline.producers import buffer_pool as pool_words
@@ -177,13 +177,9 @@ def marked(tmp_path):
 
     name, decode = ctypes.create_string_buffer(b"gemm"), Decoder(RemoteMemory(os.getpid())).decode
 
-    def record(kind, start_ns):
-        data = np.zeros(SIZES[kind], np.uint8)
-        data[:4].view("<u4")[:] = kind
-        fields = {"start": start_ns, "end": start_ns + 20_000_000, "name": ctypes.addressof(name)}
-        for field in fields.keys() & cupti_layout.LAYOUTS[kind].fields.keys():
-            dtype, offset = cupti_layout.LAYOUTS[kind].fields[field]
-            data[offset : offset + 8].view(dtype)[:] = fields[field]
+    def on_gpu(kind, start_ns):
+        named = {"name": ctypes.addressof(name)} if kind == cupti_layout.KERNEL else {}
+        data = record(kind, start=start_ns, end=start_ns + 20_000_000, **named)
         found = decode(data, [SIZES.get(kind, 0) for kind in range(pool_words.KINDS)])
         return found.kernels, found.copies
 
@@ -191,7 +187,7 @@ def marked(tmp_path):
         for number in numbers:
             if ran:
                 now = begin + (number * 100 + 10) * 1_000_000
-                session._begin(now).live.add(*record(ran, now), Table({}), Table({}))
+                session._begin(now).live.add(*on_gpu(ran, now), Table({}), Table({}))
             for flags, at in ((2, number * 100), (4, number * 100 + 99)):
                 mark = MARK.pack(b"M", flags, number + 1, begin + at * 1_000_000)
                 session.event(mark + (f"step {number}".encode() if flags == 2 else b""))
@@ -235,10 +231,8 @@ def test_steps_before_anything_was_recorded_are_not_told(marked, first):
 
 def test_copies_between_gpus_are_counted_and_nothing_else(tmp_path, pool):
     size, at = SIZES[cupti_layout.PEER_COPY], pool.words[pool_words.STATE + 1]
-    record = np.zeros(size, np.uint8)
-    record[:4].view("<u4")[:] = cupti_layout.PEER_COPY
     begin = pool_words.HEADER_BYTES + at
-    pool.memory[begin : begin + 2 * size] = 2 * record.tobytes()
+    pool.memory[begin : begin + 2 * size] = 2 * record(cupti_layout.PEER_COPY).tobytes()
     pool.words[pool_words.STATE + 1] = at + 2 * size
     one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
     one.turn(time.time_ns())
