@@ -62,7 +62,7 @@ class Collector:
         self._lock = threading.Lock()  # around switching on and off
         self._stop = threading.Event()
         self._asides: list[str] = []
-        self._alive = False
+        self._alive = self._broken = False
         self._retry_at = 0.0
         self._decoder, self._calm = Still(), Still()
         self._on_demand = "KINETO_USE_DAEMON" in os.environ  # as PyTorch asks for it
@@ -74,13 +74,8 @@ class Collector:
         self._alive = True
         try:
             with self._lock:
-                policy = self._policy()
                 if not self._asides:
-                    self._recording.subscribe()
-                    if policy.on_at(time.time_ns()):
-                        self._switch(True, str(policy))
-                    else:
-                        self._recording.keep()
+                    self._begin()
             self._thread.start()
         except Exception as error:
             self._stop.set()
@@ -93,18 +88,23 @@ class Collector:
             first = not self._asides
             self._asides = [*(other for other in self._asides if other != who), who]
             self._recording.displaced = True
-            if self._alive and first:  # CUPTI is the other's from then on: it is told more than once
+            if first and self._alive and not self._broken:  # told of it again, CUPTI is the other's already
                 self._let_go(f"{who} uses CUPTI")
                 self.state = "aside"
 
     def come_back(self, who: str) -> None:
-        """The other profiler has finished."""
-        with self._lock:
-            if who in self._asides:
-                self._asides.remove(who)
-            if self._alive and not self._asides:
-                self._recording.subscribe()
-            self._retry_at = 0.0
+        """The other profiler has finished, in the thread that ended it: a job's, and likely none launches meanwhile.
+        Where CUPTI is still the other's, it is tried again soon. Raises nothing."""
+        try:
+            with self._lock:
+                if who in self._asides:
+                    self._asides.remove(who)
+                    if self._alive and not (self._asides or self._broken):
+                        self._begin()
+                self._retry_at = 0.0
+        except Exception as error:
+            self._stop.set()
+            self._fail(f"{type(error).__name__}: {error}")
 
     def close(self, seconds: float = 2.0) -> None:
         """The end: a last, forced flush; then CUPTI calls nobody again. Takes at most about `seconds`."""
@@ -118,6 +118,15 @@ class Collector:
         """In the child of a fork: CUPTI is the parent's. Callbacks do nothing from here on."""
         self._alive, self.state = False, "closed"
         self._recording.close()
+
+    def _begin(self) -> None:
+        """With nothing of ours on until now. `self._lock` is held."""
+        policy = self._policy()
+        self._recording.subscribe()
+        if policy.on_at(time.time_ns()):
+            self._switch(True, str(policy))
+        else:
+            self._recording.keep()
 
     def _last(self) -> None:
         if not self._asides:
@@ -206,13 +215,14 @@ class Collector:
         self._recording.flush(binding.FLUSH_FORCED)
 
     def _fail(self, why: str) -> None:
-        self.state = f"failed: {why}"
-        self._tell({"event": "failed", "time_ns": time.time_ns(), "why": why})
-        try:
-            with self._lock:
+        with self._lock:
+            self._broken = True
+            self._tell({"event": "failed", "time_ns": time.time_ns(), "why": why})
+            try:
                 if not self._asides:
                     self._switch(False, why)
                     self._recording.stop()  # what began midway
                     self._recording.release()
-        except Exception:
-            self._alive = False
+            except Exception:
+                self._alive = False
+            self.state = f"failed: {why}"

@@ -90,7 +90,7 @@ def main() -> None:
     if how == "stopped":
         collector.DECODER_S = 1.0
     collector.TAKEN_S = 1.0 if how == "taken" else collector.TAKEN_S
-    fake.racy = how not in ("aside", "refused")  # after another profiler it does not happen
+    fake.racy = how != "refused"  # what CUPTI does once another one let go of it is not known
     if how == "broken":
         cupti_recording.Recording.keep = lambda _: 1 // 0
         os.environ["DRUMLINE_COLLECT__POLICY"] = "off"
@@ -162,17 +162,21 @@ def main() -> None:
         assert attach.status() == "aside"
         flushes, _ = fake.flushes, fake.enabled.update({1, 10})  # the other's, from now on
         one.step_aside("a profiler")
-        one._fail("five decoders have died")
-        one.state = "aside"
-        assert (fake.enabled, fake.flushes) == ({1, 10}, flushes)
-        if repetitions == 0:
+        if repetitions == 0:  # for ever: the collector fails meanwhile
+            one._revive = lambda: 1 // 0
+            while attach.status() == "aside":
+                time.sleep(0.01)
+            one.come_back("a profiler")
+            one.step_aside("another profiler")
+            assert (fake.enabled, fake.flushes, attach.status()[:6]) == ({1, 10}, flushes, "failed")
             whose()
             return
+        assert (fake.enabled, fake.flushes) == ({1, 10}, flushes)
         fake.enabled.clear()
         one.come_back("a profiler")
-        while len(fake.enabled) < 5:
-            time.sleep(0.01)
-        assert attach.status() == "on"
+        assert (len(fake.enabled), fake.holds, attach.status()) == (5, True, "on"), (
+            "in this thread, which launches nothing"
+        )
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "taken":
         settled()

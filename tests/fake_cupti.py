@@ -171,11 +171,11 @@ class FakeCupti:
     `dropped`: records that found no buffer, not asked for yet. `delivered`: records in completed buffers, by kind.
     `subscribed`: the thread that enabled something first; 0 = nobody did. `kept`: whether copies between GPUs are on.
     `racy`: kernels that are switched on beside a thread that launches, with no kind of the GPU's on, are never recorded
-    (`blind`), as with CUPTI at times."""
+    (`blind`), as with CUPTI at times; copies between GPUs help where they are on since before the others (`holds`)."""
 
     def __init__(self) -> None:
         self.refuse, self.dropped, self.flushes, self.enabled, self.subscribed = 0, 0, 0, set(), 0
-        self.stuck = self.busy = self.kept = self.blind = self._theirs = False
+        self.stuck = self.busy = self.kept = self.holds = self.blind = self._theirs = False
         self.racy, self._launching = True, threading.get_ident()
         self.delivered: dict[int, int] = dict.fromkeys(SIZES, 0)
         self._request = self._complete = None
@@ -248,10 +248,12 @@ class FakeCupti:
 
     def _enable(self, kind):
         if not self.refuse:
-            if kind == layout.KERNEL and self.racy and not (self.kept or self.enabled & {1, 2, layout.KERNEL}):
+            others = self.enabled & {1, 2, layout.KERNEL}
+            if kind == layout.KERNEL and self.racy and not (self.holds or others):
                 self.blind |= threading.get_ident() != self._launching
             if kind == layout.PEER_COPY:
                 self.kept = self._request is not None  # else whom would it ask for a buffer?
+                self.holds |= self.kept and not others
             else:
                 self.enabled.add(kind)
             self.subscribed = self.subscribed or threading.get_ident()
@@ -259,6 +261,7 @@ class FakeCupti:
 
     def _disable(self, kind):
         self.kept &= kind != layout.PEER_COPY
+        self.holds &= self.kept
         self.enabled.discard(kind)
         return 0
 

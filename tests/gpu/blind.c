@@ -2,10 +2,10 @@
  * from then on, whatever is switched on later, and does not say so. With one kind of the GPU's left on, it has all.
  *
  *     cc -o blind tests/gpu/blind.c -ldl -lpthread
- *     ./blind .../libcupti.so.13 alone|kept|late
+ *     ./blind .../libcupti.so.13 alone|kept|last|late
  *
- * kept: CUPTI_ACTIVITY_KIND_MEMCPY2, of which there are none. late: it alone, until records are switched on for the first
- * time, beside launches.
+ * kept: CUPTI_ACTIVITY_KIND_MEMCPY2, of which there are none. last: the same, but it is switched on after the others, which
+ * is too late with 13.4 and 13.5. late: it alone, until records are switched on for the first time, beside launches.
  *
  * Prints "all" where each kernel launched since was recorded, five times in a row, "none" or "some" where not. */
 #include <dlfcn.h>
@@ -73,7 +73,7 @@ static void *toggle(void *nothing) {
 int main(int count, char **words) {
   void *cupti = count > 2 ? dlopen(words[1], RTLD_NOW) : NULL, *cuda = dlopen("libcuda.so.1", RTLD_NOW);
   void *context, *module, *kernel;
-  if (!cupti || !cuda) return fprintf(stderr, "usage: blind LIBCUPTI alone|kept|late, with a CUDA driver\n"), 2;
+  if (!cupti || !cuda) return fprintf(stderr, "usage: blind LIBCUPTI alone|kept|last|late, with a CUDA driver\n"), 2;
   on = (int (*)(int))dlsym(cupti, "cuptiActivityEnable");
   off = (int (*)(int))dlsym(cupti, "cuptiActivityDisable");
   callbacks = (int (*)(void *, void *))dlsym(cupti, "cuptiActivityRegisterCallbacks");
@@ -86,8 +86,10 @@ int main(int count, char **words) {
   srand(getpid());
   late = !strcmp(words[2], "late");
   callbacks((void *)request, (void *)complete);
-  if (strcmp(words[2], "alone")) on(KEPT);
+  int last = !strcmp(words[2], "last");
+  if (strcmp(words[2], "alone") && !last) on(KEPT);
   if (!late) all_on();
+  if (last) on(KEPT);
   int failed = ((int (*)(void **, int))dlsym(cuda, "cuDevicePrimaryCtxRetain"))(&context, 0);
   failed = failed || ((int (*)(void *))dlsym(cuda, "cuCtxSetCurrent"))(context);
   failed = failed || ((int (*)(void **, const void *))dlsym(cuda, "cuModuleLoadData"))(&module, PTX);
@@ -99,8 +101,11 @@ int main(int count, char **words) {
     for (int i = 0; i < 50; i++, launched++)
       if (launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL)) return fprintf(stderr, "a launch failed\n"), 2;
     wait();
-    for (held = hold; hold && !stop;) usleep(20);
-    held = 0;
+    if (hold) {
+      held = 1;
+      while (hold && !stop) usleep(20);
+      held = 0;
+    }
     usleep(rand() % 1000);
   }
   pthread_join(thread, NULL);

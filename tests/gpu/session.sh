@@ -29,10 +29,10 @@ cc -o "$work/first_use" "$here/first_use.c" -I "$(dirname "$cupti")/../include" 
         echo "$how: $(echo "$codes" | sort | uniq -c | xargs)"
     done
 
-echo "== kernels after records were switched off and on beside launches, 24 runs each: all are recorded, or none"
+echo "== kernels after records were switched off and on beside launches, 24 runs each: all are recorded, or none (alone and, from CUPTI 13.4 on, last: some none)"
 cc -o "$work/blind" "$here/blind.c" -ldl -lpthread &&
-    for how in alone kept late; do
-        echo "$how: $(seq 24 | xargs -P 12 -I{} "$work/blind" "$cupti" "$how" | sort | uniq -c | xargs)"
+    for how in alone kept last late; do
+        echo "$how: $(seq 24 | xargs -P 12 -I{} timeout 60 "$work/blind" "$cupti" "$how" | sort | uniq -c | xargs)"
     done
 
 gpus=$(python -c 'import torch; print(torch.cuda.device_count())')
