@@ -126,14 +126,14 @@ class JobStage:
         return lowest
 
     def _horizon(self, state: JobState) -> int:
-        """The first window to keep: rows that come late must find what they belong to, and a verdict that nobody
-        acknowledged yet is made again after a kill."""
+        """The first window to keep: rows that come late must find what they belong to, what they changed is judged
+        again at the next tick, and a verdict that nobody acknowledged yet is made again after a kill."""
         judged = max(state.heads, default=0)
         lowest = state.sources.frontier.lowest()
         through = judged if lowest is None else min(judged, self.config.window_of(lowest))
         kept, most = (-(-n // self.config.window_steps) for n in (self.config.retention_steps, self.config.max_steps))
-        unsaid = (int(batch.envelope["first_step"]) for batch, _, _ in self._of_run(state.run))
-        first = min(map(self.config.window_of, unsaid), default=judged)
+        unsaid = (self.config.window_of(int(batch.envelope["first_step"])) for batch, _, _ in self._of_run(state.run))
+        first = min([*unsaid, *(w for w in state.dirty if w in state.heads)], default=judged)
         return min(first, judged - most if state.awaits_others else max(through - kept, judged - most))
 
     def _of_run(self, run: str) -> Iterable[tuple[Batch, dict[str, Any], int]]:

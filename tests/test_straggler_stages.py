@@ -120,6 +120,40 @@ def test_a_job_that_comes_back_from_a_silence_may_be_read_rank_by_rank_and_topic
     assert seen(found) == said(stream)
 
 
+def test_a_window_judged_before_a_rank_was_heard_is_judged_again_however_fast_it_is_overtaken():
+    """As where spools of a job that is over are published: many steps of each rank at once, hundreds between ticks."""
+    stream = batches(simulate(SHAPE, 200, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
+    begin = [batch for _, batch in stream if batch.columns["step"][0] < 24]
+    begin.sort(key=lambda batch: (batch.topic != "gpu.step.v1", batch.envelope["rank"]))
+    rest = [batch for _, batch in stream if batch.columns["step"][0] >= 24]
+    communicators, jobs, found, now, read = CommunicatorStage({}, CONFIG), JobStage({}, CONFIG), [], SECOND, 0
+
+    def say(verdicts):
+        for batch in verdicts:
+            jobs.mark_sent(batch)
+            found.append(batch)
+
+    def tell(late):
+        nonlocal read
+        for batch in late:
+            communicators.mark_sent(batch)
+            read += 1
+            say(jobs.on_batch(batch, read, now))
+
+    for offset, batch in enumerate([*begin, *rest]):
+        now += CONFIG.settle_ns // 5 if offset < len(begin) else 0
+        if batch.topic == "gpu.step.v1":
+            say(jobs.on_batch(batch, offset, now))
+        else:
+            tell(communicators.on_batch(batch, offset, now))
+    assert [batch.envelope["revision"] for batch in found if batch.envelope["first_step"] == 0] == [0], "too early"
+    for _ in range(3):
+        now += 2 * CONFIG.idle_ns
+        tell(communicators.on_tick(now, True))
+        say(jobs.on_tick(now, True))
+    assert seen(found) == said(stream)
+
+
 def test_runs_never_mix():
     other = batches(simulate(SHAPE, 60, (Fault(0, "compute", 30 * MS),)), run="other")
     both = sorted([*STREAM, *other], key=lambda item: item[0])
