@@ -19,8 +19,8 @@ from drumline.producers.buffer_pool import BufferPool
 KINDS = (10, 1, 2, 12, 13)
 #: CUPTI_ACTIVITY_KIND_MEMCPY2, copies from GPU to GPU: stays on, off by policy too. Where all kinds of the GPU's are
 #: off and kernels are switched on beside a thread that launches, CUPTI may have none of that context ever after, and
-#: says nothing: in 39 of 307 processes, in none with another kind left on. With 13.4 and 13.5 that one must have been
-#: on before the others: 22 of 160 runs where it was not, 0 of 448 (docs/producers.md, tests/gpu/blind.c).
+#: says nothing: in 43 of 379 processes, in none with another kind left on. With 13.4 and 13.5 that one must have been
+#: on before the others: 13 of 144 runs where it was not, 0 of 352 (docs/producers.md, tests/gpu/blind.c).
 KEPT = 22
 #: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, recorded while the decoder asks for launches (launched.py).
 DRIVER = 4
