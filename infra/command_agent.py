@@ -65,7 +65,7 @@ def agent(
     except OtherAgent as error:
         _stop(6, str(error))
     except OSError as error:
-        _stop(2, f"{root}: {error.strerror}; DRUMLINE_SPOOL__ROOT names another folder")
+        _stop(2, f"{root}: {error.strerror}: name another folder with --spool or DRUMLINE_SPOOL__ROOT")
     health = Health()
     serve_health("agent", config.agent.metrics_port, health)
     topics = [str(spec.topic) for spec in TOPICS if not spec.derived]

@@ -21,7 +21,8 @@ def run(
         ),
     ] = "",
     policy: Annotated[
-        str, typer.Option(help="always, collectives, duty 0.2s/10s, or off; can be changed while the job runs")
+        str,
+        typer.Option(help="always, collectives, off, duty (0.2 s in 10 s) or as duty 1s/60s; can be changed meanwhile"),
     ] = "",
     spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE in gpu.process.v1, any number of times")] = None,
@@ -39,15 +40,21 @@ def run(
     While it runs, the first line of <spool>/policy is the policy of all processes of the host.
     """
     from drumline.infra.settings_names import for_jobs_only, strangers
-    from drumline.producers.launcher import BadLaunch, environment, unwritable
+    from drumline.producers.launcher import BadLaunch, environment, misfits, unwritable
     from drumline.producers.shared_run import lonely
     from drumline.producers.who import spool_root
 
     quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
+    if command[0].startswith("-"):
+        typer.echo(f"drumline run: {command[0]}: no such option; drumline run --help names all there are", err=True)
+        raise typer.Exit(2)
     try:
         variables = environment(
             os.environ, command, job=job, run=run_name, policy=policy, spool=spool, labels=label or [], quiet=quiet
         )
+        for name, text in {} if quiet else misfits(os.environ).items():
+            if not (policy and name.endswith("__POLICY")):
+                typer.echo(f"drumline run: {name}: {text}", err=True)
         if not quiet and not for_jobs_only(os.environ):
             from drumline.infra.settings import Settings  # 0.1 s
 

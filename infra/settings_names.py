@@ -22,6 +22,8 @@ JOBS = (
     "DRUMLINE_MINTED_RUN", "DRUMLINE_PYTHON", "DRUMLINE_PACKAGES",
     "DRUMLINE_COLLECT__POLICY", "DRUMLINE_COLLECT__BUFFER_MB",
 )  # fmt: skip
+#: Settings that jobs read too.
+SPOOL = ("DRUMLINE_SPOOL__ROOT", "DRUMLINE_SPOOL__MAX_MB", "DRUMLINE_SPOOL__SEGMENT_S")
 GRAFANA = (
     "DRUMLINE_CLICKHOUSE_HOST", "DRUMLINE_CLICKHOUSE_PORT", "DRUMLINE_CLICKHOUSE_USER", "DRUMLINE_CLICKHOUSE_PASSWORD",
     "DRUMLINE_CLICKHOUSE_DATABASE", "DRUMLINE_CLICKHOUSE_CA",
@@ -56,7 +58,7 @@ def setting_names(model: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]
 
 def for_jobs_only(environment: Mapping[str, str]) -> bool:
     """Whether all names of ours are what a job reads: nothing that `strangers` need be asked about."""
-    return all(name in JOBS or name.startswith("DRUMLINE_SPOOL__") for name in environment if name.startswith(PREFIX))
+    return all(name in (*JOBS, *SPOOL) for name in environment if name.startswith(PREFIX))
 
 
 def strangers(model: type[BaseModel], environment: Mapping[str, str]) -> list[Stranger]:

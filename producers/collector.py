@@ -59,13 +59,15 @@ class Collector:
         self._pool, self._tell, self._revive = pool, tell, revive
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
         self._recording = Recording(cupti, pool, callbacks, self._thread)
-        self._lock = threading.Lock()  # around switching on and off
+        # Around switching on and off. A signal's handler may start a profiler while its thread is in here.
+        self._lock = threading.RLock()
         self._stop = threading.Event()
         self._asides: list[str] = []
         self._alive = self._broken = False
         self._retry_at = 0.0
         self._decoder, self._calm = Still(), Still()
         self._on_demand = "KINETO_USE_DAEMON" in os.environ  # as PyTorch asks for it
+        self._torn_down = os.environ.get("TEARDOWN_CUPTI") == "1"  # likewise
 
     def start(self) -> None:
         """Begin, in the thread that begins to use CUDA: where another one switched CUPTI on while that one made its
@@ -99,8 +101,14 @@ class Collector:
             with self._lock:
                 if who in self._asides:
                     self._asides.remove(who)
+                    if self._torn_down:  # by PyTorch, once the job calls CUDA next
+                        self._retry_at = time.monotonic() + FLUSH_S
+                        return
                     if self._alive and not (self._asides or self._broken):
                         self._begin()
+                    if self._asides:  # a signal's, meanwhile
+                        self._let_go(f"{self._asides[-1]} uses CUPTI")
+                        self.state = "aside"
                 self._retry_at = 0.0
         except Exception as error:
             self._stop.set()

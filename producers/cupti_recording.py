@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from collections.abc import Iterable
 
 from drumline.producers import buffer_pool as pool_words
 from drumline.producers import cupti as binding
@@ -19,8 +20,8 @@ from drumline.producers.buffer_pool import BufferPool
 KINDS = (10, 1, 2, 12, 13)
 #: CUPTI_ACTIVITY_KIND_MEMCPY2, copies from GPU to GPU: stays on, off by policy too. Where all kinds of the GPU's are
 #: off and kernels are switched on beside a thread that launches, CUPTI may have none of that context ever after, and
-#: says nothing: in 43 of 379 processes, in none with another kind left on. With 13.4 and 13.5 that one must have been
-#: on before the others: 13 of 144 runs where it was not, 0 of 352 (docs/producers.md, tests/gpu/blind.c).
+#: says nothing: in 43 of 379 processes, in none with another one of the GPU's left on. With 13.4 and 13.5 that one must
+#: have been on before the others: 13 of 144 runs where it was not, 0 of 224 (docs/producers.md, tests/gpu/blind.c).
 KEPT = 22
 #: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, recorded while the decoder asks for launches (launched.py).
 DRIVER = 4
@@ -59,9 +60,8 @@ class Recording:
 
     def keep(self) -> None:
         """Switch on what stays on, where recording does not begin now and CUPTI does not refuse."""
-        if self._subscribed:
-            self._cupti.cuptiActivityRegisterCallbacks(self._callbacks.request, self._callbacks.complete)
-            self._cupti.cuptiActivityEnable(KEPT)
+        if self._subscribed and not self._ours():
+            self.displaced = self._cupti.cuptiActivityEnable(KEPT) == binding.MULTIPLE_SUBSCRIBERS
 
     def release(self) -> None:
         """Nothing is on any more: at the end, for another profiler, and where CUPTI refuses."""
@@ -77,21 +77,30 @@ class Recording:
 
     def start(self) -> int:
         """Switch it on. CUptiResult: 0, or why CUPTI refuses."""
-        problem = 0
-        if self.displaced:  # the other profiler's clock is still there, and is not ours
-            problem = self._cupti.cuptiActivityRegisterTimestampCallback(self._callbacks.now)
-            self._pool.words[pool_words.ANEW_NS] = time.time_ns()
-        problem = problem or self._cupti.cuptiActivityRegisterCallbacks(
-            self._callbacks.request, self._callbacks.complete
-        )
-        for kind in (KEPT, *KINDS):
-            problem = problem or self._cupti.cuptiActivityEnable(kind)
+        problem = self._ours()
+        if not problem:
+            problem = self._enable((KEPT, *KINDS))
+            if problem not in (0, binding.MULTIPLE_SUBSCRIBERS):  # perhaps because of the first
+                self.release()
+                problem = self._enable(KINDS)
         if problem:
             self.stop()
             self.release()
         self.on = not problem
         self.displaced = problem == binding.MULTIPLE_SUBSCRIBERS or (self.displaced and not self.on)
         return problem
+
+    def _ours(self) -> int:
+        """Make CUPTI ask us for buffers, and for the time. CUptiResult."""
+        problem = 0
+        if self.displaced:  # the other profiler's clock is still there, and is not ours
+            problem = self._cupti.cuptiActivityRegisterTimestampCallback(self._callbacks.now)
+            self._pool.words[pool_words.ANEW_NS] = time.time_ns()
+        return problem or self._cupti.cuptiActivityRegisterCallbacks(self._callbacks.request, self._callbacks.complete)
+
+    def _enable(self, kinds: Iterable[int]) -> int:
+        """CUptiResult of the first that CUPTI refuses; 0 = of none."""
+        return next((problem for kind in kinds if (problem := self._cupti.cuptiActivityEnable(kind))), 0)
 
     def stop(self) -> None:
         """Switch it off."""

@@ -67,7 +67,7 @@ def main() -> int:
     pool_fd, events_fd, pid = (int(argument) for argument in sys.argv[1:4])
     child = os.fork()
     if child:
-        print(child, int(may_read(pid)), flush=True)
+        print(f"\n{child} {int(may_read(pid))}", flush=True)  # of the job's packages one may have spoken before
         os._exit(0)
     own_packages.first()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the job's

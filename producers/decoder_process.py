@@ -30,8 +30,8 @@ def start(pool_fd: int, events_fd: int) -> int:
         timeout=30,
         check=False,
     )
-    said = done.stdout.split()
-    if done.returncode or len(said) != 2:
+    said = done.stdout.split()[-2:]  # a sitecustomize.py of the job's may speak first
+    if done.returncode or len(said) != 2 or not all(word.isdigit() for word in said):
         raise OSError(f"the decoder does not start (exit {done.returncode}): {' '.join(command)}")
     pid, may_read = map(int, said)
     if not may_read:  # Yama: name it. There is one name only, so not in place of the job's own, which may be "all"

@@ -16,9 +16,6 @@ HOOK = SOURCE / "hook"
 #: Numbers that decoders would meet too late. A spool of 4 MB has room for several of the largest batches.
 LEAST = {"DRUMLINE_SPOOL__MAX_MB": 4.0, "DRUMLINE_SPOOL__SEGMENT_S": 0.1, "DRUMLINE_COLLECT__BUFFER_MB": 4.0}
 
-#: What a job reads of two parts of the settings.
-KNOWN = {"DRUMLINE_SPOOL__": ("ROOT", "MAX_MB", "SEGMENT_S"), "DRUMLINE_COLLECT__": ("POLICY", "BUFFER_MB")}
-
 
 class BadLaunch(ValueError):
     """Options that cannot be."""
@@ -43,18 +40,13 @@ def environment(
     result["DRUMLINE_PACKAGES"] = before
     result.pop("DRUMLINE_ATTACH", None)
     result["DRUMLINE_MINTED_RUN"] = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
-    try:
-        chosen = policy or inherited.get("DRUMLINE_COLLECT__POLICY") or "always"
-        result["DRUMLINE_COLLECT__POLICY"] = str(parse(chosen))
-    except BadPolicy as error:
-        raise BadLaunch(str(error)) from None
-    for name in inherited:
-        part = next((part for part in KNOWN if name.startswith(part)), "")
-        if part and name.removeprefix(part) not in KNOWN[part]:
-            raise BadLaunch(f"{name}: no such setting; {part}... are {', '.join(KNOWN[part])}")
-    for name, least in LEAST.items():
-        if not _at_least(least, inherited.get(name) or str(least)):
-            raise BadLaunch(f"{name}={inherited[name]}: a number is needed, at least {least:g}")
+    if policy:
+        try:
+            result["DRUMLINE_COLLECT__POLICY"] = str(parse(policy))
+        except BadPolicy as error:
+            raise BadLaunch(str(error)) from None
+    for name in misfits(inherited).keys() & LEAST.keys():
+        del result[name]
     for label in labels:
         if not label.partition("=")[1] or "," in label:
             raise BadLaunch(f"--label {label}: KEY=VALUE, without commas")
@@ -69,6 +61,20 @@ def environment(
     if quiet:
         result["DRUMLINE_QUIET"] = "1"
     return result
+
+
+def misfits(inherited: Mapping[str, str]) -> dict[str, str]:
+    """Variables whose values mean nothing, with what follows from that. They may be set for a whole cluster, or for a
+    later release: none keeps a job from running."""
+    found = {}
+    for name, least in LEAST.items():
+        if not _at_least(least, inherited.get(name) or str(least)):
+            found[name] = f"{inherited[name]!r}: a number is needed, at least {least:g}; the default is taken"
+    try:
+        parse(inherited.get("DRUMLINE_COLLECT__POLICY") or "always")
+    except BadPolicy as error:
+        found["DRUMLINE_COLLECT__POLICY"] = f"{error}; nothing will be recorded, but with --policy"
+    return found
 
 
 def _at_least(least: float, text: str) -> bool:

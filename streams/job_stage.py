@@ -133,7 +133,8 @@ class JobStage:
         through = judged if lowest is None else min(judged, self.config.window_of(lowest))
         kept, most = (-(-n // self.config.window_steps) for n in (self.config.retention_steps, self.config.max_steps))
         unsaid = (self.config.window_of(int(batch.envelope["first_step"])) for batch, _, _ in self._of_run(state.run))
-        first = min([*unsaid, *(w for w in state.dirty if w in state.heads)], default=judged)
+        changed = (max(w, judged - most) for w in state.dirty if w in state.heads)
+        first = min([*unsaid, *changed], default=judged)
         return min(first, judged - most if state.awaits_others else max(through - kept, judged - most))
 
     def _of_run(self, run: str) -> Iterable[tuple[Batch, dict[str, Any], int]]:

@@ -178,8 +178,9 @@ class JobState:
         self.dirty = {w for w in self.dirty if w >= self.horizon}
         self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
         # The job's own past must outlast a fault of any length.
-        past = [w for w in sorted(self.heads) if self.heads[w]["past"]][-self.config.past_windows :]
-        for old in set(sorted(self.heads)[: -self.config.history_windows]) - set(past):
+        closed = [w for w in sorted(self.heads) if w < self.horizon]  # the others may be judged again
+        past = [w for w in closed if self.heads[w]["past"]][-self.config.past_windows :]
+        for old in set(closed[: -self.config.history_windows]) - set(past):
             del self.heads[old]
             self.store.pop(key("v", old, self.run), None)
 

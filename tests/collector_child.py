@@ -83,6 +83,26 @@ def settled() -> None:
         time.sleep(0.01)
 
 
+def back(how: str) -> None:
+    """A profiler ends. CUPTI fails then; or a signal's handler starts another one meanwhile; or PyTorch is about to
+    finalise CUPTI."""
+    one = attach.attached().collector
+    one.step_aside("a profiler")
+    if how == "back_broken":
+        one._recording._ours = lambda: 1 // 0
+    if how == "back_signal":
+        signal.signal(signal.SIGUSR1, lambda *_: one.step_aside("another"))
+        ours = one._recording._ours
+        one._recording._ours = lambda: (os.kill(os.getpid(), signal.SIGUSR1), time.sleep(0), ours())[2]
+    one.come_back("a profiler")
+    found = attach.status(), len(fake.enabled), fake.kept
+    if how == "back_torn_down":
+        assert found == ("aside", 0, False)
+        time.sleep(3 * collector.FLUSH_S)
+        found = attach.status(), len(fake.enabled), fake.kept
+    print(json.dumps({"decoder": attach.attached().decoder, "found": found}), flush=True)
+
+
 def main() -> None:
     how, repetitions = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     if how.startswith("refused"):  # another profiler holds CUPTI, and lets go of it
@@ -90,6 +110,8 @@ def main() -> None:
     if how == "stopped":
         collector.DECODER_S = 1.0
     collector.TAKEN_S = 1.0 if how == "taken" else collector.TAKEN_S
+    if how == "no_peer_copies":  # a kind that this CUPTI does not have
+        fake.refuse, fake.only = 14, PEER_COPY
     fake.racy = how != "refused"  # what CUPTI does once another one let go of it is not known
     if how == "broken":
         cupti_recording.Recording.keep = lambda _: 1 // 0
@@ -117,7 +139,7 @@ def main() -> None:
         time.sleep(0.5)
         assert (fake.enabled, fake.subscribed, attach.status()) == (set(), 0, "aside")
         attach.attached().collector.come_back("a profiler")
-    if how not in ("aside", "refused"):
+    if how not in ("aside", "refused", "no_peer_copies"):
         assert fake.kept
     if how != "refused":
         assert fake.subscribed == threading.get_ident(), "another thread may be in an NVTX call meanwhile"
@@ -154,6 +176,9 @@ def main() -> None:
             attach.step(i)
             with attach.scope("evaluate"), attach.scope(None), attach.scope("\udcff"):  # names are the job's matter
                 time.sleep(0.01)
+    if how in ("back_broken", "back_signal", "back_torn_down"):
+        back(how)
+        return
     if how == "aside":
         one = attach.attached().collector
         one.step_aside("a profiler")

@@ -166,7 +166,8 @@ class Job:
 
 
 class FakeCupti:
-    """`library`: what to give drumline.producers.cupti.Cupti. `refuse`: result of cuptiActivityEnable, 0 = success.
+    """`library`: what to give drumline.producers.cupti.Cupti. `refuse`: result of cuptiActivityEnable, 0 = success;
+    `only`: of which kind, 0 = of all.
     `stuck`: cuptiActivityFlushAll does not return. `busy`: a kernel in the open buffer runs, so no flush gives it back.
     `dropped`: records that found no buffer, not asked for yet. `delivered`: records in completed buffers, by kind.
     `subscribed`: the thread that enabled something first; 0 = nobody did. `kept`: whether copies between GPUs are on.
@@ -175,6 +176,7 @@ class FakeCupti:
 
     def __init__(self) -> None:
         self.refuse, self.dropped, self.flushes, self.enabled, self.subscribed = 0, 0, 0, set(), 0
+        self.only = 0
         self.stuck = self.busy = self.kept = self.holds = self.blind = self._theirs = False
         self.racy, self._launching = True, threading.get_ident()
         self.delivered: dict[int, int] = dict.fromkeys(SIZES, 0)
@@ -247,17 +249,18 @@ class FakeCupti:
         return 0
 
     def _enable(self, kind):
-        if not self.refuse:
-            others = self.enabled & {1, 2, layout.KERNEL}
-            if kind == layout.KERNEL and self.racy and not (self.holds or others):
-                self.blind |= threading.get_ident() != self._launching
-            if kind == layout.PEER_COPY:
-                self.kept = self._request is not None  # else whom would it ask for a buffer?
-                self.holds |= self.kept and not others
-            else:
-                self.enabled.add(kind)
-            self.subscribed = self.subscribed or threading.get_ident()
-        return self.refuse
+        if self.refuse and self.only in (0, kind):
+            return self.refuse
+        others = self.enabled & {1, 2, layout.KERNEL}
+        if kind == layout.KERNEL and self.racy and not (self.holds or others):
+            self.blind |= threading.get_ident() != self._launching
+        if kind == layout.PEER_COPY:
+            self.kept = self._request is not None  # else whom would it ask for a buffer?
+            self.holds |= self.kept and not others
+        else:
+            self.enabled.add(kind)
+        self.subscribed = self.subscribed or threading.get_ident()
+        return 0
 
     def _disable(self, kind):
         self.kept &= kind != layout.PEER_COPY

@@ -115,8 +115,11 @@ def test_overhead_stands_beside_plain_and_cupti_alone():
 
     ours = {"thread_s": 0.02, "locked_s": 0.01, "callback_s": 0.001, "decoder_cpu_s": 1.0, "callback_max_us": 9.0,
             "decoder_mb": 90.0, "dropped": 0}  # fmt: skip
-    found = {"plain": [one(10, 0.1)], "cupti": [one(11, 0.2)], "drumline": [one(11.05, 0.3, **ours)] * 2}
-    figures = {figure.name: figure for figure in overhead.report(found, ["launch_bound"]).figures}
+    plain = one(10, 0.1, versions={"CUPTI": "130400"})
+    found = {"plain": [plain], "cupti": [one(11, 0.2)], "drumline": [one(11.05, 0.3, **ours)] * 2}
+    report = overhead.report(found, ["launch_bound"])
+    figures = {figure.name: figure for figure in report.figures}
+    assert report.machine["CUPTI"] == "130400"
     assert figures["launch_bound: drumline above CUPTI alone"].value == pytest.approx(0.5)
     assert figures["launch_bound: drumline above CUPTI alone"].met
     late = figures["launch_bound, drumline: wait for Python's lock, p99"]

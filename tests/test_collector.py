@@ -346,6 +346,23 @@ def test_a_job_that_ends_under_another_profiler_leaves_cupti_to_it(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize(("how", "found"), [
+    ("back_broken", ["failed: ZeroDivisionError: integer division or modulo by zero", 0, False]),
+    ("back_signal", ["aside", 0, False]),
+    ("back_torn_down", ["on", 5, True]),
+])  # fmt: skip
+def test_whatever_happens_while_a_profiler_ends_the_job_goes_on(tmp_path, how, found):
+    done, report = run(tmp_path, how, **({"TEARDOWN_CUPTI": "1"} if how == "back_torn_down" else {}))
+    assert done.returncode == 0, done.stderr
+    assert report["found"] == found
+
+
+def test_a_cupti_without_the_kind_that_stays_on_records_all_others(tmp_path):
+    done, report = run(tmp_path, "no_peer_copies", 2)
+    assert (done.returncode, done.stderr) == (0, "")
+    all_delivered(batches(tmp_path)[0], report)
+
+
 def test_where_the_policy_says_off_and_cupti_refuses_it_is_left_alone(tmp_path):
     done, _ = run(tmp_path, "refused_off")
     assert (done.returncode, done.stderr) == (0, "")
@@ -448,6 +465,7 @@ def test_a_setting_that_is_no_number_is_said_in_the_data_and_the_default_counts(
 
 def test_the_decoder_has_packages_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "numpy.py").write_text("raise ImportError('built for another Python')")
+    (tmp_path / "sitecustomize.py").write_text("print('theirs', end='')")
     monkeypatch.setenv("DRUMLINE_PACKAGES", str(tmp_path))
     monkeypatch.setenv("DRUMLINE_SPOOL__ROOT", str(tmp_path / "spool"))
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

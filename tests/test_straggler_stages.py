@@ -120,9 +120,11 @@ def test_a_job_that_comes_back_from_a_silence_may_be_read_rank_by_rank_and_topic
     assert seen(found) == said(stream)
 
 
-def test_a_window_judged_before_a_rank_was_heard_is_judged_again_however_fast_it_is_overtaken():
-    """As where spools of a job that is over are published: many steps of each rank at once, hundreds between ticks."""
-    stream = batches(simulate(SHAPE, 200, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
+@pytest.mark.parametrize("steps", [200, 900])
+def test_a_window_judged_before_a_rank_was_heard_is_judged_again_however_fast_it_is_overtaken(steps):
+    """As where spools of a job that is over are published: many steps of each rank at once, hundreds between ticks. By
+    more windows than verdicts are kept of, too."""
+    stream = batches(simulate(SHAPE, steps, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
     begin = [batch for _, batch in stream if batch.columns["step"][0] < 24]
     begin.sort(key=lambda batch: (batch.topic != "gpu.step.v1", batch.envelope["rank"]))
     rest = [batch for _, batch in stream if batch.columns["step"][0] >= 24]
@@ -152,6 +154,25 @@ def test_a_window_judged_before_a_rank_was_heard_is_judged_again_however_fast_it
         tell(communicators.on_tick(now, True))
         say(jobs.on_tick(now, True))
     assert seen(found) == said(stream)
+    revisions = [(batch.envelope["first_step"], batch.envelope["revision"]) for batch in found]
+    assert sorted(set(revisions)) == sorted(revisions)
+    assert len(jobs.states["run"].heads) <= CONFIG.history_windows + CONFIG.past_windows + 9
+
+
+def test_what_is_not_judged_again_is_kept_no_longer_than_the_bound():
+    config = StragglerConfig(window_steps=4, retention_steps=16, history_windows=8, max_steps=80)
+    communicators, jobs, kept = CommunicatorStage({}, config), JobStage({}, config), 0
+    for offset, (time_ns, batch) in enumerate(batches(simulate(ddp(4), 400, noise=0.0))):
+        late = [] if batch.topic == "gpu.step.v1" else communicators.on_batch(batch, offset, time_ns)
+        for each in late or [batch] * (batch.topic == "gpu.step.v1"):
+            for verdict in jobs.on_batch(each, offset, time_ns):
+                jobs.mark_sent(verdict)
+        for each in late:
+            communicators.mark_sent(each)
+        if "run" in jobs.states and (state := jobs.states["run"]).heads:
+            state.dirty.add(min(state.heads))  # and no tick comes
+            kept = max(kept, len(state.windows))
+    assert 80 // 4 < kept <= 80 // 4 + 4
 
 
 def test_runs_never_mix():

@@ -153,7 +153,7 @@ def report(found: Rounds, workloads: Sequence[str]) -> Report:
         result.add(f"{mode}: longest callback", max(one["callback_max_us"] for one in found[mode]), "us")
         result.add(f"{mode}: memory of the decoder", max(one["decoder_mb"] for one in found[mode]), "MB")
         result.add(f"{mode}: records dropped", sum(one["dropped"] for one in found[mode]), "records")
-    result.machine = machine()
+    result.machine = machine() | found["plain"][0].get("versions", {})
     result.notes += NOTES
     return result
 

@@ -225,6 +225,7 @@ def main() -> None:
         "seconds": time.monotonic() - began,
         "workloads": found,
         "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "versions": {"PyTorch": torch.__version__, "CUPTI": str(cupti.load(attach.prepare()).version())},
     }
     one = attach.attached()
     if one is not None:
