@@ -22,7 +22,9 @@ def run(
     ] = "",
     policy: Annotated[
         str,
-        typer.Option(help="always, collectives, off, duty (0.2 s in 10 s) or as duty 1s/60s; can be changed meanwhile"),
+        typer.Option(
+            help="always, collectives, off, duty (0.2 s in 10 s) or e.g. duty 1s/60s; can be changed while the job runs"
+        ),
     ] = "",
     spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE in gpu.process.v1, any number of times")] = None,
@@ -45,8 +47,9 @@ def run(
     from drumline.producers.who import spool_root
 
     quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
-    if command[0].startswith("-"):
-        typer.echo(f"drumline run: {command[0]}: no such option; drumline run --help names all there are", err=True)
+    if not command[0] or command[0].startswith("-"):
+        text = f"{command[0]}: no such option; drumline run --help names all there are" if command[0] else "no command"
+        typer.echo(f"drumline run: {text}", err=True)
         raise typer.Exit(2)
     try:
         variables = environment(

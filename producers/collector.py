@@ -25,6 +25,8 @@ DECODER_S = 15.0
 #: Where CUPTI holds a buffer, and has neither asked for one nor given one back for so long, PyTorch's profiler took it,
 #: if that may run on demand (dynolog): it tells Python nothing and leaves CUPTI switched off; s. As long as steps wait.
 TAKEN_S = pool_words.HELD_NS / 1e9
+#: How long after a profiler recording begins where PyTorch finalises CUPTI, as soon as the job calls CUDA; s.
+TEARDOWN_S = 1.0
 #: How often a CUPTI that another profiler holds is tried again; s.
 RETRY_S = 10.0
 
@@ -67,7 +69,7 @@ class Collector:
         self._retry_at = 0.0
         self._decoder, self._calm = Still(), Still()
         self._on_demand = "KINETO_USE_DAEMON" in os.environ  # as PyTorch asks for it
-        self._torn_down = os.environ.get("TEARDOWN_CUPTI") == "1"  # likewise
+        self._begin_at = 0.0
 
     def start(self) -> None:
         """Begin, in the thread that begins to use CUDA: where another one switched CUPTI on while that one made its
@@ -101,14 +103,11 @@ class Collector:
             with self._lock:
                 if who in self._asides:
                     self._asides.remove(who)
-                    if self._torn_down:  # by PyTorch, once the job calls CUDA next
-                        self._retry_at = time.monotonic() + FLUSH_S
+                    if os.environ.get("TEARDOWN_CUPTI") == "1":  # PyTorch finalises CUPTI once the job calls CUDA next
+                        self._retry_at = self._begin_at = time.monotonic() + TEARDOWN_S
                         return
                     if self._alive and not (self._asides or self._broken):
                         self._begin()
-                    if self._asides:  # a signal's, meanwhile
-                        self._let_go(f"{self._asides[-1]} uses CUPTI")
-                        self.state = "aside"
                 self._retry_at = 0.0
         except Exception as error:
             self._stop.set()
@@ -135,6 +134,10 @@ class Collector:
             self._switch(True, str(policy))
         else:
             self._recording.keep()
+        if self._asides:  # a signal's handler started one meanwhile
+            self._recording.displaced = True
+            self._let_go(f"{self._asides[-1]} uses CUPTI")
+            self.state = "aside"
 
     def _last(self) -> None:
         if not self._asides:
@@ -168,6 +171,9 @@ class Collector:
             self._switch(False, "nothing comes from CUPTI")
             why = f"nothing came from CUPTI for {TAKEN_S:.0f} s: begun anew, as a profiler on demand may have it"
             self._tell({"event": "taken", "why": why})
+        if self._begin_at and time.monotonic() >= self._begin_at and not self._asides:
+            self._begin_at = 0.0
+            self._begin()
         wanted = policy.on_at(now) and not self._asides and not stuck
         if wanted and not self._recording.on and time.monotonic() >= self._retry_at:
             self._switch(True, str(policy))

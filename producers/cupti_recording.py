@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Iterable
 
 from drumline.producers import buffer_pool as pool_words
 from drumline.producers import cupti as binding
@@ -79,10 +78,8 @@ class Recording:
         """Switch it on. CUptiResult: 0, or why CUPTI refuses."""
         problem = self._ours()
         if not problem:
-            problem = self._enable((KEPT, *KINDS))
-            if problem not in (0, binding.MULTIPLE_SUBSCRIBERS):  # perhaps because of the first
-                self.release()
-                problem = self._enable(KINDS)
+            kept = self._cupti.cuptiActivityEnable(KEPT)  # a CUPTI without that kind does the rest
+            problem = kept if kept == binding.MULTIPLE_SUBSCRIBERS else self._enable()
         if problem:
             self.stop()
             self.release()
@@ -98,9 +95,9 @@ class Recording:
             self._pool.words[pool_words.ANEW_NS] = time.time_ns()
         return problem or self._cupti.cuptiActivityRegisterCallbacks(self._callbacks.request, self._callbacks.complete)
 
-    def _enable(self, kinds: Iterable[int]) -> int:
-        """CUptiResult of the first that CUPTI refuses; 0 = of none."""
-        return next((problem for kind in kinds if (problem := self._cupti.cuptiActivityEnable(kind))), 0)
+    def _enable(self) -> int:
+        """All but what stays on. CUptiResult of the first that CUPTI refuses; 0 = of none."""
+        return next((problem for kind in KINDS if (problem := self._cupti.cuptiActivityEnable(kind))), 0)
 
     def stop(self) -> None:
         """Switch it off."""

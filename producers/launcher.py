@@ -46,7 +46,8 @@ def environment(
         except BadPolicy as error:
             raise BadLaunch(str(error)) from None
     for name in misfits(inherited).keys() & LEAST.keys():
-        del result[name]
+        if "COLLECT" in name or _at_least(0, inherited[name]):  # of what is no bound at all the decoder tells
+            del result[name]
     for label in labels:
         if not label.partition("=")[1] or "," in label:
             raise BadLaunch(f"--label {label}: KEY=VALUE, without commas")
@@ -73,7 +74,7 @@ def misfits(inherited: Mapping[str, str]) -> dict[str, str]:
     try:
         parse(inherited.get("DRUMLINE_COLLECT__POLICY") or "always")
     except BadPolicy as error:
-        found["DRUMLINE_COLLECT__POLICY"] = f"{error}; nothing will be recorded, but with --policy"
+        found["DRUMLINE_COLLECT__POLICY"] = f"{error}; nothing will be recorded unless --policy is given"
     return found
 
 

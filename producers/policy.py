@@ -61,7 +61,7 @@ def parse(text: str) -> Policy:
         return Policy(MODES.index(word))
     found = _DUTY.match(word)
     if not found:
-        raise BadPolicy(f"{text.strip()!r} is no policy: always, collectives, off, duty, or one as duty 1s/60s")
+        raise BadPolicy(f"{text.strip()!r} is no policy: always, collectives, off, duty, or for example duty 1s/60s")
     if not found.group(1):
         return Policy(DUTY)
     try:

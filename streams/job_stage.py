@@ -65,6 +65,8 @@ class JobStage:
         state = self.states[run]
         last = self._through(state, now_ns)
         ready = [w for w in state.dirty if w not in state.heads and self._last_step(w) <= last]
+        if ready:  # those that would be forgotten with it have no time until the next tick
+            ready += [w for w in state.dirty if w in state.heads and w <= max(ready) - self._most]
         return self._judge(state, ready, now_ns)
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
@@ -113,6 +115,11 @@ class JobStage:
             self.states[run] = JobState(self.store, run, self.config)
         return self.states[run]
 
+    @property
+    def _most(self) -> int:
+        """Windows of a run that there may be."""
+        return -(-self.config.max_steps // self.config.window_steps)
+
     def _last_step(self, window: int) -> int:
         return (window + 1) * self.config.window_steps - 1
 
@@ -131,7 +138,7 @@ class JobStage:
         judged = max(state.heads, default=0)
         lowest = state.sources.frontier.lowest()
         through = judged if lowest is None else min(judged, self.config.window_of(lowest))
-        kept, most = (-(-n // self.config.window_steps) for n in (self.config.retention_steps, self.config.max_steps))
+        kept, most = -(-self.config.retention_steps // self.config.window_steps), self._most
         unsaid = (self.config.window_of(int(batch.envelope["first_step"])) for batch, _, _ in self._of_run(state.run))
         changed = (max(w, judged - most) for w in state.dirty if w in state.heads)
         first = min([*unsaid, *changed], default=judged)

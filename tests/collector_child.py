@@ -96,10 +96,17 @@ def back(how: str) -> None:
         one._recording._ours = lambda: (os.kill(os.getpid(), signal.SIGUSR1), time.sleep(0), ours())[2]
     one.come_back("a profiler")
     found = attach.status(), len(fake.enabled), fake.kept
-    if how == "back_torn_down":
+    if how == "back_torn_down_off":
+        attach.attached().pool.words[MODE] = OFF
+    if how.startswith("back_torn_down"):
         assert found == ("aside", 0, False)
-        time.sleep(3 * collector.FLUSH_S)
+        time.sleep(collector.TEARDOWN_S + 3 * collector.FLUSH_S)
         found = attach.status(), len(fake.enabled), fake.kept
+    if how == "back_signal":
+        del fake.clock, one._recording._ours
+        one.come_back("another")
+        assert fake.clock, "the other's is there"
+        assert len(fake.enabled) == 5
     print(json.dumps({"decoder": attach.attached().decoder, "found": found}), flush=True)
 
 
@@ -176,7 +183,7 @@ def main() -> None:
             attach.step(i)
             with attach.scope("evaluate"), attach.scope(None), attach.scope("\udcff"):  # names are the job's matter
                 time.sleep(0.01)
-    if how in ("back_broken", "back_signal", "back_torn_down"):
+    if how.startswith("back_"):
         back(how)
         return
     if how == "aside":
