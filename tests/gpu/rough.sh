@@ -25,6 +25,7 @@ for how in "$@"; do
     decoder_killed | decoder_hangs) job=end ;;
     job_stopped) job=end seconds=34 ;;
     flipped) job=end seconds=20 ;;
+    profiler_flipped) job=profiler seconds=27 ;;
     nsight_compute) job=end under="ncu --target-processes all -c 1" ;;
     open_mpi) job=end within="mpirun --allow-run-as-root --oversubscribe -n 2" ;;
     accelerate) job=end within="accelerate launch --num_processes 1 --no_python" ;;
@@ -42,8 +43,10 @@ for how in "$@"; do
     decoder_killed) sleep 7 && kill -9 "$(decoder)" ;;
     decoder_hangs) sleep 7 && stopped=$(decoder) && kill -STOP "$stopped" ;;
     spool_gone) sleep 7 && rm -rf "$work/spool" ;;
-    flipped) # the policy, while it launches: nearly all steps that are told are good, to the end
-        sleep 7 && for _ in 1 2 3; do
+    flipped | profiler_flipped) # the policy, while it launches, and before, under and after PyTorch's profiler: nearly
+        # all steps that are told are good, to the end
+        sleep 7 && for _ in 1 2 3 4 5; do
+            kill -0 "$job" 2> /dev/null || break
             echo off > "$work/spool/policy" && sleep 2.5 && rm "$work/spool/policy" && sleep 2.5
         done ;;
     job_stopped) # longer than the decoder is waited for
