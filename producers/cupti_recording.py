@@ -78,8 +78,9 @@ class Recording:
         """Switch it on. CUptiResult: 0, or why CUPTI refuses."""
         problem = self._ours()
         if not problem:
-            kept = self._cupti.cuptiActivityEnable(KEPT)  # a CUPTI without that kind does the rest
-            problem = kept if kept == binding.MULTIPLE_SUBSCRIBERS else self._enable()
+            self._cupti.cuptiActivityEnable(KEPT)  # a CUPTI without that kind does the rest
+        for kind in KINDS:
+            problem = problem or self._cupti.cuptiActivityEnable(kind)
         if problem:
             self.stop()
             self.release()
@@ -94,10 +95,6 @@ class Recording:
             problem = self._cupti.cuptiActivityRegisterTimestampCallback(self._callbacks.now)
             self._pool.words[pool_words.ANEW_NS] = time.time_ns()
         return problem or self._cupti.cuptiActivityRegisterCallbacks(self._callbacks.request, self._callbacks.complete)
-
-    def _enable(self) -> int:
-        """All but what stays on. CUptiResult of the first that CUPTI refuses; 0 = of none."""
-        return next((problem for kind in KINDS if (problem := self._cupti.cuptiActivityEnable(kind))), 0)
 
     def stop(self) -> None:
         """Switch it off."""

@@ -129,48 +129,26 @@ def test_a_window_judged_before_a_rank_was_heard_is_judged_again_however_fast_it
     begin = [batch for _, batch in stream if batch.columns["step"][0] < 24]
     begin.sort(key=lambda batch: (batch.topic != "gpu.step.v1", batch.envelope["rank"]))
     rest = [batch for _, batch in stream if batch.columns["step"][0] >= 24]
-    communicators, jobs, found, now, read = CommunicatorStage({}, config), JobStage({}, config), [], SECOND, 0
-
-    def say(verdicts):
-        for batch in verdicts:
-            jobs.mark_sent(batch)
-            found.append(batch)
-
-    def tell(late):
-        nonlocal read
-        for batch in late:
-            communicators.mark_sent(batch)
-            read += 1
-            say(jobs.on_batch(batch, read, now))
-
-    for offset, batch in enumerate([*begin, *rest]):
+    kafka, now = Kafka([(0, batch) for batch in (*begin, *rest)], config), SECOND
+    for offset in range(len(kafka.stream)):
         now += CONFIG.settle_ns // 5 if offset < len(begin) else 0
-        if batch.topic == "gpu.step.v1":
-            say(jobs.on_batch(batch, offset, now))
-        else:
-            tell(communicators.on_batch(batch, offset, now))
-    assert found[0].envelope["first_step"] == 0, "too early"
+        kafka.read(offset, offset + 1, now)
+    assert kafka.verdicts[0].envelope["first_step"] == 0, "too early"
     for _ in range(3):
         now += 2 * CONFIG.idle_ns
-        tell(communicators.on_tick(now, True))
-        say(jobs.on_tick(now, True))
-    assert seen(found) == said(stream, config)
-    revisions = [(batch.envelope["first_step"], batch.envelope["revision"]) for batch in found]
+        kafka.tick(now)
+    assert kafka.last() == said(stream, config)
+    revisions = [(batch.envelope["first_step"], batch.envelope["revision"]) for batch in kafka.verdicts]
     assert sorted(set(revisions)) == sorted(revisions)
-    assert len(jobs.states["run"].heads) <= CONFIG.history_windows + CONFIG.past_windows + 9
+    assert len(kafka.jobs.states["run"].heads) <= CONFIG.history_windows + CONFIG.past_windows + 9
 
 
 def test_what_is_not_judged_again_is_kept_no_longer_than_the_bound():
     config = StragglerConfig(window_steps=4, retention_steps=16, history_windows=8, max_steps=80)
-    communicators, jobs, kept = CommunicatorStage({}, config), JobStage({}, config), 0
-    for offset, (time_ns, batch) in enumerate(batches(simulate(ddp(4), 400, noise=0.0))):
-        late = [] if batch.topic == "gpu.step.v1" else communicators.on_batch(batch, offset, time_ns)
-        for each in late or [batch] * (batch.topic == "gpu.step.v1"):
-            for verdict in jobs.on_batch(each, offset, time_ns):
-                jobs.mark_sent(verdict)
-        for each in late:
-            communicators.mark_sent(each)
-        if "run" in jobs.states and (state := jobs.states["run"]).heads:
+    kafka, kept = Kafka(batches(simulate(ddp(4), 400, noise=0.0)), config), 0
+    for offset, (time_ns, _) in enumerate(kafka.stream):
+        kafka.read(offset, offset + 1, time_ns)
+        if "run" in kafka.jobs.states and (state := kafka.jobs.states["run"]).heads:
             state.dirty.add(min(state.heads))  # and no tick comes
             kept = max(kept, len(state.windows))
     assert 80 // 4 < kept <= 80 // 4 + 4
@@ -187,18 +165,19 @@ def test_runs_never_mix():
 class Kafka:
     """Both stages over stores that survive, with a log that can be read again from anywhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream=STREAM, config=CONFIG) -> None:
+        self.stream, self.config = stream, config
         self.lateness: list[Batch] = []
         self.verdicts: list[Batch] = []
         self.stores: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})
         self.start()
 
     def start(self) -> None:
-        self.communicators = CommunicatorStage(self.stores[0], CONFIG)
-        self.jobs = JobStage(self.stores[1], CONFIG)
+        self.communicators = CommunicatorStage(self.stores[0], self.config)
+        self.jobs = JobStage(self.stores[1], self.config)
 
     def read(self, first: int, end: int, now_ns: int) -> None:
-        for offset, (_, batch) in enumerate(STREAM[first:end], first):
+        for offset, (_, batch) in enumerate(self.stream[first:end], first):
             if batch.topic == "gpu.step.v1":
                 self.send_verdicts(self.jobs.on_batch(batch, offset, now_ns))
             else:
@@ -220,13 +199,7 @@ class Kafka:
             self.jobs.mark_sent(batch)
 
     def last(self):
-        out = {}
-        for where, batch in latest(self.verdicts).items():
-            keep = {
-                k: v for k, v in batch.envelope.items() if not k.endswith("_ns") and k not in ("revision", "sequence")
-            }
-            out[where] = (keep, {name: column.tolist() for name, column in batch.columns.items()})
-        return out
+        return seen(self.verdicts)
 
 
 @pytest.mark.parametrize("seed", range(4))
