@@ -45,10 +45,11 @@ class BufferReader:
         try:
             found = self._decoder.decode(data, sizes)
         except UnknownSize as unknown:
-            words[pool_words.WANTED_KIND] = unknown.kind
-            self._stuck_since = self._stuck_since or now_ns
-            if now_ns - self._stuck_since < SIZE_NS:
-                raise
+            if unknown.kind < pool_words.KINDS:  # else nobody can tell
+                words[pool_words.WANTED_KIND] = unknown.kind
+                self._stuck_since = self._stuck_since or now_ns
+                if now_ns - self._stuck_since < SIZE_NS:
+                    raise
             self._problems["size"] = f"{unknown}; what is behind it is lost"
             self.dropped[Topic.KERNEL] += max(1, (len(view) - unknown.at) // 216)
             found = None

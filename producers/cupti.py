@@ -30,7 +30,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
 }
 FLUSH_FORCED = 1
 #: CUptiResult values with a meaning of their own here.
-SUCCESS, MULTIPLE_SUBSCRIBERS = 0, 39
+SUCCESS, MAX_LIMIT_REACHED, MULTIPLE_SUBSCRIBERS = 0, 12, 39
 _NAME = re.compile(r"libcupti\.so[.0-9]*$")
 
 
@@ -75,11 +75,11 @@ class Cupti:
         sizes: dict[int, int] = {}
         record = ctypes.c_void_p(0)
         previous, at = 0, ctypes.addressof(record)
-        while self.cuptiActivityGetNextRecord(address, valid, at) == SUCCESS and record.value:
+        while (found := self.cuptiActivityGetNextRecord(address, valid, at)) == SUCCESS and record.value:
             if previous:
                 sizes[ctypes.c_uint32.from_address(previous).value] = record.value - previous
             previous = record.value
-        if previous:
+        if previous and found == MAX_LIMIT_REACHED:  # else there is one behind it that is not finished
             sizes.setdefault(ctypes.c_uint32.from_address(previous).value, address + valid - previous)
         return sizes
 

@@ -27,6 +27,9 @@ _ASYNC = 1
 
 #: September 2001: no GPU time lies before it, and a cycle counter does not reach it; ns.
 EPOCH_NS = 1_000_000_000_000_000_000
+#: Of a record's kind: CUPTI gave the buffer back before it had finished the record, and does not come back to it (seen
+#: with 13.5.25 beside PyTorch's profiler, the last record of a buffer; its own reader stops there). Sized as finished.
+UNFINISHED = 1 << 31
 
 
 class UnknownSize(Exception):
@@ -39,10 +42,12 @@ class UnknownSize(Exception):
 
 @dataclass(frozen=True)
 class Records:
-    """A buffer and where its records of each kind lie (byte positions, multiples of 8)."""
+    """A buffer and where its records of each kind lie (byte positions, multiples of 8). `unfinished`: records of each
+    kind that CUPTI had not finished."""
 
     data: Array
     positions: Mapping[int, Array]
+    unfinished: Mapping[int, int]
 
     def field(self, kind: int, name: str) -> Array:
         """One field of all records of a kind, in buffer order."""
@@ -65,21 +70,29 @@ def find_records(buffer: Array, sizes: Sequence[int]) -> Records:
     at = 0
     while at < usable:
         kind = kind_at[at >> 2]
-        size = sizes[kind] if kind < len(sizes) else 0
+        size = sizes[kind] if kind < len(sizes) else _unfinished_size(kind, sizes)
         if not size:
             raise UnknownSize(kind, at)
         found.append(at)
         at += size
     positions = np.frombuffer(found, np.int64) if found else np.empty(0, np.int64)
     kinds = data.view("<u4")[positions // 4]
-    return Records(data, {int(kind): positions[kinds == kind] for kind in np.unique(kinds)})
+    places = {int(kind): positions[kinds == kind] for kind in np.unique(kinds)}
+    unfinished = {kind - UNFINISHED: len(places.pop(kind)) for kind in list(places) if kind >= UNFINISHED}
+    return Records(data, places, unfinished)
+
+
+def _unfinished_size(kind: int, sizes: Sequence[int]) -> int:
+    kind -= UNFINISHED
+    return sizes[kind] if 0 <= kind < len(sizes) else 0
 
 
 @dataclass(frozen=True)
 class Decoded:
     """What one buffer held. Columns as in Activity; kernels and copies have a `device` column (CUDA ordinal) too.
     `launched`: correlation u4 and host time start_ns i8 of CUDA driver calls.
-    `invalid`: topic-like name -> records with impossible times; `unknown`: kind -> records of a size never seen."""
+    `invalid`: topic-like name -> records with impossible times, or unfinished; `unknown`: kind -> records of a size
+    never seen."""
 
     kernels: Table
     copies: Table
@@ -110,12 +123,14 @@ class Decoder:
         """Raises UnknownSize, NotAllowed. A kind whose size is none of cupti_layout's gives no rows, but is counted."""
         found = find_records(buffer, sizes)
         strange = {kind: len(at) for kind, at in found.positions.items() if not known(kind, sizes[kind])}
-        records = Records(found.data, {kind: at for kind, at in found.positions.items() if kind not in strange})
-        none = np.empty(0, np.int64)
-        records = Records(records.data, {**dict.fromkeys(cupti.LAYOUTS, none), **records.positions})
+        places = {kind: at for kind, at in found.positions.items() if kind not in strange}
+        places = {**dict.fromkeys(cupti.LAYOUTS, np.empty(0, np.int64)), **places}
+        records = Records(found.data, places, found.unfinished)
         kernels, bad_kernels = _valid(self._kernels(records))
         copies, bad_copies = _valid(_copies(records))
         invalid = Counter({"kernels": bad_kernels, "copies": bad_copies})
+        for kind, count in found.unfinished.items():  # of another kind, it counts as CUPTI's own drops do
+            invalid["copies" if kind in (cupti.MEMCPY, cupti.MEMSET) else "kernels"] += count
         markers, payloads = self._markers(records), self._payloads(records)
         return Decoded(kernels, copies, markers, payloads, _launched(records), +invalid, strange)
 

@@ -150,7 +150,7 @@ class Session:
         spooling.tell_losses(self._reader.dropped, now_ns)
         if found is not None:
             spooling.take(number, found, now_ns)
-        else:
+        if found is None or found.invalid:
             spooling.unread(now_ns)
         why = [self.problems[name] for name in ("decode", "size", "layout") if name in self.problems]
         if why and not self._unreadable:

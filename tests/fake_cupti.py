@@ -23,7 +23,7 @@ RAW = Path(__file__).parent / "raw_cupti"
 PLAIN = Path(os.environ["RAW_CUPTI_PLAIN"]) if "RAW_CUPTI_PLAIN" in os.environ else None
 U32, VOID, SIZE = ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t
 #: CUptiResult
-INVALID_PARAMETER, MAX_LIMIT, MULTIPLE_SUBSCRIBERS = 1, 12, 39
+INVALID_PARAMETER, MAX_LIMIT, INVALID_KIND, MULTIPLE_SUBSCRIBERS = 1, 12, 21, 39
 SIZES = {layout.MEMCPY: 96, layout.MEMSET: 88, layout.KERNEL: 216, layout.MARKER: 56, layout.MARKER_DATA: 40}
 SIZES[layout.DRIVER], SIZES[layout.PEER_COPY] = 40, 104
 START, END = {1: 16, 2: 16, 10: 16}, {1: 24, 2: 24, 10: 24}
@@ -282,6 +282,8 @@ class FakeCupti:
         at = place.value + SIZES[U32.from_address(place.value).value] if place.value else buffer
         if at >= buffer + valid:
             return MAX_LIMIT
+        if U32.from_address(at).value not in SIZES:
+            return INVALID_KIND
         place.value = at
         return 0
 

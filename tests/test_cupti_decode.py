@@ -5,11 +5,11 @@ import os
 
 import numpy as np
 import pytest
-from fake_cupti import SIZES, RawBuffer
+from fake_cupti import SIZES, FakeCupti, RawBuffer, record
 
 from drumline.producers import cupti_layout, nccl
 from drumline.producers.activity import Activity
-from drumline.producers.cupti_decode import Decoder, UnknownSize, find_records
+from drumline.producers.cupti_decode import UNFINISHED, Decoder, UnknownSize, find_records
 from drumline.producers.derive import derive
 from drumline.producers.interning import Interned
 from drumline.producers.remote_memory import RemoteMemory
@@ -86,6 +86,30 @@ def test_a_kind_of_unknown_size_stops_with_its_name(raw):
     with pytest.raises(UnknownSize) as failure:
         find_records(raw.data, sizes)
     assert failure.value.kind == cupti_layout.MEMSET
+
+
+def test_records_that_cupti_had_not_finished_are_counted_and_what_is_behind_them_is_read():
+    raw = RawBuffer("ddp_steps").relocate()
+    halves = raw.data.view("<u4")
+    for kind, at in ((cupti_layout.KERNEL, 5), (cupti_layout.KERNEL, -1), (cupti_layout.MEMSET, 0)):
+        halves[raw.of(kind)[at] // 4] |= UNFINISHED
+    out = decoded(raw)
+    counted = raw.about["records"]
+    assert out.invalid == {"kernels": 2, "copies": 1}
+    assert out.kernels.rows == counted["10"] - 2
+    assert out.copies.rows == counted["2"] - 1
+    assert out.markers.rows == counted["12"]
+    assert not out.unknown
+
+
+def test_the_record_before_an_unfinished_one_does_not_pass_for_as_long_as_both(raw):
+    first = next(at for kind, at in raw.positions if kind == cupti_layout.MARKER)
+    marker = raw.data[first : first + SIZES[cupti_layout.MARKER]]
+    kernel = record(cupti_layout.KERNEL)
+    kernel.view("<u4")[0] |= UNFINISHED
+    memory = np.concatenate([marker, kernel])
+    assert FakeCupti().bound().record_sizes(memory.ctypes.data, len(memory)) == {}
+    assert FakeCupti().bound().record_sizes(memory.ctypes.data, len(marker)) == {cupti_layout.MARKER: len(marker)}
 
 
 def test_a_size_from_the_future_gives_no_rows_of_that_kind_but_all_others(raw):

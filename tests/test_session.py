@@ -16,7 +16,7 @@ from drumline.producers import buffer_pool as pool_words
 from drumline.producers import cupti_layout, interning
 from drumline.producers.attach import MARK
 from drumline.producers.buffer_pool import BufferPool
-from drumline.producers.cupti_decode import Decoder
+from drumline.producers.cupti_decode import UNFINISHED, Decoder
 from drumline.producers.remote_memory import NotAllowed, RemoteMemory
 from drumline.producers.session import Session
 from drumline.producers.table import Table
@@ -335,3 +335,24 @@ def test_steps_during_which_a_buffer_could_not_be_read_are_skipped(marked, monke
     skipped = {step for step in found if found[step]}
     assert 30 in skipped
     assert len(skipped) <= 4
+
+
+@pytest.mark.parametrize("kind", [cupti_layout.KERNEL | UNFINISHED, 77], ids=["unfinished", "no such kind"])
+def test_a_record_that_is_unfinished_or_of_no_known_kind_costs_its_steps_and_holds_up_nothing(marked, kind, tmp_path):
+    pool, _, said, steps, told = marked
+    said(True, 0)
+    steps(range(30))
+    size = SIZES[cupti_layout.KERNEL]
+    pool.words[pool_words.SIZES + cupti_layout.KERNEL] = size
+    data = np.zeros(size, np.uint8)
+    data.view("<u4")[0] = kind
+    pool.memory[pool_words.HEADER_BYTES : pool_words.HEADER_BYTES + size] = data.tobytes()
+    pool.words[pool_words.STATE + 1], pool.words[pool_words.STATE] = size, pool_words.DONE
+    steps(range(30, 60))
+    assert pool.done() == []
+    assert pool.words[pool_words.WANTED_KIND] == 0
+    found = told()
+    skipped = {step for step in found if found[step]}
+    assert 30 in skipped
+    assert len(skipped) <= 4
+    assert sum(batch.envelope["dropped_before"] for _, _, batch in batches(tmp_path)[0]) == 1
