@@ -43,7 +43,8 @@ MAGIC = 0x6472_756D_6C69_6E65
     REFUSED_FIRST_NS,  # G when the first of the others was, since the epoch
     REFUSED_LAST_NS,  # G when the last one was
     FOREIGN_SEEN,  # D of FOREIGN, how many it knows of
-) = range(1, 27)
+    BLIND_NS,  # D since when no step has had a kernel, since the epoch; 0 = they have
+) = range(1, 28)
 TOLD = 31  # D of CUPTI_DROPPED, how many it has told; by whichever decoder
 SIZES = 32  # G record size by kind, 64 words; 0 = not known
 KINDS = 64

@@ -18,6 +18,7 @@ from drumline.producers import cupti as binding
 from drumline.producers.buffer_pool import BufferPool
 from drumline.producers.cupti_recording import Recording
 from drumline.producers.policy import Policy
+from drumline.producers.signs import Blind, Still
 
 FLUSH_S = 0.25
 #: While the decoder shows no sign of life for so long nobody reads the buffers: recording is off; s.
@@ -29,18 +30,6 @@ TAKEN_S = pool_words.HELD_NS / 1e9
 TEARDOWN_S = 1.0
 #: How often a CUPTI that another profiler holds is tried again; s.
 RETRY_S = 10.0
-
-
-class Still:
-    """For how long a number has not changed; s of our own turns: a job may be stopped and go on."""
-
-    def __init__(self) -> None:
-        self._number, self._seconds = 0, 0.0
-
-    def turn(self, number: int) -> float:
-        self._seconds = 0.0 if number != self._number else self._seconds + FLUSH_S
-        self._number = number
-        return self._seconds
 
 
 class Collector:
@@ -67,7 +56,7 @@ class Collector:
         self._asides: list[str] = []
         self._alive = self._broken = False
         self._retry_at = 0.0
-        self._decoder, self._calm = Still(), Still()
+        self._decoder, self._calm, self._blind = Still(FLUSH_S), Still(FLUSH_S), Blind()
         self._on_demand = "KINETO_USE_DAEMON" in os.environ  # as PyTorch asks for it
         self._begin_at = 0.0
 
@@ -163,14 +152,13 @@ class Collector:
         """One turn of the thread; how long to sleep until the next; s."""
         policy, now = self._policy(), time.time_ns()
         if self._revive():
-            self._decoder = Still()
+            self._decoder = Still(FLUSH_S)
             self._tell({"event": "recording", "on": self._recording.on, "time_ns": now, "why": str(policy)})
         stuck = self._decoder.turn(self._pool.words[pool_words.TICKS]) > DECODER_S
-        if self._taken():
-            self._recording.displaced = True
-            self._switch(False, "nothing comes from CUPTI")
-            why = f"nothing came from CUPTI for {TAKEN_S:.0f} s: begun anew, as a profiler on demand may have it"
-            self._tell({"event": "taken", "why": why})
+        name, why = self._astray(now)
+        if why:  # on again below
+            self._switch(False, why)
+            self._tell({"event": "problem", "name": name, "why": why})
         if self._begin_at and time.monotonic() >= self._begin_at and not self._asides:
             self._begin_at = 0.0
             self._begin()
@@ -191,6 +179,23 @@ class Collector:
         elif not wanted:  # refused, it stays "aside"
             self.state = "window" if policy.changes_in(now) != float("inf") else "off"
         return min(FLUSH_S, max(policy.changes_in(time.time_ns()), 0.001))
+
+    def _astray(self, now_ns: int) -> tuple[str, str]:
+        """Why recording has to begin anew: a name and a sentence, or none."""
+        if self._taken():
+            self._recording.displaced = True
+            return (
+                "taken",
+                f"nothing came from CUPTI for {TAKEN_S:.0f} s: begun anew, as a profiler on demand may have it",
+            )
+        since = self._pool.words[pool_words.BLIND_NS]
+        if self._recording.on and self._blind.turn(since, now_ns):
+            seconds = (now_ns - since) / 1e9
+            return (
+                "blind",
+                f"steps had no kernel for {seconds:.0f} s: begun anew, as CUPTI may have none of this process",
+            )
+        return "", ""
 
     def _taken(self) -> bool:
         words = self._pool.words

@@ -85,6 +85,11 @@ class Live:
             self.counts["launches_asked"] = self._asking.times
         return wanted
 
+    @property
+    def blind_ns(self) -> int:
+        """Since when no step that was recorded has had a kernel; 0 = the last one had."""
+        return self._telling.blind_ns
+
     def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table, launched: Table = NOTHING) -> None:
         """What came with one buffer; columns as in Activity, of `launched` as in Decoded."""
         late = int((markers["time_ns"] < self._telling.host_ns).sum()) if markers.rows else 0

@@ -80,8 +80,8 @@ class Session:
                 say(f"{event['why']}: nothing is recorded any more; the job goes on", self._environment)
                 self._begin(int(event["time_ns"]))
                 self._report_at = 0
-            elif event["event"] == "taken":
-                self.problems["taken"] = event["why"]
+            elif event["event"] == "problem":
+                self.problems[event["name"]] = event["why"]
 
     def turn(self, now_ns: int) -> bool:
         """Read what is completed, publish what is due. True when there was something to read."""
@@ -105,6 +105,7 @@ class Session:
             self._spooling.tell_losses(self._reader.dropped, now_ns)
             self._derive(self._spooling, now_ns, bool(ended))
             self.pool.words[pool_words.LAUNCHES] = self._spooling.live.asks(now_ns)
+            self.pool.words[pool_words.BLIND_NS] = self._spooling.live.blind_ns
             self._off_at = 0 if ended else self._off_at
             self._watch(self._spooling.spool)
         if self._spooling and now_ns >= self._report_at:

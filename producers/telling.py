@@ -25,11 +25,12 @@ _FAR = np.iinfo(np.int64).max
 
 
 class Telling:
-    """`step`: the last one told, -1 = none. `host_ns`, `gpu_ns`: up to where everything was told."""
+    """`step`: the last one told, -1 = none. `host_ns`, `gpu_ns`: up to where everything was told. `blind_ns`: since
+    when no step that was recorded has had a kernel, 0 = the last one had."""
 
     def __init__(self, outbox: Outbox) -> None:
         self.step = -1
-        self.host_ns = self.gpu_ns = 0
+        self.host_ns = self.gpu_ns = self.blind_ns = 0
         self._outbox, self._offset = outbox, 0
         self._ordinals: Counter[int] = Counter()
         self._recorded: list[tuple[int, int]] = []
@@ -38,6 +39,7 @@ class Telling:
 
     def recording(self, on: bool, time_ns: int) -> None:
         """Recording was switched on or off. Until it is said, one does not know, and all steps are told."""
+        self.blind_ns = 0
         if on:
             self._recorded.append((time_ns, _FAR))
         elif not self._recorded:
@@ -72,6 +74,10 @@ class Telling:
         mark = min(end.host_ns, end.gpu_ns)
         if new.rows:
             self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self.step, steps_from=found.steps_from)
+            last = int(np.flatnonzero(np.append(True, _ran(new)))[-1])  # of its steps, the first that has none since
+            self.blind_ns = 0 if last else self.blind_ns
+            if last < new.rows:
+                self.blind_ns = self.blind_ns or int(new["start_ns"][last])
         half = np.isin(found.collectives["step"], steps["step"][~known | beyond])
         numbered = np.where(half, -1, found.collectives["step"])
         rows = self._numbered(Table({**found.collectives.columns, "step": numbered}, found.collectives.words))
@@ -129,7 +135,7 @@ class Telling:
     def _unproven(self, steps: Table) -> Array:
         """Which are before the first kernel since recording began: maybe CUPTI has none of this process; bool."""
         found = np.zeros(steps.rows, bool)
-        window, ran = self._window(steps), (steps["kernels"] > 0) | (steps["comm_ns"] > 0)
+        window, ran = self._window(steps), _ran(steps)
         for number in np.unique(window).tolist():
             began = self._recorded[number][0] if self._recorded else 0
             rows = np.flatnonzero(window == number)
@@ -150,3 +156,9 @@ class Telling:
     def _numbered(self, table: Table) -> Table:
         step = np.where(table["step"] >= 0, table["step"] + self._offset, -1)
         return Table({**table.columns, "step": step}, table.words)
+
+
+def _ran(steps: Table) -> Array:
+    """Which steps have a kernel: bool."""
+    found: Array = (steps["kernels"] > 0) | (steps["comm_ns"] > 0)
+    return found

@@ -15,9 +15,9 @@ import threading
 import time
 from pathlib import Path
 
-from fake_cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer
+from fake_cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
 
-from drumline.producers import attach, collector, cupti_recording
+from drumline.producers import attach, collector, cupti_recording, signs
 from drumline.producers.buffer_pool import MODE, TICKS
 from drumline.producers.cupti_layout import KERNEL, PEER_COPY
 from drumline.producers.policy import ALWAYS, COLLECTIVES, OFF
@@ -75,6 +75,22 @@ def busy(steps: int, off: int = -1) -> None:
     attach.step(steps)
 
 
+def blind(steps: int) -> None:
+    """Steps of the API with a kernel each, of which CUPTI suddenly has none any more."""
+    address = raw.data.view("<u8")[raw.field(KERNEL, 104, "<u8")[0]]
+    step, last = 0, steps
+    while step < last and step < 100 * steps:
+        attach.step(step)
+        now = time.time_ns()
+        fake.play(record(KERNEL, start=now, end=now + STEP_NS // 2, name=address), [(KERNEL, 0)])
+        time.sleep(STEP_NS / 1e9)
+        step += 1
+        if step == steps // 2:
+            fake.unheard = True
+        last = step + steps // 2 if fake.unheard else last
+    attach.step(step)
+
+
 def settled() -> None:
     """Wait until the decoder has read everything that was played."""
     quiet = 0
@@ -116,6 +132,7 @@ def main() -> None:
         collector.RETRY_S, fake.refuse = 0.5, MULTIPLE_SUBSCRIBERS
     if how == "stopped":
         collector.DECODER_S = 1.0
+    signs.BLIND_NS = 1_000_000_000 if how == "blind" else signs.BLIND_NS
     collector.TAKEN_S = 1.0 if how == "taken" else collector.TAKEN_S
     if how == "no_peer_copies":  # a kind that this CUPTI does not have
         fake.refuse, fake.only = 14, PEER_COPY
@@ -170,6 +187,9 @@ def main() -> None:
     if how == "gap":
         job.begin_ns = time.time_ns()
         gap(repetitions)
+        repetitions = 0
+    if how == "blind":
+        blind(repetitions)
         repetitions = 0
     if how in ("busy", "busy_off"):
         busy(repetitions, repetitions * 3 // 10 if how == "busy_off" else -1)

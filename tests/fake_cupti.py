@@ -172,12 +172,13 @@ class FakeCupti:
     `dropped`: records that found no buffer, not asked for yet. `delivered`: records in completed buffers, by kind.
     `subscribed`: the thread that enabled something first; 0 = nobody did. `kept`: whether copies between GPUs are on.
     `racy`: kernels that are switched on beside a thread that launches, with no kind of the GPU's on, are never recorded
-    (`blind`), as with CUPTI at times; copies between GPUs help where they are on since before the others (`holds`)."""
+    (`blind`), as with CUPTI at times; copies between GPUs help where they are on since before the others (`holds`).
+    `unheard`: no kernel is recorded until they are switched on anew: another library gave its subscriber back."""
 
     def __init__(self) -> None:
         self.refuse, self.dropped, self.flushes, self.enabled, self.subscribed = 0, 0, 0, set(), 0
         self.only = 0
-        self.stuck = self.busy = self.kept = self.holds = self.blind = self._theirs = False
+        self.stuck = self.busy = self.kept = self.holds = self.blind = self.unheard = self._theirs = False
         self.racy, self._launching = True, threading.get_ident()
         self.delivered: dict[int, int] = dict.fromkeys(SIZES, 0)
         self._request = self._complete = None
@@ -201,7 +202,7 @@ class FakeCupti:
         with self._lock:
             for kind, at in kinds:
                 on = self.kept if kind == layout.PEER_COPY else kind in self.enabled
-                if not on or self._theirs or (kind == layout.KERNEL and self.blind):
+                if not on or self._theirs or (kind == layout.KERNEL and (self.blind or self.unheard)):
                     continue
                 size = SIZES[kind]
                 if self._open is None or self._open[2] + size > self._open[1]:
@@ -254,6 +255,7 @@ class FakeCupti:
         others = self.enabled & {1, 2, layout.KERNEL}
         if kind == layout.KERNEL and self.racy and not (self.holds or others):
             self.blind |= threading.get_ident() != self._launching
+        self.unheard &= kind != layout.KERNEL
         if kind == layout.PEER_COPY:
             self.kept = self._request is not None  # else whom would it ask for a buffer?
             self.holds |= self.kept and not others

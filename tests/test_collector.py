@@ -14,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from fake_cupti import FakeCupti, Job, RawBuffer
 
@@ -378,6 +379,20 @@ def test_cupti_that_a_profiler_took_unheard_is_taken_back_where_one_may(tmp_path
     assert rows(found)["gpu.kernel.v1"] == (4 if on_demand else 3) * once
     assert who["policy"] == "off: end of the process"
     assert ("problem: taken" in who["collector"]) == on_demand
+
+
+def test_recording_begins_anew_where_steps_have_no_kernels_any_more(tmp_path):
+    done, report = run(tmp_path, "blind", 100)
+    assert (done.returncode, done.stderr) == (0, "")
+    found, who = batches(tmp_path)
+    all_delivered(found, report)
+    assert "begun anew" in who["collector"]["problem: blind"]
+    steps = [batch.columns for topic, _, batch in found if topic == "gpu.step.v1" and batch.rows]
+    skipped = np.concatenate([columns["skipped"] for columns in steps]).astype(bool)
+    assert skipped.sum() > 50
+    assert not skipped[:40].any()
+    assert not skipped[-40:].any(), "those recorded since"
+    assert np.concatenate([columns["kernels"] for columns in steps])[~skipped].min() == 1
 
 
 def test_cupti_that_another_profiler_holds_is_taken_when_it_is_free(tmp_path):

@@ -277,6 +277,28 @@ def test_steps_before_the_first_kernel_since_recording_began_are_skipped(marked)
     assert [step for step in found if found[step]] == [*range(25, 45), 45], "the first may have begun before"
 
 
+def test_the_process_hears_since_when_its_steps_have_no_kernels(marked):
+    pool, begin, said, steps, _ = marked
+
+    def blind_ms():
+        since = pool.words[pool_words.BLIND_NS]
+        return (since - begin) // 1_000_000 if since else 0
+
+    said(True, 0)
+    steps(range(30))
+    assert blind_ms() == 0
+    steps(range(30, 80), ran=cupti_layout.MEMCPY)
+    assert blind_ms() == 3_000
+    steps(range(80, 110))
+    assert blind_ms() == 0
+    steps(range(110, 140), ran=cupti_layout.MEMCPY)
+    assert blind_ms() == 11_000
+    said(False, 14_000)
+    said(True, 14_010)
+    steps(range(141, 150))
+    assert blind_ms() == 0
+
+
 def test_records_tell_that_it_is_recorded_where_the_word_was_lost(marked):
     pool, _, _, steps, told = marked
     steps(range(20), ran=0)
