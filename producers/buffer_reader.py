@@ -36,14 +36,14 @@ class BufferReader:
         return self._decoder.names.unreadable + self._decoder.labels.unreadable
 
     def read(self, number: int, now_ns: int) -> Decoded | None:
-        """What a buffer holds; None where it cannot be read. Raises UnknownSize where it must wait for the size of a
-        kind of record."""
+        """What a buffer holds, up to a record whose size nobody tells; None where it cannot be read. Raises UnknownSize
+        where it must wait for the size of a kind of record."""
         words = self._pool.words
         sizes = words[pool_words.SIZES : pool_words.SIZES + pool_words.KINDS].tolist()
         view = self._pool.valid(number)
-        data = np.frombuffer(view, np.uint8)
+        data, behind = np.frombuffer(view, np.uint8), 0
         try:
-            found = self._decoder.decode(data, sizes)
+            records = find_records(data, sizes)
         except UnknownSize as unknown:
             if unknown.kind < pool_words.KINDS:  # else nobody can tell
                 words[pool_words.WANTED_KIND] = unknown.kind
@@ -51,14 +51,17 @@ class BufferReader:
                 if now_ns - self._stuck_since < SIZE_NS:
                     raise
             self._problems["size"] = f"{unknown}; what is behind it is lost"
-            self.dropped[Topic.KERNEL] += max(1, (len(view) - unknown.at) // 216)
-            found = None
+            behind = max(1, (len(data) - unknown.at) // 216)
+            records = find_records(data[: unknown.at], sizes)
+        found: Decoded | None = None
+        try:
+            found = self._decoder.decode(records, sizes)
+            found.invalid["kernels"] += behind
         except Exception as error:
             self._problems["decode"] = f"{type(error).__name__}: {error}"
-            records = find_records(data, sizes)  # what went wrong comes after this
-            self.dropped[Topic.KERNEL] += records.count(cupti_layout.KERNEL)
-            self.dropped[Topic.MEMCPY] += records.count(cupti_layout.MEMCPY) + records.count(cupti_layout.MEMSET)
-            found = None
+            copies = records.count(cupti_layout.MEMCPY) + records.count(cupti_layout.MEMSET)
+            self.dropped[Topic.KERNEL] += records.count(cupti_layout.KERNEL) + records.unfinished + behind
+            self.dropped[Topic.MEMCPY] += copies
         self._stuck_since = 0
         self.bytes += len(view)
         if found is not None:
@@ -87,8 +90,8 @@ class BufferReader:
             self._problems["layout"] = f"records of {sizes[kind]} bytes for {name}: this CUPTI is newer than drumline"
             if kind != cupti_layout.DRIVER:  # no row would have come of it
                 self.dropped[Topic.KERNEL if kind == cupti_layout.KERNEL else Topic.MEMCPY] += count
-        self.dropped[Topic.KERNEL] += found.invalid.get("kernels", 0)
-        self.dropped[Topic.MEMCPY] += found.invalid.get("copies", 0)
+        self.dropped[Topic.KERNEL] += found.invalid["kernels"]
+        self.dropped[Topic.MEMCPY] += found.invalid["copies"]
         for name in ("kernels", "copies", "markers", "payloads"):
             self.records[name] += getattr(found, name).rows
         if found.launched.rows:

@@ -23,6 +23,8 @@ from drumline.producers.signs import Blind, Still
 FLUSH_S = 0.25
 #: While the decoder shows no sign of life for so long nobody reads the buffers: recording is off; s.
 DECODER_S = 15.0
+#: One that lives moves every few milliseconds. What it said before is out of date where it has not for so long; s.
+HEARD_S = 1.0
 #: Where CUPTI holds a buffer, and has neither asked for one nor given one back for so long, PyTorch's profiler took it,
 #: if that may run on demand (dynolog): it tells Python nothing and leaves CUPTI switched off; s. As long as steps wait.
 TAKEN_S = pool_words.HELD_NS / 1e9
@@ -154,8 +156,9 @@ class Collector:
         if self._revive():
             self._decoder = Still(FLUSH_S)
             self._tell({"event": "recording", "on": self._recording.on, "time_ns": now, "why": str(policy)})
-        stuck = self._decoder.turn(self._pool.words[pool_words.TICKS]) > DECODER_S
-        name, why = self._astray(now)
+        still_s = self._decoder.turn(self._pool.words[pool_words.TICKS])
+        stuck = still_s > DECODER_S
+        name, why = self._astray(now, heard=still_s < HEARD_S)
         if why:  # on again below
             self._switch(False, why)
             self._tell({"event": "problem", "name": name, "why": why})
@@ -180,8 +183,8 @@ class Collector:
             self.state = "window" if policy.changes_in(now) != float("inf") else "off"
         return min(FLUSH_S, max(policy.changes_in(time.time_ns()), 0.001))
 
-    def _astray(self, now_ns: int) -> tuple[str, str]:
-        """Why recording has to begin anew: a name and a sentence, or none."""
+    def _astray(self, now_ns: int, heard: bool) -> tuple[str, str]:
+        """Why recording has to begin anew: a name and a sentence, or none. `heard`: the decoder moves."""
         if self._taken():
             self._recording.displaced = True
             return (
@@ -189,7 +192,7 @@ class Collector:
                 f"nothing came from CUPTI for {TAKEN_S:.0f} s: begun anew, as a profiler on demand may have it",
             )
         since = self._pool.words[pool_words.BLIND_NS]
-        if self._recording.on and self._blind.turn(since, now_ns):
+        if heard and self._recording.on and self._blind.turn(since, now_ns):
             seconds = (now_ns - since) / 1e9
             return (
                 "blind",
@@ -224,6 +227,8 @@ class Collector:
         elif on:
             self.state = "on"
         now = time.time_ns()
+        if self._recording.on:
+            self._blind.begun(now)
         said = {"on": self._recording.on, "time_ns": now, "why": why, "refused": bool(problem)}
         self._tell({"event": "recording", **said})
 

@@ -42,12 +42,12 @@ class UnknownSize(Exception):
 
 @dataclass(frozen=True)
 class Records:
-    """A buffer and where its records of each kind lie (byte positions, multiples of 8). `unfinished`: records of each
-    kind that CUPTI had not finished."""
+    """A buffer and where its records of each kind lie (byte positions, multiples of 8). `unfinished`: how many others
+    CUPTI had not finished."""
 
     data: Array
     positions: Mapping[int, Array]
-    unfinished: Mapping[int, int]
+    unfinished: int
 
     def field(self, kind: int, name: str) -> Array:
         """One field of all records of a kind, in buffer order."""
@@ -72,13 +72,13 @@ def find_records(buffer: Array, sizes: Sequence[int]) -> Records:
         kind = kind_at[at >> 2]
         size = sizes[kind] if kind < len(sizes) else _unfinished_size(kind, sizes)
         if not size:
-            raise UnknownSize(kind, at)
+            raise UnknownSize(kind % UNFINISHED, at)
         found.append(at)
         at += size
     positions = np.frombuffer(found, np.int64) if found else np.empty(0, np.int64)
     kinds = data.view("<u4")[positions // 4]
     places = {int(kind): positions[kinds == kind] for kind in np.unique(kinds)}
-    unfinished = {kind - UNFINISHED: len(places.pop(kind)) for kind in list(places) if kind >= UNFINISHED}
+    unfinished = sum(len(places.pop(kind)) for kind in list(places) if kind >= UNFINISHED)
     return Records(data, places, unfinished)
 
 
@@ -99,7 +99,7 @@ class Decoded:
     markers: Table
     payloads: Table
     launched: Table
-    invalid: Mapping[str, int]
+    invalid: Counter[str]
     unknown: Mapping[int, int]
 
     @property
@@ -113,26 +113,25 @@ class Decoded:
 
 
 class Decoder:
-    """Buffers of one process. Keeps its strings, of markers some only; everything else is in the buffers."""
+    """Records of one process's buffers. Keeps its strings, of markers some only; everything else is in the buffers."""
 
     def __init__(self, memory: RemoteMemory) -> None:
         self._memory = memory
         self.names, self.labels, self.domains = Interned(memory), Interned(memory), Interned(memory)
 
-    def decode(self, buffer: Array, sizes: Sequence[int]) -> Decoded:
-        """Raises UnknownSize, NotAllowed. A kind whose size is none of cupti_layout's gives no rows, but is counted."""
-        found = find_records(buffer, sizes)
+    def decode(self, found: Records, sizes: Sequence[int]) -> Decoded:
+        """Raises NotAllowed. A kind whose size is none of cupti_layout's gives no rows, but is counted. `sizes`: as for
+        find_records."""
         strange = {kind: len(at) for kind, at in found.positions.items() if not known(kind, sizes[kind])}
         places = {kind: at for kind, at in found.positions.items() if kind not in strange}
         places = {**dict.fromkeys(cupti.LAYOUTS, np.empty(0, np.int64)), **places}
         records = Records(found.data, places, found.unfinished)
         kernels, bad_kernels = _valid(self._kernels(records))
         copies, bad_copies = _valid(_copies(records))
-        invalid = Counter({"kernels": bad_kernels, "copies": bad_copies})
-        for kind, count in found.unfinished.items():  # of another kind, it counts as CUPTI's own drops do
-            invalid["copies" if kind in (cupti.MEMCPY, cupti.MEMSET) else "kernels"] += count
+        # An unfinished record counts as one that CUPTI dropped: of whatever kind, as a kernel.
+        invalid = Counter({"kernels": bad_kernels + found.unfinished, "copies": bad_copies})
         markers, payloads = self._markers(records), self._payloads(records)
-        return Decoded(kernels, copies, markers, payloads, _launched(records), +invalid, strange)
+        return Decoded(kernels, copies, markers, payloads, _launched(records), invalid, strange)
 
     def _kernels(self, records: Records) -> Table:
         def get(name: str) -> Array:

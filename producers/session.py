@@ -48,6 +48,7 @@ class Session:
         self._recording = "not yet"
         self._off_at, self._refusal = 0, False
         self._unwritten = self._unreadable = False
+        pool.words[pool_words.BLIND_NS] = 0  # of a decoder that was killed
         self._windows = [(False, 0)]  # until it is said that it is recorded, it is not
 
     def event(self, message: bytes) -> None:
@@ -151,7 +152,7 @@ class Session:
         spooling.tell_losses(self._reader.dropped, now_ns)
         if found is not None:
             spooling.take(number, found, now_ns)
-        if found is None or found.invalid:
+        if found is None or found.invalid["kernels"]:
             spooling.unread(now_ns)
         why = [self.problems[name] for name in ("decode", "size", "layout") if name in self.problems]
         if why and not self._unreadable:

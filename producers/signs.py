@@ -3,9 +3,9 @@ this runs inside the job."""
 
 from __future__ import annotations
 
-#: Without a kernel for so long while steps go on, recording begins anew; from then on twice as long, up to MOST_NS: a
-#: job may do without. Copies and markers come all the same, so nothing but steps tells of it. A step of a large model
-#: takes less, and it costs a millisecond. ns.
+#: Without a kernel for so long while steps go on, recording begins anew; then twice as long, up to MOST_NS, as a job
+#: may do without, until kernels have come for so long. Copies and markers come all the same, so nothing but steps tells
+#: of it. A step of a large model takes less, and beginning anew a millisecond. ns.
 BLIND_NS = 10_000_000_000
 MOST_NS = 600_000_000_000
 
@@ -28,9 +28,15 @@ class Blind:
     def __init__(self) -> None:
         self._patience_ns, self._begun_ns = BLIND_NS, 0
 
+    def begun(self, now_ns: int) -> None:
+        """Recording begins: what was heard of steps is of another time."""
+        self._begun_ns = now_ns
+
     def turn(self, since_ns: int, now_ns: int) -> bool:
-        """`since_ns`: since when no step has had a kernel, 0 = they have; it is heard late that they have again."""
+        """While it is recorded. `since_ns`: since when no step has had a kernel, 0 = they have; heard a second late."""
+        if not since_ns and now_ns - self._begun_ns > self._patience_ns:
+            self._patience_ns = BLIND_NS
         if not since_ns or now_ns - max(since_ns, self._begun_ns) < self._patience_ns:
             return False
-        self._patience_ns, self._begun_ns = min(2 * self._patience_ns, MOST_NS), now_ns
+        self._patience_ns = min(2 * self._patience_ns, MOST_NS)
         return True

@@ -35,7 +35,6 @@ class Telling:
         self._ordinals: Counter[int] = Counter()
         self._recorded: list[tuple[int, int]] = []
         self._lost: list[tuple[int, int]] = []
-        self._proven = -1
 
     def recording(self, on: bool, time_ns: int) -> None:
         """Recording was switched on or off. Until it is said, one does not know, and all steps are told."""
@@ -74,10 +73,7 @@ class Telling:
         mark = min(end.host_ns, end.gpu_ns)
         if new.rows:
             self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self.step, steps_from=found.steps_from)
-            last = int(np.flatnonzero(np.append(True, _ran(new)))[-1])  # of its steps, the first that has none since
-            self.blind_ns = 0 if last else self.blind_ns
-            if last < new.rows:
-                self.blind_ns = self.blind_ns or int(new["start_ns"][last])
+            self._see(new.take(_ran(new) | (ends(new) <= here_ns)))  # of others kernels may still come
         half = np.isin(found.collectives["step"], steps["step"][~known | beyond])
         numbered = np.where(half, -1, found.collectives["step"])
         rows = self._numbered(Table({**found.collectives.columns, "step": numbered}, found.collectives.words))
@@ -95,25 +91,28 @@ class Telling:
         self.host_ns, self.gpu_ns = end.host_ns, end.gpu_ns
         return int(new["skipped"].sum())
 
+    def _see(self, steps: Table) -> None:
+        """Since when have these steps, the next ones, had no kernel?"""
+        after = int(np.flatnonzero(np.append(True, _ran(steps)))[-1])
+        if after:
+            self.blind_ns = 0
+        if after < steps.rows:
+            self.blind_ns = self.blind_ns or int(steps["start_ns"][after])
+
     def _within(self, steps: Table) -> Array:
         """Which steps were recorded from start to end: bool."""
         if not self._recorded:
             return np.ones(steps.rows, bool)
-        windows, at = np.array(self._recorded), self._window(steps)
+        windows = np.array(self._recorded)
+        at = np.maximum(np.searchsorted(windows[:, 0], steps["start_ns"], side="right") - 1, 0)
         inside: Array = (windows[at, 0] <= steps["start_ns"]) & (ends(steps) <= windows[at, 1])
         return inside
-
-    def _window(self, steps: Table) -> Array:
-        """Of `_recorded`, the last that began before each step; int."""
-        begins = np.array([begin for begin, _ in self._recorded], np.int64)
-        found: Array = np.maximum(np.searchsorted(begins, steps["start_ns"], side="right") - 1, 0)
-        return found
 
     def _elsewhere(self, steps: Table, known: Array) -> Array:
         """Of which steps something may not be here; also those after them, whose budgets begin with their end, and
         those before an empty one, as a hole does not begin with a step: bool. `known`: which were recorded."""
         empty = self._empty(steps) & known
-        gone = self._dropped(steps) | empty | (self._unproven(steps) & known)
+        gone = self._dropped(steps) | empty
         found = gone.copy()
         found[1:] |= gone[:-1]
         found[:-1] |= empty[1:]
@@ -127,22 +126,9 @@ class Telling:
         return found
 
     def _empty(self, steps: Table) -> Array:
-        """During which steps the GPU did nothing at all: that is elsewhere (in another profiler's buffers, or not
-        recorded); bool."""
-        idle: Array = (steps["kernels"] == 0) & (steps["idle_ns"] == steps["gpu_duration_ns"])
-        return idle & (steps["gpu_duration_ns"] > 0)
-
-    def _unproven(self, steps: Table) -> Array:
-        """Which are before the first kernel since recording began: maybe CUPTI has none of this process; bool."""
-        found = np.zeros(steps.rows, bool)
-        window, ran = self._window(steps), _ran(steps)
-        for number in np.unique(window).tolist():
-            began = self._recorded[number][0] if self._recorded else 0
-            rows = np.flatnonzero(window == number)
-            seen = np.maximum.accumulate(ran[rows]) | (began == self._proven)
-            found[rows] = ~seen
-            if seen[-1]:
-                self._proven = max(self._proven, began)
+        """During which steps no kernel ran: those are elsewhere (in another profiler's buffers, or not recorded, though
+        copies are); bool."""
+        found: Array = ~_ran(steps) & (steps["gpu_duration_ns"] > 0)
         return found
 
     def _ordered(self, communicator: int, rows: Table) -> Table:
@@ -159,6 +145,7 @@ class Telling:
 
 
 def _ran(steps: Table) -> Array:
-    """Which steps have a kernel: bool."""
-    found: Array = (steps["kernels"] > 0) | (steps["comm_ns"] > 0)
+    """Which steps have a kernel: bool. One that began before a step and ends after it fills the step."""
+    filled = (steps["compute_ns"] > 0) & (steps["compute_ns"] >= steps["gpu_duration_ns"])
+    found: Array = (steps["kernels"] > 0) | (steps["comm_ns"] > 0) | filled
     return found

@@ -19,7 +19,7 @@ from fake_cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
 
 from drumline.producers import attach, collector, cupti_recording, signs
 from drumline.producers.buffer_pool import MODE, TICKS
-from drumline.producers.cupti_layout import KERNEL, PEER_COPY
+from drumline.producers.cupti_layout import KERNEL, MEMCPY, PEER_COPY
 from drumline.producers.policy import ALWAYS, COLLECTIVES, OFF
 
 STEP_NS = 10_000_000
@@ -75,20 +75,36 @@ def busy(steps: int, off: int = -1) -> None:
     attach.step(steps)
 
 
+def marked(step: int, kind: int) -> None:
+    """A step of the API, with a kernel or a copy."""
+    attach.step(step)
+    now, name = time.time_ns(), int(raw.data.view("<u8")[raw.field(KERNEL, 104, "<u8")[0]])
+    named = {"name": name} if kind == KERNEL else {}
+    fake.play(record(kind, start=now, end=now + STEP_NS // 2, **named), [(kind, 0)])
+    time.sleep(STEP_NS / 1e9)
+
+
 def blind(steps: int) -> None:
-    """Steps of the API with a kernel each, of which CUPTI suddenly has none any more."""
-    address = raw.data.view("<u8")[raw.field(KERNEL, 104, "<u8")[0]]
+    """Of steps with a kernel each CUPTI suddenly has none any more."""
     step, last = 0, steps
     while step < last and step < 100 * steps:
-        attach.step(step)
-        now = time.time_ns()
-        fake.play(record(KERNEL, start=now, end=now + STEP_NS // 2, name=address), [(KERNEL, 0)])
-        time.sleep(STEP_NS / 1e9)
+        marked(step, KERNEL)
         step += 1
         if step == steps // 2:
             fake.unheard = True
         last = step + steps // 2 if fake.unheard else last
     attach.step(step)
+
+
+def blind_off(steps: int) -> None:
+    """The last steps before recording is off for long have no kernel."""
+    for step in range(steps):
+        marked(step, MEMCPY if steps // 2 - 5 <= step < steps // 2 else KERNEL)
+        if step == steps // 2 - 1:
+            attach.step(steps // 2)
+            attach.attached().pool.words[MODE] = OFF
+            time.sleep(3 * signs.BLIND_NS / 1e9)
+            attach.attached().pool.words[MODE] = ALWAYS
 
 
 def settled() -> None:
@@ -132,7 +148,7 @@ def main() -> None:
         collector.RETRY_S, fake.refuse = 0.5, MULTIPLE_SUBSCRIBERS
     if how == "stopped":
         collector.DECODER_S = 1.0
-    signs.BLIND_NS = 1_000_000_000 if how == "blind" else signs.BLIND_NS
+    signs.BLIND_NS = 1_000_000_000 if how.startswith("blind") else signs.BLIND_NS
     collector.TAKEN_S = 1.0 if how == "taken" else collector.TAKEN_S
     if how == "no_peer_copies":  # a kind that this CUPTI does not have
         fake.refuse, fake.only = 14, PEER_COPY
@@ -188,8 +204,8 @@ def main() -> None:
         job.begin_ns = time.time_ns()
         gap(repetitions)
         repetitions = 0
-    if how == "blind":
-        blind(repetitions)
+    if how.startswith("blind"):
+        (blind if how == "blind" else blind_off)(repetitions)
         repetitions = 0
     if how in ("busy", "busy_off"):
         busy(repetitions, repetitions * 3 // 10 if how == "busy_off" else -1)

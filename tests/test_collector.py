@@ -395,6 +395,14 @@ def test_recording_begins_anew_where_steps_have_no_kernels_any_more(tmp_path):
     assert np.concatenate([columns["kernels"] for columns in steps])[~skipped].min() == 1
 
 
+def test_time_during_which_nothing_was_recorded_is_not_one_without_kernels(tmp_path):
+    done, report = run(tmp_path, "blind_off", 200)
+    assert (done.returncode, done.stderr) == (0, "")
+    found, who = batches(tmp_path)
+    all_delivered(found, report)
+    assert not [name for name in who["collector"] if name.startswith("problem")]
+
+
 def test_cupti_that_another_profiler_holds_is_taken_when_it_is_free(tmp_path):
     done, report = run(tmp_path, "refused")
     assert done.returncode == 0
