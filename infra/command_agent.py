@@ -51,6 +51,7 @@ def agent(
     from drumline.producers.agent_devices import device_sampler
     from drumline.producers.agent_sender import Sender
     from drumline.producers.spool_folder import make_root
+    from drumline.producers.spool_layout import IDENTITY
     from drumline.schemas.topics import TOPICS
 
     config = settings()
@@ -60,6 +61,10 @@ def agent(
     stopping = Stopping()
     root = config.spool.root
     try:
+        if (root / IDENTITY).exists():
+            _stop(2, f"{root} is the folder of one process: name the one that it lies in")
+        if until_empty and not root.exists():
+            _stop(2, f"{root}: no such folder: nothing is there to publish")
         make_root(root)
         cursor = Cursor(root)
     except OtherAgent as error:

@@ -69,6 +69,8 @@ class Agent:
         self._look_at = float("-inf")
         self._registry, self._no_registry = Retry(), ""
         self._alone: dict[str, str] = {}  # folders that cannot be looked into, and why
+        self._others: set[str] = set()  # folders that are no process's
+        self._finished = 0
         self.tails: dict[str, Tail] = {}
         self.processes: Sequence[Mapping[str, Any]] = ()
         metrics.AGENT_AGE.set_function(lambda: sender.age_s)
@@ -80,6 +82,7 @@ class Agent:
             self._health.beat()
             moved = self.turn()
             if self._until_empty and not self.tails and not self._left():
+                log.info("all is in Kafka that was in the spool", root=str(self._root), processes=self._finished)
                 break
             self._sender.poll(0 if moved else PUMP_S)
         last()
@@ -136,17 +139,27 @@ class Agent:
                 if (folder.path / IDENTITY).exists():
                     positions = self._cursor.positions.get(folder.path.name, {})
                     self.tails[folder.path.name] = Tail(folder, positions, self._codec, self._done)
-                elif time.time() - folder.path.stat().st_mtime > ORPHAN_S and folder.gone():
-                    folder.remove()
+                elif time.time() - folder.path.stat().st_mtime > ORPHAN_S:
+                    self._nameless(folder)
             except (OSError, BadSpool) as error:
                 self._alone[folder.path.name] = str(error)
                 if folder.path.name not in before:
                     log.warning("a folder in the spool is left alone", folder=folder.path.name, problem=str(error))
 
+    def _nameless(self, folder: SpoolFolder) -> None:
+        """One without an identity: gone where its writer died at once, else left alone. Raises OSError, BadSpool."""
+        name = folder.path.name
+        if not folder.foreign():
+            if folder.nameless():
+                folder.remove_nameless()
+        elif name not in self._others:
+            self._others.add(name)
+            log.warning("a folder in the spool is no process's: it is left alone", folder=name, root=str(self._root))
+
     def _left(self) -> bool:
         """Whether a folder is there that was not looked at yet."""
         try:
-            return any(True for _ in folders(self._root))
+            return any(folder.path.name not in self._others for folder in folders(self._root))
         except OSError:
             return False
 
@@ -165,6 +178,7 @@ class Agent:
         if tail.finished:
             tail.folder.remove()
             del self.tails[name]
+            self._finished += 1
             log.info("a process is done", folder=name)
 
     def _guarded(self, tail: Tail, what: Callable[[], bool | None]) -> bool:

@@ -14,8 +14,10 @@ from drumline.producers.spool_layout import (
     LOCK,
     OPEN,
     REPLACED,
+    RESERVED,
     SCRATCH,
     TAKEN,
+    BadSpool,
     ProcessIdentity,
     read_identity,
     segment_name,
@@ -24,6 +26,8 @@ from drumline.producers.spool_reader import open_file
 
 #: Longer identities are not read; bytes.
 MOST_IDENTITY = 1 << 20
+#: What a writer makes before it says who it is.
+UNNAMED = frozenset({LOCK, RESERVED, f"{IDENTITY}{SCRATCH}"})
 
 
 class SpoolFolder:
@@ -51,6 +55,17 @@ class SpoolFolder:
         except FileNotFoundError:  # a copy of a spool
             pass
         return True
+
+    def foreign(self) -> bool:
+        """Whether no writer made it. Raises OSError, and BadSpool where segments lie in it of whom nobody knows."""
+        names = set(os.listdir(self.path))
+        if IDENTITY not in names and any(self.files().values()):
+            raise BadSpool(f"{IDENTITY} is missing: nobody knows whose segments lie here")
+        return IDENTITY not in names and not (LOCK in names and names <= UNNAMED)
+
+    def nameless(self) -> bool:
+        """Whether its writer ended before it said who it is. Raises OSError, BadSpool."""
+        return not (self.path / IDENTITY).exists() and self.gone()
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -117,6 +132,12 @@ class SpoolFolder:
     def remove(self) -> None:
         """The writer is gone and everything is in Kafka."""
         shutil.rmtree(self.path)
+
+    def remove_nameless(self) -> None:
+        """Raises OSError where anything else lies in it by now."""
+        for name in UNNAMED:
+            (self.path / name).unlink(missing_ok=True)
+        self.path.rmdir()
 
     def recover(self) -> None:
         """Somebody was killed while it threw away (WrittenSegments): finish, or undo. Only `alone`. Raises OSError."""

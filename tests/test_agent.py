@@ -425,6 +425,55 @@ def test_a_folder_that_cannot_be_looked_into_is_named_and_logged_once(lab):
     spool.close()
 
 
+def test_a_folder_that_no_writer_made_is_left_alone_and_named_once(lab):
+    others = {"lost+found": None, "results": "a.txt", "somebody's": "lock"}
+    for name, file in others.items():
+        (lab.root / name).mkdir()
+        if file:
+            (lab.root / name / file).write_text("of theirs")
+    (lab.root / "somebody's" / "notes").write_text("of theirs")
+    (lab.root / "one level too high" / "p0-1").mkdir(parents=True)
+    for name in (*others, "one level too high"):
+        os.utime(lab.root / name, (0, 0))
+    lab.agent._until_empty = True
+    with capture_logs() as said:
+        lab.agent.run()
+    assert {*others, "one level too high"} <= set(os.listdir(lab.root))
+    assert (lab.root / "results" / "a.txt").read_text() == "of theirs"
+    assert (lab.root / "one level too high" / "p0-1").is_dir()
+    assert sorted(entry["folder"] for entry in said if "no process's" in entry["event"]) == sorted(
+        [*others, "one level too high"]
+    )
+    assert lab.health.ready() == {}
+
+
+def test_segments_without_an_identity_are_kept_and_said(lab):
+    spool = Spool(lab.root, process())
+    write(spool, range(3))
+    spool.close()
+    (spool.folder / "identity.json").unlink()
+    os.utime(spool.folder, (0, 0))
+    lab.turn()
+    assert "identity.json is missing" in lab.health.ready()["spool"]
+    assert list(spool.folder.glob("*.seg"))
+
+
+def test_what_a_writer_left_that_died_before_it_said_who_it_is_goes_after_a_minute(lab):
+    spool = Spool(lab.root, process())
+    for file in spool.folder.iterdir():
+        if file.name not in ("lock", "reserve"):
+            file.unlink()
+    lab.turn()
+    assert spool.folder.exists()
+    os.utime(spool.folder, (0, 0))
+    lab.turn()
+    assert spool.folder.exists(), "its writer lives"
+    spool.close()
+    os.utime(spool.folder, (0, 0))
+    lab.turn()
+    assert not spool.folder.exists()
+
+
 def test_kafka_that_went_away_is_asked_again_though_nothing_is_to_be_sent(lab):
     lab.turn()
     lab.kafka.topics = None

@@ -84,6 +84,18 @@ def test_what_cannot_work_ends_with_2_and_names_the_setting(tmp_path, root, sett
     assert "Traceback" not in errors
 
 
+@pytest.mark.parametrize(
+    ("spool", "said"), [("spoool", "no such folder"), ("spool/p0-1", "is the folder of one process")]
+)
+def test_a_spool_to_be_emptied_that_is_none_ends_with_2(tmp_path, spool, said):
+    (tmp_path / "spool" / "p0-1").mkdir(parents=True)
+    (tmp_path / "spool" / "p0-1" / "identity.json").write_text("{}")
+    program = agent(tmp_path / spool, "--until-empty")
+    _, errors = program.communicate(timeout=60)
+    assert (program.returncode, said in errors) == (2, True), errors
+    assert not (tmp_path / "spoool").exists()
+
+
 def test_the_unit_runs_a_command_there_is_with_settings_there_are(monkeypatch, tmp_path):
     unit = configparser.ConfigParser(strict=False)
     unit.optionxform = str

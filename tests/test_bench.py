@@ -108,20 +108,36 @@ def test_a_leak_shows_over_time():
     assert over_time([]) == ""
 
 
+@pytest.mark.skipif(not os.path.exists("/proc/self/clear_refs"), reason="this kernel forgets no peaks")
+def test_memory_of_one_workload_is_not_taken_for_anothers():
+    overhead_job.forget_peak()
+    before = overhead_job.peak_mb(os.getpid())
+    del [np.ones(20 << 20)][:]
+    assert overhead_job.peak_mb(os.getpid()) > before + 150
+    overhead_job.forget_peak()
+    assert overhead_job.peak_mb(os.getpid()) < before + 50
+
+
 def test_overhead_stands_beside_plain_and_cupti_alone():
-    def one(ms, lock, **more):
-        steps = {"ms": [ms] * 100, "cpu": 0.9, "lock_ms": [lock] * 10}
-        return {"seconds": 10.0, "rss_mb": 1_000.0, "workloads": {"launch_bound": steps}, **more}
+    def one(ms, lock, peak_mb=1_000.0, **more):
+        steps = {"ms": [ms] * 100, "cpu": 0.9, "lock_ms": [lock] * 10, "peak_mb": peak_mb}
+        return {"seconds": 10.0, "workloads": {"launch_bound": steps}, **more}
 
     ours = {"thread_s": 0.02, "locked_s": 0.01, "callback_s": 0.001, "decoder_cpu_s": 1.0, "callback_max_us": 9.0,
             "decoder_mb": 90.0, "dropped": 0}  # fmt: skip
     plain = one(10, 0.1, versions={"CUPTI": "130400"})
-    found = {"plain": [plain], "cupti": [one(11, 0.2)], "drumline": [one(11.05, 0.3, **ours)] * 2}
+    found = {
+        "plain": [plain],
+        "cupti": [one(11, 0.2)],
+        "drumline": [one(11.05, 0.3, 1_040.0, **ours), one(11.05, 0.3, 1_160.0, **ours)],
+    }
     report = overhead.report(found, ["launch_bound"])
     figures = {figure.name: figure for figure in report.figures}
     assert report.machine["CUPTI"] == "130400"
     assert figures["launch_bound: drumline above CUPTI alone"].value == pytest.approx(0.5)
     assert figures["launch_bound: drumline above CUPTI alone"].met
+    memory = figures["launch_bound, drumline: memory of the job above plain"]
+    assert (memory.value, memory.met) == (160.0, False)
     late = figures["launch_bound, drumline: wait for Python's lock, p99"]
     assert (late.value, late.baseline) == pytest.approx((0.3, 0.1))
     assert figures["drumline: CPU of the collector's thread in the job"].value == pytest.approx(2.0)
@@ -131,11 +147,12 @@ def test_overhead_stands_beside_plain_and_cupti_alone():
 
 def test_drumline_and_cupti_alone_in_turn_are_compared_block_by_block():
     def one(ms):
-        return {"rss_mb": 1_000.0, "workloads": {"tiny_kernels": {"ms": [ms] * 9, "cpu": 0.9, "lock_ms": [0.1]}}}
+        steps = {"ms": [ms] * 9, "cpu": 0.9, "lock_ms": [0.1], "peak_mb": 1_000.0}
+        return {"workloads": {"tiny_kernels": steps}}
 
     def turns(slow):  # this process is slower than others, in both ways alike
         ours, alone = [[10.1 * slow] * 5, [12.12 * slow] * 5], [[10.0 * slow] * 5, [12.0 * slow] * 5]
-        return {"rss_mb": 1_000.0, "workloads": {"tiny_kernels": {"ours": ours, "alone": alone}}}
+        return {"workloads": {"tiny_kernels": {"ours": ours, "alone": alone, "peak_mb": 1_000.0}}}
 
     met = turns(2.0)
     met["workloads"]["tiny_kernels"]["ours"][1] = [40.0] * 5  # a neighbour came for one block

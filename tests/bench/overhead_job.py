@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import json
-import resource
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from itertools import count
 from typing import Any
@@ -185,6 +185,18 @@ def lock_waits(step: Callable[[], None], torch: Any) -> list[float]:
     return late
 
 
+def forget_peak() -> None:
+    """From here on the most memory is of what comes now (proc(5), clear_refs); what was kept before is in it."""
+    with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def peak_mb(pid: int) -> float:
+    """The most memory that a process has had; MB of 1,048,576 bytes."""
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
+
+
 def main() -> None:
     mode, seconds, names = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
     torch = import_module("torch")
@@ -194,6 +206,7 @@ def main() -> None:
     found: dict[str, Any] = {}
     began = time.monotonic()
     for name in names:
+        forget_peak()
         step = WORKLOADS[name](torch)
         for _ in range(WARM_UP):
             step()
@@ -213,18 +226,17 @@ def main() -> None:
         with MODES[mode](torch):
             cpu, begin = time.process_time(), time.perf_counter()
             if mode == "paired" and one is not None:
-                found[name] = in_turn(one, timed, seconds)
+                found[name] = in_turn(one, timed, seconds) | {"peak_mb": peak_mb(os.getpid())}
                 continue
             while time.perf_counter() - begin < seconds or len(took) < 20:
                 took.append(timed())
             wall = time.perf_counter() - begin
             cpu = time.process_time() - cpu
             late = lock_waits(step, torch)
-        found[name] = {"ms": took, "cpu": cpu / wall, "lock_ms": late}
+        found[name] = {"ms": took, "cpu": cpu / wall, "lock_ms": late, "peak_mb": peak_mb(os.getpid())}
     result: dict[str, Any] = {
         "seconds": time.monotonic() - began,
         "workloads": found,
-        "rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         "versions": {"PyTorch": torch.__version__, "CUPTI": str(cupti.load(attach.prepare()).version())},
     }
     one = attach.attached()
@@ -239,8 +251,7 @@ def main() -> None:
         with open(f"/proc/{one.decoder}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()
         result["decoder_cpu_s"] = (int(fields[11]) + int(fields[12])) / 100
-        with open(f"/proc/{one.decoder}/status") as file:
-            result["decoder_mb"] = next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
+        result["decoder_mb"] = peak_mb(one.decoder)
     print(json.dumps(result))
 
 
