@@ -49,7 +49,7 @@ def environment(
         if "COLLECT" in name or _at_least(0, inherited[name]):  # of what is no bound at all the decoder tells
             del result[name]
     for label in labels:
-        if not label.partition("=")[1] or "," in label:
+        if label.find("=") < 1 or "," in label:
             raise BadLaunch(f"--label {label}: KEY=VALUE, without commas")
     if labels:
         known = [inherited["DRUMLINE_LABELS"]] if inherited.get("DRUMLINE_LABELS") else []

@@ -61,7 +61,9 @@ def parse(text: str) -> Policy:
         return Policy(MODES.index(word))
     found = _DUTY.match(word)
     if not found:
-        raise BadPolicy(f"{text.strip()!r} is no policy: always, collectives, off, duty, or for example duty 1s/60s")
+        raise BadPolicy(
+            f"{text.strip()!r} is no policy: always, collectives, off, duty, or with units (ms, s, m), as duty 200ms/10s"
+        )
     if not found.group(1):
         return Policy(DUTY)
     try:

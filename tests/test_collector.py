@@ -137,7 +137,9 @@ def test_a_job_that_leaves_without_a_word_loses_nothing_that_was_flushed(tmp_pat
 
 
 def test_a_flush_that_never_returns_does_not_hold_up_the_end(tmp_path):
-    done, report = run(tmp_path, "stuck")  # within the time that run() allows
+    begin = time.monotonic()
+    done, report = run(tmp_path, "stuck")
+    assert time.monotonic() - begin < 20, "the flush sleeps for a quarter of an hour"
     assert (done.returncode, done.stderr) == (0, "")
     all_delivered(batches(tmp_path)[0], report)
 

@@ -5,17 +5,35 @@
     with drumline.scope("evaluate"):  a named range
     drumline.status()                 what is being done, in words
 
-This is the package `drumline` itself, so nothing is loaded before it is used.
+This is the package `drumline` itself: nothing of it is loaded before something attaches, or asks.
 """
 
 from __future__ import annotations
 
+import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from drumline.producers.attach import attach, scope, status, step
+    from drumline.producers.attach import attach, status
 
 __all__ = ["attach", "scope", "status", "step"]
+
+_ATTACH = "drumline.producers.attach"
+_NOTHING = nullcontext()
+
+
+def step(number: int) -> None:
+    """Step `number` begins now, and the one before ends."""
+    begin = getattr(sys.modules.get(_ATTACH), "step", None)  # another thread may be loading it
+    if begin is not None:
+        begin(number)
+
+
+def scope(name: str) -> AbstractContextManager[None]:
+    """A named range around what the host does."""
+    begin = getattr(sys.modules.get(_ATTACH), "scope", None)
+    return _NOTHING if begin is None else begin(name)
 
 
 def __getattr__(name: str) -> Any:
