@@ -62,7 +62,7 @@ def parse(text: str) -> Policy:
     found = _DUTY.match(word)
     if not found:
         raise BadPolicy(
-            f"{text.strip()!r} is no policy: always, collectives, off, duty, or with units (ms, s, m), as duty 200ms/10s"
+            f"{text.strip()!r} is no policy: always, collectives, off, duty or with units (ms, s, m), as duty 200ms/10s"
         )
     if not found.group(1):
         return Policy(DUTY)
