@@ -48,7 +48,7 @@ def deleted(segment: Segment, folder: SpoolFolder) -> None:
 
 class Agent:
     """`tails`: by folder name. `processes`: who lives on this host, for other threads. `until_empty`: end once no
-    folder is left."""
+    process's folder is left."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class Agent:
                 if (folder.path / IDENTITY).exists():
                     positions = self._cursor.positions.get(folder.path.name, {})
                     self.tails[folder.path.name] = Tail(folder, positions, self._codec, self._done)
-                elif time.time() - folder.path.stat().st_mtime > ORPHAN_S:
+                else:
                     self._nameless(folder)
             except (OSError, BadSpool) as error:
                 self._alone[folder.path.name] = str(error)
@@ -150,7 +150,8 @@ class Agent:
         """One without an identity: gone where its writer died at once, else left alone. Raises OSError, BadSpool."""
         name = folder.path.name
         if not folder.foreign():
-            if folder.nameless():
+            old = time.time() - folder.path.stat().st_mtime > ORPHAN_S
+            if old and not (folder.path / IDENTITY).exists() and folder.gone():
                 folder.remove_nameless()
         elif name not in self._others:
             self._others.add(name)

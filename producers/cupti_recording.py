@@ -20,7 +20,7 @@ KINDS = (10, 1, 2, 12, 13)
 #: CUPTI_ACTIVITY_KIND_MEMCPY2, copies from GPU to GPU: stays on, off by policy too. Where all kinds of the GPU's are
 #: off and kernels are switched on beside a thread that launches, CUPTI may have none of that context ever after, and
 #: says nothing: in 43 of 379 processes, in none with another one of the GPU's left on. With 13.4 and 13.5 that one must
-#: have been on before the others: 13 of 144 runs where it was not, 0 of 224 (docs/producers.md, tests/gpu/blind.c).
+#: have been on before the others: 25 of 240 runs where it was not, 0 of 320 (docs/producers.md, tests/gpu/blind.c).
 KEPT = 22
 #: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, recorded while the decoder asks for launches (launched.py).
 DRIVER = 4

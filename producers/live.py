@@ -56,7 +56,7 @@ class Live:
         self.counts: Counter[str] = Counter()
         self._outbox, self._pattern, self._waiting = outbox, pattern, Waiting()
         self.here_ns: int | None = None
-        self._settled = 0
+        self._settled = self._unheard_ns = 0
         self._pairs = Pairs()
         self._lost_ns = self._over_ns = 0
         self._found_again = self._communicates = False
@@ -88,7 +88,7 @@ class Live:
     @property
     def blind_ns(self) -> int:
         """Since when no step that was recorded has had a kernel; 0 = the last one had."""
-        return self._telling.blind_ns
+        return self._telling.blind_ns or self._unheard_ns
 
     def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table, launched: Table = NOTHING) -> None:
         """What came with one buffer; columns as in Activity, of `launched` as in Decoded."""
@@ -113,7 +113,7 @@ class Live:
         if final:
             self._waiting.clear()
             self._pairs.forget()
-            self._found_again, self._lost_ns = False, 0
+            self._found_again, self._lost_ns, self._unheard_ns = False, 0, 0
         elif len(self._waiting) > MOST_KERNELS:
             self.give_up(now_ns)
         self._outbox.beat(now_ns, self.watermark(now_ns), self._telling.step)
@@ -155,7 +155,10 @@ class Live:
             late=self._late(now_ns),
         )
         end = possible.latest()
-        if end is None:
+        self._unheard_ns = 0
+        if end is None:  # where NCCL's kernels do not come, it never ends
+            ended = (steps.start_ns > self._waiting.newest) & (steps.end_ns <= self._here(now_ns) - SETTLE_NS)
+            self._unheard_ns = int(steps.start_ns[ended][0]) if ended.any() else 0
             return
         # A kernel behind the stretch that ran before the host was there is one too many in it: the first ones belong
         # to calls that were not recorded (recording began between a call and its kernel).

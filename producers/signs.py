@@ -4,8 +4,8 @@ this runs inside the job."""
 from __future__ import annotations
 
 #: Without a kernel for so long while steps go on, recording begins anew; then twice as long, up to MOST_NS, as a job
-#: may do without, until kernels have come for so long. Copies and markers come all the same, so nothing but steps tells
-#: of it. A step of a large model takes less, and beginning anew a millisecond. ns.
+#: may do without, until for so long no step was without. Copies and markers come all the same, so nothing but steps
+#: tells of it. A step of a large model takes less, and beginning anew a millisecond. ns.
 BLIND_NS = 10_000_000_000
 MOST_NS = 600_000_000_000
 

@@ -44,7 +44,7 @@ class SpoolFiles:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(OSError):
                 (self.folder / RESERVED).write_bytes(bytes(RESERVE_BYTES))
-            self.identify(process)  # last: the agent looks at no folder without one
+            self.identify(process)  # last: the agent publishes no folder without one
         except BaseException:
             self.close()
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -61,11 +62,8 @@ class SpoolFolder:
         names = set(os.listdir(self.path))
         if IDENTITY not in names and any(self.files().values()):
             raise BadSpool(f"{IDENTITY} is missing: nobody knows whose segments lie here")
-        return IDENTITY not in names and not (LOCK in names and names <= UNNAMED)
-
-    def nameless(self) -> bool:
-        """Whether its writer ended before it said who it is. Raises OSError, BadSpool."""
-        return not (self.path / IDENTITY).exists() and self.gone()
+        ours = LOCK in names or re.search(r"-[0-9a-f]{8}$", self.path.name)  # killed while one made it, or removed it
+        return IDENTITY not in names and not (ours and names <= UNNAMED)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -169,7 +167,7 @@ def make_root(root: Path) -> None:
 
 
 def folders(root: Path) -> Iterator[SpoolFolder]:
-    """Those of all processes below `root` that have said who they are, oldest first. Raises OSError."""
+    """All below `root`, oldest first; not what is hidden. Raises OSError."""
     found = []
     for entry in os.scandir(root):
         if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):

@@ -76,7 +76,10 @@ class Spools:
             return
         try:
             size, lock = folder.takes(), folder.path / LOCK
-            if not (folder.path / IDENTITY).exists() or not folder.gone():  # one that is being made is not touched
+            named = (folder.path / IDENTITY).exists()
+            if not named and time.time() - about.st_mtime > SILENT_S:
+                return  # nobody makes one for so long
+            if not named or not folder.gone():  # one that is being made is not touched
                 self.living[entry.name] = size
                 return
             gives = size > RESERVE_BYTES and about.st_uid == os.geteuid() and lock.exists()  # without lock: a copy

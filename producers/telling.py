@@ -56,10 +56,10 @@ class Telling:
 
     def tell(self, found: Derived, unfinished: Array, end: End, now_ns: int, here_ns: int) -> int:
         """Send what is new in a stretch; how many of the steps sent are skipped: those too that ended after `here_ns`,
-        or were made while records were dropped, as calls of theirs may be missing, and those during which nothing ran.
+        or were made while records were dropped, as calls of theirs may be missing, and those without a kernel.
         `unfinished`: ids of ranges that are open at its end."""
-        known = self._within(found.steps)
-        beyond = (ends(found.steps) > here_ns) | self._elsewhere(found.steps, known)
+        known, ran = self._within(found.steps), _ran(found.steps, found.kernels)
+        beyond = (ends(found.steps) > here_ns) | self._elsewhere(found.steps, known, ran)
         skipped = found.steps["skipped"] | beyond
         steps = Table({**found.steps.columns, "skipped": skipped}, found.steps.words)
         fresh = np.flatnonzero(steps["start_ns"] >= self.host_ns)
@@ -73,7 +73,11 @@ class Telling:
         mark = min(end.host_ns, end.gpu_ns)
         if new.rows:
             self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self.step, steps_from=found.steps_from)
-            self._see(new.take(_ran(new) | (ends(new) <= here_ns)))  # of others kernels may still come
+            theirs = ran[fresh[known[fresh]]]
+            heard = theirs | (ends(new) <= here_ns) & ~self._dropped(
+                new
+            )  # of others kernels may still come, or are lost
+            self._see(new.take(heard), theirs[heard])
         half = np.isin(found.collectives["step"], steps["step"][~known | beyond])
         numbered = np.where(half, -1, found.collectives["step"])
         rows = self._numbered(Table({**found.collectives.columns, "step": numbered}, found.collectives.words))
@@ -91,9 +95,9 @@ class Telling:
         self.host_ns, self.gpu_ns = end.host_ns, end.gpu_ns
         return int(new["skipped"].sum())
 
-    def _see(self, steps: Table) -> None:
+    def _see(self, steps: Table, ran: Array) -> None:
         """Since when have these steps, the next ones, had no kernel?"""
-        after = int(np.flatnonzero(np.append(True, _ran(steps)))[-1])
+        after = int(np.flatnonzero(np.append(True, ran))[-1])
         if after:
             self.blind_ns = 0
         if after < steps.rows:
@@ -108,10 +112,11 @@ class Telling:
         inside: Array = (windows[at, 0] <= steps["start_ns"]) & (ends(steps) <= windows[at, 1])
         return inside
 
-    def _elsewhere(self, steps: Table, known: Array) -> Array:
+    def _elsewhere(self, steps: Table, known: Array, ran: Array) -> Array:
         """Of which steps something may not be here; also those after them, whose budgets begin with their end, and
-        those before an empty one, as a hole does not begin with a step: bool. `known`: which were recorded."""
-        empty = self._empty(steps) & known
+        those before one without a kernel, as a hole does not begin with a step: bool. `known`: which were recorded;
+        `ran`: which have a kernel: those of others are elsewhere (another profiler's, or not recorded)."""
+        empty = ~ran & (steps["gpu_duration_ns"] > 0) & known
         gone = self._dropped(steps) | empty
         found = gone.copy()
         found[1:] |= gone[:-1]
@@ -123,12 +128,6 @@ class Telling:
         first, last = np.array([*self._lost, (_FAR, _FAR)]).T
         at = np.searchsorted(last, steps["start_ns"])
         found: Array = first[at] <= ends(steps)
-        return found
-
-    def _empty(self, steps: Table) -> Array:
-        """During which steps no kernel ran: those are elsewhere (in another profiler's buffers, or not recorded, though
-        copies are); bool."""
-        found: Array = ~_ran(steps) & (steps["gpu_duration_ns"] > 0)
         return found
 
     def _ordered(self, communicator: int, rows: Table) -> Table:
@@ -144,8 +143,9 @@ class Telling:
         return Table({**table.columns, "step": step}, table.words)
 
 
-def _ran(steps: Table) -> Array:
-    """Which steps have a kernel: bool. One that began before a step and ends after it fills the step."""
-    filled = (steps["compute_ns"] > 0) & (steps["compute_ns"] >= steps["gpu_duration_ns"])
-    found: Array = (steps["kernels"] > 0) | (steps["comm_ns"] > 0) | filled
+def _ran(steps: Table, kernels: Table) -> Array:
+    """In which steps a kernel ran, whenever it began: bool."""
+    begin = steps["gpu_start_ns"]
+    begun = np.searchsorted(np.sort(kernels["start_ns"]), begin + steps["gpu_duration_ns"])
+    found: Array = begun > np.searchsorted(np.sort(ends(kernels)), begin, side="right")
     return found

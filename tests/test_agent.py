@@ -434,7 +434,8 @@ def test_a_folder_that_no_writer_made_is_left_alone_and_named_once(lab):
     (lab.root / "somebody's" / "notes").write_text("of theirs")
     (lab.root / "one level too high" / "p0-1").mkdir(parents=True)
     for name in (*others, "one level too high"):
-        os.utime(lab.root / name, (0, 0))
+        if name != "results":  # somebody writes there
+            os.utime(lab.root / name, (0, 0))
     lab.agent._until_empty = True
     with capture_logs() as said:
         lab.agent.run()
@@ -472,6 +473,20 @@ def test_what_a_writer_left_that_died_before_it_said_who_it_is_goes_after_a_minu
     os.utime(spool.folder, (0, 0))
     lab.turn()
     assert not spool.folder.exists()
+
+
+@pytest.mark.parametrize("left", ["reserve", None])
+def test_what_somebody_was_killed_over_goes_after_a_minute(lab, left):
+    """A writer before it had a lock, or an agent that removed it."""
+    folder = lab.root / "p0-0123abcd"
+    folder.mkdir()
+    if left:
+        (folder / left).write_bytes(b"0")
+    lab.turn()
+    assert folder.exists()
+    os.utime(folder, (0, 0))
+    lab.turn()
+    assert not folder.exists()
 
 
 def test_kafka_that_went_away_is_asked_again_though_nothing_is_to_be_sent(lab):

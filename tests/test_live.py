@@ -456,6 +456,25 @@ def test_losses_of_long_ago_are_forgotten():
     assert 100 < len(telling._lost) < 130
 
 
+def test_a_process_of_which_no_kernel_comes_any_more_is_heard_of_though_its_calls_wait_for_them(monkeypatch):
+    heard, advance = [], Live.advance
+
+    def noted(live, now_ns, final=False):
+        advance(live, now_ns, final)
+        if live.blind_ns and not final:
+            heard.append((now_ns, live.blind_ns))
+
+    monkeypatch.setattr(Live, "advance", noted)
+    activity = recorded(DEMO)[0]
+    played(activity)
+    assert not heard
+    end = int(np.median(ends(activity.kernels)))
+    played(replace(activity, kernels=activity.kernels.take(ends(activity.kernels) < end)))
+    assert heard[0][0] - end < 4_000_000_000
+    assert {since for _, since in heard} == {heard[0][1]}
+    assert abs(heard[0][1] - end) < 1_000_000_000
+
+
 def test_steps_whose_kernels_are_all_elsewhere_are_skipped():
     activity = recorded(DEMO)[1]
     low, high = np.quantile(derive(activity).steps["start_ns"], [0.3, 0.4]).astype(np.int64).tolist()

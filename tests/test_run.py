@@ -211,8 +211,10 @@ def test_what_the_api_offers_does_nothing_and_loads_little_where_nothing_is_atta
     script = """
         import sys, threading, drumline
         drumline.step(1)
-        with drumline.scope("evaluate"):
-            drumline.step(2)
+        @drumline.scope("evaluate")
+        def evaluate(): drumline.step(2)
+        evaluate()
+        with drumline.scope("evaluate"): evaluate()
         print([name for name in sys.modules if name.startswith("drumline.")])
         print(drumline.status(), threading.active_count(), "numpy" in sys.modules)
     """

@@ -256,12 +256,13 @@ def test_copies_between_gpus_do_not_tell_that_it_is_recorded(marked):
     assert told() == {}
 
 
-def test_steps_of_copies_alone_are_skipped(marked):
+@pytest.mark.parametrize("kind", [cupti_layout.MEMCPY, cupti_layout.MEMSET])
+def test_steps_of_copies_alone_are_skipped(marked, kind):
     """CUPTI may have no kernel of a process any more, though its copies come."""
     _, _, said, steps, told = marked
     said(True, 0)
     steps(range(30))
-    steps(range(30, 120), ran=cupti_layout.MEMCPY)
+    steps(range(30, 120), ran=kind)
     steps(range(120, 150))
     found = told()
     skipped = {step for step in found if found[step]}

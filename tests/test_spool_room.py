@@ -245,6 +245,14 @@ def test_what_somebody_laid_beside_the_spools_hides_none_of_them(tmp_path):
     assert set(seen(tmp_path).living) == {"aa", "zz", spool.folder.name}
 
 
+def test_a_folder_that_no_process_makes_takes_no_share(tmp_path):
+    (spool,) = spools(tmp_path, Clock(), ["p0"])
+    (tmp_path / "results").mkdir()
+    assert set(seen(tmp_path).living) == {"results", spool.folder.name}, "it may be one that is being made"
+    os.utime(tmp_path / "results", (0, 0))
+    assert set(seen(tmp_path).living) == {spool.folder.name}
+
+
 def test_a_root_that_may_not_be_listed_is_written_all_the_same(tmp_path, monkeypatch):
     def refuse(path):
         raise PermissionError(13, "Permission denied")

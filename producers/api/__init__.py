@@ -11,7 +11,8 @@ This is the package `drumline` itself: nothing of it is loaded before something 
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["attach", "scope", "status", "step"]
 
 _ATTACH = "drumline.producers.attach"
-_NOTHING = nullcontext()
 
 
 def step(number: int) -> None:
@@ -30,10 +30,15 @@ def step(number: int) -> None:
         begin(number)
 
 
-def scope(name: str) -> AbstractContextManager[None]:
-    """A named range around what the host does."""
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """A named range around what the host does; a decorator too."""
     begin = getattr(sys.modules.get(_ATTACH), "scope", None)
-    return _NOTHING if begin is None else begin(name)
+    if begin is None:
+        yield
+        return
+    with begin(name):
+        yield
 
 
 def __getattr__(name: str) -> Any:
