@@ -2,10 +2,11 @@
 
 Knows nothing of drumline. HOW: end, raise, kill (SIGKILL), os_exit, cuda_error, fork (children that live on), profiler
 (PyTorch's, for a while), profiler_first (which begins before CUDA is used), found_first (who looks for torch before it
-is imported), or spawn (a rank per GPU).
+is imported), unsubscribed (a library gives its CUPTI subscriber back), or spawn (a rank per GPU).
 Prints how many kernels named erfinv it launched; those can be counted in the spool.
 """
 
+import ctypes
 import importlib.util
 import json
 import os
@@ -57,6 +58,15 @@ def profiled(span: float) -> None:
     print(json.dumps({"launched under PyTorch's profiler": launched - before, "seen by it": kernels}))
 
 
+def unsubscribe() -> None:
+    """As a library does that subscribes to CUPTI's callbacks for a while: from 13.4 on no kernels come then."""
+    with open("/proc/self/maps") as maps:
+        cupti = ctypes.CDLL(next(line.split()[-1] for line in maps if "libcupti" in line))
+    subscriber, nothing = ctypes.c_void_p(), ctypes.CFUNCTYPE(None)(lambda: None)
+    print("subscribe", cupti.cuptiSubscribe(ctypes.byref(subscriber), nothing, None))
+    print("unsubscribe", cupti.cuptiUnsubscribe(subscriber))
+
+
 def main() -> None:
     if how == "spawn":
         torch.multiprocessing.spawn(rank_of, (torch.cuda.device_count(),), torch.cuda.device_count())
@@ -71,6 +81,8 @@ def main() -> None:
         if not all(children):
             time.sleep(seconds / 3)
             os._exit(0)
+    if how == "unsubscribed":
+        unsubscribe()
     if how == "profiler":
         profiled(seconds / 3)
         begin = time.monotonic() - 2 * seconds / 3

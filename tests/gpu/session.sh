@@ -66,7 +66,7 @@ echo "== what jobs survive, and a DDP job beside them on the same GPUs: kernels 
 lane=0
 for hows in "end raise kill found_first" "os_exit cuda_error fork disk_full" "profiler profiler_first job_stopped" \
     "spool_is_a_file decoder_killed decoder_hangs spool_gone" "nsight_compute open_mpi accelerate" \
-    "end end end end end" "flipped flipped" "profiler_flipped profiler_flipped" "profiler profiler profiler"; do
+    "end end end end end" "flipped unsubscribed" "profiler_flipped profiler_flipped" "profiler profiler profiler"; do
     # shellcheck disable=SC2086
     sh "$here/rough.sh" $((lane % gpus)) $hows > "$out/rough-$lane.log" 2>&1 &
     lane=$((lane + 1))
