@@ -139,8 +139,10 @@ class Agent:
                 if (folder.path / IDENTITY).exists():
                     positions = self._cursor.positions.get(folder.path.name, {})
                     self.tails[folder.path.name] = Tail(folder, positions, self._codec, self._done)
-                else:
+                elif folder.path.name not in self._others:
                     self._nameless(folder)
+            except FileNotFoundError:  # gone since
+                continue
             except (OSError, BadSpool) as error:
                 self._alone[folder.path.name] = str(error)
                 if folder.path.name not in before:
@@ -148,14 +150,14 @@ class Agent:
 
     def _nameless(self, folder: SpoolFolder) -> None:
         """One without an identity: gone where its writer died at once, else left alone. Raises OSError, BadSpool."""
-        name = folder.path.name
         if not folder.foreign():
             old = time.time() - folder.path.stat().st_mtime > ORPHAN_S
             if old and not (folder.path / IDENTITY).exists() and folder.gone():
                 folder.remove_nameless()
-        elif name not in self._others:
-            self._others.add(name)
-            log.warning("a folder in the spool is no process's: it is left alone", folder=name, root=str(self._root))
+        else:
+            self._others.add(folder.path.name)
+            root = str(self._root)
+            log.warning("a folder in the spool is no process's: it is left alone", folder=folder.path.name, root=root)
 
     def _left(self) -> bool:
         """Whether a folder is there that was not looked at yet."""

@@ -110,6 +110,8 @@ class Live:
                 self._stretch(settled, now_ns, final)  # what lies behind the last step
         else:  # nobody asks for steps, collectives or ranges
             self._waiting.clear_gpu()
+        if self._telling.blind_ns <= self._waiting.newest:
+            self._telling.blind_ns = 0  # a kernel has come since, of a step that is still to be told, or of none
         if final:
             self._waiting.clear()
             self._pairs.forget()

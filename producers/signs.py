@@ -26,7 +26,7 @@ class Blind:
     """Whether recording should begin anew, as CUPTI may have no kernel of this process."""
 
     def __init__(self) -> None:
-        self._patience_ns, self._begun_ns = BLIND_NS, 0
+        self._patience_ns, self._begun_ns, self._took_ns = BLIND_NS, 0, 0
 
     def begun(self, now_ns: int) -> None:
         """Recording begins: what was heard of steps is of another time."""
@@ -34,9 +34,11 @@ class Blind:
 
     def turn(self, since_ns: int, now_ns: int) -> bool:
         """While it is recorded. `since_ns`: since when no step has had a kernel, 0 = they have; heard a second late."""
-        if not since_ns and now_ns - self._begun_ns > self._patience_ns:
-            self._patience_ns = BLIND_NS
-        if not since_ns or now_ns - max(since_ns, self._begun_ns) < self._patience_ns:
+        took_ns = now_ns - max(since_ns, self._begun_ns)
+        if not since_ns and took_ns > self._patience_ns + 2 * self._took_ns:
+            self._patience_ns = BLIND_NS  # of a step that had begun already, and of the next, one hears at its end
+        if not since_ns or took_ns < self._patience_ns:
             return False
+        self._took_ns = took_ns
         self._patience_ns = min(2 * self._patience_ns, MOST_NS)
         return True

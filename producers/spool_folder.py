@@ -60,7 +60,7 @@ class SpoolFolder:
     def foreign(self) -> bool:
         """Whether no writer made it. Raises OSError, and BadSpool where segments lie in it of whom nobody knows."""
         names = set(os.listdir(self.path))
-        if IDENTITY not in names and any(self.files().values()):
+        if IDENTITY not in names and any(self.files().values()) and not (self.path / IDENTITY).exists():
             raise BadSpool(f"{IDENTITY} is missing: nobody knows whose segments lie here")
         ours = LOCK in names or re.search(r"-[0-9a-f]{8}$", self.path.name)  # killed while one made it, or removed it
         return IDENTITY not in names and not (ours and names <= UNNAMED)

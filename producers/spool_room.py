@@ -75,10 +75,10 @@ class Spools:
             self.dead[entry.name] = before
             return
         try:
-            size, lock = folder.takes(), folder.path / LOCK
-            named = (folder.path / IDENTITY).exists()
+            named, lock = (folder.path / IDENTITY).exists(), folder.path / LOCK
             if not named and time.time() - about.st_mtime > SILENT_S:
                 return  # nobody makes one for so long
+            size = folder.takes()
             if not named or not folder.gone():  # one that is being made is not touched
                 self.living[entry.name] = size
                 return

@@ -310,6 +310,20 @@ def test_a_decoder_that_follows_another_forgets_what_that_one_knew_of_kernels(po
     assert pool.words[pool_words.BLIND_NS] == 0
 
 
+def test_kernels_of_no_step_tell_that_there_are_some(marked):
+    pool, begin, said, steps, _ = marked
+    said(True, 0)
+    steps(range(10))
+    steps(range(10, 15), ran=cupti_layout.MEMCPY)
+    session = next(cell.cell_contents for cell in said.__closure__ if isinstance(cell.cell_contents, Session))
+    for ms in range(1_600, 3_200, 100):
+        kernel = record(cupti_layout.KERNEL, start=begin + (ms - 50) * 1_000_000, end=begin + ms * 1_000_000)
+        found = Decoder(RemoteMemory(os.getpid())).decode(find_records(kernel, ALL_SIZES), ALL_SIZES)
+        session._begin(begin).live.add(found.kernels, found.copies, Table({}), Table({}))
+        session.turn(begin + ms * 1_000_000)
+    assert pool.words[pool_words.BLIND_NS] == 0
+
+
 def test_steps_whose_kernels_may_still_come_are_not_said_to_have_none(marked):
     pool, begin, said, steps, _ = marked
     said(True, 0)
