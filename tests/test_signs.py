@@ -32,18 +32,17 @@ def test_it_begins_anew_as_soon_as_ever_where_kernels_came_in_between():
 
 
 def test_long_steps_of_which_one_hears_at_their_end_begin_it_anew_ever_more_rarely_too():
-    one, found, since, step = Blind(), [], 0, 15
-    for second in range(1, 900):
-        if second % step == 0 and not since:
-            since = second - step if second - step >= (found or [0])[-1] else 0
+    one, found = Blind(), [1_500]
+    one.begun(1_500_000_000_000)
+    for second in range(1_500, 2_400):
+        first = -(-found[-1] // 15) * 15  # of steps of 15 s, the first that was recorded from its start
+        since = first if second >= first + 18 else 0
         if one.turn(since * 1_000_000_000, now := second * 1_000_000_000):
             found.append(second)
             one.begun(now)
-            since = 0
     gaps = [late - early for early, late in itertools.pairwise(found)]
-    assert len(found) > 3
     assert gaps == sorted(gaps)
-    assert gaps[-1] > 4 * gaps[0]
+    assert gaps[-1] > 8 * gaps[0]
 
 
 def test_what_was_heard_before_recording_began_does_not_count():
