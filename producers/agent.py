@@ -150,14 +150,14 @@ class Agent:
 
     def _nameless(self, folder: SpoolFolder) -> None:
         """One without an identity: gone where its writer died at once, else left alone. Raises OSError, BadSpool."""
-        if not folder.foreign():
-            old = time.time() - folder.path.stat().st_mtime > ORPHAN_S
-            if old and not (folder.path / IDENTITY).exists() and folder.gone():
-                folder.remove_nameless()
-        else:
-            self._others.add(folder.path.name)
-            root = str(self._root)
-            log.warning("a folder in the spool is no process's: it is left alone", folder=folder.path.name, root=root)
+        if folder.foreign():
+            name, root = folder.path.name, str(self._root)
+            self._others.add(name)
+            log.warning("a folder in the spool is no process's: it is left alone", folder=name, root=root)
+            return
+        old = time.time() - folder.path.stat().st_mtime > ORPHAN_S
+        if old and not (folder.path / IDENTITY).exists() and folder.gone():
+            folder.remove_nameless()
 
     def _left(self) -> bool:
         """Whether a folder is there that was not looked at yet."""

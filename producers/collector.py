@@ -187,17 +187,13 @@ class Collector:
         """Why recording has to begin anew: a name and a sentence, or none. `heard`: the decoder moves."""
         if self._taken():
             self._recording.displaced = True
-            return (
-                "taken",
-                f"nothing came from CUPTI for {TAKEN_S:.0f} s: begun anew, as a profiler on demand may have it",
-            )
+            why = f"nothing came from CUPTI for {TAKEN_S:.0f} s: begun anew, as a profiler on demand may have it"
+            return "taken", why
         since = self._pool.words[pool_words.BLIND_NS]
         if heard and self._recording.on and self._blind.turn(since, now_ns):
             seconds = (now_ns - since) / 1e9
-            return (
-                "blind",
-                f"steps had no kernel for {seconds:.0f} s: begun anew, as CUPTI may have none of this process",
-            )
+            why = f"steps had no kernel for {seconds:.0f} s: begun anew, as CUPTI may have none of this process"
+            return "blind", why
         return "", ""
 
     def _taken(self) -> bool:

@@ -35,9 +35,11 @@ class Blind:
     def turn(self, since_ns: int, now_ns: int) -> bool:
         """While it is recorded. `since_ns`: since when no step has had a kernel, 0 = they have; heard a second late."""
         took_ns = now_ns - max(since_ns, self._begun_ns)
-        if not since_ns and took_ns > self._patience_ns + 2 * self._took_ns:
-            self._patience_ns = BLIND_NS  # of a step that had begun already, and of the next, one hears at its end
-        if not since_ns or took_ns < self._patience_ns:
+        if not since_ns:  # of a step that had begun already, and of the next, one hears at its end
+            if took_ns > self._patience_ns + 2 * self._took_ns:
+                self._patience_ns = BLIND_NS
+            return False
+        if took_ns < self._patience_ns:
             return False
         self._took_ns = took_ns
         self._patience_ns = min(2 * self._patience_ns, MOST_NS)

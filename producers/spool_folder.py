@@ -6,7 +6,7 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -60,10 +60,12 @@ class SpoolFolder:
     def foreign(self) -> bool:
         """Whether no writer made it. Raises OSError, and BadSpool where segments lie in it of whom nobody knows."""
         names = set(os.listdir(self.path))
-        if IDENTITY not in names and any(self.files().values()) and not (self.path / IDENTITY).exists():
+        if IDENTITY in names:
+            return False
+        if any(_segments(names).values()) and not (self.path / IDENTITY).exists():
             raise BadSpool(f"{IDENTITY} is missing: nobody knows whose segments lie here")
         ours = LOCK in names or re.search(r"-[0-9a-f]{8}$", self.path.name)  # killed while one made it, or removed it
-        return IDENTITY not in names and not (ours and names <= UNNAMED)
+        return not (ours and names <= UNNAMED)
 
     @contextmanager
     def alone(self) -> Iterator[bool]:
@@ -84,12 +86,7 @@ class SpoolFolder:
 
     def files(self) -> dict[str, list[int]]:
         """Numbers of the segments, lowest first, by suffix. Raises OSError."""
-        found: dict[str, list[int]] = {suffix: [] for suffix in (OPEN, TAKEN, REPLACED, SCRATCH)}
-        for name in sorted(os.listdir(self.path)):
-            number, dot, suffix = name.partition(".")
-            if dot and number.isdecimal() and (known := found.get(dot + suffix)) is not None:
-                known.append(int(number))
-        return found
+        return _segments(os.listdir(self.path))
 
     def take(self, after: int = -1, gone: bool = False) -> Path | None:
         """The next segment: one that an agent before took (and its number is above `after`), else the oldest that
@@ -151,6 +148,16 @@ class SpoolFolder:
 
     def _name(self, number: int, suffix: str) -> Path:
         return self.path / segment_name(number, suffix)
+
+
+def _segments(names: Iterable[str]) -> dict[str, list[int]]:
+    """Which of them are segments: numbers, lowest first, by suffix."""
+    found: dict[str, list[int]] = {suffix: [] for suffix in (OPEN, TAKEN, REPLACED, SCRATCH)}
+    for name in sorted(names):
+        number, dot, suffix = name.partition(".")
+        if dot and number.isdecimal() and (known := found.get(dot + suffix)) is not None:
+            known.append(int(number))
+    return found
 
 
 def make_root(root: Path) -> None:

@@ -74,9 +74,8 @@ class Telling:
         if new.rows:
             self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self.step, steps_from=found.steps_from)
             theirs = ran[fresh[known[fresh]]]
-            heard = theirs | (ends(new) <= here_ns) & ~self._dropped(
-                new
-            )  # of others kernels may still come, or are lost
+            complete = (ends(new) <= here_ns) & ~self._dropped(new)  # of others kernels may still come, or are lost
+            heard = theirs | complete
             self._see(new.take(heard), theirs[heard])
         half = np.isin(found.collectives["step"], steps["step"][~known | beyond])
         numbered = np.where(half, -1, found.collectives["step"])

@@ -27,6 +27,14 @@ COPIES = 3
 ONCE = {kind: sum(k == kind for k, _ in RAW.positions) for kind in (1, 2, 10)}
 
 
+def add(pool, data):
+    """More records behind those of the pool's buffer."""
+    at = pool.words[pool_words.STATE + 1]
+    begin = pool_words.HEADER_BYTES + at
+    pool.memory[begin : begin + len(data)] = data.tobytes()
+    pool.words[pool_words.STATE + 1] = at + len(data)
+
+
 class Killed(BaseException):
     """The end of a decoder, between two instructions."""
 
@@ -167,7 +175,7 @@ def test_a_spool_that_becomes_unwritable_while_the_job_runs_is_said_once(tmp_pat
 @pytest.fixture
 def marked(tmp_path):
     """A session that a job tells of steps of 100 ms, each once it is over, with a kernel in it (`ran`: of which
-    kind a record is in it); and its spool."""
+    kind a record is in it; `marks`: whether steps are told); and its spool."""
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
     pool, begin = BufferPool(2, 2 << 20), time.time_ns()
     session = Session(pool, os.getpid(), environment, begin)
@@ -184,12 +192,12 @@ def marked(tmp_path):
         found = decode(find_records(data, ALL_SIZES), ALL_SIZES)
         return found.kernels, found.copies
 
-    def steps(numbers, ran=cupti_layout.KERNEL):
+    def steps(numbers, ran=cupti_layout.KERNEL, marks=True):
         for number in numbers:
             if ran:
                 now = begin + (number * 100 + 10) * 1_000_000
                 session._begin(now).live.add(*on_gpu(ran, now), Table({}), Table({}))
-            for flags, at in ((2, number * 100), (4, number * 100 + 99)):
+            for flags, at in ((2, number * 100), (4, number * 100 + 99)) if marks else ():
                 mark = MARK.pack(b"M", flags, number + 1, begin + at * 1_000_000)
                 session.event(mark + (f"step {number}".encode() if flags == 2 else b""))
             for ms in (50, 100):
@@ -231,10 +239,8 @@ def test_steps_before_anything_was_recorded_are_not_told(marked, first):
 
 
 def test_copies_between_gpus_are_counted_and_nothing_else(tmp_path, pool):
-    size, at = SIZES[cupti_layout.PEER_COPY], pool.words[pool_words.STATE + 1]
-    begin = pool_words.HEADER_BYTES + at
-    pool.memory[begin : begin + 2 * size] = 2 * record(cupti_layout.PEER_COPY).tobytes()
-    pool.words[pool_words.STATE + 1] = at + 2 * size
+    for _ in range(2):
+        add(pool, record(cupti_layout.PEER_COPY))
     one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
     one.turn(time.time_ns())
     one.finish(time.time_ns())
@@ -311,16 +317,11 @@ def test_a_decoder_that_follows_another_forgets_what_that_one_knew_of_kernels(po
 
 
 def test_kernels_of_no_step_tell_that_there_are_some(marked):
-    pool, begin, said, steps, _ = marked
+    pool, _, said, steps, _ = marked
     said(True, 0)
     steps(range(10))
     steps(range(10, 15), ran=cupti_layout.MEMCPY)
-    session = next(cell.cell_contents for cell in said.__closure__ if isinstance(cell.cell_contents, Session))
-    for ms in range(1_600, 3_200, 100):
-        kernel = record(cupti_layout.KERNEL, start=begin + (ms - 50) * 1_000_000, end=begin + ms * 1_000_000)
-        found = Decoder(RemoteMemory(os.getpid())).decode(find_records(kernel, ALL_SIZES), ALL_SIZES)
-        session._begin(begin).live.add(found.kernels, found.copies, Table({}), Table({}))
-        session.turn(begin + ms * 1_000_000)
+    steps(range(15, 32), marks=False)
     assert pool.words[pool_words.BLIND_NS] == 0
 
 
@@ -338,12 +339,10 @@ def test_steps_whose_kernels_may_still_come_are_not_said_to_have_none(marked):
 def test_copies_whose_times_cannot_be_are_counted_and_cost_no_step(marked, tmp_path):
     pool, _, said, steps, told = marked
     said(True, 0)
-    copy = record(cupti_layout.MEMCPY)
-    for kind, size in SIZES.items():
-        pool.words[pool_words.SIZES + kind] = size
-    pool.memory[pool_words.HEADER_BYTES : pool_words.HEADER_BYTES + len(copy)] = copy.tobytes()
+    pool.words[pool_words.SIZES + cupti_layout.MEMCPY] = SIZES[cupti_layout.MEMCPY]
+    add(pool, record(cupti_layout.MEMCPY))
     for step in range(60):
-        pool.words[pool_words.STATE + 1], pool.words[pool_words.STATE] = len(copy), pool_words.DONE
+        pool.words[pool_words.STATE] = pool_words.DONE
         steps([step])
     assert not any(told().values())
     assert sum(batch.envelope["dropped_before"] for _, _, batch in batches(tmp_path)[0]) == 60
@@ -407,14 +406,6 @@ def test_steps_during_which_a_buffer_could_not_be_read_are_skipped(marked, monke
     skipped = {step for step in found if found[step]}
     assert 30 in skipped
     assert len(skipped) <= 4
-
-
-def add(pool, data):
-    """More records behind those of the pool's buffer."""
-    at = pool.words[pool_words.STATE + 1]
-    begin = pool_words.HEADER_BYTES + at
-    pool.memory[begin : begin + len(data)] = data.tobytes()
-    pool.words[pool_words.STATE + 1] = at + len(data)
 
 
 def of_kind(kind):
