@@ -15,7 +15,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: java $(VENV)/ready ## Java, Maven, a C compiler (by apt where root), a virtual environment, Kafka's jars
-	@$(BIN)/python -m drumline.infra.jars > /dev/null
+	@$(BIN)/python -m drumline.infra.localstack.kafka.jars > /dev/null
 	@echo "ready: $(BIN)/drumline"
 
 # Maven runs once, for the jars; Java runs the local broker; a C compiler builds CUPTI's callbacks (tests play them).
@@ -49,11 +49,10 @@ demo: setup ## A recorded GPU job through the whole platform (KEEP=1 leaves the 
 	@$(BIN)/drumline demo $(if $(KEEP),--keep)
 
 docs: setup ## docs/grafana.md, tables.md and cookbook.md anew: recordings through a real stack, every named query
-	@$(BIN)/python tests/grafana_page.py
-	@$(BIN)/python tests/tables_page.py
-	@$(BIN)/python tests/cookbook.py
+	@PYTHONPATH=tests $(BIN)/python docs/generate/grafana_page.py
+	@PYTHONPATH=tests $(BIN)/python docs/generate/tables_page.py
+	@PYTHONPATH=tests $(BIN)/python docs/generate/cookbook.py
 
-# The import checker wants `drumline` without an __init__, as it is in .typing.
 lint: $(VENV)/ready ## Style, types, import directions
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check --quiet

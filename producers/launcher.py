@@ -9,10 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from drumline.producers.policy import BadPolicy, parse
+from drumline.producers.ipc.policy import BadPolicy, parse
 
 SOURCE = Path(__file__).parent
-HOOK = SOURCE / "hook"
+HOOK = SOURCE / "collector" / "startup"
 #: Numbers that decoders would meet too late. A spool of 4 MB has room for several of the largest batches.
 LEAST = {"DRUMLINE_SPOOL__MAX_MB": 4.0, "DRUMLINE_SPOOL__SEGMENT_S": 0.1, "DRUMLINE_COLLECT__BUFFER_MB": 4.0}
 
@@ -32,7 +32,7 @@ def environment(
     labels: Sequence[str] = (),
     quiet: bool = False,
 ) -> dict[str, str]:
-    """`inherited` with what the hook (hook/sitecustomize.py) and the decoder need. Raises BadLaunch."""
+    """`inherited` with what the hook (collector/startup) and the decoder need. Raises BadLaunch."""
     result = dict(inherited)
     before = inherited.get("PYTHONPATH", "")
     result["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOOK), before]))

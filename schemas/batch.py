@@ -10,12 +10,12 @@ from typing import Any
 import fastavro
 import numpy as np
 
+from drumline.schemas.avro_check import malformed
 from drumline.schemas.columns import Array, Column, filled, fit, pack, unpack
+from drumline.schemas.confluent import varint
 from drumline.schemas.envelope import checked, within_int32
 from drumline.schemas.errors import BadColumn, BadEnvelope, Unencodable
 from drumline.schemas.model import RecordModel
-from drumline.schemas.strict import malformed
-from drumline.schemas.wire import varint
 
 #: More rows than any producer may put into a batch (they flush at 4,096); a bound on what a bad record can allocate.
 MAX_ROWS = 1 << 20

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from drumline.schemas.batch import Batch, decode, encode
 from drumline.schemas.compatibility import unreadable
+from drumline.schemas.confluent import HEADER, header, schema_id
 from drumline.schemas.errors import BadFrame, UnknownSchema, WrongSchema
 from drumline.schemas.model import RecordModel, model
 from drumline.schemas.registry import Registry, lock_file_registry
-from drumline.schemas.wire import HEADER, header, schema_id
 
 
 class Codec:

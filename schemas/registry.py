@@ -30,7 +30,7 @@ class Registry(Protocol):
 
 
 class LockFileRegistry:
-    """Ids from schemas/avro/lock.json; no network. Written by `python -m drumline.schemas.lock`."""
+    """Ids from schemas/avro/lock.json; no network. Written by `python -m drumline.schemas.release`."""
 
     def __init__(self, root: Path = AVRO) -> None:
         self._root = root
@@ -45,7 +45,7 @@ class LockFileRegistry:
         if number is None:
             latest = self._latest[topic]
             if model(topic).fingerprint != latest["sha256"]:
-                raise BadSchema(f"{topic}.avsc is newer than its lock: run python -m drumline.schemas.lock --add")
+                raise BadSchema(f"{topic}.avsc is newer than its lock: run python -m drumline.schemas.release --add")
             number = self._ids[topic] = int(latest["id"])
         return number
 

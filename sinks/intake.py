@@ -8,15 +8,15 @@ import time
 
 import structlog
 
-from drumline.infra import metrics
-from drumline.infra.backoff import Retry
-from drumline.infra.settings import SinkSettings
+from drumline.infra.config.settings import SinkSettings
+from drumline.infra.runtime.retry import Retry
+from drumline.infra.telemetry import metrics
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryRefused, RegistryUnavailable
-from drumline.sinks.consumer import SinkConsumer
-from drumline.sinks.entry import Entry, Record, Verdict, read
-from drumline.sinks.flood import FloodGauge
-from drumline.sinks.partition import PartitionState
+from drumline.sinks.kafka.consumer import SinkConsumer
+from drumline.sinks.ranges.dead_letter_limit import FloodGauge
+from drumline.sinks.ranges.partition import PartitionState
+from drumline.sinks.ranges.record import Entry, Record, Verdict, read
 from drumline.sinks.telemetry import Counts
 
 log = structlog.get_logger()

@@ -14,17 +14,18 @@ from dataclasses import asdict, dataclass, field
 
 import structlog
 
-from drumline.infra import heap, metrics
-from drumline.infra.backoff import Retry
-from drumline.infra.clickhouse import ClickHouseFailed, Client, Unavailable
-from drumline.infra.health import Health
-from drumline.infra.settings import Settings
+from drumline.infra.clickhouse.client import ClickHouseFailed, Client, Unavailable
+from drumline.infra.config.settings import Settings
+from drumline.infra.runtime import malloc as heap
+from drumline.infra.runtime.retry import Retry
+from drumline.infra.telemetry import metrics
+from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
-from drumline.sinks.consumer import SinkConsumer
-from drumline.sinks.cycle import Cycle
-from drumline.sinks.deadletter import DeadLetters, DeadLettersFailed
+from drumline.sinks.commit_cycle import Cycle
 from drumline.sinks.intake import Intake
-from drumline.sinks.kafka_errors import Astray, Fenced, KafkaTrouble, TopicReplaced
+from drumline.sinks.kafka.consumer import SinkConsumer
+from drumline.sinks.kafka.dead_letters import DeadLetters, DeadLettersFailed
+from drumline.sinks.kafka.errors import Astray, Fenced, KafkaTrouble, TopicReplaced
 from drumline.sinks.telemetry import Counts, observe, waits_for
 
 log = structlog.get_logger()

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import structlog
 from prometheus_client import Counter, Histogram
 
-from drumline.infra import metrics
-from drumline.infra.clickhouse import ClickHouseFailed
+from drumline.infra.clickhouse.client import ClickHouseFailed
+from drumline.infra.telemetry import metrics
 from drumline.schemas.errors import RegistryUnavailable
-from drumline.sinks.deadletter import DeadLettersFailed
-from drumline.sinks.entry import Verdict
+from drumline.sinks.kafka.dead_letters import DeadLettersFailed
+from drumline.sinks.ranges.record import Verdict
 
 if TYPE_CHECKING:
-    from drumline.infra.health import Health
-    from drumline.sinks.partition import PartitionState, Pending
+    from drumline.infra.telemetry.health import Health
+    from drumline.sinks.ranges.partition import PartitionState, Pending
 
 log = structlog.get_logger()
 Metric = TypeVar("Metric", Counter, Histogram)

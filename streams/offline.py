@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
-from drumline.streams.communicator_stage import CommunicatorStage
-from drumline.streams.job_stage import JobStage
-from drumline.streams.stage import Stage
-from drumline.streams.thresholds import StragglerConfig
+from drumline.streams.core.stage import Stage
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.lateness.stage import CommunicatorStage
+from drumline.streams.stragglers.stage import JobStage
 
 TICK_NS = 1_000_000_000
 

@@ -16,15 +16,15 @@ import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from drumline.infra import stack as local_stack
-from drumline.infra.engine import query
-from drumline.infra.jars import ensure_jars
-from drumline.infra.java import find_java
-from drumline.infra.private import environment as environment_for
-from drumline.infra.private import private_settings
-from drumline.infra.settings import Settings
-from drumline.infra.stack_processes import own_processes
-from drumline.infra.state import StackError
+from drumline.infra.config.settings import Settings
+from drumline.infra.localstack import stack as local_stack
+from drumline.infra.localstack.clickhouse.engine import query
+from drumline.infra.localstack.ephemeral import environment as environment_for
+from drumline.infra.localstack.ephemeral import private_settings
+from drumline.infra.localstack.kafka.jars import ensure_jars
+from drumline.infra.localstack.kafka.java import find_java
+from drumline.infra.localstack.processes import own_processes
+from drumline.infra.localstack.state_dir import StackError
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and so would what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -6,21 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.infra.grafana.dashboard_cost import COST
-from drumline.infra.grafana.dashboard_devices import DEVICES
-from drumline.infra.grafana.dashboard_fleet import FLEET
-from drumline.infra.grafana.dashboard_health import HEALTH
-from drumline.infra.grafana.dashboard_job import JOB_BOARD
-from drumline.infra.grafana.dashboard_kernels import KERNELS
-from drumline.infra.grafana.dashboard_memcpy import MEMCPY
-from drumline.infra.grafana.dashboard_rank import RANK_BOARD
-from drumline.infra.grafana.dashboard_scopes import SCOPES
-from drumline.infra.grafana.dashboard_stragglers import STRAGGLERS
-from drumline.infra.grafana.dashboard_timeline import TIMELINE_BOARD
+from drumline.infra.grafana.dashboards.cost import COST
+from drumline.infra.grafana.dashboards.devices import DEVICES
+from drumline.infra.grafana.dashboards.fleet import FLEET
+from drumline.infra.grafana.dashboards.health import HEALTH
+from drumline.infra.grafana.dashboards.job import JOB_BOARD
+from drumline.infra.grafana.dashboards.kernels import KERNELS
+from drumline.infra.grafana.dashboards.memcpy import MEMCPY
+from drumline.infra.grafana.dashboards.rank import RANK_BOARD
+from drumline.infra.grafana.dashboards.scopes import SCOPES
+from drumline.infra.grafana.dashboards.stragglers import STRAGGLERS
+from drumline.infra.grafana.dashboards.timeline import TIMELINE_BOARD
 from drumline.infra.grafana.model import Dashboard, Panel, Query, sql
-from drumline.infra.grafana.render import dashboard_json, text
+from drumline.infra.grafana.render.dashboard import dashboard_json, text
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "generated"
 DASHBOARDS: tuple[Dashboard, ...] = (
     FLEET, JOB_BOARD, RANK_BOARD, STRAGGLERS, KERNELS, TIMELINE_BOARD, SCOPES, MEMCPY, DEVICES, COST, HEALTH,
 )  # fmt: skip

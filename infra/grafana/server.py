@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from drumline.infra.config.settings import Settings
 from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.model import FOLDER, FOLDER_UID, SOURCE_UID, Json
-from drumline.infra.grafana.provision import data_source
-from drumline.infra.grafana.provision_contacts import CONTACTS, RECEIVER, TEMPLATE, policies, receiver
-from drumline.infra.grafana.provision_rules import GROUPS, group_for_http
-from drumline.infra.grafana.render import dashboard_json
-from drumline.infra.settings import Settings
+from drumline.infra.grafana.provisioning.contacts import CONTACTS, RECEIVER, TEMPLATE, policies, receiver
+from drumline.infra.grafana.provisioning.files import data_source
+from drumline.infra.grafana.provisioning.rules import GROUPS, group_for_http
+from drumline.infra.grafana.render.dashboard import dashboard_json
 
 #: Settings of contact points that Grafana hides when it is asked.
 _SECRETS = frozenset({"url", "integrationKey"})

@@ -7,7 +7,7 @@ shift
 
 # The decoder of this job, among those of others.
 decoder() {
-    for pid in $(pgrep -f drumline.producers.decoder); do
+    for pid in $(pgrep -f drumline.producers.decoder.main); do
         grep -qsz "DRUMLINE_SPOOL__ROOT=$work/" "/proc/$pid/environ" && echo "$pid" && return
     done
 }

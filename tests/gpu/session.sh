@@ -57,7 +57,7 @@ echo "== DDP on $gpus GPUs with faults"
 ddp faults 800
 
 echo "== the same, and CUPTI runs out of buffers twice: few buffers, and decoders that hang for eight seconds"
-(for _ in 1 2; do sleep 16; pkill -STOP -f drumline.producers.decoder; sleep 8; pkill -CONT -f drumline.producers.decoder; done) &
+(for _ in 1 2; do sleep 16; pkill -STOP -f drumline.producers.decoder.main; sleep 8; pkill -CONT -f drumline.producers.decoder.main; done) &
 DRUMLINE_COLLECT__BUFFER_MB=4 ddp drops 1600
 wait
 

@@ -1,0 +1,137 @@
+"""Writes docs/cookbook.md: recordings through Kafka, worker and sink of a private stack, then every named query.
+
+`make docs` runs it. Nothing in that page is typed by hand: questions and SQL come from
+`infra/clickhouse/sql`, results from here.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.queries import Query, queries
+from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
+from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
+from drumline.infra.kafka.drain import wait_stored
+from drumline.infra.localstack.ephemeral import environment, private_settings, running_stack
+from drumline.infra.runtime.processes import Program, check_all
+
+HERE = Path(__file__).parents[2] / "tests"
+PAGE = HERE.parent / "docs" / "cookbook.md"
+#: Job -> recording. Their time is kept, so nothing may expire.
+JOBS = {
+    "demo": HERE.parent / "infra" / "demo" / "ddp-gpu-bound",
+    "mild": HERE / "data" / "traces" / "ddp-mild",
+    "fusion": HERE / "data" / "traces" / "fusion",
+}
+FOR_EVER = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))
+#: Windows of steps as short as the recordings' phases.
+WINDOW_STEPS = 5
+SHOWN = 12
+Answer = tuple[list[str], list[list[str]]]
+
+HEAD = """# The cookbook
+
+Questions, the SQL that answers them, and what it answered. Each has a name: `drumline sql NAME --job JOB` asks it,
+`drumline sql --list` names all, `--print` shows the SQL with its parameters, which the server binds. Tables, columns:
+[tables.md](tables.md).
+
+Results are those of recordings of H200s ([what was injected](../tests/data/traces/README.md); `demo` is that of
+`drumline demo`) that went through Kafka, the stream worker and the sink. `make docs` makes this page; tests run
+every query.
+Quantiles of kernels (p50, p95, p99) come from rollups' sketches and are within 1%; those of steps, lateness and scopes
+are exact.
+
+`--job`, `--run` (one start of the job; without, all of them), `--since`, `--until` (UTC) and `--limit` mean the same
+everywhere; `drumline sql --list` says which query takes which.
+"""
+
+
+@contextmanager
+def real_pipeline(state: Path) -> Iterator[Settings]:
+    """A private stack that has stored all of JOBS. Raises RuntimeError if it was not worked off."""
+    settings = private_settings(
+        state,
+        clickhouse=ClickHouseSettings(retention=FOR_EVER),
+        stream=StreamSettings(window_steps=WINDOW_STEPS, instance="cookbook", metrics_port=0),
+        sink=SinkSettings(instance="cookbook", metrics_port=0),
+    )
+    with running_stack(settings):
+        ours = environment(settings)
+        programs = [Program(name, [name], state / f"{name}.log", ours) for name in ("stream", "sink")]
+        try:
+            for program in programs:
+                program.start()
+            for job, folder in JOBS.items():
+                command = [sys.executable, "-m", "drumline.infra.cli.app", "replay", str(folder), "--job", job]
+                subprocess.run(
+                    [*command, "--speed", "max", "--keep-time", "--json"], env=ours, check=True, capture_output=True
+                )
+            waited = wait_stored(settings, 400, lambda: check_all(programs))
+            if not waited:
+                raise RuntimeError(f"not worked off: {waited.reason}")
+        finally:
+            for program in programs:
+                program.stop()
+        yield settings
+
+
+def asker(settings: Settings) -> Callable[[Query], Answer]:
+    """Asks a query with its example's parameters, as the reader: column names, and rows as text."""
+    client = clickhouse.connect(settings, reader=True, database=settings.clickhouse.database)
+
+    def ask(query: Query) -> Answer:
+        answer = client.raw_query(query.sql, parameters=query.values(query.example), fmt="JSONCompactStrings")
+        found: dict[str, Any] = json.loads(answer)
+        return [each["name"] for each in found["meta"]], [[_cell(cell) for cell in row] for row in found["data"]]
+
+    return ask
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else str(value).replace("|", "\\|")
+
+
+def example(query: Query, given: Mapping[str, str]) -> str:
+    """The command of a query's example."""
+    return " ".join(["drumline sql", query.name, *(f"--{name} {value}" for name, value in given.items())])
+
+
+def page(ask: Callable[[Query], Answer]) -> str:
+    """The page's text."""
+    parts, theme = [HEAD], ""
+    for query in queries().values():
+        if query.theme != theme:
+            theme = query.theme
+            parts.append(f"## {theme}\n")
+        parts.append(_recipe(query, *ask(query)))
+    return "\n".join(parts)
+
+
+def _recipe(query: Query, names: list[str], rows: list[list[str]]) -> str:
+    lines = [f"### {query.question}", "", f"`{example(query, query.example)}`", ""]
+    lines += [query.notes, ""] if query.notes else []
+    own = [p for p in query.parameters if p.about and p.name not in ("job", "run", "since", "until", "limit")]
+    lines += [f"- `--{p.name}`: {p.about}" + (f" (default {p.default})" if p.default else "") for p in own]
+    lines += [""] if own else []
+    lines += ["```sql", query.sql, "```", "", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    lines += ["| " + " | ".join(row) + " |" for row in rows[:SHOWN]]
+    lines += [f"\n... {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="drumline-cookbook-") as folder, real_pipeline(Path(folder)) as settings:
+        PAGE.write_text(page(asker(settings)))
+    print(f"{PAGE} is written")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Packed batches against Avro arrays and against one record per message; one core, no broker."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import fastavro
+import numpy as np
+
+from drumline.infra.bench.data import kernel_batches
+from drumline.infra.bench.result import Report
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.model import RecordModel, model
+from drumline.schemas.topics import Topic
+
+ROWS = 4_096
+BAR = 10e6
+Progress = Callable[[str], None]
+
+
+def avro_type(dtype: np.dtype[Any]) -> str:
+    """The smallest Avro number that holds a column's dtype (u8 as long: recorded values fit)."""
+    if dtype.kind == "f":
+        return "float" if dtype.itemsize == 4 else "double"
+    return "int" if dtype.itemsize < 4 or dtype == np.dtype("<i4") else "long"
+
+
+def _other_fields(spec: RecordModel) -> list[dict[str, Any]]:
+    names = {column.name for column in spec.columns}
+    bare = ("name", "type")
+    return [{key: field[key] for key in bare} for field in spec.parsed["fields"] if field["name"] not in names]
+
+
+def array_schema(spec: RecordModel) -> Any:
+    """The record with each column as an Avro array of numbers."""
+    columns = [{"name": c.name, "type": {"type": "array", "items": avro_type(c.dtype)}} for c in spec.columns]
+    return fastavro.parse_schema({"type": "record", "name": "arrays", "fields": [*_other_fields(spec), *columns]})
+
+
+def row_schema(spec: RecordModel) -> Any:
+    """One kernel with what identifies its process; dictionary columns as text."""
+    identity = [f for f in _other_fields(spec) if f["name"] not in spec.dictionaries]
+    columns = [{"name": c.name, "type": "string" if c.dictionary else avro_type(c.dtype)} for c in spec.columns]
+    return fastavro.parse_schema({"type": "record", "name": "row", "fields": [*identity, *columns]})
+
+
+def write(schema: Any, record: Any) -> bytes:
+    out = BytesIO()
+    fastavro.schemaless_writer(out, schema, record)
+    return out.getvalue()
+
+
+def rows_of(batch: Batch, spec: RecordModel) -> list[dict[str, Any]]:
+    """The batch as one dict a row."""
+    shared = {name: value for name, value in batch.envelope.items() if name not in spec.dictionaries}
+    shared = {**spec.defaults, **shared}
+    columns = {
+        c.name: (batch.strings(c.name, c.dictionary) if c.dictionary else batch.columns[c.name]).tolist()
+        for c in spec.columns
+    }
+    return [{**shared, **dict(zip(columns, values, strict=True))} for values in zip(*columns.values(), strict=True)]
+
+
+def rate(work: Callable[[Any], object], inputs: Sequence[Any], rows: int, seconds: float) -> float:
+    """Rows per CPU second of this thread; `work` on each input in turn, for at least `seconds` of CPU."""
+    work(inputs[0])
+    began, done = time.thread_time(), 0
+    while True:
+        for item in inputs:
+            work(item)
+            done += 1
+            if (spent := time.thread_time() - began) >= seconds:
+                return done * rows / spent
+
+
+def _zstd(data: bytes) -> int:
+    """Size as producers send it: zstd, level 3."""
+    return len(cramjam.zstd.compress(data, 3))
+
+
+def bench_codec(folder: Path, seconds: float = 3.0, rows: int = ROWS, progress: Progress = lambda _: None) -> Report:
+    """Rates per CPU second. Decoding ends in numpy columns for batches and arrays, in dicts for single records."""
+    report = Report(
+        "codec",
+        f"recorded kernels, {rows:,} a batch",
+        "each column an Avro array; one Avro record a message (single records)",
+    )
+    spec, codec = model(Topic.KERNEL), Codec()
+    batches = kernel_batches(folder, rows)
+    arrays, single = array_schema(spec), row_schema(spec)
+    defaults = spec.defaults
+
+    def packed_values() -> list[bytes]:
+        return [codec.encode(batch) for batch in batches]
+
+    def encode_arrays(batch: Batch) -> bytes:
+        columns = {name: values.tolist() for name, values in batch.columns.items()}
+        return write(arrays, {**defaults, **batch.envelope, **columns})
+
+    def decode_arrays(value: bytes) -> dict[str, Any]:
+        record: Any = fastavro.schemaless_reader(BytesIO(value), arrays, None)
+        return {c.name: np.array(record[c.name], dtype=c.dtype) for c in spec.columns}
+
+    def encode_rows(batch: list[dict[str, Any]]) -> list[bytes]:
+        return [write(single, row) for row in batch]
+
+    def decode_rows(values: list[bytes]) -> list[Any]:
+        return [fastavro.schemaless_reader(BytesIO(value), single, None) for value in values]
+
+    progress("packed batches")
+    packed = packed_values()
+    encode = rate(codec.encode, batches, rows, seconds)
+    decode = rate(lambda value: codec.decode(Topic.KERNEL, value), packed, rows, seconds)
+    progress("Avro arrays")
+    in_arrays = [encode_arrays(batch) for batch in batches[:8]]
+    encode_a, decode_a = (
+        rate(f, x, rows, seconds) for f, x in ((encode_arrays, batches[:8]), (decode_arrays, in_arrays))
+    )
+    progress("one record a message")
+    in_rows = [rows_of(batch, spec) for batch in batches[:2]]
+    messages = [encode_rows(batch) for batch in in_rows]
+    encode_r, decode_r = (rate(f, x, rows, seconds) for f, x in ((encode_rows, in_rows), (decode_rows, messages)))
+    for name, ours, array, row in (("encode", encode, encode_a, encode_r), ("decode", decode, decode_a, decode_r)):
+        report.add(f"{name}, Avro arrays", ours, "rows/CPU s", array, bar=BAR)
+        report.add(f"{name}, single records", ours, "rows/CPU s", row)
+        report.add(f"{name}: CPU per million rows", 1e6 / ours, "s", 1e6 / row)
+    one, of_arrays, of_rows = packed[0], in_arrays[0], b"".join(messages[0])
+    report.add("bytes a row, Avro arrays", len(one) / rows, "B", len(of_arrays) / rows)
+    report.add("bytes a row, single records", len(one) / rows, "B", len(of_rows) / rows)
+    report.add("zstd bytes a row, Avro arrays", _zstd(one) / rows, "B", _zstd(of_arrays) / rows)
+    report.add("zstd bytes a row, single records", _zstd(one) / rows, "B", _zstd(of_rows) / rows)
+    report.notes.append(
+        "Baselines are fastavro with numpy's tolist() and array(). One record a message is given its best case: all "
+        "rows compressed together, no Kafka framing."
+    )
+    return report

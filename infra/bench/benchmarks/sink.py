@@ -1,0 +1,96 @@
+"""The exactly-once sink against plain at-least-once inserts of the same blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from drumline.infra.bench.processes.child_process import add_both, child
+from drumline.infra.bench.processes.ephemeral_stack import engine_cpu_s, private_stack
+from drumline.infra.bench.processes.sink_child import PLAIN
+from drumline.infra.bench.result import Report
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.client import Client
+from drumline.infra.config.settings import Settings
+from drumline.producers.replay.publisher import Publisher
+from drumline.producers.replay.recording import Recording
+from drumline.producers.replay.replay import replay
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+
+BAR, DISK_BAR = 500e3, 6.0
+Progress = Callable[[str], None]
+
+
+def publish(settings: Settings, folder: Path, topics: list[Topic] | None, loops: int) -> tuple[dict[str, int], int]:
+    """Replay as fast as possible: (rows by topic, messages). Raises RuntimeError if something was not taken."""
+    publisher = Publisher(settings, Codec(), "drumline-bench")
+    summary = replay(Recording(folder, topics=topics, loop=loops), publisher)
+    if summary.problem or summary.interrupted:
+        raise RuntimeError(f"the recording was not published: {summary.problem or 'interrupted'}")
+    return summary.rows, sum(summary.batches.values())
+
+
+def bytes_a_row(client: Client, database: str, table: str) -> float:
+    """Bytes on disk of a table's active parts, all files of them, a row."""
+    found = clickhouse.rows(
+        client,
+        "SELECT sum(bytes_on_disk) / sum(rows) AS each FROM system.parts "
+        f"WHERE active AND database = '{database}' AND table = '{table}'",
+    )
+    return float(found[0]["each"])
+
+
+def bench_sink(
+    folder: Path, loops: int = 6, progress: Progress = lambda _: None, profile: Path | None = None
+) -> Report:
+    """Kernels only. CPU is that of the sink's process, librdkafka's threads included; the engine's stands beside it.
+    `profile`: a folder for sink.txt."""
+    report = Report("sink", f"recorded kernels, {loops} loops", "the same blocks without intent, token and ledger")
+    progress("starting Kafka and ClickHouse")
+    with private_stack() as settings:
+        database = settings.clickhouse.database
+        client = clickhouse.connect(settings)
+        clickhouse.command(client, f"CREATE TABLE {database}.{PLAIN} AS {database}.kernels")
+        progress("publishing")
+        rows_by_topic, messages = publish(settings, folder, [Topic.KERNEL], loops)
+        wanted = rows_by_topic[Topic.KERNEL]
+        progress("plain inserts")
+        before = engine_cpu_s(settings)
+        plain = child(settings, "sink_child", "plain", messages)
+        plain_engine = engine_cpu_s(settings) - before
+        progress("the sink")
+        before = engine_cpu_s(settings)
+        ours = child(settings, "sink_child", "ours", messages, profile / "sink.txt" if profile else None)
+        engine = engine_cpu_s(settings) - before
+        stored = clickhouse.rows(client, f"SELECT count() AS n FROM {database}.kernels")[0]["n"]
+        left = bytes_a_row(client, database, "kernels")
+        progress("merging")
+        clickhouse.command(client, f"OPTIMIZE TABLE {database}.kernels FINAL")
+        merged = bytes_a_row(client, database, "kernels")
+        client.close()
+    if not wanted == ours["rows"] == plain["rows"] == stored:
+        raise RuntimeError(
+            f"{wanted} rows published, {ours['rows']} by the sink, {stored} stored, {plain['rows']} plain"
+        )
+    _add(report, ours, plain, wanted, messages)
+    million = wanted / 1e6
+    report.add("engine CPU per million rows", engine / million, "s", plain_engine / million)
+    report.add("bytes a row on disk, kernels, as the sink left them", left, "B", bar=DISK_BAR, most=True)
+    report.add("bytes a row on disk, kernels, merged", merged, "B", bar=DISK_BAR, most=True)
+    report.notes.append(
+        f"{wanted:,} rows in {messages:,} messages; all stored once. The clock starts with the first record. Bytes on "
+        "disk are all files of the table's active parts, indexes too. The engine also keeps rollups of the sink's rows."
+    )
+    return report
+
+
+def _add(report: Report, ours: dict[str, Any], plain: dict[str, Any], wanted: int, messages: int) -> None:
+    rows, rows_plain = (wanted * done["records"] / messages for done in (ours, plain))
+    report.add("sink, one core", rows / ours["cpu_s"], "rows/CPU s", rows_plain / plain["cpu_s"], bar=BAR)
+    report.add("wall clock", rows / ours["wall_s"], "rows/s", rows_plain / plain["wall_s"], bar=BAR)
+    report.add("messages", ours["records"] / ours["wall_s"], "1/s", plain["records"] / plain["wall_s"])
+    report.add("sink CPU per million rows", ours["cpu_s"] / rows * 1e6, "s", plain["cpu_s"] / rows_plain * 1e6)
+    report.add("share of its core used", ours["cpu_s"] / ours["wall_s"], "", plain["cpu_s"] / plain["wall_s"])
+    add_both(report, ours, plain, "sink", "the plain inserts ran the same way, and first")

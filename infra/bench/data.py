@@ -1,0 +1,30 @@
+"""Recorded data, prepared outside what is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from drumline.producers.replay.recording import recorded_batches
+from drumline.schemas.batch import Batch
+from drumline.schemas.topics import Topic
+
+
+def kernel_batches(folder: Path, rows: int, limit: int = 64) -> list[Batch]:
+    """Up to `limit` recorded gpu.kernel.v1 batches of exactly `rows` rows: those that filled up, cut to size.
+
+    Raises ValueError where the recording has no batch that large.
+    """
+    found: list[Batch] = []
+    for outgoing in recorded_batches(folder, topics=[Topic.KERNEL]):
+        batch = outgoing.batch
+        if batch.rows >= rows:
+            envelope = {**batch.envelope, "rows": rows, "sent_ns": batch.envelope["base_time_ns"]}
+            columns = {name: np.ascontiguousarray(values[:rows]) for name, values in batch.columns.items()}
+            found.append(Batch(batch.topic, envelope, columns))
+            if len(found) == limit:
+                break
+    if not found:
+        raise ValueError(f"{folder}: no batch of {rows} kernels")
+    return found

@@ -1,0 +1,166 @@
+"""Recorded jobs in a real engine without Kafka: the stream stages and the sink's own blocks, in one process; and more
+of the same by repetition inside the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drumline.infra.clickhouse.client import INSERT_SETTINGS, Client, command, rows
+from drumline.infra.config.settings import Settings
+from drumline.producers.replay.recording import Recording
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+from drumline.sinks.inserts.insert import Writer
+from drumline.sinks.inserts.kernel_names import KernelNames
+from drumline.sinks.ranges.offset_ranges import OffsetRange
+from drumline.sinks.ranges.partition import Pending
+from drumline.sinks.ranges.record import Entry, Record, Verdict
+from drumline.sinks.tables.blocks import row_count, time_span
+from drumline.sinks.tables.tables import TABLES, table
+from drumline.streams.core.stage import Stage
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.lateness.stage import CommunicatorStage
+from drumline.streams.offline import results
+from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.windows.kernel_frequency import KernelFrequency
+from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
+from drumline.streams.windows.stage import ProcessWindows
+from drumline.streams.windows.watermark import WindowConfig
+
+FLUSH_ROWS = 100_000
+Progress = Callable[[int], None]
+
+
+def stages(config: StragglerConfig) -> list[tuple[Collection[str], Stage]]:
+    """Those of the stream worker, each over one partition."""
+    windows = WindowConfig()
+    return [
+        ((Topic.KERNEL,), ProcessWindows({}, windows, KernelFrequency())),
+        ((Topic.MEMCPY,), ProcessWindows({}, windows, MemcpyBandwidth())),
+        ((Topic.COLLECTIVE,), CommunicatorStage({}, config)),
+        ((Topic.LATENESS, Topic.STEP, Topic.DEVICE), JobStage({}, config)),
+    ]
+
+
+@dataclass
+class Loader:
+    """Writes batches in ranges of FLUSH_ROWS, as a sink with one partition would. `rows`: stored so far, by topic."""
+
+    client: Client
+    settings: Settings
+    mark: str = "load"
+    rows: dict[str, int] = field(default_factory=dict)
+    _held: dict[Topic, list[Entry]] = field(default_factory=dict)
+    _next: dict[Topic, int] = field(default_factory=dict)
+    _codec: Codec = field(default_factory=Codec)
+    _names: KernelNames = field(default_factory=KernelNames)
+
+    def take(self, batch: Batch, key: str, time_ns: int) -> None:
+        topic = Topic(batch.topic)
+        stored, batch = table(topic), self._codec.decode(topic, self._codec.encode(batch))
+        rows = row_count(stored, batch)
+        first, last = time_span(stored, batch)
+        offset = self._next.get(topic, 0)
+        self._next[topic] = offset + 1
+        record = Record(topic, 0, offset, key.encode(), None, time_ns // 1_000_000, [])
+        verdict = Verdict.STORED if rows else Verdict.EMPTY
+        held = self._held.setdefault(topic, [])
+        held.append(Entry(record, 0, batch, verdict, rows, first, last))
+        if sum(entry.rows for entry in held) >= FLUSH_ROWS or len(held) >= 5_000:
+            self.flush(topic)
+
+    def flush(self, topic: Topic) -> None:
+        held = self._held.pop(topic, [])
+        if not held:
+            return
+        span = OffsetRange(f"{self.mark}-{topic}", 0, held[0].record.offset, held[-1].record.offset)
+        pending = Pending(table(topic), span, held)
+        writer = Writer(self.client, self.settings.clickhouse.database, self._names)
+        self.rows[topic] = self.rows.get(topic, 0) + writer.insert_rows(pending)
+        writer.insert_ledger(pending)
+
+    def flush_all(self) -> None:
+        for topic in list(self._held):
+            self.flush(topic)
+
+
+def load(
+    client: Client,
+    settings: Settings,
+    folder: Path,
+    *,
+    job: str,
+    run: str,
+    ranks: int | None = None,
+    loop: int = 1,
+    shift_ns: int = 0,
+    config: StragglerConfig | None = None,
+    progress: Progress = lambda _: None,
+) -> dict[str, int]:
+    """A recorded job, relabelled to `ranks` and repeated, with all that the stream stages make of it; rows by topic."""
+    config = config or StragglerConfig(window_steps=5)
+    loader = Loader(client, settings, f"{job}-{run}")
+    recording = Recording(folder, job=job, ranks=ranks, loop=loop)
+    seen = 0
+
+    def raw() -> Iterator[tuple[int, Batch]]:
+        nonlocal seen
+        for out in recording.batches(run, shift_ns):
+            loader.take(out.batch, out.key, out.time_ns)
+            seen += out.batch.rows if out.batch.topic == Topic.KERNEL else 0
+            progress(seen)
+            yield out.time_ns, out.batch
+
+    now = recording.last_ns + shift_ns
+    for batch in results(raw(), stages(config), config.idle_ns):
+        loader.take(batch, str(batch.envelope["process_id"] or job), int(batch.envelope.get("window_end_ns") or now))
+    loader.flush_all()
+    return loader.rows
+
+
+def repeat(
+    client: Client, database: str, source: str, job: str, times: int, period_ns: int, steps: int, progress: Progress
+) -> None:
+    """All that is stored of the job `source` as rows of `job`, `times` times, each `period_ns` and `steps` after the
+    one before; rollups count them. What a looped replay would store, without its Python and its stream stages."""
+    found = rows(
+        client,
+        "SELECT table, groupArray((name, type)) AS columns FROM system.columns WHERE database = {d:String} "
+        "AND default_kind = '' AND table IN {tables:Array(String)} GROUP BY table",
+        {"d": database, "tables": [*(each.target for each in TABLES), "ledger"]},
+    )
+    most = rows(client, f"SELECT max(id) + 1 AS n FROM {database}.ranges WHERE job = {{j:String}}", {"j": source})
+    ids = int(most[0]["n"])
+    for number in range(times):
+        for row in found:
+            names = ", ".join(name for name, _ in row["columns"])
+            moved = ", ".join(
+                _moved(name, kind, job, number * period_ns, number * steps, number * ids)
+                for name, kind in row["columns"]
+            )
+            command(
+                client,
+                f"INSERT INTO {database}.{row['table']} ({names}) SELECT {moved} FROM {database}.{row['table']} AS r "
+                "WHERE r.job = {source:String}",
+                {"source": source},
+                settings={**INSERT_SETTINGS, "insert_deduplicate": 0},
+            )
+        progress(number + 1)
+
+
+def _moved(name: str, kind: str, job: str, time_ns: int, steps: int, ids: int) -> str:
+    """What was unique in the recording stays so: ids of ranges, collectives outside steps (step -1) by their number."""
+    if name == "job":
+        return f"'{job}'"
+    if kind.startswith("DateTime64"):
+        return f"addNanoseconds(r.{name}, {time_ns})"
+    if name in ("id", "parent_id"):
+        return f"if(r.{name} = 0, 0, r.{name} + {ids})"
+    if name == "ordinal":
+        return f"r.{name} + if(r.step < 0, {steps} * 1000, 0)"
+    if name == "step" or name.endswith("_step"):
+        return f"if(r.{name} < 0, r.{name}, r.{name} + {steps})"
+    return f"r.{name}"

@@ -1,0 +1,260 @@
+"""One process of `drumline bench overhead`: the same steps under one way of observing them, or none.
+
+usage: python -m drumline.infra.bench.overhead.job MODE SECONDS WORKLOAD...   (prints one JSON object)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from itertools import count
+from typing import Any
+
+from drumline.infra.bench.overhead.paired import in_turn, recycled
+from drumline.producers.collector import attach, cupti
+from drumline.producers.collector.recorder import KINDS
+from drumline.producers.ipc import buffer_pool
+from drumline.producers.ipc.buffer_pool import new_pool
+
+#: Steps before measuring; the allocator and cuBLAS settle.
+WARM_UP = 5
+#: How often the probe wants Python's lock, and for how long it is asked; s.
+PROBE_S, PROBED_S = 0.001, 1.0
+
+
+def gpu_bound(torch: Any) -> Callable[[], None]:
+    """Large matrix products, about 60 ms on an H200: the GPU is the limit."""
+    layers = [torch.nn.Linear(8192, 8192, bias=False, device="cuda", dtype=torch.bfloat16) for _ in range(14)]
+    model = torch.nn.Sequential(*layers)
+    data = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+
+    def step() -> None:
+        model(data).float().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def launch_bound(torch: Any) -> Callable[[], None]:
+    """A small transformer, about 900 launches: the host is the limit."""
+    block = torch.nn.TransformerEncoderLayer(128, 4, 256, 0.0, batch_first=True, device="cuda")
+    model = torch.nn.TransformerEncoder(block, 12, enable_nested_tensor=False)
+    data = torch.randn(4, 32, 128, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+
+    def step() -> None:
+        model(data).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def tiny_kernels(torch: Any) -> Callable[[], None]:
+    """2,000 kernels of a few microseconds, launched in a plain loop."""
+    data, out = torch.randn(256, 256, device="cuda"), torch.empty(256, 256, device="cuda")
+
+    def step() -> None:
+        for _ in range(2000):
+            torch.erfinv(data, out=out)
+
+    return step
+
+
+def graph_replay(torch: Any) -> Callable[[], None]:
+    """A CUDA graph of 400 small kernels, replayed five times."""
+    data, out = torch.randn(256, 256, device="cuda"), torch.empty(256, 256, device="cuda")
+    torch.erfinv(data, out=out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(400):
+            torch.erfinv(data, out=out)
+
+    def step() -> None:
+        for _ in range(5):
+            graph.replay()
+
+    return step
+
+
+WORKLOADS = {f.__name__: f for f in (gpu_bound, launch_bound, tiny_kernels, graph_replay)}
+
+
+@contextmanager
+def nothing(torch: Any) -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def cupti_alone(torch: Any) -> Iterator[None]:
+    """CUPTI with the same kinds; its buffers go back unread."""
+    library, pool, callbacks = cupti.load(attach.prepare()), new_pool(), cupti.Callbacks()
+    address = ctypes.addressof(ctypes.c_char.from_buffer(pool.memory))
+    callbacks.open(address, library.address("cuptiActivityGetNumDroppedRecords"))
+    library.cuptiActivityRegisterCallbacks(callbacks.request, callbacks.complete)
+    for kind in KINDS:
+        assert library.cuptiActivityEnable(kind) == 0
+    with recycled(pool):
+        yield
+        for kind in reversed(KINDS):
+            library.cuptiActivityDisable(kind)
+        library.cuptiActivityFlushAll(1)
+    callbacks.close()
+
+
+@contextmanager
+def cupti_off(torch: Any) -> Iterator[None]:
+    """CUPTI that has recorded once and is switched off: what a duty cycle costs between its windows."""
+    with cupti_alone(torch):
+        torch.zeros(1, device="cuda").add_(1)
+        torch.cuda.synchronize()
+    yield
+
+
+@contextmanager
+def record_callback(torch: Any) -> Iterator[None]:
+    """cupti-python as its samples use it: a Python object per record."""
+    binding = import_module("cupti.cupti")
+    seen = [0]
+
+    def requested() -> tuple[int, int]:
+        return 8 << 20, 0
+
+    def completed(records: list[Any]) -> None:
+        for record in records:
+            seen[0] += record.end - record.start > 0
+
+    binding.activity_register_callbacks(requested, completed)
+    kinds = (binding.ActivityKind.CONCURRENT_KERNEL, binding.ActivityKind.MEMCPY, binding.ActivityKind.MEMSET)
+    for kind in kinds:
+        binding.activity_enable(kind)
+    yield
+    for kind in kinds:
+        binding.activity_disable(kind)
+    binding.activity_flush_all(1)
+
+
+@contextmanager
+def torch_profiler(torch: Any) -> Iterator[None]:
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities):
+        yield
+
+
+#: mode -> what surrounds a workload; drumline's own come from `drumline run`.
+MODES = {
+    "plain": nothing,
+    "cupti": cupti_alone,
+    "cupti_off": cupti_off,
+    "drumline": nothing,
+    "paired": nothing,
+    "duty": nothing,
+    "record_callback": record_callback,
+    "torch_profiler": torch_profiler,
+}
+
+
+def lock_waits(step: Callable[[], None], torch: Any) -> list[float]:
+    """How long another thread that wants Python's lock every millisecond gets it too late, while steps run; ms each.
+    Measured apart from the step times, which such a thread changes."""
+    late: list[float] = []
+    stop = threading.Event()
+
+    def want() -> None:
+        while not stop.is_set():
+            at = time.perf_counter()
+            time.sleep(PROBE_S)
+            late.append(max(0.0, time.perf_counter() - at - PROBE_S) * 1e3)
+
+    thread = threading.Thread(target=want, daemon=True)
+    thread.start()
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < PROBED_S:
+        step()
+        torch.cuda.synchronize()
+    stop.set()
+    thread.join()
+    return late
+
+
+def forget_peak() -> None:
+    """From here on the most memory is of what comes now (proc(5), clear_refs); what was kept before is in it."""
+    with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+
+
+def peak_mb(pid: int) -> float:
+    """The most memory that a process has had; MB of 1,048,576 bytes."""
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
+
+
+def main() -> None:
+    mode, seconds, names = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
+    torch = import_module("torch")
+    torch.cuda.init()
+    expected = mode in ("drumline", "paired", "duty")
+    assert (attach.attached() is not None) == expected, attach.status()
+    found: dict[str, Any] = {}
+    began = time.monotonic()
+    for name in names:
+        forget_peak()
+        step = WORKLOADS[name](torch)
+        for _ in range(WARM_UP):
+            step()
+        torch.cuda.synchronize()
+        number = count()
+
+        def timed(step: Callable[[], None] = step, number: Iterator[int] = number) -> float:
+            at = time.perf_counter()
+            torch.cuda.nvtx.range_push(f"step {next(number)}")
+            step()
+            torch.cuda.synchronize()
+            torch.cuda.nvtx.range_pop()
+            return (time.perf_counter() - at) * 1e3
+
+        took: list[float] = []
+        one = attach.attached()
+        with MODES[mode](torch):
+            cpu, begin = time.process_time(), time.perf_counter()
+            if mode == "paired" and one is not None:
+                found[name] = in_turn(one, timed, seconds) | {"peak_mb": peak_mb(os.getpid())}
+                continue
+            while time.perf_counter() - begin < seconds or len(took) < 20:
+                took.append(timed())
+            wall = time.perf_counter() - begin
+            cpu = time.process_time() - cpu
+            late = lock_waits(step, torch)
+        found[name] = {"ms": took, "cpu": cpu / wall, "lock_ms": late, "peak_mb": peak_mb(os.getpid())}
+    result: dict[str, Any] = {
+        "seconds": time.monotonic() - began,
+        "workloads": found,
+        "versions": {"PyTorch": torch.__version__, "CUPTI": str(cupti.load(attach.prepare()).version())},
+    }
+    one = attach.attached()
+    if one is not None:
+        words = one.pool.words
+        result["thread_s"] = words[buffer_pool.THREAD_NS] / 1e9
+        result["locked_s"] = max(0, words[buffer_pool.THREAD_NS] - words[buffer_pool.UNLOCKED_NS]) / 1e9
+        result["callback_s"] = words[buffer_pool.CALLBACK_NS] / 1e9
+        result["callback_max_us"] = words[buffer_pool.CALLBACK_MAX_NS] / 1e3
+        result["refused"] = words[buffer_pool.REFUSED]
+        result["dropped"] = words[buffer_pool.CUPTI_DROPPED]
+        with open(f"/proc/{one.decoder}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        result["decoder_cpu_s"] = (int(fields[11]) + int(fields[12])) / 100
+        result["decoder_mb"] = peak_mb(one.decoder)
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""A stack of its own for one benchmark: temporary, gone afterwards."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
+from drumline.infra.localstack.ephemeral import private_settings, running_stack
+from drumline.infra.localstack.processes import own_processes
+
+
+@contextmanager
+def private_stack() -> Iterator[Settings]:
+    """A running broker and engine with topics and tables; data is deleted at the end. Raises StackError."""
+    with tempfile.TemporaryDirectory(prefix="drumline-bench-", ignore_cleanup_errors=True) as folder:
+        settings = private_settings(
+            Path(folder) / "state",
+            stream=StreamSettings(window_steps=5, instance="bench", metrics_port=0),
+            sink=SinkSettings(instance="bench", metrics_port=0),
+            log_level="WARNING",
+        )
+        with running_stack(settings):
+            yield settings
+
+
+def engine_cpu_s(settings: Settings) -> float:
+    """CPU seconds that the local ClickHouse engine has used so far."""
+    used = [process.cpu_times() for process in own_processes(settings)["engine"]]
+    return sum(times.user + times.system for times in used)

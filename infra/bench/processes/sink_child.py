@@ -1,0 +1,123 @@
+"""One sink in a process of its own, over kernel records that are in Kafka already: `... ours|plain RECORDS [PROFILE]`.
+
+`ours`: the product's. `plain`: at least once, as simple as it gets. Prints what it measured of itself (sampled.py) and
+the rows it stored as one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from drumline.infra.bench.processes.profiling import profiled
+from drumline.infra.bench.processes.self_sampling import Sampled
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.client import INSERT_SETTINGS
+from drumline.infra.config.settings import Settings, SinkSettings, settings
+from drumline.infra.kafka.config import producer_config
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+from drumline.sinks.kafka.config import consumer_config
+from drumline.sinks.kafka.consumer import SinkConsumer
+from drumline.sinks.kafka.dead_letters import DeadLetters
+from drumline.sinks.sink import Sink
+from drumline.sinks.tables.blocks import rows_block
+from drumline.sinks.tables.tables import table
+
+PLAIN = "kernels_plain"
+STUCK_S = 300.0
+Work = tuple[Callable[[], int], Callable[[], int]]
+
+
+def plain(settings: Settings, messages: int) -> Work:
+    """Read, decode, insert at flush_rows, commit: (what does it and says how many rows, records so far)."""
+    codec, stored = Codec(), table(Topic.KERNEL)
+    names = [column.name for column in stored.columns]
+    options: dict[str, str | int] = {
+        "group.id": f"{settings.sink.group}-plain",
+        "auto.offset.reset": "earliest",
+        "log_level": 2,
+    }
+    shared = consumer_config(settings.model_copy(update={"sink": SinkSettings()}), [Topic.KERNEL])
+    consumer = Consumer({**shared, **options, "enable.partition.eof": False})
+    consumer.subscribe([Topic.KERNEL.value])
+    client = clickhouse.connect(settings)
+    held: dict[int, list[tuple[Batch, int, int]]] = {}
+    seen = [0]
+
+    def insert(number: int) -> int:
+        batches = held.pop(number)
+        count, block = rows_block(
+            stored,
+            f"plain:{number}",
+            [b for b, _, _ in batches],
+            [o for _, o, _ in batches],
+            [t for _, _, t in batches],
+        )
+        client.raw_insert(
+            f"{settings.clickhouse.database}.{PLAIN}",
+            column_names=names,
+            insert_block=block,
+            fmt="Native",
+            settings=INSERT_SETTINGS,
+        )
+        last = TopicPartition(stored.topic.value, number, batches[-1][1] + 1)
+        consumer.commit(offsets=[last], asynchronous=False)
+        return count
+
+    def run() -> int:
+        rows, until = 0, time.monotonic() + STUCK_S
+        while seen[0] < messages and time.monotonic() < until:
+            message = consumer.poll(0.1)
+            value = None if message is None or message.error() else message.value()
+            if message is None or value is None:
+                continue
+            seen[0] += 1
+            batch, number = codec.decode(Topic.KERNEL, value), message.partition() or 0
+            if batch.rows:
+                held.setdefault(number, []).append((batch, message.offset() or 0, message.timestamp()[1]))
+            if sum(b.rows for b, _, _ in held.get(number, [])) >= settings.sink.flush_rows:
+                rows += insert(number)
+        for number in list(held):
+            rows += insert(number)
+        consumer.close()
+        return rows
+
+    return run, lambda: seen[0]
+
+
+def ours(settings: Settings, messages: int) -> Work:
+    """The product's sink, until it has dealt with so many records."""
+    until = time.monotonic() + STUCK_S
+
+    def stopping() -> bool:
+        return made.counts.records >= messages or time.monotonic() > until
+
+    letters = DeadLetters(lambda: Producer({**producer_config(settings, "bench-letters"), "log_level": 2}))
+    consumer = SinkConsumer(settings, [Topic.KERNEL])
+    made = Sink(settings, consumer, letters, lambda: clickhouse.connect(settings), Codec(), stopping=stopping)
+
+    def run() -> int:
+        made.run()
+        return made.counts.rows
+
+    return run, lambda: made.counts.records
+
+
+def main() -> None:
+    which, wanted = sys.argv[1], int(sys.argv[2])
+    run, handled = (plain if which == "plain" else ours)(settings(), wanted)
+    sampled = Sampled(handled, wanted)
+    with profiled(Path(sys.argv[3]) if len(sys.argv) > 3 else None, f"sink, {wanted} messages"):
+        rows = run()
+    print(json.dumps({**sampled.result(), "rows": rows}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""One Faust worker in a process of its own, over records that are in Kafka: `... STAGE|single RECORDS [PROFILE]`.
+
+STAGE: one of the product's stages (streams/app.py), alone. `single`: one event a message. Prints what it measured of
+itself (sampled.py) as one JSON object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from drumline.infra.bench.processes.profiling import profiled
+from drumline.infra.bench.processes.self_sampling import Sampled
+from drumline.infra.config.settings import Settings, settings
+from drumline.infra.kafka.registry import codec
+from drumline.streams.worker.app import READ, WRITTEN, wirings
+from drumline.streams.worker.checks.preflight import preflight
+from drumline.streams.worker.faust_app import StreamWorker
+from drumline.streams.worker.faust_config import faust_settings
+from drumline.streams.worker.workdir import move_in
+
+SINGLE = "bench.kernel-single.v1"
+START_S, STUCK_S = 60.0, 400.0
+
+
+def stage(config: Settings, name: str) -> tuple[Any, Callable[[], int]]:
+    """The product's worker with one of its stages: (app, records handled so far)."""
+    config.stream.app_id += f"-{name}"
+    wiring = next(w for w in wirings(config) if w.name == name)
+    worker = StreamWorker(config, [wiring], preflight(config, READ, WRITTEN, [wiring.name]), codec(config))
+    return worker.app, lambda: worker.lag.count
+
+
+def single(config: Settings) -> tuple[Any, Callable[[], int]]:
+    """Faust as its documentation shows it: one event a message, counted per kernel in a hopping table."""
+    import faust
+
+    config.stream.app_id += "-single"
+    partitions = preflight(config, READ, WRITTEN, ["frequency"]).partitions
+    app = faust.App(**faust_settings(config, move_in(config).path, partitions))
+    window, hop = config.stream.window_s, config.stream.hop_s
+    table = app.Table("frequency", default=int, partitions=partitions, key_type=str).hopping(
+        window, hop, expires=timedelta(seconds=window + config.stream.grace_s)
+    )
+    seen = [0]
+
+    async def agent(stream: Any) -> None:
+        async for event in stream:
+            table[event["name"]] += 1
+            seen[0] += 1
+
+    app.agent(app.topic(SINGLE, value_serializer="json"), name="bench.single")(agent)
+    return app, lambda: seen[0]
+
+
+async def measure(app: Any, handled: Callable[[], int], wanted: int, profile: Path | None) -> dict[str, Any]:
+    """From the first handled record until `wanted` are."""
+    starting = asyncio.create_task(app.start())
+    until = time.monotonic() + START_S
+    sampled = Sampled(handled, wanted)
+    while not handled() and time.monotonic() < until and not app.crashed:
+        await asyncio.sleep(0.005)
+    until = time.monotonic() + STUCK_S
+    with profiled(profile, f"{sys.argv[1]}, {wanted} messages"):
+        while handled() < wanted and time.monotonic() < until and not app.crashed:
+            await asyncio.sleep(0.02)
+        result = sampled.result()
+    starting.cancel()
+    return result
+
+
+def main() -> None:
+    which, wanted = sys.argv[1], int(sys.argv[2])
+    profile = Path(sys.argv[3]) if len(sys.argv) > 3 else None
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+
+        async def run() -> dict[str, Any]:
+            app, handled = single(settings()) if which == "single" else stage(settings(), which)
+            return await measure(app, handled, wanted, profile)
+
+        print(json.dumps(runner.run(run())), flush=True)
+        os._exit(0)  # nothing of it is needed again
+
+
+if __name__ == "__main__":
+    main()

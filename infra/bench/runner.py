@@ -1,0 +1,79 @@
+"""A benchmark as a command: its progress, its result, and what stopped it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import typer
+from confluent_kafka import KafkaException
+from rich.console import Console
+
+from drumline.infra.bench.render import show, write
+from drumline.infra.bench.result import Report, machine
+
+#: Takes a recording and whom to tell what it does.
+Measure = Callable[[Path, Callable[[str], None]], Report]
+
+
+def run(name: str, data: Path | None, measure: Measure, as_json: bool, path: Path | None) -> None:
+    """Measure with the recording in `data` (None: the demo's), then show the report, or print it as JSON; with `path`,
+    write it there too. Raises typer.BadParameter, and typer.Exit with 130, 2 or 1."""
+    if data is None:
+        from drumline.infra.demo.run import RECORDING  # needs what a GPU machine may not have
+
+        data = RECORDING
+    if path is not None:
+        _require_usable(path)
+    errors = Console(stderr=True)
+    where = machine()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its benchmark
+    try:
+        with errors.status(f"bench {name}") as status:
+            report = measure(data, lambda text: status.update(f"bench {name}: {text}"))
+    except KeyboardInterrupt:
+        errors.print("interrupted; what was started is stopped")
+        raise typer.Exit(130) from None
+    except (ValueError, OSError) as error:
+        errors.print(f"drumline bench: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(2) from None
+    except (RuntimeError, KafkaException) as error:
+        errors.print(f"drumline bench: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(1) from None
+    report.machine = where
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        show(report, Console())
+    if path is not None:
+        try:
+            write(report, f"drumline bench {name}{_options()}", path)
+        except OSError as error:
+            errors.print(f"drumline bench: not written: {error}", style="red", markup=False, highlight=False)
+            raise typer.Exit(1) from None
+
+
+def _require_usable(path: Path) -> None:
+    """Before anything is measured. Raises typer.BadParameter."""
+    try:
+        if path.exists():
+            path.read_text()
+            path.open("a").close()
+        elif not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+            raise OSError(f"no folder {path.parent} that can be written to")
+    except (OSError, UnicodeDecodeError) as error:
+        raise typer.BadParameter(f"{path} cannot be used: {error}", param_hint="--write") from None
+
+
+def _options() -> str:
+    """What the command was asked for, but for how to show it."""
+    asked = list(sys.argv[3:])
+    for position in [i for i, word in enumerate(asked) if word == "--write"]:
+        asked[position : position + 2] = ["", ""]
+    kept = [word for word in asked if word and word != "--json" and not word.startswith("--write=")]
+    return f" {shlex.join(kept)}" if kept else ""

@@ -1,0 +1,213 @@
+"""`drumline evaluate`: the straggler code over a recorded job, without Kafka, judged by what was injected."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from drumline.infra.config.settings import settings
+from drumline.infra.evaluate.scoring import INSUFFICIENT, WHOLE_JOB, BadManifest, Phase, Report, Row, judge_phases
+
+app = typer.Typer(add_completion=False)
+BAD_INPUT, INTERRUPTED = 2, 130
+
+
+@app.command()
+def evaluate(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a recorded job: Parquet tables and manifest.json")],
+    window_steps: Annotated[
+        int | None, typer.Option(min=2, help="steps a window; default: DRUMLINE_STREAM__WINDOW_STEPS, 20")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+    side_by_side: Annotated[
+        bool, typer.Option("--compare", help="run published methods over the same data too")
+    ] = False,
+) -> None:
+    """Run the straggler code over DIR as a stream and judge each phase of its manifest.
+
+    The code under evaluation never sees the phases. Windows that lie wholly inside a phase are judged on their own: a
+    rank is found where at least half of them blame it at warning or above. Recall and cause accuracy are over counted
+    fault phases, false alarms over counted healthy ones. What else was said in a phase (suspects, windows that could
+    not be judged) is printed below the table, and in JSON as `besides`, `unjudged`. A phase in which no window could be
+    judged is not right.
+
+    --compare prints who else finds what, from the same data, by the same judge: NVRx, TraceML, HTA, ingero, and the
+    longest collective (docs/design/comparison.md). JSON then has `methods`, ours first, and the window's steps.
+
+    Exit code: 0 all counted phases right, 1 not, 2 bad input.
+    """
+    try:
+        phases = read_phases(folder)
+        steps = window_steps or settings().stream.window_steps
+        rows = list(straggler_rows(folder, steps, quiet=as_json))
+        report = judge_phases(phases, rows)
+        if side_by_side:
+            _compare(folder, steps, phases, report, as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except (BadManifest, OSError, ValueError) as error:
+        typer.echo(f"drumline evaluate: {folder}: {error}", err=True)
+        raise typer.Exit(BAD_INPUT) from None
+    if as_json and not side_by_side:
+        typer.echo(json.dumps(report.as_json()))
+    elif not side_by_side:
+        _print(report, folder.name, steps)
+    if report.unjudged:
+        typer.echo(
+            f"drumline evaluate: no window of {steps} steps fits into, or could be judged in, {len(report.unjudged)} "
+            f"counted phases ({', '.join(report.unjudged)}): neither found nor cleared; try another --window-steps",
+            err=True,
+        )
+    if note := unheard(rows):
+        typer.echo(f"drumline evaluate: {note}", err=True)
+    raise typer.Exit(0 if report.right else 1)
+
+
+def _compare(folder: Path, steps: int, phases: list[dict[str, Any]], ours: Report, as_json: bool) -> None:
+    try:
+        from drumline.infra.evaluate.compare import compare
+        from drumline.infra.evaluate.comparison_table import legend, table
+    except ModuleNotFoundError as error:
+        raise ValueError(f"--compare: {error}; install the checkout again: pip install -e .") from None
+
+    judged = compare(folder, steps, phases, ours)
+    if as_json:
+        typer.echo(json.dumps({"window_steps": steps, "methods": [each.as_json() for each in judged]}))
+        return
+    console = Console(file=sys.stdout)
+    console.print(table(judged, f"{folder.name}, windows of {steps} steps"))
+    console.print(legend(judged), highlight=False, markup=False)
+
+
+def unheard(rows: list[Row]) -> str:
+    """What to say where no rank could be judged in any window; "" where some could."""
+    ranks = [row for row in rows if row.rank >= 0]
+    if not rows:
+        return "no window was judged: the recording has no whole steps"
+    if any(row.severity != INSUFFICIENT for row in ranks):
+        return ""
+    why = " ".join(sorted({row.detail for row in ranks if row.detail}))
+    reason = f" ({why})" if why else ""
+    return (
+        f"no rank was judged, insufficient data in all windows{reason}: "
+        "a rank needs others to be compared with, and collectives that they meet in; "
+        "the job as a whole is judged against its own past"
+    )
+
+
+def read_phases(folder: Path) -> list[dict[str, Any]]:
+    """The phases of a recording's manifest. Raises BadManifest, OSError."""
+    path = folder / "manifest.json"
+    if not path.is_file():
+        inside = [found.parent.name for found in sorted(folder.glob("*/manifest.json"))]
+        hint = f"; it holds {len(inside)} recordings, evaluate each: {', '.join(inside)}" if inside else ""
+        raise BadManifest(f"no manifest.json there; DIR is a folder of recorded Parquet tables with one{hint}")
+    try:
+        phases = json.loads(path.read_text()).get("phases")
+    except (ValueError, AttributeError) as error:
+        raise BadManifest(f"manifest.json is not a JSON object ({error})") from None
+    if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
+        raise BadManifest("manifest.json has no list of phases to judge by")
+    return phases
+
+
+def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Iterator[Row]:
+    """Verdict rows of the last revision of every window. The recording is read through a copy of its folder whose
+    manifest has no phases. Raises ValueError, naming the file that cannot be read."""
+    from drumline.producers.replay.recording import recorded_batches
+    from drumline.schemas.topics import Topic
+    from drumline.streams.core.thresholds import StragglerConfig
+    from drumline.streams.offline import latest, verdicts
+
+    stream = settings().stream
+    config = StragglerConfig(
+        window_steps=window_steps,
+        idle_ns=int(stream.idle_s * 1e9),
+        price_per_gpu_hour=stream.price_per_gpu_hour,
+    )
+    topics = {Topic.COLLECTIVE, Topic.STEP, Topic.PROCESS, Topic.DEVICE}
+    with tempfile.TemporaryDirectory(prefix="drumline-evaluate-") as copy:
+        blind = without_phases(folder, Path(copy))
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+            task = progress.add_task("reading the recording", total=None)
+            found = []
+            try:
+                batches = ((out.time_ns, out.batch) for out in recorded_batches(blind, topics=topics))
+                for batch in verdicts(batches, config):
+                    found.append(batch)
+                    progress.update(task, description=f"judged to step {batch.envelope['last_step']}")
+            except (OSError, ValueError) as error:  # names a file: the user's, not its copy
+                raise ValueError(str(error).replace(str(blind), str(folder))) from None
+    for batch in latest(found).values():
+        columns_of = batch.columns
+        causes, details = batch.strings("cause", "causes"), batch.strings("detail", "details")
+        first, last = int(batch.envelope["first_step"]), int(batch.envelope["last_step"])
+        for i in range(batch.rows):
+            rank, severity = int(columns_of["of_rank"][i]), int(columns_of["severity"][i])
+            yield Row(first, last, rank, severity, causes[i], details[i], float(columns_of["lost_share"][i]))
+
+
+def without_phases(folder: Path, copy: Path) -> Path:
+    """`copy` filled with links to the recording's files and a manifest that says nothing of phases."""
+    for path in folder.resolve().iterdir():
+        if path.name != "manifest.json":
+            (copy / path.name).symlink_to(path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest.pop("phases", None)
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    return copy
+
+
+def _judgement(phase: Phase) -> str:
+    if not phase.counted:
+        return "not counted"
+    if not phase.judged:
+        return "not judged" if phase.windows else "too short"
+    return "yes" if phase.right else "NO"
+
+
+def remarks(report: Report) -> list[str]:
+    """What the table leaves out: windows without data, ranks that were named but not found, windows across phases."""
+    lines = []
+    for phase in report.phases:
+        where, of = f"{phase.phase} (steps {phase.first_step}-{phase.last_step})", f"of {phase.windows} windows"
+        if phase.unjudged:
+            why = f" ({', '.join(phase.unjudged_why)})" if phase.unjudged_why else ""
+            lines.append(f"{where}: {phase.unjudged} {of} not judged, insufficient data{why}")
+        for rank, said in sorted(phase.besides.items()):
+            who = "the job" if rank == WHOLE_JOB else f"rank {rank}"
+            lines.append(f"{where}: {who} {', '.join(f'{word} in {n}' for word, n in said.items())} {of}")
+    if report.across:
+        lines.append(f"{report.across} windows lie across the bounds of phases and count for none")
+    return lines
+
+
+def _print(report: Report, name: str, window_steps: int) -> None:
+    table = Table(title=f"{name}, windows of {window_steps} steps", title_justify="left")
+    for column in ("phase", "windows", "injected", "found", "lost", "right"):
+        table.add_column(column, justify="right" if column in ("windows", "lost") else "left")
+    for phase in report.phases:
+        found = [*phase.found_ranks, phase.found_cause, phase.found_detail] if phase.found_cause else []
+        table.add_row(
+            phase.phase,
+            str(phase.windows),
+            " ".join(map(str, [*phase.expected_ranks, "|".join(phase.accepted_causes)])),
+            " ".join(str(part) for part in found),
+            f"{phase.lost_share:.1%}",
+            _judgement(phase),
+        )
+    Console(file=sys.stdout).print(table)
+    for line in remarks(report):
+        typer.echo(line)
+    numbers = {"recall": report.recall, "cause accuracy": report.cause_accuracy, "false alarms": report.false_alarms}
+    typer.echo(", ".join(f"{name} {'n/a' if value is None else value}" for name, value in numbers.items()))

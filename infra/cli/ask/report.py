@@ -1,0 +1,91 @@
+"""`drumline report`: one self-contained page about a job."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from drumline.infra.config.settings import settings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def report(
+    job: Annotated[str, typer.Option(help="The job's name; `drumline sql 'SELECT job, run FROM jobs'` lists them.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path("report.html"),
+    run: Annotated[str, typer.Option(help="A run of it; default: the newest.")] = "",
+    since: Annotated[str, typer.Option("--from", help="Only from here on: 2026-11-21T10:40, UTC unless it says.")] = "",
+    until: Annotated[str, typer.Option("--to", help="Only until here.")] = "",
+    price: Annotated[
+        float | None, typer.Option(min=0, help="Of a GPU-hour; default DRUMLINE_STREAM__PRICE_PER_GPU_HOUR.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print path and summary as one JSON object.")] = False,
+) -> None:
+    """Write one HTML page about a job: who held it back, why, what it cost, and what its GPUs did.
+
+    The page needs no network and runs no script: mail it, archive it, print it. It shows step times with the verdicts,
+    lateness by rank, the verdicts' evidence, cost, top kernels, copies and GPU samples. Where there is not enough data
+    for a verdict it says so. The engine is started if it is down.
+
+    Exit 0: written. 1: ClickHouse does not answer. 2: no such job or run, nothing of it in that time, or the
+    file cannot be written.
+    """
+    from drumline.infra.clickhouse.client import ClickHouseFailed, advised, connect, rows
+    from drumline.infra.localstack.clickhouse.engine import ensure_engine
+    from drumline.infra.localstack.state_dir import StackError
+    from drumline.infra.report.data import NoSuchRun, load
+    from drumline.infra.report.page import page
+    from drumline.infra.report.text import summary
+
+    config = settings()
+    start, end = _time("--from", since), _time("--to", until)
+    if start and end and start >= end:
+        _fail(2, f"--from {since} is not before --to {until}")
+    cost = config.stream.price_per_gpu_hour if price is None else price
+    try:
+        with ensure_engine(config):
+            client = connect(config, reader=True, database=config.clickhouse.database)
+            data = load(lambda sql, parameters: rows(client, sql, parameters), job, run, start, end, cost)
+    except NoSuchRun as error:
+        _fail(2, str(error))
+    except (ClickHouseFailed, StackError) as error:
+        _fail(1, advised(error))
+    text = page(data)
+    part = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        part.write_text(text, "utf-8")
+        part.replace(output)  # who looks at the old one never sees half of the new one
+    except OSError as error:
+        _fail(2, f"{output}: {error.strerror}")
+    finally:
+        part.unlink(missing_ok=True)
+    if as_json:
+        print(json.dumps({"path": str(output.resolve()), "job": job, "run": data.run["run"], "summary": summary(data)}))
+        return
+    for sentence in summary(data):
+        print(sentence)
+    print(f"report: {output.resolve()}")
+
+
+def _time(name: str, text: str) -> str:
+    """As ClickHouse reads a DateTime64(9, 'UTC'). Exits with 2 if it is no time."""
+    if not text:
+        return ""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        _fail(2, f"{name} {text!r} is no time; write it as 2026-11-21T10:40 or 2026-11-21T10:40:07.5+01:00")
+    found = found.astimezone(UTC) if found.tzinfo else found
+    return f"{found:%Y-%m-%d %H:%M:%S.%f}"
+
+
+def _fail(code: int, reason: str) -> NoReturn:
+    print(f"drumline report: {reason}", file=sys.stderr)
+    raise typer.Exit(code)

@@ -1,0 +1,114 @@
+"""`drumline top`: the jobs as they run."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from drumline.infra.config.settings import settings
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from drumline.infra.config.settings import Settings
+    from drumline.infra.top.data import Snapshot
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def top(
+    job: Annotated[
+        str, typer.Option(help="Only this job; default: all, details of the one with the newest data.")
+    ] = "",
+    interval: Annotated[float, typer.Option(min=0.2, help="Between two looks; s.")] = 2.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print once and end; also when the output is no terminal.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a look, a line each.")] = False,
+) -> None:
+    """Watch the jobs: ranks, step times, lateness, verdicts, what was dropped, and how fresh the data are.
+
+    It reads what the sinks have stored, as the read-only user. Bars show which part of a step a rank was late in the
+    newest window; a rank may be late because it waited for another one, which the verdict knows. Ctrl-C ends it.
+
+    Exit 0: printed once. 1: ClickHouse does not answer (while it runs: shown, and asked again). 2: no such job to be
+    printed once (a terminal waits for it). 130: Ctrl-C.
+    """
+    from rich.console import Console
+
+    from drumline.infra.clickhouse.client import ClickHouseFailed, advised
+    from drumline.infra.localstack.state_dir import StackError
+
+    config, console = settings(), Console()
+    try:
+        seen = _look(config, job)
+        if seen.missing and (once or not console.is_terminal):
+            print(f"drumline top: {seen.missing}", file=sys.stderr)
+            raise typer.Exit(2)
+        if as_json:
+            _lines(config, job, interval, once, seen)
+        elif once or not console.is_terminal:
+            console.print(_shown(console, config, seen))
+        else:
+            _live(config, console, job, interval, seen)
+    except (ClickHouseFailed, StackError) as error:
+        print(f"drumline top: {advised(error)}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except BrokenPipeError:  # `| head` has seen enough
+        sys.stderr.close()
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _look(config: Settings, job: str) -> Snapshot:
+    """A new connection each time: a server that was restarted, or has another address now, is no trouble."""
+    from drumline.infra.clickhouse.client import connect, rows
+    from drumline.infra.top.data import snapshot
+
+    client = connect(config, reader=True, timeout_s=10, database=config.clickhouse.database)
+    try:
+        return snapshot(lambda sql, parameters: rows(client, sql, parameters), job)
+    finally:
+        client.close()
+
+
+def _shown(
+    console: Console, config: Settings, seen: Snapshot, interval: float = 0, trouble: str = ""
+) -> RenderableType:
+    from drumline.infra.top.view import view
+
+    now = f"{datetime.now(UTC):%H:%M:%S} UTC"
+    live = f"  every {interval:g} s, Ctrl-C ends" if interval else ""
+    header = f"drumline top  {now}  {config.clickhouse_url}{live}"
+    return view(seen, console.width, console.height, header, trouble)
+
+
+def _lines(config: Settings, job: str, interval: float, once: bool, seen: Snapshot) -> None:
+    while True:
+        print(json.dumps(seen.as_json()), flush=True)
+        if once:
+            return
+        time.sleep(interval)
+        seen = _look(config, job)
+
+
+def _live(config: Settings, console: Console, job: str, interval: float, seen: Snapshot) -> None:
+    from rich.live import Live
+
+    from drumline.infra.clickhouse.client import ClickHouseFailed, advised
+
+    with Live(_shown(console, config, seen, interval), console=console, screen=True, auto_refresh=False) as live:
+        while True:
+            time.sleep(interval)
+            trouble = ""
+            try:
+                seen = _look(config, job)
+            except ClickHouseFailed as error:
+                trouble = advised(error)
+            live.update(_shown(console, config, seen, interval, trouble), refresh=True)

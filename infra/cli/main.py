@@ -1,0 +1,21 @@
+"""The console script."""
+
+from __future__ import annotations
+
+import signal
+
+from drumline.infra.runtime import sys_path as own_packages
+
+
+def main() -> None:
+    """`drumline`, see cli.py. Until a command runs, Ctrl-C ends the process without a word."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    own_packages.first()
+    from drumline.infra.cli.app import main as cli
+
+    cli()
+
+
+if __name__ == "__main__":
+    main()

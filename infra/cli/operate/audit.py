@@ -1,0 +1,78 @@
+"""`drumline audit`: prove that nothing was lost or doubled."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated
+
+import typer
+
+from drumline.infra.config.settings import settings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def audit(
+    job: Annotated[str, typer.Option(help="Rows, sequences and windows of this job only.")] = "",
+    run: Annotated[str, typer.Option(help="... of this run only.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Prove that nothing was lost or doubled, from Kafka and from the tables themselves.
+
+    Every Kafka record (minus what Kafka's retention removed) is in the ledger once; every table holds exactly the rows
+    that were published, each once; batches of a process count up without gap; non-overlapping windows plus counted late
+    rows add up to the raw rows; rollups count each row once. Records nobody has stored yet are "not drained", not lost;
+    a job or run that nothing is stored of is "unknown", not clean.
+    Ask when nothing is being stored: of a range that has its rows and not its ledger yet, they look doubled.
+
+    Exit 0: clean. 1: not clean, each finding named. 2: cannot tell (Kafka or ClickHouse does not answer).
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from drumline.infra.clickhouse.client import ClickHouseFailed, advised, connect
+    from drumline.infra.localstack.clickhouse.engine import ensure_engine
+    from drumline.infra.localstack.state_dir import StackError
+    from drumline.sinks.audit.audit import audit as check
+    from drumline.sinks.audit.kafka_side import KafkaFacts, KafkaUnreachable
+    from drumline.sinks.audit.queries import Queries
+
+    config = settings()
+    try:
+        with ensure_engine(config):
+            queries = Queries(connect(config, timeout_s=300), config, job, run)
+            kafka = KafkaFacts(config)
+            try:
+                report = check(kafka, queries)
+            finally:
+                kafka.close()
+    except (ClickHouseFailed, KafkaUnreachable, StackError) as error:
+        print(f"drumline audit: cannot tell: {advised(error)}", file=sys.stderr)
+        raise typer.Exit(2) from None
+    if as_json:
+        print(json.dumps(report.as_json(), default=str))
+        raise typer.Exit(0 if report.clean else 1)
+    columns = ("records", "stored", "empty", "duplicate", "dead", "waiting", "rows_published", "rows_stored")
+    view = Table(box=None, pad_edge=False)
+    view.add_column("topic", no_wrap=True)
+    for name in columns:
+        view.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
+    for account in report.topics:
+        view.add_row(account.topic, *(f"{getattr(account, name):,}" for name in columns))
+    console = Console(width=max(Console().width, 110))
+    console.print(view)
+    for row in report.dropped:
+        console.print(
+            f"{row['topic']}: {row['dropped']:,} rows of {row['of_job']} were dropped before publication (counted)"
+        )
+    counted = sum(int(row["in_windows"]) for row in report.windows)
+    late = sum(int(row["late_rows"]) for row in report.windows)
+    if report.windows:
+        console.print(f"windows: {counted:,} rows counted, {late:,} late")
+    console.print("rollups: " + ", ".join(f"{name} {rows:,}" for name, rows in report.rollups.items()), highlight=False)
+    for finding in report.findings:
+        console.print(f"[bold red]{finding.kind}[/] {finding.where}: {finding.text}", highlight=False)
+    console.print("[bold green]clean[/]" if report.clean else f"[bold red]{len(report.findings)} findings[/]")
+    raise typer.Exit(0 if report.clean else 1)

@@ -1,0 +1,178 @@
+"""`drumline dlq`: what became a dead letter and why; put it back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from drumline.infra.cli.console import plain
+from drumline.infra.config.settings import settings
+
+if TYPE_CHECKING:
+    from drumline.infra.deadletters.letters import Letter
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Dead letters: records that no program could use, kept as they came, with where from and why.",
+)
+AsJson = Annotated[bool, typer.Option("--json", help="For scripts.")]
+TheTopic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic the records came from, or its .dlq topic.")]
+
+
+@app.command("list")
+def list_letters(as_json: AsJson = False) -> None:
+    """Count dead letters per topic, reason and reader, from all dead-letter topics.
+
+    Sink and stream worker judge for themselves: a record that both refuse has two letters, but is one record. --json
+    prints one object: "groups", and "records", the distinct records per topic. Exit 1 if Kafka does not answer.
+    """
+    from drumline.infra.deadletters.letters import grouped
+    from drumline.schemas.topics import TOPICS
+
+    with _explained():
+        groups, records = grouped(one for spec in TOPICS if spec.dead_letters for one in _letters(spec.topic.value))
+    if as_json:
+        print(json.dumps({"groups": [group.as_json() for group in groups], "records": records}))
+        return
+    if not groups:
+        print("no dead letters")
+        return
+    names = ("topic", "reason", "by", "letters", "records", "bytes", "first", "last")
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, justify="right" if name in ("letters", "records", "bytes") else "left")
+    for group in groups:
+        told = group.as_json()
+        table.add_row(
+            *(f"{told[name]:,}" if isinstance(told[name], int) else escape(plain(told[name])) for name in names)
+        )
+    Console(width=max(Console().width, 120)).print(table)
+    print("; ".join(f"{topic}: {count:,} records in all" for topic, count in records.items()))
+
+
+@app.command()
+def show(
+    topic: TheTopic,
+    reason: Annotated[str, typer.Option(help="Only this reason (`drumline dlq list`).")] = "",
+    most: Annotated[int, typer.Option("--max", min=1, help="At most so many, oldest first.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per letter.")] = False,
+) -> None:
+    """Print dead letters: origin, key, reason, schema id, size, headers. Never their bytes."""
+    name, shown = _topic(topic), 0
+    with _explained():
+        for one in _letters(name):
+            if reason not in ("", one.reason):
+                continue
+            told = one.as_json()
+            if as_json:
+                print(json.dumps(told))
+            else:
+                origin = told.pop("origin")
+                place = f"{origin['topic']}[{origin['partition']}]@{origin['offset']}"
+                rest = " ".join(f"{n}={v}" for n, v in told.items() if v not in ("", None, {}) and n != "text")
+                print(plain(f"{place} {rest}") + (f"\n    {plain(one.text)}" if one.text else ""))
+            shown += 1
+            if shown == most:
+                break
+    if not shown and not as_json:
+        print(f"no dead letters of {name}" + (f" with reason {reason}" if reason else ""))
+
+
+@app.command()
+def replay(
+    topic: TheTopic,
+    reason: Annotated[str, typer.Option(help="Only this reason (`drumline dlq list`).")] = "",
+    most: Annotated[int | None, typer.Option("--max", min=1, help="At most so many, oldest first.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many, send nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Put dead letters back on the topic they came from: original key and bytes, header drumline.replay.of.
+
+    For after an upgrade, or after a schema was registered. Each record goes back once, however many letters it has and
+    however often this is called, for as long as Kafka keeps a group's offsets (docs/dead-letters.md); what dies again
+    gets a new letter. One replay of a topic at a time. In topics where the newest record wins (gpu.process.v1, results)
+    an old record put back replaces a newer one.
+
+    Exit 0: done, or nothing to do. 1: Kafka does not answer or refuses. 2: not confirmed.
+    """
+    from drumline.infra.deadletters.letters import due
+    from drumline.infra.deadletters.replay import Memory, PutBack
+
+    name = _topic(topic)
+    with _explained():
+        memory = Memory(settings())
+        letters = [dataclasses.replace(one, value=None) for one in _letters(name)]
+        done = memory.read(name, (one.reason for one in letters), (one.partition for one in letters))
+        places = [(one.partition, one.offset) for one in due(letters, done, reason)][:most]
+        if places and not (dry_run or yes):
+            if not sys.stdin.isatty():
+                _fail(f"{len(places)} records would go back to {name}; say --yes (or --dry-run)", code=2)
+            try:
+                typer.confirm(f"Put {len(places)} records back to {name}?", err=True, abort=True)
+            except typer.Abort:  # no, Ctrl-C or Ctrl-D
+                raise typer.Exit(2) from None
+        sent = 0
+        if places and not dry_run:
+            wanted, back = set(places), PutBack(settings(), name, lambda now: memory.write(name, now))
+            for one in _letters(name):
+                if (one.partition, one.offset) in wanted:
+                    back.add(one)
+            back.end()
+            sent = back.sent
+    if as_json:
+        print(json.dumps({"topic": name, "letters": len(letters), "due": len(places), "put_back": sent}))
+    else:
+        print(f"{name}: {len(places):,} records to put back" if dry_run else f"{name}: {sent:,} records put back")
+
+
+def _letters(topic: str) -> Iterator[Letter]:
+    from drumline.infra.deadletters.letters import letter
+    from drumline.infra.kafka.tail import read
+    from drumline.schemas.topics import dlq
+
+    for message in read(settings(), dlq(topic), "beginning", follow=False):
+        yield letter(message, topic)
+
+
+def _topic(name: str) -> str:
+    """The origin topic, given it or its dead-letter topic. Exits with 2 on anything else."""
+    from drumline.schemas.topics import TOPICS
+
+    topic = name.removesuffix(".dlq")
+    if topic not in [spec.topic.value for spec in TOPICS if spec.dead_letters]:
+        _fail(f"{name} has no dead letters; `drumline topics list` names the topics that do", code=2)
+    return topic
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from confluent_kafka import KafkaException
+
+    from drumline.infra.deadletters.replay import NotPutBack
+    from drumline.infra.kafka.connect import BrokerUnreachable
+    from drumline.infra.kafka.tail import NoSuchTopic
+
+    try:
+        yield
+    except (BrokerUnreachable, NoSuchTopic, NotPutBack) as error:
+        _fail(str(error))
+    except KafkaException as error:
+        _fail(f"Kafka at {settings().bootstrap} refused: {error.args[0].str()}")
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def _fail(message: str, code: int = 1) -> None:
+    typer.echo(f"drumline dlq: {message}", err=True)
+    raise typer.Exit(code)

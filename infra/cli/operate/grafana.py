@@ -1,0 +1,156 @@
+"""`drumline grafana`: dashboards and alert rules, as files and on a server."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from drumline.infra.config.settings import settings
+
+if TYPE_CHECKING:
+    from drumline.infra.grafana.server import Change
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Dashboards and alert rules of Grafana (12 or newer, with the ClickHouse plugin). With file access mount what "
+    "`generate` writes; else `apply` sends it. Settings: DRUMLINE_GRAFANA__URL, __TOKEN (a service account with role "
+    "Admin), __CLICKHOUSE_URL, __CLICKHOUSE_PASSWORD, and __WEBHOOK, __SLACK, __PAGERDUTY for where alerts go.",
+)
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Policies = Annotated[
+    bool, typer.Option("--policies", help="Also the notification policies: this replaces the server's whole tree.")
+]
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    from drumline.infra.grafana.server import GrafanaFailed
+
+    try:
+        yield
+    except GrafanaFailed as error:
+        print(f"drumline grafana: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except OSError as error:
+        print(f"drumline grafana: {error.filename}: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        print("drumline grafana: interrupted", file=sys.stderr)
+        raise typer.Exit(130) from None
+
+
+@app.command()
+def apply(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+    with_policies: Policies = False,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a server's folder, data source, dashboards, rules, contact points and templates up to date.
+
+    Safe to run again: what is as it should be is left alone. An existing data source is never changed.
+    """
+    from drumline.infra.grafana.server import Server
+
+    done: list[Change] = []
+    with _explained():
+        for change in Server(settings()).changes(with_policies):
+            if change.kind != "same" and not dry_run:
+                change.does()
+            done.append(change)
+            if not as_json and change.kind != "same":
+                print(f"{'to do' if dry_run else 'done'}: {change.kind} {change.what}")
+    if as_json:
+        print(json.dumps({"dry_run": dry_run, "changes": [_plain(change) for change in done]}))
+    elif all(change.kind == "same" for change in done):
+        print(f"{settings().grafana.url} is up to date ({len(done)} things)")
+
+
+@app.command()
+def diff(with_policies: Policies = False, as_json: AsJson = False) -> None:
+    """What `apply` would change, and where. Exit 0: nothing; 3: something."""
+    from drumline.infra.grafana.server import Server
+
+    with _explained():
+        found = [change for change in Server(settings()).changes(with_policies) if change.kind != "same"]
+    if as_json:
+        print(json.dumps({"changes": [_plain(change) for change in found]}))
+    else:
+        for change in found:
+            print(f"{change.kind} {change.what}" + (f": {', '.join(change.differs)}" if change.differs else ""))
+    if found:
+        raise typer.Exit(3)
+
+
+@app.command()
+def export(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder; made if it is not there.")],
+) -> None:
+    """Fetch our dashboards and rules as a server has them now, for instance after they were edited there."""
+    from drumline.infra.grafana.server import Server
+
+    with _explained():
+        for name, content in Server(settings()).export():
+            out.mkdir(parents=True, exist_ok=True)
+            (out / name).write_text(content)
+            print(out / name)
+
+
+@app.command()
+def generate(
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for dashboards/ and provisioning/; default: here.")
+    ] = None,
+    contact: Annotated[
+        list[str] | None,
+        typer.Option("--contact", help="webhook, slack, pagerduty; more than once. Addresses come from Grafana's own "
+                     "environment: DRUMLINE_ALERT_WEBHOOK and so on."),
+    ] = None,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Grafana speaks TLS with ClickHouse's native port (9440).")
+    ] = False,
+    ca: Annotated[
+        bool, typer.Option("--ca", help="With --tls: by a CA of your own; Grafana's environment has its certificate, "
+                           "PEM, in DRUMLINE_CLICKHOUSE_CA."),
+    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 3 if a file would change.")] = False,
+) -> None:  # fmt: skip
+    """Write the dashboards' JSON and the provisioning files. The same sources give the same bytes."""
+    from drumline.infra.grafana.catalog import HERE, dashboard_files
+    from drumline.infra.grafana.provisioning.contacts import CONTACTS
+    from drumline.infra.grafana.provisioning.files import provisioning_files
+
+    chosen = [kind for kind in CONTACTS if kind in (contact or ["webhook"])]
+    if unknown := set(contact or ()) - set(CONTACTS):
+        print(
+            f"drumline grafana: no contact {', '.join(sorted(unknown))}; there are {', '.join(CONTACTS)}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(2)
+    if ca and not tls:
+        print("drumline grafana: --ca is for --tls", file=sys.stderr)
+        raise typer.Exit(2)
+    changed = []
+    with _explained():
+        for path, content in {**dashboard_files(), **provisioning_files(chosen, tls=tls, ca=ca)}.items():
+            target = (out or HERE) / path.relative_to(HERE)
+            if target.is_file() and target.read_text() == content:
+                continue
+            changed.append(target)
+            if not check:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_text(content)
+    for target in changed:
+        print(f"{'differs' if check else 'wrote'}: {target}")
+    if check and changed:
+        raise typer.Exit(3)
+
+
+def _plain(change: Change) -> dict[str, object]:
+    return {"what": change.what, "change": change.kind, "differs": list(change.differs)}

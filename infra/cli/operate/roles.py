@@ -1,0 +1,74 @@
+"""`drumline roles`: who may do what on a ClickHouse server."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from drumline.infra.config.settings import settings
+
+app = typer.Typer(add_completion=False)
+Cluster = Annotated[str, typer.Option(help="create them on all nodes of this cluster")]
+Writer = Annotated[str, typer.Option(help="a user to get the role of migrations, sinks and audit")]
+Analyst = Annotated[str, typer.Option(help="a user to get the role of people who ask")]
+Grafana = Annotated[str, typer.Option(help="a user to get the role of Grafana's data source")]
+
+
+@app.callback(invoke_without_command=True)
+def roles(
+    context: typer.Context, cluster: Cluster = "", writer: Writer = "", analyst: Analyst = "", grafana: Grafana = ""
+) -> None:
+    """Print the SQL that makes the roles writer, analyst and grafana, with their limits and quotas, for your database.
+
+    Users and passwords are yours: name existing users to give them a role. `drumline roles apply` runs it. The local
+    engine has these rights built in (docs/local-stack.md) and takes no such SQL.
+    """
+    if context.invoked_subcommand is None:
+        for statement in _made(cluster, writer, analyst, grafana):
+            print(statement + ";")
+
+
+@app.command()
+def apply(
+    cluster: Cluster = "",
+    writer: Writer = "",
+    analyst: Analyst = "",
+    grafana: Grafana = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be run; change nothing")] = False,
+) -> None:
+    """Run it on DRUMLINE_CLICKHOUSE__URL; DRUMLINE_CLICKHOUSE__USER needs access_management. Safe to run again."""
+    from drumline.infra.clickhouse.client import ClickHouseFailed, command, connect
+
+    made = _made(cluster, writer, analyst, grafana)
+    if not settings().clickhouse.url:
+        _fail(2, "set DRUMLINE_CLICKHOUSE__URL; the local engine has its roles built in")
+    if dry_run:
+        for statement in made:
+            print("to do: " + " ".join(statement.split()))
+        return
+    try:
+        client = connect(settings())
+        for statement in made:
+            command(client, statement)
+            print("done: " + " ".join(statement.split()))
+    except ClickHouseFailed as error:
+        hint = "; this user needs access_management, or the grants to create roles, profiles and quotas"
+        _fail(1, f"{error}{hint if error.code in (497, 514) else ''}")
+
+
+def _made(cluster: str, writer: str, analyst: str, grafana: str) -> list[str]:
+    from drumline.infra.clickhouse.roles import BadName, statements
+
+    users = {role: user for role, user in (("writer", writer), ("analyst", analyst), ("grafana", grafana)) if user}
+    try:
+        return statements(settings().clickhouse.database, cluster, users)
+    except BadName as error:
+        _fail(2, str(error))
+        raise
+
+
+def _fail(code: int, reason: str) -> None:
+    print(f"drumline roles: {reason}", file=sys.stderr)
+    raise typer.Exit(code)

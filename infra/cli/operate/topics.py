@@ -1,0 +1,152 @@
+"""`drumline topics`: create, check and read the Kafka topics."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from drumline.infra.cli.console import plain
+from drumline.infra.config.settings import settings
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create, check and read the Kafka topics.")
+
+
+class Start(StrEnum):
+    BEGINNING = "beginning"
+    END = "end"
+
+
+@app.command()
+def apply(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, change nothing.")] = False,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Of every topic; default DRUMLINE_KAFKA__PARTITIONS.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per topic.")] = False,
+) -> None:
+    """Create all topics and their dead-letter topics, and bring settings that drifted back.
+
+    Safe to run again. Exit 1 if a topic could not be brought in order, such as one with another number of partitions.
+    """
+    from confluent_kafka import KafkaException
+
+    from drumline.infra.kafka.connect import BrokerUnreachable
+    from drumline.infra.kafka.topics import TopicsAdmin, plan, wanted
+
+    try:
+        admin = TopicsAdmin(settings())
+        topics = wanted(settings(), partitions)
+        steps = plan(topics, admin.found(topic.name for topic in topics))
+        if not dry_run:
+            steps = admin.apply(topics, steps)
+    except BrokerUnreachable as error:
+        _fail(str(error))
+    except KafkaException as error:
+        _fail(f"Kafka at {settings().bootstrap} refused: {error.args[0].str()}")
+    words = {"create": "created", "alter": "altered"} if not dry_run else {"create": "to create", "alter": "to alter"}
+    table = Table("topic", "state", "what")
+    for step in steps:
+        state = words.get(step.action, step.action)
+        drift = {name: {"was": was, "wanted": value} for name, (was, value) in step.drift.items()}
+        if as_json:
+            print(json.dumps({"topic": step.topic, "state": state, "drift": drift, "problem": step.problem}))
+        changes = [f"{name}: {was} -> {value}" for name, (was, value) in step.drift.items()]
+        table.add_row(step.topic, state, "; ".join([step.problem] * bool(step.problem) + changes))
+    if not as_json:
+        Console().print(table)
+    if any(step.action == "error" for step in steps):
+        raise typer.Exit(1)
+
+
+@app.command("list")
+def list_topics(
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per topic.")] = False,
+) -> None:
+    """Print the declared topics: what their records are keyed by, and how long they stay. Asks no broker."""
+    from drumline.schemas.model import has_schema, model
+    from drumline.schemas.topics import DAY_MS, TOPICS, dlq
+
+    table = Table(box=None)
+    for heading in ("topic", "key", "retention", "record", "dead letters"):
+        table.add_column(heading, no_wrap=heading != "key")
+    for spec in TOPICS:
+        record = model(spec.topic).name if has_schema(spec.topic) else None
+        letters = dlq(spec.topic) if spec.dead_letters else None
+        if as_json:
+            line = {"topic": spec.topic, "key": spec.key, "config": spec.config, "record": record, "dlq": letters}
+            print(json.dumps({**line, "partitions": settings().kafka.partitions}))
+        days = "newest per key" if spec.cleanup == "compact" else _days(spec.retention_ms / DAY_MS)
+        table.add_row(spec.topic, spec.key, days, record or "internal", letters or "")
+    if not as_json:
+        Console(width=max(Console().width, 140)).print(table)
+
+
+def _days(days: float) -> str:
+    return f"{days:g} days" if days >= 1 else f"{days * 24:g} h"
+
+
+@app.command()
+def tail(
+    topic: Annotated[str, typer.Argument(help="One of `drumline topics list`, or its dead-letter topic.")],
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per row.")] = False,
+    start: Annotated[Start, typer.Option("--from", help="Where to start.")] = Start.END,
+    follow: Annotated[bool, typer.Option(help="Wait for more at the end; else stop there.")] = True,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="Stop after so many rows.")] = None,
+    job: Annotated[str | None, typer.Option(help="Only this job.")] = None,
+    run: Annotated[str | None, typer.Option(help="Only this run.")] = None,
+    batches: Annotated[bool, typer.Option("--batches", help="One line per batch, without its rows.")] = False,
+) -> None:
+    """Print the rows of a topic: identity, columns, dictionary columns as text. Ctrl-C ends it.
+
+    Records that cannot be read are shown as where they are and why, dead letters as their headers; never their bytes.
+    """
+    from confluent_kafka import KafkaException
+
+    from drumline.infra.kafka.connect import BrokerUnreachable
+    from drumline.infra.kafka.registry import codec
+    from drumline.infra.kafka.tail import NoSuchTopic, entries, jsonable, read
+    from drumline.schemas.errors import RegistryUnavailable
+    from drumline.schemas.topics import TOPICS, dlq
+
+    known = [name for spec in TOPICS for name in (spec.topic, *([dlq(spec.topic)] if spec.dead_letters else []))]
+    if topic not in known:
+        _fail(f"{topic} is not a topic of ours; `drumline topics list` names them", code=2)
+    where = {name: value for name, value in (("job", job), ("run", run)) if value is not None}
+    printed = 0
+    try:
+        decoder = codec(settings())
+        for message in read(settings(), topic, start.value, follow):
+            for entry in entries(decoder, message, where, batches=batches):
+                print(json.dumps(jsonable(entry)) if as_json else _line(entry), flush=True)
+                printed += 1
+                if printed == most:
+                    return
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except BrokenPipeError:  # `| head` has seen enough; the interpreter must not flush into the closed pipe at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokerUnreachable, NoSuchTopic, RegistryUnavailable) as error:
+        _fail(str(error))
+    except KafkaException as error:
+        _fail(f"Kafka at {settings().bootstrap} refused: {error.args[0].str()}")
+
+
+def _line(entry: dict[str, Any]) -> str:
+    """`partition:offset[:row] name=value ...`, empty text left out."""
+    place = ":".join(str(entry[name]) for name in ("_partition", "_offset", "_row") if name in entry)
+    rest = (
+        f"{name}={value}" for name, value in entry.items() if not name.startswith("_") and value not in ("", {}, [])
+    )
+    return plain(f"{place} {' '.join(rest)}")
+
+
+def _fail(message: str, code: int = 1) -> None:
+    typer.echo(f"drumline topics: {message}", err=True)
+    raise typer.Exit(code)

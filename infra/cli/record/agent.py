@@ -1,0 +1,128 @@
+"""`drumline agent`: what GPU processes of this host left in the spool, into Kafka."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from drumline.infra.config.settings import settings
+from drumline.infra.runtime.signals import Stopping
+from drumline.infra.telemetry.logging import configure
+
+if TYPE_CHECKING:
+    from drumline.infra.config.settings import Settings
+    from drumline.infra.telemetry.health import Health
+    from drumline.producers.agent.archiver import Archiver
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def agent(
+    spool: Annotated[Path | None, typer.Option(help="The spool's root; default: DRUMLINE_SPOOL__ROOT.")] = None,
+    until_empty: Annotated[
+        bool, typer.Option("--until-empty", help="End once all writers are gone and all is published and archived.")
+    ] = False,
+) -> None:
+    """Publish the spool of this host's GPU processes to Kafka. One agent a host; runs until SIGTERM (exit 0) or
+    Ctrl-C (exit 130); a second one does not wait for Kafka.
+
+    A batch stays in the spool until Kafka acknowledged it. Kafka may be away for any time: the spool fills, then its
+    oldest batches are dropped, counted and told. Killed at any moment the agent goes on where it was; batches that it
+    publishes twice are recognised by the sinks.
+
+    It samples this host's GPUs too (NVML, gpu.device.v1, DRUMLINE_AGENT__GPU_S, XID events at once).
+
+    With DRUMLINE_ARCHIVE__URL=s3://bucket/prefix what Kafka has is kept there too, compressed.
+
+    Metrics and health: http://127.0.0.1:19466/metrics, /healthz, /readyz (DRUMLINE_AGENT__METRICS_PORT, 0 = none).
+
+    Exit codes: 0 stopped, or empty (and archived), 130 stopped by Ctrl-C, 2 the spool's root cannot be used or a
+    setting is wrong, 6 another agent serves it, 7 (--until-empty) everything is in Kafka, but not in the archive.
+    """
+    from drumline.infra.kafka.registry import codec
+    from drumline.infra.telemetry.health import Health, serve_health
+    from drumline.producers.agent.agent import Agent, deleted
+    from drumline.producers.agent.cursor import Cursor, OtherAgent
+    from drumline.producers.agent.producer import Sender
+    from drumline.producers.nvml.sampler import device_sampler
+    from drumline.producers.spool.directory import make_root
+    from drumline.producers.spool.layout import IDENTITY
+    from drumline.schemas.topics import TOPICS
+
+    config = settings()
+    if spool is not None:
+        config.spool.root = spool
+    configure(config, "agent")
+    stopping = Stopping()
+    root = config.spool.root
+    try:
+        if (root / IDENTITY).exists():
+            _stop(2, f"{root} is the folder of one process: name the one that it lies in")
+        if until_empty and not root.exists():
+            _stop(2, f"{root}: no such folder: nothing is there to publish")
+        make_root(root)
+        cursor = Cursor(root)
+    except OtherAgent as error:
+        _stop(6, str(error))
+    except OSError as error:
+        _stop(2, f"{root}: {error.strerror}: name another folder with --spool or DRUMLINE_SPOOL__ROOT")
+    health = Health()
+    serve_health("agent", config.agent.metrics_port, health)
+    topics = [str(spec.topic) for spec in TOPICS if not spec.derived]
+    archiver = _archiver(config, cursor.folder / "archive", health) if config.archive.url else None
+    program = Agent(
+        config, cursor, Sender(config, topics), codec(config), health,
+        stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted,
+    )  # fmt: skip
+    sampler = None if until_empty or config.agent.gpu_s == 0 else device_sampler(config, lambda: program.processes)
+    if sampler is not None:
+        sampler.start()
+
+    def go_on() -> bool:
+        health.beat()
+        return not stopping()
+
+    waiting = 0
+    try:
+        program.run(last=sampler.stop if sampler is not None else lambda: None)
+        if archiver is not None and until_empty:
+            waiting = archiver.drain(go_on)
+    except OtherAgent as error:  # the spool was removed and another agent came first
+        _stop(6, str(error))
+    finally:
+        if archiver is not None:
+            archiver.stop()
+        cursor.close()
+    if archiver is not None and until_empty and not stopping() and (waiting or archiver.left_out):
+        _stop(7, _unarchived(waiting, archiver))
+    raise typer.Exit(stopping.code)
+
+
+def _unarchived(waiting: int, archiver: Archiver) -> str:
+    said = [f"{waiting} segments wait for it ({archiver.problem or 'it is slow'}): run this again"] if waiting else []
+    said += [f"{archiver.left_out} were left out, the log says why"] if archiver.left_out else []
+    return f"everything is in Kafka, but not in the archive: {'; '.join(said)}"
+
+
+def _archiver(config: Settings, folder: Path, health: Health) -> Archiver:
+    from drumline.producers.agent.archiver import Archiver
+    from drumline.producers.agent.object_store import ArchiveMissing, s3, zstd
+
+    try:
+        store, compress = s3(config.archive), zstd()
+    except (ArchiveMissing, ValueError) as error:
+        _stop(2, str(error))
+    archiver = Archiver(folder, socket.gethostname(), config.archive.backlog_mb << 20, store, compress)
+    health.probe("archive", lambda: archiver.problem)
+    archiver.start()
+    return archiver
+
+
+def _stop(code: int, reason: str) -> NoReturn:
+    print(f"drumline agent: {reason}", file=sys.stderr)
+    raise typer.Exit(code)

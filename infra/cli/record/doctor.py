@@ -1,0 +1,77 @@
+"""`drumline doctor`."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from drumline.infra.config.settings import settings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def doctor(
+    python: Annotated[str, typer.Option(help="the Python that jobs on this host run with")] = "python3",
+    gpu: Annotated[bool, typer.Option("--gpu/--no-gpu", help="this host runs GPU jobs")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Check what recording and publishing need on this host, and say what to fix.
+
+    \b
+    GPU        driver, NVML, CUPTI as the jobs' PyTorch loads it, reading between processes, the compiled callbacks
+    spool      can jobs write, how much waits for the agent; is the policy in force one
+    Kafka      does it answer, are the topics there
+
+    On a host without GPUs: --no-gpu. Exit code 0 when nothing failed, 1 when something did. Nothing is changed.
+    """
+    from drumline.producers.doctor import checks
+    from drumline.producers.doctor import spool_checks as checks_spool
+    from drumline.producers.spool import quota as spool_room
+
+    chosen = settings()
+    found = []
+    if gpu:
+        found += checks.host_checks()
+        found += checks.job_checks(python, os.environ)
+        found += checks.environment_checks(os.environ)
+    together = spool_room.PROCESSES * (chosen.spool.max_mb << 20)
+    found.append(checks.safely("spool", lambda: checks_spool.spool(chosen.spool.root, together)))
+    found += checks_spool.policy(chosen.spool.root)
+    found.append(checks.safely("Kafka", lambda: checks.Check("Kafka", *kafka())))
+    failed = sum(check.state == checks.FAIL for check in found)
+    if as_json:
+        typer.echo(json.dumps({"failed": failed > 0, "checks": [asdict(check) for check in found]}))
+    else:
+        console = Console(highlight=False)
+        colour = {checks.OK: "green", checks.WARN: "yellow", checks.FAIL: "red"}
+        for check in found:
+            state = f"[{colour[check.state]}]{check.state:<4}[/]"
+            console.print(f"{state}  {check.name:<16}  {escape(check.text)}", soft_wrap=True)
+            if check.fix:
+                console.print(f"{'':<24}to do: {escape(check.fix)}", soft_wrap=True)
+        console.print(f"\n{failed} of {len(found)} checks failed" if failed else "\nnothing failed")
+    if failed:
+        raise typer.Exit(1)
+
+
+def kafka() -> tuple[str, str, str]:
+    """State, finding and fix."""
+    from drumline.infra.kafka.topics import TopicsAdmin, plan, wanted
+
+    chosen = settings()
+    try:
+        topics = wanted(chosen)
+        steps = plan(topics, TopicsAdmin(chosen).found(topic.name for topic in topics))
+    except (OSError, RuntimeError) as error:
+        return "fail", str(error), "DRUMLINE_KAFKA__... name the broker and how to get in (drumline config)"
+    wrong = [step for step in steps if step.action != "ok"]
+    if wrong:
+        return "fail", f"{chosen.bootstrap}: {len(wrong)} topics are missing or differ", "drumline topics apply"
+    return "ok", f"{chosen.bootstrap}: all {len(topics)} topics are there", ""

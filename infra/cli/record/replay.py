@@ -1,0 +1,159 @@
+"""`drumline replay`: publish a recorded GPU job as if it ran now."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from drumline.infra.config.settings import settings
+from drumline.infra.telemetry.logging import configure
+
+if TYPE_CHECKING:
+    from drumline.producers.replay.replay import ReplaySummary
+
+app = typer.Typer(add_completion=False)
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+@app.command()
+def replay(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="a recorded job: Parquet tables and manifest.json")],
+    speed: Annotated[
+        str, typer.Option(metavar="X|max", help="1 = as recorded, 10 = ten times as fast, max = no waiting")
+    ] = "1",
+    job: Annotated[str | None, typer.Option(help="job name; default: the folder's name")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="stretch to one job of N ranks, for scale tests")] = None,
+    loop: Annotated[int, typer.Option(min=1, help="repeat N times; time and step numbers go on")] = 1,
+    keep_time: Annotated[bool, typer.Option("--keep-time", help="keep the recorded time instead of now")] = False,
+    spool: Annotated[
+        Path | None, typer.Option(metavar="ROOT", help="write into this spool, for `drumline agent`, instead of Kafka")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
+) -> None:
+    """Publish the recorded job in DIR to Kafka, through the code that a live producer uses after decoding.
+
+    Every replay is a new run. Its time starts now, or ends now with --speed max. Ctrl-C stops between two batches,
+    waits for what is on its way, and still prints what the broker acknowledged.
+
+    With --ranks, the first copy is the recording with its faults; the others repeat healthy ranks (docs/replay.md).
+
+    Exit code: 0 all published, 1 the broker is unreachable or refused something, 2 bad input, 130 interrupted.
+    """
+    pace = _pace(speed)
+    configure(settings(), "replay")
+    from drumline.infra.kafka.acls import MissingTopics, require
+    from drumline.infra.kafka.connect import BrokerUnreachable
+    from drumline.infra.kafka.registry import codec
+    from drumline.producers.replay.publisher import Publisher
+    from drumline.producers.replay.recording import Recording
+    from drumline.producers.replay.replay import Target
+    from drumline.producers.replay.replay import replay as publish
+    from drumline.producers.replay.spool_target import SpoolTarget
+    from drumline.producers.replay.trace import load_manifest
+    from drumline.schemas.errors import BadSchema, RegistryUnavailable
+
+    try:
+        manifest = load_manifest(folder, phases=True)  # only to pick healthy ranks for --ranks
+        recording = Recording(folder, job=job, ranks=ranks, loop=loop, manifest=manifest)
+    except ValueError as error:  # BadTrace, BadRanks
+        _fail(str(error), BAD_INPUT)
+    publisher: Target
+    try:
+        if spool is not None:
+            publisher = SpoolTarget(spool, settings().spool.max_mb << 20, settings().spool.segment_s)
+        else:
+            require(settings(), "drumline-replay", dict.fromkeys(recording.topics, ("WRITE",)))
+            publisher = Publisher(settings(), codec(settings(), recording.topics), "drumline-replay")
+    except (BrokerUnreachable, MissingTopics, RegistryUnavailable, BadSchema) as error:
+        _fail(str(error), FAILED)
+    # Only now: till here nothing was published, and a signal just ends it.
+    with _stopping() as stop, _progress(sum(recording.rows.values()), folder.name) as advance:
+        summary = publish(recording, publisher, speed=pace, keep_time=keep_time, stop=stop, progress=advance)
+    if as_json:
+        typer.echo(json.dumps(summary.as_json()))
+    else:
+        _print(summary)
+    if summary.problem:
+        _fail(f"{summary.problem}; {summary.dropped} rows were not acknowledged", FAILED)
+    if summary.interrupted:
+        typer.echo(f"drumline replay: interrupted, {summary.unsent:,} rows were not sent", err=True)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _pace(speed: str) -> float | None:
+    """None for max. Raises typer.BadParameter."""
+    if speed == "max":
+        return None
+    try:
+        pace = float(speed.removesuffix("x"))
+    except ValueError:
+        pace = -1.0
+    if not 0 < pace < float("inf"):
+        raise typer.BadParameter(f"{speed!r}: a number above 0, or max", param_hint="--speed")
+    return pace
+
+
+@contextmanager
+def _stopping() -> Iterator[threading.Event]:
+    """An event that the first SIGINT or SIGTERM sets. The second one interrupts as usual."""
+    stop = threading.Event()
+    before: dict[signal.Signals, Any] = {}
+
+    def handler(number: int, _frame: Any) -> None:
+        stop.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, handler)
+    try:
+        yield stop
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+@contextmanager
+def _progress(total: int, name: str) -> Iterator[Any]:
+    """A bar on stderr when it is a terminal. Yields what takes the rows of each batch."""
+    if not sys.stderr.isatty():
+        yield lambda _rows: None
+        return
+    columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=total)
+        yield lambda rows: bar.advance(task, rows)
+
+
+def _print(summary: ReplaySummary) -> None:
+    table = Table("topic", "rows", "batches", title=f"job {summary.job}, run {summary.run}", title_justify="left")
+    for topic, rows in summary.rows.items():
+        table.add_row(topic, f"{rows:,}", f"{summary.batches[topic]:,}")
+    console = Console()
+    console.print(table)
+    console.print(f"{sum(summary.rows.values()):,} rows of {summary.ranks} ranks in {summary.duration_s:.1f} s")
+    notes = {
+        "steps skipped (a collective could not be attributed)": summary.skipped_steps,
+        "collectives left out": summary.unattributed_collectives,
+        "ranges that never ended": summary.unfinished_ranges,
+        "device samples of GPUs without a rank": summary.unknown_samples,
+        "rows not acknowledged": summary.dropped,
+    }
+    for text, count in notes.items():
+        if count:
+            console.print(f"{count:,} {text}")
+
+
+def _fail(message: str, code: int) -> Any:
+    typer.echo(f"drumline replay: {message}", err=True)
+    raise typer.Exit(code)

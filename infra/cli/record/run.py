@@ -1,0 +1,77 @@
+"""`drumline run -- COMMAND`: the command as it is, every GPU process below it instrumented."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+def run(
+    command: Annotated[list[str], typer.Argument(help="the command and its arguments, after --", show_default=False)],
+    job: Annotated[str, typer.Option(help="job name; default SLURM_JOB_NAME, else the command's script")] = "",
+    run_name: Annotated[
+        str,
+        typer.Option(
+            "--run", help="name of this run, equal on all nodes; default: Slurm's or torchrun's id, else a fresh one"
+        ),
+    ] = "",
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="always, collectives, off, duty (0.2 s in 10 s) or e.g. duty 1s/60s; can be changed while the job runs"
+        ),
+    ] = "",
+    spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
+    label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE in gpu.process.v1, any number of times")] = None,
+    quiet: Annotated[bool, typer.Option(help="say nothing on stderr, also when it cannot attach")] = False,
+) -> None:
+    """Run a command; collect what its GPU processes do, without a change to their code.
+
+    \b
+    drumline run --job llama -- torchrun --nproc-per-node 8 train.py
+    drumline run --policy "duty 0.2s/10s" -- python -m vllm.entrypoints.openai.api_server ...
+
+    The command takes this process's place: same pid, same signals, same exit code. Python processes that never use CUDA
+    are left alone. What they record goes to the spool folder; `drumline agent` on the same host publishes it.
+
+    While it runs, the first line of <spool>/policy is the policy of all processes of the host.
+    """
+    from drumline.infra.config.unknown_variables import for_jobs_only, strangers
+    from drumline.producers.identity import lonely
+    from drumline.producers.identity_who import spool_root
+    from drumline.producers.launcher import BadLaunch, environment, misfits, unwritable
+
+    quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
+    if not command[0] or command[0].startswith("-"):
+        text = f"{command[0]}: no such option; drumline run --help names all there are" if command[0] else "no command"
+        typer.echo(f"drumline run: {text}", err=True)
+        raise typer.Exit(2)
+    try:
+        variables = environment(
+            os.environ, command, job=job, run=run_name, policy=policy, spool=spool, labels=label or [], quiet=quiet
+        )
+        for name, text in {} if quiet else misfits(os.environ).items():
+            if not (policy and name.endswith("__POLICY")):
+                typer.echo(f"drumline run: {name}: {text}", err=True)
+        if not quiet and not for_jobs_only(os.environ):
+            from drumline.infra.config.settings import Settings  # 0.1 s
+
+            for each in strangers(Settings, os.environ):  # whatever it is: it must not keep a job from running
+                typer.echo(f"drumline run: {each.text}", err=True)
+        if lonely(variables) and not quiet:
+            text = "each rank has a run of its own: name it with --run, or put drumline run before the launcher"
+            typer.echo(f"drumline run: {text}", err=True)
+        if (why := unwritable(spool_root(variables))) and not quiet:
+            typer.echo(f"drumline run: nothing will be recorded: {why}", err=True)
+        os.execvpe(command[0], command, variables)
+    except BadLaunch as error:
+        typer.echo(f"drumline run: {error}", err=True)
+        raise typer.Exit(2) from None
+    except OSError as error:
+        typer.echo(f"drumline run: {command[0]}: {error.strerror}", err=True)
+        raise typer.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None

@@ -1,0 +1,23 @@
+"""`drumline down`."""
+
+from __future__ import annotations
+
+import typer
+
+from drumline.infra.config.settings import settings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def down() -> None:
+    """Stop the local stack cleanly; data stays in the state directory. Does no harm when nothing runs.
+
+    Also finds and stops a broker or an engine whose supervisor was killed.
+    """
+    from drumline.infra.cli.console import explained
+    from drumline.infra.localstack import stack
+
+    with explained():
+        stopped = stack.down(settings())
+    typer.echo("stopped" if stopped else "nothing was running")

@@ -1,0 +1,49 @@
+"""`drumline up`."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from drumline.infra.config.settings import settings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def up(
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Return when broker and engine answer.")] = True,
+    bootstrap: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Use this Kafka; start only the ClickHouse engine.")
+    ] = "",
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay here until a signal comes (systemd, containers).")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as JSON.")] = False,
+) -> None:
+    """Start the local stack: Apache Kafka (KRaft, one small JVM) and the ClickHouse engine, both on loopback.
+
+    A detached supervisor runs them and starts them again when they die; `drumline down` stops it. Running it again
+    does no harm. Needs Java 17 or newer; the first time, Maven fetches Kafka's jars (45 MB). Ports and the state
+    directory are settings (DRUMLINE_LOCAL__...; `drumline config`).
+    """
+    from drumline.infra.cli.console import explained
+    from drumline.infra.localstack import stack
+
+    chosen = settings()
+    if bootstrap:
+        chosen = chosen.model_copy(update={"kafka": chosen.kafka.model_copy(update={"bootstrap": bootstrap})})
+    with explained():
+        found = stack.up(chosen, wait=wait, foreground=foreground)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    typer.echo("already up" if found["already_running"] else "up" if wait else "starting")
+    typer.echo(f"  Kafka               {found['kafka']}")
+    typer.echo(f"  ClickHouse, HTTP    {found['clickhouse_http']}")
+    typer.echo(f"  ClickHouse, native  {found['clickhouse_native']}")
+    typer.echo(f"  state               {found['state']}")
+    if bootstrap:
+        typer.echo(f"for the other commands: export DRUMLINE_KAFKA__BOOTSTRAP={bootstrap}")

@@ -1,0 +1,218 @@
+"""The one way to ClickHouse: clickhouse-connect over HTTP, from settings; and what its errors mean to us."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import urlsplit
+
+from drumline.infra.clickhouse import tls as clickhouse_tls
+from drumline.infra.telemetry.insecure import clickhouse_exposure, warn_once
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from drumline.infra.config.settings import Settings
+
+#: ClickHouse error codes that no retry mends: wrong user or password, missing grants, database, table, column, function
+#: or setting, bad SQL, values that do not fit. All else may pass: network, memory, too many parts, shutting down.
+PERMANENT = frozenset(
+    {6, 16, 27, 36, 38, 41, 43, 44, 46, 47, 48, 50, 53, 60, 62, 70, 72, 80, 81, 115, 117, 164, 192, 193, 194, 291, 452}
+    | {497, 516}
+)
+
+#: Codes of a missing column, identifier, table or database: those of a server that is not migrated, or not far enough.
+NOT_MIGRATED = frozenset({16, 47, 60, 81})
+
+#: Settings that versions of ClickHouse give different defaults; exactly-once inserts rely on each of them.
+INSERT_SETTINGS: dict[str, str | int] = {
+    "async_insert": 0,
+    "insert_deduplicate": 1,
+    "deduplicate_blocks_in_dependent_materialized_views": 1,
+    "max_insert_block_size": 1_048_449,
+    "min_insert_block_size_rows": 1_048_449,
+    "min_insert_block_size_bytes": 268_402_944,
+    "max_partitions_per_insert_block": 0,
+    "input_format_parallel_parsing": 0,
+    "max_insert_threads": 1,
+    "wait_end_of_query": 1,
+    "distributed_foreground_insert": 1,
+}
+
+
+class ClickHouseFailed(RuntimeError):
+    """ClickHouse said no, or nothing. `code` is its error code, 0 where there is none."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Unavailable(ClickHouseFailed):
+    """Down, unreachable, overloaded: worth trying again."""
+
+
+class Refused(ClickHouseFailed):
+    """It will answer the same next time: wrong password, missing table, bad SQL."""
+
+
+class Client(Protocol):
+    """What we use of a clickhouse-connect client."""
+
+    def command(self, cmd: str, **kwargs: Any) -> Any: ...
+    def query(self, query: str, **kwargs: Any) -> Any: ...
+    def raw_query(self, query: str, **kwargs: Any) -> bytes: ...
+    def raw_stream(self, query: str, **kwargs: Any) -> Any: ...
+    def raw_insert(self, table: str, **kwargs: Any) -> Any: ...
+    def close(self) -> None: ...
+
+
+def password(settings: Settings, reader: bool) -> str:
+    """The configured password of the writer or the reader, else the local stack's, else empty."""
+    clickhouse = settings.clickhouse
+    secret = clickhouse.reader_password if reader else clickhouse.password
+    if secret is not None:
+        return secret.get_secret_value()
+    if clickhouse.url:
+        return ""
+    from drumline.infra.config.local_credentials import local_password
+    from drumline.infra.telemetry.logging import hide
+
+    found = local_password(settings, clickhouse.reader if reader else clickhouse.user).get_secret_value()
+    hide(found)
+    return found
+
+
+def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, database: str = "") -> Client:
+    """A client for one thread. Raises Unavailable or Refused. Its database is `database` (default: none, so that it can
+    connect before the migrations); statements name theirs."""
+    import clickhouse_connect
+
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # what it has to say comes as an exception
+    url = urlsplit(settings.clickhouse_url)
+    user = settings.clickhouse.reader if reader else settings.clickhouse.user
+    for text in clickhouse_exposure(settings):
+        warn_once(text)
+    try:
+        client: Any = clickhouse_connect.get_client(
+            host=url.hostname or "127.0.0.1",
+            port=url.port or (8443 if url.scheme == "https" else 8123),
+            interface=url.scheme or "http",
+            username=user,
+            password=password(settings, reader),
+            database=database or "default",
+            connect_timeout=5,
+            send_receive_timeout=timeout_s,
+            autogenerate_session_id=False,
+            compress=False,
+            query_retries=0,
+            **clickhouse_tls.options(settings),
+        )
+    except Exception as error:
+        found = failure(error, f"{user} at {settings.clickhouse_url}")
+        hint = clickhouse_tls.hint(settings, found.code, str(found), reader)
+        if not hint and isinstance(found, Unavailable) and not found.code:
+            hint = "; `drumline up` starts the local one, DRUMLINE_CLICKHOUSE__URL names another"
+        raise type(found)(f"{found}{hint}", found.code) from None
+    made: Client = client
+    return made
+
+
+def advised(error: Exception) -> str:
+    """The error, and what to do where tables are missing."""
+    return f"{error}; run `drumline migrate`" if getattr(error, "code", 0) in NOT_MIGRATED else str(error)
+
+
+def insert_once(client: Client, table: str, block: bytes, token: str, form: str = "Native", **more: Any) -> None:
+    """Insert a block under a token, by which `table` (database.table), and what is filled from it, drops a repetition.
+    Raises Unavailable or Refused."""
+    settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
+    try:
+        client.raw_insert(table, insert_block=block, fmt=form, settings=settings, **more)
+    except Exception as error:
+        raise failure(error, table.partition(".")[2]) from None
+
+
+def failure(error: Exception, where: str = "") -> ClickHouseFailed:
+    """What an exception of clickhouse-connect means: Refused or Unavailable, with ClickHouse's own message."""
+    if isinstance(error, ClickHouseFailed):
+        return error
+    if "Connection broken" in str(error):
+        return _broken(error, where)
+    code = getattr(error, "code", None) or 0
+    tls = clickhouse_tls.trouble(str(error))
+    message = tls or message_of(error)
+    text = f"{where}: {message}" if where else message
+    if (
+        tls
+        or code in PERMANENT
+        or (code == 0 and type(error).__name__ in ("ProgrammingError", "NotSupportedError", "DataError"))
+    ):
+        return Refused(text, code)
+    return Unavailable(text, code)
+
+
+def _broken(error: BaseException | None, where: str) -> ClickHouseFailed:
+    """An answer that ended before its end: ClickHouse writes the reason behind what it had sent, unless it died."""
+    said = b""
+    while error is not None and not said:
+        partial = getattr(error, "partial", b"")
+        said = partial if isinstance(partial, bytes) else b""
+        error = error.__cause__ or error.__context__
+    found = re.search(r"__exception__\r\n\S+\r\n(Code: (\d+)\..*)", said.decode(errors="replace"), re.DOTALL)
+    if found is None:
+        text = "ClickHouse went away in the middle of the answer; what came of it is not all"
+        return Unavailable(f"{where}: {text}" if where else text)
+    code, text = int(found[2]), message_of(RuntimeError(found[1]))
+    kind = Refused if code in PERMANENT else Unavailable
+    return kind(f"{where}: {text}" if where else text, code)
+
+
+def why_unready(settings: Settings) -> str:
+    """Ask ClickHouse something as the writer would; why it does not answer, or "". Fixed sentences: fit for anybody."""
+    try:
+        client = connect(settings, timeout_s=5)
+        try:
+            command(client, "SELECT 1")
+        finally:
+            client.close()
+    except Refused as error:
+        return (
+            f"ClickHouse refuses (code {error.code}); see the log" if error.code else "ClickHouse refuses; see the log"
+        )
+    except Exception:
+        return "ClickHouse does not answer"
+    return ""
+
+
+def message_of(error: Exception) -> str:
+    """ClickHouse's sentence without stack, version trailer and the driver's wrapping."""
+    text = str(error).strip()
+    no_answer = re.search(r"\[Errno \d+\] ([A-Za-z ]+)|(Read timed out|Name or service not known)", text)
+    if no_answer and "DB::Exception" not in text:
+        return f"ClickHouse does not answer ({no_answer[1] or no_answer[2]})"
+    if "DB::Exception" not in text and re.search(r"EOF occurred|Connection aborted|Connection reset", text):
+        return f"ClickHouse does not answer ({clickhouse_tls.CLOSED})"
+    if "DB::Exception:" in text:
+        text = text.split("DB::Exception:", 1)[1]
+    text = text.split("\nStack trace", 1)[0].split(", Stack trace", 1)[0].split("(version ", 1)[0]
+    text = re.sub(r" Expected one of: .*(?= \([A-Z_]+\)|$)", "", " ".join(text.split()))
+    return re.sub(r" \(for url [^)]*\)$", "", text)[:2000]
+
+
+def command(client: Client, sql: str, parameters: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
+    """Run a statement. Raises Refused or Unavailable."""
+    try:
+        return client.command(sql, parameters=dict(parameters or {}), **kwargs)
+    except Exception as error:
+        raise failure(error) from None
+
+
+def rows(client: Client, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Run a query; a dict a row. Raises Refused or Unavailable."""
+    try:
+        result = client.query(sql, parameters=dict(parameters or {}))
+    except Exception as error:
+        raise failure(error) from None
+    return [dict(zip(result.column_names, row, strict=True)) for row in result.result_rows]

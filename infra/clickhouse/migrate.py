@@ -1,0 +1,118 @@
+"""Numbered, checksummed SQL migrations, immutable from the first release on.
+
+A file is NNNN_name.sql; a statement ends with `;` at the end of a line; {database} is the one placeholder. Statements
+are written so that a run that was cut off can be repeated. The checksum is of the file's text.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+
+from drumline.infra.clickhouse.client import Client, command, rows
+from drumline.infra.clickhouse.kernel_names_table import rename
+from drumline.infra.clickhouse.migration_lock import MigrationConflict, MigrationLock
+from drumline.infra.clickhouse.retention import retention_changes
+from drumline.infra.config.settings import Settings
+
+FOLDER = resources.files("drumline.infra.clickhouse") / "migrations"
+_FILE = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
+
+_JOURNAL = """CREATE TABLE IF NOT EXISTS {database}.schema_migrations
+(version UInt32, name String, checksum String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3))
+ENGINE = MergeTree ORDER BY version
+SETTINGS non_replicated_deduplication_window = 100000, fsync_after_insert = 1, fsync_part_directory = 1"""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    version: int
+    name: str
+    text: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    def statements(self, database: str) -> list[str]:
+        """The statements, in order, without comment lines."""
+        lines = [line for line in self.text.splitlines() if not line.lstrip().startswith("--")]
+        parts = re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))
+        return [part.strip().replace("{database}", database) for part in parts if part.strip()]
+
+
+def migrations(folder: Traversable = FOLDER) -> list[Migration]:
+    """All of them by version. Raises ValueError on a misnamed file or a number used twice or left out."""
+    found = []
+    for path in folder.iterdir():
+        if path.name.endswith(".sql"):
+            match = _FILE.match(path.name)
+            if not match:
+                raise ValueError(f"{path.name}: migrations are named NNNN_name.sql")
+            found.append(Migration(int(match[1]), match[2], path.read_text()))
+    found.sort(key=lambda migration: migration.version)
+    if [m.version for m in found] != list(range(1, len(found) + 1)):
+        raise ValueError(f"migrations are numbered 1, 2, 3, ...; found {[m.version for m in found]}")
+    return found
+
+
+def pending(files: list[Migration], applied: dict[int, str]) -> list[Migration]:
+    """Those to apply; `applied`: version -> checksum. Raises MigrationConflict."""
+    known = {migration.version: migration for migration in files}
+    for version, checksum in applied.items():
+        if version not in known:
+            raise MigrationConflict(
+                f"migration {version:04d} is applied but not among the files: this database belongs to a newer drumline"
+            )
+        if known[version].checksum != checksum:
+            raise MigrationConflict(
+                f"migration {version:04d}_{known[version].name}.sql changed after it was applied; "
+                "restore it and write a new one"
+            )
+    return [migration for migration in files if migration.version not in applied]
+
+
+def applied_versions(client: Client, database: str) -> dict[int, str]:
+    """version -> checksum; empty where nothing is migrated yet."""
+    exists = rows(
+        client,
+        "SELECT 1 FROM system.tables WHERE database = {d:String} AND name = 'schema_migrations'",
+        {"d": database},
+    )
+    if not exists:
+        return {}
+    found = rows(client, f"SELECT version, checksum FROM {database}.schema_migrations ORDER BY applied_at")
+    return {int(row["version"]): str(row["checksum"]) for row in found}
+
+
+def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> list[str]:
+    """Apply what is missing; what was (or would be) done, in words. Raises MigrationConflict, Refused, Unavailable."""
+    database = settings.clickhouse.database
+    files = migrations()
+    todo = pending(files, applied_versions(client, database))
+    if dry_run:
+        return [f"{m.version:04d}_{m.name}" for m in todo] + [text for text, _ in retention_changes(client, settings)]
+    command(client, f"CREATE DATABASE IF NOT EXISTS {database}")
+    with MigrationLock(client, database):
+        command(client, _JOURNAL.replace("{database}", database))
+        done = []
+        for migration in pending(files, applied_versions(client, database)):
+            for statement in migration.statements(database):
+                command(client, statement)
+            command(
+                client,
+                f"INSERT INTO {database}.schema_migrations (version, name, checksum) "
+                "SELECT {v:UInt32}, {n:String}, {c:String}",
+                {"v": migration.version, "n": migration.name, "c": migration.checksum},
+                settings={"async_insert": 0, "insert_deduplication_token": f"migration-{migration.version}"},
+            )
+            done.append(f"{migration.version:04d}_{migration.name}")
+        for text, statement in retention_changes(client, settings):
+            command(client, statement, settings={"materialize_ttl_after_modify": 0, "alter_sync": 1})
+            done.append(text)
+        if names := rename(client, database):
+            done.append(f"{names} kernel names by the rules of today")
+    return done

@@ -1,0 +1,83 @@
+"""One migration of a database at a time, without a Keeper: the lock is a table."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from drumline.infra.clickhouse.client import ClickHouseFailed, Client, command, rows
+
+LOCK_STALE_S = 600
+TABLE_EXISTS = 57
+
+
+class MigrationConflict(RuntimeError):
+    """What is applied is not what the files say, or somebody else migrates. The message says which and what to do."""
+
+
+class MigrationLock:
+    """One migration at a time: CREATE TABLE without IF NOT EXISTS succeeds for one of two. No Keeper needed, and so no
+    lease: a lock older than LOCK_STALE_S, or of a dead process of this host, is taken over."""
+
+    def __init__(self, client: Client, database: str, wait_s: float = 60.0) -> None:
+        self._client, self._database, self._wait_s = client, database, wait_s
+        self._name = f"{database}.schema_migrations_lock"
+        self._me = f"{socket.gethostname()}:{os.getpid()}"
+
+    def __enter__(self) -> None:
+        until = time.monotonic() + self._wait_s
+        while not self._create(self._name):
+            other, age, uuid = self._holder()
+            if time.monotonic() > until:
+                raise MigrationConflict(f"{other} migrates for {age:.0f} s; if it is gone: DROP TABLE {self._name}")
+            if other and (age > LOCK_STALE_S or _dead(other)):
+                self._take_over(uuid)
+            else:
+                time.sleep(0.2)
+
+    def __exit__(self, *_: object) -> None:
+        command(self._client, f"DROP TABLE IF EXISTS {self._name} SYNC")
+
+    def _create(self, name: str) -> bool:
+        try:
+            command(self._client, f"CREATE TABLE {name} (x UInt8) ENGINE = Memory COMMENT '{self._me}'")
+        except ClickHouseFailed as error:
+            if error.code == TABLE_EXISTS:
+                return False
+            raise
+        return True
+
+    def _take_over(self, uuid: str) -> None:
+        """Drop the stale lock with this uuid and no other: of several that found it, one holds its marker, and looks
+        again before it drops."""
+        marker = f"{self._name}_stale_{uuid.replace('-', '')}"
+        if not self._create(marker):
+            time.sleep(0.2)
+            return
+        if self._holder()[2] == uuid:
+            command(self._client, f"DROP TABLE IF EXISTS {self._name} SYNC")
+        command(self._client, f"DROP TABLE IF EXISTS {marker} SYNC")
+
+    def _holder(self) -> tuple[str, float, str]:
+        """(host:pid, age in s, uuid) of the lock; empty if nobody has it."""
+        found = rows(
+            self._client,
+            "SELECT comment, dateDiff('second', metadata_modification_time, now()) AS age, toString(uuid) AS uuid "
+            "FROM system.tables WHERE database = {d:String} AND name = 'schema_migrations_lock'",
+            {"d": self._database},
+        )
+        return (str(found[0]["comment"]), float(found[0]["age"]), str(found[0]["uuid"])) if found else ("", 0.0, "")
+
+
+def _dead(holder: str) -> bool:
+    host, _, pid = holder.rpartition(":")
+    if host != socket.gethostname() or not pid.isdigit():
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

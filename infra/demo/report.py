@@ -1,0 +1,137 @@
+"""What the demo prints, asked from ClickHouse for one run. A `Query` takes SQL and parameters, gives rows as dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from drumline.infra.clickhouse.kernel_names import kernel_name
+from drumline.infra.evaluate.scoring import Report, Row, judge_phases
+
+Query = Callable[[str, Mapping[str, Any]], list[dict[str, Any]]]
+
+#: Table that holds each raw topic's rows.
+STORED = {
+    "gpu.process.v1": "processes",
+    "gpu.kernel.v1": "kernels",
+    "gpu.memcpy.v1": "memcpys",
+    "gpu.collective.v1": "collectives",
+    "gpu.step.v1": "steps",
+    "gpu.range.v1": "ranges",
+    "gpu.device.v1": "device_samples",
+}
+
+VERDICTS = """
+SELECT first_step, last_step, of_rank, severity, cause, detail, lost_share
+FROM stragglers WHERE run = {run:String}
+"""
+TOP_KERNELS = """
+SELECT name, count() AS launches, sum(duration_ns) / 1e9 AS gpu_s, avg(duration_ns) / 1e3 AS mean_us,
+       quantileExactInclusive(0.99)(duration_ns) / 1e3 AS p99_us
+FROM kernels WHERE run = {run:String} GROUP BY name ORDER BY gpu_s DESC LIMIT 8
+"""
+LAUNCHES = """
+SELECT rank, any(host) AS host, max(per_second) AS per_second, max(busy) AS busy
+FROM (
+    SELECT rank, any(host) AS host, window_start, sum(launches) / {window_s:Float64} AS per_second,
+           sum(gpu_ns) / 1e9 / {window_s:Float64} AS busy
+    FROM kernel_frequency WHERE run = {run:String} GROUP BY rank, window_start
+)
+GROUP BY rank ORDER BY rank
+"""
+# Non-overlapping windows only: hopping ones would count a copy twice.
+BANDWIDTH = """
+SELECT rank, kind, src_kind, dst_kind, sum(copies) AS copies, sum(bytes) / 1e9 AS gigabytes,
+       sum(bytes) / sum(busy_ns) AS gb_per_s
+FROM memcpy_bandwidth
+WHERE run = {run:String} AND toUnixTimestamp64Nano(window_start) % toInt64({window_s:Float64} * 1e9) = 0
+GROUP BY rank, kind, src_kind, dst_kind HAVING gigabytes >= 0.1 ORDER BY rank, gigabytes DESC
+"""
+MEMSET = 64
+MEMORY = {0: "", 1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rows of one topic: what the broker acknowledged and what ClickHouse holds."""
+
+    topic: str
+    published: int
+    stored: int
+
+
+def counts(query: Query, run: str, published: Mapping[str, int]) -> list[Counts]:
+    """Published beside stored, per raw topic."""
+    found = []
+    for topic, rows in published.items():
+        sql = f"SELECT count() AS n FROM {STORED[topic]} WHERE run = {{run:String}}"
+        found.append(Counts(topic, rows, int(query(sql, {"run": run})[0]["n"])))
+    return found
+
+
+def verdicts(query: Query, run: str, phases: Sequence[Mapping[str, Any]]) -> Report:
+    """The run's verdicts judged against what the manifest says was injected."""
+    rows = [
+        Row(r["first_step"], r["last_step"], r["of_rank"], r["severity"], r["cause"], r["detail"], r["lost_share"])
+        for r in query(VERDICTS, {"run": run})
+    ]
+    return judge_phases(phases, rows)
+
+
+def _table(title: str, *columns: str, right: str = "") -> Table:
+    """A narrow table; `right`: columns of numbers."""
+    table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right.split("|") else "left", no_wrap=True)
+    return table
+
+
+def print_counts(console: Console, found: list[Counts]) -> None:
+    table = _table("Nothing lost, nothing doubled", "topic", "published", "stored", "", right="published|stored")
+    for c in found:
+        table.add_row(c.topic, f"{c.published:,}", f"{c.stored:,}", "equal" if c.published == c.stored else "DIFFERENT")
+    console.print(table)
+
+
+def print_verdicts(console: Console, report: Report) -> None:
+    table = _table("Who held the job back", "phase", "injected", "found", "lost", "", right="lost")
+    for phase in report.phases:
+        injected = " ".join([*(f"rank {rank}" for rank in phase.expected_ranks), *phase.accepted_causes[:1]])
+        why = [part for part in (phase.found_cause, phase.found_detail) if part]
+        found = " ".join([*(f"rank {rank}" for rank in phase.found_ranks), *why])
+        lost = f"{phase.lost_share:.0%}" if phase.found_ranks else ""
+        table.add_row(phase.phase, injected or "nothing", found or "nobody", lost, "right" if phase.right else "WRONG")
+    console.print(table)
+
+
+def print_kernels(console: Console, query: Query, run: str) -> None:
+    table = _table(
+        "Top kernels by GPU time", "kernel", "launches", "GPU s", "mean us", "p99 us",
+        right="launches|GPU s|mean us|p99 us",
+    )  # fmt: skip
+    for r in query(TOP_KERNELS, {"run": run}):
+        name = kernel_name(r["name"]).short
+        table.add_row(name[:40], f"{r['launches']:,}", f"{r['gpu_s']:.2f}", f"{r['mean_us']:.1f}", f"{r['p99_us']:.1f}")
+    console.print(table)
+
+
+def print_rates(console: Console, query: Query, run: str, window_s: float) -> None:
+    asked = {"run": run, "window_s": window_s}
+    table = _table(
+        f"Kernels, busiest {window_s:g} s", "rank", "host", "launches/s", "kernel s/s", right="launches/s|kernel s/s"
+    )
+    for r in query(LAUNCHES, asked):
+        table.add_row(str(r["rank"]), r["host"], f"{r['per_second']:,.0f}", f"{r['busy']:.2f}")
+    console.print(table)
+    table = _table(
+        "Memcpy bandwidth", "rank", "copies", "memory", "GB", "GB/s while copying", right="copies|GB|GB/s while copying"
+    )
+    for r in query(BANDWIDTH, asked):
+        memory = " to ".join(part for part in (MEMORY.get(r["src_kind"], "?"), MEMORY.get(r["dst_kind"], "?")) if part)
+        what = f"memset {memory}" if r["kind"] == MEMSET else memory
+        table.add_row(str(r["rank"]), f"{r['copies']:,}", what, f"{r['gigabytes']:.1f}", f"{r['gb_per_s']:.1f}")
+    console.print(table)

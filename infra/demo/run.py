@@ -1,0 +1,167 @@
+"""The demo: the whole platform on this machine, one recorded job through it, and a check of what comes out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import psutil
+from confluent_kafka import KafkaException
+from rich.console import Console
+
+from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
+from drumline.infra.config.settings import Settings
+from drumline.infra.demo.report import Query, counts, print_counts, print_kernels, print_rates, print_verdicts, verdicts
+from drumline.infra.demo.worker import APP_ID, DemoFailed, begin_at_the_ends, no_other_worker
+from drumline.infra.kafka.drain import wait_stored
+from drumline.infra.runtime.processes import Program, ProgramFailed, check_all
+
+RECORDING = Path(str(resources.files("drumline.infra") / "demo" / "ddp-gpu-bound"))
+#: The recording's phases are 10 to 24 steps long; the default of 20 would leave most of them without a whole window.
+WINDOW_STEPS = 5
+DRAIN_S = 180.0
+
+
+def drumline(*args: str, ok: tuple[int, ...] = (0,)) -> str:
+    """Run `drumline ARGS` and return what it printed. Raises DemoFailed with its last words."""
+    command = [sys.executable, "-m", "drumline.infra.cli.app", *args]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode not in ok:
+        raise DemoFailed(f"drumline {' '.join(args)}: exit {done.returncode}\n{done.stderr.strip()[-2000:]}")
+    return done.stdout
+
+
+def asked(*args: str, ok: tuple[int, ...] = (0,)) -> Any:
+    """What `drumline ARGS --json` answers."""
+    return json.loads(drumline(*args, "--json", ok=ok))
+
+
+class PeakMemory:
+    """Largest sum of resident memory over some process trees, sampled; bytes. Shared pages count once per process."""
+
+    def __init__(self, roots: Callable[[], list[int]]) -> None:
+        self.peak = 0
+        self._roots = roots
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def _sample(self) -> None:
+        while not self._stop.wait(0.5):
+            seen: dict[int, int] = {}
+            for pid in self._roots():
+                try:
+                    root = psutil.Process(pid)
+                    seen |= {p.pid: p.memory_info().rss for p in [root, *root.children(recursive=True)]}
+                except psutil.NoSuchProcess:
+                    continue
+            self.peak = max(self.peak, sum(seen.values()))
+
+    def __enter__(self) -> PeakMemory:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@contextmanager
+def stage(console: Console, text: str) -> Iterator[None]:
+    """Say what is being done, and how long it took."""
+    started = time.monotonic()
+    with console.status(text):
+        yield
+    console.print(f"  {text} [dim]{time.monotonic() - started:.1f} s[/dim]")
+
+
+def run_demo(settings: Settings, console: Console, keep: bool) -> bool:
+    """True when every count is equal, the audit is clean, and every injected straggler was found and nobody else."""
+    no_other_worker(settings)
+    settings = settings.model_copy(update={"stream": settings.stream.model_copy(update={"app_id": APP_ID})})
+    with stage(console, "Kafka and ClickHouse"):
+        was_up = asked("status", ok=(0, 1))["running"]
+        drumline("up")
+    try:
+        return _on_the_stack(settings, console)
+    except ClickHouseFailed as error:
+        raise DemoFailed(f"ClickHouse: {error}; `drumline status` says how it is") from None
+    finally:
+        if not keep and not was_up:
+            with stage(console, "Shutting down"):
+                drumline("down")
+
+
+def _on_the_stack(settings: Settings, console: Console) -> bool:
+    with stage(console, "Topics and tables"):
+        drumline("topics", "apply")
+        drumline("migrate")
+    logs = settings.local.state / "logs"
+    env = {
+        "DRUMLINE_STREAM__APP_ID": APP_ID,
+        "DRUMLINE_STREAM__WINDOW_STEPS": str(WINDOW_STEPS),
+        "DRUMLINE_STREAM__METRICS_PORT": "0",  # a worker and a sink of the user's may have the default ports
+        "DRUMLINE_SINK__METRICS_PORT": "0",
+    }
+    programs = [
+        Program("stream worker", ["stream"], logs / "demo-stream.log", env),
+        Program("sink", ["sink"], logs / "demo-sink.log", env),
+    ]
+    roots = _stack_pids()
+    with PeakMemory(lambda: [*roots, *(p.pid for p in programs if p.pid), psutil.Process().pid]) as memory:
+        try:
+            begin_at_the_ends(settings)
+            for program in programs:
+                program.start()
+            with stage(console, "Replaying the recording"):
+                summary = asked("replay", str(RECORDING), "--speed", "max", "--job", "demo")
+            with stage(console, "Waiting until every row is stored and every window closed"):
+                waited = wait_stored(settings, DRAIN_S, lambda: check_all(programs))
+                if not waited:
+                    raise DemoFailed(f"not worked off after {DRAIN_S:.0f} s: {waited.reason}; logs in {logs}")
+        except ProgramFailed as error:
+            raise DemoFailed(str(error)) from None
+        except KafkaException as error:
+            raise DemoFailed(f"Kafka: {error.args[0].str()}; `drumline status` says how it is") from None
+        finally:
+            for program in programs:
+                program.stop()
+    return _report(settings, console, summary, memory.peak)
+
+
+def _reader(settings: Settings) -> Query:
+    """Queries as the read-only user, in our database."""
+    client = connect(settings, reader=True, database=settings.clickhouse.database)
+    return lambda sql, parameters: rows(client, sql, parameters)
+
+
+def _stack_pids() -> list[int]:
+    """The supervisor of the local stack; what it runs are its children."""
+    pid = asked("status")["processes"].get("supervisor", {}).get("pid")
+    return [pid] if pid else []
+
+
+def _report(settings: Settings, console: Console, summary: dict[str, Any], peak: int) -> bool:
+    run = summary["run"]
+    query = _reader(settings)
+    found = counts(query, run, summary["rows"])
+    audit = asked("audit", "--run", run, ok=(0, 1))
+    report = verdicts(query, run, json.loads((RECORDING / "manifest.json").read_text())["phases"])
+    print_counts(console, found)
+    console.print(f"audit: {'clean' if audit['clean'] else 'NOT CLEAN'}")
+    for finding in audit["findings"]:
+        console.print(f"  {finding['kind']} {finding['where']}: {finding['text']}", style="red", markup=False)
+    print_verdicts(console, report)
+    print_kernels(console, query, run)
+    print_rates(console, query, run, settings.stream.window_s)
+    written = asked("report", "--job", "demo", "--run", run, "-o", str(settings.local.state / "demo-report.html"))
+    console.print(f"\npeak memory of all processes {peak / 2**20:,.0f} MiB; job demo, run {run}")
+    console.print(f"report, to be opened in a browser: {written['path']}", soft_wrap=True)
+    return audit["clean"] and report.right and all(c.published == c.stored for c in found)

@@ -1,0 +1,103 @@
+"""Alert rules on GPUs."""
+
+from __future__ import annotations
+
+from drumline.infra.grafana.alerts.rule import Group, Rule, Values
+from drumline.infra.grafana.thresholds import (
+    IDLE_MINUTES,
+    IDLE_PERCENT,
+    THROTTLED_BITS,
+    THROTTLED_MINUTES,
+    THROTTLED_OF,
+)
+
+_REASONS = ((0x8, "HW slowdown"), (0x20, "SW thermal"), (0x40, "HW thermal"), (0x80, "HW power brake"))
+_NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in _REASONS)
+_GPU = "job, host, toString(gpu_index) AS gpu, gpu_uuid"
+_BY = "job, host, gpu_index, gpu_uuid"
+_SELECTS = {"job": "job", "host": "host"}
+
+THROTTLED = Rule(
+    "drumline-gpu-throttled", "GPU throttled", "warning",
+    (
+        Values(
+            f"""
+            SELECT {_GPU}, arrayStringConcat(arrayFilter(x -> x != '', [{_NAMES}]), ' + ') AS reasons,
+                minutes AS value FROM (
+                SELECT {_BY}, groupBitOr(throttle_reasons) AS bits,
+                    toFloat64(uniqExactIf(minute, bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0)) AS minutes
+                FROM devices_per_minute WHERE @minute GROUP BY {_BY}
+            )
+            """
+        ),
+    ),
+    "gt", (THROTTLED_MINUTES,), (THROTTLED_OF - 1) * 60,
+    "GPU {{ $labels.gpu }} of {{ $labels.host }} is slowed down: {{ $labels.reasons }}",
+    "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in {{ $values.A.Value }} of the last 5 minutes. Cooling, power "
+    "supply or a loose cable; the rank on it becomes a straggler.",
+    "Heat and power faults only; the power cap (0x4) is how a busy GPU runs, every recording shows it. More than two "
+    "minutes of the last five: a moment's heat lies in two at most.",
+    ("drumline-devices", "throttle"), _SELECTS, keep_s=300,
+)  # fmt: skip
+XID = Rule(
+    "drumline-gpu-xid", "XID error", "critical",
+    (
+        Values(
+            f"""
+            SELECT {_GPU}, toString(assumeNotNull(max(max_xid))) AS xid, toFloat64(countIf(max_xid > 0)) AS value
+            FROM devices_per_minute WHERE @minute AND isNotNull(max_xid) GROUP BY {_BY}
+            """
+        ),
+    ),
+    "gt", (0.0,), 600,
+    "GPU {{ $labels.gpu }} of {{ $labels.host }}: XID {{ $labels.xid }}",
+    "{{ $labels.gpu_uuid }}, job {{ $labels.job }}. 13, 31, 43, 45 come from the application, 48, 63, 64, 74, 79, "
+    "94, 95 from the hardware "
+    "(docs.nvidia.com/deploy/xid-errors).",
+    "The driver reports an XID only when something failed; a job seldom survives it. Ten minutes of range, so that "
+    "one event is one alert.",
+    ("drumline-devices", "xid"), _SELECTS,
+)  # fmt: skip
+ECC = Rule(
+    "drumline-gpu-ecc", "Uncorrected memory errors", "critical",
+    (
+        Values(
+            f"""
+            SELECT {_GPU}, toFloat64(arraySum(arrayMap((now, before) -> if(now < before, now, now - before),
+                arrayPopFront(counts), arrayPopBack(counts)))) AS value
+            FROM (
+                SELECT {_BY}, arrayMap(x -> x.2, arraySort(groupArray((minute, errors)))) AS counts FROM (
+                    SELECT {_BY}, minute, assumeNotNull(max(ecc_uncorrected)) AS errors
+                    FROM devices_per_minute WHERE @minute AND isNotNull(ecc_uncorrected) GROUP BY {_BY}, minute
+                ) GROUP BY {_BY}
+            )
+            """
+        ),
+    ),
+    "gt", (0.0,), 900,
+    "GPU {{ $labels.gpu }} of {{ $labels.host }}: {{ $values.A.Value }} uncorrected ECC errors",
+    "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in the last 15 minutes. Results may be wrong; drain the GPU.",
+    "The counter grew: one uncorrected error is data lost. Where it falls, the driver was loaded anew and has counted "
+    "from 0 since.",
+    ("drumline-devices", "ecc"), _SELECTS,
+)  # fmt: skip
+IDLE = Rule(
+    "drumline-gpu-idle", "GPU idle while allocated", "warning",
+    (
+        Values(
+            f"""
+            SELECT {_GPU}, avgMerge(util_gpu) AS value FROM devices_per_minute
+            WHERE @minute AND job != '' GROUP BY {_BY} HAVING uniqExact(minute) >= {IDLE_MINUTES - 5}
+                AND isNotNull(value)
+            """
+        ),
+    ),
+    "lt", (IDLE_PERCENT,), IDLE_MINUTES * 60,
+    "{{ $labels.job }} holds GPU {{ $labels.gpu }} of {{ $labels.host }} and does not use it",
+    "Utilisation {{ printf \"%.1f\" $values.A.Value }}% over 15 minutes.",
+    "5% over 15 minutes (with samples of 10 at least): start-up and checkpoints are shorter, and any training step "
+    "shows more.",
+    ("drumline-devices", "utilisation"), _SELECTS, for_s=300,
+)  # fmt: skip
+
+DEVICES = Group("drumline-devices", 60, (THROTTLED, XID, ECC, IDLE))

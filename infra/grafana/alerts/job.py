@@ -1,0 +1,185 @@
+"""Alert rules on jobs and ranks: what the on-call engineer is woken for."""
+
+from __future__ import annotations
+
+from drumline.infra.grafana.alerts.rule import Group, Rule, Values
+from drumline.infra.grafana.liveness import HEARD_RUNS, IN_FORCE, NOT_RECORDED
+from drumline.infra.grafana.thresholds import (
+    BANDWIDTH_RATIO,
+    HEARD_S,
+    LEVEL_CRITICAL,
+    LEVEL_WARNING,
+    PAGEABLE_SHARE,
+    STALLED_PAUSES,
+    STALLED_S,
+    STALLED_STEPS,
+)
+
+
+def _late(value: str, ref: str) -> Values:
+    """A row for each rank of a running job with a bad window in the last minutes, or the last four windows where these
+    are long; so one that recovers is told as such, with its labels."""
+    return Values(
+        f"""
+        SELECT job, run, rank, host, gpu, cause, detail, value FROM (
+            SELECT job, run, of_rank, if(of_rank < 0, 'all', toString(of_rank)) AS rank, argMax(of_host,
+                window_end) AS host,
+                argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
+                toFloat64({value}) AS value
+            FROM stragglers AS s WHERE (job, run) IN ({HEARD_RUNS}) AND @window AND {IN_FORCE}
+            GROUP BY job, run, of_rank HAVING countIf(@bad) > 0
+        ) AS late LEFT JOIN (
+            SELECT job, run, rank AS of_rank, concat('GPU ', toString(any(gpu_index)), ' ', any(gpu_uuid)) AS gpu
+            FROM processes GROUP BY job, run, rank
+        ) AS places USING (job, run, of_rank)
+        """,
+        ref,
+    )
+
+
+_LATE = (
+    _late("argMaxIf(@level, window_end, @judged)", "A"),
+    _late("argMaxIf(s.lost_share, window_end, @bad)", "SHARE"),
+    _late("sum(s.gpu_seconds_lost)", "GPU_SECONDS"),
+    _late("sum(s.money_lost)", "MONEY"),
+)
+_SUMMARY = (
+    "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} costs "
+    "{{ humanizePercentage $values.SHARE.Value }} of the job's time ({{ $labels.cause }})"
+)
+_DESCRIPTION = (
+    "Cause: {{ $labels.cause }} {{ $labels.detail }}. GPU: {{ $labels.gpu }}. Run {{ $labels.run }}. In the last 15 "
+    "minutes, or four windows of steps where those are longer, it cost "
+    "{{ humanizeDuration $values.GPU_SECONDS.Value }} of GPU time"
+    '{{ if gt $values.MONEY.Value 0.0 }}, money {{ printf "%.2f" $values.MONEY.Value }}{{ end }}. '
+    "Rank `all`: a link or all ranks together."
+)
+_STRAGGLERS = ("drumline-stragglers", "lost")
+_JOB = {"job": "job", "run": "run"}
+
+WARNING = Rule(
+    "drumline-straggler-warning", "Straggler", "warning", _LATE,
+    "within_range", (LEVEL_WARNING - 0.5, LEVEL_CRITICAL - 0.5), 86_400, _SUMMARY, _DESCRIPTION,
+    "Level `warning` in force: a rank cost 4% of the job's time or more in two of three windows of steps. Recurrence "
+    "and hysteresis are the stream processor's, so the rule waits no longer. A verdict counts for 15 minutes, or four "
+    "times as long as its window of steps where that is longer, while the job is heard.",
+    _STRAGGLERS, _JOB,
+)  # fmt: skip
+CRITICAL = Rule(
+    "drumline-straggler-critical", "Straggler, critical", "critical", _LATE,
+    "gt", (LEVEL_CRITICAL - 0.5,), 86_400, _SUMMARY, _DESCRIPTION,
+    "Level `critical` in force: 20% or more, every fifth step is lost.",
+    _STRAGGLERS, _JOB,
+)  # fmt: skip
+
+
+def _stalled(value: str, ref: str) -> Values:
+    """A row for each run that is heard and recorded. Steps are read for those without one for STALLED_S only."""
+    return Values(
+        f"""
+        WITH heard_jobs AS (
+            SELECT job, run, maxIf(last_published, @produced) AS heard,
+                maxIf(time_max, topic = 'gpu.step.v1' AND rows > 0) AS last_step
+            FROM records_per_minute WHERE @minute AND run != '' AND (job, run) NOT IN ({NOT_RECORDED})
+            GROUP BY job, run
+            HAVING heard > $__toTime_ms - INTERVAL {HEARD_S} SECOND AND last_step > $__fromTime_ms
+        ), suspects AS (
+            SELECT job, run, last_step FROM heard_jobs WHERE dateDiff('second', last_step, heard) > {STALLED_S}
+        )
+        SELECT job, run, toFloat64({value}) AS value FROM (
+            SELECT job, run, dateDiff('second', greatest(last_step, last_end), heard) AS ago_s,
+                greatest({STALLED_S}, {STALLED_STEPS} * longest_s, {STALLED_PAUSES} * pause_s) AS limit_s
+            FROM heard_jobs LEFT JOIN (
+                SELECT job, run, max(addNanoseconds(s.start, s.duration_ns)) AS last_end,
+                    max(s.duration_ns) / 1e9 AS longest_s,
+                    arrayMax(arrayDifference(arraySort(groupUniqArray(toUnixTimestamp(s.start))))) AS pause_s
+                FROM steps AS s INNER JOIN suspects USING (job, run)
+                WHERE $__timeFilter_ms(start) AND job IN (SELECT job FROM suspects)
+                    AND start >= (SELECT min(last_step) FROM suspects) - INTERVAL 1 HOUR
+                    AND start >= last_step - INTERVAL 1 HOUR
+                GROUP BY job, run
+            ) AS stepping USING (job, run)
+        )
+        """,
+        ref,
+    )
+
+
+STALLED = Rule(
+    "drumline-job-stalled", "Job stalled", "critical",
+    (_stalled("ago_s / limit_s", "A"), _stalled("ago_s", "AGO"), _stalled("limit_s", "LIMIT")),
+    "gt", (1.0,), 86_400,
+    "{{ $labels.job }} has finished no step for {{ humanizeDuration $values.AGO.Value }}",
+    "Run {{ $labels.run }}: its processes are heard and recorded, and by its last hour a step should have come within "
+    "{{ humanizeDuration $values.LIMIT.Value }}. Hung collective, deadlock, or an evaluation or checkpoint longer than "
+    "any in that hour.",
+    "No step for 5 times the longest step and twice the longest time from step to step (evaluations, checkpoints) of "
+    "the hour before the last one, and at least 300 s: half of the 10 minutes after which PyTorch by default ends a "
+    "job whose NCCL collective hangs. A first evaluation of more than 6 minutes does fire: raise `STALLED_S` in "
+    "`limits.py` and generate. Runs of which nothing is recorded now (policy `off`, another profiler) or only windows "
+    "(`duty`) are left out, and so are jobs that ended: they are silent altogether. The last step is looked for in 24 "
+    "hours, so that the alert stays while the job hangs.",
+    ("drumline-job", "steps"), _JOB, for_s=60, no_data="OK",
+)  # fmt: skip
+_MIB = 1 << 20
+BANDWIDTH = Rule(
+    "drumline-collective-bandwidth", "Collectives slower than before", "warning",
+    (
+        Values(
+            f"""
+            SELECT job, run, operation, communicator, quantile(0.5)(ratio) AS value FROM (
+                SELECT job, run, operation, communicator, bytes,
+                    quantileIf(0.5)(speed, at >= $__toTime_ms - INTERVAL 5 MINUTE)
+                        / quantileIf(0.5)(speed, at < $__toTime_ms - INTERVAL 5 MINUTE) AS ratio
+                FROM (
+                    SELECT job, run, operation, communicator, bytes, min(start) AS at, bytes / min(duration_ns) AS speed
+                    FROM collectives WHERE $__timeFilter_ms(start) AND duration_ns > 0 AND bytes >= {_MIB}
+                    GROUP BY job, run, operation, communicator, bytes, step, ordinal HAVING count() > 1
+                )
+                GROUP BY job, run, operation, communicator, bytes
+                HAVING countIf(at >= $__toTime_ms - INTERVAL 5 MINUTE) >= 20
+                    AND countIf(at < $__toTime_ms - INTERVAL 5 MINUTE) >= 20
+            ) GROUP BY job, run, operation, communicator
+            """
+        ),
+    ),
+    "lt", (BANDWIDTH_RATIO,), 3600,
+    "{{ $labels.job }}: {{ $labels.operation }} runs at {{ humanizePercentage $values.A.Value }} of its bandwidth "
+    "before",
+    "Run {{ $labels.run }}, communicator {{ $labels.communicator }}: the last 5 minutes against the 55 before, sizes "
+    "compared with themselves, "
+    "waiting for late ranks left out.",
+    "1.3 times the time for the same collectives, the limit of the verdict `slow_link`; shortest durations of "
+    "healthy windows "
+    "vary by some percent.",
+    ("drumline-stragglers", "bandwidth"), _JOB, for_s=300,
+)  # fmt: skip
+PAGEABLE = Rule(
+    "drumline-memcpy-pageable", "Flood of pageable copies", "warning",
+    (
+        Values(
+            """
+            SELECT job, run, toString(rank) AS rank, host, busy_s / active_s AS value FROM (
+                SELECT job, run, rank, any(host) AS host, sumIf(busy_ns,
+                    source = 'pageable' OR target = 'pageable') / 1e9 AS busy_s
+                FROM memcpys_per_minute WHERE @minute GROUP BY job, run, rank
+            ) AS copied INNER JOIN (
+                SELECT job, run, rank, uniqExact(second) AS active_s FROM ranks_per_second
+                WHERE second >= toStartOfMinute($__fromTime) AND second <= $__toTime GROUP BY job, run, rank
+                    HAVING active_s >= 10
+            ) AS active USING (job, run, rank)
+            """
+        ),
+    ),
+    "gt", (PAGEABLE_SHARE,), 300,
+    "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} spends {{ humanizePercentage $values.A.Value "
+    "}} of its time in pageable copies",
+    "Run {{ $labels.run }}. Pin the memory (pin_memory=True, cudaHostRegister) or copy asynchronously.",
+    "4% of the rank's active time, the share at which a straggler is a warning: copies from pageable memory block "
+    "the stream "
+    "and cannot overlap.",
+    ("drumline-memcpy", "pageable"), {**_JOB, "rank": "rank"}, for_s=60,
+)  # fmt: skip
+
+JOBS = Group("drumline-jobs", 30, (WARNING, CRITICAL, STALLED))
+LINKS = Group("drumline-links", 60, (BANDWIDTH, PAGEABLE))

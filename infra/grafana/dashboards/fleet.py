@@ -1,0 +1,181 @@
+"""Fleet: which job, which rank, which host needs somebody now?"""
+
+from __future__ import annotations
+
+from drumline.infra.grafana.dashboards.verdict_panels import TO_JOB, TO_STRAGGLERS, late_ranks, lost_share
+from drumline.infra.grafana.liveness import HEARD_RUNS
+from drumline.infra.grafana.model import Dashboard, Field, Panel, Query
+from drumline.infra.grafana.thresholds import ANY, HEARD_S, LEVEL, SHARE, THROTTLED_BITS
+from drumline.infra.grafana.variables import MARKS_OF_ALL
+
+_RUNS = "FROM records_per_minute WHERE @minute AND job != ''"
+
+
+def _stat(
+    title: str, description: str, query: str, unit: str = "short", red: bool = False, empty: str = "none"
+) -> Panel:
+    return Panel(
+        "stat",
+        title,
+        description,
+        Query(query, "value:n", "table"),
+        unit,
+        width=4,
+        height=4,
+        thresholds=ANY if red else (),
+        empty=empty,
+    )
+
+
+NUMBERS = (
+    _stat("Runs", "Starts of jobs that sent anything.", f"SELECT uniqExact(job, run) AS value {_RUNS} AND run != ''"),
+    _stat(
+        "Ranks",
+        "Ranks that sent anything, over all runs.",
+        f"SELECT sum(n) AS value FROM (SELECT uniqExactIfMerge(ranks) AS n {_RUNS} AND run != '' GROUP BY job, run)",
+    ),
+    _stat(
+        "Ranks late now",
+        "Ranks whose last verdict in this time range is a warning or critical, of jobs that are heard at its end.",
+        f"""
+        SELECT countIf(level >= 2) AS value FROM (
+            SELECT argMaxIf(@level, window_end, @judged) AS level FROM stragglers
+            WHERE (job, run) IN ({HEARD_RUNS}) AND @window AND of_rank >= 0 GROUP BY job, run, of_rank
+        )
+        """,
+        red=True,
+    ),
+    _stat(
+        "GPU time lost",
+        "GPU time that ranks spent waiting for late ones, slow links or changed jobs.",
+        "SELECT sum(gpu_seconds_lost) AS value FROM stragglers WHERE @window",
+        "s",
+    ),
+    _stat(
+        "Rows lost",
+        "Rows that producers dropped because a buffer or spool was full.",
+        f"SELECT sum(dropped_rows) AS value {_RUNS}",
+        red=True,
+    ),
+    _stat(
+        "GPUs throttled",
+        "GPUs that were slowed down by heat or a power fault, not by their power cap.",
+        f"SELECT uniqExactIf(gpu_uuid, bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0) AS value FROM "
+        f"devices_per_minute WHERE @minute",
+        red=True,
+    ),
+)
+
+JOBS = Panel(
+    "table",
+    "Jobs",
+    "Every run that was heard: size, its worst level in force and what its most expensive rank costs now (none where "
+    "nobody is heard any more), rows that were lost.",
+    Query(
+        f"""
+        SELECT job, run, ranks, hosts, if(heard > $__toTime_ms - INTERVAL {HEARD_S} SECOND, last_level, NULL) AS level,
+            if(isNull(level), NULL, share) AS lost_share, gpu_seconds_lost, rows, dropped_rows, heard FROM (
+            SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks, uniqExactIfMerge(r.hosts) AS hosts,
+                sum(r.rows) AS rows,
+                sum(r.dropped_rows) AS dropped_rows, toDateTime64(maxIf(r.last_published, @produced), 3, 'UTC') AS heard
+            FROM records_per_minute AS r WHERE @minute AND job != '' AND run != '' GROUP BY job, run
+        ) AS heard_runs LEFT JOIN (
+            SELECT job, run, max(level_of_rank) AS last_level, max(last_share) AS share, sum(lost)
+                AS gpu_seconds_lost FROM (
+                SELECT job, run, argMaxIf(@level, window_end, @judged) AS level_of_rank,
+                    argMaxIf(s.lost_share, window_end, @judged) AS last_share,
+                    sum(s.gpu_seconds_lost) AS lost
+                FROM stragglers AS s WHERE @window GROUP BY job, run, of_rank
+            ) GROUP BY job, run
+        ) AS judged USING (job, run)
+        ORDER BY level DESC, lost_share DESC, heard DESC LIMIT 200
+        """,
+        "job:s run:s ranks:n hosts:n level:n lost_share:n gpu_seconds_lost:n rows:n dropped_rows:n heard:t",
+        "table",
+    ),
+    unit="short",
+    width=24,
+    fields={
+        "job": Field(link=TO_JOB),
+        "level": Field(levels=True, link=TO_STRAGGLERS, thresholds=LEVEL),
+        "lost_share": Field("percentunit", thresholds=SHARE, decimals=1),
+        "gpu_seconds_lost": Field("s", decimals=1),
+        "dropped_rows": Field(thresholds=ANY),
+    },
+    empty="no job was heard",
+)
+
+LAUNCHES = Panel(
+    "timeseries",
+    "Kernel launches",
+    "Kernels started per second, all ranks of a job together.",
+    Query(
+        """
+        SELECT $__timeInterval(second) AS time, job, sum(launches) / $__interval_s AS launches
+        FROM ranks_per_second WHERE @second GROUP BY time, job ORDER BY time, job
+        """,
+        "time:t job:s launches:n",
+    ),
+    unit="ops",
+    min_interval="10s",
+)
+UTILISATION = Panel(
+    "timeseries",
+    "GPU utilisation by host",
+    "What NVML says: share of time with any kernel running, mean over the host's GPUs. It says nothing of how well "
+    "they ran.",
+    Query(
+        """
+        SELECT $__timeInterval(minute) AS time, host, avgMerge(util_gpu) AS utilisation
+        FROM devices_per_minute WHERE @minute GROUP BY time, host ORDER BY time, host
+        """,
+        "time:t host:s utilisation:n",
+    ),
+    unit="percent",
+    maximum=100,
+    min_interval="1m",
+)
+POWER = Panel(
+    "timeseries",
+    "Power by host",
+    "Sum over the host's GPUs of their mean power. A GPU shared by jobs counts once.",
+    Query(
+        """
+        SELECT time, host, sum(watts) AS watts FROM (
+            SELECT $__timeInterval(minute) AS time, host, gpu_uuid, avgMerge(power_mw) / 1000 AS watts
+            FROM devices_per_minute WHERE @minute GROUP BY time, host, gpu_uuid
+        ) GROUP BY time, host ORDER BY time, host
+        """,
+        "time:t host:s watts:n",
+    ),
+    unit="watt",
+    min_interval="1m",
+)
+ALERTS = Panel(
+    "alertlist",
+    "Alerts",
+    "Rules of the folder drumline that fire or are about to.",
+    options={
+        "viewMode": "list",
+        "groupMode": "default",
+        "groupBy": [],
+        "maxItems": 20,
+        "sortOrder": 3,
+        "dashboardAlerts": False,
+        "alertName": "",
+        "alertInstanceLabelFilter": "",
+        "folder": {"title": "drumline", "uid": "drumline"},
+        "stateFilter": {"firing": True, "pending": True, "noData": False, "normal": False, "error": True},
+    },
+)
+
+FLEET = Dashboard(
+    "drumline-fleet",
+    "Fleet",
+    "Which job, which rank, which host needs somebody now? Start here; every name leads on.",
+    "fleet",
+    (NUMBERS, (JOBS,), (late_ranks("1"),), (lost_share("1", "job"), LAUNCHES), (UTILISATION, POWER), (ALERTS,)),
+    annotations=MARKS_OF_ALL,
+    start="now-6h",
+    refresh="1m",
+)

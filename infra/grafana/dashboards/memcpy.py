@@ -1,0 +1,134 @@
+"""Memcpy: how fast do copies run, which way, and who copies from pageable memory?"""
+
+from __future__ import annotations
+
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, Query
+from drumline.infra.grafana.thresholds import PAGEABLE
+from drumline.infra.grafana.variables import JOB, MARKS, RANKS, RUN
+
+_WHERE = "@job AND @run AND @ranks"
+TO_RANK = Link("This rank", "drumline-rank", {"rank": "${__field.labels.rank}"})
+
+MOVED = Panel(
+    "timeseries",
+    "Bytes copied by direction",
+    "Bytes per second, all chosen ranks, from rolling windows of the stream processor (10 s every 5 s).",
+    Query(
+        f"""
+        SELECT time, direction, sum(rate) / uniqExact(window_end) AS bytes_per_s FROM (
+            SELECT $__timeInterval_ms(window_end) AS time, direction, rank, window_end,
+                sum(bytes) / (dateDiff('millisecond', window_start, window_end) / 1e3) AS rate
+            FROM memcpy_bandwidth WHERE {_WHERE} AND @window GROUP BY time, direction, rank, window_start, window_end
+        ) GROUP BY time, direction ORDER BY time, direction
+        """,
+        "time:t direction:s bytes_per_s:n",
+    ),
+    unit="Bps",
+    min_interval="5s",
+)
+ACHIEVED = Panel(
+    "timeseries",
+    "Achieved bandwidth while copying",
+    "Bytes divided by the time that copies took, by direction and memory kinds: what the link gave. Pageable memory "
+    "stands out.",
+    Query(
+        f"""
+        SELECT $__timeInterval_ms(window_end) AS time, direction, trimBoth(concat(source, ' to ', target)) AS memory,
+            sum(bytes) / sum(busy_ns) * 1e9 AS bytes_per_s
+        FROM memcpy_bandwidth WHERE {_WHERE} AND @window AND direction != 'memset' GROUP BY time, direction,
+            memory HAVING sum(busy_ns) > 0
+        ORDER BY time, direction, memory
+        """,
+        "time:t direction:s memory:s bytes_per_s:n",
+    ),
+    unit="Bps",
+    min_interval="5s",
+)
+SHARE = Panel(
+    "timeseries",
+    "Time in pageable copies by rank",
+    "Share of a window spent copying from or to pageable memory, which blocks its stream. Lines: the alert's limit, "
+    "and critical.",
+    Query(
+        f"""
+        SELECT time, toString(rank) AS rank, max(part) AS share FROM (
+            SELECT $__timeInterval_ms(window_end) AS time, rank, window_end,
+                sumIf(busy_ns, source = 'pageable' OR target = 'pageable') / 1e6 / dateDiff('millisecond',
+                    window_start, window_end) AS part
+            FROM memcpy_bandwidth WHERE {_WHERE} AND @window GROUP BY time, rank, window_start, window_end
+        ) GROUP BY time, rank ORDER BY time, rank
+        """,
+        "time:t rank:s share:n",
+    ),
+    unit="percentunit",
+    thresholds=PAGEABLE,
+    min_interval="5s",
+    link=TO_RANK,
+    key="pageable",
+)
+COPIES = Panel(
+    "timeseries",
+    "Copies by direction",
+    "Copies and memsets started per second.",
+    Query(
+        f"""
+        SELECT $__timeInterval(minute) AS time, direction, sum(m.copies) / $__interval_s AS copies
+        FROM memcpys_per_minute AS m WHERE {_WHERE} AND @minute GROUP BY time, direction ORDER BY time, direction
+        """,
+        "time:t direction:s copies:n",
+    ),
+    unit="ops",
+    min_interval="1m",
+)
+KINDS = Panel(
+    "table",
+    "Copies by kind",
+    "Direction and kinds of memory: how many, how large, how fast, and the longest.",
+    Query(
+        f"""
+        SELECT direction, source, target, sum(m.copies) AS copies, sum(m.bytes) AS bytes, bytes / copies AS mean_bytes,
+            sum(m.busy_ns) AS busy_ns,
+            if(busy_ns > 0, bytes / busy_ns * 1e9, 0) AS bytes_per_s, toUInt64(max(m.max_ns)) AS longest_ns
+        FROM memcpys_per_minute AS m WHERE {_WHERE} AND @minute GROUP BY direction, source, target ORDER BY busy_ns DESC
+        """,
+        "direction:s source:s target:s copies:n bytes:n mean_bytes:n busy_ns:n bytes_per_s:n longest_ns:n",
+        "table",
+    ),
+    unit="short",
+    width=24,
+    fields={
+        "bytes": Field("bytes"), "mean_bytes": Field("bytes"), "busy_ns": Field("ns"), "bytes_per_s": Field("Bps"),
+        "longest_ns": Field("ns"),
+    },
+)  # fmt: skip
+RANKS_TABLE = Panel(
+    "table",
+    "Copies to and from the host by rank",
+    "Who copies most, and how much of it is pageable.",
+    Query(
+        f"""
+        SELECT rank, any(host) AS host, sum(m.copies) AS copies, sum(m.bytes) AS bytes, sum(m.busy_ns) AS busy_ns,
+            sumIf(m.busy_ns, source = 'pageable' OR target = 'pageable') / greatest(busy_ns, 1) AS pageable
+        FROM memcpys_per_minute AS m WHERE {_WHERE} AND @minute AND direction IN ('HtoD', 'DtoH')
+            GROUP BY rank ORDER BY busy_ns DESC LIMIT 1000
+        """,
+        "rank:n host:s copies:n bytes:n busy_ns:n pageable:n",
+        "table",
+    ),
+    unit="short",
+    width=24,
+    fields={
+        "rank": Field(link=Link("This rank", "drumline-rank", {"rank": "${__data.fields.rank}"}), decimals=0),
+        "bytes": Field("bytes"), "busy_ns": Field("ns"), "pageable": Field("percentunit", bar=True),
+    },
+)  # fmt: skip
+
+MEMCPY = Dashboard(
+    "drumline-memcpy",
+    "Memcpy",
+    "How fast do copies run, which way, and who copies from pageable memory?",
+    "job",
+    ((MOVED, ACHIEVED), (SHARE, COPIES), (KINDS,), (RANKS_TABLE,)),
+    (JOB, RUN, RANKS),
+    MARKS,
+)

@@ -1,0 +1,121 @@
+"""Alert rules as Grafana's files and its HTTP interface want them: the two spell the same things differently, and drop
+silently what is misspelt."""
+
+from __future__ import annotations
+
+from drumline.infra.grafana.alerts.device import DEVICES
+from drumline.infra.grafana.alerts.job import JOBS, LINKS
+from drumline.infra.grafana.alerts.pipeline import PIPELINE
+from drumline.infra.grafana.alerts.rule import CONDITION, Group, Rule, link
+from drumline.infra.grafana.catalog import DASHBOARDS
+from drumline.infra.grafana.model import FOLDER_UID, PLUGIN, SOURCE_UID, Json
+from drumline.infra.grafana.render.dashboard import panel_ids
+
+GROUPS: tuple[Group, ...] = (JOBS, LINKS, DEVICES, PIPELINE)
+
+
+def rules() -> list[Rule]:
+    return [rule for group in GROUPS for rule in group.rules]
+
+
+def duration(seconds: int) -> str:
+    """As Grafana writes it: 90s, 5m."""
+    return f"{seconds // 60}m" if seconds and seconds % 60 == 0 else f"{seconds}s"
+
+
+def _data(rule: Rule) -> list[Json]:
+    span = {"from": rule.range_s, "to": rule.until_s}
+    source = {"type": PLUGIN, "uid": SOURCE_UID}
+    found: list[Json] = []
+    for values in rule.values:
+        model = {
+            "refId": values.ref,
+            "datasource": source,
+            "editorType": "sql",
+            "format": 1,
+            "queryType": "table",
+            "intervalMs": 60_000,
+            "maxDataPoints": 43_200,
+            "rawSql": values.sql,
+        }
+        found.append({"refId": values.ref, "datasourceUid": SOURCE_UID, "relativeTimeRange": span, "model": model})
+    compare = {"evaluator": {"type": rule.compare, "params": list(rule.limit)}}
+    expression = {"type": "__expr__", "uid": "__expr__"}
+    model = {
+        "refId": CONDITION,
+        "type": "threshold",
+        "expression": rule.values[0].ref,
+        "datasource": expression,
+        "conditions": [compare],
+    }
+    found.append(
+        {"refId": CONDITION, "datasourceUid": "__expr__", "relativeTimeRange": {"from": 0, "to": 0}, "model": model}
+    )
+    return found
+
+
+def _annotations(rule: Rule) -> Json:
+    return {
+        "summary": rule.summary,
+        "description": rule.description,
+        "dashboard": link(rule, _panel_id(rule)),
+        "limit": rule.reason,
+    }
+
+
+def _panel_id(rule: Rule) -> int:
+    """Raises KeyError: the rule names a dashboard or panel that is not there."""
+    dashboards = {made.uid: made for made in DASHBOARDS}
+    return panel_ids(dashboards[rule.shows[0]])[rule.shows[1]]
+
+
+def rule_for_file(rule: Rule) -> Json:
+    return {
+        "uid": rule.uid,
+        "title": rule.title,
+        "condition": CONDITION,
+        "dashboardUid": rule.shows[0],
+        "panelId": _panel_id(rule),
+        "for": duration(rule.for_s),
+        "keepFiringFor": duration(rule.keep_s),
+        "missing_series_evals_to_resolve": rule.missing,
+        "noDataState": rule.no_data,
+        "execErrState": "Error",
+        "isPaused": False,
+        "labels": {"severity": rule.severity, "team": "drumline"},
+        "annotations": _annotations(rule),
+        "data": _data(rule),
+    }
+
+
+def group_for_http(group: Group) -> Json:
+    """PUT /api/v1/provisioning/folder/UID/rule-groups/NAME."""
+    return {
+        "title": group.name,
+        "folderUid": FOLDER_UID,
+        "interval": group.interval_s,
+        "rules": [
+            {
+                "uid": rule.uid,
+                "title": rule.title,
+                "orgID": 1,
+                "folderUID": FOLDER_UID,
+                "ruleGroup": group.name,
+                "condition": CONDITION,
+                "for": duration(rule.for_s),
+                "keep_firing_for": duration(rule.keep_s),
+                "missingSeriesEvalsToResolve": rule.missing,
+                "noDataState": rule.no_data,
+                "execErrState": "Error",
+                "isPaused": False,
+                "labels": {"severity": rule.severity, "team": "drumline"},
+                "annotations": {
+                    **_annotations(rule),
+                    "__dashboardUid__": rule.shows[0],
+                    "__panelId__": str(_panel_id(rule)),
+                },
+                "data": _data(rule),
+            }
+            for rule in group.rules
+        ],
+    }

@@ -1,0 +1,156 @@
+"""First contact of a Kafka client, and what a refusal means: one sentence that names what to set, and no second try.
+
+librdkafka tries to connect for ever and says why only on the side. `Contact` listens there: a wrong password or
+certificate ends the attempt at once, since the broker would answer the same next time.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.runtime import tls
+
+TIMEOUT_S = 10.0
+#: The broker's no to what a client wants to do: an ACL is missing.
+DENIED = frozenset({
+    KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+})  # fmt: skip
+#: The broker's no to who the client says it is.
+UNKNOWN_USER = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
+
+
+class BrokerUnreachable(ConnectionError):
+    """No broker that can be used within the bounded time. The message says which and what to do."""
+
+
+class KafkaRefused(BrokerUnreachable):
+    """Certificate, password or ACL: a broker answered, and will answer the same next time."""
+
+
+def who(settings: Settings) -> str:
+    """Whom the broker takes us for."""
+    if settings.kafka.security_protocol.startswith("SASL"):
+        return f"user {settings.kafka.sasl_username}"
+    return "the owner of this client's certificate" if settings.kafka.ssl_certificate else "an anonymous user"
+
+
+def refusal(settings: Settings, error: KafkaError, what: str = "") -> KafkaRefused | None:
+    """What to raise if `error` is a refusal, else None. `what`: which right is missing, if it is one."""
+    if error.code() in UNKNOWN_USER:
+        return KafkaRefused(f"{_place(settings)} refuses {who(settings)}: {_sentence(error)}{_login(error)}")
+    if error.code() in DENIED:
+        needs = what or _sentence(error)
+        return KafkaRefused(f"{_place(settings)} denies {who(settings)}: {needs}. ACLs per program: docs/security.md")
+    return None
+
+
+def explained(settings: Settings, error: KafkaException, what: str = "") -> BrokerUnreachable:
+    """A refusal, or whatever else it is, in words."""
+    return refusal(settings, error.args[0], what) or BrokerUnreachable(
+        f"{_place(settings)} does not do it: {_sentence(error.args[0])} ({error.args[0].name()})"
+    )
+
+
+def quiet(config: dict[str, Any]) -> dict[str, Any]:
+    """librdkafka reports failures to connect on stderr, again and again; our message says it once."""
+    return {**config, "log_level": 0, "error_cb": lambda error: None}
+
+
+class Contact:
+    """`quiet(config)` makes the configuration of the client that `metadata` then asks."""
+
+    def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
+        self._settings, self._timeout_s = settings, timeout_s
+        self._heard: list[KafkaError] = []
+
+    def quiet(self, config: dict[str, Any]) -> dict[str, Any]:
+        return {**config, "log_level": 0, "error_cb": self._hear}
+
+    def _hear(self, error: KafkaError) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:
+            self._heard = [*self._heard[-4:], error]
+
+    def metadata(self, client: Any, topic: str | None = None) -> Any:
+        """The cluster's metadata, all topics or one. Raises KafkaRefused as soon as that is clear, BrokerUnreachable
+        after the bounded time."""
+        deadline, wait_s = time.monotonic() + self._timeout_s, 1.0
+        while True:
+            try:
+                left = deadline - time.monotonic()
+                return client.list_topics(*([topic] if topic else []), timeout=max(0.1, min(wait_s, left)))
+            except KafkaException as error:
+                client.poll(0)  # what it has to say beside that
+                if refused := self.refused():
+                    raise refused from None
+                if time.monotonic() + 0.1 > deadline:
+                    raise self._unreachable(error.args[0]) from None
+            time.sleep(0.1)
+            wait_s *= 2
+
+    def refused(self) -> KafkaRefused | None:
+        """What was heard, if no retry mends it."""
+        for error in self._heard:
+            if found := refusal(self._settings, error):
+                return found
+            if error.code() == KafkaError._SSL and (text := self._certificate()):
+                return KafkaRefused(text)
+            if re.search(r"alert (bad certificate|certificate|unknown ca)", error.str()):
+                return KafkaRefused(
+                    f"{_place(self._settings)} wants another client certificate than it got; "
+                    "see DRUMLINE_KAFKA__SSL_CERTIFICATE and DRUMLINE_KAFKA__SSL_KEY"
+                )
+        return None
+
+    def _certificate(self) -> str:
+        """Which broker's certificate is wrong, and how: librdkafka tells only that one is."""
+        kafka = self._settings.kafka
+        made = tls.context(kafka.ssl_ca)
+        for host, port in addresses(self._settings):
+            if text := tls.why_not(host, port, made):
+                cure = tls.cure(text, "DRUMLINE_KAFKA__BOOTSTRAP", "DRUMLINE_KAFKA__SSL_CA")
+                return f"the certificate of Kafka at {host}:{port} is not accepted: {text}; {cure}"
+        return ""
+
+    def _unreachable(self, error: KafkaError) -> BrokerUnreachable:
+        settings, protocol = self._settings, self._settings.kafka.security_protocol
+        encrypted = next((tls.speaks_tls(host, port) for host, port in addresses(settings)), False)
+        if encrypted and "PLAINTEXT" in protocol:
+            hint = f"what listens there speaks TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is {protocol}"
+        elif encrypted:
+            hint = f"TLS works there, but not Kafka over it: is {protocol} the protocol of this listener?"
+        elif "PLAINTEXT" not in protocol and any("SSL" in heard.str() for heard in self._heard):
+            hint = f"nothing there speaks TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is {protocol}"
+        else:
+            hint = "`drumline up` starts the local one; DRUMLINE_KAFKA__BOOTSTRAP names another"
+        where = f"{settings.bootstrap} within {self._timeout_s:g} s ({error.name()})"
+        return BrokerUnreachable(f"no Kafka broker answers at {where}. {hint}")
+
+
+def addresses(settings: Settings) -> list[tuple[str, int]]:
+    """(host, port) of each bootstrap server that is written so."""
+    found = (re.fullmatch(r"\s*\[?([^\]]+?)\]?:(\d+)\s*", one) for one in settings.bootstrap.split(","))
+    return [(match[1], int(match[2])) for match in found if match]
+
+
+def _place(settings: Settings) -> str:
+    return f"Kafka at {settings.bootstrap}"
+
+
+def _sentence(error: KafkaError) -> str:
+    """librdkafka's words without the broker's name before and its statistics behind."""
+    text = re.sub(r"^\w+://\S+: ", "", error.str())
+    return re.sub(r" \(after \d+ms in state \w+.*\)$", "", text).removeprefix("SASL authentication error: ")
+
+
+def _login(error: KafkaError) -> str:
+    if _sentence(error).endswith("supported mechanisms: "):
+        return "(none): this listener knows no SASL; set DRUMLINE_KAFKA__SECURITY_PROTOCOL"
+    if "mechanism" in error.str() and "handshake" in error.str():
+        return "; set DRUMLINE_KAFKA__SASL_MECHANISM"
+    return "; check DRUMLINE_KAFKA__SASL_USERNAME and DRUMLINE_KAFKA__SASL_PASSWORD_FILE (or ..._PASSWORD)"

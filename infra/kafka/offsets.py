@@ -1,0 +1,72 @@
+"""How far topics reach and how far groups have come, asked from outside: joins no group, commits nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # stubs do not export them
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.config import admin_config, client_config
+from drumline.infra.kafka.connect import quiet
+
+#: Said of partitions as they were before their broker was killed; once it lists them anew, the question can be asked.
+STALE = frozenset({KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._NOENT})
+
+
+class Offsets:
+    """A place is "topic:partition". Every call asks the broker and raises KafkaException if it does not answer within
+    `timeout_s`."""
+
+    def __init__(self, settings: Settings, timeout_s: float = 10.0) -> None:
+        self._config = quiet(client_config(settings, "drumline-offsets"))
+        self._admin = AdminClient(quiet(admin_config(settings, "drumline-offsets")))
+        self._consumers: dict[str, Consumer] = {}
+        self._timeout_s = timeout_s
+
+    def places(self, topics: Collection[str]) -> list[str]:
+        """All partitions of those of the topics that exist."""
+        listed = self._admin.list_topics(timeout=self._timeout_s).topics
+        return [
+            f"{topic}:{number}" for topic in sorted(topics) if topic in listed for number in listed[topic].partitions
+        ]
+
+    def ends(self, places: Iterable[str]) -> dict[str, int]:
+        """The offset that the next record of each will get."""
+        asked = {_partition(place): OffsetSpec.latest() for place in places}  # type: ignore[no-untyped-call]
+        if not asked:
+            return {}
+        try:
+            return self._latest(asked)
+        except KafkaException as error:
+            if error.args[0].code() not in STALE:
+                raise
+            self._admin.list_topics(timeout=self._timeout_s)
+            return self._latest(asked)
+
+    def _latest(self, asked: dict[TopicPartition, OffsetSpec]) -> dict[str, int]:
+        answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
+        return {f"{tp.topic}:{tp.partition}": future.result().offset for tp, future in answers.items()}
+
+    def committed(self, group: str, places: Iterable[str]) -> dict[str, tuple[int, str]]:
+        """(offset, metadata) that the group has committed, for each of the places where it has."""
+        if group not in self._consumers:  # the admin client's call for this crashes when the coordinator is away
+            config = {**self._config, "group.id": group, "enable.auto.commit": False}
+            self._consumers[group] = Consumer(config)
+        asked = [_partition(place) for place in places]
+        answers: list[Any] = self._consumers[group].committed(asked, timeout=self._timeout_s) if asked else []
+        for tp in answers:
+            if tp.error is not None:
+                raise KafkaException(tp.error)
+        return {f"{tp.topic}:{tp.partition}": (tp.offset, tp.metadata or "") for tp in answers if tp.offset >= 0}
+
+    def close(self) -> None:
+        for consumer in self._consumers.values():
+            consumer.close()
+
+
+def _partition(place: str) -> TopicPartition:
+    topic, number = place.rsplit(":", 1)
+    return TopicPartition(topic, int(number))

@@ -1,0 +1,164 @@
+"""Schema ids from a Confluent-compatible registry; `codec(settings)` picks it or the lock file. All programs call that.
+
+The network is used at start, and once for each id never seen before; records of known ids are decoded from memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.settings import Settings
+from drumline.infra.runtime import tls
+from drumline.schemas.codec import Codec
+from drumline.schemas.errors import BadSchema, RegistryRefused, RegistryUnavailable, UnknownSchema
+from drumline.schemas.model import RecordModel, has_schema, model, parse_model
+from drumline.schemas.registry import lock_file_registry
+from drumline.schemas.topics import Topic
+
+TIMEOUT_S = 5.0
+#: How long an id stays unknown before the registry is asked again, and how many such ids are remembered.
+UNKNOWN_S = 30.0
+UNKNOWN_IDS = 1024
+
+
+def subject(topic: str) -> str:
+    """The registry's name of a topic's values (Confluent's TopicNameStrategy)."""
+    return f"{topic}-value"
+
+
+class ConfluentRegistry:
+    """The Registry protocol over a registry's REST API.
+
+    `client`: confluent_kafka's SchemaRegistryClient, or its like. `register`: register missing schemas; else they must
+    be there. `clock`: monotonic seconds. Raises RegistryUnavailable when the registry does not answer in about 20 s,
+    RegistryRefused when it will not answer us.
+    """
+
+    def __init__(
+        self, client: Any, where: str, *, register: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._where = where
+        self._register = register
+        self._clock = clock
+        self._ids: dict[str, int] = {}
+        self._models: dict[int, RecordModel] = {}
+        self._unknown: dict[int, float] = {}
+
+    def id_of(self, topic: str) -> int:
+        number = self._ids.get(topic)
+        if number is None:
+            number = self._ids[topic] = self._fetch_id(topic, model(topic))
+            self._models[number] = model(topic)
+        return number
+
+    def id_of_version(self, topic: str, fingerprint: str) -> int:
+        if has_schema(topic) and model(topic).fingerprint == fingerprint:
+            return self.id_of(topic)
+        released = lock_file_registry()
+        older = released.model_of(released.id_of_version(topic, fingerprint))
+        return self._fetch_id(topic, older)
+
+    def model_of(self, schema_id: int) -> RecordModel:
+        found = self._models.get(schema_id)
+        if found is None:
+            if self.in_memory(schema_id):
+                raise UnknownSchema(f"schema id {schema_id} is not in the registry")
+            try:
+                found = self._models[schema_id] = self._fetch_model(schema_id)
+            except UnknownSchema:
+                self._unknown.pop(schema_id, None)
+                if len(self._unknown) >= UNKNOWN_IDS:
+                    del self._unknown[next(iter(self._unknown))]
+                self._unknown[schema_id] = self._clock() + UNKNOWN_S
+                raise
+        return found
+
+    def in_memory(self, schema_id: int) -> bool:
+        return schema_id in self._models or self._unknown.get(schema_id, 0.0) > self._clock()
+
+    def _fetch_id(self, topic: str, version: RecordModel) -> int:
+        from confluent_kafka.schema_registry import Schema
+
+        schema, name = Schema(version.text, "AVRO"), subject(topic)
+        if self._register:
+            status, number = self._ask(lambda: self._client.register_schema(name, schema))
+        else:
+            status, number = self._ask(lambda: self._client.lookup_schema(name, schema).schema_id)
+        if status in (404, 409, 422):
+            wish = "register it, or set DRUMLINE_KAFKA__REGISTRY_REGISTER=true" if status == 404 else "it is refused"
+            raise BadSchema(f"registry {self._where}, subject {name}: HTTP {status} for our schema; {wish}")
+        return int(number)
+
+    def _fetch_model(self, schema_id: int) -> RecordModel:
+        status, schema = self._ask(lambda: self._client.get_schema(schema_id))
+        if status == 404:
+            raise UnknownSchema(f"schema id {schema_id} is not in the registry")
+        try:
+            found = parse_model(f"schema id {schema_id}", schema.schema_str or "")
+        except BadSchema:
+            raise UnknownSchema(f"schema id {schema_id} is not a schema of ours") from None
+        current = (model(topic) for topic in Topic if has_schema(topic))
+        return next((ours for ours in current if ours.fingerprint == found.fingerprint), found)
+
+    def _ask(self, call: Callable[[], Any]) -> tuple[int, Any]:
+        """(200, answer), or (404 | 409 | 422, None). Everything else is the registry's trouble, not the record's."""
+        from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+        try:
+            return 200, call()
+        except SchemaRegistryError as error:
+            if error.http_status_code in (404, 409, 422):
+                return int(error.http_status_code), None
+            detail = f"HTTP {error.http_status_code}"
+            if error.http_status_code in (401, 403):
+                cure = "check DRUMLINE_KAFKA__REGISTRY_USER and DRUMLINE_KAFKA__REGISTRY_PASSWORD_FILE"
+                raise RegistryRefused(f"schema registry {self._where} refuses us ({detail}); {cure}") from None
+        except Exception as error:  # transport errors of whatever HTTP library the client brought
+            detail = type(error).__name__
+            if what := tls.complaint_in(str(error)):
+                cure = tls.cure(what, "DRUMLINE_KAFKA__REGISTRY_URL", "DRUMLINE_KAFKA__REGISTRY_CA")
+                where = f"the certificate of schema registry {self._where}"
+                raise RegistryRefused(f"{where} is not accepted: {what}; {cure}") from None
+        raise RegistryUnavailable(f"schema registry {self._where} does not answer ({detail})") from None
+
+
+def connect(kafka: KafkaSettings) -> ConfluentRegistry:
+    """The registry of `kafka.registry_url`. Raises ModuleNotFoundError without the extra `registry`."""
+    try:
+        from confluent_kafka.schema_registry import SchemaRegistryClient
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"DRUMLINE_KAFKA__REGISTRY_URL needs {error.name}", name="drumline[registry]"
+        ) from None
+    config: dict[str, Any] = {
+        "url": kafka.registry_url,
+        "timeout": TIMEOUT_S,
+        "max.retries": 2,
+        "retries.wait.ms": 200,
+        "retries.max.wait.ms": 1000,
+    }
+    if kafka.registry_user:
+        password = kafka.registry_password.get_secret_value() if kafka.registry_password else ""
+        config["basic.auth.user.info"] = f"{kafka.registry_user}:{password}"
+    if kafka.registry_ca is not None:
+        config["ssl.ca.location"] = str(kafka.registry_ca)
+    url = urlsplit(kafka.registry_url.split(",")[0])
+    where = f"{url.hostname}:{url.port}" if url.port else str(url.hostname)
+    return ConfluentRegistry(SchemaRegistryClient(config), where, register=kafka.registry_register)
+
+
+def codec(settings: Settings, writes: Iterable[str] = ()) -> Codec:
+    """The codec of this process: ids from the registry if one is configured, else from the lock file.
+
+    `writes`: topics to have ids for before the first record, so that a wrong registry fails at start. Raises
+    RegistryUnavailable or RegistryRefused, or BadSchema if the registry or the lock file does not have the schema.
+    """
+    made = Codec(connect(settings.kafka) if settings.kafka.registry_url else None)
+    for topic in writes:
+        made.registry.id_of(topic)
+    return made

@@ -1,0 +1,107 @@
+"""Read a topic as rows, without joining a group or committing anything."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.acls import denied
+from drumline.infra.kafka.config import client_config
+from drumline.infra.kafka.connect import TIMEOUT_S, BrokerUnreachable, Contact, explained
+from drumline.schemas.codec import Codec
+from drumline.schemas.errors import BadRecord
+from drumline.schemas.model import has_schema
+from drumline.schemas.rows import to_rows
+
+#: Never joined: librdkafka wants a name all the same, and asks the broker who coordinates it.
+GROUP = "drumline-tail"
+
+
+class NoSuchTopic(LookupError):
+    """The broker does not have the topic."""
+
+
+def read(
+    settings: Settings, topic: str, start: Literal["beginning", "end"], follow: bool, timeout_s: float = TIMEOUT_S
+) -> Iterator[Message]:
+    """Records of all partitions as they come; without `follow`, up to the ends that were there at the start of each.
+
+    Raises BrokerUnreachable, KafkaRefused, NoSuchTopic, KafkaException.
+    """
+    config = client_config(settings, "drumline-tail") | {
+        "group.id": GROUP,
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "earliest",
+        "allow.auto.create.topics": False,
+    }
+    contact = Contact(settings, timeout_s)
+    consumer = Consumer(contact.quiet(config))
+    try:
+        listed = contact.metadata(consumer, topic).topics[topic]
+        if listed.error is not None and listed.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            raise denied(settings, [("READ", "topic", topic)])
+        if listed.error is not None or not listed.partitions:
+            raise NoSuchTopic(f"no topic {topic} at {settings.bootstrap}; `drumline topics apply` creates ours")
+        offset = OFFSET_BEGINNING if start == "beginning" else OFFSET_END
+        consumer.assign([TopicPartition(topic, number, offset) for number in listed.partitions])
+        open_ends, heard = set(listed.partitions), time.monotonic()
+        while follow or open_ends:
+            message = consumer.poll(0.5)
+            fault = message.error() if message is not None else None
+            if message is None or (fault is not None and fault.retriable()):
+                if not follow and time.monotonic() - heard > timeout_s:
+                    raise BrokerUnreachable(f"Kafka at {settings.bootstrap} went silent in the middle of {topic}")
+                continue
+            if fault is None:
+                if follow or message.partition() in open_ends:
+                    yield message
+            elif fault.code() == KafkaError._PARTITION_EOF:
+                open_ends.discard(message.partition())
+            else:
+                raise explained(settings, KafkaException(fault), f"Read on topic {topic} or group {GROUP}")
+            heard = time.monotonic()
+    finally:
+        consumer.close()
+
+
+def entries(
+    codec: Codec, message: Message, where: dict[str, str], *, batches: bool = False
+) -> Iterable[dict[str, Any]]:
+    """What to print of a record: its rows (with `batches`: its envelope), `_partition, _offset, _row` first. `where`:
+    envelope fields that must have these values. Bad records, dead letters and internal records give one entry without
+    their bytes."""
+    place = {"_partition": message.partition(), "_offset": message.offset()}
+    topic, value = str(message.topic()), message.value()
+    if not has_schema(topic):
+        headers = {name: _text(value) for name, value in dict(message.headers() or []).items()}
+        return [{**place, "bytes": len(value or b""), "headers": headers}]
+    if value is None:
+        return [{**place, "tombstone": True}]
+    try:
+        batch = codec.decode(topic, value)
+    except BadRecord as bad:
+        return [{**place, "error": {"reason": bad.reason, "field": bad.field, "detail": bad.detail}}]
+    if any(batch.envelope[name] != wanted for name, wanted in where.items()):
+        return []
+    if batches:
+        return [{**place, **batch.envelope}]
+    return ({**place, "_row": number, **row} for number, row in enumerate(to_rows(batch)))
+
+
+def _text(value: str | bytes | None) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""
+
+
+def jsonable(value: Any) -> Any:
+    """`value` with NaN and infinities, which JSON does not have, as null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: jsonable(item) for name, item in value.items()}
+    return [jsonable(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,185 @@
+"""Create our topics and compare those that are there with what is declared (schemas/topics.py)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public names that its stubs do not export
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.acls import Lack, denied, describe
+from drumline.infra.kafka.config import client_config
+from drumline.infra.kafka.connect import DENIED, TIMEOUT_S, Contact, explained
+from drumline.schemas.topics import TOPICS, dlq, dlq_config
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic as it should be."""
+
+    name: str
+    partitions: int
+    replication: int
+    config: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A topic as the broker has it. `config`: effective values, defaults of the broker among them."""
+
+    partitions: int
+    replication: int
+    config: Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one topic needs. `drift`: setting -> (value there, value wanted)."""
+
+    topic: str
+    action: Literal["create", "ok", "alter", "error"]
+    drift: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+    problem: str = ""
+
+
+def wanted(settings: Settings, partitions: int | None = None) -> list[Wanted]:
+    """All topics and their dead-letter topics. `partitions` overrides the settings'."""
+    count = partitions or settings.kafka.partitions
+    replication = settings.kafka.replication
+    topics = []
+    for spec in TOPICS:
+        topics.append(Wanted(str(spec.topic), count, replication, spec.config))
+        if spec.dead_letters:  # rare, read by people: one partition
+            topics.append(Wanted(dlq(spec.topic), 1, replication, dlq_config()))
+    return topics
+
+
+def plan(topics: Iterable[Wanted], found: Mapping[str, Found]) -> list[Step]:
+    """What is to be done, topic by topic. Pure."""
+    steps = []
+    for topic in topics:
+        there = found.get(topic.name)
+        if there is None:
+            steps.append(Step(topic.name, "create"))
+            continue
+        drift = {k: (there.config.get(k), v) for k, v in topic.config.items() if there.config.get(k) != v}
+        if there.partitions != topic.partitions:
+            problem = (
+                f"has {there.partitions} partitions, wanted {topic.partitions}. All topics need the same number "
+                "(workers join them by partition), and adding partitions moves keys. Keep the number with "
+                f"DRUMLINE_KAFKA__PARTITIONS={there.partitions}, or stop all programs, delete the topic and apply again"
+            )
+            steps.append(Step(topic.name, "error", drift, problem))
+        else:
+            note = ""
+            if there.replication != topic.replication:
+                note = f"has {there.replication} replicas, wanted {topic.replication}; see kafka-reassign-partitions"
+            steps.append(Step(topic.name, "alter" if drift else "ok", drift, note))
+    return steps
+
+
+class TopicsAdmin:
+    """The I/O. Every call ends within TIMEOUT_S or raises BrokerUnreachable, KafkaRefused or KafkaException."""
+
+    def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
+        self.timeout_s = timeout_s
+        self._settings, self._contact = settings, Contact(settings, timeout_s)
+        self._admin = AdminClient(self._contact.quiet(client_config(settings, "drumline-topics")))
+        self._lacks: list[Lack] = []
+
+    def found(self, names: Iterable[str]) -> dict[str, Found]:
+        """Those of the topics that exist."""
+        self._contact.metadata(self._admin)
+        there, lacks = describe(self._admin, self._settings, dict.fromkeys(names, ("DESCRIBE", "DESCRIBE_CONFIGS")))
+        if lacks:
+            raise denied(self._settings, lacks)
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]
+        configs: dict[str, Any] = {}
+        if resources:
+            for resource, future in self._admin.describe_configs(resources, request_timeout=self.timeout_s).items():
+                entries = self._result(future)
+                configs[resource.name] = {name: entry.value for name, entry in entries.items()}
+        return {
+            name: Found(
+                partitions=len(topic.partitions),
+                replication=min((len(place.replicas) for place in topic.partitions), default=0),
+                config=configs[name],
+            )
+            for name, topic in there.items()
+        }
+
+    def _result(self, future: Any) -> Any:
+        try:
+            return future.result()
+        except KafkaException as error:
+            raise explained(self._settings, error) from None
+
+    def apply(self, topics: Iterable[Wanted], steps: Iterable[Step]) -> list[Step]:
+        """Do the steps that are safe: create, and alter drifted settings. Returns the steps with what went wrong.
+        Raises KafkaRefused, once, for all that the broker's ACLs forbid."""
+        self._lacks = []
+        by_name = {topic.name: topic for topic in topics}
+        steps = list(steps)
+        failed = {**self._create([by_name[s.topic] for s in steps if s.action == "create"]), **self._alter(steps)}
+        if self._lacks:
+            raise denied(self._settings, self._lacks)
+        return [Step(s.topic, "error", s.drift, failed[s.topic]) if s.topic in failed else s for s in steps]
+
+    def _note(self, error: KafkaError, operation: str, topic: str) -> str:
+        if error.code() in DENIED:
+            self._lacks.append((operation, "topic", topic))
+        return error.str()
+
+    def _create(self, topics: list[Wanted]) -> dict[str, str]:
+        new = [NewTopic(t.name, t.partitions, t.replication, config=dict(t.config)) for t in topics]
+        failed = {}
+        if new:
+            timeouts = {"operation_timeout": self.timeout_s, "request_timeout": self.timeout_s}
+            for name, future in self._admin.create_topics(new, **timeouts).items():
+                try:
+                    future.result()
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another apply was faster
+                        failed[name] = self._note(error.args[0], "CREATE", name)
+            if not self._lacks:
+                self._settle([topic.name for topic in topics if topic.name not in failed])
+        return failed
+
+    def _settle(self, names: list[str]) -> None:
+        """Wait until the brokers' metadata shows the new topics with leaders, so that what starts next can use them."""
+        deadline = time.monotonic() + self.timeout_s
+        while time.monotonic() < deadline:
+            listed = self._contact.metadata(self._admin).topics
+            if all(n in listed and all(p.leader >= 0 for p in listed[n].partitions.values()) for n in names):
+                return
+            time.sleep(0.1)
+
+    def _alter(self, steps: list[Step]) -> dict[str, str]:
+        resources = []
+        for step in steps:
+            if step.drift and step.action == "alter":
+                entries = [
+                    ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                    for name, (_, value) in step.drift.items()
+                ]
+                resources.append(ConfigResource(ResourceType.TOPIC, step.topic, incremental_configs=entries))
+        failed = {}
+        if resources:
+            altered = self._admin.incremental_alter_configs(resources, request_timeout=self.timeout_s)
+            for resource, future in altered.items():
+                try:
+                    future.result()
+                except KafkaException as error:
+                    failed[resource.name] = self._note(error.args[0], "ALTER_CONFIGS", resource.name)
+        return failed

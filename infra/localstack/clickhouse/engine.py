@@ -1,0 +1,164 @@
+"""Ways to have the local ClickHouse engine running. Its configuration: engine_config.py, the process: engine_main.py"""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from drumline.infra.clickhouse import tls as clickhouse_tls
+from drumline.infra.config.local_credentials import local_password
+from drumline.infra.config.settings import Settings
+from drumline.infra.localstack.clickhouse.config import engine_ports, prepare_engine
+from drumline.infra.localstack.ports import require_free
+from drumline.infra.localstack.state_dir import StackError, State, acquire, held, locked, read_json
+
+START_S = 60.0
+
+
+def answers(settings: Settings, timeout_s: float = 2.0) -> bool:
+    """Whether the engine (or the configured ClickHouse) answers /ping over HTTP."""
+    try:
+        secure = clickhouse_tls.context(settings) if settings.clickhouse_url.startswith("https") else None
+        with urllib.request.urlopen(f"{settings.clickhouse_url}/ping", timeout=timeout_s, context=secure) as answer:
+            return bool(answer.read().strip() == b"Ok.")
+    except (OSError, ValueError, urllib.error.URLError):
+        return False
+
+
+def is_ours(settings: Settings) -> bool:
+    """Whether the local engine answers. Raises StackError when something else answers on its port."""
+    if not answers(settings):
+        return False
+    try:
+        query(settings, "SELECT 1", "analyst")
+    except StackError as error:
+        if "AUTHENTICATION_FAILED" in str(error):
+            raise StackError(
+                f"what answers at {settings.clickhouse_url} is not the engine of {settings.local.state}; set "
+                "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT and ..._TCP_PORT to free ports, or ..._STATE to its folder"
+            ) from error
+    return True
+
+
+def wait_until(ready: Callable[[], bool], timeout_s: float, alive: Callable[[], bool] = lambda: True) -> bool:
+    """Poll until ready; False when the time (s) is over or nothing is alive that could become ready."""
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        if time.monotonic() > deadline or not alive():
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def last_words(log: Path, lines: int = 5) -> str:
+    """The end of a child's log, for an error message."""
+    try:
+        return "\n".join(log.read_text(errors="replace").rstrip().splitlines()[-lines:])
+    except OSError:
+        return "(nothing)"
+
+
+@contextmanager
+def temporary_engine(settings: Settings) -> Iterator[None]:
+    """Run the engine as a child of this process. Raises StackError: port in use, or its last words."""
+    require_free(engine_ports(settings))
+    child = prepare_engine(settings)
+    child.start(time.monotonic())
+    process = child.process
+    try:
+        if process is None or not wait_until(lambda: answers(settings), START_S, lambda: process.poll() is None):
+            raise StackError(
+                f"the ClickHouse engine did not start; {child.log} ends with:\n{last_words(Path(child.log))}"
+            )
+        yield
+    finally:
+        child.end()
+
+
+@contextmanager
+def ensure_engine(settings: Settings) -> Iterator[None]:
+    """ClickHouse answers inside this block: a configured server, the running engine, or one started for the block.
+
+    Safe beside others that do the same: who started the engine stops it only when nobody uses it any more. Raises
+    StackError when it cannot be had.
+    """
+    if settings.clickhouse.url:
+        yield
+        return
+    state = State.of(settings)
+    state.create()
+    busy = "the engine is being started or stopped by another process for two minutes; see `drumline status`"
+    with locked(state.engine_users, busy, shared=True) as users:
+        with locked(state.command_lock, busy):
+            starter = None if is_ours(settings) or wait_for_supervisor(settings) else temporary_engine(settings)
+            if starter is not None:
+                starter.__enter__()
+        try:
+            yield
+        finally:
+            if starter is not None:
+                try:
+                    acquire(users, busy, timeout_s=600)
+                finally:
+                    starter.__exit__(None, None, None)
+
+
+def wait_for_supervisor(settings: Settings) -> bool:
+    """A supervisor runs, so the engine is about to come (back): wait for it. False without a supervisor."""
+    state = State.of(settings)
+    if not held(state.lock):
+        return False
+    theirs = (read_json(state.plan) or {}).get("addresses", {}).get("clickhouse_http", settings.clickhouse_url)
+    if theirs != settings.clickhouse_url:
+        raise StackError(
+            f"the stack's ClickHouse is at {theirs}, not at {settings.clickhouse_url}: set "
+            "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT as for `drumline up`"
+        )
+    if wait_until(lambda: answers(settings), START_S, lambda: held(state.lock)):
+        return True
+    if held(state.lock):
+        raise StackError(
+            f"the engine does not answer at {settings.clickhouse_url}; see `drumline status` and {state.logs}"
+        )
+    return False
+
+
+def self_test(settings: Settings) -> str:
+    """Start, /ping, SELECT version(), stop; returns the version. Needs the engine's ports and state for itself.
+
+    Raises StackError naming the step that failed: the wheel's private entry point is proven here.
+    """
+    with temporary_engine(settings):
+        version = query(settings, "SELECT version()", "analyst")
+        try:
+            query(settings, "SELECT 1", "default", SecretStr(""))
+        except StackError:
+            pass
+        else:
+            raise StackError("the engine lets user `default` in without a password")
+    if answers(settings):
+        raise StackError("the engine still answers after its stdin was closed")
+    return version
+
+
+def query(settings: Settings, sql: str, user: str, password: SecretStr | None = None) -> str:
+    """One statement over plain HTTP, for checks (programs use clickhouse-connect). Raises StackError: the refusal."""
+    secret = password if password is not None else local_password(settings, user)
+    request = urllib.request.Request(
+        settings.clickhouse_url,
+        data=sql.encode(),
+        headers={"X-ClickHouse-User": user, "X-ClickHouse-Key": secret.get_secret_value()},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return str(answer.read().decode()).strip()
+    except urllib.error.HTTPError as error:
+        raise StackError(error.read().decode(errors="replace").strip()) from error
+    except OSError as error:
+        raise StackError(f"no answer from {settings.clickhouse_url}: {error}") from error

@@ -1,0 +1,105 @@
+"""The local ClickHouse engine as a process: `python -m drumline.infra.localstack.clickhouse.process FOLDER LOGS`.
+
+It ends when its stdin is closed.
+
+The wheel `chdb-core` links clickhouse-local, which can listen for HTTP and native clients. The way in is its private
+binding `_chdb.query`, hence the exact version in pyproject.toml, `engine.self_test` beside this file, and the
+fallback in docs/local-stack.md.
+FOLDER holds conf/ (config.xml, users.xml) and data/.
+
+clickhouse-local starts as user `default` without a password and cannot be told otherwise; users.xml allows that user
+one session, which is the one here, so nobody else can log in with it. The last statement reads stdin: it blocks until
+the other end closes it, which stops the engine cleanly, whether the supervisor asks for that or is gone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from drumline.infra.localstack.clickhouse.sandbox import confine
+
+VERSION = "26.9.0"
+RTLD_DEEPBIND = 0x8
+#: What the engine itself reads of the system: libraries, time zones, the size and load of the machine. Nothing secret.
+SYSTEM = [
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/share/zoneinfo",
+    "/etc/localtime",
+    "/etc/timezone",
+    "/etc/ld.so.cache",
+    "/dev/null",
+    "/dev/urandom",
+    "/proc/self",
+    "/proc/meminfo",
+    "/proc/cpuinfo",
+    "/proc/stat",
+    "/proc/loadavg",
+    "/proc/uptime",
+    "/proc/mounts",
+    "/sys/devices/system",
+    "/sys/fs/cgroup",
+]
+STATEMENTS = """
+SYSTEM START LISTEN HTTP;
+SYSTEM START LISTEN TCP;
+SELECT * FROM file('/dev/stdin', 'LineAsString')
+"""
+
+
+def wheel_folder() -> Path:
+    """Where the wheel's extension module lies. Raises RuntimeError: not installed, or another version."""
+    try:
+        found = importlib.metadata.version("chdb-core")
+    except importlib.metadata.PackageNotFoundError:
+        found = "none"
+    package = importlib.util.find_spec("chdb")
+    if found != VERSION or package is None or not package.submodule_search_locations:
+        raise RuntimeError(f"chdb-core {VERSION} is needed, found {found}: pip install 'chdb-core=={VERSION}'")
+    return Path(package.submodule_search_locations[0])
+
+
+def load_binding(folder: Path) -> Any:
+    """The extension module. Not by `import chdb`, which runs an engine of its own first (0.5 s, 100 MB)."""
+    library = folder / "_chdb.abi3.so"
+    os.chdir(folder)  # its companions are found by relative path
+    # As the wheel does it: its memory functions must come from itself, not from another library in this process.
+    ctypes.CDLL(str(library), mode=sys.getdlopenflags() | RTLD_DEEPBIND)
+    spec = importlib.util.spec_from_file_location("chdb._chdb", library)
+    if spec is None or spec.loader is None:
+        raise RuntimeError(f"{library} cannot be loaded")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main() -> int:
+    folder, logs = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    os.umask(0o077)
+    wheel = wheel_folder()
+    python = [Path(sys.prefix), Path(sys.base_prefix)]
+    if not confine(
+        writable=[folder / "data", logs], readable=[folder / "conf", wheel.parent, *python, *map(Path, SYSTEM)]
+    ):
+        print("no Landlock in this kernel: users of the engine can read your files by SQL", file=sys.stderr)
+    binding = load_binding(wheel)
+    os.chdir(folder / "conf")  # config.xml is read from the working directory
+    # TabSeparated becomes the default format of HTTP answers, which clients rely on.
+    binding.query(STATEMENTS, "TabSeparated", path=str(folder / "data"))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except Exception as error:
+        print(f"the engine ended: {error}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,101 @@
+"""A local stack of one's own, beside the user's: free ports, a state directory, settings that ignore the environment.
+
+Benchmarks, kill campaigns and tests run on such stacks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.migrate import migrate
+from drumline.infra.config.servers import ClickHouseSettings, KafkaSettings
+from drumline.infra.config.settings import (
+    AgentSettings,
+    LocalSettings,
+    Settings,
+    SinkSettings,
+    SpoolSettings,
+    StreamSettings,
+)
+from drumline.infra.kafka.topics import TopicsAdmin, plan, wanted
+from drumline.infra.localstack import stack as local_stack
+
+PORTS = ("kafka_port", "controller_port", "clickhouse_http_port", "clickhouse_tcp_port")
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that are free now, all different: held open together until all are known."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+
+
+def private_settings(state: Path, cache: Path | None = None, **sections: Any) -> Settings:
+    """Settings of a stack of its own; programs on it serve no metrics. `sections`: whole sections to use instead."""
+    local = LocalSettings(
+        state=state, cache=cache or LocalSettings().cache, **dict(zip(PORTS, free_ports(4), strict=True))
+    )
+    plain: dict[str, Any] = {
+        "kafka": KafkaSettings(),
+        "clickhouse": ClickHouseSettings(),
+        "local": local,
+        "stream": StreamSettings(metrics_port=0),
+        "sink": SinkSettings(metrics_port=0),
+        "spool": SpoolSettings(root=state / "spool"),
+        "agent": AgentSettings(metrics_port=0),
+    }
+    return Settings(**(plain | sections))
+
+
+def environment(settings: Settings) -> dict[str, str]:
+    """All of the environment of a `drumline` subprocess with the same settings; the caller's own are left out. Secrets
+    are not passed on."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRUMLINE_")}
+    return {**kept, **_variables("DRUMLINE", settings.model_dump(exclude_defaults=True))}
+
+
+def audited(variables: Mapping[str, str], *options: str) -> dict[str, Any]:
+    """What `drumline audit --json` says, in this environment. Raises RuntimeError if it cannot tell."""
+    command = [sys.executable, "-m", "drumline.infra.cli.app", "audit", "--json", *options]
+    done = subprocess.run(command, env=dict(variables), capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"drumline audit: exit {done.returncode}: {done.stderr.strip()[-500:]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def _variables(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in values.items():
+        below = f"{prefix}_{name.upper()}" if prefix == "DRUMLINE" else f"{prefix}__{name.upper()}"
+        if isinstance(value, Mapping):
+            found |= _variables(below, value)
+        elif value is not None and not hasattr(value, "get_secret_value"):
+            found[below] = str(value)
+    return found
+
+
+@contextmanager
+def running_stack(settings: Settings) -> Iterator[None]:
+    """Broker and engine with topics and tables; stopped at the end, data stays. Raises StackError."""
+    try:
+        local_stack.up(settings)
+        admin, topics = TopicsAdmin(settings), wanted(settings)
+        admin.apply(topics, plan(topics, admin.found(topic.name for topic in topics)))
+        client = clickhouse.connect(settings)
+        migrate(client, settings)
+        client.close()
+        yield
+    finally:
+        local_stack.down(settings)

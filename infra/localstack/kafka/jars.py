@@ -1,0 +1,105 @@
+"""Kafka's jars: resolved by Maven from the committed pom into the user's cache, once; offline afterwards.
+
+    CACHE/kafka-HASH/*.jar   HASH = sha256 of pom.xml; the folder appears whole, by a rename
+    CACHE/kafka.lock         held while Maven runs, so that two `up` fetch once
+    CACHE/maven.log          what Maven said the last time
+
+`python -m drumline.infra.localstack.kafka.jars` checks Java, fetches them and prints the folder (`make setup`).
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from drumline.infra.config.settings import Settings, settings
+from drumline.infra.localstack.kafka.java import find_java, find_maven
+from drumline.infra.localstack.state_dir import StackError, locked
+
+POM = Path(__file__).parents[1] / "assets" / "kafka" / "pom.xml"
+DOWNLOADED = re.compile(r"Downloaded from \S+: \S+/(\S+) \(([\d.]+) (B|kB|MB)")
+UNIT_BYTES = {"B": 1, "kB": 1_000, "MB": 1_000_000}
+
+
+def jar_folder(settings: Settings) -> Path:
+    """Where the jars of this pom lie, or will lie."""
+    return settings.local.cache / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
+
+
+def ensure_jars(settings: Settings) -> Path:
+    """The folder with the broker's jars, fetched when it is not there yet (progress on stderr).
+
+    Raises StackError: no Maven and no jars, or Maven failed (its last words are in the message).
+    """
+    folder = jar_folder(settings)
+    if folder.is_dir():
+        return folder
+    try:
+        maven = find_maven()
+    except StackError as error:
+        raise StackError(f"{error}\nWithout a network: bring the jars to {folder} (docs/offline.md)") from None
+    cache = settings.local.cache
+    busy = f"another process has been fetching Kafka's jars into {cache} for ten minutes"
+    with locked(cache / "kafka.lock", busy, timeout_s=600):
+        if not folder.is_dir():
+            scratch = cache / f"{folder.name}.part"
+            shutil.rmtree(scratch, ignore_errors=True)
+            fetch(maven, scratch, cache / "maven.log")
+            scratch.rename(folder)
+    return folder
+
+
+def fetch(maven: str, folder: Path, log: Path) -> None:
+    """Let Maven copy the pom's runtime dependencies to `folder`. Wrong checksums fail (-C)."""
+    command = [maven, "-B", "-C", "-U", "-f", str(POM), "dependency:copy-dependencies"]
+    command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
+    last: collections.deque[str] = collections.deque(maxlen=400)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with (
+        log.open("w") as kept,
+        Progress(*columns, console=Console(stderr=True), transient=True) as progress,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run,
+    ):
+        task = progress.add_task("Kafka's jars: asking Maven")
+        files, size = 0, 0.0
+        assert run.stdout is not None
+        try:
+            for line in run.stdout:
+                kept.write(line)
+                last.append(line.rstrip())
+                if found := DOWNLOADED.search(line):
+                    files += 1
+                    size += float(found[2]) * UNIT_BYTES[found[3]]
+                    progress.update(task, description=f"Kafka's jars: {files} files, {size / 1e6:.1f} MB ({found[1]})")
+        except BaseException:
+            run.terminate()
+            raise
+    if run.returncode != 0 or not any(folder.glob("kafka_*.jar")):
+        errors = [line.removeprefix("[ERROR] ") for line in last if line.startswith("[ERROR]")]
+        raise StackError(
+            "Maven could not fetch Kafka's jars: "
+            + (errors[0] if errors else f"exit code {run.returncode}")
+            + f"\nAll it said is in {log}. A proxy or a mirror goes into ~/.m2/settings.xml; then run this again."
+        )
+
+
+def main() -> int:
+    try:
+        find_java()
+        print(ensure_jars(settings()))
+    except StackError as error:
+        print(f"drumline: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""How the local stack is, for `drumline status`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.localstack.clickhouse.engine import answers
+from drumline.infra.localstack.kafka.broker import broker_answers
+from drumline.infra.localstack.processes import own_processes
+from drumline.infra.localstack.stack import addresses
+from drumline.infra.localstack.state_dir import State, held, read_json
+
+
+def status(settings: Settings) -> dict[str, Any]:
+    """How the stack is, JSON-ready. `running`: a supervisor lives. `addresses`: of what runs, else of the settings.
+
+    Per process: pid (None: not ours, or down), answers, restarts, orphan, rss_mib, uptime_s.
+    """
+    state = State.of(settings)
+    running = held(state.lock)
+    where = addresses(settings)
+    if running:
+        where = (read_json(state.plan) or {}).get("addresses", where)
+    progress = (read_json(state.children) if running else None) or {}
+    kafka = settings.kafka.model_copy(update={"bootstrap": where["kafka"]})
+    clickhouse = settings.clickhouse.model_copy(update={"url": where["clickhouse_http"]})
+    there = settings.model_copy(update={"kafka": kafka, "clickhouse": clickhouse})
+    processes = {name: measure(found) for name, found in own_processes(settings).items()}
+    for name, probe in (("broker", broker_answers), ("engine", answers)):
+        processes[name] |= {
+            "answers": probe(there),
+            "restarts": progress.get(name, {}).get("restarts", 0),
+            "orphan": processes[name]["pid"] is not None and not running,
+        }
+    return {"running": running, "addresses": where, "processes": processes, "logs": str(state.logs)}
+
+
+def measure(processes: list[psutil.Process]) -> dict[str, Any]:
+    """pid, memory (MiB) and age (s) of the first that is still there."""
+    for process in processes:
+        try:
+            rss, age = process.memory_info().rss, time.time() - process.create_time()
+        except psutil.Error:
+            continue
+        return {"pid": process.pid, "rss_mib": round(rss / 2**20, 1), "uptime_s": round(age, 1)}
+    return {"pid": None, "rss_mib": 0.0, "uptime_s": 0.0}
+
+
+def password_files(settings: Settings) -> dict[str, Path]:
+    """user -> file with the password, for those that exist."""
+    folder = State.of(settings).secrets
+    return {path.stem: path for path in sorted(folder.glob("*.password"))} if folder.is_dir() else {}

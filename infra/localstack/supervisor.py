@@ -1,0 +1,176 @@
+"""The supervisor: one detached process that runs the children of a plan and starts them again when they die.
+
+`python -m drumline.infra.localstack.supervisor STATE` reads STATE/plan.json, a list of children (see
+`Child`), and knows nothing else about them. It holds STATE/lock while it lives. SIGTERM or SIGINT stops the children
+in reverse order and ends it.
+A child with `stop = "stdin"` lives on the pipe whose other end is here, so it ends when the supervisor does, even by
+kill -9; others become orphans then, which `up` and `down` find and stop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from drumline.infra.localstack.state_dir import StackError, State, locked, read_json, write_json
+
+FIRST_DELAY_S = 0.2
+LAST_DELAY_S = 15.0
+#: A child that ran this long was well: the next restart is at once again.
+WELL_AFTER_S = 20.0
+LOG_LIMIT_BYTES = 8_000_000
+
+
+@dataclass(slots=True)
+class Child:
+    """One program. `stop`: how to ask it to end: close its stdin, or SIGTERM. `environment`: all of it; None = ours.
+    Times in s, on the monotonic clock."""
+
+    name: str
+    argv: list[str]
+    cwd: str
+    log: str
+    stop: Literal["stdin", "term"]
+    stop_s: float
+    environment: dict[str, str] | None = None
+    process: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+    last_exit: int | None = None
+    started: float = 0.0
+    delay: float = FIRST_DELAY_S
+    due: float = 0.0
+
+    def start(self, now: float) -> None:
+        """Start it; where that is impossible (no such program), count it as a death."""
+        self.started = now
+        try:
+            with open_log(Path(self.log)) as log:
+                self.process = subprocess.Popen(
+                    self.argv,
+                    cwd=self.cwd,
+                    env=self.environment,
+                    stdin=subprocess.PIPE if self.stop == "stdin" else subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self.died(now, str(error))
+
+    def died(self, now: float, how: str) -> None:
+        self.delay = FIRST_DELAY_S if now - self.started >= WELL_AFTER_S else min(self.delay * 2, LAST_DELAY_S)
+        self.process, self.due = None, now + self.delay
+        say(f"{self.name} ended with {how}; starting it again in {self.delay:.1f} s")
+
+    def check(self, now: float) -> bool:
+        """Note a death, start what is due. True when something changed."""
+        if self.process is None:
+            if now < self.due:
+                return False
+            self.restarts += 1
+            self.start(now)
+            return True
+        code = self.process.poll()
+        if code is None:
+            return False
+        close_stdin(self.process)
+        self.last_exit = code
+        self.died(now, f"exit code {code}")
+        return True
+
+    def end(self) -> None:
+        """Ask, wait for at most `stop_s`, kill."""
+        if self.process is None:
+            return
+        close_stdin(self.process)
+        if self.stop == "term":
+            self.process.terminate()
+        try:
+            self.last_exit = self.process.wait(self.stop_s)
+        except subprocess.TimeoutExpired:
+            say(f"{self.name} did not stop within {self.stop_s:.0f} s and is killed")
+            self.process.kill()
+            self.last_exit = self.process.wait()
+        self.process = None
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "pid": self.process.pid if self.process else None,
+            "restarts": self.restarts,
+            "last_exit": self.last_exit,
+        }
+
+
+def say(text: str) -> None:
+    print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text, file=sys.stderr, flush=True)
+
+
+def close_stdin(process: subprocess.Popen[bytes]) -> None:
+    if process.stdin is not None:
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """Open for appending; what grew over the limit becomes PATH.1."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_size > LOG_LIMIT_BYTES:
+            path.replace(path.with_name(path.name + ".1"))
+    return path.open("ab")
+
+
+def supervise(state: State) -> int:
+    """Run until a signal, and return it. Signals wake the wait at once, the death of a child too (SIGCHLD)."""
+    stopping: list[int] = []
+    wake, wakened = os.pipe()
+    for end in (wake, wakened):
+        os.set_blocking(end, False)
+    # Not pthread_sigmask and sigtimedwait: a blocked SIGTERM would be blocked in the children too.
+    signal.set_wakeup_fd(wakened, warn_on_full_buffer=False)
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda signum, frame: stopping.append(signum))
+    signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    write_json(state.supervisor, {"pid": os.getpid()})
+    children = [Child(**entry) for entry in read_json(state.plan)["children"]]
+    try:
+        for child in children:
+            child.start(time.monotonic())
+        write_json(state.children, {child.name: child.report() for child in children})
+        while not stopping:
+            select.select([wake], [], [], 0.5)
+            with contextlib.suppress(BlockingIOError):
+                os.read(wake, 4096)
+            changed = [child.check(time.monotonic()) for child in children]
+            if any(changed):
+                write_json(state.children, {child.name: child.report() for child in children})
+        say(f"stopping on {signal.Signals(stopping[0]).name}")
+    finally:
+        for child in reversed(children):
+            child.end()
+        write_json(state.children, {child.name: child.report() for child in children})
+    return stopping[0]
+
+
+def main() -> int:
+    state = State(Path(sys.argv[1]))
+    try:
+        # Who only looks whether we run (`held`) has the lock for a moment too.
+        with locked(state.lock, f"another supervisor runs in {state.root}", timeout_s=2):
+            return 130 if supervise(state) == signal.SIGINT else 0
+    except StackError as error:
+        say(str(error))
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

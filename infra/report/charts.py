@@ -1,0 +1,213 @@
+"""The report's charts: Vega-Lite specifications drawn to SVG by vl-convert, without a browser or a network.
+
+Colours are the page's CSS variables, text and grid its `currentColor`, so that one drawing serves light and dark. Vega
+escapes what it writes, and labels axes and marks for screen readers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import pairwise
+from math import ceil, floor, log10
+from statistics import median
+from typing import Any
+
+from drumline.infra.report.data import ReportData, Row
+from drumline.infra.report.text import LEVELS, WHOLE_JOB, span
+
+Spec = dict[str, Any]
+
+WIDTH = 720
+#: Series that can be told apart by colour.
+SERIES = 8
+#: Room for labels, which may be a fifth wider in the reader's font than in the one they are measured with.
+_NUMBERS: Spec = {"minExtent": 44}
+_NAMES: Spec = {"ticks": False, "domain": False, "labelLimit": 300, "minExtent": 365}
+_TEXT = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
+CONFIG: Spec = {
+    "font": "system-ui, sans-serif",
+    "background": None,
+    "view": {"stroke": None},
+    "axis": {**_TEXT, "titleFontWeight": "normal", "gridColor": "currentColor", "gridOpacity": 0.12,
+             "domainColor": "currentColor", "tickColor": "currentColor", "labelOverlap": True},
+    "legend": {**_TEXT, "titleFontWeight": "normal", "titleOrient": "left", "titleLimit": 400, "orient": "top",
+               "symbolType": "square", "symbolOpacity": 1, "titlePadding": 12},
+}  # fmt: skip
+
+
+def svg(spec: Spec) -> str:
+    """Draw one. The text is safe to put into a page as it is."""
+    import vl_convert
+
+    return vl_convert.vegalite_to_svg({"width": WIDTH, "config": CONFIG, **spec}, vl_version="6.4")
+
+
+def _field(name: str, kind: str, title: str | None, **more: Any) -> Spec:
+    return {"field": name, "type": kind, "title": title, **more}
+
+
+def _steps_axis(data: ReportData) -> Spec:
+    """One scale for step times and lateness, so that they can be read one under the other."""
+    firsts = [int(x["first"]) for x in (data.steps, data.windows) if x.get("last") is not None]
+    lasts = [int(x["last"]) for x in (data.steps, data.windows) if x.get("last") is not None]
+    return {"scale": {"domain": [min(firsts), max(lasts) + 1], "nice": False}, "axis": {"format": "d", "grid": False}}
+
+
+def step_times(data: ReportData) -> Spec:
+    """Median step of the ranks, shortest to longest as a band; verdicts are bars behind it."""
+    axis = _steps_axis(data)
+    bands = [
+        {"first": e["first_step"], "end": e["last_step"] + 1, "state": e["state"],
+         "name": "job" if e["of_rank"] == WHOLE_JOB else f"rank {e['of_rank']}"}
+        for e in data.episodes
+    ]  # fmt: skip
+    x = _field("bin", "quantitative", "step", **axis)
+    # Room above for the bars' names.
+    room = {"scale": {"domain": [0, 1.15 * max(row["longest_ms"] for row in data.step_times)], "nice": 5},
+            "axis": {"tickCount": 5, **_NUMBERS}}  # fmt: skip
+    layers: list[Spec] = []
+    if bands:
+        span = {"x": _field("first", "quantitative", "step", **axis), "x2": {"field": "end"}}
+        worst = [level for level in LEVELS if any(band["state"] == level for band in bands)]
+        colour = _field(
+            "state", "nominal", "alarm", scale={"domain": worst, "range": [f"var(--{name})" for name in worst]}
+        )
+        layers.append({"data": {"values": bands}, "mark": {"type": "rect", "opacity": 0.22},
+                       "encoding": {**span, "color": colour}})  # fmt: skip
+        if len(bands) <= 12:
+            label = {"type": "text", "align": "left", "dx": 3, "dy": 9, "fill": "currentColor", "fontSize": 12}
+            layers.append({"data": {"values": bands}, "mark": label,
+                           "encoding": {"x": span["x"], "y": {"value": 0}, "text": {"field": "name"}}})  # fmt: skip
+    shortest = _field("shortest_ms", "quantitative", "step, ms", **room)
+    layers.append({"mark": {"type": "area", "color": "var(--series-1)", "opacity": 0.3},
+                   "encoding": {"x": x, "y": shortest, "y2": {"field": "longest_ms"}}})  # fmt: skip
+    layers.append({"mark": {"type": "line", "color": "var(--series-1)", "strokeWidth": 1.5},
+                   "encoding": {"x": x, "y": _field("median_ms", "quantitative", "step, ms", **room)}})  # fmt: skip
+    return {"height": 220, "data": {"values": data.step_times}, "layer": layers}
+
+
+def lateness(data: ReportData) -> Spec:
+    """A cell a rank and window of steps; the later, the darker. On time is tinted too: blank is not known."""
+    bins = sorted({int(row["bin"]) for row in data.lateness})
+    width = min((b - a for a, b in pairwise(bins)), default=1)
+    values = [{**row, "end": row["bin"] + width} for row in data.lateness]
+    ranks = len({row["of_rank"] for row in values})
+    # The darkest is at least a quarter of a step, or a healthy job would look like a late one.
+    darkest = max(row["late_ms"] for row in values)
+    if data.steps.get("median_ms"):
+        darkest = max(darkest, data.steps["median_ms"] / 4)
+    return {
+        "height": max(60, min(360, 22 * ranks)),
+        "data": {"values": values},
+        "mark": {"type": "rect", "color": "var(--late)", "stroke": "currentColor", "strokeOpacity": 0.1},
+        "encoding": {
+            "x": _field("bin", "quantitative", "step", **_steps_axis(data)),
+            "x2": {"field": "end"},
+            "y": _field("of_rank", "ordinal", "rank", axis=_NUMBERS),
+            "opacity": _field(
+                "late_ms",
+                "quantitative",
+                "late, ms a step",
+                scale={"domain": [0, darkest], "range": [0.06, 1]},
+                legend={"tickCount": 4, "symbolStrokeWidth": 0},
+            ),
+        },
+    }
+
+
+def kernels(data: ReportData, most: int = 12) -> Spec:
+    values = [
+        {
+            "kernel": f"{place}. {middle(_short(row))}",
+            "gpu_s": row["gpu_s"],
+            "said": f"{span(row['gpu_s'])}, {row['family'] or 'other'}",
+        }
+        for place, row in enumerate(data.kernels[:most], 1)
+    ]
+    y = _field("kernel", "nominal", None, sort=None, axis=_NAMES)
+    room = {"domain": [0, 1.4 * max(row["gpu_s"] for row in values)], "nice": False}
+    x = _field("gpu_s", "quantitative", "GPU time, s", scale=room, axis={"tickCount": 5})
+    bar = {"mark": {"type": "bar", "color": "var(--series-1)"}, "encoding": {"x": x, "y": y}}
+    text = {"mark": {"type": "text", "align": "left", "dx": 4, "fill": "currentColor", "fontSize": 12},
+            "encoding": {"x": x, "y": y, "text": {"field": "said"}}}  # fmt: skip
+    return {"height": 24 * len(values), "width": 390, "data": {"values": values}, "layer": [bar, text]}
+
+
+def memcpys(data: ReportData) -> Spec:
+    """Bandwidth while copying, of all ranks (point) and of the slowest one (tick): log scale, it spans decades."""
+    values = [
+        {"what": copy_name(row), "all": row["gb_per_s"], "slowest": row["slowest_gb_per_s"]}
+        for row in data.memcpys[:10]
+    ]
+    y = _field("what", "nominal", None, sort=None, axis={**_NAMES, "grid": True, "minExtent": 215})
+    rates = [row[name] for row in values for name in ("all", "slowest") if row[name] > 0] or [1]
+    low, high = floor(log10(min(rates))), ceil(log10(max(rates)))
+    decades = [10.0**power for power in range(low, max(high, low + 1) + 1)]
+    scale = {"scale": {"type": "log", "domain": [decades[0], decades[-1]]},
+             "axis": {"grid": False, "values": decades, "format": "~g"}}  # fmt: skip
+    x = _field("all", "quantitative", "GB/s while copying", **scale)
+    slowest = {**x, "field": "slowest"}
+    return {
+        "height": 26 * len(values), "width": 540, "data": {"values": values},
+        "layer": [
+            {"mark": {"type": "rule", "color": "var(--series-1)", "strokeWidth": 2},
+             "encoding": {"x": x, "x2": {"field": "slowest"}, "y": y}},
+            {"mark": {"type": "tick", "color": "var(--series-1)", "thickness": 2, "size": 14},
+             "encoding": {"x": slowest, "y": y}},
+            {"mark": {"type": "point", "filled": True, "color": "var(--series-1)", "size": 90, "opacity": 1},
+             "encoding": {"x": x, "y": y}},
+        ],
+    }  # fmt: skip
+
+
+def device(data: ReportData, column: str, title: str) -> Spec | None:
+    """One measure over time, a line a rank; lowest, middle and highest GPU if there are more than SERIES. None if no
+    sample has it."""
+    values = [{"second": r["second"], "series": f"rank {r['rank']}", "rank": r["rank"], "value": r[column]}
+              for r in data.device_times if r[column] is not None]  # fmt: skip
+    if not values:
+        return None
+    unit, seconds = next(((unit, s) for unit, s in (("h", 3600), ("min", 60)) if data.length_s >= 10 * s), ("s", 1))
+    values = [{**row, "at": row["second"] / seconds} for row in values]
+    if len({row["rank"] for row in values}) > SERIES:
+        values = _spread(values)
+    names = list(dict.fromkeys(row["series"] for row in sorted(values, key=lambda row: row["rank"])))
+    scale = {"domain": names, "range": [f"var(--series-{i + 1})" for i in range(len(names))]}
+    return {
+        "height": 130, "width": 300, "data": {"values": values},
+        "mark": {"type": "line", "strokeWidth": 1.5},
+        "encoding": {
+            "x": _field("at", "quantitative", f"{unit} from the start", axis={"grid": False, "tickCount": 5},
+                        scale={"domain": [0, data.length_s / seconds], "nice": False}),
+            "y": _field("value", "quantitative", title, axis={"tickCount": 4, **_NUMBERS},
+                        scale={"zero": column == "util", "nice": 4}),
+            "color": _field("series", "nominal", None, scale=scale, legend={"symbolType": "stroke"}),
+        },
+    }  # fmt: skip
+
+
+def _spread(values: list[Row]) -> list[Row]:
+    at: dict[float, list[float]] = defaultdict(list)
+    for row in values:
+        at[row["at"]].append(row["value"])
+    kinds: dict[str, Callable[[list[float]], float]] = {"lowest GPU": min, "middle GPU": median, "highest GPU": max}
+    return [
+        {"at": time, "series": name, "rank": order, "value": pick(found)}
+        for time, found in at.items()
+        for order, (name, pick) in enumerate(kinds.items())
+    ]
+
+
+def middle(name: str, most: int = 42) -> str:
+    """Cut in the middle: kernels of one kind differ at the end."""
+    return name if len(name) <= most else f"{name[: most - 17]}…{name[-16:]}"
+
+
+def _short(row: Row) -> str:
+    return str(row["short"] or row["name"])
+
+
+def copy_name(row: Row) -> str:
+    """`HtoD pageable to device`; memory kinds that are not known are left out."""
+    return " ".join((row["direction"], " to ".join(part for part in (row["source"], row["target"]) if part))).strip()

@@ -1,0 +1,86 @@
+"""A question to ClickHouse, and its answer on standard output: a table, or in a format of one's own, streamed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import uuid
+
+from drumline.infra.clickhouse.client import Client, failure
+
+#: More rows than this are cut off in the table on a terminal, and it says so. --json and --csv stream everything.
+SHOWN = 1_000
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
+
+
+def ask(client: Client, statement: str, values: dict[str, str], form: str) -> bool:
+    """Run it and print, in ClickHouse's format `form` ("": a table); whether there were rows (True where a format of
+    the query's own hides that).
+
+    Raises Refused or Unavailable; KeyboardInterrupt after the query has been cancelled."""
+    name = f"drumline-sql-{uuid.uuid4()}"
+    limits = {
+        "query_id": name,
+        "cancel_http_readonly_queries_on_client_close": 1,
+        "output_format_json_quote_64bit_integers": 0,
+        "http_write_exception_in_output_format": 0,
+    }
+    try:
+        if client.command("SELECT getSetting('readonly')") == 0:  # a user who may write; this program may not
+            limits["readonly"] = 2
+        own_format = re.search(r"\bFORMAT\s+\w+\s*$", statement, re.IGNORECASE) is not None
+        if form or own_format:
+            with client.raw_stream(
+                statement, parameters=values, fmt=None if own_format else form, settings=limits
+            ) as stream:
+                lines = 0
+                for part in iter(lambda: stream.read(1 << 16), b""):
+                    sys.stdout.buffer.write(part)
+                    lines += part.count(b"\n")
+            sys.stdout.flush()
+            return own_format or lines > (form == "CSVWithNames")
+        limits |= {"max_result_rows": SHOWN + 1, "result_overflow_mode": "break"}
+        answer = client.raw_query(statement, parameters=values, fmt="TSVWithNames", settings=limits)
+        _table(answer)
+        rows = answer.count(b"\n") - 1
+        if 0 < rows <= SHOWN and str(rows) == values.get("limit"):
+            print(f"{rows} rows, no more than --limit asks for; there may be more")
+        return rows > 0
+    except KeyboardInterrupt:
+        with contextlib.suppress(Exception):
+            client.command("KILL QUERY WHERE query_id = {id:String}", parameters={"id": name})
+        raise
+    except BrokenPipeError:
+        raise
+    except Exception as error:
+        raise failure(error) from None
+
+
+def cells(line: str) -> list[str]:
+    """The cells of one line of TSV, unescaped: https://clickhouse.com/docs/interfaces/formats/TabSeparated. NULL is
+    told from any text, because a backslash in text comes as two."""
+    return [
+        "NULL" if cell == r"\N" else re.sub(r"\\(.)", lambda m: _ESCAPED.get(m[1], m[1]), cell)
+        for cell in line.split("\t")
+    ]
+
+
+def _table(answer: bytes) -> None:
+    """Text exactly as ClickHouse writes it: no number or time loses digits on the way."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not answer:
+        print("done")
+        return
+    names, *found = answer.decode("utf-8", "replace").removesuffix("\n").split("\n")
+    view = Table()
+    for name in cells(names):
+        view.add_column(Text(name))
+    for line in found[:SHOWN]:
+        view.add_row(*map(Text, cells(line)))
+    Console(width=None if sys.stdout.isatty() else 100_000).print(view)
+    if len(found) > SHOWN:
+        print(f"the first {SHOWN} rows; use LIMIT, or --csv or --json for all")

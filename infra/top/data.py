@@ -1,0 +1,120 @@
+"""What `drumline top` shows, asked from ClickHouse; a few short queries a refresh, bounded whatever the jobs' size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from drumline.infra.report.data import NoSuchRun, Query, Row, find_run
+from drumline.infra.report.queries import HEARD, episodes
+
+# The newest run of each job, the liveliest jobs first. Only what producers published makes a job alive: a worker that
+# starts again publishes results of jobs that ended long ago.
+JOBS = f"""
+SELECT job, argMax(j.run, h.heard) AS run, argMax(j.ranks, h.heard) AS ranks, argMax(j.hosts, h.heard) AS hosts,
+       argMax(j.kernels, h.heard) AS kernels, argMax(j.dropped_rows, h.heard) AS dropped_rows,
+       toString(argMax(j.ended, h.heard)) AS ended,
+       dateDiff('millisecond', max(h.heard), now64(3)) / 1000 AS age_s
+FROM jobs AS j INNER JOIN ({HEARD}) AS h USING (job, run)
+WHERE {{job:String}} IN ('', job) GROUP BY job ORDER BY age_s, job LIMIT {{most:UInt32}}
+"""
+
+_RUN = "job = {job:String} AND run = {run:String}"
+# The step that each rank has reached; and its step time on the GPU, of the steps that its lateness is of: those of the
+# newest window. Without one, of the last minute of the run's own time.
+STEPS = f"""
+SELECT rank, anyLast(s.host) AS host, max(s.step) AS step,
+       quantileExactInclusiveOrNullIf(0.5)(
+           s.gpu_duration_ns, s.step BETWEEN {{first:Int64}} AND {{last:Int64}}) / 1e6 AS step_ms
+FROM steps AS s WHERE {_RUN}
+  AND start >= least(subtractSeconds({{ended:DateTime64(9, 'UTC')}}, 60), {{since:DateTime64(9, 'UTC')}})
+  AND skipped = 0 AND gpu_duration_ns > 0 GROUP BY rank ORDER BY rank
+"""
+
+# The newest window of steps; -1 is the job as a whole.
+WINDOW = f"""
+SELECT of_rank, of_host AS host, toString(s.window_start) AS since, first_step, last_step, severity, state, cause,
+       detail, lost_share, step_ns / 1e6 AS step_ms, lateness_ns / greatest(steps_used, 1) / 1e6 AS late_ms
+FROM stragglers AS s
+WHERE {_RUN} AND first_step = (SELECT max(first_step) FROM stragglers WHERE {_RUN} AND severity != 255)
+ORDER BY lateness_ns DESC, of_rank LIMIT 4096
+"""
+
+VERDICTS = f"""
+SELECT of_rank, first_step, last_step, state, cause, detail, lost_share, gpu_seconds
+FROM ({episodes(_RUN)}) ORDER BY last_step DESC, gpu_seconds DESC LIMIT {{most:UInt32}}
+"""
+
+# late_rows counts from the start of a worker's windows on; the largest is the newest.
+QUALITY = """
+SELECT sum(r.dead) AS dead, sum(r.duplicates) AS duplicates, sum(r.dropped_rows) AS dropped_rows
+FROM records_per_minute AS r WHERE job = {job:String} AND run = {run:String}
+"""
+LATE = """
+SELECT sum(late) AS late_rows FROM (
+    SELECT max(late_rows) AS late FROM ledger
+    WHERE topic IN ('gpu.kernel-frequency.v1', 'gpu.memcpy-bandwidth.v1') AND job = {job:String} AND run = {run:String}
+    GROUP BY topic, process_id)
+"""
+
+JOBS_SHOWN, VERDICTS_SHOWN = 8, 6
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One run: its ranks, the newest window of steps, the newest verdicts, what was lost on the way."""
+
+    job: str
+    run: str
+    steps: list[Row] = field(default_factory=list)
+    window: list[Row] = field(default_factory=list)
+    verdicts: list[Row] = field(default_factory=list)
+    dead: int = 0
+    duplicates: int = 0
+    dropped_rows: int = 0
+    late_rows: int = 0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Jobs, newest data first; the details are of the first one. `missing`: why there is none, where one was named."""
+
+    jobs: list[Row]
+    detail: Detail | None
+    missing: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"jobs": self.jobs, "detail": vars(self.detail) if self.detail else None}
+
+
+def snapshot(query: Query, job: str) -> Snapshot:
+    """`job`: only this one; "" = all. Raises what the query raises."""
+    jobs = query(JOBS, {"job": job, "most": JOBS_SHOWN})
+    if not jobs:
+        return Snapshot([], None, _missing(query, job) if job else "")
+    scope = {"job": jobs[0]["job"], "run": jobs[0]["run"]}
+    window = query(WINDOW, scope)
+    every = {"since": jobs[0]["ended"], "first_step": -(1 << 63), "last_step": (1 << 63) - 1}
+    judged = window[0] if window else every
+    times = {
+        "ended": jobs[0]["ended"], "since": judged["since"], "first": judged["first_step"], "last": judged["last_step"],
+    }  # fmt: skip
+    return Snapshot(
+        jobs,
+        Detail(
+            **scope,
+            steps=query(STEPS, {**scope, **times}),
+            window=window,
+            verdicts=query(VERDICTS, {**scope, "most": VERDICTS_SHOWN}),
+            **query(QUALITY, scope)[0],
+            **query(LATE, scope)[0],
+        ),
+    )
+
+
+def _missing(query: Query, job: str) -> str:
+    try:
+        find_run(query, job, "")
+    except NoSuchRun as reason:
+        return str(reason)
+    return ""

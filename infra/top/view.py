@@ -1,0 +1,157 @@
+"""`drumline top` as text: pure, from a snapshot and the size of the terminal."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from drumline.infra.report.data import Row
+from drumline.infra.report.text import LEVELS
+from drumline.infra.top.data import Detail, Snapshot
+
+#: Narrower terminals leave out what one can do without.
+NARROW = 90
+#: Columns of sentences: the first to be cut off.
+WIDE = ("", "alarm", "run", "host")
+#: Lines beside jobs, ranks and verdicts, the one that the cursor is in included; s after which data counts as old.
+OTHER_LINES, OLD_S = 10, 30.0
+#: Characters of a job's name: what a narrow terminal has beside the numbers, and the most; those of a run.
+SHORT, LONG, RUN = 30, 64, 24
+#: The alarm's state, as Grafana and the pager have it -> its colour.
+STATES = {"ok": "green", "cleared": "green", "suspect": "yellow", "warning": "dark_orange", "critical": "bold red",
+          "insufficient_data": "dim"}  # fmt: skip
+
+
+def view(seen: Snapshot, width: int, height: int, header: str, trouble: str = "") -> RenderableType:
+    """`trouble`: why what is shown is old, in words."""
+    parts: list[RenderableType] = [Text(header, style="dim", no_wrap=True, overflow="ellipsis")]
+    if trouble:
+        parts.append(Text(trouble, style="bold red"))
+    if seen.detail is None:
+        nothing = "no data yet: nothing is stored; start a job, `drumline replay` or `make demo`"
+        return Group(*parts, Text(seen.missing or nothing))
+    parts += [_jobs(seen.jobs, width), Text()]
+    others = OTHER_LINES + -(-len(trouble) // width) + len(seen.jobs) + len(seen.detail.verdicts)
+    parts += _detail(seen.detail, width, max(3, height - others))
+    return Group(*parts)
+
+
+def _table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    table = Table(box=None, pad_edge=False, expand=False, padding=(0, 2, 0, 0))
+    for name in columns:
+        least = None if name in WIDE else len(name)
+        table.add_column(
+            name, justify="right" if name in right else "left", no_wrap=True, overflow="ellipsis", min_width=least
+        )
+    return table
+
+
+def _jobs(jobs: list[Row], width: int) -> Table:
+    narrow = width < NARROW
+    long = SHORT if narrow else min(LONG, width - 75)
+    names = ("job", "ranks", "kernels", "dropped", "data") if narrow else (
+        "job", "run", "ranks", "hosts", "kernels", "dropped", "data"
+    )  # fmt: skip
+    table = _table(*names, right=("ranks", "hosts", "kernels", "dropped", "data"))
+    for job in jobs:
+        cells: dict[str, Text | str] = {
+            "job": Text(_cut(job["job"], long)),
+            "run": Text(_cut(job["run"], RUN)),
+            "ranks": str(job["ranks"]),
+            "hosts": str(job["hosts"]),
+            "kernels": f"{job['kernels']:,}",
+            "dropped": Text(f"{job['dropped_rows']:,}", style="red" if job["dropped_rows"] else ""),
+            "data": age(job["age_s"]),
+        }
+        table.add_row(*(cells[name] for name in names))
+    return table
+
+
+def _cut(name: str, most: int) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def age(seconds: float) -> Text:
+    """How long ago the last record was stored."""
+    seconds = max(0.0, seconds)
+    if seconds < 120:
+        said = f"{seconds:.0f} s ago"
+    elif seconds < 7200:
+        said = f"{seconds / 60:.0f} min ago"
+    else:
+        said = f"{seconds / 3600:.0f} h ago"
+    return Text(said, style="green" if seconds < OLD_S else "yellow")
+
+
+def _detail(detail: Detail, width: int, most: int) -> list[RenderableType]:
+    whole = next((row for row in detail.window if row["of_rank"] == -1), None)
+    title = f"{_cut(detail.job, SHORT)}: "
+    if whole is None:
+        title += "insufficient data: no window of steps could be judged yet"
+    else:
+        title += f"steps {whole['first_step']} to {whole['last_step']}, the last that could be judged"
+    parts: list[RenderableType] = [Text(title, style="bold", no_wrap=True, overflow="ellipsis")]
+    parts.append(_ranks(detail, width, most))
+    hidden = max(0, len({row["rank"] for row in detail.steps} | _judged(detail)) - most)
+    if hidden:
+        parts.append(Text(f"less late: {hidden} more rank{'s' if hidden > 1 else ''}", style="dim"))
+    parts += [Text(), _verdicts(detail)]
+    lost = {"dropped": detail.dropped_rows, "late": detail.late_rows, "unreadable": detail.dead}
+    said = ", ".join(f"{count:,} {name}" for name, count in lost.items())
+    doubled = f"; {detail.duplicates:,} came twice, stored once" if detail.duplicates else ""
+    parts.append(Text(f"rows and records: {said}{doubled}", style="red" if any(lost.values()) else "dim"))
+    return parts
+
+
+def _judged(detail: Detail) -> set[int]:
+    return {row["of_rank"] for row in detail.window if row["of_rank"] >= 0}
+
+
+def _ranks(detail: Detail, width: int, most: int) -> Table:
+    """The latest ranks first; a bar is the part of the step that the rank was late."""
+    narrow = width < NARROW
+    names = ("rank", "step", "step ms", "late ms", "", "alarm")
+    table = _table(*(names if narrow else ("rank", "host", *names[1:])), right=("rank", "step", "step ms", "late ms"))
+    steps = {row["rank"]: row for row in detail.steps}
+    verdicts = {row["of_rank"]: row for row in detail.window if row["of_rank"] >= 0}
+    latest = sorted(steps.keys() | verdicts, key=lambda rank: (-verdicts.get(rank, {"late_ms": 0})["late_ms"], rank))
+    scale = max([row["step_ms"] for row in verdicts.values()] + [1e-9])
+    for rank in sorted(latest[:most]):
+        step, verdict = steps.get(rank), verdicts.get(rank)
+        host = (step or verdict or {}).get("host", "")
+        cells: list[RenderableType] = [str(rank)]
+        if not narrow:
+            cells.append(Text(host[:24]))
+        cells += [f"{step['step']:,}" if step else "-", f"{step['step_ms']:.1f}" if step and step["step_ms"] else "-"]
+        if verdict is None:
+            cells += ["-", "", Text("insufficient data", style="dim")]
+        else:
+            late, style = verdict["late_ms"], STATES.get(verdict["state"], "")
+            width = 10 if narrow else 24
+            bar = ProgressBar(scale, min(late, scale), width=width, complete_style=style, finished_style=style)
+            cells += [f"{late:.1f}", bar, _said(verdict)]
+        table.add_row(*cells)
+    return table
+
+
+def _said(row: Row) -> Text:
+    text = Text().append(row["state"].replace("_", " "), style=STATES.get(row["state"], ""))
+    if row["state"] not in LEVELS:
+        return text
+    if row["cause"] == "ok":  # an alarm that is in force until enough windows were good
+        return text.append("; this window is ok")
+    why = " ".join(part.replace("_", " ") for part in (row["cause"], row["detail"]) if part)
+    return text.append(f" {row['lost_share']:.0%} lost: {why}")
+
+
+def _verdicts(detail: Detail) -> RenderableType:
+    if not detail.verdicts:
+        return Text("no verdict against anybody so far", style="dim")
+    table = _table("verdicts", "steps", "", "GPU-s lost", right=("steps", "GPU-s lost"))
+    for row in detail.verdicts:
+        who = "job" if row["of_rank"] < 0 else f"rank {row['of_rank']}"
+        cost = f"{row['gpu_seconds']:.1f}"
+        table.add_row(who, f"{row['first_step']}–{row['last_step']}", _said(row), cost)
+    return table

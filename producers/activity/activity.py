@@ -1,0 +1,104 @@
+"""Decoded GPU activity of one process: where CUPTI buffers and recorded traces meet. From here on the code is one."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from drumline.producers.activity.table import Table
+from drumline.schemas.columns import Array
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+#: CUPTI_ACTIVITY_FLAG_MARKER_START and _END (CUpti_ActivityFlag); instantaneous markers (1) are not ranges.
+MARKER_START = 2
+MARKER_END = 4
+#: CUpti_ActivityMemcpyKind: 1 HtoD, 2 DtoH, 3 HtoA, 4 AtoH cross between host and device; 9 is host to host.
+HOST_COPIES = (1, 2, 3, 4)
+HOST_TO_HOST = 9
+#: Root of process ids: UUIDv5 of (this, "run/host/pid/start").
+PROCESS_NAMESPACE = uuid.UUID("d6a1c7de-6f0b-5a53-9d39-7f0d2c6f2b51")
+#: gpu.memcpy.v1 carries memsets too, under a kind that CUPTI does not use.
+MEMSET = 64
+
+
+def process_id(run: str, host: str, pid: int, start_ns: int) -> str:
+    """UUIDv5 of run, host, pid and start time: the same process has the same id wherever it is computed."""
+    return str(uuid.uuid5(PROCESS_NAMESPACE, f"{run}/{host}/{pid}/{start_ns}"))
+
+
+def empty(topic: Topic) -> Table:
+    """A table of a topic's columns without rows."""
+    spec = model(topic)
+    return Table({c.name: np.empty(0, c.dtype) for c in spec.columns}, dict.fromkeys(spec.dictionaries, ()))
+
+
+def _no_markers() -> Table:
+    dtypes: dict[str, Any] = {"id": "<u4", "time_ns": "<i8", "flags": "<i4", "name": "<u4", "domain": "<u4"}
+    return Table({k: np.empty(0, v) for k, v in dtypes.items()}, {"names": (), "domains": ()})
+
+
+def _no_payloads() -> Table:
+    dtypes: dict[str, Any] = {"id": "<u4", "communicator": "<u8", "bytes": "<u8"}
+    return Table({k: np.empty(0, v) for k, v in dtypes.items()})
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What one process did, rows in any order, times in ns since the epoch.
+
+    `kernels`, `copies` (memsets among them), `samples`: columns as in gpu.kernel.v1, gpu.memcpy.v1, gpu.device.v1.
+    `markers`: id u4, time_ns i8, flags i4, name and domain (indices into names, domains).
+    `payloads`: id u4 (of the marker), communicator u8, bytes u8 (see nccl.payload_fields).
+    `invalid`: topic -> records that had to be thrown away because their times are impossible.
+    """
+
+    kernels: Table = field(default_factory=lambda: empty(Topic.KERNEL))
+    copies: Table = field(default_factory=lambda: empty(Topic.MEMCPY))
+    markers: Table = field(default_factory=_no_markers)
+    payloads: Table = field(default_factory=_no_payloads)
+    samples: Table = field(default_factory=lambda: empty(Topic.DEVICE))
+    invalid: dict[Topic, int] = field(default_factory=dict)
+
+
+def ends(table: Table) -> Array:
+    """End of every row: int64 ns."""
+    end: Array = table["start_ns"] + table["duration_ns"].astype(np.int64)
+    return end
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who a process is; the fields of every envelope and of gpu.process.v1."""
+
+    job: str
+    run: str
+    rank: int
+    local_rank: int
+    world_size: int
+    host: str
+    gpu_uuid: str
+    process_id: str
+    pid: int = 0
+    start_ns: int = 0
+    gpu_index: int = -1
+    gpu_model: str = ""
+    source: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def envelope(self) -> dict[str, Any]:
+        """The identity fields that every batch carries."""
+        return {
+            "job": self.job,
+            "run": self.run,
+            "rank": self.rank,
+            "local_rank": self.local_rank,
+            "world_size": self.world_size,
+            "host": self.host,
+            "gpu_uuid": self.gpu_uuid,
+            "process_id": self.process_id,
+        }

@@ -1,0 +1,60 @@
+"""From a frame of the spool to Kafka messages. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from typing import Any
+
+import fastavro
+
+from drumline.producers.spool.frames import DATA, Frame
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.confluent import header
+from drumline.schemas.model import ENVELOPE
+from drumline.schemas.topics import Topic
+
+_SHARED: Any = fastavro.parse_schema(
+    {"type": "record", "name": "Shared", "fields": [{"name": n, "type": k} for n, k in ENVELOPE.items()]},
+    named_schemas={},
+)
+
+
+def values(frame: Frame, ids: Mapping[str, int], codec: Codec) -> Iterator[bytes]:
+    """The Kafka values of a frame: the batch itself, or an empty batch for each one that was lost.
+
+    `ids`: topic -> id of the schema that its writer used. Raises KeyError for a topic without one, and ValueError
+    where a loss cannot be read.
+    """
+    if frame.kind == DATA:
+        yield header(ids[frame.topic]) + frame.body
+    else:
+        yield from losses(frame, codec)
+
+
+def losses(frame: Frame, codec: Codec) -> Iterator[bytes]:
+    """An empty batch in the place of each that was lost, or of a DATA frame that Kafka refuses: so sequences have no
+    gap, and the last one's `dropped_before` says how many rows are missing."""
+    shared = _shared(frame)
+    lost = frame.rows + (shared["dropped_before"] if frame.kind == DATA else 0)
+    if frame.topic == Topic.COLLECTIVE:
+        shared["communicator"] = frame.key.rpartition(":")[2]
+    last = shared["sequence"]
+    for sequence in range(last - frame.batches + 1, last + 1):
+        dropped = lost if sequence == last else 0
+        yield codec.encode(Batch(frame.topic, {**shared, "sequence": sequence, "rows": 0, "dropped_before": dropped}))
+
+
+def sent_ns(frame: Frame) -> int:
+    """When its producer sent a batch; ns of the wall clock. Raises ValueError where that cannot be read."""
+    return int(_shared(frame)["sent_ns"])
+
+
+def _shared(frame: Frame) -> dict[str, Any]:
+    """The fields that every record begins with. Raises ValueError."""
+    try:
+        found: Any = fastavro.schemaless_reader(BytesIO(frame.body), _SHARED, None)
+    except Exception as error:  # fastavro raises whatever the bytes lead it to
+        raise ValueError(f"a batch of {frame.topic} cannot be read ({type(error).__name__})") from None
+    return dict(found)

@@ -1,0 +1,229 @@
+"""Whole CUPTI activity buffers to columns: where every record lies, then one gather per field.
+
+Kinds are finely mixed (about six records of one kind in a row), so finding the records is a plain loop: a vectorised
+run of equal records costs as much as twenty turns of it. Everything after that is numpy.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from drumline.producers.activity.activity import MEMSET
+from drumline.producers.activity.table import Table
+from drumline.producers.decoder import cupti_layout as cupti
+from drumline.producers.decoder.remote_memory import RemoteMemory
+from drumline.producers.decoder.string_cache import Interned
+from drumline.producers.derive.nccl.names import payload_fields
+from drumline.schemas.columns import Array
+
+#: CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC, CUPTI_ACTIVITY_FLAG_MEMSET_ASYNC.
+_ASYNC = 1
+
+
+#: September 2001: no GPU time lies before it, and a cycle counter does not reach it; ns.
+EPOCH_NS = 1_000_000_000_000_000_000
+#: Of a record's kind: CUPTI gave the buffer back before it had finished the record, and does not come back to it (seen
+#: with 13.5.25 beside PyTorch's profiler, the last record of a buffer; its own reader stops there). Sized as finished.
+UNFINISHED = 1 << 31
+
+
+class UnknownSize(Exception):
+    """A record of a kind whose size is not known (yet): nothing behind it can be found."""
+
+    def __init__(self, kind: int, at: int) -> None:
+        self.kind, self.at = kind, at
+        super().__init__(f"CUPTI record of kind {kind} at byte {at}: size not known")
+
+
+@dataclass(frozen=True)
+class Records:
+    """A buffer and where its records of each kind lie (byte positions, multiples of 8). `unfinished`: how many others
+    CUPTI had not finished."""
+
+    data: Array
+    positions: Mapping[int, Array]
+    unfinished: int
+
+    def field(self, kind: int, name: str) -> Array:
+        """One field of all records of a kind, in buffer order."""
+        dtype, offset = cupti.LAYOUTS[kind].fields[name]
+        size = np.dtype(dtype).itemsize
+        values: Array = self.data.view(dtype)[(self.positions[kind] + offset) // size]
+        return values
+
+    def count(self, kind: int) -> int:
+        return len(self.positions.get(kind, ()))
+
+
+def find_records(buffer: Array, sizes: Sequence[int]) -> Records:
+    """Where the records of a completed buffer lie. `buffer`: u1, its valid bytes; `sizes`: record size by kind, 0 =
+    not known. Raises UnknownSize, also for a kind that cannot be."""
+    usable = len(buffer) // 8 * 8
+    data = np.ascontiguousarray(buffer[:usable])
+    kind_at = data.data.cast("B").cast("I")  # indexing it costs half of indexing numpy
+    found = array("q")
+    at = 0
+    while at < usable:
+        kind = kind_at[at >> 2]
+        size = sizes[kind] if kind < len(sizes) else _unfinished_size(kind, sizes)
+        if not size:
+            raise UnknownSize(kind % UNFINISHED, at)
+        found.append(at)
+        at += size
+    positions = np.frombuffer(found, np.int64) if found else np.empty(0, np.int64)
+    kinds = data.view("<u4")[positions // 4]
+    places = {int(kind): positions[kinds == kind] for kind in np.unique(kinds)}
+    unfinished = sum(len(places.pop(kind)) for kind in list(places) if kind >= UNFINISHED)
+    return Records(data, places, unfinished)
+
+
+def _unfinished_size(kind: int, sizes: Sequence[int]) -> int:
+    kind -= UNFINISHED
+    return sizes[kind] if 0 <= kind < len(sizes) else 0
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What one buffer held. Columns as in Activity; kernels and copies have a `device` column (CUDA ordinal) too.
+    `launched`: correlation u4 and host time start_ns i8 of CUDA driver calls.
+    `invalid`: topic-like name -> records with impossible times, or unfinished; `unknown`: kind -> records of a size
+    never seen."""
+
+    kernels: Table
+    copies: Table
+    markers: Table
+    payloads: Table
+    launched: Table
+    invalid: Counter[str]
+    unknown: Mapping[int, int]
+
+    @property
+    def records(self) -> int:
+        return self.kernels.rows + self.copies.rows + self.markers.rows + self.payloads.rows
+
+    @property
+    def only_peers(self) -> bool:
+        """Nothing but copies between GPUs, which come where nothing is recorded too."""
+        return self.unknown.keys() == {cupti.PEER_COPY} and not self.records
+
+
+class Decoder:
+    """Records of one process's buffers. Keeps its strings, of markers some only; everything else is in the buffers."""
+
+    def __init__(self, memory: RemoteMemory) -> None:
+        self._memory = memory
+        self.names, self.labels, self.domains = Interned(memory), Interned(memory), Interned(memory)
+
+    def decode(self, found: Records, sizes: Sequence[int]) -> Decoded:
+        """Raises NotAllowed. A kind whose size is none of cupti_layout's gives no rows, but is counted. `sizes`: as for
+        find_records."""
+        strange = {kind: len(at) for kind, at in found.positions.items() if not known(kind, sizes[kind])}
+        places = {kind: at for kind, at in found.positions.items() if kind not in strange}
+        places = {**dict.fromkeys(cupti.LAYOUTS, np.empty(0, np.int64)), **places}
+        records = Records(found.data, places, found.unfinished)
+        kernels, bad_kernels = _valid(self._kernels(records))
+        copies, bad_copies = _valid(_copies(records))
+        # An unfinished record counts as one that CUPTI dropped: of whatever kind, as a kernel.
+        invalid = Counter({"kernels": bad_kernels + found.unfinished, "copies": bad_copies})
+        markers, payloads = self._markers(records), self._payloads(records)
+        return Decoded(kernels, copies, markers, payloads, _launched(records), invalid, strange)
+
+    def _kernels(self, records: Records) -> Table:
+        def get(name: str) -> Array:
+            return records.field(cupti.KERNEL, name)
+
+        start = get("start").view(np.int64)
+        columns = {
+            "name": self.names.indices(get("name")),
+            "start_ns": start,
+            "duration_ns": get("end") - start.view(np.uint64),
+            "stream": get("stream_id"),
+            "correlation": get("correlation_id"),
+            **{name: get(name) for axis in "xyz" for name in (f"grid_{axis}", f"block_{axis}")},
+            "cluster_x": get("cluster_x"),
+            "registers": get("registers_per_thread"),
+            "shared_static": get("static_shared_memory"),
+            "shared_dynamic": get("dynamic_shared_memory"),
+            "shared_executed": get("shared_memory_executed"),
+            "local_per_thread": get("local_memory_per_thread"),
+            "graph": get("graph_id"),
+            "graph_node": get("graph_node_id"),
+            "device": get("device_id"),
+        }
+        return Table(columns, {"names": self.names.words})
+
+    def _markers(self, records: Records) -> Table:
+        def get(name: str) -> Array:
+            return records.field(cupti.MARKER, name)
+
+        self.labels.trim()  # whoever keeps markers copies their words (waiting.py)
+        columns = {
+            "id": get("id"),
+            "time_ns": get("timestamp").view(np.int64),
+            "flags": get("flags_"),
+            "name": self.labels.indices(get("name")),
+            "domain": self.domains.indices(get("domain")),
+        }
+        return Table(columns, {"names": self.labels.words, "domains": self.domains.words})
+
+    def _payloads(self, records: Records) -> Table:
+        """NVTX extended payloads of NCCL's shape: communicator and bytes (nccl.payload_fields)."""
+        extended = records.field(cupti.MARKER_DATA, "payload_kind") == cupti.EXTENDED_PAYLOAD
+        ids = records.field(cupti.MARKER_DATA, "id")[extended]
+        pointers = records.field(cupti.MARKER_DATA, "payload")[extended]
+        heads, _, readable = self._memory.read(pointers, np.full(len(pointers), 24))
+        words = heads.view("<u8").reshape(-1, 3)
+        good = readable & (words[:, 1] >= 16) & (words[:, 1] <= 4096)
+        data, offsets, readable = self._memory.read(words[good, 2], np.full(int(good.sum()), 16))
+        communicator, size, _ = payload_fields(data.tobytes(), offsets)
+        table = Table({"id": ids[good], "communicator": communicator, "bytes": size})
+        return table.take(readable)
+
+
+def _launched(records: Records) -> Table:
+    start = records.field(cupti.DRIVER, "start").view(np.int64)
+    return Table({"correlation": records.field(cupti.DRIVER, "correlation_id"), "start_ns": start})
+
+
+def known(kind: int, size: int) -> bool:
+    """Whether records of this kind and size can be decoded."""
+    return kind in cupti.LAYOUTS and size in cupti.LAYOUTS[kind].sizes
+
+
+def _copies(records: Records) -> Table:
+    """Copies, then memsets under kind MEMSET (activity.py)."""
+
+    def both(copy: str, memset: str) -> Array:
+        parts = (records.field(cupti.MEMCPY, copy), records.field(cupti.MEMSET, memset))
+        return np.concatenate(parts)
+
+    copies, memsets = records.count(cupti.MEMCPY), records.count(cupti.MEMSET)
+    none = np.zeros(memsets, np.uint8)
+    start = both("start", "start").view(np.int64)
+    target = records.field(cupti.MEMSET, "memory_kind").astype(np.uint8)
+    columns = {
+        "kind": np.concatenate([records.field(cupti.MEMCPY, "copy_kind"), none + np.uint8(MEMSET)]),
+        "src_kind": np.concatenate([records.field(cupti.MEMCPY, "src_kind"), none]),
+        "dst_kind": np.concatenate([records.field(cupti.MEMCPY, "dst_kind"), target]),
+        "bytes": both("bytes", "bytes"),
+        "start_ns": start,
+        "duration_ns": both("end", "end") - start.view(np.uint64),
+        "stream": both("stream_id", "stream_id"),
+        "correlation": both("correlation_id", "correlation_id"),
+        "is_async": (both("flags_", "flags_") & _ASYNC).astype(np.uint8),
+        "graph": both("graph_id", "graph_id"),
+        "device": both("device_id", "device_id"),
+    }
+    assert len(columns["kind"]) == copies + memsets
+    return Table(columns)
+
+
+def _valid(table: Table) -> tuple[Table, int]:
+    """Without records whose times CUPTI never filled in or took from another clock, and how many those were."""
+    good = (table["start_ns"] > EPOCH_NS) & (table["duration_ns"] < np.uint64(1 << 62))
+    return (table, 0) if good.all() else (table.take(good), int((~good).sum()))

@@ -1,0 +1,137 @@
+"""The GPU's time budget in each step of one rank.
+
+The host runs ahead of the GPU by up to a step, so host times of a step say little about what the GPU did in it. A
+step's budget interval ends with the last collective that was *called* in the step: all ranks leave a collective
+together, so the intervals of all ranks are comparable without a common clock. Work after the last collective (the
+optimizer) counts into the next step.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from drumline.producers.activity.activity import HOST_COPIES, HOST_TO_HOST, ends
+from drumline.producers.activity.intervals import Union, union
+from drumline.producers.activity.table import Table
+from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.steps.steps import Steps
+from drumline.schemas.columns import Array
+
+#: Ranges in which the host gets the next input, by name: torch.utils.data's own under emit_nvtx, and what people write.
+INPUT_PATTERN = r"(?i)data.?load|next.?batch|(get|fetch|load).?(batch|data)|batch.?gener"
+#: CUpti_ActivityMemoryKind: host memory that CUDA has to stage.
+PAGEABLE = 1
+
+
+@dataclass(frozen=True)
+class Busy:
+    """When the GPU did what. `compute`: kernels that are not NCCL's, memsets and copies that stay on devices; `copy`:
+    copies between host and device; `comm`: NCCL kernels."""
+
+    compute: Union
+    copy: Union
+    comm: Union
+    compute_or_copy: Union
+    compute_or_comm: Union
+    any: Union
+
+
+def busy(kernels: Table, is_nccl: Array, copies: Table) -> Busy:
+    """`is_nccl`: which kernels are communication."""
+    start, end = kernels["start_ns"], ends(kernels)
+    between = np.isin(copies["kind"], HOST_COPIES)
+    on_device = ~between & (copies["kind"] != HOST_TO_HOST)
+    c_start, c_end = copies["start_ns"], ends(copies)
+    compute = union((start[~is_nccl], end[~is_nccl]), (c_start[on_device], c_end[on_device]))
+    copy = union((c_start[between], c_end[between]))
+    comm = union((start[is_nccl], end[is_nccl]))
+    compute_or_copy = union(compute, copy)
+    return Busy(compute, copy, comm, compute_or_copy, union(compute, comm), union(compute_or_copy, comm))
+
+
+def pageable(copies: Table) -> Union:
+    """When copies between the device and pageable host memory ran."""
+    rows = np.isin(copies["kind"], HOST_COPIES) & ((copies["src_kind"] == PAGEABLE) | (copies["dst_kind"] == PAGEABLE))
+    return union((copies["start_ns"][rows], ends(copies)[rows]))
+
+
+def input_time(ranges: Table, pattern: str = INPUT_PATTERN) -> Union | None:
+    """When the host was in a range that gets input; None if the process never was."""
+    compiled = re.compile(pattern)
+    named = np.array([compiled.search(name) is not None for name in ranges.words["names"]], dtype=bool)
+    own = np.array([name != nccl.DOMAIN for name in ranges.words["domains"]], dtype=bool)
+    if ranges.rows == 0:
+        return None
+    rows = ranges.take(named[ranges["name"]] & own[ranges["domain"]])
+    return union((rows["start_ns"], ends(rows))) if rows.rows else None
+
+
+def gpu_intervals(steps: Steps, last_collective_ns: Array) -> tuple[Array, Array]:
+    """(start, end) of each step's budget interval. `last_collective_ns`: end of the step's last collective; 0 = none.
+
+    From the end of the previous step's last collective to that of this one. A step without collectives keeps its host
+    times, and the step after it starts at its own host start.
+    """
+    has = last_collective_ns > 0
+    previous = np.concatenate([[0], last_collective_ns[:-1]])
+    start = np.where(has & (previous > 0), previous, steps.start_ns)
+    end = np.where(has, last_collective_ns, steps.end_ns)
+    return start, np.maximum(end, start)
+
+
+def budgets(
+    steps: Steps,
+    last_collective_ns: Array,
+    collectives: Array,
+    skipped: Array,
+    kernels: Table,
+    is_nccl: Array,
+    gpu: Busy,
+    pageable: Union | None = None,
+    inputs: Union | None = None,
+) -> Table:
+    """Columns of gpu.step.v1. Exactly compute + copy + comm_exposed + idle = gpu_duration: nested unions.
+
+    `collectives` and `skipped`: per step, see gpu.step.v1. `pageable`, `inputs`: see pageable() and input_time();
+    None = unknown.
+    """
+    start, end = gpu_intervals(steps, last_collective_ns)
+    compute, copy, comm = (part.covered(start, end) for part in (gpu.compute, gpu.copy, gpu.comm))
+    with_copy, everything = gpu.compute_or_copy.covered(start, end), gpu.any.covered(start, end)
+    work = np.flatnonzero(~is_nccl)
+    work = work[np.argsort(kernels["start_ns"][work], kind="stable")]
+    at = kernels["start_ns"][work]
+    blocks = kernels["grid_x"].astype(np.int64) * kernels["grid_y"] * kernels["grid_z"]
+    total = np.concatenate([[0], np.cumsum(blocks[work])])
+    low, high = np.searchsorted(at, start), np.searchsorted(at, end)
+    unknown = np.full(len(start), -1, np.int64)
+    waiting = unknown
+    if inputs is not None:  # idle and in such a range: what the range adds to all that ran
+        waiting = union((gpu.any.start, gpu.any.end), (inputs.start, inputs.end)).covered(start, end) - everything
+    return Table(
+        {
+            "step": steps.number,
+            "start_ns": steps.start_ns,
+            "duration_ns": steps.end_ns - steps.start_ns,
+            "gpu_start_ns": start,
+            "gpu_duration_ns": end - start,
+            "compute_ns": compute,
+            "compute_overlapped_ns": compute + comm - gpu.compute_or_comm.covered(start, end),
+            "copy_ns": with_copy - compute,
+            "copy_total_ns": copy,
+            "copy_pageable_ns": unknown if pageable is None else pageable.covered(start, end),
+            "comm_ns": comm,
+            "comm_exposed_ns": everything - with_copy,
+            "idle_ns": (end - start) - everything,
+            "launch_late_ns": unknown,
+            "sync_ns": unknown,
+            "input_ns": waiting,
+            "kernels": high - low,
+            "blocks": total[high] - total[low],
+            "collectives": collectives,
+            "skipped": skipped.astype(np.uint8),
+        }
+    )

@@ -1,0 +1,181 @@
+"""One recorded job as a job of N ranks: which process repeats what, under which name.
+
+The job is copied whole: rank R*c + i plays the part of recorded rank i in copy c, of R recorded ranks. A communicator
+that all recorded ranks were in has all N ranks, under its own hash; each copy gets smaller ones of its own. Copy 0 is
+the recording, faults included. The others repeat a healthy rank: of each phase in the manifest one that had no fault in
+it; where the manifest names no phases, the rank that waited longest for others. A rank only repeats one that has
+collectives of the same kind, so that counts agree. Device samples are those of one GPU from start to end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from drumline.producers.activity.table import Table, concatenated
+from drumline.producers.derive.nccl.names import hash_text
+from drumline.producers.derive.rows import Counts, Derived
+from drumline.producers.replay.trace import Rank
+from drumline.schemas.columns import Array
+
+
+class BadRanks(ValueError):
+    """A number of ranks that the recording cannot be stretched to."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process of the replayed job: who it is and which source (index into the list beside it) it repeats.
+    `communicators`: hash in the source -> 16 hex digits."""
+
+    info: Rank
+    local_rank: int
+    source: int
+    communicators: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Steps from `first_step` (to the next segment's) and the ranks that are not healthy in them."""
+
+    first_step: int
+    faulty: frozenset[int]
+
+
+def segments(phases: Sequence[Mapping[str, Any]]) -> list[Segment]:
+    """The phases of a manifest, by step. The first begins with the recording."""
+    found = sorted((int(p["first_step"]), frozenset(int(r) for r in p["fault_ranks"])) for p in phases)
+    return [Segment(first, faulty) for first, faulty in found] or [Segment(0, frozenset())]
+
+
+def parts(
+    ranks: Sequence[Rank], recorded: Sequence[Derived], wanted: int, phases: Sequence[Mapping[str, Any]] = ()
+) -> tuple[list[Part], list[Derived]]:
+    """The processes of a job of `wanted` ranks and what they repeat. Raises BadRanks if there are too few."""
+    if wanted < len(ranks):
+        raise BadRanks(f"--ranks {wanted}: the recording has {len(ranks)} ranks and cannot be made smaller")
+    sources = list(recorded)
+    members = [_communicators(d) for d in recorded]
+    world = set(members[0]).intersection(*members[1:])
+    spans = segments(phases)
+    repeated = [healthy(recorded, role, spans, world) for role in range(len(ranks))] if wanted > len(ranks) else []
+    made: dict[tuple[int, ...], int] = {}
+    result = []
+    for rank in range(wanted):
+        copy, role = divmod(rank, len(ranks))
+        info, local = _renamed(ranks[role], rank, copy), _local_rank(ranks, role)
+        if copy == 0:
+            result.append(Part(info, local, role, {c: hash_text(c) for c in members[role]}))
+            continue
+        chosen = repeated[role]
+        if chosen not in made:
+            made[chosen] = len(sources)
+            sources.append(_spliced(recorded, chosen, spans))
+        names = {
+            source: hash_text(own) if own in world else _copied_hash(own, copy)
+            for source, own in zip(members[chosen[0]], members[role], strict=True)
+        }
+        result.append(Part(info, local, made[chosen], names))
+    return result, sources
+
+
+def healthy(recorded: Sequence[Derived], role: int, spans: Sequence[Segment], world: set[int]) -> tuple[int, ...]:
+    """For each segment the rank to repeat: without fault, of the role's kind, that waited longest (was least late)."""
+    shape = _shape(recorded[role], world)
+    alike = [i for i, one in enumerate(recorded) if _shape(one, world) == shape]
+    chosen = []
+    for at, span in enumerate(spans):
+        until = spans[at + 1].first_step if at + 1 < len(spans) else np.iinfo(np.int64).max
+        candidates = [i for i in alike if i not in span.faulty] or [role]
+        waited = []
+        for i in candidates:
+            steps = recorded[i].collectives["step"]
+            inside = (steps >= span.first_step) & (steps < until)
+            waited.append(int(recorded[i].collectives["duration_ns"][inside].sum()))
+        chosen.append(candidates[int(np.argmax(waited))])
+    return tuple(chosen)
+
+
+def _communicators(derived: Derived) -> list[int]:
+    """Hashes in order of first use."""
+    values, first = np.unique(derived.collectives["communicator"], return_index=True)
+    return [int(c) for c in values[np.argsort(first)]]
+
+
+def _shape(derived: Derived, world: set[int]) -> tuple[tuple[bool, int, int], ...]:
+    """What a rank's communicators look like, in order of first use: everybody's?, first operation, its bytes."""
+    rows = derived.collectives
+    values, first = np.unique(rows["communicator"], return_index=True)
+    return tuple(
+        (int(c) in world, int(rows["operation"][i]), int(rows["bytes"][i]))
+        for i, c in sorted(zip(first.tolist(), values.tolist(), strict=True))
+    )
+
+
+def _spliced(recorded: Sequence[Derived], chosen: Sequence[int], spans: Sequence[Segment]) -> Derived:
+    """One process out of the chosen ranks' segments, cut where steps begin; communicators named as by the first."""
+    one = recorded[chosen[0]]
+    if len(set(chosen)) == 1:
+        return one
+    names = _communicators(one)
+    pieces: dict[str, list[Table]] = {"kernels": [], "copies": [], "collectives": [], "steps": [], "ranges": []}
+    for at, index in enumerate(chosen):
+        source = recorded[index]
+        low = spans[at].first_step if at else None
+        high = spans[at + 1].first_step if at + 1 < len(spans) else None
+        host, gpu = _edges(source.steps, "start_ns", low, high), _edges(source.steps, "gpu_start_ns", low, high)
+        pieces["kernels"].append(source.kernels.take(_within(source.kernels["start_ns"], gpu)))
+        pieces["copies"].append(source.copies.take(_within(source.copies["start_ns"], gpu)))
+        pieces["ranges"].append(source.ranges.take(_within(source.ranges["start_ns"], host)))
+        pieces["steps"].append(source.steps.take(_within(source.steps["start_ns"], host)))
+        rows = source.collectives
+        numbers = (low if low is not None else -1, high if high is not None else np.iinfo(np.int64).max)
+        mine = np.where(rows["step"] >= 0, _within(rows["step"], numbers), _within(rows["start_ns"], gpu))
+        rows = rows.take(mine.astype(bool))
+        translate = dict(zip(_communicators(source), names, strict=True))
+        values, inverse = np.unique(rows["communicator"], return_inverse=True)
+        hashes = np.array([translate[int(c)] for c in values], dtype=np.uint64)
+        pieces["collectives"].append(Table({**rows.columns, "communicator": hashes[inverse]}, rows.words))
+    joined: dict[str, Any] = {name: concatenated(tables) for name, tables in pieces.items()}
+    counts = Counts(skipped_steps=int(joined["steps"]["skipped"].sum()))
+    return replace(one, **joined, counts=counts, invalid={})
+
+
+def _edges(steps: Table, column: str, low: int | None, high: int | None) -> tuple[int, int]:
+    """Times at which steps low and high begin, by a column of gpu.step.v1."""
+    number, times = steps["step"], steps[column]
+
+    def of(step: int | None, default: int) -> int:
+        at = int(np.searchsorted(number, step)) if step is not None else len(number)
+        return int(times[at]) if at < len(number) else default
+
+    return (of(low, np.iinfo(np.int64).max) if low is not None else 0), of(high, np.iinfo(np.int64).max)
+
+
+def _within(values: Array, bounds: tuple[int, int]) -> Array:
+    inside: Array = (values >= bounds[0]) & (values < bounds[1])
+    return inside
+
+
+def _renamed(info: Rank, rank: int, copy: int) -> Rank:
+    """A recorded process as rank `rank`: other hosts and GPUs in every copy but the first."""
+    if copy == 0:
+        return info
+    gpu = f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'{info.gpu_uuid}/{copy}')}"
+    return replace(info, rank=rank, host=f"{info.host}-{copy}", gpu_uuid=gpu)
+
+
+def _local_rank(ranks: Sequence[Rank], role: int) -> int:
+    """Position among the ranks of the same host."""
+    return sum(1 for other in ranks if other.host == ranks[role].host and other.rank < ranks[role].rank)
+
+
+def _copied_hash(communicator: int, copy: int) -> str:
+    if (name := hash_text(communicator)).startswith("~"):
+        return f"{name} {copy}"
+    return hashlib.blake2b(f"{hash_text(communicator)}/{copy}".encode(), digest_size=8).hexdigest()

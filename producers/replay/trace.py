@@ -1,0 +1,141 @@
+"""A recorded trace on disk: manifest.json and Parquet tables, read into the columns that a live decoder would give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drumline.producers.activity.activity import Activity
+from drumline.producers.activity.table import Table, concatenated
+from drumline.producers.replay import parquet
+from drumline.producers.replay.parquet import BadTrace
+from drumline.schemas.columns import Array
+from drumline.schemas.topics import Topic
+
+_LONGEST_NS = 1 << 62
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of the recorded job, as the manifest names it."""
+
+    rank: int
+    pid: int
+    host: str
+    gpu_index: int
+    gpu_uuid: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A recording: who took part and what each did."""
+
+    manifest: Mapping[str, Any]
+    ranks: tuple[Rank, ...]
+    activities: tuple[Activity, ...]
+    unknown_samples: int
+
+
+def load_manifest(folder: Path, *, phases: bool = False) -> dict[str, Any]:
+    """manifest.json of a trace folder. Without `phases`, what was injected is left out: nothing that judges may see it.
+
+    Raises BadTrace.
+    """
+    path = folder / "manifest.json"
+    if not folder.is_dir():
+        raise BadTrace(f"{folder} is not a folder")
+    try:
+        manifest = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadTrace(f"{path} is missing: not a recorded trace") from None
+    except (OSError, ValueError) as error:
+        raise BadTrace(f"{path}: {error}") from None
+    if not isinstance(manifest, dict):
+        raise BadTrace(f"{path}: not a JSON object")
+    return manifest if phases else {k: v for k, v in manifest.items() if k != "phases"}
+
+
+def read_trace(
+    folder: Path, manifest: Mapping[str, Any] | None = None, topics: Collection[Topic] | None = None
+) -> Trace:
+    """Read a trace folder. kernel.parquet must be there, the other tables may be missing.
+
+    `topics`: what will be published; columns that nothing needs are not read. Raises BadTrace.
+    """
+    manifest = load_manifest(folder) if manifest is None else manifest
+    ranks = _ranks(folder, manifest)
+    wanted = set(Topic) if topics is None else set(topics)
+    kernels = parquet.kernels(folder, full=Topic.KERNEL in wanted)
+    copies = [table for table in (parquet.copies(folder), parquet.memsets(folder)) if table is not None]
+    markers, payloads = parquet.markers(folder), parquet.payloads(folder)
+    samples = parquet.samples(folder) if Topic.DEVICE in wanted else None
+    owner = _owners(samples, ranks)
+    activities = []
+    for info in ranks:
+        kernel, bad_kernels = _valid(_of(kernels, info.rank))
+        copied, bad_copies = _valid(concatenated(_of(t, info.rank) for t in copies)) if copies else (None, 0)
+        parts: dict[str, Any] = {"kernels": kernel}
+        if copied is not None:
+            parts["copies"] = copied
+        if markers is not None:
+            parts["markers"] = _of(markers, info.rank)
+        if payloads is not None:
+            parts["payloads"] = _of(payloads, info.rank)
+        if samples is not None:
+            own = samples.take(owner == info.rank)
+            parts["samples"] = Table({k: v for k, v in own.columns.items() if k not in ("uuid", "gpu")})
+        invalid = {Topic.KERNEL: bad_kernels, Topic.MEMCPY: bad_copies}
+        activities.append(Activity(**parts, invalid={k: v for k, v in invalid.items() if v}))
+    return Trace(manifest, ranks, tuple(activities), int((owner < 0).sum()))
+
+
+def _ranks(folder: Path, manifest: Mapping[str, Any]) -> tuple[Rank, ...]:
+    path = folder / "manifest.json"
+    listed = manifest.get("ranks")
+    if not isinstance(listed, list) or not listed:
+        raise BadTrace(f"{path}: `ranks` must list the recorded processes")
+    try:
+        ranks = [
+            Rank(int(r["rank"]), int(r["pid"]), str(r["host"]), int(r.get("gpu_index", -1)), str(r.get("gpu_uuid", "")))
+            for r in listed
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadTrace(f"{path}: `ranks`: every one needs rank, pid and host ({error!r})") from None
+    if sorted(r.rank for r in ranks) != list(range(len(ranks))):
+        raise BadTrace(f"{path}: ranks must be 0..{len(ranks) - 1}, each once")
+    return tuple(sorted(ranks, key=lambda r: r.rank))
+
+
+def _owners(samples: Table | None, ranks: tuple[Rank, ...]) -> Array:
+    """The rank on each sample's GPU, by UUID, else by index where that is unique; -1 = nobody's."""
+    if samples is None:
+        return np.empty(0, np.int64)
+    owner = np.full(samples.rows, -1, np.int64)
+    for info in ranks:
+        owner[samples["uuid"] == info.gpu_uuid] = info.rank
+        if [other.gpu_index for other in ranks].count(info.gpu_index) == 1 and info.gpu_uuid not in samples["uuid"]:
+            owner[(samples["gpu"] == info.gpu_index) & (owner < 0)] = info.rank
+    return owner
+
+
+def _of(table: Table, rank: int) -> Table:
+    """One rank's rows, without the rank column."""
+    own = np.flatnonzero(table["rank"] == rank)
+    index: Array | slice = own
+    if len(own) and own[-1] - own[0] + 1 == len(own):
+        index = slice(int(own[0]), int(own[-1]) + 1)  # ranks lie one after the other: a view, not a copy
+    columns = {name: values[index] for name, values in table.columns.items() if name != "rank"}
+    return Table(columns, table.words)
+
+
+def _valid(table: Table) -> tuple[Table, int]:
+    """Without records whose times CUPTI never filled in, and how many those were."""
+    good = (table["start_ns"] > 0) & (table["duration_ns"] < _LONGEST_NS)
+    if good.all():
+        return table, 0
+    return table.take(good), int((~good).sum())

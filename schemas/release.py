@@ -1,0 +1,129 @@
+"""Release schema versions: `python -m drumline.schemas.release --check | --add | --amend`.
+
+A version is released when its entry in avro/lock.json is committed: its copy under avro/released/ never changes, its
+id is never given to another schema, and the current schema reads every version before it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from drumline.schemas.batch import Batch, decode, encode
+from drumline.schemas.compatibility import breaking
+from drumline.schemas.errors import BadRecord, BadSchema
+from drumline.schemas.model import AVRO, RecordModel, fingerprint, parse_model
+
+Lock = dict[str, list[dict[str, Any]]]
+
+
+def _models(root: Path) -> dict[str, RecordModel]:
+    paths = sorted(root.glob("*.avsc"))
+    return {path.stem: parse_model(path.stem, path.read_text()) for path in paths}
+
+
+def _read(root: Path) -> Lock:
+    path = root / "lock.json"
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def _write(root: Path, lock: Lock) -> None:
+    lines = []
+    for topic, versions in lock.items():
+        entries = ",\n".join(f"    {json.dumps(version)}" for version in versions)
+        lines.append(f"  {json.dumps(topic)}: [\n{entries}\n  ]")
+    (root / "lock.json").write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _release(root: Path, current: RecordModel, version: int, number: int) -> dict[str, Any]:
+    file = f"released/{current.topic}.{version}.avsc"
+    (root / "released").mkdir(exist_ok=True)
+    (root / file).write_text(current.text)
+    return {"version": version, "id": number, "file": file, "sha256": current.fingerprint}
+
+
+def _against(old: RecordModel, new: RecordModel) -> list[str]:
+    """Faults of `new` as a successor: by the rules, and by reading a real record of `old`."""
+    if faults := breaking(old, new):
+        return faults
+    required = {name: [] if "<" in kind else "" for name, kind in old.envelope.items() if name not in old.defaults}
+    words = {name: ["a"] for name in old.dictionaries}
+    try:
+        decode(old, encode(old, Batch(old.topic, {**required, **words, "rows": 1})), new)
+    except BadRecord as error:
+        return [str(error)]
+    return []
+
+
+def check(root: Path = AVRO) -> list[str]:
+    """What is wrong with lock, released files and current schemas; empty if nothing is."""
+    lock, models, faults = _read(root), _models(root), []
+    seen: set[int] = set()
+    for topic, versions in lock.items():
+        current = models.get(topic)
+        if current is None:
+            faults.append(f"{topic}.avsc: gone, but released")
+        for place, version in enumerate(versions, 1):
+            path = root / version["file"]
+            if version["version"] != place or version["id"] in seen:
+                faults.append(f"{topic} version {version['version']}: version or id {version['id']} is out of order")
+            seen.add(version["id"])
+            if not path.is_file() or fingerprint(path.read_text()) != version["sha256"]:
+                faults.append(f"{version['file']}: a released schema was changed or removed; restore it")
+            elif current is not None:
+                old = parse_model(topic, path.read_text())
+                faults += [f"{topic} against version {place}: {fault}" for fault in _against(old, current)]
+        if current is not None and current.fingerprint != versions[-1]["sha256"]:
+            faults.append(f"{topic}.avsc: changed since its last version; release it with --add")
+    return faults + [f"{topic}.avsc: not released; release it with --add" for topic in models if topic not in lock]
+
+
+def add(root: Path = AVRO, *, amend: bool = False) -> list[str]:
+    """Release every changed schema as its next version; with `amend`, in place of its newest one, under the same id.
+    Returns what was done. Raises BadSchema, and changes nothing, where the result would not be compatible."""
+    lock, models, done = _read(root), _models(root), []
+    number = max((version["id"] for versions in lock.values() for version in versions), default=0)
+    for topic, current in models.items():
+        versions = lock.setdefault(topic, [])
+        if versions and current.fingerprint == versions[-1]["sha256"]:
+            continue
+        for version in versions[:-1] if amend else versions:
+            old = parse_model(topic, (root / version["file"]).read_text())
+            if faults := _against(old, current):
+                raise BadSchema(f"{topic} against version {version['version']}: {'; '.join(faults)}")
+        if amend and versions:
+            versions.append({**versions.pop(), "sha256": ""})
+        else:
+            number += 1
+            versions.append({"version": len(versions) + 1, "id": number, "sha256": ""})
+    for topic, versions in lock.items():
+        if versions[-1]["sha256"] == "":
+            versions[-1] = _release(root, models[topic], versions[-1]["version"], versions[-1]["id"])
+            done.append(f"{topic} version {versions[-1]['version']}, id {versions[-1]['id']}")
+    _write(root, lock)
+    return done
+
+
+def main(arguments: list[str] | None = None, root: Path = AVRO) -> int:
+    """Exit code 0 if all is well, 1 if not."""
+    parser = argparse.ArgumentParser(prog="python -m drumline.schemas.release", description=__doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--check", action="store_true", help="verify released files, ids and compatibility")
+    what.add_argument("--add", action="store_true", help="release changed schemas as their next version")
+    what.add_argument("--amend", action="store_true", help="replace the newest version; only before it is merged")
+    options = parser.parse_args(arguments)
+    try:
+        lines = check(root) if options.check else add(root, amend=options.amend)
+    except BadSchema as error:
+        print(error, file=sys.stderr)
+        return 1
+    for line in lines:
+        print(line, file=sys.stderr if options.check else sys.stdout)
+    return 1 if options.check and lines else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

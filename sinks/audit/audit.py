@@ -1,0 +1,232 @@
+"""The audit: is every Kafka record accounted for once, every published row stored once, every window complete?
+
+It reads Kafka and ClickHouse and believes neither the sink nor its own ledger: counts come from the tables themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from drumline.schemas.topics import TOPICS, Topic
+from drumline.sinks.audit.kafka_side import KafkaFacts, PartitionFacts
+from drumline.sinks.audit.queries import Queries
+from drumline.sinks.audit.rollups import ROLLUPS, Rollup
+from drumline.sinks.tables.tables import TABLES, table
+
+#: Missing offsets are looked up in Kafka one by one only up to this many.
+LOOKED_UP = 100_000
+#: Compaction removes records by design: the newest of each key stays.
+COMPACTED = frozenset(spec.topic.value for spec in TOPICS if "compact" in spec.cleanup)
+WINDOWS = (
+    (Topic.KERNEL, Topic.KERNEL_FREQUENCY, "launches"),
+    (Topic.MEMCPY, Topic.MEMCPY_BANDWIDTH, "copies"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`kind`: lost, doubled, rows_differ, sequence_gap, windows_differ, rollup_differs, not_drained, windows_open,
+    unknown. The last three mean "not yet" or "not here", the others "wrong"."""
+
+    kind: str
+    where: str
+    text: str
+
+
+@dataclass(slots=True)
+class TopicAccount:
+    """Kafka records by verdict, over all incarnations the ledger knows; rows as the ledger has them and as stored."""
+
+    topic: str
+    records: int = 0
+    stored: int = 0
+    empty: int = 0
+    duplicate: int = 0
+    dead: int = 0
+    waiting: int = 0
+    rows_published: int = 0
+    rows_stored: int = 0
+    rows_expired: int = 0
+
+
+@dataclass(slots=True)
+class Report:
+    """What `drumline audit` prints."""
+
+    topics: list[TopicAccount] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    dropped: list[dict[str, Any]] = field(default_factory=list)
+    windows: list[dict[str, Any]] = field(default_factory=list)
+    rollups: dict[str, int] = field(default_factory=dict)  # rows that they count
+
+    @property
+    def clean(self) -> bool:
+        return not self.findings
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "clean": self.clean,
+            "findings": [asdict(finding) for finding in self.findings],
+            "topics": [asdict(account) for account in self.topics],
+            "dropped_before_publication": self.dropped,
+            "windows": self.windows,
+            "rollups": self.rollups,
+        }
+
+
+def audit(kafka: KafkaFacts, queries: Queries) -> Report:
+    """Raises KafkaUnreachable, Unavailable, Refused: then there is no answer."""
+    report = Report()
+    facts = kafka.partitions(t.topic.value for t in TABLES)
+    entries = queries.records()
+    if not queries.known():
+        where = " ".join(f"{what} {name}" for what, name in (("job", queries.job), ("run", queries.run)) if name)
+        report.findings.append(Finding("unknown", where, "the ledger has no record of it"))
+    for stored in TABLES:
+        account = TopicAccount(stored.topic.value)
+        report.topics.append(account)
+        ours = [f for f in facts if f.topic == account.topic]
+        mine = [e for e in entries if e["topic"] == account.topic]
+        _records(report, account, ours, mine, kafka, queries)
+        _rows(report, account, queries, stored.topic)
+        if not stored.upsert:
+            _sequences(report, queries, stored.topic)
+    report.dropped = queries.dropped()
+    for raw, windows, amount in WINDOWS:
+        _windows(report, queries, raw, windows, amount)
+    for rollup in ROLLUPS:
+        _rollup(report, queries, rollup)
+    return report
+
+
+def _records(
+    report: Report,
+    account: TopicAccount,
+    facts: Iterable[PartitionFacts],
+    entries: list[dict[str, Any]],
+    kafka: KafkaFacts,
+    queries: Queries,
+) -> None:
+    for entry in entries:
+        for verdict in ("records", "stored", "empty", "duplicate", "dead"):
+            setattr(account, verdict, getattr(account, verdict) + int(entry[verdict]))
+        if entry["entries"] != entry["records"]:
+            where = f"{entry['topic']}[{entry['partition']}]"
+            text = f"{entry['entries'] - entry['records']} records are in the ledger more than once"
+            report.findings.append(Finding("doubled", where, text))
+    firsts = {(entry["topic_id"], int(entry["partition"])): int(entry["first"]) for entry in entries}
+    for place in facts:
+        where = f"{place.topic}[{place.partition}]"
+        if place.waiting:
+            account.waiting += place.waiting
+            text = f"{place.waiting} records wait to be stored" + (" (a range is announced)" if place.pending else "")
+            report.findings.append(Finding("not_drained", where, text))
+        removed = _removed(place, firsts.get((place.topic_id, place.partition), place.said), queries)
+        if removed:
+            text = f"Kafka removed {removed} records before they were stored"
+            report.findings.append(Finding("lost", where, text))
+        if place.committed <= place.low:
+            continue
+        have = queries.covered(place.topic, place.topic_id, place.partition, place.low, place.committed - 1)
+        looked_up = lost = 0
+        first_lost = -1
+        for first, last in have.gaps(place.low, place.committed - 1):
+            count = last - first + 1
+            if looked_up + count <= LOOKED_UP:  # offsets without a record are no loss
+                looked_up += count
+                count = kafka.existing(place, first, last)
+            lost += count
+            first_lost = first if count and first_lost < 0 else first_lost
+        if lost:
+            text = f"{lost} records were committed as stored but are not in the ledger, from offset {first_lost}"
+            report.findings.append(Finding("lost", where, text))
+
+
+def _removed(place: PartitionFacts, first: int, queries: Queries) -> int:
+    """Records that left Kafka (retention, deletion) without having been stored: offsets below Kafka's first that the
+    ledger should have and has not. It should have them from `first` on: its first entry, or what was committed."""
+    if place.topic in COMPACTED or not 0 <= first < place.low:
+        return 0
+    have = queries.covered(place.topic, place.topic_id, place.partition, first, place.low - 1)
+    return sum(end - start + 1 for start, end in have.gaps(first, place.low - 1))
+
+
+def _rows(report: Report, account: TopicAccount, queries: Queries, topic: Topic) -> None:
+    stored = table(topic)
+    if stored.upsert:
+        newest = queries.newest_rows(stored)
+        account.rows_stored = account.rows_published = int(newest["newest"])
+        for kind, field_, text in (
+            ("lost", "missing", "newest records left no row"),
+            ("rows_differ", "unknown", "records have rows but are not in the ledger as stored"),
+        ):
+            if newest[field_]:
+                report.findings.append(Finding(kind, stored.target, f"{newest[field_]} {text}"))
+        return
+    found = queries.stored_rows(stored)
+    account.rows_published, account.rows_stored = int(found["published"]), int(found["kept"])
+    account.rows_expired = int(found["expired_rows"])
+    if found["bad"]:
+        examples = "; ".join(f"{place} offset {offset}: {want} published, {have} stored"
+                             for place, offset, want, have in found["examples"])  # fmt: skip
+        kind = "doubled" if found["more"] == found["bad"] else "rows_differ"
+        report.findings.append(Finding(kind, stored.name, f"{found['bad']} records with wrong rows: {examples}"))
+
+
+def _sequences(report: Report, queries: Queries, topic: Topic) -> None:
+    unreadable: dict[str, int] | None = None
+    for row in queries.sequences(table(topic)):
+        where = f"{topic.value} process {row['process_id']} key {row['key']}"
+        if row["batches"] != row["sequences"]:
+            text = f"{row['batches'] - row['sequences']} batches are stored twice"
+            report.findings.append(Finding("doubled", where, text))
+        if row["mentioned"] != row["known"]:
+            text = f"{row['mentioned'] - row['known']} batches are known as duplicates only: the original is gone"
+            report.findings.append(Finding("lost", where, text))
+        missing = int(row["length"]) - int(row["known"])
+        if missing <= 0:
+            continue
+        if unreadable is None:
+            unreadable = queries.unreadable(table(topic))
+        # A dead record that cannot be read has a sequence that nobody knows. It was one of its own key.
+        excused = min(missing, unreadable.get(row["key"], 0))
+        unreadable[row["key"]] = unreadable.get(row["key"], 0) - excused
+        if missing > excused:
+            text = f"{missing - excused} of {row['length']} batches never came"
+            text += f" (besides {excused} dead ones that cannot be read)" if excused else ""
+            report.findings.append(Finding("sequence_gap", where, text))
+
+
+def _windows(report: Report, queries: Queries, raw: Topic, windows: Topic, amount: str) -> None:
+    found = queries.windows(table(raw), table(windows), amount)
+    if not queries.any_rows(table(windows)):
+        return  # no stream worker has ever run here
+    for row in found:
+        row["topic"] = windows.value
+        report.windows.append(row)
+        where = f"{windows.value} process {row['process_id']}"
+        more = int(row["in_windows"]) + int(row["late_rows"]) - int(row["closed"])
+        if not 0 <= more <= int(row["dead_rows"]):
+            text = (
+                f"{row['closed']} rows lie in closed windows, the windows count {row['in_windows']} "
+                f"and {row['late_rows']} were late"
+            )
+            report.findings.append(Finding("windows_differ", where, text))
+        if row["raw_rows"] > row["closed"]:
+            text = f"{row['raw_rows'] - row['closed']} rows lie in windows that are not closed yet"
+            report.findings.append(Finding("windows_open", where, text))
+
+
+def _rollup(report: Report, queries: Queries, rollup: Rollup) -> None:
+    found = queries.rollups(rollup)
+    report.rollups[rollup.name] = sum(int(row["counted"]) for row in found)
+    for row in found:
+        if row["wrong"]:
+            least, most = row["least"], row["most"]
+            rows = f"{least}" if least == most else f"{least} to {most}"
+            text = f"counts {row['it_counts']} rows of {row['wrong']} {rollup.by}s where the ledger has {rows}"
+            report.findings.append(
+                Finding("rollup_differs", f"{rollup.name} job {row['of_job']} run {row['of_run']}", text)
+            )

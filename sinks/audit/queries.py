@@ -1,0 +1,183 @@
+"""The audit's questions to ClickHouse. Each returns rows; what is wrong with them is decided in audit.py.
+
+`where`: a condition on job and run that holds for ledger and tables alike. Records whose rows retention may have
+removed are left out, and counted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from drumline.infra.clickhouse.client import Client, rows
+from drumline.infra.config.settings import Settings
+from drumline.sinks.audit.rollups import Rollup, comparison
+from drumline.sinks.ranges.offset_ranges import Intervals
+from drumline.sinks.tables.tables import Table
+
+SHOWN = 5
+
+
+@dataclass
+class Queries:
+    client: Client
+    settings: Settings
+    job: str = ""
+    run: str = ""
+
+    @property
+    def database(self) -> str:
+        return self.settings.clickhouse.database
+
+    def _parameters(self, **more: object) -> dict[str, object]:
+        return {"job": self.job, "run": self.run, **more}
+
+    def _where(self) -> str:
+        parts = ["job = {job:String}"] * bool(self.job) + ["run = {run:String}"] * bool(self.run)
+        return " AND ".join(parts) or "1"
+
+    def _kept_since(self, table: Table) -> str:
+        """SQL: the time before which retention may have removed rows of the table."""
+        days = int(getattr(self.settings.clickhouse.retention, table.name))
+        return f"now64(9) - INTERVAL {days} DAY" if days and table.clock else "toDateTime64(0, 9, 'UTC')"
+
+    def known(self) -> bool:
+        """Whether the ledger has anything of the job and run asked for; without either, there is nothing to know."""
+        asked = f"SELECT 1 FROM {self.database}.ledger WHERE {self._where()} LIMIT 1"
+        return self._where() == "1" or bool(rows(self.client, asked, self._parameters()))
+
+    def records(self) -> list[dict[str, Any]]:
+        """Ledger rows per topic, partition and incarnation, by verdict; `first`: the lowest offset."""
+        return rows(
+            self.client,
+            "SELECT topic, topic_id, partition, count() AS entries, uniqExact(offset) AS records, "
+            "countIf(verdict = 'stored') AS stored, countIf(verdict = 'empty') AS empty, "
+            "countIf(verdict = 'duplicate') AS duplicate, countIf(verdict = 'dead') AS dead, "
+            "min(offset) AS first "
+            f"FROM {self.database}.ledger GROUP BY topic, topic_id, partition",
+        )
+
+    def covered(self, topic: str, topic_id: str, partition: int, first: int, last: int) -> Intervals:
+        """Offsets first..last that the ledger has."""
+        found = rows(
+            self.client,
+            "SELECT min(offset) AS a, max(offset) AS b FROM (SELECT offset, "
+            "toInt64(offset) - row_number() OVER (ORDER BY offset) AS island FROM (SELECT DISTINCT offset "
+            f"FROM {self.database}.ledger WHERE topic = {{t:String}} AND topic_id = {{id:String}} "
+            "AND partition = {p:UInt32} AND offset BETWEEN {a:UInt64} AND {b:UInt64})) GROUP BY island ORDER BY a",
+            {"t": topic, "id": topic_id, "p": partition, "a": first, "b": last},
+        )
+        have = Intervals()
+        for row in found:
+            have.add_run(int(row["a"]), int(row["b"]))
+        return have
+
+    def unreadable(self, table: Table) -> dict[str, int]:
+        """Dead records that say of no process, so of no sequence: how many, by key."""
+        found = rows(
+            self.client,
+            f"SELECT key, uniqExact(topic_id, partition, offset) AS n FROM {self.database}.ledger "
+            "WHERE topic = {topic:String} AND verdict = 'dead' AND process_id = '' GROUP BY key",
+            {"topic": table.topic.value},
+        )
+        return {str(row["key"]): int(row["n"]) for row in found}
+
+    def any_rows(self, table: Table) -> bool:
+        """Whether the table has rows of any run."""
+        return bool(rows(self.client, f"SELECT 1 FROM {self.database}.{table.target} LIMIT 1"))
+
+    def stored_rows(self, table: Table) -> dict[str, Any]:
+        """Rows the ledger says are stored against rows of the table, record by record. `bad`: records that differ or
+        whose rows are not numbered 0, 1, 2, ... once each; `examples`: (topic id:partition, offset, should be, is)."""
+        bad = "expired = 0 AND (want != have OR have != numbers OR (have > 0 AND top != have - 1))"
+        found = rows(
+            self.client,
+            f"SELECT sumIf(want, expired = 0) AS published, sumIf(have, expired = 0) AS kept, countIf({bad}) AS bad, "
+            "sumIf(want, expired = 1) AS expired_rows, countIf(expired = 0 AND have > want) AS more, "
+            f"groupArrayIf({SHOWN})((place, offset, want, have), {bad}) AS examples FROM ("
+            "SELECT place, offset, max(w) AS want, max(h) AS have, max(u) AS numbers, max(t) AS top, max(e) AS expired "
+            "FROM ("
+            "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, toUInt64(rows) AS w, "
+            "toUInt64(0) AS h, toUInt64(0) AS u, toUInt64(0) AS t, "
+            f"time_min < {self._kept_since(table)} AS e FROM {self.database}.ledger "
+            f"WHERE topic = {{topic:String}} AND verdict = 'stored' AND {self._where()} UNION ALL "
+            "SELECT _topic_partition, _offset, 0, count(), uniqExact(_row), max(_row), 0 "
+            f"FROM {self.database}.{table.name} WHERE {self._where()} GROUP BY 1, 2) GROUP BY place, offset)",
+            self._parameters(topic=table.topic.value),
+        )
+        return found[0]
+
+    def newest_rows(self, table: Table) -> dict[str, Any]:
+        """For tables whose rows replace each other: `missing`: newest stored records that left no row; `unknown`: rows
+        from records that the ledger does not have as stored; `newest`: rows that the view shows."""
+        found = rows(
+            self.client,
+            "SELECT countIf(newest = 1 AND have = 0) AS missing, countIf(stored = 0) AS unknown, sum(have) AS versions "
+            "FROM (SELECT place, offset, max(s) AS stored, max(n) AS newest, sum(h) AS have FROM ("
+            "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, 1 AS s, "
+            "offset = max(offset) OVER (PARTITION BY topic_id, partition, process_id, key) AS n, toUInt64(0) AS h "
+            f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND verdict = 'stored' AND {self._where()} "
+            "UNION ALL SELECT _topic_partition, _offset, 0, 0, count() "
+            f"FROM {self.database}.{table.target} WHERE {self._where()} GROUP BY 1, 2) GROUP BY place, offset)",
+            self._parameters(topic=table.topic.value),
+        )
+        shown = rows(
+            self.client,
+            f"SELECT count() AS newest FROM {self.database}.{table.name} WHERE {self._where()}",
+            self._parameters(),
+        )
+        return {**found[0], **shown[0]}
+
+    def sequences(self, table: Table) -> list[dict[str, Any]]:
+        """Batches of one process and key whose sequence has gaps, or is stored twice, or is known as duplicate only."""
+        seen = "verdict IN ('stored', 'empty')"
+        return rows(
+            self.client,
+            f"SELECT topic, process_id, key, any(job) AS of_job, any(run) AS of_run, countIf({seen}) AS batches, "
+            f"uniqExactIf(sequence, {seen}) AS sequences, uniqExactIf(sequence, {seen} OR verdict = 'dead') AS known, "
+            "uniqExact(sequence) AS mentioned, max(sequence) + 1 AS length, any(partition) AS place "
+            f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND process_id != '' AND {self._where()} "
+            "GROUP BY topic, process_id, key HAVING batches != sequences OR known != length OR mentioned != known",
+            self._parameters(topic=table.topic.value),
+        )
+
+    def dropped(self) -> list[dict[str, Any]]:
+        """Rows that producers say were lost before publication, per topic and run."""
+        return rows(
+            self.client,
+            "SELECT topic, job AS of_job, run AS of_run, sum(dropped_before) AS dropped "
+            f"FROM {self.database}.ledger WHERE verdict IN ('stored', 'empty') AND {self._where()} "
+            "GROUP BY topic, of_job, of_run HAVING dropped > 0 ORDER BY dropped DESC",
+            self._parameters(),
+        )
+
+    def windows(self, raw: Table, windows: Table, amount: str) -> list[dict[str, Any]]:
+        """Per process: raw rows, those that lie in windows closed so far, and the sum over non-overlapping windows
+        plus the late rows. `dead_rows`: of batches that only the tables cannot hold (one row beyond 2106), which the
+        stream processor may have counted. Processes with rows that retention may have removed are left out."""
+        ns = "toUnixTimestamp64Nano"
+        return rows(
+            self.client,
+            "SELECT process_id, any(of_job) AS job, any(of_run) AS run, count() AS raw_rows, "
+            "countIf(start < horizon) AS closed, any(counted) AS in_windows, any(late) AS late_rows, "
+            "any(dead) AS dead_rows FROM ("
+            "SELECT r.process_id AS process_id, r.job AS of_job, r.run AS of_run, r.start AS start, "
+            "w.horizon AS horizon, w.counted AS counted, l.late AS late, d.dead AS dead "
+            f"FROM (SELECT process_id, job, run, start FROM {self.database}.{raw.name} WHERE {self._where()}) AS r "
+            f"LEFT JOIN (SELECT process_id, sum({amount}) AS counted, max(window_end) AS horizon "
+            f"FROM {self.database}.{windows.name} WHERE {self._where()} "
+            f"AND {ns}(window_start) % ({ns}(window_end) - {ns}(window_start)) = 0 GROUP BY process_id) AS w "
+            "ON r.process_id = w.process_id "
+            f"LEFT JOIN (SELECT process_id, max(late_rows) AS late FROM {self.database}.ledger "
+            "WHERE topic = {windows:String} GROUP BY process_id) AS l ON r.process_id = l.process_id "
+            f"LEFT JOIN (SELECT process_id, sum(rows) AS dead FROM {self.database}.ledger "
+            "WHERE topic = {raw:String} AND verdict = 'dead' GROUP BY process_id) AS d ON r.process_id = d.process_id "
+            f"WHERE r.process_id NOT IN (SELECT process_id FROM {self.database}.ledger WHERE topic = {{raw:String}} "
+            f"AND verdict = 'stored' AND time_min < {self._kept_since(raw)})) GROUP BY process_id",
+            self._parameters(windows=windows.topic.value, raw=raw.topic.value),
+        )
+
+    def rollups(self, rollup: Rollup) -> list[dict[str, Any]]:
+        """What a rollup counts against the ledger, per job and run; columns: see `comparison`."""
+        sql = comparison(rollup, self.database, self._where(), self.settings.clickhouse.retention)
+        return rows(self.client, sql, self._parameters())

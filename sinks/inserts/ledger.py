@@ -1,0 +1,160 @@
+"""The ledger: one row per Kafka record, and what a sink asks it when it gets a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import numpy as np
+import structlog
+
+from drumline.infra.clickhouse.client import Client, failure, insert_once, rows
+from drumline.sinks.inserts.stored_check import Found, look
+from drumline.sinks.ranges.offset_ranges import Intervals, OffsetRange
+from drumline.sinks.ranges.partition import History
+from drumline.sinks.ranges.record import Entry, Verdict
+from drumline.sinks.tables import native_format as native
+from drumline.sinks.tables.blocks import TIME_END_NS
+from drumline.sinks.tables.tables import TIME, WORDS
+
+log = structlog.get_logger()
+_MILLI = "DateTime64(3, 'UTC')"
+
+
+def _envelope(field: str, default: object) -> Callable[[Entry], object]:
+    return lambda entry: entry.batch.envelope.get(field, default) if entry.batch is not None else default
+
+
+#: column, type, numpy dtype ("" = text), value of an entry. The migrations create the same columns.
+COLUMNS: tuple[tuple[str, str, str, Callable[[Entry], object]], ...] = (
+    ("topic", WORDS, "", lambda e: e.record.topic),
+    ("partition", "UInt32", "<u4", lambda e: e.record.partition),
+    ("offset", "UInt64", "<u8", lambda e: e.record.offset),
+    ("published", _MILLI, "<i8", lambda e: min(max(e.record.timestamp_ms, 0), TIME_END_NS // 1_000_000 - 1)),
+    ("verdict", WORDS, "", lambda e: e.verdict.value),
+    ("error", WORDS, "", lambda e: e.error[0]),
+    ("job", WORDS, "", _envelope("job", "")),
+    ("run", WORDS, "", _envelope("run", "")),
+    ("rank", "Int32", "<i4", _envelope("rank", -1)),
+    ("host", WORDS, "", _envelope("host", "")),
+    ("process_id", WORDS, "", _envelope("process_id", "")),
+    ("key", "String", "", lambda e: e.record.key_text),
+    ("sequence", "Int64", "<i8", _envelope("sequence", 0)),
+    ("dropped_before", "Int64", "<i8", _envelope("dropped_before", 0)),
+    ("rows", "UInt32", "<u4", lambda e: e.rows or (e.batch.rows if e.batch is not None else 0)),
+    ("late_rows", "Int64", "<i8", _envelope("late_rows", 0)),
+    ("time_min", TIME, "<i8", lambda e: e.time_min),
+    ("time_max", TIME, "<i8", lambda e: e.time_max),
+    ("sent_ns", "Int64", "<i8", _envelope("sent_ns", 0)),
+    ("bytes", "UInt32", "<u4", lambda e: e.size),
+)
+
+
+_RANGE = (
+    "topic = {topic:String} AND topic_id = {id:String} AND partition = {p:UInt32} "
+    "AND offset BETWEEN {first:UInt64} AND {last:UInt64}"
+)
+
+
+def _place(topic: str, offsets: OffsetRange) -> dict[str, str | int]:
+    return {
+        "topic": topic,
+        "id": offsets.topic_id,
+        "p": offsets.partition,
+        "first": offsets.first,
+        "last": offsets.last,
+    }
+
+
+def ledger_block(offsets: OffsetRange, entries: Sequence[Entry]) -> bytes:
+    """The ledger's rows of one range, as one Native block."""
+    count = len(entries)
+    zeros = np.zeros(count, dtype=np.uint8)
+    columns = [("topic_id", WORDS, native.low_cardinality([offsets.topic_id], zeros))]
+    for name, kind, dtype, value in COLUMNS:
+        values = [value(entry) for entry in entries]
+        if dtype:
+            data = np.array(values, dtype=dtype).tobytes()
+        elif kind == WORDS:
+            words = {word: i for i, word in enumerate(dict.fromkeys(map(str, values)))}
+            data = native.low_cardinality(list(words), np.array([words[str(v)] for v in values]))
+        else:
+            data = native.strings([str(v) for v in values])
+        columns.append((name, kind, data))
+    for name, bound in (("range_first", offsets.first), ("range_last", offsets.last)):
+        columns.append((name, "UInt64", np.full(count, bound, dtype="<u8").tobytes()))
+    return native.block(count, columns)
+
+
+class Ledger:
+    """Questions to the ledger table. All raise Unavailable or Refused (infra.clickhouse)."""
+
+    def __init__(self, client: Client, database: str) -> None:
+        self._client, self._table = client, f"{database}.ledger"
+
+    def high_waters(self, places: Collection[tuple[str, str, int]]) -> dict[tuple[str, str, int], int]:
+        """(topic, topic id, partition) -> the offset after the last one accounted for; those without one are left out.
+        Ranges of a partition are written in order and whole, so everything before it is stored."""
+        found = rows(
+            self._client,
+            f"SELECT topic, topic_id, partition, max(offset) + 1 AS next FROM {self._table} "
+            "WHERE topic IN {topics:Array(String)} AND topic_id IN {ids:Array(String)} "
+            "GROUP BY topic, topic_id, partition",
+            {"topics": sorted({topic for topic, _, _ in places}), "ids": sorted({number for _, number, _ in places})},
+        )
+        waters = {(str(r["topic"]), str(r["topic_id"]), int(r["partition"])): int(r["next"]) for r in found}
+        return {place: waters[place] for place in places if place in waters}
+
+    def has(self, topic: str, offsets: OffsetRange) -> Found:
+        """What it has of a range: all records or none, since a range's ledger rows are one part."""
+        return look(self._client, self._table, _RANGE, _place(topic, offsets))
+
+    def feed_again(self, topic: str, offsets: OffsetRange) -> None:
+        """Insert the rows of a range that the ledger has once more, under their token: the table drops them, and what
+        is filled from it (`records_per_minute`) gets them if the engine died in between. Not if it has them since long
+        (asked.py)."""
+        found = self.has(topic, offsets)
+        if not found.rows:  # compaction left nothing of it
+            return
+        if found.done(found.rows):
+            log.info("a range was inserted long ago", table="ledger", topic=topic, token=offsets.token)
+            return
+        names = ", ".join(name for name, _, _, _ in COLUMNS)
+        try:
+            block = self._client.raw_query(
+                f"SELECT topic_id, {names}, range_first, range_last FROM {self._table} WHERE {_RANGE} ORDER BY offset",
+                parameters=_place(topic, offsets),
+                fmt="Native",
+            )
+        except Exception as error:
+            raise failure(error, "ledger") from None
+        insert_once(self._client, self._table, block, offsets.token)
+
+    def history(self, topic: str, wanted: set[tuple[str, str]], before: OffsetRange) -> History:
+        """Sequences stored so far of each (process, key), wherever they are stored, but not at or after `before.first`
+        of the partition itself: a record is no duplicate of itself."""
+        history: History = {identity: Intervals() for identity in wanted}
+        if not wanted:
+            return history
+        found = rows(
+            self._client,
+            "SELECT process_id, key, min(sequence) AS a, max(sequence) AS b FROM ("
+            "SELECT process_id, key, sequence, "
+            "sequence - row_number() OVER (PARTITION BY process_id, key ORDER BY sequence) AS island FROM ("
+            f"SELECT DISTINCT process_id, key, sequence FROM {self._table} WHERE topic = {{topic:String}} "
+            "AND process_id IN {processes:Array(String)} AND verdict IN {verdicts:Array(String)} "
+            "AND NOT (topic_id = {id:String} AND partition = {p:UInt32} AND offset >= {first:UInt64}))"
+            ") GROUP BY process_id, key, island ORDER BY a",
+            {
+                "topic": topic,
+                "processes": sorted({process for process, _ in wanted}),
+                "verdicts": [Verdict.STORED.value, Verdict.EMPTY.value],
+                "id": before.topic_id,
+                "p": before.partition,
+                "first": before.first,
+            },
+        )
+        for row in found:
+            identity = (str(row["process_id"]), str(row["key"]))
+            if identity in history:
+                history[identity].add_run(int(row["a"]), int(row["b"]))
+        return history

@@ -1,0 +1,57 @@
+"""What Kafka's errors mean to a sink: which of them end it, and which it waits out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.connect import KafkaRefused, refusal
+from drumline.infra.kafka.lost_brokers import astray
+
+#: How long a question to Kafka may take; s.
+REQUEST_S = 15.0
+
+
+class LostRecords(RuntimeError):
+    """Kafka removed records before they were stored (retention). The sink does not skip them silently."""
+
+
+class KafkaTrouble(RuntimeError):
+    """A commit or question that failed and may succeed later, or by another member."""
+
+
+class TopicReplaced(RuntimeError):
+    """A topic was deleted and created anew while we read it; what was collected is worth nothing."""
+
+
+class Fenced(RuntimeError):
+    """Another sink runs under this one's static instance name, or this one's client challenged itself (membership.py);
+    the client is out."""
+
+
+class Astray(RuntimeError):
+    """A client of ours that will never find a broker again; a new one may."""
+
+
+def last_word(error: Any) -> Exception | None:
+    """What to raise if the member does nothing more after this error. A message tells of a fatal error by its code."""
+    fatal = error.fatal() or error.code() == KafkaError._FATAL
+    if error.code() == KafkaError.FENCED_INSTANCE_ID or (fatal and "fenced" in error.str().lower()):
+        return Fenced(error.str())
+    if astray(error):
+        return Astray(error.str())
+    return KafkaException(error) if fatal else None
+
+
+def rights(settings: Settings, topics: Iterable[str | None]) -> str:
+    """What a sink has to be allowed, for a refusal to name."""
+    names = ", ".join(filter(None, topics))
+    return f"Read on {f'topic {names} and on ' if names else ''}group {settings.sink.group}"
+
+
+def trouble_of(settings: Settings, error: KafkaException, right: str) -> KafkaTrouble | KafkaRefused:
+    """What to raise for `error`."""
+    return refusal(settings, error.args[0], right) or KafkaTrouble(str(error.args[0]))

@@ -1,0 +1,132 @@
+"""Batches of one range -> one Native block of its table; and which batches no table can hold. No per-row Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.columns import Array
+from drumline.sinks.tables import native_format as native
+from drumline.sinks.tables.tables import Source, Table, TableColumn
+
+#: What ClickHouse's DateTime (partition keys, retention) can hold; ns since the epoch.
+TIME_END_NS = (1 << 32) * 1_000_000_000
+DAY_NS = 86_400_000_000_000
+#: A batch is half a second of one process. One whose rows lie further apart has broken clocks and would cost a table
+#: partition per day.
+MAX_DAYS = 31
+#: ClickHouse writes a block of up to 1,048,449 rows as one atomic insert.
+MAX_ROWS = 1_000_000
+
+
+def row_count(table: Table, batch: Batch) -> int:
+    """Rows that the batch becomes: as it says, or one where the record itself is the row (gpu.process.v1)."""
+    return batch.rows if any(c.source in (Source.PACKED, Source.DICTIONARY) for c in table.columns) else 1
+
+
+def time_span(table: Table, batch: Batch) -> tuple[int, int]:
+    """(earliest, latest) of the table's clock in the batch, ns since the epoch; (0, 0) without rows or clock."""
+    if not table.clock or not batch.rows:
+        return 0, 0
+    values = batch.columns.get(table.clock)
+    if values is None:
+        return int(batch.envelope[table.clock]), int(batch.envelope[table.clock])
+    return int(values.min()), int(values.max())
+
+
+def unstorable(table: Table, batch: Batch) -> str:
+    """Why the table cannot hold the batch, naming the field; "" if it can."""
+    if batch.rows > MAX_ROWS:
+        return f"{table.topic}.rows: {batch.rows} in one batch, at most {MAX_ROWS} can be stored at once"
+    for field in table.times:
+        values = batch.columns.get(field)
+        if values is None:
+            values = np.array([batch.envelope[field]], dtype=np.int64)
+        if len(values) and (int(values.min()) < 0 or int(values.max()) >= TIME_END_NS):
+            return f"{table.topic}.{field}: a time outside 1970..2106"
+    for field in table.durations:
+        values = batch.columns[field]
+        if len(values) and (int(values.min()) < 0 or int(values.max()) >= 1 << 62):
+            return f"{table.topic}.{field}: a negative or impossible duration"
+    first, last = time_span(table, batch)
+    if last // DAY_NS - first // DAY_NS >= MAX_DAYS:
+        return f"{table.topic}.{table.clock}: rows of one batch lie {(last - first) // DAY_NS} days apart"
+    return ""
+
+
+class _Words:
+    """A growing dictionary: text -> index, in order of appearance."""
+
+    def __init__(self) -> None:
+        self.index: dict[str, int] = {}
+
+    def of(self, word: str) -> int:
+        return self.index.setdefault(word, len(self.index))
+
+    def table(self, words: Iterable[str]) -> Array:
+        """Indices of a batch's dictionary, as a lookup table."""
+        return np.fromiter((self.of(word) for word in words), dtype=np.uint32)
+
+
+def _per_batch(batches: Sequence[Batch], counts: Array, column: TableColumn) -> bytes:
+    """A column whose value is the same for all rows of a batch."""
+    values = [batch.envelope[column.field] for batch in batches]
+    if column.source is Source.MAP:
+        return native.maps([v for v, n in zip(values, counts.tolist(), strict=True) for _ in range(n)])
+    if column.source is Source.WORD:
+        words = _Words()
+        indices = words.table(values)
+        return native.low_cardinality(list(words.index), np.repeat(indices, counts))
+    return np.repeat(np.array(values, dtype=column.dtype), counts).tobytes()
+
+
+def _per_row(batches: Sequence[Batch], column: TableColumn) -> bytes:
+    """A packed column, dictionary columns through a lookup per batch."""
+    if column.source is Source.PACKED:
+        joined = np.concatenate([batch.columns[column.field] for batch in batches])
+        return (
+            native.nullable(joined, joined == -1) if column.null else joined.astype(column.dtype, copy=False).tobytes()
+        )
+    words = _Words()
+    indices = np.concatenate(
+        [words.table(batch.envelope[column.dictionary])[batch.columns[column.field]] for batch in batches]
+    )
+    if column.type == "String":
+        encoded = [native.text(word) for word in words.index]
+        return b"".join([encoded[i] for i in indices.tolist()])
+    return native.low_cardinality(list(words.index), indices)
+
+
+def rows_block(
+    table: Table, topic_partition: str, batches: Sequence[Batch], offsets: Sequence[int], published_ms: Sequence[int]
+) -> tuple[int, bytes]:
+    """(rows, block) of batches in offset order; all have rows. The same arguments give the same bytes."""
+    counts = np.array([row_count(table, batch) for batch in batches], dtype=np.int64)
+    rows = int(counts.sum())
+    columns: list[tuple[str, str, bytes]] = []
+    for column in table.columns:
+        if column.source is Source.META:
+            data = _meta(column.name, topic_partition, counts, offsets, published_ms)
+        elif column.source in (Source.PACKED, Source.DICTIONARY):
+            data = _per_row(batches, column)
+        else:
+            data = _per_batch(batches, counts, column)
+        columns.append((column.name, column.type, data))
+    return rows, native.block(rows, columns)
+
+
+def _meta(name: str, topic_partition: str, counts: Array, offsets: Sequence[int], published_ms: Sequence[int]) -> bytes:
+    if name == "_offset":
+        return np.repeat(np.array(offsets, dtype="<u8"), counts).tobytes()
+    if name == "published":
+        return np.repeat(
+            np.clip(np.array(published_ms, dtype="<i8"), 0, TIME_END_NS // 1_000_000 - 1), counts
+        ).tobytes()
+    rows = int(counts.sum())
+    if name == "_row":
+        starts = np.array([0, *accumulate(counts.tolist())][:-1], dtype=np.int64)
+        return (np.arange(rows) - np.repeat(starts, counts)).astype("<u4").tobytes()
+    return native.low_cardinality([topic_partition], np.zeros(rows, dtype=np.uint8))

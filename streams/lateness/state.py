@@ -1,0 +1,169 @@
+"""What is kept of one communicator of one run: its ranks' collectives of the last steps, in a store of bytes.
+
+Keys: m|chunk|rank|communicator|run: one rank's rows of a few steps. e|communicator|run: what was emitted.
+h|communicator|run: the horizon; what lies before it is being deleted, rank by rank, and is no longer whole.
+A batch rewrites only the chunks its steps fall in; everything else here is an index that `restore` builds again.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from drumline.schemas.batch import Batch
+from drumline.streams.core.frontier import Frontier
+from drumline.streams.core.records import Packed, Rows, key, pack_rows, unpack_rows
+from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, merge, operation_number
+
+#: Steps a chunk holds: what one batch rewrites, against the number of keys.
+CHUNK_STEPS = 4
+Store = MutableMapping[str, bytes]
+NO_ROWS = np.dtype([("none", "u1")])
+_NOTHING = np.zeros(0, COLLECTIVE_ROW)
+
+
+@dataclass(slots=True)
+class Member:
+    """One rank. `complete`: its collectives up to this step are in. `seen_ns`: worker's clock."""
+
+    complete: int = -1
+    seen_ns: int = 0
+    silent: bool = False
+    chunks: set[int] = field(default_factory=set)
+
+
+def collective_rows(batch: Batch) -> Rows:
+    """COLLECTIVE_ROW rows of a gpu.collective.v1 batch that belong to a step."""
+    inside = batch.columns["step"] >= 0
+    rows = np.zeros(int(inside.sum()), COLLECTIVE_ROW)
+    for name in ("step", "ordinal", "bytes", "start_ns", "duration_ns", "covered_ns"):
+        rows[name] = batch.columns[name][inside]
+    names = batch.envelope["operations"]
+    if len(rows):
+        index = batch.columns["operation"][inside]
+        rows["lockstep"] = np.array([KIND.get(name, OTHER) for name in names], "u1")[index]
+        rows["operation"] = np.array([operation_number(name) for name in names], "u4")[index]
+    return rows
+
+
+class CommunicatorState:
+    """Index and access of one (run, communicator)."""
+
+    def __init__(self, store: Store, run: str, communicator: str) -> None:
+        self.store, self.run, self.communicator = store, run, communicator
+        self.job, self.world_size = "", 0
+        self.members: dict[int, Member] = {}
+        self.frontier = Frontier(self.members.values)
+        self.dirty: set[int] = set()
+        self.emitted, self.sequence, self.horizon = -1, 0, 0
+        self.too_old, self.duplicates, self.first_seen_ns = 0, 0, 0
+        self.patterns: Counter[str] = Counter()
+        self._cache: dict[str, tuple[bytes, Packed]] = {}
+
+    def chunk_key(self, chunk: int, rank: int) -> str:
+        return key("m", chunk, rank, self.communicator, self.run)
+
+    @property
+    def horizon_key(self) -> str:
+        return key("h", self.communicator, self.run)
+
+    def chunk(self, chunk: int, rank: int) -> Packed | None:
+        name = self.chunk_key(chunk, rank)
+        data = self.store.get(name)
+        if data is None:
+            return None
+        cached = self._cache.get(name)
+        if cached is None or cached[0] is not data:
+            cached = (data, unpack_rows(data, COLLECTIVE_ROW))
+            self._cache[name] = cached
+        return cached[1]
+
+    def restore_chunk(self, chunk: int, rank: int) -> None:
+        """Index a chunk found in the store. Its steps may have been emitted or not: they are, once more."""
+        packed = self.chunk(chunk, rank)
+        assert packed is not None
+        member = self.members.setdefault(rank, Member())
+        member.chunks.add(chunk)
+        member.complete = max(member.complete, int(packed.head["complete"]))
+        self.first_seen_ns = 1  # long ago: nobody is waited for again
+        self.job, self.world_size = packed.head["job"], packed.head["world_size"]
+        self.dirty.update(np.unique(packed.rows["step"]).tolist())
+
+    def apply(self, batch: Batch, offset: int, now_ns: int) -> None:
+        """Take a batch in. A chunk that has seen this offset stays as it is; rows behind the horizon are counted."""
+        envelope = batch.envelope
+        rank = int(envelope["rank"])
+        self.job, self.world_size = envelope["job"], int(envelope["world_size"])
+        self.first_seen_ns = self.first_seen_ns or now_ns
+        member = self.members.get(rank)
+        if member is None or member.silent:
+            if member is not None:  # ranks that fell silent together come back together
+                for other in self.members.values():
+                    other.silent, other.seen_ns = False, now_ns if other.silent else other.seen_ns
+            member = self.members.setdefault(rank, Member())
+            self.frontier.unknown()
+        member.seen_ns, member.silent = now_ns, False
+        rows = collective_rows(batch)
+        fresh = rows["step"] >= self.horizon
+        self.too_old += int(len(rows) - fresh.sum())
+        rows = rows[fresh]
+        complete = int(envelope["complete_step"])
+        chunks = set(np.unique(rows["step"] // CHUNK_STEPS).tolist())
+        if complete > member.complete and complete >= self.horizon:
+            chunks.add(complete // CHUNK_STEPS)
+        head = {"complete": max(complete, member.complete), "job": self.job, "world_size": self.world_size}
+        seen = 0
+        for chunk in sorted(chunks):
+            seen += not self._apply_chunk(chunk, rank, rows[rows["step"] // CHUNK_STEPS == chunk], offset, head)
+            member.chunks.add(chunk)
+        self.duplicates += seen > 0
+        before, member.complete = member.complete, max(member.complete, complete)
+        self.frontier.moved(before, member.complete)
+
+    def _apply_chunk(self, chunk: int, rank: int, rows: Rows, offset: int, head: dict[str, Any]) -> bool:
+        old = self.chunk(chunk, rank)
+        if old is not None and offset <= old.offset:
+            return False
+        merged = merge(_NOTHING if old is None else old.rows, rows)
+        self.store[self.chunk_key(chunk, rank)] = pack_rows(offset, head, merged)
+        if len(rows):
+            self.dirty.update(np.unique(rows["step"]).tolist())
+        return True
+
+    def rows_of_steps(self, steps: list[int]) -> dict[int, dict[int, Rows]]:
+        """step -> rank -> its rows, for ranks that have any."""
+        out: dict[int, dict[int, Rows]] = {step: {} for step in steps}
+        for rank, member in self.members.items():
+            for chunk in {step // CHUNK_STEPS for step in steps} & member.chunks:
+                packed = self.chunk(chunk, rank)
+                if packed is None:
+                    continue
+                inside = [step for step in steps if step // CHUNK_STEPS == chunk]
+                for step, (first, end) in zip(inside, _bounds(packed.rows["step"], inside), strict=True):
+                    if end > first:
+                        out[step][rank] = packed.rows[first:end]
+        return out
+
+    def drop_before(self, horizon: int) -> None:
+        """Forget the chunks that lie wholly before a step. The horizon is written first: a worker that dies in between
+        must not emit what is left of a step."""
+        horizon = horizon // CHUNK_STEPS * CHUNK_STEPS
+        if horizon > self.horizon:
+            self.horizon = horizon
+            self.store[self.horizon_key] = pack_rows(-1, {"horizon": horizon}, np.zeros(0, NO_ROWS))
+        for rank, member in self.members.items():
+            for chunk in [c for c in member.chunks if (c + 1) * CHUNK_STEPS <= self.horizon]:
+                member.chunks.discard(chunk)
+                name = self.chunk_key(chunk, rank)
+                self._cache.pop(name, None)
+                self.store.pop(name, None)
+        self.dirty = {step for step in self.dirty if step >= self.horizon}
+
+
+def _bounds(steps: Any, wanted: list[int]) -> list[tuple[int, int]]:
+    ends = np.searchsorted(steps, [bound for step in wanted for bound in (step, step + 1)])
+    return list(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True))

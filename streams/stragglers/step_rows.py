@@ -1,0 +1,32 @@
+"""Rows of gpu.step.v1 as the job stage keeps them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from drumline.schemas.batch import Batch
+from drumline.streams.core.records import Rows
+
+#: Columns that verdicts use; ns but for `kernels` and `blocks`, -1 = unknown.
+BUDGET = (
+    *("gpu_duration_ns", "compute_ns", "compute_overlapped_ns", "copy_ns", "comm_exposed_ns", "idle_ns"),
+    *("copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns", "kernels", "blocks"),
+)
+STEP_ROW = np.dtype(
+    [("step", "<i8"), ("start_ns", "<i8"), ("duration_ns", "<i8"), ("skipped", "u1"), *((n, "<i8") for n in BUDGET)]
+)
+
+
+def step_rows(batch: Batch) -> Rows:
+    """STEP_ROW rows of a gpu.step.v1 batch that have a number."""
+    numbered = np.flatnonzero(batch.columns["step"] >= 0)
+    rows = np.zeros(len(numbered), STEP_ROW)
+    for name in STEP_ROW.names or ():
+        rows[name] = batch.columns[name][numbered]
+    return rows
+
+
+def latest_steps(rows: Rows) -> Rows:
+    """Sorted by step, each once: of a number that comes twice the later start."""
+    rows = rows[np.lexsort((rows["start_ns"], rows["step"]))]
+    return rows[np.r_[rows["step"][1:] != rows["step"][:-1], True]] if len(rows) else rows

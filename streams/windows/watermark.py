@@ -1,0 +1,88 @@
+"""Event time of one process: which windows a row falls in, which rows come too late, when a window is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from drumline.infra.config.settings import StreamSettings
+from drumline.schemas.batch import Batch
+
+Array = NDArray[Any]
+SECOND_NS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WindowConfig:
+    """All in ns. Windows start at multiples of `hop_ns`, which divides `window_ns`."""
+
+    window_ns: int = 10 * SECOND_NS
+    hop_ns: int = 5 * SECOND_NS
+    grace_ns: int = 30 * SECOND_NS
+    #: A process not heard for so long is silent; worker's clock.
+    idle_ns: int = 5 * SECOND_NS
+    #: How far a row may lie after the time it was sent at, and before the newest row beside it. What lies outside is a
+    #: broken clock: it is counted as late and allocates nothing.
+    horizon_ns: int = 3600 * SECOND_NS
+    #: Silence after which panes are dropped, and after which even the counts of a process are.
+    retire_ns: int = 600 * SECOND_NS
+    forget_ns: int = 86_400 * SECOND_NS
+
+    def __post_init__(self) -> None:
+        if self.hop_ns <= 0 or self.window_ns <= 0 or self.window_ns % self.hop_ns:
+            raise ValueError(f"hop of {self.hop_ns} ns does not divide the window of {self.window_ns} ns")
+
+    @classmethod
+    def of(cls, settings: StreamSettings) -> WindowConfig:
+        """Raises ValueError if the hop does not divide the window."""
+        return cls(
+            window_ns=round(settings.window_s * SECOND_NS),
+            hop_ns=round(settings.hop_s * SECOND_NS),
+            grace_ns=round(settings.grace_s * SECOND_NS),
+            idle_ns=round(settings.idle_s * SECOND_NS),
+        )
+
+    def pane_of(self, time_ns: Array) -> Array:
+        """Start of the pane that each time falls in; i8[n]."""
+        return time_ns // self.hop_ns * self.hop_ns
+
+    def windows_of(self, pane: int) -> range:
+        """Starts of the windows that a pane is part of."""
+        return range(pane - self.window_ns + self.hop_ns, pane + self.hop_ns, self.hop_ns)
+
+    def panes_of(self, window: int) -> range:
+        """Starts of the panes that a window is made of."""
+        return range(window, window + self.window_ns, self.hop_ns)
+
+    def pane_is_closed(self, pane: int, watermark_ns: int) -> bool:
+        """No row is taken into it any more: the earliest window it belongs to is over, and grace as well."""
+        return pane + self.hop_ns + self.grace_ns <= watermark_ns
+
+    def pane_is_done(self, pane: int, watermark_ns: int) -> bool:
+        """No window can need it any more."""
+        return pane + self.window_ns + self.grace_ns <= watermark_ns
+
+
+def latest_plausible(batch: Batch, now_ns: int, config: WindowConfig) -> int:
+    """The latest start that this batch may hold: an activity is reported after it began, so it cannot begin after the
+    batch was sent (or, where the batch does not say when, after now)."""
+    sent_ns = int(batch.envelope["sent_ns"])
+    return (min(sent_ns, now_ns) if sent_ns > 0 else now_ns) + config.horizon_ns
+
+
+def accepted(starts: Array, latest: int, watermark_ns: int, config: WindowConfig) -> Array:
+    """bool[n]: rows to count. The others are late (their pane is closed) or their clock is broken."""
+    good = starts <= latest
+    if not good.any():
+        return good
+    newest = int(starts[good].max())
+    good &= starts >= newest - config.horizon_ns
+    good &= config.pane_of(starts) + (config.hop_ns + config.grace_ns) > watermark_ns
+    return good
+
+
+def advanced(watermark_ns: int, batch: Batch, latest: int) -> int:
+    """The watermark after a batch: never falling, never beyond what the batch could know."""
+    return max(watermark_ns, min(int(batch.envelope["watermark_ns"]), latest))

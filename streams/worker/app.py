@@ -1,0 +1,49 @@
+"""The worker's stages and the topics between them, in one place."""
+
+from __future__ import annotations
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.registry import codec
+from drumline.infra.telemetry.health import Health
+from drumline.schemas.topics import Topic
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.lateness.stage import CommunicatorStage
+from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.windows.kernel_frequency import KernelFrequency
+from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
+from drumline.streams.windows.stage import ProcessWindows
+from drumline.streams.windows.watermark import WindowConfig
+from drumline.streams.worker.checks.preflight import preflight
+from drumline.streams.worker.faust_app import StreamWorker, Wiring
+
+#: What the worker reads and writes; all have the same number of partitions. Lateness and ticks come back to it.
+READ = (Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.LATENESS, Topic.TICK)
+WRITTEN = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER)
+
+
+def straggler_config(settings: Settings) -> StragglerConfig:
+    stream = settings.stream
+    return StragglerConfig(
+        window_steps=stream.window_steps,
+        idle_ns=round(stream.idle_s * 1e9),
+        price_per_gpu_hour=stream.price_per_gpu_hour,
+    )
+
+
+def wirings(settings: Settings) -> list[Wiring]:
+    """Per process, per communicator, per job. Raises ValueError if the hop does not divide the window."""
+    windows, stragglers = WindowConfig.of(settings.stream), straggler_config(settings)
+    return [
+        Wiring("kernel-frequency", (Topic.KERNEL,), lambda store: ProcessWindows(store, windows, KernelFrequency())),
+        Wiring("memcpy-bandwidth", (Topic.MEMCPY,), lambda store: ProcessWindows(store, windows, MemcpyBandwidth())),
+        Wiring("communicator", (Topic.COLLECTIVE,), lambda store: CommunicatorStage(store, stragglers)),
+        Wiring("job", (Topic.LATENESS, Topic.STEP, Topic.DEVICE), lambda store: JobStage(store, stragglers)),
+    ]
+
+
+def build(settings: Settings, health: Health | None = None) -> StreamWorker:
+    """Check the topics, make the changelogs, get the ids of all schemas it writes, build the worker. Raises
+    TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaRefused, RegistryUnavailable, ValueError."""
+    stages = wirings(settings)
+    topics = preflight(settings, READ, (*WRITTEN, Topic.TICK), [stage.name for stage in stages])
+    return StreamWorker(settings, stages, topics, codec(settings, WRITTEN), health)

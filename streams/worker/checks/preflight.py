@@ -1,0 +1,85 @@
+"""Before a worker starts: are the topics there, do they have equal partitions, are the changelogs right?"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.acls import require
+from drumline.infra.kafka.topics import TopicsAdmin, Wanted, plan
+from drumline.schemas.topics import TOPICS, dlq
+
+#: Changelogs are compacted soon and often: recovery reads all of them, 10,000 records a second. Never add "delete":
+#: Faust waits for ever for what time has deleted (faust-streaming#176).
+CHANGELOG = {
+    "cleanup.policy": "compact",
+    "compression.type": "producer",
+    "max.message.bytes": "1048576",
+    "segment.ms": "600000",
+    "segment.bytes": "67108864",
+    "min.cleanable.dirty.ratio": "0.1",
+    "max.compaction.lag.ms": "3600000",
+}
+
+
+class TopicsNotReady(RuntimeError):
+    """Topics differ in their number of partitions, or a changelog could not be made. The message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """What a worker reads and writes. `partitions`: of each of them; `ids`: topic -> Kafka's id of it."""
+
+    partitions: int
+    ids: Mapping[str, str]
+
+
+def changelog(app_id: str, stage: str) -> str:
+    """The name that Faust gives the changelog topic of a table."""
+    return f"{app_id}-{stage}-changelog"
+
+
+def rights(
+    reads: Collection[str], writes: Collection[str], changelogs: Collection[str]
+) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """Operations on topics that must be there, dead-letter topics among them, and on changelogs, which may be made."""
+    letters = [dlq(spec.topic) for spec in TOPICS if spec.topic in reads and spec.dead_letters]
+    needed: dict[str, set[str]] = {str(name): set() for name in (*reads, *writes, *letters)}
+    for operation, names in (("READ", reads), ("WRITE", writes), ("WRITE", letters)):
+        for name in names:
+            needed[str(name)].add(operation)
+    return needed, {name: {"READ", "WRITE", "DESCRIBE_CONFIGS"} for name in changelogs}
+
+
+def preflight(settings: Settings, reads: Collection[str], writes: Collection[str], stages: Collection[str]) -> Topics:
+    """All topics that are read or written; the stages' changelogs exist with as many partitions when this returns.
+    Every right that the worker will need has been checked.
+
+    Raises TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaRefused.
+    """
+    app = settings.stream.app_id
+    needed, logs = rights(reads, writes, [changelog(app, stage) for stage in stages])
+    found = require(settings, "drumline-stream", needed, {app: ("READ",)}, optional=logs)
+    names = sorted({str(name) for name in (*reads, *writes)})
+    counts = {found[name].partitions for name in names}
+    if len(counts) > 1:
+        listed = ", ".join(f"{name} {found[name].partitions}" for name in names)
+        raise TopicsNotReady(
+            f"topics differ in their number of partitions ({listed}); a worker joins them by partition. "
+            "`drumline topics apply` says what to do"
+        )
+    partitions = counts.pop()
+    if odd := sorted(name for name in logs if name in found and found[name].partitions != partitions):
+        raise TopicsNotReady(
+            f"topics have {partitions} partitions, the state that was kept has another number ({', '.join(odd)}). Set "
+            "another DRUMLINE_STREAM__APP_ID: the worker then works all topics off again, and results replace earlier "
+            "ones"
+        )
+    wanted = [Wanted(name, partitions, settings.kafka.replication, CHANGELOG) for name in sorted(logs)]
+    admin = TopicsAdmin(settings)
+    steps = admin.apply(wanted, plan(wanted, admin.found([topic.name for topic in wanted])))
+    failed = [f"{step.topic}: {step.problem}" for step in steps if step.action == "error"]
+    if failed:
+        raise TopicsNotReady("; ".join(failed))
+    return Topics(partitions, {name: found[name].id for name in names})

@@ -1,0 +1,56 @@
+"""Kafka values to batches, with patience: while the schema registry is away, records of new schemas wait."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from drumline.infra.runtime.retry import backoff_s
+from drumline.infra.telemetry import metrics
+from drumline.infra.telemetry.health import Health
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.errors import BadRecord, RegistryRefused, RegistryUnavailable
+
+log = structlog.get_logger()
+
+
+class Decoder:
+    """`leaving()`: nobody may wait any more, since the worker ends or partitions move."""
+
+    def __init__(
+        self,
+        codec: Codec,
+        health: Health,
+        leaving: Callable[[], bool],
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._codec, self._health, self._leaving, self._sleep = codec, health, leaving, sleep
+
+    async def decode(self, topic: str, value: bytes | None) -> Batch:
+        """Raises BadRecord, RegistryRefused; RegistryUnavailable when leaving. Known schemas need no registry."""
+        if self._codec.decodes_at_once(value):
+            return self._codec.decode(topic, value)
+        for attempt in itertools.count(1):
+            try:
+                # In a thread: heartbeats to Kafka go on while the registry takes its time.
+                batch = await asyncio.to_thread(self._codec.decode, topic, value)
+            except RegistryUnavailable as error:
+                if self._leaving() or isinstance(error, RegistryRefused):
+                    raise
+                metrics.STREAM_RETRIES.labels("registry").inc()
+                self._health.waits("registry", "the schema registry does not answer; records of new schemas wait")
+                wait_s = backoff_s(attempt, random.random())
+                log.warning("will try again", topic=topic, attempt=attempt, wait_s=round(wait_s, 1), error=str(error))
+                await self._sleep(wait_s)
+            except BadRecord:
+                self._health.waits("registry", "")
+                raise
+            else:
+                self._health.waits("registry", "")
+                return batch
+        raise AssertionError("not reached")

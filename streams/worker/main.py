@@ -1,0 +1,73 @@
+"""Run one worker in this process until a signal or a failure ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+
+import structlog
+import uvloop
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.telemetry.health import Health, serve_health
+from drumline.streams.worker.app import build
+from drumline.streams.worker.checks.auth_errors import Doubt, OneLine, refused
+from drumline.streams.worker.checks.topic_watch import TopicWatch
+
+log = structlog.get_logger()
+#: A clean stop: what is in hand is finished and committed, the group is told.
+STOP_S = 20.0
+#: Nothing can be committed then, and Faust waits for what was refused.
+REFUSED_STOP_S = 3.0
+
+
+def serve(settings: Settings) -> int:
+    """The exit code: 0 after SIGTERM, 130 after SIGINT, 1 when the worker failed, or its topics are others than at its
+    start. The caller ends the process then: the event loop is left open, since closing it waits for ever for tasks of a
+    Faust that has crashed.
+
+    Raises TopicsNotReady or BrokerUnreachable when there is nothing to work on, ValueError on impossible settings,
+    KeyboardInterrupt while it starts, by a handler that the caller has set (asyncio's own, which takes the place of
+    Python's, waits until Kafka has been asked).
+    """
+    return asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_serve(settings))
+
+
+async def _serve(settings: Settings) -> int:
+    health = Health()
+    serve_health("stream", settings.stream.metrics_port, health)
+    worker = build(settings, health)
+    app = worker.app
+    one_line = OneLine(settings)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(one_line)
+    signals: list[int] = []
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signals.append, number)
+    log.info("worker starts", app=settings.stream.app_id, brokers=settings.bootstrap, instance=settings.stream.instance)
+    starting = asyncio.create_task(app.start())
+    doubt, watch = Doubt(settings), TopicWatch(settings, worker.topics, health)
+    while not (signals or doubt.refusal or watch.changed or app.crashed or (starting.done() and starting.exception())):
+        now = time.monotonic()
+        worker.readiness.observe(now)
+        doubt.observe(worker.readiness.silence(now), now)
+        watch.observe(now)
+        await asyncio.sleep(0.1)
+    failed = worker.failure or app.crash_reason or (starting.exception() if starting.done() else None)
+    if not starting.done():
+        starting.cancel()
+    why = doubt.refusal or refused(settings, failed)
+    try:
+        await asyncio.wait_for(app.stop(), REFUSED_STOP_S if why else STOP_S)
+    except (TimeoutError, Exception) as error:
+        log.warning("worker did not stop cleanly; what was not committed is replayed", error=repr(error))
+        failed = failed or error
+    worker.close()
+    if failed or why or watch.changed:
+        log.error("worker failed", error=why or watch.changed or repr(failed))
+        return 1
+    log.info("worker ended")
+    return 130 if signals and signals[0] == signal.SIGINT else 0

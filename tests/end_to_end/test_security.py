@@ -1,0 +1,363 @@
+"""The whole path on a stack that trusts nobody: with exactly the ACLs and grants of docs/security.md, and without."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from pydantic import SecretStr
+from support.activity_builder import lockstep
+from support.labs.sink import any_batch
+from support.metrics_scraper import free_port, get, of, samples, until
+from support.secure_stack import running_secure_stack
+
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.kafka.acls import require
+from drumline.infra.kafka.config import client_config
+from drumline.infra.kafka.connect import BrokerUnreachable, Contact, KafkaRefused
+from drumline.infra.localstack.clickhouse.engine import wait_until
+from drumline.infra.localstack.ephemeral import free_ports
+from drumline.infra.runtime.processes import Program, check_all
+from drumline.producers.spool.writer import Spool
+from drumline.schemas.batch import encode
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+from drumline.sinks.audit.audit import audit
+from drumline.sinks.audit.kafka_side import KafkaFacts
+from drumline.sinks.audit.queries import Queries
+from drumline.streams.worker.faust_config import credentials
+
+pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(300)]
+POISON = b"not a record"
+
+
+@pytest.fixture(scope="module")
+def secure(jars, tmp_path_factory):
+    with running_secure_stack(tmp_path_factory.mktemp("secure")) as stack:
+        yield stack
+
+
+@pytest.fixture(scope="module")
+def drumline(secure):
+    """Run a command as a user; (exit code, stdout, stderr)."""
+
+    def run(user, *arguments, **changed):
+        environment = {**secure.environment_of(user), **{f"DRUMLINE_{name}": str(v) for name, v in changed.items()}}
+        command = [sys.executable, "-m", "drumline.infra.cli.app", *map(str, arguments)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    return lockstep(ranks=2, steps=12).write(tmp_path_factory.mktemp("recording") / "job", ranks=2)
+
+
+@pytest.fixture(scope="module")
+def programs(secure, drumline, tmp_path_factory):
+    """Topics, tables, a worker and a sink that run, each as its own user. name -> Program, with its metrics' `port`."""
+    for command in (["topics", "apply"], ["migrate"]):
+        code, _, errors = drumline("operator", *command)
+        assert (code, errors) == (0, "")
+    folder, made = tmp_path_factory.mktemp("programs"), {}
+    for (name, user), port in zip((("stream", "worker"), ("sink", "sink")), free_ports(2), strict=True):
+        environment = {**secure.environment_of(user), f"DRUMLINE_{name.upper()}__METRICS_PORT": str(port)}
+        environment |= {"DRUMLINE_STREAM__IDLE_S": "1", "DRUMLINE_LOG_LEVEL": "DEBUG"}
+        made[name] = Program(name, [name], folder / f"{name}.log", environment, restarts=0)
+        made[name].port = port
+        made[name].start()
+    yield made
+    for program in made.values():
+        program.stop()
+
+
+def report(secure):
+    """The audit, as `auditor`."""
+    mine = secure.settings_of("auditor")
+    facts = KafkaFacts(mine)
+    try:
+        return audit(facts, Queries(clickhouse.connect(mine), mine))
+    finally:
+        facts.close()
+
+
+def test_the_whole_path_with_the_documented_rights_and_no_others(secure, drumline, programs, job):
+    code, out, errors = drumline("producer", "replay", job, "--speed", "max", "--json")
+    assert (code, errors) == (0, "")
+    published = json.loads(out)["rows"]
+    producer = Producer(client_config(secure.settings_of("producer"), "test"))
+    producer.produce(Topic.KERNEL, POISON, "key")
+    assert producer.flush(20) == 0
+
+    def stored():
+        found = {account.topic: account.rows_stored for account in report(secure).topics}
+        return found.get(Topic.STRAGGLER, 0) > 0 and {t: found[t] for t in published} == published
+
+    assert wait_until(stored, 90, lambda: check_all(programs.values()) is None)
+    assert wait_until(lambda: report(secure).clean, 60), report(secure).findings
+    code, out, _ = drumline("operator", "dlq", "list", "--json")
+    assert code == 0
+    assert {group["by"] for group in json.loads(out)["groups"]} == {"sink", "drumline-streams"}
+    assert drumline("operator", "dlq", "replay", Topic.KERNEL, "--yes")[0] == 0
+    code, out, _ = drumline("reader", "sql", "--json", "SELECT count() AS n FROM kernels")
+    assert (code, json.loads(out)["n"]) == (0, published[Topic.KERNEL])
+
+
+def test_secrets_are_in_no_log_no_metric_and_no_argument(secure, drumline, programs):
+    said = drumline("operator", "config")[1]
+    for program in programs.values():
+        said += program.log.read_text() + " ".join(psutil.Process(program.pid).cmdline())
+        for path in ("metrics", "healthz", "readyz"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{program.port}/{path}", timeout=10) as answer:
+                said += answer.read().decode()
+    assert "sasl_password" in said
+    assert "drumline_sink_stored_rows_total" in said
+    for name, password in secure.passwords.items():
+        assert password not in said, name
+
+
+KAFKA = {
+    "other authority": (
+        {"ssl_ca": "other_ca"},
+        "SECURE",
+        "unable to get local issuer certificate; DRUMLINE_KAFKA__SSL_CA",
+    ),
+    "expired": ({}, "EXPIRED", "certificate has expired; the server needs"),
+    "other host": ({}, "ELSEWHERE", "IP address mismatch.*DRUMLINE_KAFKA__BOOTSTRAP must use a name"),
+    "wrong password": (
+        {"sasl_password": SecretStr("wrong")},
+        "SECURE",
+        "refuses user worker: .*check DRUMLINE_KAFKA__SASL",
+    ),
+    "unknown user": ({"sasl_username": "ghost"}, "SECURE", "refuses user ghost"),
+    "wrong mechanism": ({"sasl_mechanism": "PLAIN"}, "SECURE", "set DRUMLINE_KAFKA__SASL_MECHANISM"),
+    "no certificate": ({"security_protocol": "SSL"}, "MUTUAL", "DRUMLINE_KAFKA__SSL_CERTIFICATE"),
+}
+
+
+def changed(secure, listener, **kafka):
+    """Settings of `worker` with other Kafka settings."""
+    mine = secure.settings_of("worker", listener)
+    if "ssl_ca" in kafka:
+        kafka["ssl_ca"] = getattr(secure.certificates, kafka["ssl_ca"])
+    return mine.model_copy(update={"kafka": mine.kafka.model_copy(update=kafka)})
+
+
+@pytest.mark.parametrize("cause", KAFKA)
+def test_kafka_refuses_and_the_setting_is_named_at_once(secure, cause):
+    kafka, listener, said = KAFKA[cause]
+    started = time.monotonic()
+    with pytest.raises(KafkaRefused, match=said) as raised:
+        require(changed(secure, listener, **kafka), "test", {"gpu.kernel.v1": ("READ",)})
+    assert time.monotonic() - started < 9  # it did not try until the time was over
+    assert not any(password in str(raised.value) for password in secure.passwords.values())
+
+
+def test_a_listener_with_tls_is_recognised_by_a_client_without(secure):
+    mine = changed(secure, "SECURE", security_protocol="PLAINTEXT")
+    contact = Contact(mine, timeout_s=1.0)
+    with pytest.raises(BrokerUnreachable, match="speaks TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is PLAINTEXT"):
+        contact.metadata(AdminClient(contact.quiet(client_config(mine, "test"))))
+
+
+def test_client_certificates_are_who_a_program_is(secure):
+    files = {"ssl_certificate": secure.certificates.pem("client"), "ssl_key": secure.certificates.folder / "client.key"}
+    mine = changed(secure, "MUTUAL", security_protocol="SSL", **files)
+    with pytest.raises(KafkaRefused, match="the owner of this client's certificate lacks ACLs: Read on topic"):
+        require(mine, "test", {"gpu.kernel.v1": ("READ",)})
+
+    asyncio.run(as_faust_does(mine))
+
+
+async def as_faust_does(mine):
+    from aiokafka import AIOKafkaProducer
+    from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
+
+    producer = AIOKafkaProducer(bootstrap_servers=mine.bootstrap, **credentials_to_aiokafka_auth(credentials(mine)))
+    try:
+        await producer.start()
+    finally:
+        await producer.stop()
+
+
+@pytest.mark.parametrize(
+    ("listener", "mechanism"),
+    [("SECURE", "SCRAM-SHA-256"), ("SECURE", "SCRAM-SHA-512"), ("BARE", "SCRAM-SHA-256"), ("BARE", "PLAIN")],
+)
+def test_both_kafka_clients_speak_every_mechanism_with_tls_and_without(secure, programs, listener, mechanism):
+    protocol = {"SECURE": "SASL_SSL", "BARE": "SASL_PLAINTEXT"}[listener]
+    mine = changed(secure, listener, security_protocol=protocol, sasl_mechanism=mechanism)
+    require(mine, "test", {"gpu.kernel.v1": ("READ",)})
+    asyncio.run(as_faust_does(mine))
+    mine.kafka.sasl_password = SecretStr("wrong")
+    with pytest.raises(KafkaRefused, match="refuses user worker"):
+        require(mine, "test", {"gpu.kernel.v1": ("READ",)})
+
+
+def test_the_agent_publishes_over_tls_and_says_who_refuses_it(secure, programs, tmp_path):
+    agents = {}
+    for name, more in (
+        ("right", {}), ("wrong", {"DRUMLINE_KAFKA__SASL_PASSWORD_FILE": str(secure.password_file("nobody"))}),
+    ):  # fmt: skip
+        (tmp_path / name).mkdir()
+        spool, batch = (
+            Spool(tmp_path / name, any_batch(Topic.PROCESS, 1, name, 0).envelope),
+            any_batch(Topic.KERNEL, 50, name, 0),
+        )
+        spool.append(Topic.KERNEL, name, encode(model(Topic.KERNEL), batch), 50)
+        port = free_port()
+        environment = {**secure.environment_of("producer"), "DRUMLINE_AGENT__METRICS_PORT": str(port), **more}
+        agent = Program("agent", ["agent", "--spool", str(tmp_path / name)], tmp_path / f"{name}.log", environment, 0)
+        agent.start()
+        agents[name] = agent, port
+    try:
+        port = agents["right"][1]
+        published = of("drumline_agent_published_rows_total", Topic.KERNEL)
+        until(lambda: samples(port).get(published) == 50 and get(port, "/readyz")[0] == 200)
+        port = agents["wrong"][1]
+        said = until(lambda: (answer := get(port, "/readyz"))[0] == 503 and "refuses" in answer[1] and answer[1])
+        assert "refuses user producer" in json.loads(said)["reasons"]["kafka"]
+        assert get(port, "/healthz")[0] == 200, "it waits: what it has is safe in the spool"
+        time.sleep(10)
+        check_all(agent for agent, _ in agents.values())
+    finally:
+        for agent, _ in agents.values():
+            agent.stop()
+    log = agents["wrong"][0].log.read_text()
+    assert len(log.splitlines()) < 15
+    assert not any(password in log + said for password in secure.passwords.values())
+
+
+CLICKHOUSE = {
+    "other authority": ({"ca": "other_ca"}, "good", "not accepted: unable to get local.*DRUMLINE_CLICKHOUSE__CA must"),
+    "expired": ({}, "expired", "not accepted: certificate has expired"),
+    "other host": ({}, "elsewhere", "not accepted: IP address mismatch.*DRUMLINE_CLICKHOUSE__URL must"),
+    "wrong password": (
+        {"password": SecretStr("wrong")},
+        "good",
+        "Authentication failed.*DRUMLINE_CLICKHOUSE__PASSWORD_FILE",
+    ),
+    "no certificate": ({}, "mutual", "DRUMLINE_CLICKHOUSE__CERTIFICATE"),
+}
+
+
+@pytest.mark.parametrize("cause", CLICKHOUSE)
+def test_clickhouse_refuses_and_the_setting_is_named_at_once(secure, cause):
+    settings, front, said = CLICKHOUSE[cause]
+    mine = secure.settings_of("sink", front=front)
+    settings = {name: secure.certificates.other_ca if name == "ca" else value for name, value in settings.items()}
+    mine = mine.model_copy(update={"clickhouse": mine.clickhouse.model_copy(update=settings)})
+    before = secure.fronts[front].connections
+    with pytest.raises(clickhouse.ClickHouseFailed, match=said) as raised:
+        clickhouse.connect(mine)
+    assert secure.fronts[front].connections - before <= 2
+    assert isinstance(raised.value, clickhouse.Refused) or cause == "no certificate"
+
+
+@pytest.mark.filterwarnings("ignore:Unverified HTTPS")
+def test_clickhouse_without_verification_works_and_is_loud(secure, caplog):
+    mine = secure.settings_of("sink", front="elsewhere")
+    mine = mine.model_copy(update={"clickhouse": mine.clickhouse.model_copy(update={"verify": False})})
+    clickhouse.connect(mine).close()
+    assert "NOT verified (DRUMLINE_CLICKHOUSE__VERIFY=false)" in caplog.text
+
+
+#: (user, command, settings changed, exit code, what the one line says). PASSWORD: of another user.
+COMMANDS = {
+    "topics, wrong password": ("operator", ["topics", "apply"], "PASSWORD", 1, "refuses user operator"),
+    "replay, wrong password": ("producer", ["replay", "JOB"], "PASSWORD", 1, "refuses user producer"),
+    "stream, wrong password": ("worker", ["stream"], "PASSWORD", 2, "refuses user worker"),
+    "sink, wrong password": ("sink", ["sink"], "PASSWORD", 7, "refuses user sink"),
+    "audit, wrong password": ("auditor", ["audit"], "PASSWORD", 2, "refuses user auditor"),
+    "topics, no ACL": (
+        "auditor",
+        ["topics", "apply"],
+        "",
+        1,
+        "user auditor lacks ACLs: Describe, DescribeConfigs on topic drumline",
+    ),
+    "replay, no ACL": ("worker", ["replay", "JOB"], "", 1, "user worker lacks ACLs: Write on topic gpu.collective.v1"),
+    "stream, no ACL": ("sink", ["stream"], "", 2, "Read on group drumline-streams"),
+    "sink, no ACL for dead letters": ("auditor", ["sink"], "", 7, "Write on topic gpu.collective.v1.dlq"),
+    "dlq, wrong password": ("operator", ["dlq", "list"], "PASSWORD", 1, "refuses user operator"),
+    "dlq, no ACL": ("producer", ["dlq", "list"], "", 1, "user producer lacks ACLs"),
+    "audit, no ACL": ("sink", ["audit"], "GROUP", 2, "Describe on group other"),
+    "tail, no ACL": ("producer", ["topics", "tail", "gpu.lateness.v1"], "", 1, "Read on topic gpu.lateness.v1"),
+    "migrate, no grant": ("reader", ["migrate"], "", 1, "Not enough privileges"),
+    "sql, no grant": ("reader", ["sql", "SELECT * FROM system.users"], "", 1, "grant SELECT ON system.users"),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(secure, drumline, programs, job):
+    """What every command of COMMANDS said: they run three at a time."""
+    changes = {
+        "": {},
+        "PASSWORD": {"KAFKA__SASL_PASSWORD_FILE": secure.password_file("nobody")},
+        "GROUP": {"SINK__GROUP": "other"},
+    }
+
+    def answer(case):
+        user, command, change, *_ = COMMANDS[case]
+        return drumline(user, *[str(job) if word == "JOB" else word for word in command], **changes[change])
+
+    with ThreadPoolExecutor(3) as pool:
+        return dict(zip(COMMANDS, pool.map(answer, COMMANDS), strict=True))
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_every_program_says_in_one_line_what_is_missing(secure, answers, case):
+    code, out, errors = answers[case]
+    *_, wanted, said = COMMANDS[case]
+    lines = [line for line in errors.splitlines() if line.startswith("drumline ")]
+    assert (code, len(lines)) == (wanted, 1), errors
+    assert said in lines[0]
+    assert "Traceback" not in errors
+    assert not any(password in out + errors for password in secure.passwords.values())
+
+
+def deny(secure, user, operation, kind, name):
+    rule = AclBinding(
+        ResourceType[kind], name, ResourcePatternType.LITERAL, f"User:{user}", "*",
+        AclOperation[operation], AclPermissionType.DENY,
+    )  # fmt: skip
+    admin = secure.admin()
+    for future in admin.create_acls([rule]).values():
+        future.result(20)
+
+
+def test_an_acl_that_is_taken_away_ends_the_programs_in_a_few_lines(secure, drumline, programs):
+    before = {name: len(program.log.read_text().splitlines()) for name, program in programs.items()}
+    pids = {name: psutil.Process(program.pid) for name, program in programs.items()}
+    deny(secure, "worker", "WRITE", "TOPIC", "drumline.tick.v1")
+    deny(secure, "sink", "READ", "TOPIC", "gpu.kernel.v1")
+    psutil.wait_procs(list(pids.values()), timeout=60)
+    for name, said in (("stream", "drumline.tick.v1"), ("sink", "Read on topic gpu.kernel.v1")):
+        assert not pids[name].is_running() or pids[name].status() == psutil.STATUS_ZOMBIE
+        lines = programs[name].log.read_text().splitlines()[before[name] :]
+        assert said in "".join(lines)
+        assert len(lines) < 30
+        assert "Traceback" not in "".join(lines), "\n".join(lines)[-5_000:]
+    producer = Producer(client_config(secure.settings_of("producer"), "test"))
+    producer.produce(Topic.MEMCPY, POISON, "key")
+    assert producer.flush(20) == 0
+    auditor = {"CLICKHOUSE__USER": "auditor", "CLICKHOUSE__PASSWORD_FILE": secure.password_file("auditor")}
+    code, _, errors = drumline("sink", "sink", "--topic", Topic.MEMCPY, **auditor)
+    assert code == 5, errors
+    assert "necessary to have the grant INSERT" in errors.splitlines()[-1]

@@ -1,0 +1,115 @@
+"""Each benchmark at its smallest, on the tests' stack: it ends, loses nothing, and says what it promises to say."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from drumline.infra.bench.benchmarks import agent, pipeline, queries, scale, sink, soak, stream
+from drumline.infra.bench.benchmarks.scale import workers
+from drumline.infra.bench.processes import child_process as children
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.migrate import migrate
+from drumline.infra.kafka.topics import TopicsAdmin, plan, wanted
+
+DEMO = Path(__file__).parents[3] / "infra" / "demo" / "ddp-gpu-bound"
+
+
+@pytest.fixture
+def small(clean_stack, monkeypatch):
+    """The benchmarks run on the session's stack instead of one each, and leave its processes on all cores."""
+
+    @contextmanager
+    def shared():
+        admin, topics = TopicsAdmin(clean_stack), wanted(clean_stack)
+        admin.apply(topics, plan(topics, admin.found(topic.name for topic in topics)))
+        client = clickhouse.connect(clean_stack)
+        migrate(client, clean_stack)
+        client.close()
+        yield clean_stack
+
+    for module in (agent, pipeline, scale, sink, soak, stream):
+        monkeypatch.setattr(module, "private_stack", shared)
+    monkeypatch.setattr(children, "off_that_core", lambda pids: None)
+
+
+def figures(report):
+    json.dumps(report.as_json(), allow_nan=False)
+    found = {figure.name: figure.value for figure in report.figures}
+    assert all(np.isfinite(value) for value in found.values()), found
+    return found
+
+
+@pytest.mark.stack
+@pytest.mark.long
+def test_stream(small):
+    found = figures(stream.bench_stream(DEMO, loops=1, events=100))
+    assert found["kernel frequency, one core"] > found["wall clock"] > 0
+    assert found["times the baseline, CPU"] > 1
+
+
+@pytest.mark.stack
+@pytest.mark.long
+def test_sink(small):
+    found = figures(sink.bench_sink(DEMO, loops=1))
+    assert found["sink, one core"] > found["wall clock"] > 0
+    assert 1 < found["bytes a row on disk, kernels, merged"] < 12
+
+
+@pytest.mark.stack
+@pytest.mark.long
+def test_scale(small):
+    report = scale.bench_scale(DEMO, ranks=[4], kernels=1000, seconds=0.5)
+    found = figures(report)
+    assert found["4 ranks: workers"] >= 1
+    assert found["CPU per kernel, farthest from the smallest job's"] == 0
+    stages = [name.split(": ")[1] for name in found if name.endswith("worked off")]
+    assert {stage.split(",")[0] for stage in stages} == {"kernel-frequency", "memcpy-bandwidth", "communicator", "job"}
+
+
+@pytest.mark.stack
+@pytest.mark.long
+def test_pipeline(small):
+    report = pipeline.bench_pipeline(DEMO, loops=1, paced=1)
+    found = figures(report)
+    assert found["kernels, first published to last stored"] > 0
+    assert found["any window's end to its first row, p95"] > 0
+    [named] = [figure for figure in report.figures if figure.name == "faults named"]
+    assert (named.bar, named.most) == (4, False), "faults that nobody named have no delay"
+
+
+@pytest.mark.stack
+@pytest.mark.long
+def test_soak(small):
+    found = figures(soak.bench_soak(DEMO, minutes=0.5, rate=20_000, ranks=4))
+    assert found["kernels published and not stored"] == found["audit findings"] == 0
+    assert found["kernels"] > 10_000
+    assert found["memory of sink, most"] > 0
+    assert found["cores used by stream"] > 0
+
+
+@pytest.mark.stack
+@pytest.mark.long
+def test_agent(small):
+    found = figures(agent.bench_agent(DEMO, seconds=1, rate=40_000, ranks=4))
+    assert found["rows lost"] == 0
+    assert found["kernels written"] > 0 < found["catching up, start of the program included"]
+
+
+@pytest.mark.stack
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_queries():
+    report = queries.bench_queries(DEMO, rows=10_000, repeats=1)
+    found = figures(report)
+    assert found["questions that failed"] == 0, report.notes
+    assert {name.split(":")[0] for name in found} >= {"cookbook", "dashboards", "alert rules"}
+
+
+@pytest.mark.parametrize(("every", "whole", "expected"), [(0.1, 0.05, 1), (1.5, 0.7, 3), (9.0, 0.71, 0)])
+def test_workers_are_as_many_as_the_work_takes_unless_one_part_of_it_is_too_much_for_one(every, whole, expected):
+    assert workers(every, whole, busy=0.7) == expected

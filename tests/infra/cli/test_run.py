@@ -1,0 +1,378 @@
+"""`drumline run`: what a command and the Pythons below it see of it."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from support.torch_stub import TORCH
+
+from drumline.infra.config.settings import SpoolSettings
+from drumline.infra.config.unknown_variables import SPOOL
+from drumline.producers.collector import torch_hooks as torch_startup
+from drumline.producers.doctor import spool_checks as checks_spool
+from drumline.producers.identity import apart, lonely
+from drumline.producers.launcher import HOOK, BadLaunch, environment, misfits, script_name, unwritable
+
+
+class Optimizer:
+    pass
+
+
+@pytest.fixture
+def packages(tmp_path):
+    """A folder with a torch that does nothing, and a sitecustomize."""
+    for name, text in TORCH.items():
+        path = tmp_path / "packages" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return tmp_path / "packages"
+
+
+def under(packages, script, python=sys.executable, **options):
+    inherited = {**os.environ, "PYTHONPATH": str(packages), "DRUMLINE_QUIET": "0"}
+    variables = environment(inherited, [python, "-c", script], **options)
+    command = [python, "-c", textwrap.dedent(script)]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_python_that_imports_no_torch_loads_nothing_of_ours(packages):
+    script = (
+        "import sys; print(sorted(m for m in sys.modules if m.startswith('drumline') or m in ('ctypes', 'socket')))"
+    )
+    done = under(packages, script)
+    assert done.stdout == "their own sitecustomize\n['drumline_hook']\n"
+    assert done.stderr == ""
+
+
+def test_a_tool_whose_python_is_too_old_has_its_own_sitecustomize_and_nothing_of_ours(packages):
+    for file in [*packages.glob("sitecustomize.py"), None]:
+        script = """
+            import sys
+            sys.version_info = (2, 7)
+            for name in ("sitecustomize", "drumline_hook"): del sys.modules[name]
+            path = sys.path[:]
+            import sitecustomize
+            print("drumline_hook" in sys.modules, sys.path == path)
+        """
+        done = under(packages, script)
+        theirs = ["their own sitecustomize"] * 2 if file else []
+        assert done.stdout.splitlines() == [*theirs, "False True"]
+        assert done.stderr == ""
+        if file:
+            file.unlink()
+    text = (HOOK / "sitecustomize.py").read_text()
+    assert not re.search(r"f\"|:=|->|__future__", text), "what Python 2 reads too"
+
+
+def test_packages_of_another_python_in_pythonpath_keep_no_job_from_starting(tmp_path):
+    for name in ("numpy", "click", "typing_extensions"):
+        (tmp_path / f"{name}.py").write_text("raise ImportError('built for another Python')")
+    command = [sys.executable, "-m", "drumline.infra.cli.main", "run", "--spool", str(tmp_path / "spool"), "--"]
+    script = "import os; print(os.environ['PYTHONPATH'])"
+    inherited = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [*command, sys.executable, "-c", script], env=inherited, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{HOOK}{os.pathsep}{tmp_path}\n", "")
+
+
+def test_without_the_other_variables_nothing_is_recorded_under_a_wrong_name(packages):
+    script = """
+        import os
+        for name in list(os.environ):
+            if name.startswith("DRUMLINE_"): del os.environ[name]
+        import torch; torch.use_cuda(); print("trained")
+    """
+    done = under(packages, script)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "trained")
+    assert done.stderr.startswith("drumline: not attached: drumline run's PYTHONPATH came here")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("before", [
+    "import importlib.util; assert importlib.util.find_spec('torch')",  # transformers: is there a torch?
+    "import sys, importlib; sys.modules.pop('sitecustomize'); importlib.import_module('sitecustomize')",  # ddtrace
+])  # fmt: skip
+def test_torch_is_met_once_whoever_asked_for_it_before(packages, before):
+    done = under(packages, f"{before}\nimport torch; print(len(torch.cuda.queued))")
+    assert done.stdout.splitlines()[-1] == "1"
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("stderr", "said"), [
+    ("sys.stderr", "drumline: not attached: AttributeError: read-only\n"),
+    ("None", ""),  # print would take that for stdout
+    ("open(os.devnull)", ""),  # cannot be written
+])  # fmt: skip
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_torch_that_cannot_be_followed_is_imported_all_the_same(packages, stderr, said, quiet):
+    script = (
+        f"import os, sys; sys.stderr = {stderr}\n"
+        + """if True:
+        import importlib.machinery
+        class Loader(importlib.machinery.SourceFileLoader):
+            def __setattr__(self, name, value):
+                if name == "exec_module": raise AttributeError("read-only")
+                super().__setattr__(name, value)
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                found = importlib.machinery.PathFinder.find_spec(name, path) if name == "torch" else None
+                if found: found.loader = Loader(name, found.origin)
+                return found
+        sys.meta_path.insert(1, Finder())
+        import torch
+        print("imported", len(torch.cuda.queued))
+    """
+    )
+    done = under(packages, script, quiet=quiet)
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["their own sitecustomize", "imported 0"])
+    assert done.stderr == ("" if quiet else said)
+
+
+def test_another_tools_variables_stay_as_they_are(packages):
+    library = packages / "nvidia" / "cu13" / "lib" / "libcupti.so.13"
+    library.parent.mkdir(parents=True)
+    library.write_text("")
+    for name in ("NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH"):
+        script = f"""
+            import os; os.environ["{name}"] = "/opt/nsight/libToolsInjection64.so"
+            import torch; torch.use_cuda()
+            print(os.environ["{name}"], os.environ.get("NVTX_INJECTION64_PATH"))
+        """
+        done = under(packages, script)
+        same, nvtx = done.stdout.splitlines()[-1].split()
+        assert same == "/opt/nsight/libToolsInjection64.so"
+        assert nvtx == (same if name.startswith("NVTX") else "None")
+        assert f"{name} is set: another profiler" in done.stderr
+    # A libcupti that is not loaded yet, as below a process of ours: no other tool, so it is tried.
+    done = under(packages, "import torch; torch.use_cuda()")
+    assert "another profiler" not in done.stderr
+    assert f"{library}: " in done.stderr
+
+
+def test_torch_without_cuda_use_attaches_nothing(packages):
+    done = under(packages, "import torch, threading; print(threading.active_count(), len(torch.cuda.queued))")
+    assert done.stdout.splitlines()[1:] == ["1 1"]
+    assert done.stderr == ""
+
+
+def test_where_it_cannot_attach_the_job_goes_on_and_is_told_once(packages):
+    script = """
+        import sys
+        sys.path[:] = [path for path in sys.path if not path.endswith("site-packages")]  # where a libcupti may lie
+        import torch; torch.use_cuda(); torch.use_cuda()
+        print('trained'); raise SystemExit(3)
+    """
+    done = under(packages, script)
+    assert done.returncode == 3
+    assert done.stdout.splitlines()[1:] == ["trained"]
+    assert done.stderr.startswith("drumline: not attached: no libcupti")
+    assert under(packages, script, quiet=True).stderr == ""
+
+
+def test_the_jobs_environment_needs_no_drumline(packages, tmp_path):
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    python = str(tmp_path / "venv" / "bin" / "python")
+    missing = subprocess.run([python, "-c", "import drumline"], capture_output=True, check=False, cwd=tmp_path)
+    assert missing.returncode == 1
+    script = """
+        import drumline; drumline.step(1)
+        import torch; torch.use_cuda()
+        with drumline.scope("evaluate"): print('trained', drumline.status()[:12])
+    """
+    done = under(packages, script, python)
+    assert done.stdout.splitlines()[1:] == ["trained not attached"]
+    assert done.stderr.startswith("drumline: not attached: no libcupti")
+
+
+def test_what_the_api_offers_does_nothing_and_loads_little_where_nothing_is_attached():
+    script = """
+        import sys, threading, drumline
+        drumline.step(1)
+        @drumline.scope("evaluate")
+        def evaluate(): drumline.step(2)
+        evaluate()
+        with drumline.scope("evaluate"): evaluate()
+        print([name for name in sys.modules if name.startswith("drumline.")])
+        print(drumline.status(), threading.active_count(), "numpy" in sys.modules)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("[]\nnot attached 1 False\n", "")
+
+
+def test_pytorchs_profiler_has_cupti_for_itself_and_optimizers_mark_steps(monkeypatch):
+    seen = []
+    one = SimpleNamespace(
+        collector=SimpleNamespace(
+            step_aside=lambda who: seen.append("aside"), come_back=lambda who: seen.append("back")
+        ),
+        mark=lambda flags, number, name: seen.append((flags, name)),
+    )
+    monkeypatch.setattr(torch_startup.attach, "attached", lambda: one)
+    names = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
+    module = SimpleNamespace(**{name: (lambda *_, name=name: seen.append(name)) for name in names})
+    torch_startup.profiler(module)
+    for name in names:
+        getattr(module, name)("configuration")
+    assert seen == ["aside", names[0], "aside", names[1], names[2], "back"]
+    seen.clear()
+    stepped, first, second = torch_startup._Steps(), Optimizer(), Optimizer()
+    for optimizer in (first, second, first):  # a second optimizer makes no steps
+        stepped(optimizer, (), {})
+    assert seen == [(2, "optimizer step 0"), (4, ""), (2, "optimizer step 1")]
+    del first, optimizer
+    stepped(second, (), {})
+    assert seen[3:] == [(4, ""), (2, "optimizer step 2")], "the first one is no more"
+
+
+def test_a_profiler_that_runs_before_cuda_is_used_keeps_cupti(monkeypatch):
+    asked, module = [], SimpleNamespace(_prepare_profiler=print, _enable_profiler=print, _disable_profiler=print)
+    monkeypatch.setenv("DRUMLINE_PYTHON", sys.executable)
+    monkeypatch.setattr(torch_startup.attach, "attach", lambda aside: asked.append(aside))
+    torch_startup.profiler(module)
+    torch_startup.cuda_used()
+    module._prepare_profiler()
+    torch_startup.cuda_used()
+    module._disable_profiler()
+    torch_startup.cuda_used()
+    assert asked == ["", torch_startup.PROFILER, ""]
+
+
+def test_torch_distributed_is_asked_for_the_rank_once_it_is_there(monkeypatch):
+    ready = []
+    distributed = SimpleNamespace(
+        is_available=lambda: True, is_initialized=lambda: bool(ready), get_rank=lambda: 3, get_world_size=lambda: 4
+    )
+    monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
+    assert torch_startup.place() == {}
+    monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
+    assert torch_startup.place() == {}
+    ready.append(1)
+    assert torch_startup.place() == {"rank": 3, "world_size": 4}
+
+
+def test_the_command_takes_our_place():
+    command = [sys.executable, "-m", "drumline.infra.cli.app", "run", "--job", "j", "--", sys.executable, "-c"]
+    script = (
+        "import os, sys; print(os.environ['DRUMLINE_JOB'], os.environ['PYTHONPATH'].split(os.pathsep)[0]); sys.exit(9)"
+    )
+    done = subprocess.run([*command, script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (9, f"j {HOOK}\n", "")
+    closed = ["sh", "-c", 'exec "$@" >&- 2>&- <&-', "sh", *command[:-2], "sh", "-c", "exit 9"]
+    assert subprocess.run(closed, check=False).returncode == 9, "a daemon's child"
+    ranked = {**os.environ, "RANK": "1"}
+    done = subprocess.run([*command, script], env=ranked, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (9, f"j {HOOK}\n")
+    assert "--run" in done.stderr
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_a_spool_that_cannot_be_written_is_told_before_the_command_runs(tmp_path, below):
+    (tmp_path / "file").write_text("")
+    root = str(tmp_path / "file" / below)
+    command = [sys.executable, "-m", "drumline.infra.cli.app", "run", "--spool", root]
+    for quiet, wanted in ([], 1), (["--quiet"], 0):
+        done = subprocess.run([*command, *quiet, "--", "echo", "runs"], capture_output=True, text=True, check=True)
+        assert done.stdout == "runs\n"
+        said = done.stderr.splitlines()
+        assert len(said) == wanted
+        assert all(f"{tmp_path / 'file'} is no folder" in line and "--spool" in line for line in said)
+
+
+def test_a_spool_that_can_be_made_is_no_reason_to_say_anything(tmp_path, monkeypatch):
+    assert unwritable(tmp_path / "new" / "spool") == ""
+    monkeypatch.setattr(os, "access", lambda path, how: False)
+    assert f"mkdir -m 1777 {tmp_path / 'new'}" in unwritable(tmp_path / "new")
+    assert "mkdir" in checks_spool.spool(tmp_path, 1 << 30).fix
+
+
+def test_bad_options_and_commands_say_so():
+    def code(*arguments):
+        command = [sys.executable, "-m", "drumline.infra.cli.app", "run", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.stderr.startswith("drumline run: ")
+        return done.returncode
+
+    assert code("--policy", "sometimes", "--", "true") == 2
+    assert code("--polcy", "off", "--", "true") == 2
+    assert code("--", "") == 2
+    assert code("--", "no-such-command") == 127
+
+
+def test_what_the_environment_says():
+    made = environment({"PYTHONPATH": "/mine"}, ["torchrun", "train.py"], labels=["a=b"], spool="/spool", run="r")
+    assert made["PYTHONPATH"] == f"{HOOK}{os.pathsep}/mine"
+    assert (made["DRUMLINE_PACKAGES"], made["DRUMLINE_LABELS"]) == ("/mine", "a=b")
+    assert (made["DRUMLINE_JOB"], made["DRUMLINE_RUN"], made["DRUMLINE_SPOOL__ROOT"]) == ("train", "r", "/spool")
+    assert "DRUMLINE_JOB" not in environment({"SLURM_JOB_NAME": "s"}, ["x.py"])
+    for label in ("a", "=b", "a=b,c"):
+        with pytest.raises(BadLaunch):
+            environment({}, ["x"], labels=[label])
+
+
+@pytest.mark.parametrize(("name", "value", "said"), [
+    ("DRUMLINE_SPOOL__MAX_MB", "32MB", "DRUMLINE_SPOOL__MAX_MB: '32MB': a number is needed, at least 4"),
+    ("DRUMLINE_SPOOL__MAX_MB", "nan", "DRUMLINE_SPOOL__MAX_MB: 'nan': a number"),
+    ("DRUMLINE_COLLECT__BUFFER_MB", "1", "DRUMLINE_COLLECT__BUFFER_MB: '1': a number is needed, at least 4"),
+    ("DRUMLINE_COLLECT__BUFFER_MB", "inf", "DRUMLINE_COLLECT__BUFFER_MB: 'inf': a number"),
+    ("DRUMLINE_COLLECT__POLICY", "sometimes", "DRUMLINE_COLLECT__POLICY: 'sometimes' is no policy: always"),
+    ("DRUMLINE_COLLECT__POLCY", "off", "DRUMLINE_COLLECT__POLCY: no such setting (DRUMLINE_COLLECT__POLICY?)"),
+    ("DRUMLINE_SPOOL__MAXMB", "4", "DRUMLINE_SPOOL__MAXMB: no such setting (DRUMLINE_SPOOL__MAX_MB?)"),
+])  # fmt: skip
+def test_a_variable_that_is_wrong_is_told_and_does_not_keep_the_job_from_running(name, value, said):
+    command = [sys.executable, "-m", "drumline.infra.cli.app", "run", "--", "echo", "it runs"]
+    done = subprocess.run(command, env={**os.environ, name: value}, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "it runs\n")
+    assert done.stderr.startswith(f"drumline run: {said}")
+    assert done.stderr.count("\n") == 1
+    if name in misfits({name: value}) and "BUFFER" in name:
+        assert name not in environment({name: value}, ["x"]), "the default is taken"
+
+
+def test_an_option_makes_up_for_a_policy_of_the_environment_that_is_none():
+    assert environment({"DRUMLINE_COLLECT__POLICY": "x"}, ["y"], policy="off")["DRUMLINE_COLLECT__POLICY"] == "off"
+
+
+def test_what_jobs_read_of_the_settings_is_known():
+    assert {f"DRUMLINE_SPOOL__{name.upper()}" for name in SpoolSettings.model_fields} == set(SPOOL)
+
+
+@pytest.mark.parametrize(("variables", "alone"), [
+    ({}, False),
+    ({"RANK": "0", "TORCHELASTIC_RUN_ID": "none"}, True),
+    ({"RANK": "0", "TORCHELASTIC_RUN_ID": "abc"}, False),
+    ({"OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "n"}, False),
+    ({"PMI_RANK": "1"}, True),
+    ({"PMI_RANK": "1", "DRUMLINE_RUN": "mine"}, False),
+    ({"MV2_COMM_WORLD_RANK": "1"}, True),
+])  # fmt: skip
+def test_ranks_that_would_make_up_runs_of_their_own_are_told(variables, alone):
+    assert lonely(variables) == alone
+
+
+@pytest.mark.parametrize(("variables", "who"), [
+    ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, "node"),
+    ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "none"}, "node"),
+    ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "abc"}, ""),
+    ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "DRUMLINE_RUN": "mine"}, ""),
+    ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "8"}, ""),
+    ({"WORLD_SIZE": "8"}, ""),
+    ({"WORLD_SIZE": "8", "DRUMLINE_MINTED_RUN": ""}, "rank"),
+    ({"WORLD_SIZE": "1", "DRUMLINE_MINTED_RUN": ""}, ""),
+    ({}, ""),
+])  # fmt: skip
+def test_nodes_that_torchrun_names_no_run_for_are_told(variables, who):
+    assert apart({"DRUMLINE_MINTED_RUN": "made-here", **variables}) == who
+
+
+def test_a_job_is_called_after_what_it_runs():
+    assert script_name(["torchrun", "--nproc-per-node", "8", "src/train.py", "--x", "y.py"]) == "train"
+    assert script_name(["python", "-m", "vllm.entrypoints.api"]) == "vllm.entrypoints.api"
+    assert script_name(["/usr/bin/thing", "-m"]) == "thing"
+    assert Path(HOOK, "sitecustomize.py").is_file()

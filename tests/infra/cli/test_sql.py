@@ -1,0 +1,205 @@
+"""drumline sql: reads everything, writes nothing, says what is wrong in one sentence."""
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from pydantic import SecretStr
+from typer.testing import CliRunner
+
+from drumline.infra.cli.ask.sql import app
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.client import Refused, Unavailable, advised, failure
+from drumline.infra.clickhouse.migrate import migrate
+from drumline.infra.localstack.ephemeral import private_settings
+from drumline.infra.sqlshell.hints import no_question
+from drumline.infra.sqlshell.output import cells
+
+
+class ServerError(Exception):
+    def __init__(self, text, code=None):
+        super().__init__(text)
+        self.code = code
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "text"),
+    [
+        (ServerError("HTTP ... Code: 60. DB::Exception: Table g.x does not exist. (UNKNOWN_TABLE) (version 26.9)", 60),
+         Refused, "Table g.x does not exist. (UNKNOWN_TABLE)"),
+        (ServerError("Code: 241. DB::Exception: Memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)\nStack trace:\n0.", 241),
+         Unavailable, "Memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)"),
+        (ServerError("HTTPConnectionPool(...): [Errno 111] Connection refused"), Unavailable,
+         "ClickHouse does not answer (Connection refused)"),
+        (ServerError("Code: 252. DB::Exception: Too many parts. (TOO_MANY_PARTS)", 252), Unavailable,
+         "Too many parts. (TOO_MANY_PARTS)"),
+    ],
+)  # fmt: skip
+def test_errors_become_one_sentence_and_a_decision(error, kind, text):
+    made = failure(error)
+    assert (type(made), str(made)) == (kind, text)
+
+
+def test_who_meets_no_server_or_no_tables_is_told_what_to_do(tmp_path):
+    settings = private_settings(tmp_path)
+    settings.clickhouse.password = SecretStr("x")
+    for url in ("", f"http://127.0.0.1:{settings.local.clickhouse_http_port}"):
+        settings.clickhouse.url = url
+        with pytest.raises(Unavailable, match=r"refused\); `drumline up` .*, DRUMLINE_CLICKHOUSE__URL names another"):
+            clickhouse.connect(settings)
+    assert advised(Refused("no such table", 60)) == "no such table; run `drumline migrate`"
+    assert advised(Refused("wrong password", 516)) == "wrong password"
+
+
+def test_a_cell_is_null_only_if_it_is_null():
+    assert cells("\\\\N\tᴺᵁᴸᴸ\t\\N\ta\\tb\\nc\\\\d\t") == ["\\N", "ᴺᵁᴸᴸ", "NULL", "a\tb\nc\\d", ""]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("SET max_threads = 1", "SETTINGS max_threads = 1"),
+        ("/* once */ -- and\nset role x", "SETTINGS max_threads = 1"),
+        ("use system", "database.table"),
+        ("GRANT SELECT ON gpu.* TO analyst", "drumline roles"),
+        ("Create User x", "drumline roles"),
+        ("SYSTEM FLUSH LOGS", "drumline roles"),
+    ],
+)
+def test_a_statement_that_is_no_question_is_told_what_to_do_instead(statement, said):
+    answer = CliRunner().invoke(app, [statement])
+    assert answer.exit_code == 2
+    assert said in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("statement", ["SELECT 1", "WITH 1 AS a SELECT a", "SHOW GRANTS", "DROP TABLE x", "settle"])
+def test_all_others_are_clickhouses_to_judge(statement):
+    assert no_question(statement) == ""
+
+
+@pytest.fixture
+def ask(clean_stack, environment_of):
+    migrate(clickhouse.connect(clean_stack), clean_stack)
+    environment = environment_of(clean_stack)
+
+    def run(*arguments, stdin=None):
+        return subprocess.run(
+            [sys.executable, "-m", "drumline.infra.cli.app", "sql", *arguments],
+            env=environment, input=stdin, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+
+    run.environment = environment
+    return run
+
+
+@pytest.mark.stack
+def test_two_runs_of_one_job_are_compared(ask, clean_stack):
+    client = clickhouse.connect(clean_stack, database=clean_stack.clickhouse.database)
+    for run, ms in (("r1", 100), ("r2", 150), ("r3", 300)):
+        for sql in (
+            "INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_duration_ns, compute_ns) SELECT 'x', "
+            f"'{run}', 0, number, now64(9), {ms} * 1000000, {ms} * 1000000, {ms} * 500000 FROM numbers(10)",
+            "INSERT INTO kernels (job, run, name, start, duration_ns) SELECT 'x', "
+            f"'{run}', 'k', now64(9), {ms} * 1000 FROM numbers(10)",
+        ):
+            clickhouse.command(client, sql)
+    client.close()
+
+    def answer(*arguments):
+        return [json.loads(line) for line in ask(*arguments, "--json").stdout.splitlines()]
+
+    steps = ("compare-steps", "--job", "x")
+    runs = [(row["run"], row["steps"], row["p50_ms"]) for row in answer(*steps)]
+    assert runs == [("r1", 10, 100.0), ("r2", 10, 150.0), ("r3", 10, 300.0)]
+    assert [row["run"] for row in answer(*steps, "--run", "r2", "--other_run", "r1")] == ["r2", "r1"]
+    kernels = ("compare-kernels", "--job", "x", "--run", "r1")
+    [row] = answer(*kernels, "--other_run", "r2")
+    assert (row["a_launches"], row["b_launches"], row["times"]) == (10, 10, 1.5)
+    assert [(row["b_launches"], row["times"]) for row in answer(*kernels)] == [(20, 2.25)], "all its other runs"
+    assert answer("compare-kernels", "--job", "x", "--other", "y") == []
+
+
+QUERY = "SELECT number AS n, toDateTime64('2026-01-02 03:04:05.123456789', 9, 'UTC') AS t, NULL AS x FROM numbers(2)"
+
+
+@pytest.mark.stack
+def test_three_shapes_of_the_same_answer(ask):
+    table = ask(QUERY)
+    assert table.returncode == 0
+    assert "2026-01-02 03:04:05.123456789" in table.stdout, "no digit is lost"
+    rows = [json.loads(line) for line in ask("--json", stdin=QUERY + ";\n").stdout.splitlines()]
+    assert rows == [{"n": i, "t": "2026-01-02 03:04:05.123456789", "x": None} for i in (0, 1)]
+    read = list(csv.DictReader(io.StringIO(ask("--csv", QUERY).stdout)))
+    assert [row["n"] for row in read] == ["0", "1"]
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(("limit", "said"), [(3, True), (9, False)])
+def test_a_table_that_its_limit_may_have_cut_says_so(ask, limit, said):
+    found = ask("SELECT number FROM numbers(5) LIMIT {limit:UInt32}", "--limit", str(limit))
+    assert ("3 rows, no more than --limit asks for" in found.stdout) == said
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize(
+    "statement",
+    ["INSERT INTO kernels (job) VALUES ('x')", "DROP TABLE kernels", "ALTER TABLE kernels DELETE WHERE 1",
+     "CREATE TABLE t (x Int8) ENGINE = Memory", "SELECT * FROM file('/etc/passwd', 'LineAsString')",
+     "TRUNCATE TABLE ledger", "SELECT * FROM url('http://127.0.0.1:1', 'CSV', 'x Int8')"],
+)  # fmt: skip
+def test_nothing_can_be_written_and_no_file_read(ask, statement):
+    answer = ask(statement)
+    assert answer.returncode == 1
+    assert "Traceback" not in answer.stderr
+    assert answer.stderr.count("\n") == 1
+
+
+@pytest.mark.stack
+def test_a_writing_user_cannot_write_through_it_either(ask, clean_stack):
+    ask.environment |= {
+        "DRUMLINE_CLICKHOUSE__READER": "writer",
+        "DRUMLINE_CLICKHOUSE__READER_PASSWORD": clickhouse.password(clean_stack, reader=False),
+    }
+    answer = ask("DROP TABLE kernels")
+    assert answer.returncode == 1
+    assert "readonly" in answer.stderr
+
+
+@pytest.mark.stack
+def test_mistakes_are_named(ask):
+    assert "nope" in ask("SELECT nope FROM kernels").stderr
+    assert ask("SELEC 1").returncode == 1
+    assert ask(" ; ").returncode == 2
+    assert ask("--json", "--csv", "SELECT 1").returncode == 2
+    empty = ask("--json", "top-kernels", "--job", "nope")
+    assert (empty.returncode, empty.stdout) == (0, "")
+    assert empty.stderr == "drumline sql: no job 'nope' is stored; nothing is stored yet\n"
+
+
+@pytest.mark.stack
+def test_ctrl_c_cancels_the_query(ask, clean_stack):
+    slow = "SELECT count() FROM numbers(1000000000000) WHERE NOT ignore(sipHash64(number))"
+    running = (
+        "SELECT count() AS n FROM system.processes WHERE query LIKE '%1000000000000) WHERE NOT%' AND user = 'analyst'"
+    )
+    client = clickhouse.connect(clean_stack)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "drumline.infra.cli.app", "sql", slow], env=ask.environment, stderr=subprocess.PIPE
+    )
+    until = time.monotonic() + 20
+    while not clickhouse.rows(client, running)[0]["n"]:
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 130
+    assert b"Traceback" not in process.stderr.read()
+    until = time.monotonic() + 20
+    while clickhouse.rows(client, running)[0]["n"]:
+        assert time.monotonic() < until, "the query still runs"
+        time.sleep(0.1)

@@ -1,0 +1,162 @@
+"""Migrations: applied once, never changed, safe to repeat; and what exactly-once needs of every table."""
+
+import threading
+
+import pytest
+
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.migrate import Migration, migrate, migrations, pending
+from drumline.infra.clickhouse.migration_lock import MigrationConflict
+from drumline.infra.config.servers import ClickHouseSettings, TieringSettings
+from drumline.infra.localstack.clickhouse.config import prepare_engine
+from drumline.infra.localstack.clickhouse.engine import answers, wait_until
+from drumline.infra.localstack.ephemeral import private_settings
+
+FILES = [Migration(1, "a", "SELECT 1;"), Migration(2, "b", "SELECT 2;")]
+
+
+def test_what_is_applied_is_left_out():
+    assert pending(FILES, {1: FILES[0].checksum}) == FILES[1:]
+    assert pending(FILES, {m.version: m.checksum for m in FILES}) == []
+
+
+def test_a_changed_file_is_refused_by_name():
+    with pytest.raises(MigrationConflict, match=r"0001_a\.sql changed"):
+        pending(FILES, {1: "other"})
+
+
+def test_a_database_from_a_newer_version_is_refused():
+    with pytest.raises(MigrationConflict, match="newer drumline"):
+        pending(FILES, {m.version: m.checksum for m in FILES} | {3: "x"})
+
+
+def test_numbers_follow_each_other(tmp_path):
+    (tmp_path / "0001_a.sql").write_text("SELECT 1;")
+    (tmp_path / "0003_c.sql").write_text("SELECT 3;")
+    with pytest.raises(ValueError, match="numbered"):
+        migrations(tmp_path)
+    (tmp_path / "0003_c.sql").rename(tmp_path / "two.sql")
+    with pytest.raises(ValueError, match="NNNN_name"):
+        migrations(tmp_path)
+
+
+def test_statements_are_split_at_line_ends_and_comments_left_out():
+    text = "-- a; comment\nCREATE TABLE {database}.t\n(x String DEFAULT ';x'); \n\n-- b\nSELECT 2;\n"
+    assert Migration(1, "a", text).statements("d") == ["CREATE TABLE d.t\n(x String DEFAULT ';x')", "SELECT 2"]
+
+
+@pytest.mark.stack
+def test_twice_is_once_and_every_table_can_deduplicate(clean_stack):
+    client = clickhouse.connect(clean_stack)
+    assert migrate(client, clean_stack, dry_run=True)[: len(migrations())] == [
+        f"{m.version:04d}_{m.name}" for m in migrations()
+    ]
+    assert migrate(client, clean_stack)
+    assert migrate(client, clean_stack) == []
+    tables = clickhouse.rows(
+        client,
+        "SELECT name, engine, engine_full, "
+        "extract(engine_full, 'non_replicated_deduplication_window = (\\\\d+)') AS window "
+        "FROM system.tables WHERE database = {d:String} AND engine NOT IN ('View', 'MaterializedView')",
+        {"d": clean_stack.clickhouse.database},
+    )
+    assert len(tables) > 10
+    for row in tables:
+        assert "MergeTree" in row["engine"], f"{row['name']} cannot deduplicate inserts"
+        assert int(row["window"] or 0) >= 10_000, f"{row['name']} lacks non_replicated_deduplication_window"
+        assert "now(" not in row["engine_full"].split("PARTITION BY")[-1].split("ORDER BY")[0]
+        assert "fsync_after_insert = 1" in row["engine_full"], row["name"]
+
+
+@pytest.mark.stack
+def test_retention_follows_the_settings(clean_stack):
+    client = clickhouse.connect(clean_stack)
+    migrate(client, clean_stack)
+    clean_stack.clickhouse.retention = clean_stack.clickhouse.retention.model_copy(update={"kernels": 3, "steps": 0})
+    assert migrate(client, clean_stack) == ["kernels: keep 3 days", "steps: keep for ever"]
+    assert migrate(client, clean_stack) == []
+
+
+@pytest.mark.stack
+def test_a_changed_checksum_in_the_database_is_refused(clean_stack):
+    client = clickhouse.connect(clean_stack)
+    migrate(client, clean_stack)
+    client.command(
+        f"ALTER TABLE {clean_stack.clickhouse.database}.schema_migrations UPDATE checksum = 'x' WHERE version = 2",
+        settings={"mutations_sync": 2},
+    )
+    with pytest.raises(MigrationConflict, match="0002"):
+        migrate(client, clean_stack)
+
+
+@pytest.mark.stack
+def test_two_at_once_take_turns_and_a_dead_ones_lock_is_taken_over(clean_stack):
+    client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
+    client.command(f"CREATE DATABASE {database}")
+    client.command(
+        f"CREATE TABLE {database}.schema_migrations_lock (x UInt8) ENGINE = Memory COMMENT '{_dead_holder()}'"
+    )
+    done, failed = [], []
+
+    def run():
+        try:
+            done.extend(migrate(clickhouse.connect(clean_stack), clean_stack))
+        except Exception as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed
+    assert sorted(done) == sorted(set(done)), "each step is done by one of them"
+    applied = clickhouse.rows(
+        client, f"SELECT version, count() AS n FROM {database}.schema_migrations GROUP BY version"
+    )
+    assert {row["version"]: row["n"] for row in applied} == {m.version: 1 for m in migrations()}
+
+
+def _dead_holder():
+    import socket
+    import subprocess
+
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return f"{socket.gethostname()}:{process.pid}"
+
+
+POLICY = """<storage_configuration>
+        <disks><slow><path>{folder}/</path></slow></disks>
+        <policies><tiers><volumes><default><disk>default</disk></default><cold><disk>slow</disk></cold></volumes></tiers></policies>
+    </storage_configuration>
+    <max_server_memory_usage>"""
+
+
+@pytest.mark.stack
+def test_old_rows_move_to_the_cold_volume(tmp_path):
+    """On an engine of its own that has a second disk."""
+    tiers = TieringSettings(storage_policy="tiers", volume="cold", after=2)
+    settings = private_settings(tmp_path, clickhouse=ClickHouseSettings(tiering=tiers))
+    child = prepare_engine(settings)
+    config = settings.local.state / "clickhouse" / "conf" / "config.xml"
+    policy = POLICY.format(folder=settings.local.state / "clickhouse" / "data" / "slow")
+    config.write_text(config.read_text().replace("<max_server_memory_usage>", policy))
+    child.start(0.0)
+    try:
+        assert wait_until(lambda: answers(settings), 60)
+        client = clickhouse.connect(settings)
+        assert "kernels: keep 7 days, on volume cold after 2" in migrate(client, settings)
+        assert migrate(client, settings) == []
+        client.command("INSERT INTO gpu.kernels (job, start) SELECT 'j', now() - INTERVAL 3 DAY")
+        client.command("INSERT INTO gpu.kernels (job, start) SELECT 'j', now()")
+        where = "SELECT disk_name AS disk, rows FROM system.parts WHERE active AND table = 'kernels' ORDER BY min_time"
+
+        def disks():
+            return [row["disk"] for row in clickhouse.rows(client, where)]
+
+        assert wait_until(lambda: disks() == ["slow", "default"], 30), disks()
+        settings.clickhouse.tiering = TieringSettings()
+        assert "kernels: keep 7 days" in migrate(client, settings)
+    finally:
+        child.end()

@@ -1,0 +1,171 @@
+"""Every question of docs/cookbook.md on the engine: as the page says, as either reader, and over two servers."""
+
+import dataclasses
+import re
+
+import cookbook
+import pytest
+
+from drumline.infra.bench.direct_load import load
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.client import rows
+from drumline.infra.clickhouse.distributed import distribute
+from drumline.infra.clickhouse.migrate import migrate
+from drumline.infra.clickhouse.queries import queries
+from drumline.infra.config.local_credentials import local_password
+from drumline.infra.config.servers import ClickHouseSettings
+from drumline.infra.localstack.clickhouse.config import prepare_engine
+from drumline.infra.localstack.clickhouse.engine import answers, temporary_engine, wait_until
+from drumline.infra.localstack.ephemeral import private_settings
+
+pytestmark = pytest.mark.stack
+#: What depends on how often results were sent, on when, or on the engine's files.
+OWN = {"data-quality", "storage", "late-rows", "util-or-busy"}
+QUERIES = list(queries().values())
+
+
+def settings_of(folder, database="gpu"):
+    return private_settings(folder, clickhouse=ClickHouseSettings(retention=cookbook.FOR_EVER, database=database))
+
+
+def fill(settings):
+    client = clickhouse.connect(settings)
+    for job, folder in cookbook.JOBS.items():
+        load(client, settings, folder, job=job, run="r1")
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory):
+    """A server that has the jobs of the cookbook."""
+    settings = settings_of(tmp_path_factory.mktemp("one"))
+    with temporary_engine(settings):
+        migrate(clickhouse.connect(settings), settings)
+        fill(settings)
+        yield settings
+
+
+def on_the_page(query):
+    """(column names, rows) of the query's table in the page."""
+    part = cookbook.PAGE.read_text().split(f"### {query.question}\n", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
+    assert query.sql in part, "run `make docs`"
+    lines = [line[2:-2].split(" | ") for line in part.splitlines() if line.startswith("| ")]
+    return lines[0], lines[1:]
+
+
+def without_runs(names, found):
+    return [[cell for name, cell in zip(names, row, strict=True) if name != "run"] for row in found]
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
+def test_the_answer_is_the_pages(query, one):
+    names, found = cookbook.asker(one)(query)
+    assert found, "no answer"
+    assert len(set(names)) == len(names)
+    said_names, said = on_the_page(query)
+    assert names == said_names
+    if query.name not in OWN:
+        assert without_runs(names, found[: cookbook.SHOWN]) == without_runs(names, said)
+
+
+def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(one):
+    """CUDA graphs are launched asynchronously: most of their kernels run after their step has ended on the host."""
+    kernels = rows(clickhouse.connect(one), "SELECT count() AS n FROM gpu.kernels WHERE job = 'fusion'")[0]["n"]
+    for group in (50, 150):
+        query = queries()["launches-per-step"]
+        asked = dataclasses.replace(query, example={"job": "fusion", "group": str(group)})
+        names, found = cookbook.asker(one)(asked)
+        groups = [dict(zip(names, row, strict=True)) for row in found]
+        assert len(groups) == 450 // group
+        # the recording does the same in each step of a phase, so rounding takes nothing away
+        assert sum(int(each["launches_per_step"]) * group for each in groups) == kernels
+        assert all(0 < float(each["busy_percent"]) < 100 for each in groups)
+
+
+@pytest.mark.parametrize("name", ["jobs", "cost"])
+def test_one_job_of_all_can_be_chosen(name, one):
+    query = queries()[name]
+    names, everything = cookbook.asker(one)(query)
+    for chosen, jobs in (({"job": "mild"}, ["mild"]), ({"run": "r1"}, list(cookbook.JOBS)), ({"run": "x"}, [])):
+        _, found = cookbook.asker(one)(dataclasses.replace(query, example={**query.example, **chosen}))
+        job = names.index("job")
+        assert sorted(row[job] for row in found) == sorted(jobs)
+        assert all(row in everything for row in found)
+
+
+def test_the_page_has_nothing_that_is_no_query():
+    asked = re.findall(r"^### (.*)$", cookbook.PAGE.read_text(), re.MULTILINE)
+    assert asked == [query.question for query in QUERIES]
+
+
+def test_grafanas_user_may_ask_all_of_it_too(one):
+    password = local_password(one, "grafana")
+    grafana = one.model_copy(
+        update={"clickhouse": one.clickhouse.model_copy(update={"reader": "grafana", "reader_password": password})}
+    )
+    ask = cookbook.asker(grafana)
+    assert all(ask(query)[1] for query in QUERIES)
+
+
+REMOTES = """<remote_servers><both>{shards}</both></remote_servers>
+    <max_server_memory_usage>"""
+#: What making Distributed tables needs beyond the writer's rights.
+ENGINES = "<query>GRANT TABLE ENGINE ON Distributed</query><query>GRANT READ, WRITE ON REMOTE</query>"
+SHARD = """<shard><replica><host>127.0.0.1</host><port>{port}</port>
+    <user>writer</user><password>{password}</password></replica></shard>"""
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory):
+    """Two servers, each with the schema, and a database over both; settings of the first, naming that database."""
+    each = [settings_of(tmp_path_factory.mktemp(name)) for name in ("first", "second")]
+    shards = "".join(
+        SHARD.format(port=s.local.clickhouse_tcp_port, password=local_password(s, "writer").get_secret_value())
+        for s in each
+    )
+    children = []
+    try:
+        for settings in each:
+            child = prepare_engine(settings)
+            config = settings.local.state / "clickhouse" / "conf" / "config.xml"
+            config.write_text(config.read_text().replace("<max_server_memory_usage>", REMOTES.format(shards=shards)))
+            users = config.with_name("users.xml")
+            users.write_text(
+                users.read_text().replace("<query>GRANT CREATE TEMPORARY", f"{ENGINES}<query>GRANT CREATE TEMPORARY")
+            )
+            child.start(0.0)
+            children.append(child)
+        for settings in each:
+            assert wait_until(lambda s=settings: answers(s), 60)
+            migrate(clickhouse.connect(settings), settings)
+        for settings in (*each, each[0]):
+            assert "kernels" in distribute(clickhouse.connect(settings), "gpu", "both", "gpu_all")
+        over = each[0].model_copy(update={"clickhouse": each[0].clickhouse.model_copy(update={"database": "gpu_all"})})
+        yield each, over
+    finally:
+        for child in children:
+            child.end()
+
+
+@pytest.mark.long
+def test_two_servers_pass_the_cookbook(one, two):
+    each, over = two
+    fill(over)
+    held = [
+        rows(clickhouse.connect(s), "SELECT count() AS n, uniqExact(rank) AS ranks FROM gpu.kernels")[0] for s in each
+    ]
+    assert all(side["n"] > 0 for side in held), "both have some of it"
+    alone, together = cookbook.asker(one), cookbook.asker(over)
+    for query in QUERIES:
+        if query.name != "storage":
+            names, found = together(query)
+            assert (names, sorted(found)) == (alone(query)[0], sorted(alone(query)[1])), query.name
+
+
+@pytest.mark.long
+def test_an_insert_repeated_over_two_servers_counts_once(two):
+    _, over = two
+    client = clickhouse.connect(over)
+    before = rows(client, "SELECT sum(launches) AS n FROM gpu_all.kernels_per_minute")[0]["n"]
+    stored = rows(client, "SELECT count() AS n FROM gpu_all.kernels")[0]["n"]
+    load(client, over, cookbook.JOBS["fusion"], job="fusion", run="r1")
+    assert rows(client, "SELECT sum(launches) AS n FROM gpu_all.kernels_per_minute")[0]["n"] == before == stored

@@ -1,0 +1,44 @@
+"""`drumline roles`: statements a server can read, one role a user, limits that do not add up."""
+
+import re
+
+import pytest
+
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.roles import ROLES, BadName, reader_grants, statements
+
+USERS = {role: f"its-{role}" for role in ROLES}
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("cluster", ["", "main"])
+def test_every_statement_parses(stack, cluster):
+    client = clickhouse.connect(stack, reader=True)
+    for statement in statements("gpu", cluster, USERS):
+        assert clickhouse.rows(client, "SELECT formatQuery({sql:String}) AS sql", {"sql": statement})[0]["sql"]
+        assert not cluster or re.search(r"ON CLUSTER main\b", statement), statement
+
+
+def test_a_role_is_granted_to_users_only():
+    """A role's settings, constraints and quota come with it: who has two, has the limits of both."""
+    granted = [
+        found for text in statements("gpu", "", USERS) if (found := re.match(r"GRANT drumline_(\w+) TO (.*)", text))
+    ]
+    assert {found[1]: found[2] for found in granted} == {role: f"`{user}`" for role, user in USERS.items()}
+    for profile in (text for text in statements("gpu") if text.startswith(("CREATE SETTINGS", "CREATE QUOTA"))):
+        assert re.search(r"OR REPLACE (drumline_\w+)\b.* TO \1$", profile, re.DOTALL), profile
+
+
+def test_both_readers_have_the_same_grants_and_the_local_engine_has_them():
+    to = [found[1] for text in statements("gpu") if (found := re.match(r"GRANT .* ON .* TO (.*)", text))]
+    assert set(to) == {"drumline_writer", "drumline_analyst, drumline_grafana"}
+    grants = reader_grants("gpu")
+    assert "GRANT SHOW, SELECT ON gpu.*" in grants
+    assert len(grants) == to.count("drumline_analyst, drumline_grafana")
+    assert not any(re.search("INSERT|ALTER|CREATE|DROP", grant) for grant in grants)
+
+
+@pytest.mark.parametrize("name", ["x; DROP DATABASE gpu", "a b", "`x`", "x\n"])
+def test_names_that_are_no_names_are_refused(name):
+    with pytest.raises(BadName):
+        statements("gpu", "", {"writer": name})

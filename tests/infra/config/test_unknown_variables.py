@@ -1,0 +1,111 @@
+"""A misspelt setting is told, or ends the program where it cannot be anything else; what others put into the
+environment does neither, and never keeps a job from running."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drumline.infra.config import settings as settings_module
+from drumline.infra.config.settings import Settings, settings
+from drumline.infra.config.unknown_variables import GRAFANA, JOBS, TESTS, WrongNames, setting_names, strangers
+from drumline.infra.grafana.provisioning.contacts import CONTACTS
+from drumline.infra.grafana.provisioning.files import provisioning_files
+
+ROOT = Path(__file__).parents[3]
+
+
+def drumline(*arguments, **variables):
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("DRUMLINE_")}
+    command = [sys.executable, "-m", "drumline.infra.cli.app", *arguments]
+    return subprocess.run(command, env=kept | variables, capture_output=True, text=True, check=False)
+
+
+def found(folder, pattern):
+    return {name for path in folder.rglob("*.py") for name in re.findall(pattern, path.read_text())}
+
+
+def test_the_names_that_are_no_settings_are_those_that_the_code_reads():
+    known = set(setting_names(Settings))
+    assert found(ROOT / "producers", r'"(DRUMLINE_[A-Z_]*[A-Z])"') - known == set(JOBS)
+    files = provisioning_files(CONTACTS, tls=True, ca=True).values()
+    assert {name for text in files for name in re.findall(r"\$(DRUMLINE_\w+)", text)} == set(GRAFANA)
+    assert found(ROOT / "tests", r'environ\.get\("(DRUMLINE_\w+)"') - known == set(TESTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "near"),
+    [
+        ("KAFKA_SECURITY_PROTOCOL", "SASL_SSL", "KAFKA__SECURITY_PROTOCOL"),
+        ("CLICKHOUSE_RETENTION_KERNELS", "1", "CLICKHOUSE__RETENTION__KERNELS"),
+        ("KAFKA__SSL_CAA", "/ca.pem", "KAFKA__SSL_CA"),
+        ("KAFK__SSL_CA", "/ca.pem", "KAFKA__SSL_CA"),
+        ("KAFKA__SSL_CA__PATH", "/ca.pem", "KAFKA__SSL_CA"),
+        ("LOG__LEVEL", "DEBUG", "LOG_LEVEL"),
+        ("COLLECT__POLCY", "off", "COLLECT__POLICY"),
+        ("SINK_METRICS_PORT", "1234", "SINK__METRICS_PORT"),
+        ("KAFKA", "kafka-1:9092", "KAFKA__"),
+        ("CLICKHOUSE__RETENTION", "7 days", "CLICKHOUSE__RETENTION__"),
+    ],
+)
+def test_what_only_can_be_a_misspelt_setting_is_an_error_that_names_the_right_one(monkeypatch, name, value, near):
+    [stranger] = strangers(Settings, {f"DRUMLINE_{name}": value})
+    assert stranger.sure
+    assert stranger.text.startswith(f"DRUMLINE_{name}: ")
+    assert f"DRUMLINE_{near}" in stranger.text.removeprefix(f"DRUMLINE_{name}")
+    monkeypatch.setattr(settings_module.os, "environ", {f"DRUMLINE_{name}": value})
+    with pytest.raises(WrongNames, match=f"^DRUMLINE_{name}: "):
+        settings.__wrapped__()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("DRUMLINE_LOG_LVL", "DRUMLINE_LOG_LEVEL"), ("drumline_log_lvl", "DRUMLINE_LOG_LEVEL"),
+        ("DRUMLINE_KAFKA_PROTOCOL", "DRUMLINE_KAFKA__SECURITY_PROTOCOL"), ("DRUMLINE_LABEL", "DRUMLINE_LABELS"),
+        ("DRUMLINE_CLICKHOUSE_PASSWORD", "DRUMLINE_CLICKHOUSE__PASSWORD"), ("DRUMLINE_A\x1b[1m", ""),
+    ],
+)  # fmt: skip
+def test_what_may_be_somebody_elses_is_told_once_and_ignored(monkeypatch, capsys, name, near):
+    monkeypatch.setattr(settings_module.os, "environ", {name: "sesame"})
+    settings.__wrapped__()
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.startswith(f"drumline: {name.encode('unicode_escape').decode()} is ")
+    assert near in said
+    assert "sesame" not in said
+
+
+def test_what_others_are_known_to_set_is_no_reason_to_say_anything():
+    service = {
+        "DRUMLINE_SERVICE_HOST": "10.0.0.1", "DRUMLINE_SERVICE_PORT": "9465", "DRUMLINE_SERVICE_PORT_HTTP": "9465",
+        "DRUMLINE_PORT": "tcp://10.0.0.1:9465", "DRUMLINE_PORT_9465_TCP": "tcp://10.0.0.1:9465",
+        "DRUMLINE_PORT_9465_TCP_PROTO": "tcp", "DRUMLINE_PORT_9465_TCP_ADDR": "10.0.0.1",
+        "DRUMLINE_SINK_METRICS_PORT": "tcp://10.0.0.1:9465",
+    }  # fmt: skip
+    right = dict.fromkeys(setting_names(Settings), "1")
+    whole = {"DRUMLINE_KAFKA": '{"partitions": 4}', "drumline_kafka__partitions": "4", "DRUM": "1"}
+    assert strangers(Settings, service | right | whole | dict.fromkeys((*JOBS, *GRAFANA, *TESTS), "1")) == []
+
+
+def test_commands_end_with_2_or_go_on_and_a_job_always_runs():
+    wrong, doubtful = {"DRUMLINE_KAFKA_BOOTSTRAP": "host:1"}, {"DRUMLINE_LABEL": "a=b"}
+    done = drumline("config", **wrong, **doubtful)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert done.stderr.startswith("drumline: DRUMLINE_KAFKA_BOOTSTRAP: no such setting (DRUMLINE_KAFKA__BOOTSTRAP?); ")
+    assert drumline("config", **doubtful).returncode == 0
+    done = drumline("run", "--", "sh", "-c", "exit 9", **wrong, **doubtful, DRUMLINE_JOB="j")
+    assert (done.returncode, len(done.stderr.splitlines())) == (9, 2)
+    quiet = drumline("run", "--quiet", "--", "sh", "-c", "exit 9", **wrong, **doubtful)
+    assert (quiet.returncode, quiet.stderr) == (9, "")
+
+
+def test_no_home_folder_is_told_by_the_settings_that_need_one(monkeypatch, tmp_path):
+    monkeypatch.setattr("posixpath.expanduser", lambda path: path)  # a user that the system does not know
+    with pytest.raises(ValueError, match=r"DRUMLINE_LOCAL__STATE, DRUMLINE_LOCAL__CACHE: .* Set HOME"):
+        Settings()
+    monkeypatch.setenv("DRUMLINE_LOCAL__STATE", str(tmp_path))
+    monkeypatch.setenv("DRUMLINE_LOCAL__CACHE", str(tmp_path))
+    assert Settings().local.state == tmp_path

@@ -1,0 +1,217 @@
+"""What is read from a dead letter, how letters are counted, and which are put back."""
+
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import TIMESTAMP_CREATE_TIME
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from drumline.infra.cli.operate import dlq as command_dlq
+from drumline.infra.config.settings import Settings
+from drumline.infra.deadletters import replay as deadletters_replay
+from drumline.infra.deadletters.letters import REPLAY_OF, Origins, due, grouped, letter, when
+from drumline.infra.localstack.kafka.broker import RESOURCES
+from drumline.schemas.topics import DLQ_RETENTION_MS
+from drumline.sinks.kafka.dead_letters import DeadLetters, DeadLettersFailed
+from drumline.sinks.kafka.dead_letters import headers as sink_headers
+from drumline.sinks.ranges.record import Entry, Record, Verdict
+from drumline.streams.worker.output import Origin
+from drumline.streams.worker.output import headers as stream_headers
+
+TOPIC = "gpu.kernel.v1"
+VALUE = b"\x00\x00\x00\x00\x07SECRET"
+
+
+class Message:
+    def __init__(self, offset, headers, value=VALUE, partition=0, key=b"p"):
+        self._all = (offset, headers, value, partition, key)
+
+    def offset(self):
+        return self._all[0]
+
+    def headers(self):
+        return self._all[1]
+
+    def value(self):
+        return self._all[2]
+
+    def partition(self):
+        return self._all[3]
+
+    def key(self):
+        return self._all[4]
+
+    def timestamp(self):
+        return TIMESTAMP_CREATE_TIME, 1_000 * (self._all[0] + 1)
+
+
+def by_sink(offset, origin, reason="BadEnvelope", own=(), topic_id="id"):
+    record = Record(TOPIC, 2, origin, b"p", VALUE, 5_000, list(own))
+    entry = Entry(record, len(VALUE), None, Verdict.DEAD, error=(reason, "gpu.kernel.v1.rows: impossible"))
+    return letter(Message(offset, sink_headers(entry, topic_id)), TOPIC)
+
+
+def by_worker(offset, origin, error=None):
+    error = error or ValueError("SECRET")
+    return letter(Message(offset, stream_headers(Origin(TOPIC, 2, origin), error, "streams")), TOPIC)
+
+
+def test_a_letter_says_where_from_and_why_and_never_its_bytes():
+    one = by_sink(4, 17, own=[("traceparent", b"00-1"), ("drumline.error.code", b"Forged")])
+    told = one.as_json()
+    assert told["origin"] == {"topic": TOPIC, "topic_id": "id", "partition": 2, "offset": 17}
+    assert (told["reason"], told["by"], told["schema_id"], told["bytes"]) == ("BadEnvelope", "sink", 7, len(VALUE))
+    assert told["headers"] == {"traceparent": "00-1"}
+    assert told["time"] == "1970-01-01T00:00:05+00:00"
+    assert "SECRET" not in str(told)
+
+
+def test_a_letter_of_a_worker_says_the_same():
+    told = by_worker(4, 17).as_json()
+    assert told["origin"] == {"topic": TOPIC, "topic_id": "", "partition": 2, "offset": 17}
+    assert (told["reason"], told["by"]) == ("ValueError", "streams")
+    assert "worker's log" in told["text"]
+    assert "SECRET" not in str(told)
+
+
+def test_what_others_put_there_is_counted_for_itself():
+    strangers = [letter(Message(i, None, None, key=None), TOPIC) for i in range(3)]
+    [group], records = grouped(strangers)
+    assert (group.reason, group.by, group.letters, records) == ("?", "?", 3, {TOPIC: 3})
+    assert strangers[0].as_json()["bytes"] is None
+
+
+def test_a_record_that_died_again_says_which_letter_it_was():
+    again = by_sink(9, 40, own=[("a", b"b"), (REPLAY_OF, b"gpu.kernel.v1.dlq:0:3")])
+    assert again.replay_of == "gpu.kernel.v1.dlq:0:3"
+    assert again.headers == (("a", b"b"),)
+
+
+def test_letters_are_counted_per_reader_and_records_once():
+    letters = [by_sink(0, 10), by_worker(1, 10), by_sink(2, 10), by_sink(3, 11), by_worker(4, 12)]
+    groups, records = grouped(letters)
+    assert {(g.reason, g.by): (g.letters, len(g.origins)) for g in groups} == {
+        ("BadEnvelope", "sink"): (3, 2), ("ValueError", "streams"): (2, 2),
+    }  # fmt: skip
+    assert records == {TOPIC: 3}
+    first = groups[0].as_json()
+    assert (first["first"], first["last"]) == (when(1_000), when(4_000))
+
+
+def test_topics_created_anew_have_other_records_at_the_same_offsets():
+    origins = Origins()
+    assert origins.add(("old", 0, 1))
+    assert origins.add(("new", 0, 1))
+    assert not origins.add(("", 0, 1)), "one of the two"
+    assert len(origins) == 2
+
+
+LETTERS = st.lists(
+    st.tuples(st.sampled_from("AB"), st.sampled_from(["sink", "streams"]), st.integers(0, 6)), max_size=25
+)
+
+
+@given(LETTERS, st.lists(st.tuples(st.sampled_from(["", "A", "B"]), st.integers(1, 4)), max_size=12))
+def test_however_it_is_called_each_record_goes_back_once(letters, calls):
+    class A(Exception):
+        pass
+
+    class B(Exception):
+        pass
+
+    topic = [
+        by_sink(n, origin, reason) if by == "sink" else by_worker(n, origin, {"A": A, "B": B}[reason]())
+        for n, (reason, by, origin) in enumerate(letters)
+    ]
+    done, back = {}, []
+    for reason, most in [*calls, ("", None)]:
+        for one in list(due(topic, done, reason))[:most]:
+            assert reason in ("", one.reason)
+            done[one.reason, one.partition] = one.offset + 1
+            back.append(one.origin[2])
+    assert sorted(back) == sorted({origin for _, _, origin in letters})
+
+
+class SmallQueue:
+    """A producer that holds `room` messages until it is polled."""
+
+    def __init__(self, room, answers=True):
+        self._room, self._held, self.taken, self._answers = room, [], 0, answers
+
+    def produce(self, _topic, on_delivery, **_):
+        if len(self._held) >= self._room:
+            raise BufferError
+        self._held.append(on_delivery)
+        self.taken += 1
+
+    def poll(self, _seconds):
+        for answer in self._held:
+            answer(None, None)
+        self._held.clear()
+
+    def flush(self, seconds):
+        if self._answers:
+            self.poll(seconds)
+        return len(self._held)
+
+    def purge(self):
+        self._held.clear()
+
+
+def ten_letters():
+    records = [Record(TOPIC, 0, n, b"p", VALUE, 0, []) for n in range(10)]
+    return [Entry(record, 9, None, Verdict.DEAD, error=("BadFrame", "")) for record in records]
+
+
+def test_letters_of_a_range_that_are_more_than_the_producers_queue_holds_are_all_sent():
+    queue = SmallQueue(3)
+    assert DeadLetters(lambda: queue).send(ten_letters(), "id") == queue.taken == 10
+
+
+def test_letters_that_nobody_acknowledges_are_sent_again_by_another_producer():
+    silent, well = SmallQueue(10, answers=False), SmallQueue(10)
+    letters = DeadLetters(iter([silent, well]).__next__)
+    with pytest.raises(DeadLettersFailed, match="10 not acknowledged"):
+        letters.send(ten_letters(), "id")
+    assert silent.flush(0) == 0, "it would send them too"
+    assert letters.send(ten_letters(), "id") == well.taken == 10
+
+
+def test_large_letters_are_put_back_a_few_at_a_time(monkeypatch):
+    """Their values are in memory until then."""
+    monkeypatch.setattr(deadletters_replay, "Producer", lambda _: SmallQueue(2))
+    monkeypatch.setattr(deadletters_replay, "CHUNK_BYTES", 2 * len(VALUE))
+    told = []
+    back = deadletters_replay.PutBack(Settings(), TOPIC, told.append)
+    for n in range(5):
+        back.add(by_sink(n, n))
+    back.end()
+    assert [done["BadEnvelope", 0] for done in told] == [2, 4, 5]
+
+
+@pytest.mark.parametrize("answer", ["n\n", ""])
+def test_who_does_not_say_yes_puts_nothing_back(monkeypatch, answer):
+    monkeypatch.setattr(command_dlq, "_letters", lambda topic: [by_sink(0, 10)])
+    monkeypatch.setattr(deadletters_replay, "Memory", lambda _: SimpleNamespace(read=lambda *_: {}))
+    monkeypatch.setattr(deadletters_replay, "PutBack", lambda *_: pytest.fail("it puts back"))
+    monkeypatch.setattr(command_dlq, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    assert CliRunner().invoke(command_dlq.app, ["replay", TOPIC], input=answer).exit_code == 2
+
+
+def test_what_a_stranger_wrote_steers_no_terminal(monkeypatch):
+    evil = b"\x1b[2J [/bold]"
+    message = Message(0, [("drumline.error.code", evil), ("drumline.error.text", evil), ("own", evil)], key=evil)
+    monkeypatch.setattr(command_dlq, "_letters", lambda topic: [letter(message, topic)] if topic == TOPIC else [])
+    for command in (["list"], ["show", TOPIC]):
+        answer = CliRunner().invoke(command_dlq.app, command)
+        assert answer.exit_code == 0, answer.exception
+        assert "\x1b" not in answer.output
+        assert "\\x1b[2J [/bold]" in answer.output
+
+
+def test_the_local_kafka_remembers_what_was_put_back_for_longer_than_it_keeps_letters():
+    lines = (RESOURCES / "server.properties").read_text().splitlines()
+    properties = dict(line.split("=", 1) for line in lines if line and line[0] != "#")
+    assert int(properties["offsets.retention.minutes"]) * 60_000 > DLQ_RETENTION_MS

@@ -1,0 +1,133 @@
+"""Every statement of every dashboard runs on the engine over a recorded job and returns what it declares."""
+
+import re
+
+import pytest
+from support.grafana_stack import JOB, RUN, stored
+
+from drumline.infra.grafana.catalog import statements
+from drumline.infra.grafana.macros import ALL, Moment
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
+STATEMENTS = {statement.id: statement for statement in statements()}
+TIMES = re.compile(r"^(Nullable\()?(DateTime|Date)")
+NUMBERS = re.compile(r"^(Nullable\()?(U?Int|Float)")
+ALLREDUCE = "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE"
+CHOSEN = {"job": JOB, "run": RUN, "rank": "3", "price": "2.5", "host": "node-b", "family": "nccl", "kernel": ALLREDUCE}
+EVERY = {
+    "rank": ["0", "1", "2", "3"],
+    "host": ["node-a", "node-b"],
+    "job": [JOB],
+    "run": [RUN],
+    "family": ["nccl"],
+    "kernel": [ALLREDUCE],
+}
+#: Faults that the recording does not have, and what its GPUs did not report.
+EMPTY = {"XIDs", "Dead letters by reason", "Ranks not heard", "NVLink", "What collecting costs"}
+
+
+@pytest.fixture(scope="module")
+def db(stack):
+    return stored(stack)
+
+
+def moment(db, statement, every):
+    """The whole recording; `every`: All where that can be chosen, else one value."""
+    variables = {
+        v.name: ALL if every and v.every else [CHOSEN[v.name]] if v.multi else CHOSEN.get(v.name, v.default)
+        for v in statement.dashboard.variables
+    }
+    width = (statement.panel and statement.panel.min_interval) or "1s"
+    return Moment(
+        int(db.first * 1000) - 1000, int(db.last * 1000) + 12_000,
+        {"1s": 1_000, "5s": 5_000, "10s": 10_000, "1m": 60_000}[width], variables, EVERY,
+    )  # fmt: skip
+
+
+def kind(text):
+    return "t" if TIMES.match(text) else "n" if NUMBERS.match(text) else "s"
+
+
+@pytest.mark.parametrize("every", [True, False], ids=["all", "one"])
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_statement_runs_and_returns_the_declared_columns(db, name, every):
+    statement = STATEMENTS[name]
+    columns, rows = db.ask_panel(statement.sql, moment(db, statement, every))
+    if statement.query is None:
+        assert len(columns) in (1, 2)
+    else:
+        assert [(column, kind(text)) for column, text in columns] == statement.query.declared
+        if statement.query.format == "timeseries":
+            assert columns[0][0] == "time"
+            times = [row[0] for row in rows]
+            assert times == sorted(times), "Grafana refuses series that are not in order"
+    if every:
+        assert rows or statement.name in EMPTY, "the recording has something to show"
+
+
+@pytest.mark.parametrize("name", [n for n, s in STATEMENTS.items() if s.kind == "panel"])
+def test_a_time_without_data_is_no_error(db, name):
+    statement = STATEMENTS[name]
+    at = moment(db, statement, True)
+    db.ask_panel(statement.sql, Moment(at.from_ms - 10**9, at.to_ms - 10**9, at.interval_ms, at.variables, at.options))
+
+
+def test_the_timelines_tables_look_at_the_whole_range_however_many_kernels_it_has(db):
+    """200,000 kernels come before the longest gap, 200 collectives before the longest."""
+    start = f"fromUnixTimestamp64Milli({round(db.first * 1000)}) + INTERVAL 1 SECOND"
+    db.writer.command(
+        "INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT 'dense', 'r1', 0, 'k', "
+        f"addNanoseconds({start}, number * 2000 + if(number < 200001, 0, 5000000)), 1500 FROM numbers(200002)"
+    )
+    db.writer.command(
+        "INSERT INTO collectives (job, run, rank, step, ordinal, start, duration_ns) SELECT 'dense', 'r1', 0, 0, "
+        f"number, {start} + INTERVAL number MILLISECOND, 1000 * number FROM numbers(201)"
+    )
+    chosen = {"job": "dense", "run": "r1", "rank": "0"}
+    at = Moment(int(db.first * 1000), int(db.first * 1000) + 60_000, 1_000, chosen, EVERY)
+    _, gaps = db.ask_panel(STATEMENTS["timeline: Longest gaps"].sql, at)
+    assert len(gaps) == 30
+    assert [row[1] for row in gaps[:2]] == [5_000_500, 500]
+    _, collectives = db.ask_panel(STATEMENTS["timeline: Collectives"].sql, at)
+    assert len(collectives) == 200
+    assert collectives[-1][6] == 200_000
+
+
+def test_a_job_that_is_over_needs_nobody_any_more(db):
+    """While it is critical it is red on the Fleet dashboard; ten minutes after its end it is history."""
+    needs = {
+        name: (statement.sql, statement.query.declared)
+        for name, statement in STATEMENTS.items()
+        if statement.dashboard.uid == "drumline-fleet" and statement.name in ("Jobs", "Late ranks", "Ranks late now")
+    }
+    assert len(needs) == 3, "a stat and two tables"
+    for to_ms, over in ((db.phase("slow_copy")[1] // 10**6, False), (round(db.last * 1000) + 600_000, True)):
+        for name, (text, declared) in needs.items():
+            _, rows = db.ask_panel(text, Moment(int(db.first * 1000) - 1000, to_ms))
+            columns = [column for column, _ in declared]
+            found = [dict(zip(columns, row, strict=True)) for row in rows]
+            ours = [row for row in found if row.get("job", JOB) == JOB]
+            assert ours, name
+            now = [row["level"] if "level" in row else row["value"] for row in ours]
+            assert any(now) != over, name
+            assert not over or all(row.get("lost_share") is None for row in ours if "ranks" in row), "costs nothing now"
+
+
+def test_what_collecting_costs_is_a_share_of_a_core_and_problems_come_first(db):
+    spoke = f"fromUnixTimestamp64Milli({round(db.last * 1000)}) AS spoke"
+    cost = (
+        "'decoder_s', '50', 'decoder_cpu_s', '5', 'job_thread_cpu_s', '0.25', 'kernels', '1000', 'spool_bytes', '2000'"
+    )
+    lost = "'records_dropped', '7', 'spool_dropped', '2', 'problem: size', 'records of 9 bytes'"
+    on = {"policy": "'on: always'", "published": spoke, "_offset": "_offset + 1"}
+    db.copy("processes_versions", "costly", "rank = 0", collector=f"map({cost}, 'records_dropped', '0')", **on)
+    db.copy("processes_versions", "costly", "rank = 1", collector=f"map({cost}, {lost})", **on)
+    db.copy("processes_versions", "costly", "rank = 2", collector="map()", **on)
+    first, last = int(db.first * 1000), round(db.last * 1000) + 1_000
+    at = Moment(first, last, 60_000, {"job": "costly"}, {"job": ["costly"]})
+    _, rows = db.ask_panel(STATEMENTS["health: What collecting costs"].sql, at)
+    assert [row[2:] for row in rows] == [
+        (1, "on: always", 0.1, 0.005, 1000, 2000, 9, "records of 9 bytes", 50.0),
+        (0, "on: always", 0.1, 0.005, 1000, 2000, 0, "", 50.0),
+        (2, "on: always", None, None, None, None, None, "", None),
+    ]

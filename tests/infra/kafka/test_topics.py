@@ -1,0 +1,237 @@
+"""Topics are created as declared, drift is told and repaired, and records are shown without their bytes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from types import SimpleNamespace
+from uuid import uuid4
+
+import numpy as np
+import pytest
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.settings import Settings
+from drumline.infra.kafka import tail as topics_tail
+from drumline.infra.kafka.config import client_config, producer_config
+from drumline.infra.kafka.connect import BrokerUnreachable
+from drumline.infra.kafka.tail import entries, jsonable
+from drumline.infra.kafka.topics import Found, TopicsAdmin, Wanted, plan, wanted
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.model import has_schema
+from drumline.schemas.topics import TOPICS, Topic, dlq
+
+KERNEL = str(Topic.KERNEL)
+WANTED = Wanted("t", 4, 1, {"retention.ms": "10", "cleanup.policy": "delete"})
+
+
+def found(partitions=4, replication=1, **config):
+    base = {"retention.ms": "10", "cleanup.policy": "delete", "segment.ms": "99"}
+    return {"t": Found(partitions, replication, base | {k.replace("_", "."): v for k, v in config.items()})}
+
+
+class FakeMessage:
+    """What `entries` uses of a confluent_kafka.Message."""
+
+    def __init__(self, topic, value, headers=None):
+        self._topic, self._value, self._headers = topic, value, headers
+
+    def topic(self):
+        return self._topic
+
+    def value(self):
+        return self._value
+
+    def headers(self):
+        return self._headers
+
+    def partition(self):
+        return 3
+
+    def offset(self):
+        return 14
+
+
+def kernels(job, rows=2):
+    envelope = {"job": job, "run": "r", "rows": rows, "names": ["gemm", "copy"]}
+    return Codec().encode(Batch(KERNEL, envelope, {"name": np.arange(rows) % 2, "duration_ns": np.full(rows, 7)}))
+
+
+def test_every_topic_is_declared_once_and_has_a_schema_or_is_internal():
+    assert sorted(spec.topic for spec in TOPICS) == sorted(Topic)
+    assert all(has_schema(spec.topic) for spec in TOPICS if spec.topic.startswith("gpu."))
+
+
+def test_all_topics_have_the_same_partitions_and_dead_letters_have_room_for_headers():
+    topics = {topic.name: topic for topic in wanted(Settings(kafka=KafkaSettings()), 6)}
+    assert {topics[str(spec.topic)].partitions for spec in TOPICS} == {6}
+    letters = topics[dlq(KERNEL)]
+    assert int(letters.config["max.message.bytes"]) > int(topics[KERNEL].config["max.message.bytes"])
+
+
+def test_a_missing_topic_is_created_and_one_as_declared_is_left_alone():
+    assert plan([WANTED], {})[0].action == "create"
+    assert plan([WANTED], found())[0].action == "ok"
+
+
+def test_drift_is_altered_and_other_settings_of_the_owner_are_not():
+    step = plan([WANTED], found(retention_ms="5", segment_ms="1"))[0]
+    assert (step.action, step.drift) == ("alter", {"retention.ms": ("5", "10")})
+
+
+def test_another_number_of_partitions_is_an_error_that_says_what_to_do():
+    step = plan([WANTED], found(partitions=2, retention_ms="5"))[0]
+    assert step.action == "error"
+    assert "DRUMLINE_KAFKA__PARTITIONS=2" in step.problem
+
+
+def test_other_replication_is_told_but_no_error():
+    step = plan([WANTED], found(replication=3))[0]
+    assert step.action == "ok"
+    assert "3 replicas" in step.problem
+
+
+def test_rows_are_shown_with_their_place_and_their_words():
+    shown = list(entries(Codec(), FakeMessage(KERNEL, kernels("a")), {}))
+    assert [(e["_partition"], e["_offset"], e["_row"], e["name"]) for e in shown] == [
+        (3, 14, 0, "gemm"),
+        (3, 14, 1, "copy"),
+    ]
+
+
+def test_rows_of_another_job_are_not_shown():
+    message = FakeMessage(KERNEL, kernels("a"))
+    assert list(entries(Codec(), message, {"job": "b"})) == []
+    assert len(list(entries(Codec(), message, {"job": "a", "run": "r"}))) == 2
+
+
+def test_a_batch_is_one_line_on_request():
+    (shown,) = entries(Codec(), FakeMessage(KERNEL, kernels("a", 9)), {}, batches=True)
+    assert (shown["rows"], "duration_ns" in shown) == (9, False)
+
+
+@pytest.mark.parametrize("topic", [KERNEL, dlq(KERNEL)])
+def test_bad_records_and_dead_letters_never_show_their_bytes(topic):
+    message = FakeMessage(topic, b"SECRET!", [("error.code", b"bad_frame"), ("broken", b"\xff"), ("none", None)])
+    (shown,) = entries(Codec(), message, {})
+    assert "SECRET" not in json.dumps(shown)
+    assert "bad_frame" in json.dumps(shown)
+
+
+def test_a_tombstone_is_shown_as_one():
+    (shown,) = entries(Codec(), FakeMessage(str(Topic.PROCESS), None), {})
+    assert shown["tombstone"]
+
+
+def test_numbers_that_json_lacks_become_null():
+    assert (
+        json.dumps(jsonable({"a": [float("nan"), 1.5], "b": float("inf")}), allow_nan=False)
+        == '{"a": [null, 1.5], "b": null}'
+    )
+
+
+def test_a_broker_that_is_not_there_is_one_clear_message():
+    with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1 .*drumline up"):
+        TopicsAdmin(Settings(kafka=KafkaSettings(bootstrap="127.0.0.1:1")), timeout_s=0.3).found(["t"])
+
+
+def test_a_broker_that_goes_silent_while_a_topic_is_read_to_its_end_is_not_waited_for(monkeypatch):
+    silent = SimpleNamespace(poll=lambda _: None, assign=lambda _: None, close=lambda: None)
+    listed = SimpleNamespace(topics={KERNEL: SimpleNamespace(error=None, partitions=[0])})
+    monkeypatch.setattr(topics_tail, "Consumer", lambda _: silent)
+    monkeypatch.setattr(topics_tail.Contact, "metadata", lambda *_: listed)
+    with pytest.raises(BrokerUnreachable, match="went silent"):
+        list(topics_tail.read(Settings(), KERNEL, "beginning", follow=False, timeout_s=0.01))
+
+
+def drumline(stack, *arguments):
+    environment = {**os.environ, "DRUMLINE_KAFKA__BOOTSTRAP": stack.bootstrap}
+    program = [sys.executable, "-c", "from drumline.infra.cli.app import main; main()", "topics", *arguments]
+    return subprocess.Popen(program, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def ran(stack, *arguments):
+    process = drumline(stack, *arguments)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, [json.loads(line) for line in out.splitlines() if line.startswith("{")], err
+
+
+def test_an_unknown_topic_and_a_wrong_option_are_bad_input():
+    nowhere = Settings(kafka=KafkaSettings(bootstrap="127.0.0.1:1"))
+    assert ran(nowhere, "tail", "nope")[0] == 2
+    assert ran(nowhere, "tail", KERNEL, "--max", "0")[0] == 2
+
+
+@pytest.mark.stack
+def test_apply_is_idempotent_and_repairs_drift(stack):
+    assert ran(stack, "apply", "--json")[0] == 0
+    code, lines, _ = ran(stack, "apply", "--json")
+    assert code == 0
+    assert {line["state"] for line in lines} == {"ok"}
+    admin = AdminClient(client_config(stack, "test"))
+    entry = ConfigEntry("retention.ms", "86400000", incremental_operation=AlterConfigOpType.SET)
+    drifted = ConfigResource(ResourceType.TOPIC, str(Topic.STEP), incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([drifted]).values():
+        future.result()
+    for arguments, state in ((["--dry-run"], "to alter"), ([], "altered"), ([], "ok")):
+        code, lines, _ = ran(stack, "apply", "--json", *arguments)
+        assert (code, next(line["state"] for line in lines if line["topic"] == Topic.STEP)) == (0, state)
+
+
+@pytest.mark.stack
+@pytest.mark.parametrize("topic", [KERNEL, dlq(KERNEL)])
+@pytest.mark.parametrize("hours", [2, -24 * 400])
+def test_a_record_is_taken_and_has_the_brokers_time_however_wrong_its_senders_clock_is(stack, topic, hours):
+    sent_ms, answers = int((time.time() + hours * 3600) * 1000), []
+    assert ran(stack, "apply", "--json")[0] == 0
+    producer = Producer(producer_config(stack, "test"))
+    producer.produce(topic, b"", partition=0, timestamp=sent_ms, on_delivery=lambda *answer: answers.append(answer))
+    producer.flush(10)
+    [(error, sent)] = answers
+    assert error is None
+    kind, time_ms = sent.timestamp()
+    assert kind == TIMESTAMP_LOG_APPEND_TIME
+    assert abs(time_ms / 1000 - time.time()) < 600
+
+
+@pytest.mark.stack
+def test_apply_with_another_number_of_partitions_changes_nothing_and_fails(stack):
+    assert ran(stack, "apply", "--json")[0] == 0
+    code, lines, _ = ran(stack, "apply", "--json", "--partitions", str(stack.kafka.partitions + 1))
+    assert code == 1
+    assert next(line["state"] for line in lines if line["topic"] == KERNEL) == "error"
+    there = TopicsAdmin(stack).found([KERNEL])
+    assert there[KERNEL].partitions == stack.kafka.partitions
+
+
+@pytest.mark.stack
+def test_tail_shows_rows_and_bad_records_of_a_real_topic(stack):
+    assert ran(stack, "apply", "--json")[0] == 0
+    job = f"tail-{uuid4()}"
+    producer = Producer(producer_config(stack, "test"))
+    producer.produce(KERNEL, kernels(job, 3), key="k")
+    producer.produce(KERNEL, b"SECRET!", key="k")
+    assert producer.flush(30) == 0
+    code, lines, err = ran(stack, "tail", KERNEL, "--from", "beginning", "--no-follow", "--json", "--job", job)
+    assert code == 0, err
+    assert [line["name"] for line in lines if "error" not in line] == ["gemm", "copy", "gemm"]
+    assert "bad_frame" in [line["error"]["reason"] for line in lines if "error" in line]
+    assert "SECRET" not in json.dumps(lines)
+
+
+@pytest.mark.stack
+def test_ctrl_c_ends_tail_without_a_traceback(stack):
+    assert ran(stack, "apply", "--json")[0] == 0
+    process = drumline(stack, "tail", KERNEL, "--from", "beginning", "--json")
+    producer = Producer(producer_config(stack, "test"))
+    producer.produce(KERNEL, kernels("ctrl-c", 1), key="k")
+    producer.flush(30)
+    assert process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")

@@ -1,0 +1,263 @@
+"""The local ClickHouse engine: the wheel's private entry point, who may do what, and having it only while needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import clickhouse_connect
+import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
+from pydantic import SecretStr
+
+from drumline.infra.config.local_credentials import local_password, password_file
+from drumline.infra.config.settings import Settings
+from drumline.infra.localstack import stack as local_stack
+from drumline.infra.localstack.clickhouse.engine import answers, ensure_engine, query, self_test
+from drumline.infra.localstack.processes import own_processes
+from drumline.infra.localstack.state_dir import StackError, State, locked
+
+pytestmark = pytest.mark.stack
+
+
+def client(settings: Settings, user: str) -> Any:
+    password = local_password(settings, user).get_secret_value()
+    return clickhouse_connect.get_client(
+        host="127.0.0.1", port=settings.local.clickhouse_http_port, username=user, password=password
+    )
+
+
+@pytest.fixture
+def table(clean_stack: Settings) -> Iterator[str]:
+    """A table with ten rows that the writer made."""
+    database = clean_stack.clickhouse.database
+    writer = client(clean_stack, "writer")
+    writer.command(f"CREATE DATABASE {database}")
+    writer.command(f"CREATE TABLE {database}.t (n UInt64) ENGINE = MergeTree ORDER BY n")
+    writer.insert(f"{database}.t", [[n] for n in range(10)], column_names=["n"])
+    yield f"{database}.t"
+    writer.close()
+
+
+def test_self_test_passes_on_the_pinned_wheel(private: Settings) -> None:
+    assert self_test(private) == "26.9.2.1"
+    assert not answers(private)
+
+
+def test_writer_makes_tables_views_and_materialized_views_only_in_our_databases(
+    clean_stack: Settings, table: str
+) -> None:
+    database, writer = clean_stack.clickhouse.database, client(clean_stack, "writer")
+    writer.command(f"CREATE TABLE {database}.u (k UInt64, c UInt64) ENGINE = SummingMergeTree ORDER BY k")
+    writer.command(
+        f"CREATE MATERIALIZED VIEW {database}.m TO {database}.u AS "
+        f"SELECT n % 2 AS k, count() AS c FROM {table} GROUP BY k"
+    )
+    writer.command(f"ALTER TABLE {table} ADD COLUMN name String")
+    writer.insert(table, [[1, "a"], [3, "b"]], column_names=["n", "name"])
+    assert writer.query(f"SELECT sum(c) FROM {database}.u").result_rows == [(2,)]
+    for statement in ("CREATE DATABASE elsewhere", "CREATE USER eve", "SYSTEM SHUTDOWN"):
+        with pytest.raises(DatabaseError, match="497"):
+            writer.command(statement)
+
+
+@pytest.mark.parametrize("user", ["analyst", "grafana"])
+def test_readers_read_our_tables_and_the_catalogue(clean_stack: Settings, table: str, user: str) -> None:
+    reader = client(clean_stack, user)
+    assert reader.query(f"SELECT count() FROM {table}").result_rows == [(10,)]
+    assert (table.split(".")[1],) in reader.query(f"SHOW TABLES FROM {table.split('.')[0]}").result_rows
+    for name in ("tables", "columns", "databases", "settings", "functions"):
+        assert reader.query(f"SELECT count() > 0 FROM system.{name}").result_rows == [(1,)]
+
+
+@pytest.mark.parametrize("user", ["analyst", "grafana"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO {table} VALUES (1)",
+        "DROP TABLE {table}",
+        "TRUNCATE TABLE {table}",
+        "ALTER TABLE {table} DELETE WHERE 1",
+        "CREATE TABLE {table}2 (n UInt8) ENGINE = Memory",
+        "CREATE TEMPORARY TABLE x (n UInt8)",
+        "SELECT * FROM file('/etc/passwd', 'LineAsString')",
+        "SELECT * FROM url('http://127.0.0.1:1/', 'LineAsString')",
+        "SELECT * FROM remote('127.0.0.1', {table})",
+        "SELECT * FROM s3('http://127.0.0.1:1/bucket/key', 'LineAsString')",
+        "SELECT * FROM executable('ls', 'TSV', 'a String')",
+        "SELECT * FROM system.query_log",
+        "SELECT * FROM system.processes",
+        "SYSTEM STOP LISTEN HTTP",
+    ],
+)
+def test_readers_are_refused(clean_stack: Settings, table: str, user: str, statement: str) -> None:
+    client(clean_stack, "writer").command("SYSTEM FLUSH LOGS")  # a table of the log is there from its first flush on
+    with pytest.raises(DatabaseError, match=r"497|ACCESS_DENIED|READONLY"):
+        client(clean_stack, user).command(statement.format(table=table))
+
+
+@pytest.mark.parametrize("user", ["writer", "analyst"])
+def test_no_user_reads_files_of_the_host_by_the_scalar_function_file(
+    stack: Settings, user: str, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text("secret")
+    readable = client(stack, user).command("SELECT length(file('config.xml')) > 0")
+    assert readable == 1, "the function works, so what follows is refused for the right reason"
+    for path in ("/etc/passwd", password_file(stack, "writer"), "/proc/1/environ", mine):
+        with pytest.raises(DatabaseError, match=r"Permission denied|CANNOT_OPEN_FILE"):
+            client(stack, user).command(f"SELECT file('{path}')")
+    with pytest.raises(DatabaseError):
+        client(stack, user).command("SELECT * FROM system.warnings INTO OUTFILE '/tmp/out'")
+
+
+def test_the_engine_does_not_inherit_secrets_of_the_environment(
+    private: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DRUMLINE_KAFKA__SASL_PASSWORD", "hush-hush")
+    with ensure_engine(private):
+        assert "hush-hush" not in query(private, "SELECT file('/proc/self/environ')", "analyst")
+
+
+@pytest.mark.parametrize(
+    "setting", ["max_memory_usage = 99999999999", "max_execution_time = 0", "max_result_rows = 0", "readonly = 0"]
+)
+def test_readers_cannot_lift_their_limits(stack: Settings, setting: str) -> None:
+    with pytest.raises(DatabaseError, match=r"452|164"):
+        client(stack, "analyst").command(f"SELECT 1 SETTINGS {setting}")
+    assert (
+        client(stack, "analyst").command("SELECT 1 SETTINGS max_execution_time = 5, max_memory_usage = 100000000") == 1
+    )
+
+
+def test_a_result_that_is_too_large_is_an_error_not_a_cut(stack: Settings) -> None:
+    reader = client(stack, "analyst")
+    with pytest.raises(DatabaseError, match="396"):
+        reader.query("SELECT number FROM numbers(2000000)", settings={"wait_end_of_query": 1})
+
+
+@pytest.mark.parametrize("user", ["writer", "analyst", "grafana", "default"])
+def test_wrong_and_empty_passwords_are_refused(stack: Settings, user: str) -> None:
+    for password in ("", "wrong"):
+        with pytest.raises(StackError, match=r"AUTHENTICATION_FAILED|REQUIRED_PASSWORD|USER_SESSION_LIMIT_EXCEEDED"):
+            query(stack, "SELECT 1", user, SecretStr(password))
+
+
+@pytest.mark.parametrize("extra", ["", "&session_id=s", "&max_sessions_for_user=9", "&max_sessions_for_user=0"])
+def test_nobody_gets_in_as_default(stack: Settings, extra: str) -> None:
+    with pytest.raises(urllib.error.HTTPError):
+        urllib.request.urlopen(f"{stack.clickhouse_url}/?user=default&query=SELECT%201{extra}", timeout=10)
+
+
+def test_nobody_gets_in_as_default_over_the_native_port(stack: Settings, tmp_path: Path) -> None:
+    ask = f"SELECT dummy FROM remote('127.0.0.1:{stack.local.clickhouse_tcp_port}', system.one, '%s', '%s')"
+    analyst = local_password(stack, "analyst").get_secret_value()
+    code = "import sys, chdb; print(chdb.query(sys.argv[1]))"
+    answer = [
+        subprocess.run(
+            [sys.executable, "-c", code, ask % who], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+        for who in (("analyst", analyst), ("default", ""))
+    ]
+    assert answer[0].stdout.strip() == "0", answer[0].stderr
+    assert answer[1].stdout == ""
+    assert "USER_SESSION_LIMIT_EXCEEDED" in answer[1].stderr
+
+
+def test_secrets_are_private_and_stay(stack: Settings) -> None:
+    for user in ("writer", "analyst", "grafana"):
+        assert password_file(stack, user).stat().st_mode & 0o777 == 0o600
+    assert State.of(stack).secrets.stat().st_mode & 0o777 == 0o700
+    assert local_password(stack, "writer").get_secret_value() == local_password(stack, "writer").get_secret_value()
+    with pytest.raises(StackError, match="no user"):
+        local_password(stack, "eve")
+
+
+def test_ensure_engine_uses_the_running_one(stack: Settings) -> None:
+    before = [process.pid for process in own_processes(stack)["engine"]]
+    with ensure_engine(stack):
+        assert [process.pid for process in own_processes(stack)["engine"]] == before
+    assert answers(stack)
+
+
+def test_ensure_engine_starts_one_and_stops_it_and_data_stays(private: Settings) -> None:
+    for expected in ("0", "1"):
+        with ensure_engine(private):
+            query(private, f"CREATE DATABASE IF NOT EXISTS {private.clickhouse.database}", "writer")
+            query(private, "CREATE TABLE IF NOT EXISTS gpu.t (n UInt8) ENGINE = MergeTree ORDER BY n", "writer")
+            assert query(private, "SELECT count() FROM gpu.t", "analyst") == expected
+            query(private, "INSERT INTO gpu.t VALUES (1)", "writer")
+        assert not answers(private)
+
+
+def test_who_started_the_engine_keeps_it_until_the_last_user_is_done(private: Settings) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def starter() -> None:
+        with ensure_engine(private):
+            entered.set()
+            leave.wait(30)
+
+    thread = threading.Thread(target=starter)
+    thread.start()
+    assert entered.wait(30)
+    with ensure_engine(private):
+        leave.set()
+        time.sleep(0.5)
+        assert query(private, "SELECT 1", "analyst") == "1"
+    thread.join(30)
+    assert not answers(private)
+
+
+def test_an_engine_dies_with_its_parent_even_by_kill_9(private: Settings, environment_of: Callable[..., Any]) -> None:
+    code = "import time\nfrom drumline.infra.localstack.clickhouse.engine import ensure_engine\n"
+    code += "from drumline.infra.config.settings import settings\n"
+    code += "with ensure_engine(settings()):\n    print('up', flush=True)\n    time.sleep(60)\n"
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], env=environment_of(private), stdout=subprocess.PIPE, text=True
+    )
+    assert parent.stdout is not None
+    assert parent.stdout.readline() == "up\n"
+    assert own_processes(private)["engine"]
+    parent.kill()
+    parent.wait()
+    assert local_stack.wait_until(lambda: not own_processes(private)["engine"], 20)
+
+
+def test_another_engine_on_our_port_is_told_apart(stack: Settings, private: Settings) -> None:
+    same = private.local.model_copy(update={"clickhouse_http_port": stack.local.clickhouse_http_port})
+    with (
+        pytest.raises(StackError, match="DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT"),
+        ensure_engine(private.model_copy(update={"local": same})),
+    ):
+        pass
+
+
+def test_who_looks_for_a_running_engine_on_another_port_is_told_its_own(stack: Settings) -> None:
+    other = stack.model_copy(update={"local": stack.local.model_copy(update={"clickhouse_http_port": 1})})
+    said = "not at http://127.0.0.1:1: set DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT"
+    with pytest.raises(StackError, match=said), ensure_engine(other):
+        pass
+
+
+def test_a_configured_server_is_left_alone(private: Settings) -> None:
+    url = {"clickhouse": private.clickhouse.model_copy(update={"url": "http://127.0.0.1:1"})}
+    with ensure_engine(private.model_copy(update=url)):
+        assert not State.of(private).root.exists()
+
+
+def test_a_lock_that_stays_busy_says_why(private: Settings) -> None:
+    path = private.local.state / "lock"
+    with (
+        locked(path, "first"),
+        pytest.raises(StackError, match="busy for a reason"),
+        locked(path, "busy for a reason", timeout_s=0.2),
+    ):
+        pass

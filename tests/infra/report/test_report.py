@@ -1,0 +1,197 @@
+"""The report: what it says, what it draws, and that nothing from a job gets into the page as HTML."""
+
+import json
+import re
+from dataclasses import replace
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from support.report_data import HOSTILE, evidence, report_data
+
+from drumline.infra.report import charts as report_charts
+from drumline.infra.report import text as report_words
+from drumline.infra.report.data import NoSuchRun, find_run
+from drumline.infra.report.page import page
+
+ROOT = Path(__file__).parents[3]
+MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+
+
+class Reader(HTMLParser):
+    """Elements with attributes, and the text of the page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.elements, self.words = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data):
+        self.words.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+def test_summary_names_rank_share_cost_steps_and_cause():
+    said = report_words.summary(report_data(price_per_gpu_hour=3600.0))
+    assert said[0] == (
+        "Rank 3 (node-b) cost this job 4.1% of its time: 12.3 GPU-seconds, 12.30 at 3600 per GPU-hour, in steps 100 to "
+        "139. Cause: slow copy; it copied from or to pageable host memory; pinned memory is faster (confidence high)."
+    )
+
+
+def test_summary_adds_up_the_causes_of_a_rank_and_puts_the_dearest_first():
+    row = report_data().cost[0]
+    cost = [{**row, "of_rank": 1, "lost_s": 3.0, "gpu_seconds": 9.0}, {**row, "lost_s": 2.0, "gpu_seconds": 6.0},
+            {**row, "lost_s": 2.0, "gpu_seconds": 5.0, "cause": "unknown"}]  # fmt: skip
+    found = report_words.by_rank(report_data(cost=cost))
+    assert [(r["of_rank"], r["gpu_seconds"], r["cause"]) for r in found] == [
+        (3, 11.0, "slow_copy"),
+        (1, 9.0, "slow_copy"),
+    ]
+
+
+def test_summary_says_insufficient_data_instead_of_healthy():
+    none = {**report_data().windows, "windows": 0, "judged": 0}
+    assert report_words.summary(report_data(windows=none, cost=[], episodes=[]))[0].startswith("Insufficient data")
+    unjudged = {**none, "windows": 7}
+    assert "none of the 7 windows" in report_words.summary(report_data(windows=unjudged, cost=[], episodes=[]))[0]
+    some = {**none, "windows": 7, "judged": 5}
+    said = report_words.summary(report_data(windows=some, cost=[], episodes=[]))
+    assert said == [
+        "No rank held this job back in the 5 windows of steps that could be judged.",
+        "Insufficient data in 2 of 7 windows of steps: too few ranks could be compared.",
+    ]
+
+
+def test_the_job_as_a_whole_is_not_a_rank():
+    row = {"of_rank": -1, "host": ""}
+    data = report_data()
+    data = replace(data, cost=[{**data.cost[0], **row}], episodes=[{**data.episodes[0], **row, "cause": "slow_link"}])
+    assert report_words.summary(data)[0].startswith("The job as a whole lost 4.1% of its time")
+
+
+def test_evidence_is_told_in_words_and_nonsense_is_left_out():
+    assert report_words.evidence(evidence()) == [
+        "against the others: copy +121.2 ms, compute -4.6 ms",
+        "1.00 times their blocks, 1.25 times their kernels",
+        "AllReduce 3 of step 86 took 0.6 ms on it, 27.6 ms on the rank that waited longest",
+    ]
+    for nonsense in ("", "{", "[]", "null", '{"excess_ns": 3, "ratios": [], "collective": 1}'):
+        assert report_words.evidence(nonsense) == []
+
+
+def test_every_cause_that_verdicts_name_has_a_meaning():
+    schema = json.loads((ROOT / "schemas/avro/gpu.straggler.v1.avsc").read_text())
+    [causes] = [f["doc"] for f in schema["fields"] if f["name"] == "causes"]
+    for cause in set(causes.split(", ")) - {"ok", "insufficient_data"}:
+        assert report_words.meaning(cause, ""), cause
+
+
+def test_page_shows_every_part_and_loads_nothing():
+    text = page(report_data(), MADE)
+    found = Reader(text)
+    assert sum(tag == "svg" for tag, _ in found.elements) == 8
+    assert not {tag for tag, _ in found.elements} & {"script", "iframe", "object", "embed", "img", "form", "base"}
+    loads = [v for _, a in found.elements for k, v in a.items() if k in ("src", "href", "xlink:href", "srcset", "data")]
+    assert loads == ["data:,"]
+    assert "default-src 'none'" in text
+    assert not re.search(r"url\(|@import", text)
+    for heading in ("Step times", "Lateness by rank", "Verdicts", "Cost", "Top kernels", "Copies", "GPUs"):
+        assert ("h2", {}) in found.elements
+        assert heading in found.text
+    assert "2026-01-02 03:04 UTC" in found.text
+
+
+def test_page_escapes_what_a_job_may_be_called():
+    data = report_data(job=HOSTILE)
+    kernels = [{**data.kernels[0], "short": HOSTILE, "name": HOSTILE}]
+    episodes = [{**data.episodes[0], "host": HOSTILE, "evidence": json.dumps({"collective": {"operation": HOSTILE},
+                 "longest_ns": 1})}]  # fmt: skip
+    copies = [{**data.memcpys[0], "source": HOSTILE}]
+    devices = [{**data.devices[0], "host": HOSTILE}]
+    data = replace(data, kernels=kernels, episodes=episodes, memcpys=copies, devices=devices, other_runs=[HOSTILE])
+    found, plain = Reader(page(data, MADE)), Reader(page(report_data(), MADE))
+    assert HOSTILE in found.text
+    assert {tag for tag, _ in found.elements} <= {tag for tag, _ in plain.elements}
+    assert not [k for _, a in found.elements for k in a if k.startswith("on")]
+
+
+def test_parts_without_data_say_so():
+    steps = {"steps": 0, "steps_from": [], "first": 0, "last": 0}
+    data = replace(report_data(), steps=steps, step_times=[], lateness=[], kernels=[],
+                   families=[], memcpys=[], devices=[], device_times=[], episodes=[], cost=[])  # fmt: skip
+    found = Reader(page(data, MADE))
+    assert not [tag for tag, _ in found.elements if tag == "svg"]
+    for said in ("No steps", "No collectives could be compared", "No kernels", "No copies", "No GPU samples (NVML)"):
+        assert said in found.text
+
+
+def test_amounts_are_told_in_the_unit_that_fits():
+    told = [report_words.amount(gigabytes) for gigabytes in (472.2, 1084, 0.0708, 0.99999, 2.84e-5, 2.56e-7, 0)]
+    assert told == ["472 GB", "1.08 TB", "70.8 MB", "1 GB", "28.4 kB", "256 B", "0 B"]
+
+
+def test_times_are_told_in_the_unit_that_fits():
+    assert [report_words.span(s) for s in (16.76, 166.6, 0.0281, 0.9999, 2.5e-6, 40000)] == [
+        "16.8 s", "167 s", "28.1 ms", "1 s", "2.5 us", "11.1 h"]  # fmt: skip
+
+
+def test_a_healthy_job_is_not_drawn_as_dark_as_a_late_one():
+    def darkest(late):
+        data = report_data(lateness=[{"bin": b, "of_rank": 0, "late_ms": late} for b in range(2)])
+        return report_charts.lateness(data)["encoding"]["opacity"]["scale"]["domain"][1]
+
+    assert darkest(4.0) == 125.0  # a quarter of the median step
+    assert darkest(200.0) == 200.0
+
+
+def test_kernels_of_one_kind_keep_different_labels():
+    names = [f"nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_{end}" for end in ("NNT", "bias_TNT")]
+    cut = [report_charts.middle(name) for name in names]
+    assert len({*cut}) == 2
+    assert all(len(name) <= 42 and name.startswith("nvjet_sm90") for name in cut)
+    assert report_charts.middle("short") == "short"
+
+
+def test_the_legend_names_only_verdicts_that_are_there():
+    [rect] = [x for x in report_charts.step_times(report_data())["layer"] if x["mark"].get("type") == "rect"]
+    assert rect["encoding"]["color"]["scale"] == {"domain": ["warning"], "range": ["var(--warning)"]}
+
+
+def test_long_jobs_are_drawn_in_hours():
+    data = report_data(length_s=100 * 3600.0, device_times=[{**report_data().device_times[0], "second": 7200.0}])
+    spec = report_charts.device(data, "util", "%")
+    assert spec["encoding"]["x"]["title"] == "h from the start"
+    assert spec["data"]["values"][0]["at"] == 2
+
+
+def test_gpu_samples_without_a_measure_draw_no_empty_chart():
+    times = [{**row, "clock_mhz": None} for row in report_data().device_times]
+    assert report_charts.device(report_data(device_times=times), "clock_mhz", "MHz") is None
+
+
+def test_more_gpus_than_colours_are_drawn_as_lowest_middle_and_highest():
+    times = [{**report_data().device_times[0], "rank": rank, "util": rank} for rank in range(9)]
+    values = report_charts.device(report_data(device_times=times), "util", "%")["data"]["values"]
+    assert {row["series"]: row["value"] for row in values} == {"lowest GPU": 0, "middle GPU": 4, "highest GPU": 8}
+
+
+def test_a_wrong_job_or_run_is_told_with_what_there_is():
+    stored = {"demo": [{"run": "b"}, {"run": "a"}]}
+
+    def query(sql, parameters):
+        return stored.get(parameters.get("job"), []) if "job" in parameters else [{"job": name} for name in stored]
+
+    assert find_run(query, "demo", "") == ({"run": "b"}, ["a"])
+    assert find_run(query, "demo", "a") == ({"run": "a"}, ["b"])
+    with pytest.raises(NoSuchRun, match="'demo'"):
+        find_run(query, "other", "")
+    with pytest.raises(NoSuchRun, match="there are: b, a"):
+        find_run(query, "demo", "c")

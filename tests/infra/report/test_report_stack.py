@@ -1,0 +1,232 @@
+"""`drumline report` and `drumline top` against the engine: every query runs, what is stored arrives."""
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from drumline.infra.clickhouse import queries
+from drumline.infra.clickhouse.client import command, connect, rows
+from drumline.infra.clickhouse.migrate import migrate
+from drumline.infra.report.data import load
+from drumline.infra.report.text import summary
+
+pytestmark = pytest.mark.stack
+JOB = "a <b>job</b>"
+START = datetime.now(UTC).replace(second=0, microsecond=0) - timedelta(
+    hours=1
+)  # what is older than retention goes at once
+
+
+@pytest.fixture
+def drumline(clean_stack, environment_of):
+    migrate(connect(clean_stack), clean_stack)
+    environment = environment_of(clean_stack)
+
+    def run(*args):
+        done = [sys.executable, "-m", "drumline.infra.cli.app", *args]
+        return subprocess.run(done, env=environment, capture_output=True, text=True, timeout=100, check=False)
+
+    return run
+
+
+def store(settings):
+    """Two ranks, 40 steps, four windows: rank 1 is blamed in the last two."""
+    client = connect(settings, database=settings.clickhouse.database)
+    at = f"toDateTime64('{START:%F %T}', 9, 'UTC')"
+    mine = f"'{JOB}' AS job, 'r1' AS run"
+    for sql in (
+        f"INSERT INTO ledger (topic, published, verdict, job, run, rank, host, rows, time_min, time_max) SELECT "
+        f"'gpu.step.v1', {at}, 'stored', '{JOB}', 'r1', number, 'h', 40, {at}, {at} + 40 FROM numbers(2)",
+        f"INSERT INTO ledger (topic, published, verdict, job, run, rows) VALUES "
+        f"('gpu.lateness.v1', now64(3), 'stored', '{JOB}', 'r1', 1)",
+        f"INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_start, gpu_duration_ns, steps_from) SELECT "
+        f"'{JOB}', 'r1', intDiv(number, 40), number % 40, {at} + number % 40, 1000000000, {at}, 1000000000, 'marker' "
+        "FROM numbers(80)",
+        f"INSERT INTO stragglers_versions (job, run, first_step, last_step, window_start, window_end, published, "
+        "steps_used, step_ns, of_rank, of_host, severity, state, cause, lost_ns, lost_share, lateness_ns, "
+        "gpu_seconds_lost, episode_first_step, confidence, evidence_json) WITH intDiv(number, 3) AS w, "
+        f"number % 3 - 1 AS r, r = 1 AND w >= 2 AS late SELECT "
+        f"{mine}, 10 * w, 10 * w + 9, {at} + 10 * w, {at} + 10 * w + 10, {at}, 10, "
+        "1000000000, r, 'h', if(late, 3, 0), if(NOT late, 'ok', if(w = 2, 'suspect', 'warning')), "
+        "if(late, 'slow_copy', 'ok'), late * 500000000, late * 0.05, "
+        "late * 600000000, late * 0.5, "
+        "if(late, 20, -1), 'high', '{}' FROM numbers(12)",
+        f"INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT {mine}, number % 2, 'k', "
+        f"{at} + number, 250000000 FROM numbers(40)",
+        "INSERT INTO kernel_names_versions (name, short, family) VALUES ('k', 'kernel', 'gemm')",
+        f"INSERT INTO memcpys (job, run, rank, kind, src_kind, dst_kind, bytes, start, duration_ns) SELECT {mine}, "
+        f"number % 2, 1, 1, 3, 500000000, {at} + number, 100000000 FROM numbers(40)",
+        f"INSERT INTO device_samples (job, run, rank, host, gpu_index, time, util_gpu) SELECT {mine}, number % 2, 'h', "
+        f"number % 2, {at} + number, 90 FROM numbers(40)",
+    ):
+        command(client, sql)
+    client.close()
+
+
+def test_a_report_holds_what_is_stored(drumline, clean_stack, tmp_path):
+    store(clean_stack)
+    path = tmp_path / "job.html"
+    done = drumline("report", "--job", JOB, "-o", str(path), "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["path"] == str(path)
+    assert said["summary"] == [
+        "Rank 1 (h) cost this job 2.5% of its time: 1.0 GPU-seconds, in steps 20 to 39. Cause: slow copy; its copies "
+        "between host and GPU took longer (confidence high)."
+    ]
+    html = path.read_text()
+    assert html.count("<svg") == 5  # of the GPUs' measures only the one that was sampled
+    assert "a &lt;b&gt;job&lt;/b&gt;" in html
+    assert "40 steps" in html
+    assert [*tmp_path.iterdir()] == [path]
+
+    early = drumline(
+        "report", "--job", JOB, "-o", str(path), "--to", f"{START + timedelta(seconds=15):%FT%T}", "--json"
+    )
+    assert json.loads(early.stdout)["summary"] == [
+        "No rank held this job back in the 2 windows of steps that could be judged."
+    ]
+
+
+def test_a_time_outside_the_run_is_told_with_when_it_ran(drumline, clean_stack, tmp_path):
+    store(clean_stack)
+    day, ran = timedelta(days=1), f"run r1 went from {START:%F %T} to {START + timedelta(seconds=40):%F %T}\n"
+    for given in (
+        ("--from", f"{START + day:%FT%T}"),
+        ("--to", f"{START - day:%FT%T}"),
+        ("--from", f"{START - 2 * day:%FT%T}", "--to", f"{START - day:%FT%T}"),
+    ):
+        done = drumline("report", "--job", JOB, "-o", str(tmp_path / "job.html"), *given)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("drumline report: nothing of this run ")
+        assert done.stderr.endswith(ran)
+    assert [*tmp_path.iterdir()] == []
+    moment = ("--from", f"{START + timedelta(seconds=40):%FT%T}")
+    assert drumline("report", "--job", JOB, "-o", str(tmp_path / "job.html"), *moment).returncode == 0
+
+
+def test_the_report_says_what_the_cookbook_says(drumline, clean_stack):
+    store(clean_stack)
+    client = connect(clean_stack, reader=True, database=clean_stack.clickhouse.database)
+
+    def query(sql, parameters):
+        return rows(client, sql, parameters)
+
+    def cookbook(name):
+        named = queries.query(name)
+        return query(named.sql, named.values({"job": JOB, "run": "r1"}))
+
+    def same(found, wanted, *names):
+        assert found
+        assert [[round(row[n], 2) if isinstance(row[n], float) else row[n] for n in names] for row in found] == [
+            [round(row[n], 2) if isinstance(row[n], float) else row[n] for n in names] for row in wanted
+        ]
+
+    data = load(query, JOB, "", "", "", 0.0)
+    kernels = [{**row, "kernel": row["short"]} for row in data.kernels]
+    same(kernels, cookbook("top-kernels"), "kernel", "family", "launches", "gpu_s")
+    same(data.families, cookbook("kernel-families"), "family", "launches", "gpu_s")
+    same(data.memcpys, cookbook("memcpy"), "direction", "source", "target", "copies", "gigabytes")
+    costs = [{**row, "gpu_seconds": row["gpu_seconds_lost"]} for row in cookbook("straggler-cost")]
+    same(data.cost, costs, "of_rank", "host", "cause", "gpu_seconds")
+    [step] = {(row["p50_ms"], row["p95_ms"]) for row in cookbook("step-times")}
+    assert (data.steps["median_ms"], data.steps["p95_ms"]) == step
+    assert sum(row["samples"] for row in data.devices) == sum(row["samples"] for row in cookbook("devices"))
+    client.close()
+
+
+def test_top_shows_what_is_stored(drumline, clean_stack):
+    store(clean_stack)
+    done = drumline("top", "--once", "--json")
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert [(job["job"], job["run"], job["ranks"]) for job in seen["jobs"]] == [(JOB, "r1", 2)]
+    assert seen["jobs"][0]["age_s"] > 1800  # its producers ended; that a worker published a result since is no life
+    detail = seen["detail"]
+    assert [(row["rank"], row["step"], row["step_ms"]) for row in detail["steps"]] == [(0, 39, 1000.0), (1, 39, 1000.0)]
+    assert [detail["window"][0][name] for name in ("of_rank", "state", "late_ms")] == [1, "warning", 60.0]
+    [verdict] = detail["verdicts"]
+    assert [verdict[name] for name in ("of_rank", "first_step", "last_step", "state")] == [1, 20, 39, "warning"]
+
+
+def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_and_top(drumline, clean_stack):
+    """Its dearest window says something else, and would be critical if one window were enough."""
+    store(clean_stack)
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+    at = f"toDateTime64('{START:%F %T}', 9, 'UTC') + 50"
+    windows = (
+        (50, 3, "suspect", "host_stall", "", 350, "low", "dearest"),
+        (60, 2, "warning", "slow_compute", "more_work", 150, "high", "wanted"),
+        (70, 2, "warning", "slow_compute", "same_work", 180, "high", "other detail"),
+        (80, 2, "warning", "slow_compute", "more_work", 140, "high", "cheaper"),
+        (90, 1, "warning", "slow_compute", "more_work", 40, "high", "cheapest"),
+    )
+    for first, severity, state, cause, detail, lost_ms, confidence, evidence in windows:
+        command(
+            client,
+            "INSERT INTO stragglers_versions (job, run, first_step, last_step, window_start, window_end, published, "
+            "of_rank, severity, state, cause, detail, lost_ns, lost_share, confidence, evidence_json, "
+            f"gpu_seconds_lost, episode_first_step) SELECT '{JOB}', 'r1', {first}, {first + 9}, {at}, {at}, {at}, 0, "
+            f"{severity}, '{state}', '{cause}', '{detail}', {lost_ms} * 1000000, {lost_ms / 1000}, '{confidence}', "
+            f"'{evidence}', 0.1, 50",
+        )
+    names = ("first_step", "last_step", "state", "cause", "detail", "lost_share")
+    wanted = [50, 99, "warning", "slow_compute", "more_work", 0.35]
+    shown = json.loads(drumline("top", "--once", "--json").stdout)["detail"]["verdicts"]
+    assert [[row[name] for name in names] for row in shown if row["of_rank"] == 0] == [wanted]
+    data = load(
+        lambda sql, parameters: rows(client, sql, parameters), JOB, "", "", f"{START + timedelta(minutes=5):%F %T}", 0.0
+    )
+    [episode] = [row for row in data.episodes if row["of_rank"] == 0]
+    assert [episode[name] for name in (*names, "confidence", "evidence")] == [*wanted, "high", "wanted"]
+    assert "Cause: slow compute; it had more to compute" in " ".join(summary(data))
+    client.close()
+
+
+def test_a_run_of_which_no_kernel_is_stored_yet_began_when_it_was_heard_first(drumline, clean_stack, tmp_path):
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+    for minute in range(2):
+        command(
+            client,
+            "INSERT INTO ledger (topic, published, verdict, job, run, rank, host, rows) SELECT 'gpu.process.v1', "
+            f"toDateTime64('{START + timedelta(minutes=minute):%F %T}', 3, 'UTC'), 'stored', '{JOB}', 'r1', 0, 'h', 1",
+        )
+    [run] = [json.loads(line) for line in drumline("sql", "jobs", "--json").stdout.splitlines()]
+    assert (run["started"], run["seconds"]) == (f"{START:%F %T}.000000000", 60.0)
+    assert drumline("report", "--job", JOB, "-o", str(tmp_path / "job.html")).returncode == 0
+    client.close()
+    store(clean_stack)
+    [run] = [json.loads(line) for line in drumline("sql", "jobs", "--json").stdout.splitlines()]
+    assert (run["started"], run["seconds"]) == (f"{START:%F %T}.000000000", 40.0)
+
+
+def test_step_times_of_top_are_those_of_the_steps_that_lateness_is_of(drumline, clean_stack):
+    store(clean_stack)
+    client = connect(clean_stack, database=clean_stack.clickhouse.database)
+    later = f"toDateTime64('{START + timedelta(seconds=40):%F %T}', 9, 'UTC')"
+    add = (
+        "INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_start, gpu_duration_ns) SELECT "
+        f"'{JOB}', 'r1', number % 2, 40 + number, {later} + number / 2, 500000000, {later}, 500000000 FROM numbers(200)"
+    )
+    command(client, add)
+
+    def steps():
+        found = json.loads(drumline("top", "--once", "--json").stdout)["detail"]["steps"]
+        return [(row["rank"], row["step"], row["step_ms"]) for row in found]
+
+    assert steps() == [(0, 238, 1000.0), (1, 239, 1000.0)]
+    command(client, "TRUNCATE TABLE stragglers_versions")
+    assert steps() == [(0, 238, 500.0), (1, 239, 500.0)], "no window could be judged: the last minute"
+    client.close()
+
+
+def test_what_cannot_be_done_is_said(drumline, tmp_path):
+    done = drumline("report", "--job", "none", "-o", str(tmp_path / "x.html"))
+    assert (done.returncode, done.stderr) == (2, "drumline report: no job 'none' is stored; nothing is stored yet\n")
+    done = drumline("report", "--job", "x", "--from", "noon")
+    assert done.returncode == 2
+    assert "--from 'noon' is no time" in done.stderr
+    assert [*tmp_path.iterdir()] == []

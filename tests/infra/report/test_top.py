@@ -1,0 +1,169 @@
+"""`drumline top`: what it shows on wide and narrow terminals, and how it ends."""
+
+import io
+import subprocess
+import sys
+
+import pytest
+import typer
+from rich.console import Console
+
+from drumline.infra.cli.ask import top as command_top
+from drumline.infra.clickhouse.client import Unavailable
+from drumline.infra.localstack.ephemeral import environment, private_settings
+from drumline.infra.report import queries as report_queries
+from drumline.infra.top import data as top_data
+from drumline.infra.top.data import Detail, Snapshot
+from drumline.infra.top.view import view
+
+JOB = {"job": "[red]job[/red]", "run": "r1", "ranks": 4, "hosts": 2, "kernels": 1_234, "dropped_rows": 7,
+       "ended": "2026-01-02 00:00:00", "age_s": 3.0}  # fmt: skip
+
+
+def window(rank, state="ok", late_ms=0.5):
+    return {"of_rank": rank, "host": "node-a", "first_step": 20, "last_step": 39, "severity": 3, "state": state,
+            "cause": "slow_copy", "detail": "pageable", "lost_share": 0.26, "step_ms": 100.0,
+            "late_ms": late_ms}  # fmt: skip
+
+
+def snapshot(ranks=4):
+    late = {3: ("critical", 60.0), -1: ("ok", 0.0)}
+    rows = [window(rank, *late.get(rank, ("ok", 0.5))) for rank in range(-1, ranks)]
+    verdict = {**window(3, "critical"), "gpu_seconds": 12.34}
+    steps = [{"rank": rank, "host": "node-a", "step": 39, "step_ms": 101.5} for rank in range(ranks)]
+    return Snapshot([JOB], Detail("[red]job[/red]", "r1", steps, rows, [verdict], dropped_rows=7, late_rows=2))
+
+
+def text(seen, width=120, height=40, trouble=""):
+    console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
+    console.print(view(seen, width, height, "drumline top", trouble))
+    return console.file.getvalue()
+
+
+def test_ranks_verdicts_losses_and_freshness_are_shown():
+    shown = text(snapshot())
+    assert "[red]job[/red]" in shown  # as it is called, not as markup
+    assert "3 s ago" in shown
+    assert "steps 20 to 39, the last that could be judged" in shown
+    line = next(line for line in shown.splitlines() if "60.0" in line)
+    assert line.split()[:5] == ["3", "node-a", "39", "101.5", "60.0"]
+    assert "critical 26% lost: slow copy pageable" in line
+    assert "12.3" in shown
+    assert "7 dropped, 2 late, 0 unreadable" in shown
+
+
+def test_the_alarm_is_shown_not_what_one_window_was_on_its_own():
+    seen = snapshot()
+    [judged] = [row for row in seen.detail.window if row["of_rank"] == 3]
+    for state, said in (
+        ("suspect", "suspect 26% lost: slow copy pageable"), ("insufficient_data", "insufficient data"),
+    ):  # fmt: skip
+        judged["state"] = state
+        line = next(line for line in text(seen).splitlines() if "60.0" in line)
+        assert line.endswith(said)
+    judged |= {"state": "warning", "cause": "ok", "lost_share": 0.0}
+    assert "warning; this window is ok" in text(seen)
+
+
+def test_a_rank_without_a_step_in_the_window_has_no_step_time():
+    seen = snapshot()
+    seen.detail.steps[2]["step_ms"] = None
+    line = next(line for line in text(seen).splitlines() if line.startswith("   2"))
+    assert line.split()[:4] == ["2", "node-a", "39", "-"]
+
+
+def test_bars_are_parts_of_the_step():
+    bars = {line.split()[0]: line.count("━") for line in text(snapshot()).splitlines() if "node-a" in line}
+    assert bars["3"] in (14, 15)  # 60 of 100 ms, of 24 characters
+    assert bars["0"] <= 1
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_nothing_is_wider_than_the_terminal_and_what_counts_is_there(width):
+    shown = text(snapshot(), width)
+    assert max(map(len, shown.splitlines())) <= width
+    line = next(line for line in shown.splitlines() if "60.0" in line)
+    assert "critical" in line or width < 60
+
+
+def test_many_ranks_are_cut_to_the_latest_that_fit():
+    shown = text(snapshot(ranks=500), height=30)
+    assert len(shown.splitlines()) <= 30
+    assert any("60.0" in line for line in shown.splitlines())
+    assert "less late: 4" in shown  # hundreds of them
+
+
+def test_four_ranks_and_three_jobs_fit_a_terminal_of_24_lines_outage_included():
+    seen = snapshot()
+    trouble = "ClickHouse does not answer at an address that is rather long; `drumline up` starts the local stack"
+    shown = text(Snapshot([JOB] * 3, seen.detail), 80, 24, trouble).splitlines()
+    assert len(shown) <= 24
+    assert [line.split()[0] for line in shown if "101.5" in line] == ["0", "1", "2", "3"]
+
+
+def test_long_names_end_in_an_ellipsis():
+    seen = Snapshot([{**JOB, "job": "a-job-" * 20}], snapshot().detail)
+    for width in (80, 90, 120, 160):
+        line = next(line for line in text(seen, width).splitlines() if "a-job" in line)
+        assert "…" in line
+        assert "1,234" in line
+        assert "3 s ago" in line
+
+
+def test_no_data_and_no_judged_window_are_said():
+    assert "no data yet" in text(Snapshot([], None))
+    shown = text(Snapshot([JOB], Detail("job", "r1")))
+    assert "insufficient data" in shown
+    assert "no verdict against anybody so far" in shown
+
+
+def test_what_is_shown_while_clickhouse_is_away_says_so():
+    assert "does not answer" in text(snapshot(), trouble="ClickHouse does not answer")
+
+
+def test_a_stack_that_is_away_ends_it_with_what_to_do(tmp_path):
+    settings = private_settings(tmp_path)
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "analyst.password").write_text("x")
+    done = subprocess.run([sys.executable, "-m", "drumline.infra.cli.app", "top"], env=environment(settings),
+                          capture_output=True, text=True, timeout=60, check=False)  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "does not answer" in done.stderr
+    assert "`drumline up` starts the local one, DRUMLINE_CLICKHOUSE__URL names another" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_outage_while_it_runs_is_shown_and_asked_again_until_ctrl_c(monkeypatch, tmp_path):
+    answers = [snapshot(), Unavailable("ClickHouse does not answer"), snapshot(), KeyboardInterrupt()]
+    shown = []
+
+    def look(*_):
+        answer = answers.pop(0)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
+    monkeypatch.setattr("rich.console.Console", lambda: terminal)
+    monkeypatch.setattr(command_top, "_look", look)
+    monkeypatch.setattr(command_top, "settings", lambda: private_settings(tmp_path))
+    monkeypatch.setattr(command_top.time, "sleep", lambda _: None)
+    monkeypatch.setattr(command_top, "_shown", lambda *a: shown.append(a[4:]) or "")
+    with pytest.raises(typer.Exit) as end:
+        command_top.top(job="", interval=1.0, once=False, as_json=False)
+    assert end.value.exit_code == 130
+    assert [bool(trouble and trouble[0]) for trouble in shown] == [False, True, False]
+
+
+def test_a_name_that_is_no_jobs_ends_it_with_those_that_there_are(monkeypatch, tmp_path, capsys):
+    def query(sql, parameters):
+        return [{"job": "demo"}] if sql == report_queries.JOBS else []
+
+    seen = top_data.snapshot(query, "other")
+    assert "no job 'other' is stored; there are: 'demo'" in text(seen)
+    monkeypatch.setattr(command_top, "_look", lambda *_: seen)
+    monkeypatch.setattr(command_top, "settings", lambda: private_settings(tmp_path))
+    with pytest.raises(typer.Exit) as end:
+        command_top.top(job="other", interval=1.0, once=True, as_json=True)
+    assert end.value.exit_code == 2
+    assert "there are: 'demo'" in capsys.readouterr().err

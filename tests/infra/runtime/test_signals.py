@@ -1,0 +1,37 @@
+"""A long-running program finishes what it has in hand when it is asked to stop, and ends at once when asked again."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from drumline.infra.runtime.signals import Stopping
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, old in before.items():
+        signal.signal(number, old)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_the_first_signal_asks_and_the_same_one_again_is_no_second(number, code):
+    stopping = Stopping()
+    assert (stopping(), stopping.code) == (False, 0)
+    for each in (number, number, signal.SIGTERM):  # timeout(1) signals the process, and then its group
+        os.kill(os.getpid(), each)
+    assert (stopping(), stopping.code) == (True, code)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_later_signal_ends_the_process_though_it_waits_for_an_answer(number):
+    code = (
+        "import os, signal; from drumline.infra.runtime import signals; signals.SAME_S = 0.0; signals.Stopping()\n"
+        f"os.kill(os.getpid(), signal.SIGTERM); print('goes on'); os.kill(os.getpid(), {int(number)}); print('never')"
+    )
+    done = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-number, "goes on\n", "")

@@ -1,0 +1,175 @@
+"""/healthz, /readyz and /metrics: what they answer, and that a port in use stops nothing."""
+
+import json
+import socket
+import threading
+import urllib.error
+import urllib.request
+from types import SimpleNamespace
+
+import pytest
+from structlog.testing import capture_logs
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.telemetry.health import BUSY_S, Health, HealthServer, Remembered, serve_health
+from drumline.streams.worker.telemetry import QUIET_S, Readiness
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def get(server, path, **headers):
+    request = urllib.request.Request(f"http://127.0.0.1:{server.server_port}{path}", headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+@pytest.fixture
+def health():
+    return Health(stalled_s=10, clock=Clock())
+
+
+@pytest.fixture
+def server(health):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    served = serve_health("sink", port, health)
+    yield served
+    served.close()
+
+
+def test_what_has_said_nothing_is_alive_but_not_ready(server):
+    assert get(server, "/healthz") == (200, '{"alive": true, "reasons": {}}\n')
+    code, body = get(server, "/readyz")
+    assert (code, json.loads(body)) == (503, {"ready": False, "reasons": {"start": "not started yet"}})
+
+
+def test_readiness_says_what_it_waits_for_until_it_no_longer_does(server, health):
+    health.waits("partitions", "no partitions assigned")
+    health.waits("retry", "")
+    code, body = get(server, "/readyz")
+    assert (code, json.loads(body)["reasons"]) == (503, {"partitions": "no partitions assigned"})
+    health.waits("partitions", "")
+    assert get(server, "/readyz") == (200, '{"ready": true, "reasons": {}}\n')
+    health.probe("clickhouse", lambda: "ClickHouse does not answer")
+    assert json.loads(get(server, "/readyz")[1])["reasons"] == {"clickhouse": "ClickHouse does not answer"}
+
+
+def test_a_main_loop_that_stands_still_is_neither_alive_nor_ready(server, health):
+    health.waits("partitions", "")
+    health._clock.now = 11.0
+    assert get(server, "/healthz")[0] == get(server, "/readyz")[0] == 503
+    health.beat()
+    assert get(server, "/healthz")[0] == get(server, "/readyz")[0] == 200
+
+
+def test_a_main_loop_that_waits_for_an_answer_is_alive_but_not_ready():
+    health = Health(clock=Clock())
+    health.waits("partitions", "")
+    health._clock.now = BUSY_S + 1
+    assert not health.alive()
+    assert health.ready() == {"main_loop": "has waited for an answer for 16 s"}
+    health.beat()
+    assert not health.ready()
+
+
+def test_metrics_come_as_text_or_as_openmetrics(server):
+    code, text = get(server, "/metrics")
+    assert code == 200
+    assert "# TYPE drumline_sink_lag_records gauge" in text
+    assert "process_resident_memory_bytes" in text
+    assert "drumline_stream" not in text
+    assert get(server, "/metrics", Accept="application/openmetrics-text; version=1.0.0")[1].endswith("# EOF\n")
+
+
+def test_anything_else_is_not_found(server):
+    assert get(server, "/")[0] == 404
+
+
+def test_only_this_machine_is_answered(server):
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_port_in_use_is_a_warning_that_names_the_setting(server, health):
+    with capture_logs() as logs:
+        assert serve_health("stream", server.server_port, health) is None
+    assert [(line["log_level"], line["setting"]) for line in logs] == [("warning", "DRUMLINE_STREAM__METRICS_PORT")]
+    assert str(server.server_port) in logs[0]["address"]
+
+
+def test_port_0_is_no_server(health, monkeypatch):
+    monkeypatch.setattr(HealthServer, "__init__", lambda *_: pytest.fail("it listens"))
+    assert serve_health("stream", 0, health) is None
+
+
+def test_the_programs_of_one_host_have_ports_of_their_own(monkeypatch):
+    monkeypatch.delenv("DRUMLINE_STREAM__METRICS_PORT", raising=False)
+    monkeypatch.delenv("DRUMLINE_SINK__METRICS_PORT", raising=False)
+    settings = Settings()
+    local = settings.local
+    ports = [settings.stream.metrics_port, settings.sink.metrics_port, local.kafka_port, local.controller_port]
+    ports += [local.clickhouse_http_port, local.clickhouse_tcp_port]
+    assert len(set(ports)) == len(ports)
+
+
+def test_a_probe_is_asked_at_most_once_in_a_while():
+    clock, asked = Clock(), []
+
+    def ask():
+        asked.append(clock.now)
+        return f"no {len(asked)}"
+
+    answer = Remembered(ask, "slow", for_s=5, patience_s=10, clock=clock)
+    assert [answer(), answer()] == ["no 1", "no 1"]
+    clock.now = 5.0
+    assert answer() == "no 2"
+
+
+def test_who_asks_for_readiness_does_not_wait_for_a_server_that_hangs():
+    clock, hangs, asked = Clock(), threading.Event(), []
+
+    def ask():
+        asked.append(1)
+        if len(asked) > 1:
+            hangs.wait(10)
+        return ""
+
+    answer = Remembered(ask, "ClickHouse does not answer", for_s=5, patience_s=0.05, slow_s=3, clock=clock)
+    while answer():  # the first answer may take longer than the patience
+        pass
+    clock.now = 5.0
+    assert answer() == "", "as it was: the question is young"
+    clock.now = 8.0
+    assert answer() == "ClickHouse does not answer"
+    assert len(asked) == 2
+    hangs.set()
+    while answer():
+        pass
+
+
+def test_a_worker_is_ready_with_partitions_state_and_ticks(health):
+    app = SimpleNamespace(rebalancing=False, in_recovery=False)
+    readiness = Readiness(app, health)
+    readiness.observe(0.0)
+    assert health.ready() == {"partitions": "no partitions assigned"}
+    readiness.assigned([SimpleNamespace(partition=0)], 1.0)
+    app.in_recovery = True
+    readiness.observe(1.0)
+    assert health.ready() == {"state": "state is being read back"}
+    app.in_recovery = False
+    readiness.observe(2.0)
+    assert health.ready() == {}
+    readiness.observe(2.0 + QUIET_S)
+    assert list(health.ready()) == ["kafka"]
+    readiness.heard(2.0 + QUIET_S)
+    app.rebalancing = True
+    readiness.observe(2.0 + QUIET_S)
+    assert list(health.ready()) == ["rebalance"]

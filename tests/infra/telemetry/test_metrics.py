@@ -1,0 +1,179 @@
+"""The list of metrics: well named, documented, and raised by what it says."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+from support.labs.sink import any_batch, process_id
+from support.labs.windows import T0, S, kernels
+
+from drumline.infra.clickhouse.client import Unavailable
+from drumline.infra.telemetry import metrics
+from drumline.schemas.topics import Topic
+from drumline.sinks.kafka.errors import KafkaTrouble
+from drumline.sinks.ranges.offset_ranges import OffsetRange
+from drumline.sinks.ranges.partition import Pending
+from drumline.sinks.ranges.record import Entry, Record, Verdict
+from drumline.sinks.tables.tables import table
+from drumline.sinks.telemetry import at_fault, count_range
+from drumline.streams.windows.kernel_frequency import KernelFrequency
+from drumline.streams.windows.stage import ProcessWindows
+from drumline.streams.windows.watermark import WindowConfig
+from drumline.streams.worker.telemetry import count_drops, count_input
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs" / "telemetry.md"
+UNITS = ("records", "rows", "seconds", "letters", "offsets", "ranges", "ticks", "retries", "rebalances", "recoveries")
+UNITS += ("partitions", "windows", "bytes", "processes", "gpus", "events")
+
+
+def value(program, name, **labels):
+    return metrics.REGISTRIES[program].get_sample_value(f"drumline_{program}_{name}", labels) or 0.0
+
+
+@pytest.fixture
+def rise():
+    """How much a sample has risen since it was first asked for."""
+    first = {}
+
+    def risen(program, name, **labels):
+        now = value(program, name, **labels)
+        return now - first.setdefault((program, name, *labels.items()), now)
+
+    return risen
+
+
+def test_names_say_program_unit_and_kind():
+    assert len({metric.name for metric in metrics.METRICS}) == len(metrics.METRICS)
+    for metric in metrics.METRICS:
+        assert re.fullmatch(rf"drumline_{metric.program}_[a-z_]+", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+        assert metric.name.removesuffix("_total").rsplit("_", 1)[1] in UNITS, metric.name
+        assert metric.help
+        assert "\n" not in metric.help
+
+
+def test_retries_of_each_kind_are_there_before_the_first():
+    told = {m.program: m.help.split("of: ")[1] for m in metrics.METRICS if m.labels == ("of",)}
+    for program, kinds in told.items():
+        for kind in re.sub(r" \(.*?\)", "", kinds).split(", "):
+            labels = {"of": kind}
+            assert metrics.REGISTRIES[program].get_sample_value(f"drumline_{program}_retries_total", labels) is not None
+    assert set(told) == {"stream", "sink"}
+
+
+def test_a_registry_holds_the_metrics_of_its_program_and_no_other():
+    for program, registry in metrics.REGISTRIES.items():
+        ours = {family.name for family in registry.collect() if family.name.startswith("drumline_")}
+        assert ours == {m.name.removesuffix("_total") for m in metrics.METRICS if m.program == program}
+
+
+def test_the_documentation_shows_the_list_as_it_is():
+    assert metrics.table() in DOCS.read_text()
+
+
+def test_every_reason_that_readiness_may_name_is_documented():
+    code = [
+        path.read_text() for part in ("infra", "producers", "sinks", "streams") for path in (ROOT / part).rglob("*.py")
+    ]
+    named = {name for text in code for name in re.findall(r'\.(?:waits|probe)\(\s*f?"([^"]+)"', text)}
+    told = {name for line in DOCS.read_text().splitlines() if line.startswith("| `") for name in
+            re.findall(r"`(\w+)`", line.split("|")[1])}  # fmt: skip
+    assert {"clickhouse", "registry", "spool"} <= named <= told
+
+
+def entry(offset, verdict, rows=10, error=("", ""), **envelope):
+    batch = any_batch(Topic.KERNEL, rows, process_id(1), offset)
+    batch.envelope.update({"dropped_before": 0, "sent_ns": 0, **envelope})
+    found = Entry(Record(Topic.KERNEL, 0, offset, b"k", None, -1, []), 9, batch, verdict, rows, error=error)
+    if verdict is Verdict.DEAD:
+        found.batch, found.rows = None, 0
+    return found
+
+
+def test_a_stored_range_is_counted_by_what_became_of_its_records(rise):
+    now_ns = time.time_ns()
+    checks = [
+        ("stored_rows_total", {}, 20.0),
+        ("input_records_total", {"verdict": "stored"}, 2.0),
+        ("input_records_total", {"verdict": "duplicate"}, 1.0),
+        ("input_records_total", {"verdict": "dead"}, 1.0),
+        ("dead_letters_total", {"reason": "BadFrame"}, 1.0),
+        ("dropped_rows_total", {"reason": "source"}, 7.0),
+        ("dropped_rows_total", {"reason": "duplicate"}, 10.0),
+        ("ranges_total", {}, 1.0),
+        ("replayed_ranges_total", {}, 1.0),
+        ("delay_seconds_count", {}, 2.0),
+        ("delay_seconds_sum", {}, 3.0),
+    ]
+    for name, labels, _ in checks:
+        rise("sink", name, topic="gpu.kernel.v1", **labels)
+    entries = [
+        entry(0, Verdict.STORED, sent_ns=now_ns - 3 * S, dropped_before=7),
+        entry(1, Verdict.STORED, sent_ns=now_ns + 60 * S),  # its clock is ahead
+        entry(2, Verdict.DUPLICATE, sent_ns=now_ns, dropped_before=9),
+        entry(3, Verdict.DEAD, error=("BadFrame", "text that may hold anything")),
+    ]
+    count_range(Pending(table(Topic.KERNEL), OffsetRange("id", 0, 0, 3), entries, replay=True), now_ns)
+    for name, labels, want in checks:
+        assert rise("sink", name, topic="gpu.kernel.v1", **labels) == pytest.approx(want, abs=1e-3), (name, labels)
+
+
+def test_a_window_result_says_how_old_its_window_was_when_stored(rise):
+    topic = Topic.KERNEL_FREQUENCY
+    batch = any_batch(topic, 5, process_id(1), 0)
+    batch.envelope.update({"dropped_before": 0, "sent_ns": T0, "window_end_ns": T0 - 8 * S})
+    stored = Entry(Record(topic, 0, 0, b"k", None, -1, []), 9, batch, Verdict.STORED, 5)
+    names = ("delay_seconds_sum", "result_delay_seconds_sum")
+    assert [rise("sink", name, topic=topic.value) for name in names] == [0, 0]
+    count_range(Pending(table(topic), OffsetRange("id", 0, 0, 0), [stored]), T0 + 2 * S)
+    assert [rise("sink", name, topic=topic.value) for name in names] == pytest.approx([2, 10])
+
+
+def test_late_and_doubled_batches_are_counted_once_each(rise):
+    stage = ProcessWindows({}, WindowConfig(10 * S, 5 * S, 10 * S, 5 * S), KernelFrequency())
+    first, late = kernels([(1, 1, "k")], watermark=60), kernels([(1, 1, "k"), (2, 1, "k")], watermark=61)
+    first.envelope["sequence"], late.envelope["sequence"] = 0, 1
+    counted = (0, 0)
+
+    def risen():
+        return (
+            rise("stream", "dropped_rows_total", stage="test", reason="late"),
+            rise("stream", "duplicate_records_total", stage="test"),
+        )
+
+    risen()
+    for offset, batch in enumerate((first, late, late)):
+        stage.on_batch(batch, offset, T0 + 100 * S)
+        counted = count_drops("test", stage, counted)
+    assert risen() == (2, 1)
+    count_drops("test", stage, counted)
+    assert risen() == (2, 1)
+
+
+def test_a_stage_that_forgets_its_counts_does_not_lower_ours(rise):
+    class Forgetful:
+        too_old = 5
+
+    rise("stream", "dropped_rows_total", stage="forgetful", reason="late")
+    counted = count_drops("forgetful", Forgetful(), (0, 0))
+    Forgetful.too_old = 1
+    counted = count_drops("forgetful", Forgetful(), counted)
+    Forgetful.too_old = 4
+    count_drops("forgetful", Forgetful(), counted)
+    assert rise("stream", "dropped_rows_total", stage="forgetful", reason="late") == 8
+
+
+def test_input_without_a_time_of_sending_has_no_delay(rise):
+    batch = kernels([(1, 1, "k")], watermark=2)
+    for sent_ns in (0, T0):
+        batch.envelope["sent_ns"] = sent_ns
+        before = rise("stream", "input_delay_seconds_count", topic=batch.topic)
+        count_input(batch, T0 + S)
+        assert rise("stream", "input_delay_seconds_count", topic=batch.topic) - before == (sent_ns > 0)
+
+
+def test_a_retry_says_whom_it_waits_for():
+    assert at_fault(Unavailable("gone")) == "clickhouse"
+    assert at_fault(KafkaTrouble("gone")) == "kafka"

@@ -1,0 +1,63 @@
+"""What a GPU node's programs import is what `pip install 'drumline[gpu]'` brings, not what other extras happen to."""
+
+import json
+import subprocess
+import sys
+from importlib.metadata import packages_distributions, requires
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from drumline.infra.cli.app import COMMANDS
+
+WITHOUT = """
+import importlib, json, sys
+refused = set(json.loads(sys.argv[1]))
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in refused:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+for name in sys.argv[2:]:
+    importlib.import_module(name)
+"""
+
+
+def installed_with(name: str, extras: frozenset[str]) -> set[str]:
+    """Distributions that come with a distribution and its extras, itself among them."""
+    found: set[str] = set()
+    todo = [(canonicalize_name(name), extras)]
+    while todo:
+        one, wanted = todo.pop()
+        found.add(one)
+        for line in requires(one) or []:
+            need = Requirement(line)
+            if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in wanted | {""}):
+                other = canonicalize_name(need.name)
+                if other not in found:
+                    todo.append((other, frozenset(need.extras)))
+    return found
+
+
+@pytest.mark.parametrize("command", ["run", "agent", "doctor", "config"])
+def test_a_gpu_nodes_programs_start_with_what_their_extra_brings_and_nothing_else(command):
+    allowed = installed_with("drumline", frozenset({"gpu"}))
+    refused = [
+        module
+        for module, owners in packages_distributions().items()
+        if not {canonicalize_name(owner) for owner in owners} & allowed
+    ]
+    assert "faust" in refused
+    modules = ["drumline.infra.cli.app", f"drumline.infra.cli.{COMMANDS[command][0]}"]
+    if command != "config":
+        modules += [
+            "drumline.producers.nvml.samples",
+            "drumline.producers.doctor.checks",
+            "drumline.producers.decoder.session",
+        ]
+    child = [sys.executable, "-c", WITHOUT, json.dumps(refused), *modules]
+    done = subprocess.run(child, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr[-800:]

@@ -1,0 +1,23 @@
+"""Commands load the program that they run only when they are called: `drumline sql` does not load Faust."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from drumline.infra.cli.app import COMMANDS
+
+CLI = Path(__file__).parents[2] / "infra" / "cli"
+PROGRAMS = tuple(
+    f"drumline.{name}"
+    for name in ("producers", "streams", "sinks", "infra.bench", "infra.chaos", "infra.evaluate.compare")
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_imports_programs_only_inside_functions(command):
+    path = CLI / (COMMANDS[command][0].replace(".", "/") + ".py")
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            source = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+            assert not (source or "").startswith(PROGRAMS), f"{path.name} loads {source} at import"

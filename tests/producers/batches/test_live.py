@@ -1,0 +1,61 @@
+"""How rows of a live process become batches."""
+
+import numpy as np
+import pytest
+
+from drumline.producers.activity.activity import Identity, empty
+from drumline.producers.activity.table import Table
+from drumline.producers.batches.cuts import MAX_ROWS
+from drumline.producers.batches.live import MOST_BYTES, Outbox, cut
+from drumline.schemas.batch import encode
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+WHO = Identity("job", "run", 0, 0, 1, "host", "GPU-0", "process")
+#: What Kafka's clients let through (infra/kafka.py); bytes.
+CLIENTS = 1_000_000
+
+
+def kernels(rows: int, distinct: int, size: int) -> Table:
+    """Rows in any order of start, with `distinct` names of `size` bytes."""
+    random = np.random.default_rng(5)
+    nothing = empty(Topic.KERNEL)
+    columns = {name: np.zeros(rows, values.dtype) for name, values in nothing.columns.items()}
+    columns["start_ns"] = random.permutation(rows).astype(np.int64) * 1_000 + 10**18
+    columns["name"] = random.integers(0, distinct, rows).astype(np.uint32)
+    return Table(columns, {"names": [f"{i:06d}".ljust(size, "x") for i in range(distinct)]})
+
+
+@pytest.mark.parametrize(
+    ("rows", "distinct", "size"), [(10_000, 100, 300), (10_000, 400, 4_000), (3, 3, CLIENTS), (1, 1, 9)]
+)
+def test_no_batch_is_too_large_for_kafka_and_every_row_is_in_one(rows, distinct, size):
+    table, sent = kernels(rows, distinct, size), []
+    Outbox(WHO, lambda topic, key, batch: sent.append(batch)).put(Topic.KERNEL, table, 10**18, 10**18)
+    starts = np.concatenate([batch.columns["start_ns"] for batch in sent])
+    assert starts.tolist() == sorted(table["start_ns"].tolist())
+    names = [name for batch in sent for name in batch.strings("name", "names")]
+    order = np.argsort(table["start_ns"])
+    assert names == [table.words["names"][i] for i in table["name"][order].tolist()]
+    if size < MOST_BYTES:
+        assert max(len(encode(model(Topic.KERNEL), batch)) for batch in sent) < CLIENTS
+    least = -(-rows // MAX_ROWS)
+    assert len(sent) == least if distinct * size < 100_000 else len(sent) > least or rows == len(sent)
+
+
+def test_nothing_makes_no_batch():
+    sent = []
+    Outbox(WHO, lambda *batch: sent.append(batch)).put(Topic.KERNEL, kernels(0, 1, 9), 10**18, 10**18)
+    assert not sent
+
+
+def test_what_is_left_of_some_batches_is_cut_as_the_others_were():
+    table = kernels(10_000, 400, 4_000)
+    parts = cut(Topic.KERNEL, table)
+    assert len(parts) > 4
+    for gone in range(len(parts)):
+        left = table.take(np.concatenate(parts[gone:]))
+        again = cut(Topic.KERNEL, left)
+        assert [left["start_ns"][part].tolist() for part in again] == [
+            table["start_ns"][part].tolist() for part in parts[gone:]
+        ]

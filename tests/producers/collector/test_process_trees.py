@@ -1,0 +1,99 @@
+"""Trees of processes as launchers make them, with a stand-in for torch: which processes load drumline, as whom."""
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from support.torch_stub import TORCH
+
+from drumline.producers.identity_who import identity, process_record
+from drumline.producers.launcher import environment
+
+WORKER = """
+import json, os, sys
+if "gpu" in sys.argv:
+    import torch
+    torch.use_cuda()
+loaded = any(name.startswith("drumline.producers") for name in sys.modules)
+print(json.dumps({"pid": os.getpid(), "gpu": "gpu" in sys.argv, "loaded": loaded, "environment": dict(os.environ)}))
+"""
+SPAWN = """
+import os, subprocess, sys
+for variables in {workers!r}:
+    for role in ("gpu", "loader"):
+        subprocess.run([sys.executable, {worker!r}, role], env={{**os.environ, **variables}}, check=True)
+"""
+#: As vLLM starts its engine core: a front end that uses no GPU, one spawned child that does.
+ENGINE = """
+import multiprocessing, subprocess, sys
+def core():
+    subprocess.run([sys.executable, {worker!r}, "gpu"], check=True)
+if __name__ == "__main__":
+    subprocess.run([sys.executable, {worker!r}, "front"], check=True)
+    child = multiprocessing.get_context({method!r}).Process(target=core)
+    child.start()
+    child.join()
+    raise SystemExit(child.exitcode)
+"""
+LAUNCHERS = {
+    "torchrun": lambda r: {"RANK": r, "LOCAL_RANK": r, "WORLD_SIZE": 2, "TORCHELASTIC_RUN_ID": "rdzv"},
+    "slurm": lambda r: {"SLURM_PROCID": r, "SLURM_LOCALID": r, "SLURM_NTASKS": 2, "SLURM_JOB_ID": "4711"},
+    "mpi": lambda r: {
+        "OMPI_COMM_WORLD_RANK": r, "OMPI_COMM_WORLD_LOCAL_RANK": r, "OMPI_COMM_WORLD_SIZE": 2,
+    },
+    "kubernetes": lambda r: {
+        "RANK": r, "WORLD_SIZE": 2, "LOCAL_RANK": 0, "KUBERNETES_SERVICE_HOST": "::1", "POD_NAME": f"train-{r}",
+        "POD_NAMESPACE": "ml",
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """`launch(script, **names)`: what each Python below it that says something says, in order."""
+    for name, text in {**TORCH, "sitecustomize.py": "", "worker.py": WORKER}.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+    def run(script, **names):
+        parent = tmp_path / "parent.py"
+        parent.write_text(script.format(worker=str(tmp_path / "worker.py"), **names))
+        command = [sys.executable, str(parent)]
+        foreign = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI", "DRUMLINE_")
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+        variables = environment({**clean, "PYTHONPATH": str(tmp_path)}, command, job="train")
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    return run
+
+
+def who(said):
+    return identity(said["environment"], {"pid": said["pid"]}, None, 5)
+
+
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_workers_that_use_a_gpu_know_who_they_are_and_others_load_nothing(launch, launcher):
+    workers = [{name: str(value) for name, value in LAUNCHERS[launcher](rank).items()} for rank in range(2)]
+    said = launch(SPAWN, workers=workers)
+    assert [one["loaded"] for one in said] == [one["gpu"] for one in said] == [True, False, True, False]
+    found = [who(one) for one in said if one["gpu"]]
+    assert [(one.rank, one.world_size, one.job) for one in found] == [(0, 2, "train"), (1, 2, "train")]
+    assert [one.local_rank for one in found] == ([0, 0] if launcher == "kubernetes" else [0, 1])
+    assert found[0].run == found[1].run
+    assert found[0].process_id != found[1].process_id
+    records = [process_record(one["environment"], own) for one, own in zip(said[::2], found, strict=True)]
+    pods = ["train-0", "train-1"] if launcher == "kubernetes" else ["", ""]
+    assert [record["k8s_pod"] for record in records] == pods
+    assert {record["slurm_job"] for record in records} == {"4711" if launcher == "slurm" else ""}
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
+def test_an_engine_core_is_instrumented_and_its_front_end_is_not(launch, method):
+    front, core = launch(ENGINE, method=method)
+    assert (front["loaded"], core["loaded"]) == (False, True)
+    assert (who(core).rank, who(core).world_size, who(core).job) == (0, 1, "train")

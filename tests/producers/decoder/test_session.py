@@ -1,0 +1,463 @@
+"""The decoder's session, in this process: what a buffer becomes whenever the decoder dies."""
+
+import ctypes
+import json
+import os
+import shutil
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.fakes.cupti import SIZES, RawBuffer, record
+from support.labs.collected import batches, rows, sequences_are_whole
+
+from drumline.producers.activity.table import Table
+from drumline.producers.collector.attach import MARK
+from drumline.producers.decoder import cupti_layout
+from drumline.producers.decoder import string_cache as interning
+from drumline.producers.decoder.cupti_decode import UNFINISHED, Decoder, find_records
+from drumline.producers.decoder.remote_memory import NotAllowed, RemoteMemory
+from drumline.producers.decoder.session import Session
+from drumline.producers.ipc import buffer_pool as pool_words
+from drumline.producers.ipc.buffer_pool import BufferPool
+
+RAW = RawBuffer("ddp_steps").relocate()
+ALL_SIZES = [SIZES.get(kind, 0) for kind in range(pool_words.KINDS)]
+COPIES = 3
+ONCE = {kind: sum(k == kind for k, _ in RAW.positions) for kind in (1, 2, 10)}
+
+
+def add(pool, data):
+    """More records behind those of the pool's buffer."""
+    at = pool.words[pool_words.STATE + 1]
+    begin = pool_words.HEADER_BYTES + at
+    pool.memory[begin : begin + len(data)] = data.tobytes()
+    pool.words[pool_words.STATE + 1] = at + len(data)
+
+
+class Killed(BaseException):
+    """The end of a decoder, between two instructions."""
+
+
+@pytest.fixture
+def pool():
+    """A completed buffer of more kernels than a batch takes."""
+    made = BufferPool(2, 2 << 20)
+    made.words[pool_words.MODE] = 1
+    for kind, size in SIZES.items():
+        made.words[pool_words.SIZES + kind] = size
+    now = time.time_ns() - RAW.span()[1]
+    data = np.concatenate([RAW.shifted(now, i * 100_000) for i in range(COPIES)])
+    made.memory[pool_words.HEADER_BYTES : pool_words.HEADER_BYTES + len(data)] = data.tobytes()
+    made.words[pool_words.CUPTI_DROPPED] = 7
+    made.words[pool_words.STATE] = pool_words.DONE
+    made.words[pool_words.STATE + 1] = len(data)
+    return made
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_a_decoder_killed_in_the_middle_of_a_buffer_leaves_the_rest_of_it_to_the_next(tmp_path, pool, after):
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    first = Session(pool, os.getpid(), environment, time.time_ns())
+    count = pool.count_sent
+
+    def killed(number):
+        count(number)
+        if pool.sent(number) == after:
+            raise Killed
+
+    pool.count_sent = killed
+    if after:
+        with pytest.raises(Killed):
+            first.turn(time.time_ns())
+        first._spooling.spool.close()
+    pool.count_sent = count
+    second = Session(pool, os.getpid(), environment, time.time_ns())
+    second.turn(time.time_ns())
+    assert pool.done() == []
+    assert pool.sent(0) == pool_words.FREE - pool_words.DONE
+    second.finish(time.time_ns())
+    parts = [batches(tmp_path, folder)[0] for folder in (tmp_path / "spool").iterdir()]
+    total = rows([batch for found in parts for batch in found])
+    assert sum(batch.envelope["dropped_before"] for found in parts for _, _, batch in found) == 7, "told once"
+    assert total["gpu.kernel.v1"] == COPIES * ONCE[10] > 4_096
+    assert total["gpu.memcpy.v1"] == COPIES * (ONCE[1] + ONCE[2])
+    for found in parts:
+        sequences_are_whole(found)
+
+
+def test_the_gpu_that_kernels_ran_on_counts_whatever_was_said_before_them(tmp_path, pool):
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r", "LOCAL_RANK": "1"}
+    one = Session(pool, os.getpid(), environment, time.time_ns())
+    gpus = [{"uuid": "GPU-used", "model": "a"}, {"uuid": "GPU-of-the-local-rank", "model": "a"}]
+    one.event(b"J" + json.dumps({"event": "attached", "pid": os.getpid(), "gpus": gpus}).encode())
+    one.event(MARK.pack(b"M", 2, 1 << 31, time.time_ns()) + b"step 1")  # a step of the API, before any kernel
+    one.turn(time.time_ns())
+    one.finish(time.time_ns())
+    found, who = batches(tmp_path)
+    assert {batch.envelope["gpu_uuid"] for _, _, batch in found} == {who["gpu_uuid"]} == {"GPU-used"}
+
+
+def test_names_of_weeks_of_steps_are_not_kept_and_none_is_mistaken_for_another(tmp_path, pool, monkeypatch):
+    monkeypatch.setattr(interning, "_MOST", 10)
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    begin = time.time_ns()
+    one = Session(pool, os.getpid(), environment, begin)
+    for step in range(60):
+        now = begin + step * 100_000_000
+        for flags, at, name in ((2, now, b"step %d" % step), (4, now + 90_000_000, b"")):
+            one.event(MARK.pack(b"M", flags, (1 << 31) + step, at) + name)
+        one.turn(now)
+        assert len(one._reader._decoder.labels.words) <= 12
+    one.finish(now + 1_000_000_000)
+    found, _ = batches(tmp_path)
+    told = [
+        (name, step)
+        for topic, _, batch in found
+        if topic == "gpu.range.v1" and batch.rows
+        for name, step in zip(batch.strings("name", "names"), batch.columns["step"].tolist(), strict=True)
+        if name.startswith("step")
+    ]
+    assert told == [(f"step {step}", step) for step in range(60)]
+
+
+def test_a_process_that_may_not_be_read_is_in_the_data_with_what_it_lost_and_says_so_once(
+    tmp_path, pool, monkeypatch, capsys
+):
+    def forbidden(self, addresses, sizes):
+        raise NotAllowed(1, "process_vm_readv of 77: Operation not permitted")
+
+    monkeypatch.setattr(RemoteMemory, "read", forbidden)
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    one = Session(pool, os.getpid(), environment, time.time_ns())
+    state = [pool.words[pool_words.STATE + i] for i in range(2)]
+    for _ in range(2):  # two buffers
+        pool.words[pool_words.STATE], pool.words[pool_words.STATE + 1] = state
+        one.turn(time.time_ns())
+    one.finish(time.time_ns())
+    assert capsys.readouterr().err.count("Operation not permitted") == 1
+    found, who = batches(tmp_path)
+    lost = dict.fromkeys(("gpu.kernel.v1", "gpu.memcpy.v1"), 0)
+    for topic, _, batch in found:
+        assert not batch.rows
+        lost[topic] = lost.get(topic, 0) + batch.envelope["dropped_before"]
+    assert lost == {"gpu.kernel.v1": 7 + 2 * COPIES * ONCE[10], "gpu.memcpy.v1": 2 * COPIES * (ONCE[1] + ONCE[2])}
+    assert "not permitted" in who["collector"]["problem: decode"]
+
+
+def test_kernels_as_long_as_no_cupti_known_writes_them_are_counted_and_said_once(tmp_path, pool, monkeypatch, capsys):
+    longer = replace(cupti_layout.LAYOUTS[cupti_layout.KERNEL], sizes=())
+    monkeypatch.setitem(cupti_layout.LAYOUTS, cupti_layout.KERNEL, longer)
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    one = Session(pool, os.getpid(), environment, time.time_ns())
+    one.turn(time.time_ns())
+    one.finish(time.time_ns())
+    assert capsys.readouterr().err.count("this CUPTI is newer than drumline") == 1
+    found, _ = batches(tmp_path)
+    kernels = [batch for topic, _, batch in found if topic == "gpu.kernel.v1"]
+    assert sum(batch.envelope["dropped_before"] for batch in kernels) == 7 + COPIES * ONCE[10]
+    assert not rows(found)["gpu.kernel.v1"]
+    assert rows(found)["gpu.memcpy.v1"] == COPIES * (ONCE[1] + ONCE[2])
+
+
+def test_a_spool_that_becomes_unwritable_while_the_job_runs_is_said_once(tmp_path, pool, capsys):
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    one = Session(pool, os.getpid(), environment, time.time_ns())
+    one.turn(time.time_ns())
+    assert capsys.readouterr().err == ""
+    shutil.rmtree(tmp_path / "spool")
+    (tmp_path / "spool").write_text("")
+    one.finish(time.time_ns())  # what was in it is to be told, and cannot be
+    [said] = capsys.readouterr().err.splitlines()
+    assert f"nothing is recorded in {tmp_path / 'spool'}" in said
+
+
+@pytest.fixture
+def marked(tmp_path):
+    """A session that a job tells of steps of 100 ms, each once it is over, with a kernel in it (`ran`: of which
+    kind a record is in it; `marks`: whether steps are told); and its spool."""
+    environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
+    pool, begin = BufferPool(2, 2 << 20), time.time_ns()
+    session = Session(pool, os.getpid(), environment, begin)
+
+    def said(on, after_ms, why="as asked"):
+        event = {"event": "recording", "on": on, "time_ns": begin + after_ms * 1_000_000, "why": why}
+        session.event(b"J" + json.dumps(event).encode())
+
+    name, decode = ctypes.create_string_buffer(b"gemm"), Decoder(RemoteMemory(os.getpid())).decode
+
+    def on_gpu(kind, start_ns):
+        named = {"name": ctypes.addressof(name)} if kind == cupti_layout.KERNEL else {}
+        data = record(kind, start=start_ns, end=start_ns + 20_000_000, **named)
+        found = decode(find_records(data, ALL_SIZES), ALL_SIZES)
+        return found.kernels, found.copies
+
+    def steps(numbers, ran=cupti_layout.KERNEL, marks=True):
+        for number in numbers:
+            if ran:
+                now = begin + (number * 100 + 10) * 1_000_000
+                session._begin(now).live.add(*on_gpu(ran, now), Table({}), Table({}))
+            for flags, at in ((2, number * 100), (4, number * 100 + 99)) if marks else ():
+                mark = MARK.pack(b"M", flags, number + 1, begin + at * 1_000_000)
+                session.event(mark + (f"step {number}".encode() if flags == 2 else b""))
+            for ms in (50, 100):
+                session.turn(begin + (number * 100 + ms) * 1_000_000)
+
+    def told(finish=True):
+        if finish:
+            session.finish(begin + 70_000_000_000)
+        found, _ = batches(tmp_path)
+        steps = [batch.columns for topic, _, batch in found if topic == "gpu.step.v1" and batch.rows]
+        return {n: s for c in steps for n, s in zip(c["step"].tolist(), c["skipped"].tolist(), strict=True)}
+
+    return pool, begin, said, steps, told
+
+
+@pytest.mark.parametrize("gap_ms", [10, 60, 300])
+def test_a_short_break_in_recording_costs_no_step_before_it(marked, gap_ms):
+    _, _, said, steps, told = marked
+    said(True, 0)
+    steps(range(50))
+    said(False, 5_000)
+    said(True, 5_000 + gap_ms)
+    steps(range(55, 80))
+    found = told()
+    assert {*range(50), *range(55, 80)} == set(found)
+    assert not any(found.values())
+
+
+@pytest.mark.parametrize("first", [None, 0, 2_500])
+def test_steps_before_anything_was_recorded_are_not_told(marked, first):
+    """Of a duty cycle before its first window, or while another profiler has CUPTI from the start."""
+    _, _, said, steps, told = marked
+    if first is not None:
+        said(False, first, "another profiler holds CUPTI")
+    steps(range(50), ran=0)
+    said(True, 5_000)
+    steps(range(50, 80))
+    assert told() == dict.fromkeys(range(50, 80), False)
+
+
+def test_copies_between_gpus_are_counted_and_nothing_else(tmp_path, pool):
+    for _ in range(2):
+        add(pool, record(cupti_layout.PEER_COPY))
+    one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
+    one.turn(time.time_ns())
+    one.finish(time.time_ns())
+    found, who = batches(tmp_path)
+    assert rows(found)["gpu.kernel.v1"] == COPIES * ONCE[10]
+    assert who["collector"]["peer_copies"] == "2"
+    assert not [name for name in who["collector"] if name.startswith("problem")]
+    assert sum(batch.envelope["dropped_before"] for _, _, batch in found) == 7
+
+
+def test_copies_between_gpus_do_not_tell_that_it_is_recorded(marked):
+    pool, _, _, steps, told = marked
+    steps(range(10), ran=0)
+    size = SIZES[cupti_layout.PEER_COPY]
+    pool.words[pool_words.SIZES + cupti_layout.PEER_COPY] = size
+    pool.memory[pool_words.HEADER_BYTES] = cupti_layout.PEER_COPY
+    pool.words[pool_words.STATE + 1], pool.words[pool_words.STATE] = size, pool_words.DONE
+    steps(range(10, 60), ran=0)
+    assert told() == {}
+
+
+@pytest.mark.parametrize("kind", [cupti_layout.MEMCPY, cupti_layout.MEMSET])
+def test_steps_of_copies_alone_are_skipped(marked, kind):
+    """CUPTI may have no kernel of a process any more, though its copies come."""
+    _, _, said, steps, told = marked
+    said(True, 0)
+    steps(range(30))
+    steps(range(30, 120), ran=kind)
+    steps(range(120, 150))
+    found = told()
+    skipped = {step for step in found if found[step]}
+    assert set(range(30, 120)) <= skipped <= set(range(29, 121)), "and those beside them"
+
+
+def test_steps_before_the_first_kernel_since_recording_began_are_skipped(marked):
+    """CUPTI may have none of a process, ever, though its copies and markers come."""
+    _, _, said, steps, told = marked
+    said(True, 0)
+    steps(range(20))
+    said(False, 2_000)
+    said(True, 2_500)
+    steps(range(25, 45), ran=cupti_layout.MEMCPY)
+    steps(range(45, 60))
+    found = told()
+    assert [step for step in found if found[step]] == [*range(25, 45), 45], "the first may have begun before"
+
+
+def test_the_process_hears_since_when_its_steps_have_no_kernels(marked):
+    pool, begin, said, steps, _ = marked
+
+    def blind_ms():
+        since = pool.words[pool_words.BLIND_NS]
+        return (since - begin) // 1_000_000 if since else 0
+
+    said(True, 0)
+    steps(range(30))
+    assert blind_ms() == 0
+    steps(range(30, 80), ran=cupti_layout.MEMCPY)
+    assert blind_ms() == 3_000
+    steps(range(80, 110))
+    assert blind_ms() == 0
+    steps(range(110, 140), ran=cupti_layout.MEMCPY)
+    assert blind_ms() == 11_000
+    said(False, 14_000)
+    said(True, 14_010)
+    steps(range(141, 150))
+    assert blind_ms() == 0
+
+
+def test_a_decoder_that_follows_another_forgets_what_that_one_knew_of_kernels(pool):
+    pool.words[pool_words.BLIND_NS] = 1
+    Session(pool, os.getpid(), {}, time.time_ns())
+    assert pool.words[pool_words.BLIND_NS] == 0
+
+
+def test_kernels_of_no_step_tell_that_there_are_some(marked):
+    pool, _, said, steps, _ = marked
+    said(True, 0)
+    steps(range(10))
+    steps(range(10, 15), ran=cupti_layout.MEMCPY)
+    steps(range(15, 32), marks=False)
+    assert pool.words[pool_words.BLIND_NS] == 0
+
+
+def test_steps_whose_kernels_may_still_come_are_not_said_to_have_none(marked):
+    pool, begin, said, steps, _ = marked
+    said(True, 0)
+    steps(range(10))
+    pool.words[pool_words.STATE] = pool_words.LENT  # a kernel runs
+    pool.words[pool_words.STATE + 1] = begin + 1_000_000_000
+    for second in range(1, 60):
+        steps(range(second * 10, second * 10 + 10), ran=0)
+        assert pool.words[pool_words.BLIND_NS] == 0
+
+
+def test_copies_whose_times_cannot_be_are_counted_and_cost_no_step(marked, tmp_path):
+    pool, _, said, steps, told = marked
+    said(True, 0)
+    pool.words[pool_words.SIZES + cupti_layout.MEMCPY] = SIZES[cupti_layout.MEMCPY]
+    add(pool, record(cupti_layout.MEMCPY))
+    for step in range(60):
+        pool.words[pool_words.STATE] = pool_words.DONE
+        steps([step])
+    assert not any(told().values())
+    assert sum(batch.envelope["dropped_before"] for _, _, batch in batches(tmp_path)[0]) == 60
+
+
+def test_records_tell_that_it_is_recorded_where_the_word_was_lost(marked):
+    pool, _, _, steps, told = marked
+    steps(range(20), ran=0)
+    pool.words[pool_words.STATE] = pool_words.DONE
+    steps(range(20, 80))
+    found = told()
+    assert set(found) == set(range(21, 80))
+    assert not any(found.values())
+
+
+def test_a_buffer_that_does_not_come_back_costs_the_steps_since_it_was_asked_for(marked):
+    pool, begin, said, steps, told = marked
+    said(True, 0)
+    steps(range(10))
+    pool.words[pool_words.STATE] = pool_words.LENT
+    pool.words[pool_words.STATE + 1] = begin + 1_000_000_000
+    steps(range(10, 80))
+    for second in range(8, 60):
+        said(False, second * 1_000, "CUPTI refused")
+        steps([second * 10])
+    found = told(finish=False)
+    assert set(found) == set(range(80)), "steps after the end of recording are none of its"
+    assert [step for step in found if not found[step]] == list(range(9))
+
+
+def test_steps_whose_records_came_in_another_profilers_buffer_are_skipped_once(marked):
+    pool, begin, said, steps, told = marked
+    said(True, 0)
+    steps(range(30))
+    pool.words[pool_words.ANEW_NS] = begin + 3_000_000_000  # it has ended, and CUPTI goes on with its buffer
+    steps(range(30, 33))
+    pool.words[pool_words.FOREIGN] += 1
+    steps(range(33, 60))
+    found = told()
+    skipped = {step for step in found if found[step]}
+    assert {30, 31, 32} <= skipped <= set(range(28, 39)), "it was noticed within half a second"
+
+
+def test_a_decoder_that_follows_another_does_not_skip_steps_for_what_that_one_knew(marked):
+    pool, _, said, steps, told = marked
+    pool.words[pool_words.FOREIGN] = pool.words[pool_words.FOREIGN_SEEN] = 1
+    said(True, 0)
+    steps(range(30))
+    assert not any(told().values())
+
+
+def test_steps_during_which_a_buffer_could_not_be_read_are_skipped(marked, monkeypatch):
+    pool, _, said, steps, told = marked
+    said(True, 0)
+    steps(range(30))
+    monkeypatch.setattr("drumline.producers.decoder.cupti_decode.Decoder.decode", lambda *_: 1 / 0)
+    pool.memory[pool_words.HEADER_BYTES], pool.words[pool_words.SIZES + 10] = 10, 4096  # a kernel
+    pool.words[pool_words.STATE + 1], pool.words[pool_words.STATE] = 4096, pool_words.DONE
+    steps(range(30, 60))
+    found = told()
+    skipped = {step for step in found if found[step]}
+    assert 30 in skipped
+    assert len(skipped) <= 4
+
+
+def of_kind(kind):
+    data = record(cupti_layout.KERNEL)
+    data.view("<u4")[0] = kind
+    return data
+
+
+@pytest.mark.parametrize("kind", [cupti_layout.KERNEL | UNFINISHED, 77], ids=["unfinished", "no such kind"])
+@pytest.mark.parametrize("readable", [True, False])
+def test_what_lies_before_a_record_that_nobody_can_read_is_not_lost(tmp_path, pool, monkeypatch, kind, readable):
+    def forbidden(self, addresses, sizes):
+        raise NotAllowed(1, "no")
+
+    if not readable:
+        monkeypatch.setattr(RemoteMemory, "read", forbidden)
+    add(pool, of_kind(kind))
+    one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
+    one.turn(time.time_ns())
+    assert pool.done() == []
+    assert pool.words[pool_words.WANTED_KIND] == 0
+    one.finish(time.time_ns())
+    found, _ = batches(tmp_path)
+    kernels = COPIES * ONCE[10] if readable else 0
+    assert rows(found)["gpu.kernel.v1"] == kernels
+    lost = sum(batch.envelope["dropped_before"] for topic, _, batch in found if topic == "gpu.kernel.v1")
+    assert kernels + lost == COPIES * ONCE[10] + 1 + 7
+
+
+def test_an_unfinished_record_of_a_size_that_is_not_known_yet_waits_for_it(tmp_path, pool):
+    add(pool, of_kind(cupti_layout.KERNEL | UNFINISHED))
+    pool.words[pool_words.SIZES + cupti_layout.KERNEL] = 0
+    one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
+    one.turn(time.time_ns())
+    assert (pool.done(), pool.words[pool_words.WANTED_KIND]) == ([0], cupti_layout.KERNEL)
+    pool.words[pool_words.SIZES + cupti_layout.KERNEL] = SIZES[cupti_layout.KERNEL]
+    one.turn(time.time_ns())
+    assert pool.done() == []
+
+
+@pytest.mark.parametrize("kind", [cupti_layout.KERNEL | UNFINISHED, 77], ids=["unfinished", "no such kind"])
+def test_a_record_that_is_unfinished_or_of_no_known_kind_costs_its_steps(marked, kind, tmp_path):
+    pool, _, said, steps, told = marked
+    said(True, 0)
+    steps(range(30))
+    pool.words[pool_words.SIZES + cupti_layout.KERNEL] = SIZES[cupti_layout.KERNEL]
+    add(pool, of_kind(kind))
+    pool.words[pool_words.STATE] = pool_words.DONE
+    steps(range(30, 60))
+    found = told()
+    skipped = {step for step in found if found[step]}
+    assert 30 in skipped
+    assert len(skipped) <= 4
+    assert sum(batch.envelope["dropped_before"] for _, _, batch in batches(tmp_path)[0]) == 1

@@ -1,0 +1,160 @@
+"""Lost records cost their own steps and never make a wrong pair: judged against the pairs of the whole recording."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from support import trace_mutations as mutations
+from support.recordings import DEMO, others, trace
+
+from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.nccl.kernels import Launches
+from drumline.producers.derive.nccl.resync import whole_steps
+from drumline.producers.derive.rows import derive
+from drumline.producers.derive.steps.steps import Steps
+from drumline.producers.derive.steps.template import is_part, turns, usual_step
+from drumline.producers.replay.recording import measured_from
+
+JOBS = [pytest.param(DEMO, id=DEMO.name)] + [
+    pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in others()
+]
+WHO = ("start_ns", "communicator", "operation", "bytes", "step", "ordinal")
+BUDGET = ("step", "gpu_start_ns", "gpu_duration_ns", "collectives")
+
+
+def told(activity, since):
+    """(rows of collectives in steps, {step: budget interval} of steps that count) as sets."""
+    found = derive(activity, since_ns=since)
+    rows = found.collectives.take(found.collectives["step"] >= 0)
+    steps = found.steps.take(found.steps["skipped"] == 0)
+    return tuple(set(zip(*(t[n].tolist() for n in names), strict=True)) for t, names in ((rows, WHO), (steps, BUDGET)))
+
+
+@cache
+def truth(folder):
+    recorded = trace(folder)
+    return [told(a, since) for a, since in zip(recorded.activities, measured_from(recorded), strict=True)]
+
+
+def share_kept(folder, damaged):
+    """(of rows, of steps that count) over all ranks; a wrong one fails."""
+    right, total = np.zeros(2), np.zeros(2)
+    since = measured_from(trace(folder))
+    for rank, (whole, activity) in enumerate(zip(truth(folder), damaged.activities, strict=True)):
+        now = told(activity, since[rank])
+        first = min((step for step, *_ in now[1]), default=0)
+        for kind, (was, found) in enumerate(zip(whole, now, strict=True)):
+            wrong = {row for row in found - was if kind == 0 or row[0] > first}  # nothing may say when the first begins
+            assert not wrong, (rank, sorted(wrong)[:3])
+            right[kind] += len(found & was)
+            total[kind] += len(was)
+    return right / total
+
+
+@pytest.mark.parametrize("folder", JOBS)
+@pytest.mark.parametrize(
+    ("kinds", "share", "rows", "steps"),
+    [
+        (("kernels",), 0.001, 0.90, 0.85),
+        (("markers",), 0.001, 0.90, 0.85),
+        (("payloads",), 0.01, 0.99, 0.99),
+        (("kernels", "markers", "payloads"), 0.001, 0.90, 0.80),
+        (("kernels", "markers", "payloads"), 0.01, 0.0, 0.0),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, tuple) else str(value),
+)
+def test_lost_records_make_no_wrong_pair_and_leave_the_other_steps(folder, kinds, share, rows, steps):
+    kept = share_kept(folder, mutations.lost(trace(folder), share, 1, kinds))
+    assert (kept >= (rows, steps)).all(), kept
+
+
+def test_a_stretch_without_kernels_costs_its_own_steps():
+    recorded = trace(DEMO)
+    whole = recorded.activities[1]
+    start = np.sort(whole.kernels["start_ns"])
+    gone = (whole.kernels["start_ns"] >= start[len(start) // 3]) & (whole.kernels["start_ns"] < start[len(start) // 2])
+    damaged = replace(whole, kernels=whole.kernels.take(~gone))
+    kept = share_kept(DEMO, replace(recorded, activities=(recorded.activities[0], damaged, *recorded.activities[2:])))
+    assert kept[1] > 0.9
+
+
+def test_recording_may_begin_in_the_middle():
+    recorded = trace(DEMO)
+    at = np.sort(recorded.activities[0].kernels["start_ns"])[recorded.activities[0].kernels.rows // 2]
+    assert share_kept(DEMO, mutations.since(recorded, at))[1] > 0.4
+
+
+def test_as_many_kernels_lost_as_calls_are_not_paired_by_their_count():
+    activity, since = trace(DEMO).activities[0], measured_from(trace(DEMO))[0]
+    kernels, payloads, markers = activity.kernels, activity.payloads, activity.markers
+    reduces = np.flatnonzero((nccl.kernel_operations(kernels.words["names"]) == 1)[kernels["name"]])
+    gone_kernel = reduces[np.argsort(kernels["correlation"][reduces])[len(reduces) // 4]]
+    gone_call = np.sort(payloads["id"])[3 * payloads.rows // 4]
+    damaged = replace(
+        activity,
+        kernels=kernels.take(np.arange(kernels.rows) != gone_kernel),
+        markers=markers.take(markers["id"] != gone_call),
+    )
+    was, found = truth(DEMO)[0], told(damaged, since)
+    assert found[0] <= was[0]
+    assert len(found[0]) > 0.95 * len(was[0])
+
+
+def job(steps, distances=(10, 20, 30, 40), lead_ns=0, every_ns=1_000_000):
+    """(launches, calls, steps) of a job of equal steps: distances of correlation ids, the last one to the next step.
+    The GPU starts what the host called `lead_ns` ago."""
+    from drumline.producers.derive.nccl.calls import Calls
+
+    size = len(distances)
+    correlation = np.cumsum(np.tile(distances, steps)) - distances[-1]
+    called = correlation * (every_ns // sum(distances))
+    count = len(called)
+    each = Calls(
+        called, np.ones(count, "u1"), np.full(count, 7, "u8"), np.tile(np.arange(size), steps).astype("u8"),
+        np.ones(count, bool), called,
+    )  # fmt: skip
+    begins = called[::size] - 1
+    marked = Steps(np.arange(steps), begins, np.append(begins[1:], called[-1] + every_ns))
+    return Launches(np.ones(count, "u1"), correlation, called + 10_000 + lead_ns), each, marked
+
+
+def placed(launches, each, steps):
+    usual = usual_step(each, steps.index_at(each.start_ns), steps)
+    return whole_steps(launches, usual, 0)
+
+
+def test_a_host_that_is_steps_ahead_all_the_time_is_believed_by_its_counts_only():
+    launches, each, steps = job(30, lead_ns=2_500_000)
+    assert placed(launches, each, steps).tolist() == list(range(120))
+    lost = np.setdiff1d(np.arange(120), [50])  # both ends are whole on one side only: nothing tells which step is which
+    found = placed(launches.take(lost), each, steps)
+    assert set(found[found >= 0].tolist()) <= set(range(120))
+    assert all(place in (-1, index) for index, place in zip(lost.tolist(), found.tolist(), strict=True))
+
+
+def test_a_host_in_step_tells_which_step_is_which():
+    launches, each, steps = job(30)
+    lost = np.setdiff1d(np.arange(120), [0, 50, 119])
+    found = placed(launches.take(lost), each, steps)
+    assert all(place in (-1, index) for index, place in zip(lost.tolist(), found.tolist(), strict=True))
+    complete = np.bincount(found[found >= 0] // 4, minlength=30) == 4
+    assert np.flatnonzero(~complete).tolist() == [0, 12, 29]
+
+
+def test_distances_that_repeat_within_a_step_tell_nothing():
+    launches, each, steps = job(30, distances=(10, 10, 10, 10))
+    assert (placed(launches.take(np.arange(1, 120)), each, steps) == -1).all()
+
+
+def test_steps_are_counted_by_ones_whatever_they_are_called():
+    assert turns(np.array([0, 10, 20, 40, 45])).tolist() == [0, 1, 2, 4, -1]
+
+
+def test_what_was_left_out_of_a_sequence():
+    whole = np.array([1, 2, 3, 2])
+    assert is_part(np.array([1, 3, 2]), whole)
+    assert is_part(np.array([-1, 3]), whole)
+    assert not is_part(np.array([3, 1]), whole)

@@ -1,0 +1,152 @@
+"""What the pool tells the decoder of what has come, as CUPTI asks for buffers and gives them back."""
+
+import ctypes
+import time
+
+import pytest
+
+from drumline.producers.collector.cupti import Callbacks, NoCupti
+from drumline.producers.ipc.buffer_pool import (
+    ANEW_NS,
+    BUFFER_BYTES,
+    FOREIGN,
+    FREE,
+    HEADER_BYTES,
+    LENT,
+    LOST_NS,
+    PER_BUFFER,
+    REFUSED,
+    REFUSED_FIRST_NS,
+    REFUSED_LAST_NS,
+    REFUSED_SEEN,
+    REQUEST_NS,
+    STATE,
+    BufferPool,
+)
+
+S = 1_000_000_000
+
+
+class Cupti:
+    """What the C callbacks do when CUPTI calls them."""
+
+    def __init__(self, pool):
+        self.callbacks = Callbacks()
+        self.begin = ctypes.addressof(ctypes.c_char.from_buffer(pool.memory))
+        self.callbacks.open(self.begin, 0)
+        pointer, size = ctypes.c_void_p, ctypes.c_size_t
+        self._request = ctypes.CFUNCTYPE(None, pointer, pointer, pointer)(self.callbacks.request)
+        self._complete = ctypes.CFUNCTYPE(None, pointer, ctypes.c_uint32, pointer, size, size)(self.callbacks.complete)
+
+    def request(self):
+        buffer, size, most = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+        self._request(*(ctypes.addressof(value) for value in (buffer, size, most)))
+        return buffer.value
+
+    def complete(self, buffer, valid):
+        self._complete(None, 0, buffer, 1 << 20, valid)
+
+
+@pytest.fixture
+def pool():
+    return BufferPool(4, 1 << 20)
+
+
+@pytest.fixture
+def cupti(pool):
+    one = Cupti(pool)
+    yield one
+    one.callbacks.close()
+
+
+def test_without_a_buffer_in_use_all_is_here(pool):
+    assert 99 * S < pool.here_ns(100 * S) <= 100 * S - REQUEST_NS
+
+
+def test_what_was_done_since_the_oldest_buffer_was_asked_for_is_not_here(pool, cupti):
+    before = time.time_ns()
+    first, second = cupti.request(), cupti.request()
+    after = time.time_ns()
+    assert before - S < pool.here_ns(after + 5 * S) < after
+    cupti.complete(second, 100)  # another thread's
+    assert pool.here_ns(after + 5 * S) < after
+    cupti.complete(first, 100)
+    assert pool.here_ns(after + 5 * S) > after + 4 * S
+
+
+def test_a_buffer_that_never_comes_back_is_not_waited_for_for_ever(pool, cupti):
+    cupti.request()
+    now = time.time_ns()
+    assert pool.here_ns(now + 599 * S) < now
+    assert pool.here_ns(now + 601 * S) > now + 600 * S
+
+
+def test_buffers_that_another_profiler_took_along_are_not_waited_for(pool, cupti):
+    cupti.request()
+    pool.words[ANEW_NS] = time.time_ns()
+    assert pool.here_ns(time.time_ns() + S) > pool.words[ANEW_NS]
+    cupti.request()
+    assert pool.here_ns(time.time_ns() + S) < time.time_ns()
+
+
+def test_callbacks_of_another_release_are_refused(pool, monkeypatch):
+    monkeypatch.setattr("drumline.producers.collector.cupti.LAYOUT_VERSION", 99)
+    with pytest.raises(NoCupti, match="another release"):
+        Cupti(pool)
+
+
+def test_while_a_buffer_changes_hands_nothing_is_said(pool):
+    pool.words[STATE + PER_BUFFER], pool.words[STATE + PER_BUFFER + 1] = LENT, 4096
+    assert pool.here_ns(time.time_ns()) == 0
+
+
+def test_a_buffer_that_came_back_says_how_much_is_in_it(pool, cupti):
+    buffer = cupti.request()
+    assert (buffer - cupti.begin - HEADER_BYTES) % pool.words[BUFFER_BYTES] == 0
+    cupti.complete(buffer, 4096)
+    (number,) = pool.done()
+    assert len(pool.valid(number)) == 4096
+
+
+def test_a_buffer_that_went_to_another_profiler_is_free_again_when_no_kernel_is_awaited_in_it(pool, cupti):
+    first, second = cupti.request(), cupti.request()
+    assert first != second
+    now, state = pool.words[STATE + 1] + LOST_NS + S, STATE + PER_BUFFER
+    pool.reclaim(now)
+    assert pool.words[STATE] == LENT, "CUPTI may still give it back to us"
+    pool.words[ANEW_NS] = pool.words[STATE + 1] + 1
+    pool.reclaim(now - 2 * S)
+    assert pool.words[STATE] == LENT, "a kernel may still run"
+    pool.words[state + 1] = now  # asked for since
+    pool.reclaim(now)
+    assert (pool.words[STATE], pool.words[state]) == (FREE, LENT)
+    assert cupti.request() == first
+
+
+def test_records_in_another_profilers_buffer_are_counted(pool, cupti):
+    theirs = ctypes.create_string_buffer(4096)
+    cupti.complete(ctypes.addressof(theirs), 0)
+    assert pool.words[FOREIGN] == 0
+    cupti.complete(ctypes.addressof(theirs), 216)
+    assert pool.words[FOREIGN] == 1
+
+
+def test_from_when_to_when_buffers_were_refused_is_told_until_the_decoder_knows(pool, cupti):
+    while cupti.request():
+        pass
+    times = []
+    for seen in (0, 1, 1, 3):
+        pool.words[REFUSED_SEEN] = seen
+        cupti.request()
+        times.append((pool.words[REFUSED_FIRST_NS], pool.words[REFUSED_LAST_NS]))
+    (first, last), (second, later), again, new = times
+    assert pool.words[REFUSED] == 5
+    assert first < last, "the first of two that it does not know of"
+    assert second == first
+    assert again[0] == first
+    assert last < later < again[1]
+    assert new[0] == first, "4 are known of, not 3"
+    pool.words[REFUSED_SEEN] = 5
+    before = time.time_ns()
+    cupti.request()
+    assert before <= pool.words[REFUSED_FIRST_NS] == pool.words[REFUSED_LAST_NS] <= time.time_ns()

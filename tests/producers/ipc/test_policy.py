@@ -1,0 +1,64 @@
+"""What is collected, and when."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from drumline.producers.ipc.policy import COLLECTIVES, DUTY, OFF, BadPolicy, Policy, parse, written
+
+S = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("always", Policy()),
+        (" Collectives\n", Policy(COLLECTIVES)),
+        ("off", Policy(OFF)),
+        ("duty", Policy(DUTY, S // 5, 10 * S)),
+        ("duty 500ms/1m", Policy(DUTY, S // 2, 60 * S)),
+        ("duty:0.25s/2s", Policy(DUTY, S // 4, 2 * S)),
+    ],
+)
+def test_text_names_a_policy_and_back(text, policy):
+    assert parse(text) == policy
+    assert parse(str(policy)) == policy
+
+
+@pytest.mark.parametrize("text", [
+    "", "sometimes", "duty 2s/1s", "duty 0s/1s", "duty 1/2", "duty 1.2.3s/9s", "duty 1s/9999999999999999m",
+    f"duty 1s/{'9' * 400}s",
+])  # fmt: skip
+def test_other_text_is_refused_with_what_is_possible(text):
+    with pytest.raises(BadPolicy):
+        parse(text)
+
+
+def test_windows_begin_where_all_ranks_clocks_say_so():
+    policy = parse("duty 0.2s/10s")
+    assert policy.on_at(30 * S)
+    assert policy.on_at(30 * S + S // 5 - 1)
+    assert not policy.on_at(30 * S + S // 5)
+    assert policy.changes_in(30 * S) == pytest.approx(0.2)
+    assert policy.changes_in(31 * S) == pytest.approx(9.0)
+    assert parse("always").changes_in(31 * S) == float("inf")
+
+
+def test_a_control_file_is_read_whatever_somebody_put_there(tmp_path):
+    file = tmp_path / "policy"
+    assert written(file) == ""
+    assert written(Path(__file__) / "policy") == "", "the spool's root is a file"
+    file.write_bytes(b" off \nsecond line")
+    assert written(file) == "off"
+    file.write_bytes(b"\xff\xfe" * 1_000_000)
+    assert len(written(file)) <= 256
+    file.unlink()
+    (tmp_path / "secret").write_text("secret")
+    file.symlink_to(tmp_path / "secret")
+    with pytest.raises(OSError, match="symbolic"):
+        written(file)
+    file.unlink()
+    os.mkfifo(file)  # nobody writes: opening it would wait for ever
+    with pytest.raises(OSError, match="no plain file"):
+        written(file)

@@ -1,0 +1,94 @@
+"""Identity from the environments that launchers make."""
+
+import pytest
+
+from drumline.producers.identity_who import identity, process_record, run_id, spool_limits
+from drumline.schemas.batch import Batch, encode
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+ATTACHED = {
+    "pid": 77,
+    "started_ns": 5,
+    "gpus": [{"uuid": f"GPU-{i}", "model": "NVIDIA H200"} for i in range(4)],
+    "versions": {"torch": "2.11"},
+}
+TORCHRUN = {"RANK": "9", "LOCAL_RANK": "1", "WORLD_SIZE": "16", "TORCHELASTIC_RUN_ID": "none"}
+SLURM = {"SLURM_PROCID": "9", "SLURM_LOCALID": "1", "SLURM_NTASKS": "16", "SLURM_JOB_ID": "4711"}
+OPENMPI = {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI_COMM_WORLD_SIZE": "16"}
+
+
+@pytest.mark.parametrize("environment", [TORCHRUN, SLURM, OPENMPI, {**SLURM, **TORCHRUN, "SLURM_PROCID": "1"}])
+def test_ranks_of_launchers(environment):
+    who = identity(environment, ATTACHED, None, 100)
+    assert (who.rank, who.local_rank, who.world_size) == (9, 1, 16)
+    assert (who.gpu_uuid, who.gpu_model, who.pid, who.start_ns) == ("GPU-1", "NVIDIA H200", 77, 5)
+
+
+def test_a_process_alone_is_rank_0_of_1():
+    who = identity({}, {"pid": 1}, None, 100)
+    assert (who.rank, who.local_rank, who.world_size, who.gpu_uuid, who.job) == (0, 0, 1, "", "job")
+
+
+def test_the_gpu_it_was_seen_to_use_counts_more_than_its_local_rank():
+    assert identity(TORCHRUN, ATTACHED, 3, 100).gpu_uuid == "GPU-3"
+    assert identity({**TORCHRUN, "LOCAL_RANK": "7"}, ATTACHED, None, 100).gpu_uuid == "GPU-0"
+
+
+def test_what_torch_distributed_says_counts_where_no_variable_is_about_this_very_process():
+    spawned = {**ATTACHED, "rank": 3, "world_size": 4}
+    one_task = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}
+    for environment in ({}, one_task):
+        who = identity(environment, spawned, 2, 100)
+        assert (who.rank, who.local_rank, who.world_size) == (3, 2, 4)
+    who = identity(TORCHRUN, spawned, 2, 100)
+    assert (who.rank, who.local_rank, who.world_size) == (9, 1, 16)
+
+
+def test_a_run_has_one_name_on_all_nodes_and_another_after_a_restart():
+    minted = {"DRUMLINE_MINTED_RUN": "here-only"}
+    assert run_id(minted) == "here-only"
+    assert run_id({**minted, **TORCHRUN}) == "here-only"
+    assert run_id({**minted, **SLURM}) == "4711"
+    assert run_id({**minted, **SLURM, "SLURM_RESTART_COUNT": "2"}) == "4711-2"
+    assert run_id({**minted, "TORCHELASTIC_RUN_ID": "abc", "TORCHELASTIC_RESTART_COUNT": "1"}) == "abc-1"
+    assert run_id({**SLURM, "DRUMLINE_RUN": "mine"}) == "mine"
+    assert run_id({**minted, **OPENMPI, "PMIX_NAMESPACE": "prterun-node1-7@1"}) == "prterun-node1-7@1"
+
+
+def test_a_decoder_that_starts_anew_is_another_source_of_batches():
+    first, second = (identity({**TORCHRUN, "DRUMLINE_RUN": "mine"}, ATTACHED, None, at) for at in (100, 200))
+    assert first.run == second.run
+    assert first.process_id != second.process_id
+
+
+def test_labels_pod_and_slurm_job_are_in_the_process_record():
+    environment = {
+        **SLURM,
+        "DRUMLINE_LABELS": "team=vision, cluster=a",
+        "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+        "POD_NAMESPACE": "train",
+        "HOSTNAME": "llama-0",
+    }
+    record = process_record(environment, identity(environment, ATTACHED, None, 100))
+    assert record["labels"] == {"team": "vision", "cluster": "a"}
+    assert (record["k8s_namespace"], record["k8s_pod"], record["slurm_job"]) == ("train", "llama-0", "4711")
+
+
+def test_nonsense_in_the_environment_is_as_good_as_nothing_and_can_be_published():
+    environment = {
+        "RANK": "²", "OMPI_COMM_WORLD_RANK": "--5", "PMI_RANK": "99999999999", "SLURM_PROCID": "2", "WORLD_SIZE": "x",
+        "DRUMLINE_JOB": "M\udcfcller", "DRUMLINE_RUN": "\udcff", "DRUMLINE_LABELS": "who=\udcfc",
+        "KUBERNETES_SERVICE_HOST": "::1", "POD_NAME": "\udcff", "POD_NAMESPACE": "ml",
+    }  # fmt: skip
+    who = identity(environment, ATTACHED, None, 100)
+    assert (who.rank, who.world_size, who.job, who.run) == (2, 1, "M?ller", "?")
+    record = process_record(environment, who)
+    assert record["labels"] == {"who": "?"}
+    encode(model(Topic.PROCESS), Batch(Topic.PROCESS, {**record, "rows": 1}))
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "much"])
+def test_a_bound_that_is_none_is_refused_by_name(text):
+    with pytest.raises(ValueError, match="DRUMLINE_SPOOL__MAX_MB"):
+        spool_limits({"DRUMLINE_SPOOL__MAX_MB": text})

@@ -1,0 +1,70 @@
+"""What the sink's Kafka client is told on the side, without a broker."""
+
+from types import SimpleNamespace
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.settings import Settings, SinkSettings
+from drumline.schemas.topics import Topic
+from drumline.sinks.kafka.config import consumer_config
+from drumline.sinks.kafka.consumer import SinkConsumer
+from drumline.sinks.kafka.errors import Fenced, LostRecords
+from drumline.sinks.ranges.partition import PartitionState
+from drumline.sinks.tables.tables import table
+
+
+@pytest.fixture
+def consumer():
+    made = SinkConsumer(Settings(kafka=KafkaSettings(bootstrap="127.0.0.1:9")), [Topic.KERNEL])
+    yield made
+    made.close()
+
+
+def test_a_member_that_is_out_for_good_ends_the_sink(consumer):
+    said = "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
+    consumer.aside.of_consumer(KafkaError(KafkaError._FATAL, said, True))
+    with pytest.raises(Fenced, match="fenced"):
+        consumer.poll(0)
+    consumer.aside.of_consumer(KafkaError(KafkaError._FATAL, "anything else", True))
+    with pytest.raises(KafkaException):
+        consumer.poll(0)
+
+
+def test_a_message_tells_of_the_end_by_its_code_alone(consumer):
+    said = "Fatal consumer error: Broker: Static consumer fenced by other consumer with same group.instance.id"
+    with pytest.raises(Fenced, match="fenced"):
+        consumer._on_error(KafkaError(KafkaError._FATAL, said), None)
+    with pytest.raises(KafkaException):
+        consumer._on_error(KafkaError(KafkaError._FATAL, "anything else"), None)
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_only_of_a_partition_that_is_held_a_missing_offset_is_a_loss(consumer, monkeypatch, held):
+    """One that could not be taken up (the broker had just come back) gets librdkafka's own start: none."""
+    monkeypatch.setattr(consumer, "topic_ids", lambda topics: dict.fromkeys(topics, "id"))
+    message = SimpleNamespace(topic=lambda: Topic.KERNEL.value, partition=lambda: 2)
+    error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "no previously committed offset available")
+    if held:
+        consumer.states[Topic.KERNEL.value, 2] = PartitionState(table(Topic.KERNEL), 2, "id", 0, False)
+        with pytest.raises(LostRecords, match="partition 2"):
+            consumer._on_error(error, message)
+    else:
+        consumer._on_error(error, message)
+
+
+def test_without_any_broker_it_is_away_and_goes_on(consumer):
+    consumer.aside.of_consumer(KafkaError(KafkaError._TRANSPORT, "one of several brokers"))
+    assert not consumer.aside.away
+    consumer.aside.of_consumer(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    assert consumer.aside.away
+    assert consumer.poll(0) is None
+
+
+def test_a_named_sink_with_other_topics_is_another_member():
+    def name(*topics):
+        return consumer_config(Settings(sink=SinkSettings(instance="1")), topics)["group.instance.id"]
+
+    assert name(Topic.KERNEL, Topic.STEP) == name(Topic.STEP, Topic.KERNEL) != name(Topic.KERNEL)
+    assert "group.instance.id" not in consumer_config(Settings(), [Topic.KERNEL])

@@ -1,0 +1,119 @@
+"""Two inserts at a time: each range once, rows before ledger, and no failure is lost, whichever lane it happens in."""
+
+import threading
+import time
+
+import pytest
+
+from drumline.infra.clickhouse.client import Refused, Unavailable
+from drumline.schemas.topics import Topic
+from drumline.sinks.inserts import insert_lanes as writers
+from drumline.sinks.inserts.insert_lanes import LANES, Writers
+from drumline.sinks.inserts.kernel_names import KernelNames
+from drumline.sinks.ranges.offset_ranges import OffsetRange
+from drumline.sinks.ranges.partition import Pending, Stage
+from drumline.sinks.tables.tables import table
+
+KERNEL = table(Topic.KERNEL)
+
+
+class FakeWriter:
+    """Takes 20 ms an insert. `fails`: number of the partition -> what its rows end with."""
+
+    done, fails = None, None
+
+    def __init__(self, client, database, names):
+        pass
+
+    def insert_rows(self, pending):
+        time.sleep(0.02)
+        if error := self.fails.get(pending.range.partition):
+            raise error
+        self.done.append(("rows", pending.range.partition))
+        return 10
+
+    def insert_ledger(self, pending):
+        self.done.append(("ledger", pending.range.partition))
+
+
+class Client:
+    closed = 0
+
+    def close(self):
+        Client.closed += 1
+
+
+@pytest.fixture
+def made(monkeypatch):
+    monkeypatch.setattr(FakeWriter, "done", [])
+    monkeypatch.setattr(FakeWriter, "fails", {})
+    monkeypatch.setattr(Client, "closed", 0)
+    monkeypatch.setattr(writers, "Writer", FakeWriter)
+    one = Writers(Client, "gpu", KernelNames())
+    yield one
+    one.close()
+
+
+def ranges(count):
+    return [Pending(KERNEL, OffsetRange("id", number, 0, 9), [], Stage.INTENT_COMMITTED) for number in range(count)]
+
+
+def test_each_range_is_written_once_rows_first(made):
+    some = ranges(9)
+    assert made.write(some, lambda: False) is True
+    for number in range(9):
+        mine = [what for what, partition in FakeWriter.done if partition == number]
+        assert mine == ["rows", "ledger"]
+    assert made.rows == 90
+    assert made.write(some, lambda: False) is True
+    assert len(FakeWriter.done) == 18, "what is written is left alone"
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2, 4])
+def test_a_failure_in_either_lane_is_raised_when_the_other_has_ended(made, failing):
+    some = ranges(5)
+    FakeWriter.fails[failing] = Unavailable("away")
+    with pytest.raises(Unavailable, match="away"):
+        made.write(some, lambda: False)
+    assert some[failing].stage == Stage.INTENT_COMMITTED
+    assert all(p.stage in (Stage.INTENT_COMMITTED, Stage.LEDGER_INSERTED) for p in some)
+    before = len(FakeWriter.done)
+    time.sleep(0.1)
+    assert len(FakeWriter.done) == before, "nothing is under way any more"
+    FakeWriter.fails.clear()
+    assert made.write(some, lambda: False) is True
+    assert sorted(partition for what, partition in FakeWriter.done if what == "rows") == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("order", [(Refused, Unavailable), (Unavailable, Refused)])
+def test_what_no_waiting_mends_is_raised_before_what_waiting_may_mend(made, order):
+    FakeWriter.fails = {number: kind(kind.__name__) for number, kind in enumerate(order)}
+    with pytest.raises(Refused):
+        made.write(ranges(2), lambda: False)
+
+
+def test_ranges_that_failed_at_another_step_go_on_there(made):
+    some = ranges(1)
+    some[0].stage = Stage.ROWS_INSERTED
+    assert made.write(some, lambda: False)
+    assert FakeWriter.done == [("ledger", 0)]
+
+
+def test_when_the_turn_is_over_each_lane_ends_with_what_it_has_begun(made):
+    some = ranges(7)
+    assert made.write(some, lambda: True) is False
+    assert sum(p.stage == Stage.LEDGER_INSERTED for p in some) == LANES
+    while not made.write(some, lambda: True):
+        pass
+    assert made.rows == 70
+
+
+def test_connections_are_made_anew_after_a_disconnect_and_threads_end(made):
+    before = threading.active_count()
+    made.write(ranges(4), lambda: False)
+    assert threading.active_count() <= before + LANES
+    made.disconnect()
+    made.write(ranges(4), lambda: False)
+    made.close()
+    assert Client.closed == 2 * LANES
+    assert threading.active_count() <= before

@@ -1,0 +1,229 @@
+"""Cutting, announcing, crashing and rebuilding, against a model of Kafka and ClickHouse that remembers tokens."""
+
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drumline.infra.config.settings import Settings, SinkSettings
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+from drumline.sinks import commit_cycle as cycle
+from drumline.sinks.ranges.intent import MAX_BYTES, read_metadata, write_done, write_intent
+from drumline.sinks.ranges.offset_ranges import Intervals
+from drumline.sinks.ranges.partition import PartitionState, ReplayImpossible
+from drumline.sinks.ranges.record import Entry, Record, Verdict, read
+from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
+from drumline.sinks.tables.tables import table
+from drumline.sinks.telemetry import Counts
+
+KERNEL = table(Topic.KERNEL)
+
+
+def entry(offset, rows=10, process="p", sequence=None, dead=False, day=20_000):
+    record = Record(Topic.KERNEL, 0, offset, b"p", b"x" if dead else None, 0, [])
+    if dead:
+        return Entry(record, 1, None, Verdict.DEAD, error=("BadFrame", "bad"))
+    envelope = {"process_id": process, "sequence": offset if sequence is None else sequence, "rows": rows}
+    at = day * DAY_NS
+    verdict = Verdict.STORED if rows else Verdict.EMPTY
+    return Entry(record, 1, Batch(Topic.KERNEL, envelope), verdict, rows, at, at)
+
+
+def state(next_offset=0, **kwargs):
+    return PartitionState(KERNEL, 0, "id", next_offset, opened=True, **kwargs)
+
+
+def know(partition, history=None):
+    for identity in partition.unknown():
+        partition.history[identity] = history or Intervals()
+
+
+def collect(partition, entries):
+    for e in entries:
+        partition.take(e, 0.0)
+    know(partition)
+
+
+class World:
+    """Kafka: a log and one committed (offset, metadata). ClickHouse: rows and ledger by token."""
+
+    def __init__(self, log):
+        self.log, self.offset, self.metadata = log, 0, ""
+        self.rows, self.ledger, self.tokens = [], {}, set()
+
+    def insert(self, table_name, token, apply):
+        if (table_name, token) not in self.tokens:
+            self.tokens.add((table_name, token))
+            apply()
+
+    def run(self, data):
+        """One life of a sink; it may die after any step. True when it has stored everything."""
+        _, intent = read_metadata(self.metadata, 0, self.offset)
+        partition = state(self.offset, intent=intent)
+        while partition.next_offset < len(self.log) or partition.entries:
+            ahead = data.draw(st.integers(1, 6), "records taken in")
+            if intent is not None:
+                ahead = intent.range.last + 1 - partition.next_offset
+            for item in self.log[partition.next_offset : partition.next_offset + ahead]:
+                partition.take(entry(*item), 0.0)
+            if not partition.entries:
+                return True
+            first = partition.entries[0].record.offset
+            for identity in partition.unknown() if partition.intent is None else ():
+                seen = sorted({s for o, (p, s) in self.ledger.items() if p == identity[0] and o < first})
+                partition.history[identity] = Intervals(seen)
+            pending = partition.cut(data.draw(st.integers(1, 40), "flush rows"), 0.0)
+            intent = None
+            die = data.draw(st.integers(0, 12), "dies after step")
+            if not pending.replay:
+                self.offset, self.metadata = pending.range.first, write_intent(pending.intent)
+            if die == 3:
+                return False
+            stored = [(e.record.offset, row) for e in pending.stored for row in range(e.rows)]
+            self.insert("rows", pending.range.token, lambda new=stored: self.rows.extend(new))
+            if die == 4:
+                return False
+            entries = {
+                e.record.offset: (e.batch.envelope["process_id"], e.batch.envelope["sequence"])
+                for e in pending.entries
+                if e.verdict in (Verdict.STORED, Verdict.EMPTY)
+            }
+            self.insert("ledger", pending.range.token, lambda new=entries: self.ledger.update(new))
+            if die == 5:
+                return False
+            self.offset, self.metadata = pending.range.last + 1, write_done("id")
+            if die == 6:
+                return False
+        return True
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_killed_after_any_step_and_cut_anyhow_every_batch_is_stored_once(data):
+    batches = data.draw(
+        st.lists(
+            st.tuples(st.integers(0, 12), st.sampled_from("abc"), st.integers(0, 8), st.booleans()),
+            min_size=1,
+            max_size=25,
+        )
+    )
+    log = [(offset, rows, process, sequence, dead) for offset, (rows, process, sequence, dead) in enumerate(batches)]
+    world = World(log)
+    for _ in range(60):
+        if world.run(data):
+            break
+    else:
+        return  # it died each time
+    want, seen = [], set()
+    for offset, rows, process, sequence, dead in log:
+        if not dead and (process, sequence) not in seen:
+            seen.add((process, sequence))
+            want += [(offset, row) for row in range(rows)]
+    assert sorted(world.rows) == want
+
+
+def test_a_range_is_cut_at_the_rows_asked_for_and_the_rest_stays():
+    partition = state()
+    collect(partition, [entry(i, rows=40) for i in range(10)])
+    pending = partition.cut(100, 5.0)
+    assert (pending.range.first, pending.range.last) == (0, 2)
+    assert partition.rows == 280
+    assert partition.cut(10**9, 5.0).range.last == 9
+    assert not partition.due(100.0, 1, 0.0)
+
+
+@pytest.mark.parametrize("letters", [3, 4])
+def test_large_dead_records_are_dealt_with_before_they_fill_memory(letters):
+    """They count as no rows, and neither rows nor time would be up."""
+    partition, size = state(), cycle.DEAD_BYTES // 4
+    for offset in range(letters):
+        partition.take(read(Record(Topic.KERNEL, 0, offset, b"p", bytes(size), 0, []), KERNEL, Codec()), 0.0)
+    kafka = SimpleNamespace(states={(Topic.KERNEL, 0): partition})
+    made = cycle.Cycle(Settings(sink=SinkSettings(flush_s=1e9)), kafka, None, None, Counts())
+    made.cut(lambda: False)
+    assert [len(pending.entries) for _, pending in made.ranges] == [4] * (letters == 4)
+    assert partition.dead_bytes == (0 if letters == 4 else 3 * size)
+    made.close()
+
+
+def test_no_insert_is_larger_than_clickhouse_writes_at_once():
+    partition = state()
+    collect(partition, [entry(i, rows=400_000) for i in range(4)])
+    cuts = []
+    while partition.entries:
+        cuts.append(sum(e.rows for e in partition.cut(MAX_ROWS, 0.0).entries))
+    assert cuts == [800_000, 800_000]
+
+
+def test_no_insert_touches_too_many_days():
+    partition = state()
+    collect(partition, [entry(i, day=20_000 + i) for i in range(100)])
+    assert len(partition.cut(10**9, 0.0).entries) == 62
+
+
+def test_intents_never_outgrow_kafkas_metadata():
+    partition = state()
+    collect(partition, [entry(i, dead=i % 2 == 0) for i in range(4_000)])
+    total = 0
+    while partition.entries:
+        pending = partition.cut(10**9, 0.0)
+        assert len(write_intent(pending.intent)) <= MAX_BYTES
+        total += len(pending.entries)
+    assert total == 4_000
+
+
+def test_records_behind_are_not_taken_in_again():
+    partition = state(5)
+    assert not partition.take(entry(4), 0.0)
+    assert partition.take(entry(5), 0.0)
+    assert not partition.take(entry(5), 0.0)
+
+
+def announced(entries):
+    partition = state()
+    collect(partition, entries)
+    return partition.cut(10**9, 0.0).intent
+
+
+def test_a_replay_judges_as_announced_even_if_it_knows_better_now():
+    intent = announced([entry(0), entry(1, dead=True), entry(2, sequence=0), entry(3)])
+    partition = state(intent=intent)
+    for e in (entry(0), entry(1), entry(2, sequence=0), entry(3), entry(4)):  # offset 1 decodes now
+        partition.take(e, 0.0)
+    assert partition.due(0.0, 10**9, 10**9)
+    pending = partition.cut(1, 0.0)
+    assert [e.verdict for e in pending.entries] == [Verdict.STORED, Verdict.DEAD, Verdict.DUPLICATE, Verdict.STORED]
+    assert pending.intent == intent
+    assert [e.record.offset for e in partition.entries] == [4]
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        [entry(0), entry(2)],  # one is gone
+        [entry(0), entry(1), entry(2, rows=9)],  # one has other rows
+        [entry(0), entry(1, dead=True), entry(2)],  # one does not decode any more
+    ],
+)
+def test_a_range_that_cannot_be_rebuilt_stops_the_sink(again):
+    partition = state(intent=announced([entry(0), entry(1), entry(2)]))
+    for e in again:
+        partition.take(e, 0.0)
+    with pytest.raises(ReplayImpossible, match="announced"):
+        partition.cut(1, 0.0)
+
+
+def test_compaction_may_thin_out_an_announced_range():
+    intent = announced([entry(0), entry(1), entry(2)])
+    partition = state(intent=intent, compacted=True)
+    partition.take(entry(2), 0.0)
+    assert partition.cut(1, 0.0).range == intent.range
+
+
+def test_records_that_name_no_process_are_never_duplicates():
+    partition = state()
+    collect(partition, [entry(i, process="", sequence=0) for i in range(3)])
+    assert not any(e.verdict is Verdict.DUPLICATE for e in partition.cut(10**9, 0.0).entries)

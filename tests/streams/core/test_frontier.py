@@ -1,0 +1,86 @@
+"""Jobs of a thousand ranks: the last one is known without a look at all for every record; records fit into Kafka."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from support.straggler_simulator import batches, ddp, simulate
+
+from drumline.streams.core.frontier import Frontier
+from drumline.streams.core.records import stacked
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.lateness import stage as communicator_stage
+from drumline.streams.lateness.stage import CommunicatorStage
+
+
+@dataclass
+class One:
+    complete: int = -1
+    silent: bool = False
+
+
+MOVES = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["on", "on", "on", "silent"]), st.integers(0, 6)))
+
+
+@given(MOVES)
+def test_the_lowest_step_is_that_of_a_look_at_everybody(moves):
+    everybody: dict[int, One] = {}
+    frontier = Frontier(everybody.values)
+    for who, what, step in moves:
+        one = everybody.get(who)
+        if what == "silent" and one is not None:
+            one.silent = True
+            frontier.unknown()
+        elif what == "on":
+            if one is None or one.silent:
+                one = everybody.setdefault(who, One())
+                one.silent = False
+                frontier.unknown()
+            before, one.complete = one.complete, max(one.complete, step)
+            frontier.moved(before, one.complete)
+        live = [one.complete for one in everybody.values() if not one.silent]
+        assert frontier.lowest() == (min(live) if live else None)
+
+
+def test_a_step_looks_at_everybody_about_once():
+    ranks, looks = [One() for _ in range(100)], []
+    frontier = Frontier(lambda: looks.append(1) or ranks)
+    for step in range(10):
+        for one in ranks:
+            before, one.complete = one.complete, step
+            frontier.moved(before, step)
+            frontier.lowest()
+    assert len(looks) <= 12
+
+
+def test_stacked_records_are_what_numpy_makes_of_them():
+    parts = [np.array([(1, 2.5)], dtype=(kind := [("a", "<i4"), ("b", "<f8")])), np.zeros(0, kind), np.ones(3, kind)]
+    assert stacked(parts).tobytes() == np.concatenate(parts).tobytes()
+
+
+def test_steps_that_become_complete_at_once_go_out_in_records_that_kafka_takes(monkeypatch):
+    held_up = sorted(
+        (batch for _, batch in batches(simulate(ddp(4), 30)) if batch.topic == "gpu.collective.v1"),
+        key=lambda batch: batch.envelope["rank"],  # the last rank's come last: until then no step is complete
+    )
+
+    def said(rows_at_most):
+        monkeypatch.setattr(communicator_stage, "MAX_ROWS", rows_at_most)
+        stage, found = CommunicatorStage({}, StragglerConfig()), []
+        for offset, batch in enumerate(held_up):
+            found += stage.on_batch(batch, offset, 1 + offset)
+        for batch in found:
+            stage.mark_sent(batch)
+        assert stage.open_windows == 0
+        return found
+
+    whole, cut = said(1_000_000), said(8)
+    assert max(batch.rows for batch in cut) == 8 < max(batch.rows for batch in whole)
+    for name in whole[0].columns:
+        expected = np.concatenate([batch.columns[name] for batch in whole])
+        np.testing.assert_array_equal(np.concatenate([batch.columns[name] for batch in cut]), expected)
+    through = [batch.envelope["complete_step"] for batch in cut]
+    assert through == sorted(through)
+    assert through[-1] == whole[-1].envelope["complete_step"]
+    assert all(b.columns["step"].max() <= b.envelope["complete_step"] for b in cut if b.rows)

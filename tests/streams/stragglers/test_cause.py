@@ -1,0 +1,100 @@
+"""The cause from a rank's budget against the ranks it met."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from drumline.streams.core.medians import peers_median
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.lateness.collective_join import LATENESS_ROW
+from drumline.streams.stragglers.analysis.attribution import Meeting, WindowTable
+from drumline.streams.stragglers.analysis.cause import find_cause
+from drumline.streams.stragglers.step_rows import BUDGET
+
+
+def table(**more: float) -> tuple[WindowTable, Meeting]:
+    """Four ranks over two steps; rank 1 has `more` of some components in each step."""
+    plain = {"compute_ns": 50.0, "idle_ns": 5.0, "copy_ns": 1.0, "kernels": 100.0, "blocks": 1000.0}
+    plain |= {"launch_late_ns": -1.0, "sync_ns": -1.0, "input_ns": -1.0, "gpu_duration_ns": 100.0}
+    budget = {name: np.full((4, 2), plain.get(name, 0.0)) for name in BUDGET}
+    for name, value in more.items():
+        budget[name][1] += value
+    zeros = np.zeros((4, 2))
+    meeting = Meeting("c", 4, np.arange(4), zeros, zeros, np.zeros((4, 2), LATENESS_ROW))
+    return WindowTable(np.arange(4), np.arange(2), budget, [meeting]), meeting
+
+
+@pytest.mark.parametrize(
+    ("more", "cause", "detail", "confidence"),
+    [
+        ({"idle_ns": 30}, "host_stall", "", "high"),
+        ({"copy_ns": 30}, "slow_copy", "", "high"),
+        ({"compute_ns": 30}, "slow_compute", "same_work", "high"),
+        ({"compute_ns": 30, "kernels": 5}, "slow_compute", "other_work", "high"),
+        ({"compute_ns": 30, "kernels": -5}, "slow_compute", "other_work", "high"),
+        ({"idle_ns": 30, "copy_ns": 14}, "host_stall", "", "medium"),
+        ({"idle_ns": 30, "copy_ns": 29}, "unknown", "mixed", "low"),
+        ({"idle_ns": 30, "compute_ns": -20}, "host_stall", "", "high"),
+        ({"compute_ns": 12, "idle_ns": 13, "blocks": 250, "kernels": 20}, "slow_compute", "more_work", "high"),
+        ({"compute_ns": 3, "idle_ns": 30, "blocks": 250}, "host_stall", "", "high"),
+        ({"copy_ns": 30, "blocks": 250}, "slow_copy", "", "high"),
+        ({"idle_ns": 30, "input_ns": 29}, "host_stall", "data_loading", "high"),
+        ({"copy_ns": 30, "copy_pageable_ns": 28}, "slow_copy", "pageable", "high"),
+        ({"copy_ns": 30, "copy_pageable_ns": 3}, "slow_copy", "", "high"),
+        ({"compute_ns": -5, "idle_ns": -5}, "unknown", "", "low"),
+    ],
+)
+def test_cause(more, cause, detail, confidence):
+    found = find_cause(*table(**more), 1, StragglerConfig())
+    assert (found.cause, found.detail, found.confidence) == (cause, detail, confidence)
+
+
+def test_idle_in_the_input_range_is_data_loading_where_it_is_known():
+    window, meeting = table(idle_ns=30)
+    window.budget["input_ns"][:] = 0.0
+    window.budget["input_ns"][1] = 25.0
+    assert find_cause(window, meeting, 1, StragglerConfig()).detail == "data_loading"
+
+
+#: compute of all ranks, of rank 1 more, idle of rank 1 more, loss over two steps -> cause and what compute explains.
+PAST = {
+    "waiting peers compute slower": (20, 0, 0, 40, "slow_compute", 40),
+    "no further than it lost": (20, 0, 0, 30, "slow_compute", 30),
+    "all GPUs slower, it idles": (9, 0, 5, 10, "host_stall", 0),
+    "all GPUs slower, it idles and is slower itself": (9, 2, 9, 22, "host_stall", 4),
+    "what it has more than its peers stands": (0, 20, 0, 10, "slow_compute", 40),
+    "faster than then": (-20, 10, 0, 20, "slow_compute", 20),
+    "nothing known of a loss": (9, 0, 5, 0, "host_stall", 0),
+}
+
+
+@pytest.mark.parametrize(("slower", "more", "idle", "lost", "cause", "explained"), PAST.values(), ids=PAST)
+def test_the_past_explains_no_more_compute_than_was_lost(slower, more, idle, lost, cause, explained):
+    window, meeting = table(compute_ns=more, idle_ns=idle)
+    window.budget["compute_ns"] += slower
+    found = find_cause(window, meeting, 1, StragglerConfig(), usual_compute_ns=50.0, lost_ns=lost)
+    assert (found.cause, found.excess_ns["compute_ns"]) == (cause, explained)
+    assert found.slowdown == pytest.approx(1 + explained / (2 * (50 + slower + more) - explained), abs=1e-4)
+
+
+def test_excess_is_summed_over_the_window():
+    assert find_cause(*table(copy_ns=30), 1, StragglerConfig()).excess_ns == {
+        "idle_ns": 0,
+        "copy_ns": 60,
+        "compute_ns": 0,
+    }
+
+
+def test_the_median_of_the_others_leaves_oneself_and_the_missing_out():
+    values = np.array([[1.0, 5.0], [3.0, np.nan], [9.0, 7.0], [4.0, np.nan]])
+    expected = [[4.0, 7.0], [4.0, np.nan], [3.0, 5.0], [3.0, np.nan]]
+    np.testing.assert_array_equal(peers_median(values), expected)
+
+
+def test_the_median_of_the_others_is_numpys():
+    random = np.random.default_rng(3)
+    for m in (2, 3, 4, 7, 8):
+        values = random.normal(size=(m, 5))
+        expected = [np.median(np.delete(values, row, 0), axis=0) for row in range(m)]
+        np.testing.assert_allclose(peers_median(values), expected)

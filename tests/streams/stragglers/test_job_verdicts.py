@@ -1,0 +1,296 @@
+"""The job as a whole: changed jobs, single ranks, what is late together, episodes and heartbeats, GPU samples."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from support.labs.attribution import blamed, judged
+from support.labs.verdict_rows import rows_of
+from support.pipeline_simulator import simulate_pipeline
+from support.straggler_simulator import MS, Fault, Layout, batches, ddp, fsdp, mesh, simulate
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.topics import Topic
+from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
+from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, device_detail
+from drumline.streams.stragglers.analysis.groups import groups_late, labels
+
+JOB = -1
+
+
+def everybody(kind, cost_ns, **when):
+    return tuple(Fault(rank, kind, cost_ns, **when) for rank in range(4))
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail"), [("idle", "idle"), ("copy", "copy"), ("compute", "compute"), ("work", "more_work")]
+)
+def test_all_ranks_slower_together_is_the_jobs_and_only_suspect(kind, detail):
+    job = batches(simulate(ddp(4), 96, everybody(kind, 20 * MS, first=72)))
+    found = judged(job)
+    assert [found[first][JOB][:2] for first in (60, 72, 84)] == [(OK, "ok"), *[(SUSPECT, "changed_job")] * 2]
+    assert found[72][JOB][2] == pytest.approx(0.25, abs=0.02)
+    assert rows_of(job, "detail", "details")[72][JOB] == detail
+    assert blamed(found) == [{}] * 8
+
+
+@pytest.mark.parametrize(("kind", "cause"), [("idle", "host_stall"), ("copy", "slow_copy")])
+@pytest.mark.parametrize(("all_kind", "slower"), [("work", 5 * MS), ("compute", 12 * MS)])
+def test_a_rank_that_is_late_while_all_are_slower_has_its_own_cause(all_kind, slower, kind, cause):
+    faults = (*everybody(all_kind, slower, first=60), Fault(1, kind, 5 * MS, first=72))
+    assert blamed(judged(batches(simulate(ddp(4), 84, faults))))[6] == {1: cause}
+
+
+def test_one_long_step_is_no_changed_job():
+    found = judged(batches(simulate(ddp(4), 96, everybody("idle", 200 * MS, first=75, last=75))))
+    assert {rows[JOB][1] for rows in found.values()} == {"ok"}
+
+
+def test_a_job_that_stays_changed_becomes_usual():
+    found = judged(batches(simulate(ddp(4), 12 * 30, everybody("work", 20 * MS, first=72))))
+    assert [rows[JOB][0] for rows in found.values()][-5:] == [OK] * 5
+
+
+def test_a_healthy_job_after_a_fault_is_healthy_and_a_fault_is_no_changed_job():
+    found = judged(batches(simulate(ddp(4), 120, (Fault(1, "idle", 40 * MS, first=60, last=95),))))
+    assert blamed(found) == [{}] * 5 + [{1: "host_stall"}] * 3 + [{}] * 2
+    assert all(rows[JOB][0] == OK for rows in found.values())
+
+
+def test_the_past_outlasts_a_fault_of_any_length():
+    config = StragglerConfig(window_steps=4, history_windows=8, retention_steps=8)
+    faults = (Fault(1, "idle", 40 * MS, first=24, last=179), *everybody("idle", 30 * MS, first=180))
+    jobs = [rows[JOB] for rows in rows_of(batches(simulate(ddp(4), 200, faults)), "severity", config=config).values()]
+    assert jobs == [OK] * 45 + [SUSPECT] * 5
+
+
+def test_a_job_of_one_rank_has_no_peers_but_a_past():
+    alone = Layout(1, ((1.0, "AllReduce", ()),))
+    job = batches(simulate(alone, 96, (Fault(0, "idle", 30 * MS, first=72),)))
+    found = judged(job)
+    assert all(rows[0][0] == INSUFFICIENT for rows in found.values())
+    assert rows_of(job, "detail", "details")[0][0] == "no_peers"
+    assert [rows[JOB][1] for rows in found.values()] == ["ok"] * 6 + ["changed_job"] * 2
+
+
+@pytest.mark.parametrize(
+    ("topics", "met", "judged_with"),
+    [
+        ({Topic.COLLECTIVE}, lambda step: step % 2 == 1, "host_stall"),
+        ({Topic.COLLECTIVE}, lambda step: step % 4 == 3, "few_steps_compared"),
+        ({Topic.COLLECTIVE, Topic.STEP}, lambda step: step % 12 < 5, "few_steps_compared"),
+    ],
+    ids=["met in every second step", "gradients of four steps", "recorded now and then"],
+)
+def test_steps_in_which_nobody_met_are_not_taken_for_health(topics, met, judged_with):
+    stream = []
+    for time_ns, batch in batches(simulate(ddp(4), 24, (Fault(2, "idle", 30 * MS),))):
+        if batch.topic in topics:
+            keep = met(batch.columns["step"])
+            columns = {name: values[keep] for name, values in batch.columns.items()}
+            batch = Batch(batch.topic, {**batch.envelope, "rows": int(keep.sum())}, columns)
+        stream.append((time_ns, batch))
+    found = judged(stream)
+    assert len(found) == 2
+    if judged_with == "host_stall":
+        assert blamed(found) == [{2: "host_stall"}] * 2
+        return
+    assert {row[1] for rows in found.values() for row in rows.values()} == {"insufficient_data"}
+    details = rows_of(stream, "detail", "details")
+    assert {detail for rows in details.values() for detail in rows.values()} == {judged_with}
+    assert json.loads(rows_of(stream, "evidence_json", "evidence")[0][2]) == {"steps": sum(met(s) for s in range(12))}
+
+
+def test_a_late_root_of_a_broadcast_is_found():
+    every = (tuple(range(4)),)
+    shape = Layout(4, ((0.1, "Broadcast", every), (0.9, "AllReduce", every)))
+    for fault in (Fault(0, "idle", 20 * MS), Fault(2, "idle", 20 * MS)):
+        assert blamed(judged(batches(simulate(shape, 24, (fault,))))) == [{fault.rank: "host_stall"}] * 2
+
+
+def test_what_is_late_together_is_named_in_each_row():
+    job = batches(simulate(mesh(4, 2), 24, tuple(Fault(rank, "idle", 30 * MS) for rank in range(4))))
+    groups = rows_of(job, "of_group", "groups")[0]
+    assert groups == {JOB: "", **{rank: "host host0" if rank < 4 else "" for rank in range(8)}}
+    evidence = rows_of(job, "evidence_json", "evidence")[0]
+    assert json.loads(evidence[1])["late_together"] == [0, 1, 2, 3]
+
+
+def test_a_guessed_communicator_lowers_the_confidence():
+    known = batches(simulate(ddp(4), 24, (Fault(1, "idle", 20 * MS),)))
+    guessed = [
+        (
+            t,
+            Batch(b.topic, {**b.envelope, "communicator": "~7 AllReduce"}, b.columns)
+            if "communicator" in b.envelope
+            else b,
+        )
+        for t, b in known
+    ]
+    assert blamed(judged(guessed)) == [{1: "host_stall"}] * 2
+    assert rows_of(known, "confidence", "confidences")[0][1] == "high"
+    assert rows_of(guessed, "confidence", "confidences")[0][1] == "low"
+    assert json.loads(rows_of(guessed, "evidence_json", "evidence")[0][1])["communicators"] == "guessed"
+
+
+def test_steps_that_nobody_marked_are_said_to_be_inferred():
+    job = batches(simulate(ddp(4), 24, (Fault(1, "idle", 20 * MS),)))
+    told = [
+        (t, Batch(b.topic, {**b.envelope, "steps_from": "inferred"}, b.columns) if b.topic == "gpu.step.v1" else b)
+        for t, b in job
+    ]
+    assert blamed(judged(told)) == [{1: "host_stall"}] * 2
+    assert json.loads(rows_of(told, "evidence_json", "evidence")[12][1])["steps_from"] == "inferred"
+    assert "steps_from" not in json.loads(rows_of(job, "evidence_json", "evidence")[12][1])
+
+
+def test_the_evidence_names_the_collective():
+    job = batches(simulate(fsdp(4), 12, (Fault(1, "idle", 20 * MS),)))
+    evidence = json.loads(rows_of(job, "evidence_json", "evidence")[0][1])
+    assert evidence["communicator"] == "c0-1-2-3"
+    assert evidence["collective"] == {"operation": "AllGather", "step": evidence["collective"]["step"], "ordinal": 0}
+    assert evidence["longest_ns"] - evidence["own_ns"] == pytest.approx(20 * MS, rel=0.1)
+
+
+def test_the_evidence_of_a_pipeline_without_peers_has_no_collective():
+    job = batches(simulate_pipeline((1.0, 1.3), 1, 72, (Fault(1, "idle", 40 * MS, first=60),)))
+    evidence = json.loads(rows_of(job, "evidence_json", "evidence")[60][1])
+    assert evidence["pipeline"] == "0 1"
+    assert evidence.keys().isdisjoint({"communicator", "collective", "longest_ns", "own_ns"})
+    assert evidence["excess_ns"]["idle_ns"] == pytest.approx(12 * 40 * MS, rel=0.05)
+
+
+def test_a_link_that_is_slow_for_one_operation_only_is_found_by_its_own_history():
+    """The communicator's nine collectives together take 1.27 times as long, less than what counts as slow."""
+    job = batches(simulate(fsdp(4), 72, slow_link=(48, 1.8, "ReduceScatter"), transfer_ns=2 * MS))
+    assert blamed(judged(job)) == [{}] * 4 + [{JOB: "slow_link"}] * 2
+    evidence = json.loads(rows_of(job, "evidence_json", "evidence")[60][JOB])
+    ratio = pytest.approx(1.8, abs=0.05)
+    assert evidence == {"communicator": "c0-1-2-3", "operation": "ReduceScatter", "bytes": 1 << 20, "ratio": ratio}
+
+
+def test_groups():
+    found = labels({0: "a", 1: "a", 2: "b", 3: "b"}, {"c": [1, 2], "w": [0, 1, 2, 3]})
+    idle = ("host_stall", 0.3)
+    assert groups_late({0: idle, 1: idle}, range(4), found) == {0: "host a", 1: "host a"}
+    assert groups_late({1: idle, 2: idle}, range(4), found) == {1: "communicator c", 2: "communicator c"}
+    assert groups_late({0: idle, 1: ("slow_copy", 0.3)}, range(4), found) == {}
+    assert groups_late({0: idle, 1: ("host_stall", 0.1)}, range(4), found) == {}
+    assert groups_late(dict.fromkeys(range(4), idle), range(4), found) == dict.fromkeys(
+        [0, 1], "host a"
+    ) | dict.fromkeys([2, 3], "host b")
+
+
+def test_what_it_costs_in_gpu_seconds_and_money():
+    """Rank 2 makes three others wait 20 ms in each of 12 steps; then all four lose 20 ms a step."""
+    config = StragglerConfig(window_steps=12, price_per_gpu_hour=3600.0)
+    faults = (Fault(2, "idle", 20 * MS, last=11), *everybody("idle", 20 * MS, first=84))
+    job = batches(simulate(ddp(4), 96, faults, noise=0.0))
+    seconds, money = (rows_of(job, name, config=config) for name in ("gpu_seconds_lost", "money_lost"))
+    assert seconds[0][2] == pytest.approx(12 * 0.020 * 3, rel=0.01)
+    assert seconds[84][JOB] == pytest.approx(12 * 0.020 * 4, rel=0.01)
+    assert money[0][2] == pytest.approx(seconds[0][2])  # a GPU-second for one unit of money
+    assert [seconds[0][rank] for rank in (JOB, 0, 1, 3)] == [0.0] * 4
+    assert rows_of(job, "money_lost")[0][2] == 0.0  # no price, no figure
+
+
+def test_what_two_late_ranks_cost_is_what_the_others_waited():
+    """Rank 1 is 40 ms late in each of 12 steps, rank 3 25 ms: ranks 0 and 2 wait 40 ms, rank 3 the other 15."""
+    faults = (Fault(1, "idle", 40 * MS), Fault(3, "idle", 25 * MS))
+    job = batches(simulate(ddp(4), 12, faults, noise=0.0))
+    seconds = rows_of(job, "gpu_seconds_lost")[0]
+    assert seconds[1] + seconds[3] == pytest.approx(12 * (2 * 0.040 + 0.015), rel=0.01)
+    assert seconds[1] == pytest.approx(12 * (2 * 0.040 * 40 / 65 + 0.015), rel=0.01)
+    assert seconds[0] == seconds[2] == 0.0
+
+
+def test_a_host_late_together_costs_what_the_other_waited():
+    job = batches(simulate(ddp(4), 12, tuple(Fault(rank, "idle", 30 * MS) for rank in (0, 1)), noise=0.0))
+    assert sum(rows_of(job, "gpu_seconds_lost")[0].values()) == pytest.approx(12 * 2 * 0.030, rel=0.01)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_late_rank_of_a_pipeline_costs_all_its_ranks(replicas):
+    """Waiting in a receive is no collective, and counts all the same."""
+    fault = Fault(0, "idle", 40 * MS, first=60)
+    job = batches(simulate_pipeline((1.0, 1.0), replicas, 72, (fault,), noise=0.0))
+    seconds = rows_of(job, "gpu_seconds_lost")[60]
+    others = 2 * replicas - 1
+    assert 0.8 * others * 12 * 0.040 < seconds[0] < 1.01 * others * 12 * 0.040
+
+
+def test_episodes_and_heartbeats():
+    job = batches(simulate(ddp(4), 12 * 9, (Fault(2, "copy", 20 * MS, first=24, last=47),)))
+    first, last, changed = (rows_of(job, f"{name}") for name in ("episode_first_step", "episode_last_step", "changed"))
+    states = rows_of(job, "state", "states")
+    assert [states[w][2] for w in states] == ["ok", "ok", "suspect", "critical"] + ["critical"] * 2 + [
+        "cleared",
+        "ok",
+        "ok",
+    ]
+    assert [first[w][2] for w in first] == [-1, -1, 24, 24, 24, 24, 24, -1, -1]
+    assert [last[w][2] for w in last] == [-1, -1, 35, 47, 47, 47, 47, -1, -1]
+    assert [changed[w][2] for w in changed] == [1, 0, 1, 1, 1, 0, 1, 1, 0]
+    assert [changed[w][0] for w in changed] == [1] + [0] * 8
+
+
+def samples(clock, *, reasons=0, processes=1, n=5):
+    out = np.zeros(n, SAMPLE_ROW)
+    out["time_ns"], out["sm_clock"], out["throttle_reasons"], out["processes"] = range(n), clock, reasons, processes
+    return out
+
+
+@pytest.mark.parametrize(
+    ("own", "slowdown", "detail"),
+    [
+        (samples(1500, reasons=0x40), 1.3, "throttled"),
+        (samples(1500, reasons=0x1), 1.3, ""),  # lower, and NVML does not say that anything slows it
+        (samples(1500, reasons=-1), 1.3, ""),
+        (samples(1500, reasons=0x4), 2.5, "slow_part"),  # a lower clock, but not by enough
+        (samples(1970, processes=2), 1.3, "shared_gpu"),
+        (samples(1500, reasons=0x4, processes=2), 1.3, "shared_gpu"),
+        (samples(1970), 1.3, "slow_part"),
+        (samples(1970, processes=-1), 1.3, ""),  # nobody knows who else is there
+        (samples(-1, processes=1), 1.3, ""),
+        (samples(1500, n=0), 1.3, ""),
+    ],
+)
+def test_what_gpu_samples_say_of_slow_compute(own, slowdown, detail):
+    peers = [samples(1980) for _ in range(3)]
+    assert device_detail(own, peers, slowdown, StragglerConfig())[0] == detail
+
+
+def test_a_gpu_that_is_shared_as_its_peers_are_is_no_slow_part():
+    """With what it shares is not known to be the same."""
+    peers = [samples(1980, processes=2) for _ in range(3)]
+    assert device_detail(samples(1970, processes=2), peers, 1.3, StragglerConfig())[0] == ""
+    assert device_detail(samples(1970, processes=1), peers, 1.3, StragglerConfig())[0] == "slow_part"
+
+
+@pytest.mark.parametrize("late_ns", [0, 900 * MS])
+def test_samples_refine_the_cause_whenever_they_come(late_ns):
+    job = batches(simulate(ddp(4), 36, (Fault(1, "compute", 20 * MS),)))
+    stream = list(job)
+    for second in range(4):
+        for rank in range(4):
+            at = 10**18 + second * 1000 * MS + np.arange(10) * 100 * MS
+            n = len(at)
+            columns = {"time_ns": at, "sm_clock": np.full(n, 1400 if rank == 1 else 1980), "processes": np.ones(n, int)}
+            columns |= {name: np.zeros(n, np.int64) for name in ("throttle_reasons", "ecc_uncorrected", "xid")}
+            columns["throttle_reasons"] += 0x20 * (rank == 1)
+            head = {"job": "job", "run": "run", "rank": rank, "rows": n}
+            stream.append((int(at[-1]) + late_ns, Batch("gpu.device.v1", head, columns)))
+    details = rows_of(sorted(stream, key=lambda item: item[0]), "detail", "details")
+    assert [rows[1] for rows in details.values()] == ["throttled"] * 3
+
+
+def test_a_slow_link_does_not_clear_because_a_rank_is_late_for_a_while():
+    """Windows of 12 steps: the link is slow from the third on, a rank is late in the sixth to the ninth."""
+    late = Fault(2, "idle", 40 * MS, first=72, last=119)
+    job = batches(simulate(ddp(4), 144, (late,), slow_link=(36, 8.0, "")))
+    assert [sorted(found) for found in blamed(judged(job))] == [[]] * 3 + [[JOB]] * 3 + [[2]] * 4 + [[JOB]] * 2
+    states = [ranks[JOB] for ranks in rows_of(job, "state", "states").values()]
+    assert states[4:] == [states[5]] * 8
+    assert states[5] in ("warning", "critical")

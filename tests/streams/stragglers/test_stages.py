@@ -1,0 +1,355 @@
+"""The stages as processors: replays, order, duplicates, kills, clocks, silence. What they say last must not change."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from support.labs.attribution import judged
+from support.labs.stage_feed import seen
+from support.straggler_simulator import MS, Fault, batches, ddp, mesh, simulate
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.streams.core.thresholds import INSUFFICIENT, StragglerConfig
+from drumline.streams.lateness.stage import CommunicatorStage
+from drumline.streams.offline import results, verdicts
+from drumline.streams.stragglers.stage import JobStage
+
+CONFIG = StragglerConfig(window_steps=12)
+SHAPE = mesh(2, 2)
+STREAM = batches(simulate(SHAPE, 60, (Fault(1, "idle", 25 * MS, first=12, last=35), Fault(2, "copy", 9 * MS, 2))))
+SECOND = 1_000_000_000
+
+
+def said(stream, config=CONFIG):
+    """Everything a consumer sees of the last revisions but times and revisions."""
+    return seen(verdicts(stream, config))
+
+
+EXPECTED = said(STREAM)
+
+
+def test_the_reference_blames_both_ranks():
+    found = judged(STREAM, CONFIG)
+    assert [sorted(r for r, row in rows.items() if 2 <= row[0] < 255) for rows in found.values()] == [
+        *([2], [1, 2], [1, 2], [2], [2])
+    ]
+
+
+@pytest.mark.parametrize("error_ns", [-500 * MS, 500 * MS])
+def test_a_hosts_clock_may_be_wrong(error_ns):
+    recording = simulate(SHAPE, 60, (Fault(1, "idle", 25 * MS, first=12, last=35), Fault(2, "copy", 9 * MS, 2)))
+    assert said(batches(recording, shift_ns={2: error_ns, 3: error_ns})) == EXPECTED
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_batches_of_different_ranks_may_come_in_any_order(seed):
+    jitter = random.Random(seed)
+    late = {(b.envelope["rank"], b.topic): jitter.uniform(0, 3 * SECOND) for _, b in STREAM}
+    shuffled = sorted(STREAM, key=lambda item: item[0] + late[item[1].envelope["rank"], item[1].topic])
+    assert said(shuffled) == EXPECTED
+
+
+def test_batches_may_come_twice():
+    again = random.Random(1)
+    twice = [item for item in STREAM for _ in range(1 + (again.random() < 0.3))]
+    assert said(twice) == EXPECTED
+
+
+@pytest.mark.parametrize("pace_s", [0.1, 2])
+def test_a_worker_that_catches_up_may_read_all_steps_before_any_collective(pace_s):
+    """For longer than a run waits for whoever is missing, and over more steps than late rows are kept for. Nothing is
+    acknowledged, so all is sent again and again; what was replaced is not."""
+    stream = batches(simulate(SHAPE, 120, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
+    communicators = (("gpu.collective.v1",), CommunicatorStage({}, CONFIG))
+    late = list(results(stream, [communicators], CONFIG.idle_ns))
+    steps = [batch for _, batch in stream if batch.topic == "gpu.step.v1"]
+    jobs, now, found = JobStage({}, CONFIG), SECOND, []
+    for offset, batch in enumerate([*steps, *late], 1):
+        now += int(pace_s * SECOND)
+        found += [*jobs.on_batch(batch, offset, now), *jobs.on_tick(now, False)]
+    for _ in range(3):
+        now += 2 * CONFIG.idle_ns
+        found += jobs.on_tick(now, True)
+    assert seen(found) == said(stream)
+
+
+def test_a_job_that_comes_back_from_a_silence_may_be_read_rank_by_rank_and_topic_by_topic():
+    """As after an outage of Kafka, when agents publish what has piled up."""
+    stream = batches(simulate(SHAPE, 200, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
+    before = [batch for _, batch in stream if batch.columns["step"][0] < 24]
+    piled = [batch for _, batch in stream if batch.columns["step"][0] >= 24]
+    rest = sorted(piled, key=lambda batch: (batch.topic != "gpu.step.v1", batch.envelope["rank"]))
+    communicators, jobs = CommunicatorStage({}, CONFIG), JobStage({}, CONFIG)
+    found, now, late = [], SECOND, 0
+
+    def read(queue, now):
+        nonlocal late
+        for offset, batch in queue:
+            if batch.topic == "gpu.step.v1":
+                found.extend(jobs.on_batch(batch, offset, now))
+            else:
+                lateness(communicators.on_batch(batch, offset, now), now)
+
+    def lateness(batches, now):
+        nonlocal late
+        for batch in batches:
+            communicators.mark_sent(batch)
+            late += 1
+            found.extend(jobs.on_batch(batch, late, now))
+
+    read(enumerate(before), now)
+    for caught_up, queue in ((True, ()), (True, ()), (False, enumerate(rest, len(before))), (True, ()), (True, ())):
+        now += 2 * CONFIG.idle_ns
+        read(queue, now)
+        for _ in range(2):
+            lateness(communicators.on_tick(now, caught_up), now)
+            found.extend(jobs.on_tick(now, caught_up))
+            now += SECOND
+    assert seen(found) == said(stream)
+
+
+@pytest.mark.parametrize(("steps", "most"), [(200, 4096), (900, 4096), (400, 96)])
+def test_a_window_judged_before_a_rank_was_heard_is_judged_again_however_fast_it_is_overtaken(steps, most):
+    """As where spools of a job that is over are published: many steps of each rank at once, hundreds between ticks. By
+    more windows than verdicts are kept of, too, or rows."""
+    config = StragglerConfig(window_steps=12, max_steps=most)
+    stream = batches(simulate(SHAPE, steps, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
+    begin = [batch for _, batch in stream if batch.columns["step"][0] < 24]
+    begin.sort(key=lambda batch: (batch.topic != "gpu.step.v1", batch.envelope["rank"]))
+    rest = [batch for _, batch in stream if batch.columns["step"][0] >= 24]
+    kafka, now = Kafka([(0, batch) for batch in (*begin, *rest)], config), SECOND
+    for offset in range(len(kafka.stream)):
+        now += CONFIG.settle_ns // 5 if offset < len(begin) else 0
+        kafka.read(offset, offset + 1, now)
+    assert kafka.verdicts[0].envelope["first_step"] == 0, "too early"
+    for _ in range(3):
+        now += 2 * CONFIG.idle_ns
+        kafka.tick(now)
+    assert kafka.last() == said(stream, config)
+    revisions = [(batch.envelope["first_step"], batch.envelope["revision"]) for batch in kafka.verdicts]
+    assert sorted(set(revisions)) == sorted(revisions)
+    assert len(kafka.jobs.states["run"].heads) <= CONFIG.history_windows + CONFIG.past_windows + 9
+
+
+def test_what_is_not_judged_again_is_kept_no_longer_than_the_bound():
+    config = StragglerConfig(window_steps=4, retention_steps=16, history_windows=8, max_steps=80)
+    kafka, kept = Kafka(batches(simulate(ddp(4), 400, noise=0.0)), config), 0
+    for offset, (time_ns, _) in enumerate(kafka.stream):
+        kafka.read(offset, offset + 1, time_ns)
+        if "run" in kafka.jobs.states and (state := kafka.jobs.states["run"]).heads:
+            state.dirty.add(min(state.heads))  # and no tick comes
+            kept = max(kept, len(state.windows))
+    assert 80 // 4 < kept <= 80 // 4 + 4
+
+
+def test_runs_never_mix():
+    other = batches(simulate(SHAPE, 60, (Fault(0, "compute", 30 * MS),)), run="other")
+    both = sorted([*STREAM, *other], key=lambda item: item[0])
+    found = said(both)
+    assert {where: value for where, value in found.items() if where[0] == "run"} == EXPECTED
+    assert len(found) == 2 * len(EXPECTED)
+
+
+class Kafka:
+    """Both stages over stores that survive, with a log that can be read again from anywhere."""
+
+    def __init__(self, stream=STREAM, config=CONFIG) -> None:
+        self.stream, self.config = stream, config
+        self.lateness: list[Batch] = []
+        self.verdicts: list[Batch] = []
+        self.stores: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})
+        self.start()
+
+    def start(self) -> None:
+        self.communicators = CommunicatorStage(self.stores[0], self.config)
+        self.jobs = JobStage(self.stores[1], self.config)
+
+    def read(self, first: int, end: int, now_ns: int) -> None:
+        for offset, (_, batch) in enumerate(self.stream[first:end], first):
+            if batch.topic == "gpu.step.v1":
+                self.send_verdicts(self.jobs.on_batch(batch, offset, now_ns))
+            else:
+                self.send_lateness(self.communicators.on_batch(batch, offset, now_ns), now_ns)
+
+    def tick(self, now_ns: int) -> None:
+        self.send_lateness(self.communicators.on_tick(now_ns, True), now_ns)
+        self.send_verdicts(self.jobs.on_tick(now_ns, True))
+
+    def send_lateness(self, found: list[Batch], now_ns: int) -> None:
+        for batch in found:
+            self.lateness.append(batch)
+            self.communicators.mark_sent(batch)
+            self.send_verdicts(self.jobs.on_batch(batch, len(self.lateness), now_ns))
+
+    def send_verdicts(self, found: list[Batch]) -> None:
+        for batch in found:
+            self.verdicts.append(batch)
+            self.jobs.mark_sent(batch)
+
+    def last(self):
+        return seen(self.verdicts)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_kill_and_a_replay_of_what_was_not_committed_change_nothing(seed):
+    kill = random.Random(seed)
+    kafka, at, now = Kafka(), 0, 10**18
+    while at < len(STREAM):
+        end = min(len(STREAM), at + kill.randrange(1, 40))
+        kafka.read(at, end, now)
+        now += SECOND
+        kafka.tick(now)
+        if kill.random() < 0.4:
+            kafka.start()
+            end = max(0, end - kill.randrange(0, 30))
+        at = end
+    for _ in range(2):
+        now += 6 * SECOND
+        kafka.tick(now)
+    assert kafka.last() == EXPECTED
+    revisions = [(b.envelope["first_step"], b.envelope["revision"]) for b in kafka.verdicts]
+    assert len(set(revisions)) == len(revisions)
+
+
+class Killed(Exception):
+    pass
+
+
+class TornStore(dict[str, bytes]):
+    """The worker may die before any change, most of all between the deletions that belong together."""
+
+    def __init__(self, chance):
+        super().__init__()
+        self.chance, self.deadly = chance, True
+
+    def _perhaps(self, share):
+        if self.deadly and self.chance.random() < share:
+            raise Killed
+
+    def __setitem__(self, name, value):
+        self._perhaps(0.002)
+        super().__setitem__(name, value)
+
+    def pop(self, name, *default):
+        self._perhaps(0.05)
+        return super().pop(name, *default)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_kill_between_two_changes_of_the_state_changes_nothing(seed):
+    """Of old steps too, whose state is deleted piece by piece. What was not acknowledged has not arrived."""
+    chance, config = random.Random(seed), StragglerConfig(window_steps=4, retention_steps=24)
+    stores, kills = (TornStore(chance), TornStore(chance)), 0
+    lateness: list[Batch] = []
+    found: list[Batch] = []
+    at, read = where = 0, 0
+    while at < len(STREAM) or read < len(lateness):
+        flying: list[tuple[Batch, int, int]] = []
+        try:
+            communicators, jobs = CommunicatorStage(stores[0], config), JobStage(stores[1], config)
+            while at < len(STREAM) or read < len(lateness) or flying:
+                where, now = (at, read), 10**18 + at * SECOND // 50
+                if at < len(STREAM) and (read == len(lateness) or chance.random() < 0.7):
+                    at += 1
+                    of = jobs if STREAM[where[0]][1].topic == "gpu.step.v1" else communicators
+                    out = of.on_batch(STREAM[where[0]][1], where[0], now)
+                elif read < len(lateness):
+                    read += 1
+                    out = jobs.on_batch(lateness[where[1]], where[1], now)
+                else:
+                    out = []
+                if chance.random() < 0.1:
+                    out = [*out, *communicators.on_tick(now, False), *jobs.on_tick(now, False)]
+                flying += [(batch, *where) for batch in out]
+                while flying and chance.random() < 0.2:
+                    batch = flying.pop(0)[0]
+                    of_job = batch.topic == "gpu.straggler.v1"
+                    (found if of_job else lateness).append(batch)
+                    (jobs if of_job else communicators).mark_sent(batch)
+        except Killed:
+            kills += 1
+            at = max(0, min([where[0], *(seen_at for _, seen_at, _ in flying)]) - chance.randrange(20))
+            read = max(0, min([where[1], *(seen_read for _, _, seen_read in flying)]) - chance.randrange(5))
+    for store in stores:
+        store.deadly = False
+    communicators, jobs = CommunicatorStage(stores[0], config), JobStage(stores[1], config)
+    for second in (1, 7, 14):
+        now = 10**18 + len(STREAM) * SECOND // 50 + second * SECOND
+        lateness += communicators.on_tick(now, True)
+        found += [v for i, b in enumerate(lateness[read:], read) for v in jobs.on_batch(b, i, now)]
+        read = len(lateness)
+        found += jobs.on_tick(now, True)
+    assert kills
+    assert seen(found) == said(STREAM, config)
+
+
+def test_what_was_not_confirmed_is_handed_out_again():
+    stage = CommunicatorStage({}, CONFIG)
+    out = [b for o, (t, x) in enumerate(STREAM) if x.topic == "gpu.collective.v1" for b in stage.on_batch(x, o, t)]
+    now = STREAM[-1][0]
+    assert out
+    assert stage.on_tick(now + CONFIG.resend_ns + 1, False)
+
+
+def test_a_silent_rank_does_not_hold_the_verdict_up_nor_count_as_healthy():
+    mute = [item for item in STREAM if not (item[1].envelope["rank"] == 3 and item[1].columns["step"][0] >= 24)]
+    found = judged(mute, CONFIG)
+    assert [rows[1][0] != INSUFFICIENT for rows in found.values()] == [True, True, False, False, False]
+    assert all(severity == INSUFFICIENT for rows in list(found.values())[2:] for severity, _, _ in rows.values())
+
+
+def test_a_rank_that_joins_late_is_missing_until_then():
+    late = [item for item in STREAM if not (item[1].envelope["rank"] == 3 and item[1].columns["step"][-1] < 24)]
+    found = judged(late, CONFIG)
+    assert [rows[1][0] != INSUFFICIENT for rows in found.values()] == [False, False, True, True, True]
+
+
+def test_a_job_that_goes_on_with_fewer_ranks_is_judged_by_those():
+    """The survivors meet on new communicators; the world they are told is the smaller one."""
+    before = [item for item in STREAM if item[1].columns["step"][0] < 24]
+    job = batches(simulate(ddp(3), 60, (Fault(1, "idle", 25 * MS, first=24),)))
+    after = [(t + SECOND, b) for t, b in job if b.columns["step"][0] >= 24]
+    found = judged([*before, *after], CONFIG)
+    assert [sorted(r for r, row in rows.items() if 2 <= row[0] < INSUFFICIENT) for rows in found.values()] == [
+        *([2], [1, 2], [1], [1], [1])
+    ]
+
+
+def test_lost_batches_name_nobody_wrongly():
+    for seed in range(6):
+        lost = random.Random(seed)
+        kept = [item for item in STREAM if lost.random() > 0.03]
+        for first, rows in judged(kept, CONFIG).items():
+            named = {rank for rank, row in rows.items() if 2 <= row[0] < INSUFFICIENT}
+            assert named <= ({1, 2} if 12 <= first < 36 else {2})
+
+
+def test_memory_stays_bounded():
+    config = StragglerConfig(window_steps=4, retention_steps=16, history_windows=8)
+    stores: tuple[dict[str, bytes], dict[str, bytes]] = ({}, {})
+    stage, jobs, sizes = CommunicatorStage(stores[0], config), JobStage(stores[1], config), []
+    for offset, (time_ns, batch) in enumerate(batches(simulate(ddp(4), 400, noise=0.0))):
+        if batch.topic == "gpu.step.v1":
+            found = jobs.on_batch(batch, offset, time_ns)
+        else:
+            late = stage.on_batch(batch, offset, time_ns)
+            found = [v for b in late for v in jobs.on_batch(b, offset, time_ns)]
+            for b in late:
+                stage.mark_sent(b)
+        for b in found:
+            jobs.mark_sent(b)
+        sizes.append(sum(len(v) for store in stores for v in store.values()))
+    assert max(sizes[len(sizes) // 2 :]) <= 1.1 * max(sizes[: len(sizes) // 2])
+
+
+def test_every_batch_survives_the_codec():
+    codec = Codec()
+    stage = CommunicatorStage({}, CONFIG)
+    late = [b for o, (t, x) in enumerate(STREAM) if x.topic == "gpu.collective.v1" for b in stage.on_batch(x, o, t)]
+    for batch in [*late, *verdicts(STREAM, CONFIG)]:
+        back = codec.decode(batch.topic, codec.encode(batch))
+        for name, column in batch.columns.items():
+            np.testing.assert_array_equal(back.columns[name], column)

@@ -1,0 +1,85 @@
+"""The registry is away: records of known schemas go on, others wait, none becomes a dead letter."""
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from drumline.infra.telemetry.health import Health
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.errors import RegistryRefused, RegistryUnavailable, UnknownSchema
+from drumline.schemas.registry import LockFileRegistry
+from drumline.streams.worker.decoder import Decoder
+
+TOPIC = "gpu.memcpy.v1"
+
+
+class Registry(LockFileRegistry):
+    """`away`: how often it does not answer; then `gone` ids turn out to be unknown."""
+
+    def __init__(self, away):
+        super().__init__()
+        self.away, self.asked, self.unknown, self.trouble = away, set(), False, RegistryUnavailable
+
+    def in_memory(self, schema_id):
+        return schema_id in self.asked
+
+    def model_of(self, schema_id):
+        if schema_id not in self.asked:
+            if self.away:
+                self.away -= 1
+                raise self.trouble("no answer")
+            if self.unknown:
+                raise UnknownSchema("no such id")
+            self.asked.add(schema_id)
+        return super().model_of(schema_id)
+
+
+VALUE = Codec().encode(Batch(TOPIC, {"rows": 1}, {"bytes": np.array([9])}))
+
+
+def setup(away, leaving=lambda: False):
+    waited, health = [], Health()
+    health.waits("start", "")
+
+    async def sleep(seconds):
+        waited.append((seconds, health.ready()))
+
+    registry = Registry(away)
+    return Decoder(Codec(registry), health, leaving, sleep), registry, waited, health
+
+
+def test_a_record_of_a_new_schema_waits_and_is_decoded_when_the_registry_is_back():
+    decoder, registry, waited, health = setup(away=5)
+    assert asyncio.run(decoder.decode(TOPIC, VALUE)).columns["bytes"].tolist() == [9]
+    assert len(waited) == 5
+    assert all("registry" in reasons for _, reasons in waited)
+    assert "registry" not in health.ready()
+    registry.away = 9
+    asyncio.run(decoder.decode(TOPIC, VALUE))
+    assert registry.away == 9, "a known schema needs no registry"
+
+
+def test_an_id_that_the_registry_does_not_have_is_bad_only_when_the_registry_says_so():
+    decoder, registry, waited, health = setup(away=2)
+    registry.unknown = True
+    with pytest.raises(UnknownSchema):
+        asyncio.run(decoder.decode(TOPIC, VALUE))
+    assert len(waited) == 2
+    assert "registry" not in health.ready()
+
+
+def test_nobody_waits_for_it_when_partitions_move():
+    decoder, _, waited, _ = setup(away=9, leaving=lambda: len(waited) == 3)
+    with pytest.raises(RegistryUnavailable):
+        asyncio.run(decoder.decode(TOPIC, VALUE))
+    assert len(waited) == 3
+
+
+def test_a_registry_that_refuses_is_not_asked_again():
+    decoder, registry, waited, _ = setup(away=9)
+    registry.trouble = RegistryRefused
+    with pytest.raises(RegistryRefused):
+        asyncio.run(decoder.decode(TOPIC, VALUE))
+    assert waited == []

@@ -1,0 +1,205 @@
+"""What Faust is told: credentials, one directory per worker, and the version that the recovery fix is for."""
+
+import asyncio
+import stat
+from types import SimpleNamespace
+
+import pytest
+from faust.types import TP
+from pydantic import SecretStr
+
+from drumline.infra.config.servers import KafkaSettings
+from drumline.infra.config.settings import LocalSettings, Settings, StreamSettings
+from drumline.streams.worker.faust_config import credentials, faust_settings
+from drumline.streams.worker.faust_patches import recovery
+from drumline.streams.worker.workdir import NameTaken, move_in
+
+
+def settings(tmp_path, **kafka):
+    return Settings(
+        kafka=KafkaSettings(**kafka), local=LocalSettings(state=tmp_path), stream=StreamSettings(instance="w1")
+    )
+
+
+def test_sasl_over_tls_reaches_faust_and_the_password_is_not_shown(tmp_path):
+    secret = {"sasl_username": "me", "sasl_password": SecretStr("hush")}
+    found = credentials(settings(tmp_path, security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-256", **secret))
+    assert (found.protocol.value, found.mechanism.value) == ("SASL_SSL", "SCRAM-SHA-256")
+    assert (found.username, found.password) == ("me", "hush")
+    assert found.ssl_context.check_hostname
+    assert "hush" not in repr(found)
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT"])
+def test_each_protocol_is_what_faust_speaks(tmp_path, protocol):
+    secret = {"sasl_username": "me", "sasl_password": SecretStr("hush")}
+    assert credentials(settings(tmp_path, security_protocol=protocol, **secret)).protocol.value == protocol
+
+
+def test_a_named_worker_is_a_static_member_with_a_private_directory(tmp_path):
+    plain = settings(tmp_path, bootstrap="a:1, b:2")
+    home = move_in(plain)
+    told = faust_settings(plain, home.path, 6)
+    assert told["broker"] == ["kafka://a:1", "kafka://b:2"]
+    assert (told["consumer_group_instance_id"], told["topic_partitions"]) == ("w1", 6)
+    assert told["broker_credentials"] is None
+    assert told["datadir"] == str(home.path)
+    assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
+
+
+def test_two_workers_of_a_machine_with_one_name_are_refused_as_long_as_the_first_lives(tmp_path):
+    plain = settings(tmp_path)
+    first = move_in(plain)
+    with pytest.raises(NameTaken, match="'w1' runs on this machine already; give each a name"):
+        move_in(plain)
+    first.leave()
+    move_in(plain).leave()
+
+
+def test_a_name_may_be_taken_once_in_each_app(tmp_path):
+    plain = settings(tmp_path)
+    other = plain.model_copy(update={"stream": StreamSettings(instance="w1", app_id="other")})
+    assert move_in(plain).path != move_in(other).path
+
+
+def test_workers_without_a_name_have_a_directory_each(tmp_path):
+    plain = Settings(local=LocalSettings(state=tmp_path))
+    homes = [move_in(plain) for _ in range(3)]
+    assert [home.path.name for home in homes] == ["unnamed@1", "unnamed@2", "unnamed@3"]
+    homes[1].leave()
+    assert move_in(plain).path == homes[1].path
+
+
+def test_another_faust_is_refused(monkeypatch):
+    monkeypatch.setattr(recovery, "version", lambda name: "0.16.0")
+    with pytest.raises(recovery.UnsupportedFaust, match=r"0\.15\.3 is needed"):
+        recovery.check_faust_version()
+
+
+class Consumer:
+    """Faust's, with offsets committed."""
+
+    def __init__(self):
+        self.log = []
+        self.committed = {TP("a", 0): 7, TP("a", 1): None, TP("b", 0): 0, TP("b", 1): -1, TP("s-changelog", 0): None}
+        self.sought, self.stored = {}, {}
+
+    async def seek_to_committed(self):
+        return self.committed
+
+    async def earliest_offsets(self, *partitions):
+        return {tp: 3 if tp.topic == "b" else 0 for tp in partitions}
+
+    async def seek(self, partition, offset):
+        self.sought[partition] = offset
+
+    async def _commit(self, offsets):
+        self.stored.update(offsets)
+
+    def stop_flow(self):
+        self.log.append("stopped")
+
+    def assignment(self):
+        return set(self.committed)
+
+
+def test_a_partition_without_a_committed_offset_is_read_from_its_beginning():
+    """Faust seeks to committed offsets only; what a worker had fetched before its recovery was over was skipped."""
+    consumer = Consumer()
+    asyncio.run(recovery.seek_uncommitted(consumer, {"s-changelog"}, lambda tp: False))
+    assert consumer.sought == {TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
+    assert consumer.stored == {}
+
+
+def test_a_partition_of_another_topic_than_before_is_read_from_its_beginning():
+    """Faust seeks once more, to what is committed: an offset of the former topic, which is committed over."""
+    consumer = Consumer()
+    asyncio.run(recovery.seek_uncommitted(consumer, {"s-changelog"}, lambda tp: tp.topic == "a"))
+    assert consumer.sought == {TP("a", 0): 0, TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
+    assert consumer.stored == {TP("a", 0): 0}
+
+
+class Client:
+    """aiokafka's consumer in Faust's thread, with one fetch to return."""
+
+    def __init__(self):
+        record = SimpleNamespace(offset=30), SimpleNamespace(offset=31)
+        self.records = {
+            TP("s-changelog", 0): list(record),
+            TP("a", 0): [SimpleNamespace(offset=7)],
+            TP("b", 9): list(record),
+        }
+        self.sought = {}
+
+    async def _fetch_records(self, client, active, *, timeout):
+        assert (client, active, timeout) == (self, set(), 1.0)
+        return self.records
+
+    def assignment(self):
+        return {TP("s-changelog", 0), TP("s-changelog", 1), TP("a", 0)}
+
+    def seek(self, partition, offset):
+        self.sought[partition] = offset
+
+
+@pytest.fixture
+def guarded():
+    """An app whose recovery is guarded; its consumer's thread is the client."""
+    consumer = Consumer()
+    consumer._thread = Client()
+
+    async def completed(generation):
+        consumer.log.append(f"resumed {generation}")
+
+    async def seek(*arguments):
+        consumer.log.append(f"sought {arguments}")
+
+    steps = SimpleNamespace(on_recovery_completed=completed, _seek_offsets=seek)
+    tables = SimpleNamespace(recovery=steps, changelog_topics={"s-changelog"}, changelog_queue=asyncio.Queue())
+    app = SimpleNamespace(consumer=consumer, tables=tables, consumer_generation_id=5)
+    recovery.guard_recovery(app, lambda tp: False)
+    return app
+
+
+def test_nothing_flows_from_recoverys_seek_on(guarded):
+    """A worker without partitions was never stopped when it is given some."""
+    asyncio.run(guarded.tables.recovery._seek_offsets(guarded.consumer, set(), {}, "active"))
+    assert [word.split()[0] for word in guarded.consumer.log] == ["stopped", "sought"]
+
+
+def test_recovery_is_handed_nothing_of_an_older_rebalance(guarded):
+    """A record that waited for room in the queue is not the next one of its changelog."""
+    queue = guarded.tables.changelog_queue
+    for generation, offset in (4, 99), (5, 50), (5, 51):
+        queue.put_nowait(SimpleNamespace(message=SimpleNamespace(generation_id=generation, offset=offset)))
+
+    async def two():
+        return [(await queue.get()).message.offset for _ in range(2)]
+
+    assert asyncio.run(two()) == [50, 51]
+
+
+def test_after_every_recovery_the_flow_is_stopped_before_anything_is_resumed(guarded):
+    consumer = guarded.consumer
+    for generation in 1, 2:
+        consumer.sought.clear()
+        asyncio.run(guarded.tables.recovery.on_recovery_completed(generation))
+        assert consumer.sought == {TP("a", 1): 0, TP("b", 0): 3, TP("b", 1): 3}
+    consumer.committed.clear()  # a worker that was given nothing
+    asyncio.run(guarded.tables.recovery.on_recovery_completed(3))
+    assert consumer.log == ["stopped", "resumed 1", "stopped", "resumed 2", "stopped", "resumed 3"]
+
+
+def test_what_a_fetch_took_while_the_flow_was_stopped_is_read_again(guarded):
+    """Faust throws it away: records of a changelog that no one else would go back to."""
+    client = guarded.consumer._thread
+    guarded.consumer.flow_active = False
+    assert asyncio.run(client._fetch_records(client, set(), timeout=1.0)) == {}
+    assert client.sought == {TP("s-changelog", 0): 30, TP("a", 0): 7}
+
+
+def test_what_a_fetch_took_while_records_flow_is_handed_on(guarded):
+    client = guarded.consumer._thread
+    guarded.consumer.flow_active = True
+    assert asyncio.run(client._fetch_records(client, set(), timeout=1.0)) is client.records
+    assert client.sought == {}

@@ -1,0 +1,111 @@
+"""Faust and aiokafka, as pinned, on the real broker: what streams/worker.py stands on, with a trivial stage."""
+
+import time
+
+import numpy as np
+import pytest
+from support.labs.stream_worker import HERE, PYTHON, Child, Reader, apply_topics, publish, unique
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.topics import Topic
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+PROCESSES = 12
+EVERYTHING = [0, 1, 2, 3]
+
+
+@pytest.fixture
+def lab(clean_stack, environment_of, tmp_path):
+    apply_topics(clean_stack)
+    reader, children = Reader(clean_stack, Topic.KERNEL_FREQUENCY), []
+
+    def worker(instance=""):
+        data = tmp_path / unique("worker")
+        children.append(
+            Child(environment_of(clean_stack), data, [PYTHON, str(HERE / "support/faust_probe.py")], instance)
+        )
+        return children[-1]
+
+    yield Lab(clean_stack, reader, worker)
+    for child in children:
+        child.kill()
+    reader.close()
+
+
+class Lab:
+    def __init__(self, stack, reader, worker):
+        self.stack, self.reader, self.worker = stack, reader, worker
+        self.run, self.sent = unique("run"), dict.fromkeys(range(PROCESSES), 0)
+
+    def publish(self, rounds):
+        batches = []
+        for _ in range(rounds):
+            for n in self.sent:
+                rows = n + 1
+                envelope = {"process_id": f"{self.run}/{n}", "rows": rows, "names": ["a"]}
+                batches.append(Batch(Topic.KERNEL, envelope, {"start_ns": np.arange(rows)}))
+                self.sent[n] += rows
+        publish(self.stack, batches, lambda batch: batch.envelope["process_id"])
+
+    def sums(self, batches):
+        own = [b.envelope for b in batches if b.envelope["process_id"].startswith(self.run)]
+        return {int(e["process_id"].split("/")[1]): e["late_rows"] for e in own}
+
+    def wait_for_changelog(self, records):
+        changelog = Reader(self.stack, f"{self.stack.stream.app_id}-probe-changelog")
+        deadline = time.monotonic() + 30
+        while changelog.end() < records:
+            assert time.monotonic() < deadline, f"{changelog.topic} does not grow"
+            time.sleep(0.05)
+        changelog.close()
+
+    def wait_for_exact_sums(self):
+        self.reader.until(lambda batches: self.sums(batches) == self.sent)
+        time.sleep(1.5)  # anything counted twice would come after it
+        assert self.sums(self.reader.until(lambda _: True)) == self.sent
+
+
+def has(partitions):
+    return lambda line: line["owned"] == partitions
+
+
+def test_state_survives_kill_9_from_the_changelog_alone(lab):
+    first = lab.worker()
+    first.wait_for(has(EVERYTHING))
+    lab.publish(20)
+    lab.wait_for_changelog(20 * PROCESSES)  # results overtake it
+    lab.publish(20)
+    first.kill()  # some were applied and not committed, some are in flight
+    lab.publish(5)
+    second = lab.worker()
+    # A first, empty recovery may be reported before the one that reads the changelog.
+    second.wait_for(lambda line: line["owned"] == EVERYTHING and line["restored"] > 3)
+    lab.publish(5)
+    lab.wait_for_exact_sums()
+    assert second.stop() == 0
+
+
+def test_a_worker_joins_and_leaves_and_nothing_is_lost_or_doubled(lab):
+    first = lab.worker()
+    first.wait_for(has(EVERYTHING))
+    lab.publish(10)
+    second = lab.worker()
+    owned = second.wait_for(lambda line: len(line["owned"]) == 2)["owned"]
+    assert first.wait_for(lambda line: len(line["owned"]) == 2)["owned"] == [p for p in EVERYTHING if p not in owned]
+    lab.publish(10)
+    lab.wait_for_exact_sums()
+    assert second.stop() == 0
+    first.wait_for(has(EVERYTHING))
+    lab.publish(10)
+    lab.wait_for_exact_sums()
+
+
+def test_a_named_worker_that_was_killed_gets_its_partitions_back(lab):
+    first = lab.worker("one")
+    first.wait_for(has(EVERYTHING))
+    lab.publish(10)
+    lab.reader.until(lambda batches: len(lab.sums(batches)) > 3)
+    first.kill()
+    lab.publish(10)
+    lab.worker("one").wait_for(has(EVERYTHING))
+    lab.wait_for_exact_sums()

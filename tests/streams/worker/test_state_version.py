@@ -1,0 +1,75 @@
+"""State that a worker left is read by the next program only if both mean the same by it."""
+
+import hashlib
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from support.pipeline_simulator import simulate_pipeline
+from support.straggler_simulator import batches, ddp, simulate
+
+from drumline.schemas.topics import Topic
+from drumline.streams.core import records as packed_rows
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND_ROW, LATENESS_ROW, OPERATIONS
+from drumline.streams.lateness.stage import CommunicatorStage
+from drumline.streams.offline import results
+from drumline.streams.stragglers.alarm import STATES, Alarm
+from drumline.streams.stragglers.analysis.baseline import KEPT, STEP
+from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW
+from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.stragglers.step_rows import STEP_ROW
+from drumline.streams.windows.process_state import _WINDOW, Names, Progress
+
+SHAPES = [COLLECTIVE_ROW, LATENESS_ROW, KIND_ROW, STEP_ROW, SAMPLE_ROW, _WINDOW]
+#: Parts of heads that go by names of their own, as ranks and communicators have: what is below them counts.
+NAMED = ("alarms", "said", "links", "ranks", "kinds", "identity")
+
+
+def heads(store):
+    """Kind of key -> the names in its heads."""
+    found = {}
+    for name in sorted(store):
+        head = packed_rows.unpack_rows(store[name], np.dtype("u1")).head
+        found.setdefault(name.split("|")[0], set()).update(names_in(head))
+    return {kind: sorted(names) for kind, names in sorted(found.items())}
+
+
+def names_in(value, above=""):
+    if not isinstance(value, dict) or not value:
+        return {f"{above}:{type(value).__name__}"}
+    last = above.rsplit(".", 1)[-1]
+    return {name for key, part in value.items() for name in names_in(part, f"{above}.{'*' if last in NAMED else key}")}
+
+
+def test_a_change_of_what_is_kept_raises_the_version():
+    """It failed? Raise packed_rows._VERSION, and put what is here now beside it."""
+    config, one, other, process = StragglerConfig(window_steps=5, retention_steps=5), {}, {}, {}
+    stages = [((Topic.COLLECTIVE,), CommunicatorStage(one, config))]
+    stages.append(((Topic.LATENESS, Topic.STEP), JobStage(other, config)))
+    assert list(results(batches(simulate_pipeline((1.0, 1.0), 1, 60, world=True)), stages, config.idle_ns))
+    Progress("process", "run", Names(process, "process", "run"), {}).save(process)
+    kept = [heads(store) for store in (one, other, process)]
+    assert [list(kinds) for kinds in kept] == [["e", "h", "m"], ["c", "h", "l", "s", "v"], ["p"]]
+    assert {".past.ranks.*.idle_ns:float", ".past.links.*.least:int"} <= set(kept[1]["v"])
+    shapes = [shape.descr for shape in SHAPES]
+    text = repr([shapes, KEPT, STEP, OPERATIONS, STATES, [field.name for field in fields(Alarm)], kept])
+    assert (packed_rows._VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (2, "d23d45fa507a")
+
+
+def test_state_of_an_older_version_is_refused():
+    value = packed_rows.pack_rows(7, {}, np.zeros(1, STEP_ROW))
+    with pytest.raises(ValueError, match="version 1, this program reads 2"):
+        packed_rows.unpack_rows(b"\x01" + value[1:], STEP_ROW)
+
+
+def test_state_of_windows_of_another_length_is_refused():
+    store = {}
+    stage = JobStage(store, StragglerConfig(window_steps=5))
+    for offset, (now_ns, batch) in enumerate(batches(simulate(ddp(2), 10, ()))):
+        if batch.topic == "gpu.step.v1":
+            stage.on_batch(batch, offset, now_ns)
+    assert store
+    JobStage(dict(store), StragglerConfig(window_steps=5))
+    with pytest.raises(ValueError, match="windows of 5 steps were kept, DRUMLINE_STREAM__WINDOW_STEPS is 20"):
+        JobStage(dict(store), StragglerConfig(window_steps=20))

@@ -1,0 +1,69 @@
+"""A stage that fails on a tick, a defect: the others go on, and the program says so until it works again."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from drumline.infra.config.settings import Settings, StreamSettings
+from drumline.infra.telemetry import metrics
+from drumline.infra.telemetry.health import Health
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+from drumline.streams.worker.checks.preflight import Topics
+from drumline.streams.worker.faust_app import StreamWorker, Wiring
+
+
+@pytest.fixture
+def worker(tmp_path, monkeypatch):
+    settings = Settings(stream=StreamSettings(idle_s=1.0, data_dir=tmp_path))
+    wirings = [Wiring(name, (Topic.KERNEL,), lambda store: None) for name in ("fails", "works")]
+    made = StreamWorker(settings, wirings, Topics(1, {}), Codec(), Health())
+    monkeypatch.setattr(made.lag, "records", lambda: 0)
+    for runner in made.runners.values():
+        monkeypatch.setattr(runner, "stage", lambda number: object())
+    return made
+
+
+def tick(worker, done, error):
+    """One tick, in which "fails" ends with `error`; None = well."""
+
+    def stage(name):
+        async def apply(number, work):
+            if name == "fails" and error:
+                raise error
+            done.append(name)
+            return [], []
+
+        return apply
+
+    for name, runner in worker.runners.items():
+        runner.apply = stage(name)
+    worker._ticks._pulses.clear()
+    event = SimpleNamespace(ack=lambda: None, message=SimpleNamespace(partition=0))
+    return asyncio.run(worker._on_tick(event))
+
+
+def failed():
+    return metrics.STREAM_TICKS_FAILED.labels("fails")._value.get()
+
+
+def test_a_stage_that_fails_on_a_tick_is_counted_and_told_and_the_next_one_has_its_turn(worker):
+    done, before = [], failed()
+    assert tick(worker, done, KeyError("compute_overlapped_ns")) is not None
+    assert (done, failed() - before, worker.failure) == (["works"], 1, None)
+    assert worker.readiness.health.ready() == {"tick": "fails on ticks, see the log: fails"}
+
+
+def test_it_is_ready_again_when_it_works_again(worker):
+    tick(worker, [], KeyError("x"))
+    done = []
+    tick(worker, done, None)
+    assert done == ["fails", "works"]
+    assert worker.readiness.health.ready() == {}
+
+
+def test_it_is_ready_again_when_the_partition_has_gone_to_another_worker(worker):
+    tick(worker, [], KeyError("x"))
+    asyncio.run(worker._on_assigned(None, []))
+    assert "tick" not in worker.readiness.health.ready()

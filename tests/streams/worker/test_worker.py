@@ -1,0 +1,247 @@
+"""`drumline stream` on a real broker: the whole worker over a recorded job, killed, doubled, drained."""
+
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from support.labs.stream_worker import PYTHON, Child, Reader, apply_topics, publish, unique
+from support.labs.windows import T0, S, kernels
+
+from drumline.infra.kafka.config import client_config, producer_config
+from drumline.infra.kafka.drain import wait_drained
+from drumline.producers.replay.recording import recorded_batches
+from drumline.schemas.topics import Topic, dlq
+
+pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
+RECORDING = Path(__file__).parents[3] / "infra" / "demo" / "ddp-gpu-bound"
+COMMAND = [PYTHON, "-m", "drumline.infra.cli.app", "stream"]
+RAW = {Topic.KERNEL: (Topic.KERNEL_FREQUENCY, "launches"), Topic.MEMCPY: (Topic.MEMCPY_BANDWIDTH, "copies")}
+RESULTS = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.STRAGGLER)
+
+
+class Bench:
+    """A stack with empty topics, and workers on it."""
+
+    def __init__(self, settings, environment, data):
+        self.settings, self.children = settings.model_copy(deep=True), []
+        self.settings.stream.data_dir = self.data = data
+        self._environment = environment
+
+    def worker(self, instance="one", command=COMMAND):
+        self.children.append(Child(self._environment, self.data, command, instance))
+        return self.children[-1]
+
+    def statuses(self):
+        return [json.loads(path.read_text()) for path in self.data.glob("*/*/status.json")]
+
+    def drain(self):
+        result = wait_drained(self.settings, 90)
+        assert result, (result.reason, [child.log.read_text()[-2000:] for child in self.children])
+
+
+@pytest.fixture
+def bench(clean_stack, environment_of, tmp_path):
+    apply_topics(clean_stack)
+    bench = Bench(clean_stack, environment_of(clean_stack), tmp_path)
+    yield bench
+    for child in bench.children:
+        child.kill()
+
+
+#: Topics are looked at every second instead of every 30.
+WATCHFUL = """
+import drumline.streams.worker.checks.topic_watch as w
+from drumline.infra.cli.main import main
+w.LOOK_S = 1.0
+main()
+"""
+
+
+def job(run):
+    """The recorded job as it is published: batches in order with their keys, `run` its own."""
+    return list(recorded_batches(RECORDING, run=run, job=run))
+
+
+def outcome(stack, run):
+    """Natural key -> what the last revision says, of all results of a run."""
+    found = {}
+    for topic in RESULTS:
+        for batch in read(stack, topic, run):
+            e = batch.envelope
+            key = (topic, e["process_id"], e["window_start_ns"], e.get("first_step", 0))
+            found[key] = {name: values.tolist() for name, values in batch.columns.items()} | {
+                "words": [e.get("names"), e.get("causes"), e.get("details"), e.get("states")]
+            }
+    return found
+
+
+def read(stack, topic, run):
+    return [b for b in Reader(stack, topic, beginning=True).everything() if b.envelope["run"] == run]
+
+
+def feed(bench, outgoing):
+    keys = {id(o.batch): o.key for o in outgoing}
+    publish(bench.settings, [o.batch for o in outgoing], lambda batch: keys[id(batch)])
+
+
+def test_kill_9_in_the_middle_and_doubled_batches_change_no_result(bench):
+    calm, rough = unique("calm"), unique("rough")
+    worker = bench.worker()
+    feed(bench, job(calm))
+    bench.drain()
+
+    outgoing = job(rough)
+    thirds = len(outgoing) // 3
+    feed(bench, outgoing[:thirds])
+    time.sleep(0.3)
+    worker.kill()
+    feed(bench, outgoing[thirds // 2 : 2 * thirds])  # the first half of it came before
+    bench.worker()
+    time.sleep(2.5)
+    bench.children[-1].kill()
+    feed(bench, outgoing[2 * thirds :])
+    bench.worker()
+    bench.drain()
+
+    expected, found = outcome(bench.settings, calm), outcome(bench.settings, rough)
+    assert comparable(expected) == comparable(found)
+    assert len(found) > 30
+    for topic, (result, what) in RAW.items():
+        rows, late, windows = Counter(), Counter(), {}
+        for o in outgoing:
+            if o.batch.topic == topic:
+                rows[o.batch.envelope["process_id"]] += o.batch.rows
+        for batch in read(bench.settings, result, rough):
+            e = batch.envelope
+            windows[(e["process_id"], e["window_start_ns"])] = int(batch.columns[what].sum())
+            late[e["process_id"]] = max(late[e["process_id"]], e["late_rows"])
+        for (process, start), count in windows.items():
+            if start % round(bench.settings.stream.window_s * S) == 0:
+                rows[process] -= count
+        assert rows == late
+
+
+def comparable(results):
+    """Process ids derive from the run, so results are compared without them."""
+    return sorted(((str(topic), start, step), str(value)) for (topic, _, start, step), value in results.items())
+
+
+def test_a_poisoned_record_becomes_a_dead_letter_and_the_worker_goes_on(bench):
+    run = unique("poison")
+    letters = Reader(bench.settings, dlq(Topic.KERNEL))
+    producer = Producer(producer_config(bench.settings, "test"))
+    producer.produce(Topic.KERNEL, key=b"poisoned", value=b"\x00not a batch")
+    assert producer.flush(10) == 0
+    bench.worker()
+    publish(bench.settings, [kernels([(1, 1, "k")], watermark=11, run=run)], lambda batch: b"p")
+    windows = Reader(bench.settings, Topic.KERNEL_FREQUENCY, beginning=True)
+    windows.until(
+        lambda batches: any(b.envelope["run"] == run and b.envelope["window_start_ns"] == T0 for b in batches)
+    )
+    headers = letters.raw(lambda message: message.key() == b"poisoned" and by(message) == bench.settings.stream.app_id)
+    assert headers["drumline.origin.topic"] == b"gpu.kernel.v1"
+    assert headers["drumline.error.code"] == b"UnknownSchema"
+    assert b"not a batch" not in b"".join(headers.values())
+
+
+def test_poison_larger_than_any_record_of_ours_is_buried_and_the_worker_goes_on(bench):
+    """Compressed it fits where it came from; its bytes as they were are many times larger."""
+    letters = Reader(bench.settings, dlq(Topic.KERNEL))
+    producer = Producer({**producer_config(bench.settings, "test"), "message.max.bytes": 20_000_000})
+    producer.produce(Topic.KERNEL, key=b"poisoned", value=bytes([1]) * 10_000_000)
+    assert producer.flush(20) == 0
+    worker = bench.worker()
+    headers = letters.raw(lambda message: message.key() == b"poisoned" and len(message.value()) == 10_000_000)
+    assert headers["drumline.error.code"] == b"BadFrame"
+    assert worker.process.poll() is None
+
+
+def by(message):
+    return dict(message.headers())["drumline.error.by"].decode()
+
+
+def test_it_goes_on_beside_a_namesake_and_while_its_disk_is_full_and_ends_cleanly(bench):
+    worker = bench.worker()
+    bench.drain()
+    namesake = bench.worker()
+    assert namesake.process.wait(60) == 2
+    assert "a worker named 'one' runs on this machine already" in namesake.log.read_text()
+    draft = bench.data / bench.settings.stream.app_id / "one" / "status.new"
+    draft.symlink_to("/dev/full")
+    while "status file cannot be written" not in worker.log.read_text():
+        assert worker.process.poll() is None
+        time.sleep(0.1)
+    time.sleep(2)
+    draft.unlink()
+    bench.drain()
+    assert worker.log.read_text().count("status file cannot be written") == 1
+    started = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - started < 15
+    assert "Traceback" not in worker.log.read_text()
+
+
+def test_without_a_broker_it_says_what_to_do():
+    environment = {**os.environ, "DRUMLINE_KAFKA__BOOTSTRAP": "127.0.0.1:9"}
+    ended = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "drumline up" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_without_topics_it_says_what_to_do(clean_stack, environment_of):
+    ended = subprocess.run(COMMAND, env=environment_of(clean_stack), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "drumline topics apply" in ended.stderr
+    assert "gpu.kernel.v1" in ended.stderr
+
+
+def test_state_of_another_version_ends_the_worker_with_a_message(bench):
+    topic = f"{bench.settings.stream.app_id}-kernel-frequency-changelog"
+    worker = bench.worker()
+    bench.drain()  # the changelog topics exist now
+    worker.kill()
+    producer = Producer(producer_config(bench.settings, "test"))
+    producer.produce(topic, key=b"0000|p|process|run", value=b"of another version", partition=0)
+    assert producer.flush(30) == 0
+    worker = bench.worker()
+    assert worker.process.wait(60) == 1
+    assert "DRUMLINE_STREAM__APP_ID" in worker.log.read_text()
+
+
+def test_a_topic_that_is_created_anew_ends_the_worker_and_the_next_one_counts_all_of_it(bench):
+    settings, run, topic = bench.settings, unique("anew"), Topic.KERNEL.value
+    worker = bench.worker("", [PYTHON, "-c", WATCHFUL, "stream"])
+    batches = [kernels([(second, 1, "k")], watermark=20 if second == 8 else 0, run=run) for second in range(1, 9)]
+    for sequence, batch in enumerate(batches):
+        batch.envelope["sequence"] = sequence
+    publish(settings, batches[:5], lambda batch: b"p")
+    until(lambda: [s for s in bench.statuses() if s["handled"] == 5 and s["unsettled"] == 0])
+    admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+    admin.delete_topics([topic])[topic].result()
+    time.sleep(1)
+    apply_topics(settings)
+    assert worker.process.wait(30) == 1
+    assert "topic gpu.kernel.v1 was deleted and created anew" in worker.log.read_text()
+    assert "Traceback" not in worker.log.read_text()
+    publish(settings, batches[5:], lambda batch: b"p")  # offsets that the state has seen, of the other topic
+    late = [TopicPartition(topic, number, 2) for number in range(settings.kafka.partitions)]
+    consumer = Consumer(client_config(settings, "test") | {"group.id": settings.stream.app_id})
+    consumer.commit(offsets=late, asynchronous=False)  # as by a worker that commits late what it had read of the other
+    consumer.close()
+    bench.worker()
+    windows = Reader(settings, Topic.KERNEL_FREQUENCY, beginning=True)
+    windows.until(lambda found: [8] in [b.columns["launches"].tolist() for b in found if b.envelope["run"] == run])
+
+
+def until(true, timeout_s=30):
+    deadline = time.monotonic() + timeout_s
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,353 @@
+"""A job for tests/test_collector.py: attaches with the fake CUPTI, plays recorded buffers, and ends as it is told.
+
+usage: collector_child.py HOW [REPETITIONS]; prints what CUPTI delivered as JSON when it can.
+"""
+
+import atexit
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
+
+from drumline.producers.collector import attach, collector
+from drumline.producers.collector import recorder as cupti_recording
+from drumline.producers.collector import watchdog as signs
+from drumline.producers.decoder.cupti_layout import KERNEL, MEMCPY, PEER_COPY
+from drumline.producers.ipc.buffer_pool import MODE, TICKS
+from drumline.producers.ipc.policy import ALWAYS, COLLECTIVES, OFF
+
+STEP_NS = 10_000_000
+# What CUPTI points to lives as long as the process.
+fake, job, raw = FakeCupti(), Job(0, STEP_NS), RawBuffer("ddp_steps").relocate()
+
+
+def no_thread(self: threading.Thread) -> None:
+    """As Python 3.12.0 and 3.12.1 have it when a process ends."""
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
+def first_ns(raw: RawBuffer) -> int:
+    return raw.span()[0]
+
+
+def left(pid: int) -> None:
+    """What is on when a process has ended in order."""
+    if os.getpid() == pid:
+        print(json.dumps({"left": [*fake.enabled, *[PEER_COPY] * fake.kept]}), flush=True)
+
+
+def whose() -> None:
+    """For one that ends without a report."""
+    print(json.dumps({"decoder": attach.attached().decoder}), flush=True)
+
+
+def gap(steps: int) -> None:
+    """The host is ahead of the GPU all the time; of the steps CUPTI drops an eighth."""
+    for step in range(steps + job.behind):
+        time.sleep(max(0.0, (job.begin_ns + (step + 1) * STEP_NS - time.time_ns()) / 1e9))
+        data, places = job.records(step)
+        if step >= steps:
+            places = [(kind, at) for kind, at in places if kind == KERNEL]
+        if steps // 4 <= step < 3 * steps // 8:
+            fake.drop(places)
+        else:
+            fake.play(data, places)
+
+
+def busy(steps: int, off: int = -1) -> None:
+    """Steps are the API's. What CUPTI has of the steps between a quarter and three quarters it keeps as long, as a
+    kernel runs. `off`: the step with which recording ends."""
+    job.behind = 0
+    for step in range(steps):
+        if step == off:
+            attach.attached().pool.words[MODE] = OFF
+        attach.step(step)
+        job.begin_ns = time.time_ns() - step * STEP_NS
+        fake.busy = steps // 4 <= step < 3 * steps // 4
+        fake.play(*job.records(step))
+        time.sleep(STEP_NS / 1e9)
+    attach.step(steps)
+
+
+def marked(step: int, kind: int) -> None:
+    """A step of the API, with a kernel or a copy."""
+    attach.step(step)
+    now, name = time.time_ns(), int(raw.data.view("<u8")[raw.field(KERNEL, 104, "<u8")[0]])
+    named = {"name": name} if kind == KERNEL else {}
+    fake.play(record(kind, start=now, end=now + STEP_NS // 2, **named), [(kind, 0)])
+    time.sleep(STEP_NS / 1e9)
+
+
+def blind(steps: int) -> None:
+    """Of steps with a kernel each CUPTI suddenly has none any more."""
+    step, last = 0, steps
+    while step < last and step < 100 * steps:
+        marked(step, KERNEL)
+        step += 1
+        if step == steps // 2:
+            fake.unheard = True
+        last = step + steps // 2 if fake.unheard else last
+    attach.step(step)
+
+
+def blind_off(steps: int) -> None:
+    """The last steps before recording is off for long have no kernel."""
+    for step in range(steps):
+        marked(step, MEMCPY if steps // 2 - 5 <= step < steps // 2 else KERNEL)
+        if step == steps // 2 - 1:
+            attach.step(steps // 2)
+            attach.attached().pool.words[MODE] = OFF
+            time.sleep(3 * signs.BLIND_NS / 1e9)
+            attach.attached().pool.words[MODE] = ALWAYS
+
+
+def settled() -> None:
+    """Wait until the decoder has read everything that was played."""
+    quiet = 0
+    while quiet < 5:
+        quiet = 0 if fake._open is not None or attach.attached().pool.done() else quiet + 1
+        time.sleep(0.01)
+
+
+def back(how: str) -> None:
+    """A profiler ends. CUPTI fails then; or a signal's handler starts another one meanwhile; or PyTorch is about to
+    finalise CUPTI."""
+    one = attach.attached().collector
+    one.step_aside("a profiler")
+    if how == "back_broken":
+        one._recording._ours = lambda: 1 // 0
+    if how == "back_signal":
+        signal.signal(signal.SIGUSR1, lambda *_: one.step_aside("another"))
+        ours = one._recording._ours
+        one._recording._ours = lambda: (os.kill(os.getpid(), signal.SIGUSR1), time.sleep(0), ours())[2]
+    one.come_back("a profiler")
+    found = attach.status(), len(fake.enabled), fake.kept
+    if how == "back_torn_down_off":
+        attach.attached().pool.words[MODE] = OFF
+    if how.startswith("back_torn_down"):
+        assert found == ("aside", 0, False)
+        time.sleep(collector.TEARDOWN_S + 3 * collector.FLUSH_S)
+        found = attach.status(), len(fake.enabled), fake.kept
+    if how == "back_signal":
+        del fake.clock, one._recording._ours
+        one.come_back("another")
+        assert fake.clock, "the other's is there"
+        assert len(fake.enabled) == 5
+    print(json.dumps({"decoder": attach.attached().decoder, "found": found}), flush=True)
+
+
+def main() -> None:
+    how, repetitions = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
+    if how.startswith("refused"):  # another profiler holds CUPTI, and lets go of it
+        collector.RETRY_S, fake.refuse = 0.5, MULTIPLE_SUBSCRIBERS
+    if how == "stopped":
+        collector.DECODER_S = 1.0
+    signs.BLIND_NS = 1_000_000_000 if how.startswith("blind") else signs.BLIND_NS
+    collector.TAKEN_S = 1.0 if how == "taken" else collector.TAKEN_S
+    if how == "no_peer_copies":  # a kind that this CUPTI does not have
+        fake.refuse, fake.only = 14, PEER_COPY
+    fake.racy = how != "refused"  # what CUPTI does once another one let go of it is not known
+    if how == "broken":
+        cupti_recording.Recording.keep = lambda _: 1 // 0
+        os.environ["DRUMLINE_COLLECT__POLICY"] = "off"
+    atexit.register(left, os.getpid())
+    policy, profiler = "off" if how in ("late", "refused_off") else "", "a profiler" if how == "aside" else ""
+    assert attach.attach(policy, cupti=fake.bound(), aside=profiler)
+    if how == "late":
+        time.sleep(0.5)
+        assert (fake.enabled, fake.kept) == (set(), True)
+        fake.peer_copy()
+        settled()
+        attach.attached().pool.words[MODE] = ALWAYS
+    if how == "refused_off":
+        assert (fake.kept, fake._request) == (False, None), "CUPTI is another's"
+        whose()
+        return
+    if how not in ("aside", "broken", "late", "refused"):
+        assert len(fake.enabled) == 5, "when this thread makes its context"
+    if how == "broken":
+        assert attach.status() == "failed: ZeroDivisionError: integer division or modulo by zero"
+        whose()
+        return
+    if how == "aside":  # it runs since before CUDA was used
+        time.sleep(0.5)
+        assert (fake.enabled, fake.subscribed, attach.status()) == (set(), 0, "aside")
+        attach.attached().collector.come_back("a profiler")
+    if how not in ("aside", "refused", "no_peer_copies"):
+        assert fake.kept
+    if how != "refused":
+        assert fake.subscribed == threading.get_ident(), "another thread may be in an NVTX call meanwhile"
+    if how == "refused":
+        while attach.status() != "aside":
+            time.sleep(0.01)
+        assert not fake.enabled
+        while not list(Path(os.environ["DRUMLINE_SPOOL__ROOT"]).glob("*/identity.json")):
+            time.sleep(0.01)
+        time.sleep(2 * collector.RETRY_S)  # asked again, and refused again
+        if repetitions == 0:
+            whose()
+            return
+        fake.refuse = 0
+    first, last = raw.span()
+    begin = time.time_ns() - (last - first) * repetitions
+    while len(fake.enabled) < 5 or not attach.attached().pool.words[TICKS]:  # both sides are up
+        time.sleep(0.01)
+    if how == "hold":
+        os.kill(attach.attached().decoder, signal.SIGSTOP)
+    if how == "gap":
+        job.begin_ns = time.time_ns()
+        gap(repetitions)
+        repetitions = 0
+    if how.startswith("blind"):
+        (blind if how == "blind" else blind_off)(repetitions)
+        repetitions = 0
+    if how in ("busy", "busy_off"):
+        busy(repetitions, repetitions * 3 // 10 if how == "busy_off" else -1)
+        repetitions = 0
+    for i in range(repetitions):
+        if how == "paced":  # as a job runs: each repetition ends now
+            time.sleep((last - first) / 1e9)
+            begin = time.time_ns() - (i + 1) * (last - first)
+        fake.play(raw.shifted(begin + i * (last - first) - first, i * 100_000), raw.positions)
+        if how == "steps":
+            attach.step(i)
+            with attach.scope("evaluate"), attach.scope(None), attach.scope("\udcff"):  # names are the job's matter
+                time.sleep(0.01)
+    if how.startswith("back_"):
+        back(how)
+        return
+    if how == "aside":
+        one = attach.attached().collector
+        one.step_aside("a profiler")
+        assert not fake.enabled
+        assert not fake.kept
+        assert attach.status() == "aside"
+        flushes, _ = fake.flushes, fake.enabled.update({1, 10})  # the other's, from now on
+        one.step_aside("a profiler")
+        if repetitions == 0:  # for ever: the collector fails meanwhile
+            one._revive = lambda: 1 // 0
+            while attach.status() == "aside":
+                time.sleep(0.01)
+            one.come_back("a profiler")
+            one.step_aside("another profiler")
+            assert (fake.enabled, fake.flushes, attach.status()[:6]) == ({1, 10}, flushes, "failed")
+            whose()
+            return
+        assert (fake.enabled, fake.flushes) == ({1, 10}, flushes)
+        fake.enabled.clear()
+        one.come_back("a profiler")
+        assert (len(fake.enabled), fake.holds, attach.status()) == (5, True, "on"), (
+            "in this thread, which launches nothing"
+        )
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "taken":
+        settled()
+        fake.busy = True  # so that a buffer is out
+        fake.play(raw.shifted(time.time_ns() - first, 8_000_000), raw.positions[:1])
+        fake.taken()
+        fake.busy = False
+        until = time.monotonic() + 3
+        while len(fake.enabled) < 5 and time.monotonic() < until:
+            time.sleep(0.01)
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "overslept":  # the decoder stands still until the job is gone, and has no room for events
+        time.sleep(1.0)
+        decoder = attach.attached().decoder
+        os.kill(decoder, signal.SIGSTOP)
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+        for i in range(2_000):
+            attach.step(i)
+        wake, nowhere = f"sleep 4; kill -CONT {decoder}", subprocess.DEVNULL
+        subprocess.Popen(["sh", "-c", wake], start_new_session=True, stdout=nowhere, stderr=nowhere)
+    if how == "policy":
+        file = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / "policy"
+        mode = attach.attached().pool.words
+        for text, wanted in (
+            (b"off\n", OFF),
+            (b"collectives\n", COLLECTIVES),
+            (b"\xff\xfe\0\n", COLLECTIVES),
+            (None, ALWAYS),
+        ):
+            settled()
+            file.write_bytes(text) if text else file.unlink()
+            ticks = mode[TICKS]
+            while mode[MODE] != wanted or len(fake.enabled) != 5 * (wanted != OFF) or mode[TICKS] < ticks + 30:
+                time.sleep(0.01)
+            fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "place":  # torch.distributed was initialised
+        settled()
+        attach.attached().place = lambda: {"rank": 5, "world_size": 6}
+        attach.gpus = lambda: [{"uuid": f"GPU-{i}", "model": "NVIDIA H200"} for i in range(8)]
+        while not attach.attached()._place:
+            time.sleep(0.01)
+        time.sleep(0.5)
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "stopped":  # as by a batch system that suspends jobs, but the job goes on
+        os.kill(attach.attached().decoder, signal.SIGSTOP)
+        while attach.status() != "waits":
+            time.sleep(0.01)
+        assert not fake.enabled
+        os.kill(attach.attached().decoder, signal.SIGCONT)
+        while len(fake.enabled) < 5:
+            time.sleep(0.01)
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "decoder":
+        time.sleep(1.0)
+        first = attach.attached().decoder
+        os.kill(first, signal.SIGKILL)
+        while attach.attached().decoder == first:
+            time.sleep(0.01)
+        fake.play(raw.shifted(time.time_ns() - first_ns(raw), 9_000_000), raw.positions)
+    if how == "decoders":  # something kills each of them
+        while not attach.status().startswith("failed"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(attach.attached().decoder, signal.SIGKILL)
+            time.sleep(0.05)
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how in ("kill", "fork", "hold", "exit", "stuck", "peer"):
+        time.sleep(1.0)  # flushed since
+    if how == "peer":  # the first is in the last buffer
+        fake.peer_copy()
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+    if how == "end":
+        threading.Thread.start = no_thread
+    report = {"delivered": fake.delivered, "dropped": fake.dropped, "status": attach.status()}
+    report.update(recorded=sorted(fake.enabled), begin_ns=job.begin_ns)
+    print(json.dumps({**report, "decoder": attach.attached().decoder}), flush=True)
+    if how == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    elif how == "exit":
+        os._exit(3)
+    elif how == "stuck":  # CUPTI never comes back from its last flush
+        fake.stuck = True
+    elif how == "exception":
+        raise RuntimeError("the job's own")
+    elif how == "hold":
+        os.kill(attach.attached().decoder, signal.SIGCONT)
+    elif how == "fork":
+        child = os.fork()
+        if not child:
+            assert attach.attached() is None
+            fake.play(raw.shifted(begin, 5_000_000), raw.positions)  # a callback in the child: nothing happens
+            sys.exit(0)  # with atexit handlers
+        assert os.waitpid(child, 0)[1] == 0
+        subprocess.run([sys.executable, "-c", "pass"], check=True)
+        fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
+        print(json.dumps({"delivered": fake.delivered}), flush=True)
+
+
+if sys.argv[1] == "forked":  # as vLLM starts its engine: multiprocessing's forked processes know no atexit
+    sys.argv[1] = "end"
+    child = multiprocessing.get_context("fork").Process(target=main)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+main()

@@ -1,0 +1,79 @@
+"""A worker with the smallest possible stage, run as a child process by test_faust_on_kafka.py.
+
+It sums the rows of gpu.kernel.v1 per process and sends the running sum as a gpu.kernel-frequency.v1 record.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+
+from aiokafka.consumer.fetcher import Fetcher
+
+from drumline.infra.config.settings import settings
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+from drumline.streams.worker.checks.preflight import preflight
+from drumline.streams.worker.faust_app import StreamWorker, Wiring
+
+
+class Summing:
+    def __init__(self, store):
+        self.store = store
+
+    def on_batch(self, batch, offset, now_ns):
+        process = batch.envelope["process_id"]
+        state = json.loads(self.store.get(process, b'{"offset": -1, "rows": 0}'))
+        if offset <= state["offset"]:
+            return []
+        state = {"offset": offset, "rows": state["rows"] + batch.rows}
+        self.store[process] = json.dumps(state).encode()
+        envelope = {"process_id": process, "rows": 0, "sequence": offset, "late_rows": state["rows"]}
+        return [Batch(Topic.KERNEL_FREQUENCY, envelope)]
+
+    def on_tick(self, now_ns, caught_up):
+        return []
+
+    def mark_sent(self, batch):
+        pass
+
+
+def leave_time_between_seek_and_flow(recovery):
+    """So that in every rebalance the fetch that was under way ends after recovery's seek and before the flow is
+    resumed, as it happens to: positions come late, from a slow broker as it were, and recovery waits after its seek."""
+    update, seek = Fetcher._update_fetch_positions, recovery._seek_offsets
+
+    async def update_late(*arguments):
+        await asyncio.sleep(0.2)
+        return await update(*arguments)
+
+    async def seek_slowly(*arguments):
+        await seek(*arguments)
+        await asyncio.sleep(0.4)
+
+    Fetcher._update_fetch_positions, recovery._seek_offsets = update_late, seek_slowly
+
+
+async def main():
+    topics = preflight(settings(), [Topic.KERNEL, Topic.TICK], [Topic.KERNEL_FREQUENCY, Topic.TICK], ["probe"])
+    worker = StreamWorker(settings(), [Wiring("probe", (Topic.KERNEL,), Summing)], topics, Codec())
+
+    async def report():
+        owned = sorted(tp.partition for tp in worker.app.consumer.assignment() if tp.topic == Topic.KERNEL)
+        restored = len(worker.runners["probe"].table.data.data)
+        print(json.dumps({"owned": owned, "restored": restored}), flush=True)
+
+    worker.runners["probe"].table.on_recover(report)
+    leave_time_between_seek_and_flow(worker.app.tables.recovery)
+    await worker.app.start()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await stop.wait()
+    await worker.app.stop()
+    worker.close()
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

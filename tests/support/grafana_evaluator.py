@@ -1,0 +1,146 @@
+"""What Grafana's alerting makes of a rule, by its documentation: a port for tests, no Grafana.
+
+Documented semantics (grafana.com/docs/grafana/latest/alerting: "Queries and conditions", "Alert rule evaluation",
+"Stale alert instances", "No data and error states"):
+- a table with one number column and text columns is one number per row, its text columns the labels; anything else,
+  or the same labels twice, is an error of the whole rule;
+- threshold: null is no data, NaN is above any limit, else the comparison;
+- `for`: Pending from the first breach, Alerting when it has lasted so long; keep firing: Recovering for so long after
+  the last breach; a breach in between makes it Alerting again;
+- no rows at all: the rule's no-data state; a row that is gone: its alert stays as it is, and is resolved after
+  `missing` evaluations without it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from drumline.infra.grafana.alerts.rule import Rule
+
+Labels = tuple[tuple[str, str], ...]
+Frame = tuple[Sequence[tuple[str, str]], Sequence[Sequence[Any]]]  # (column, ClickHouse type), rows
+NORMAL, PENDING, ALERTING, RECOVERING, NO_DATA, ERROR = "Normal", "Pending", "Alerting", "Recovering", "NoData", "Error"
+NUMBER = re.compile(r"^(Nullable\()?(LowCardinality\()?(U?Int\d+|Float\d+|Decimal.*)")
+TEXT = re.compile(r"^(Nullable\()?(LowCardinality\()?(Nullable\()?(String|FixedString|Enum|UUID)")
+
+
+class BadFrame(ValueError):
+    """Grafana would not take it for numbers with labels."""
+
+
+def numbers(frame: Frame) -> dict[Labels, float | None]:
+    """Labels -> value of an instant query. Raises BadFrame."""
+    columns, rows = frame
+    numeric = [i for i, (_, kind) in enumerate(columns) if NUMBER.match(kind)]
+    text = [i for i, (_, kind) in enumerate(columns) if TEXT.match(kind)]
+    if len(numeric) != 1 or len(text) + 1 != len(columns):
+        raise BadFrame(f"input data must be a wide series but got {columns}")
+    found: dict[Labels, float | None] = {}
+    for row in rows:
+        labels = tuple((columns[i][0], str(row[i])) for i in text)
+        if labels in found:
+            raise BadFrame(f"frame cannot uniquely be identified by its labels: {labels}")
+        value = row[numeric[0]]
+        found[labels] = None if value is None else float(value)
+    return found
+
+
+def breached(rule: Rule, value: float) -> bool:
+    if math.isnan(value):
+        return True
+    match rule.compare:
+        case "gt":
+            return value > rule.limit[0]
+        case "lt":
+            return value < rule.limit[0]
+        case "within_range":
+            return rule.limit[0] < value < rule.limit[1]
+
+
+@dataclass
+class Instance:
+    """One alert of a rule. `since`: when the present state began; s."""
+
+    state: str = NORMAL
+    since: float = 0.0
+    missed: int = 0
+
+    def to(self, state: str, now: float) -> None:
+        if state != self.state:
+            self.state, self.since = state, now
+
+    def advance(self, rule: Rule, bad: bool, now: float) -> None:
+        self.missed = 0
+        if bad:
+            if self.state in (ALERTING, RECOVERING):
+                self.to(ALERTING, now)
+                return
+            self.to(PENDING, now)
+            if now - self.since >= rule.for_s:
+                self.to(ALERTING, now)
+        elif self.state in (ALERTING, RECOVERING) and rule.keep_s:
+            self.to(RECOVERING, now)
+            if now - self.since >= rule.keep_s:
+                self.to(NORMAL, now)
+        else:
+            self.to(NORMAL, now)
+
+
+@dataclass
+class Evaluator:
+    """Evaluates one rule again and again. `ask(sql, from_s, to_s)`: runs a statement over a time range."""
+
+    rule: Rule
+    ask: Callable[[str, float, float], Frame]
+    alerts: dict[Labels, Instance] = field(default_factory=dict)
+    values: dict[str, dict[Labels, float | None]] = field(default_factory=dict)
+    health: str = NORMAL
+
+    def evaluate(self, now: float) -> None:
+        rule = self.rule
+        try:
+            for each in rule.values:
+                self.values[each.ref] = numbers(self.ask(each.sql, now - rule.range_s, now - rule.until_s))
+        except BadFrame:
+            self.health = ERROR
+            raise
+        found = self.values[rule.values[0].ref]
+        self.health = NORMAL if found or rule.no_data == "OK" else NO_DATA
+        for labels, value in found.items():
+            alert = self.alerts.setdefault(labels, Instance(since=now))
+            if value is None:
+                alert.to(NORMAL if rule.no_data == "OK" else NO_DATA, now)
+            else:
+                alert.advance(rule, breached(rule, value), now)
+        for labels in self.alerts.keys() - found.keys():
+            self.alerts[labels].missed += 1
+            if self.alerts[labels].missed >= rule.missing:
+                del self.alerts[labels]
+
+    def firing(self) -> list[dict[str, str]]:
+        """Labels of the alerts that are told to somebody."""
+        return [dict(labels) for labels, alert in self.alerts.items() if alert.state in (ALERTING, RECOVERING)]
+
+    def told(self, text: str, labels: dict[str, str]) -> str:
+        """An annotation with its labels and values filled in, and `if gt $values.X.Value 0.0` decided; other functions
+        of the template language are left out."""
+
+        def decide(found: re.Match[str]) -> str:
+            number = self.values[found[1]][tuple(labels.items())]
+            return found[2] if number is not None and number > 0 else ""
+
+        def fill(found: re.Match[str]) -> str:
+            inner = found[1]
+            if label := re.search(r"\$labels\.(\w+)", inner):
+                return labels[label[1]]
+            if value := re.search(r"\$values\.(\w+)\.Value", inner):
+                number = self.values[value[1]][tuple(labels.items())]
+                return "none" if number is None else f"{number:.4g}"
+            return "http://grafana/" if "externalURL" in inner else ""
+
+        text = re.sub(r"\{\{ if gt \$values\.(\w+)\.Value 0\.0 \}\}(.*?)\{\{ end \}\}", decide, text)
+        return re.sub(r"\{\{(.*?)\}\}", fill, text)

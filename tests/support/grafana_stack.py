@@ -1,0 +1,85 @@
+"""A database with a recorded job for Grafana's statements, made once per test session; and ways to change it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from support.recordings import folder
+
+from drumline.infra.bench.direct_load import load
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.migrate import migrate
+from drumline.infra.config.settings import Settings
+from drumline.infra.grafana.macros import Moment, expand, expand_alert
+
+JOB, RUN = "mesh-2x2", "r1"
+FOLDER = folder(JOB)
+PHASES = json.loads((FOLDER / "manifest.json").read_text())["phases"]
+
+
+@dataclass
+class Stored:
+    """`first`, `last`: of the recording's events; s since the epoch. `healthy`: its first phase, begin and end; ns."""
+
+    settings: Settings
+    reader: Any
+    writer: Any
+    first: float
+    last: float
+    healthy: tuple[int, int]
+
+    def frame(self, sql: str) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
+        """Columns with types, also of an empty answer; rows. As the user that Grafana is."""
+        described = self.reader.query(f"DESCRIBE TABLE ({sql})").result_rows
+        return [(str(row[0]), str(row[1])) for row in described], list(self.reader.query(sql).result_rows)
+
+    def ask_alert(self, sql: str, start: float, end: float) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
+        return self.frame(expand_alert(sql, Moment(round(start * 1000), round(end * 1000))))
+
+    def ask_panel(self, sql: str, at: Moment) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
+        return self.frame(expand(sql, at))
+
+    def phase(self, name: str) -> tuple[int, int]:
+        """Begin and end of a phase of the recording; ns since the epoch."""
+        [found] = [phase for phase in PHASES if name in json.dumps(phase)]
+        return int(found["start_ns"]), int(found["end_ns"])
+
+    def copy(self, table: str, job: str, where: str = "1", **changed: str) -> None:
+        """Rows of the recorded job under another job's name, with columns `changed` to expressions: a made-up fault."""
+        columns = [
+            str(row[0])
+            for row in self.writer.query(f"DESCRIBE TABLE {table}").result_rows
+            if row[2] not in ("ALIAS", "MATERIALIZED")
+        ]
+        shown = [changed.get(name, f"'{job}'" if name == "job" else name) for name in columns]
+        self.writer.command(
+            f"INSERT INTO {table} ({', '.join(columns)}) SELECT {', '.join(shown)} FROM {table} "
+            f"WHERE job = '{JOB}' AND {where}",
+            settings={"insert_deduplicate": 0, "deduplicate_blocks_in_dependent_materialized_views": 0},
+        )
+
+
+@cache
+def _loaded(state: str, settings_json: str) -> Stored:
+    settings = Settings.model_validate_json(settings_json)
+    migrate(clickhouse.connect(settings), settings)
+    database = settings.clickhouse.database
+    writer = clickhouse.connect(settings, database=database)
+    load(writer, settings, FOLDER, job=JOB, run=RUN)
+    reader = clickhouse.connect(settings, reader=True, database=database)
+    first, last = writer.query(  # type: ignore[attr-defined]
+        "SELECT toUnixTimestamp64Milli(min(start)) / 1e3, toUnixTimestamp64Milli(max(end_time)) / 1e3 FROM kernels "
+        f"WHERE job = '{JOB}'"
+    ).result_rows[0]
+    return Stored(settings, reader, writer, first, last, (PHASES[0]["start_ns"], PHASES[0]["end_ns"]))
+
+
+def stored(stack: Settings) -> Stored:
+    """The same for every test of a session."""
+    settings = stack.model_copy(
+        update={"clickhouse": stack.clickhouse.model_copy(update={"database": "gpu_grafana", "reader": "grafana"})}
+    )
+    return _loaded(str(stack.local.state), settings.model_dump_json())

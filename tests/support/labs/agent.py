@@ -1,0 +1,107 @@
+"""A spool with batches of made processes and an agent that publishes it to a fake or real broker."""
+
+from collections import deque
+
+from confluent_kafka import KafkaError, KafkaException
+from support.labs.sink import any_batch
+
+from drumline.infra.config.settings import AgentSettings, Settings, SpoolSettings
+from drumline.infra.telemetry.health import Health
+from drumline.producers.agent.agent import Agent
+from drumline.producers.agent.cursor import Cursor
+from drumline.producers.agent.producer import Sender
+from drumline.schemas.batch import encode
+from drumline.schemas.codec import Codec
+from drumline.schemas.model import model
+from drumline.schemas.topics import TOPICS, Topic
+
+TOPIC_NAMES = [str(spec.topic) for spec in TOPICS if not spec.derived]
+
+
+class FakeKafka:
+    """`refuse`: topic, value -> error code or None. `room`: messages its queue takes. `held`: answers nothing."""
+
+    def __init__(self):
+        self.room, self.held, self.topics = 1_000_000, False, list(TOPIC_NAMES)
+        self.refuse = lambda topic, value: None
+        self.queue, self.log = deque(), []
+        self.made = 0
+
+    def __call__(self, _settings, said):
+        self.said, self.made = said, self.made + 1
+        return self
+
+    def list_topics(self, timeout):
+        if self.topics is None:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+        return type("Metadata", (), {"topics": dict.fromkeys(self.topics)})
+
+    def produce(self, topic, value, key, on_delivery):
+        if len(self.queue) >= self.room:
+            raise BufferError
+        self.queue.append((topic, key.decode(), value, on_delivery))
+
+    def poll(self, timeout):
+        while self.queue and not self.held:
+            topic, key, value, answer = self.queue.popleft()
+            code = self.refuse(topic, value)
+            if code is None:
+                self.log.append((topic, key, value))
+            answer(KafkaError(code) if code is not None else None, None)
+        return 0
+
+    def flush(self, timeout):
+        self.poll(0)
+        return len(self.queue)
+
+    def purge(self):
+        while self.queue:
+            self.queue.popleft()[3](KafkaError(KafkaError._PURGE_QUEUE), None)
+
+
+class Lab:
+    """One spool root, one fake Kafka, agents one after the other."""
+
+    def __init__(self, root):
+        self.root, self.kafka, self.now, self.codec = root, FakeKafka(), 0.0, Codec()
+        self.settings = Settings(spool=SpoolSettings(root=root), agent=AgentSettings(flush_s=0))
+        self.health = Health()
+        self.agent = None
+
+    def start(self, codec=None):
+        if self.agent is not None:
+            self.cursor.close()  # killed: nothing else is done
+        self.cursor = Cursor(self.root)
+        sender = Sender(self.settings, TOPIC_NAMES, self.kafka, clock=lambda: self.now)
+        self.agent = Agent(self.settings, self.cursor, sender, codec or self.codec, self.health,
+                           clock=lambda: self.now)  # fmt: skip
+        self.sender = sender
+        return self
+
+    def turn(self, seconds=3.0):
+        """Time passes and all that can move moves."""
+        self.now += seconds
+        for _ in range(4):
+            while self.agent.turn():
+                self.sender.poll(0)
+            self.sender.poll(0)
+            self.now += 1.1
+
+    def batches(self, topic=Topic.KERNEL):
+        return [self.codec.decode(t, value) for t, _, value in self.kafka.log if t == topic]
+
+    def account(self, topic=Topic.KERNEL):
+        """(sequences, rows, rows told as lost)"""
+        found = [batch.envelope for batch in self.batches(topic)]
+        return [e["sequence"] for e in found], sum(e["rows"] for e in found), sum(e["dropped_before"] for e in found)
+
+
+def process(name="p0", **more):
+    return {**any_batch(Topic.PROCESS, 1, name, 0).envelope, "labels": {}, "versions": {}, **more}
+
+
+def write(spool, sequences, rows=10, topic=Topic.KERNEL, key="p0", **envelope):
+    for sequence in sequences:
+        batch = any_batch(topic, rows, "p0", sequence)
+        batch.envelope.update(envelope)
+        assert spool.append(str(topic), key, encode(model(topic), batch), rows)

@@ -1,0 +1,36 @@
+"""What a collected process left in its spool, decoded."""
+
+import json
+from collections import Counter
+
+from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, scan
+from drumline.schemas.batch import decode
+from drumline.schemas.model import model
+
+
+def batches(tmp_path, folder=None):
+    if folder is None:
+        (folder,) = (tmp_path / "spool").iterdir()
+    found = []
+    for path in sorted(folder.glob("*.seg")):
+        data = path.read_bytes()
+        assert data.startswith(SEGMENT_MAGIC)
+        for frame in scan(data[len(SEGMENT_MAGIC) :], True):
+            assert frame.kind == DATA
+            found.append((frame.topic, frame.key, decode(model(frame.topic), frame.body)))
+    identity = json.loads((folder / "identity.json").read_text())["process"]
+    return found, identity
+
+
+def rows(found):
+    total = Counter()
+    for topic, _, batch in found:
+        total[topic] += batch.rows
+    return total
+
+
+def sequences_are_whole(found):
+    seen = {}
+    for topic, key, batch in found:
+        assert batch.envelope["sequence"] == seen.get((topic, key), -1) + 1
+        seen[topic, key] = batch.envelope["sequence"]

@@ -1,0 +1,196 @@
+"""Synthetic batches, and a pipeline of a private stack to put them through."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Consumer, Producer
+
+from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.migrate import migrate
+from drumline.infra.config.settings import Settings
+from drumline.infra.kafka.config import producer_config
+from drumline.infra.kafka.topics import TopicsAdmin, plan, wanted
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+from drumline.sinks.audit.audit import Report, audit
+from drumline.sinks.audit.kafka_side import KafkaFacts
+from drumline.sinks.audit.queries import Queries
+from drumline.sinks.kafka.consumer import SinkConsumer
+from drumline.sinks.kafka.dead_letters import DeadLetters
+from drumline.sinks.sink import Sink
+
+#: Times of synthetic rows: now, so that retention leaves them alone.
+#: When a batch's rows begin, which last a second: they do not fall into two windows, whenever a test is run.
+NOW_NS = time.time_ns() // (20 * 10**9) * 20 * 10**9
+
+
+def any_batch(topic: Topic, rows: int, process: str, sequence: int, seed: int = 0) -> Batch:
+    """A batch with something in every column; the same arguments give the same batch."""
+    rng = np.random.default_rng([rows, sequence, seed])
+    shape = model(topic)
+    envelope: dict[str, Any] = {
+        "job": "job", "run": "run", "rank": seed, "host": f"host-{seed % 2}", "gpu_uuid": f"GPU-{seed}",
+        "process_id": process, "sequence": sequence, "rows": rows, "base_time_ns": NOW_NS,
+        **{name: [f"{name}-{i}" for i in range(3)] for name in shape.dictionaries},
+    }  # fmt: skip
+    for name in shape.fields[14:]:
+        if name in ("window_start_ns", "window_end_ns", "start_ns") and name not in {c.name for c in shape.columns}:
+            envelope[name] = NOW_NS + (10**10 if name == "window_end_ns" else 0)
+    columns = {}
+    for column in shape.columns:
+        if column.base:
+            columns[column.name] = NOW_NS + np.sort(rng.integers(0, 10**9, rows))
+        elif column.dictionary or column.dtype.itemsize == 1:
+            columns[column.name] = rng.integers(0, 2, rows).astype(column.dtype)
+        else:
+            columns[column.name] = rng.integers(0, 30_000, rows).astype(column.dtype)
+    return Batch(topic, envelope, columns)
+
+
+def process_id(index: int) -> str:
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, str(index)))
+
+
+@dataclass
+class Pipeline:
+    """Topics, tables, sinks and audit of one test."""
+
+    settings: Settings
+    environment: dict[str, str]
+    published: dict[str, int] = field(default_factory=dict)
+    sinks: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.codec = Codec()
+        self.create_topics()
+        migrate(self.client(), self.settings)
+        self.producer = Producer(producer_config(self.settings, "test") | {"linger.ms": 0})
+
+    def create_topics(self) -> None:
+        admin = TopicsAdmin(self.settings)
+        topics = wanted(self.settings, None)
+        admin.apply(topics, plan(topics, admin.found(topic.name for topic in topics)))
+
+    def client(self) -> clickhouse.Client:
+        return clickhouse.connect(self.settings)
+
+    def query(self, sql: str) -> list[dict[str, Any]]:
+        return clickhouse.rows(self.client(), sql.replace("{db}", self.settings.clickhouse.database))
+
+    def publish(self, *batches: Batch, key: str | None = None, again: bool = False) -> None:
+        """`again`: a repetition, which adds nothing to what should be stored."""
+        for batch in batches:
+            self.raw(batch.topic, key or batch.envelope["process_id"], self.codec.encode(batch), flush=False)
+            if not again:
+                self.published[batch.topic] = self.published.get(batch.topic, 0) + batch.rows
+        assert self.producer.flush(20) == 0
+
+    def raw(self, topic: str, key: str, value: bytes | None, flush: bool = True) -> None:
+        self.producer.produce(topic, key=key, value=value)
+        if flush:
+            assert self.producer.flush(20) == 0
+
+    def start(self, *arguments: str, **settings: object) -> subprocess.Popen[bytes]:
+        """`drumline sink` as a process of its own."""
+        environment = {**self.environment, **{f"DRUMLINE_SINK__{k.upper()}": str(v) for k, v in settings.items()}}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "drumline.infra.cli.app", "sink", *arguments],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.sinks.append(process)
+        return process
+
+    def ledger(self) -> int:
+        """Records that are stored, or dead, so far."""
+        return int(self.query("SELECT count() AS n FROM {db}.ledger")[0]["n"])
+
+    def started(self, *arguments: str, **settings: object) -> subprocess.Popen[bytes]:
+        """As `start`, and it has stored something: whoever kills it then interrupts its work."""
+        before, until = self.ledger(), time.monotonic() + 40.0
+        process = self.start(*arguments, **settings)
+        while self.ledger() == before:
+            assert time.monotonic() < until, "it stores nothing"
+            time.sleep(0.01)
+        return process
+
+    def sink(
+        self, stopping: Callable[[Sink], bool], topics: list[Topic] | None = None, codec: Codec | None = None
+    ) -> Sink:
+        """A sink in this process, not yet running. `codec`: of its own, not of who publishes."""
+        kafka = SinkConsumer(self.settings, topics or [Topic.KERNEL])
+        made = Sink(
+            self.settings, kafka, DeadLetters(lambda: self.producer), self.client, codec or self.codec,
+            stopping=lambda: stopping(made),
+        )  # fmt: skip
+        return made
+
+    def drain(self, records: int, topics: list[Topic] | None = None) -> Sink:
+        """Run a sink in this process until it has dealt with so many records."""
+        self.settings.sink.instance, self.settings.sink.flush_s = "1", 0.05
+        made = self.sink(lambda sink: sink.counts.records >= records, topics)
+        made.run()
+        return made
+
+    def drained(self) -> bool:
+        facts = KafkaFacts(self.settings)
+        try:
+            return not any(place.waiting or place.pending for place in facts.partitions(self.published))
+        finally:
+            facts.close()
+
+    def wait_drained(self, timeout_s: float = 40.0) -> None:
+        until = time.monotonic() + timeout_s
+        while not self.drained():
+            for process in self.sinks:
+                assert process.poll() in (None, 0, -9), process.stderr.read().decode()[-2_000:]
+            assert time.monotonic() < until, "not drained in time"
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        for process in self.sinks:
+            if process.poll() is None:
+                process.terminate()
+        for process in self.sinks:
+            if process.wait(30) not in (0, -9):
+                raise AssertionError(process.stderr.read().decode()[-2_000:])
+        self.sinks.clear()
+
+    def audit(self) -> Report:
+        facts = KafkaFacts(self.settings)
+        try:
+            return audit(facts, Queries(self.client(), self.settings))
+        finally:
+            facts.close()
+
+    def assert_exactly_once(self) -> Report:
+        """The audit is clean and every published row is in its table."""
+        report = self.audit()
+        assert report.clean, json.dumps(report.as_json(), indent=1, default=str)
+        stored = {account.topic: account.rows_stored for account in report.topics}
+        assert {topic: stored[topic] for topic in self.published} == self.published
+        return report
+
+    def dead_letters(self, topic: Topic, count: int, timeout_s: float = 15.0) -> list[Any]:
+        consumer = Consumer({
+            "bootstrap.servers": self.settings.bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest",
+        })  # fmt: skip
+        consumer.subscribe([f"{topic.value}.dlq"])
+        found: list[Any] = []
+        until = time.monotonic() + timeout_s
+        while len(found) < count and time.monotonic() < until:
+            message = consumer.poll(0.5)
+            if message is not None and message.error() is None:
+                found.append(message)
+        consumer.close()
+        return found

@@ -1,0 +1,15 @@
+"""Batches of a job as the straggler stage sees them."""
+
+from __future__ import annotations
+
+from drumline.streams.offline import latest
+
+
+def seen(found):
+    out = {}
+    for where, batch in latest(found).items():
+        envelope = {
+            k: v for k, v in batch.envelope.items() if not k.endswith("_ns") and k not in ("revision", "sequence")
+        }
+        out[where] = (envelope, {name: column.tolist() for name, column in batch.columns.items()})
+    return out

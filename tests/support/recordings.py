@@ -1,0 +1,94 @@
+"""Recorded jobs for tests: those in the repo, and those in the folders that DRUMLINE_TRACES names (as PATH does)."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from drumline.infra.evaluate.scoring import Row, judge_phases
+from drumline.producers.derive.rows import derive
+from drumline.producers.replay import recording as recorded
+from drumline.producers.replay.trace import read_trace
+from drumline.schemas.topics import Topic
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.offline import latest, verdicts
+
+DEMO = Path(__file__).parents[2] / "infra" / "demo" / "ddp-gpu-bound"
+TOPICS = {Topic.COLLECTIVE, Topic.STEP}
+
+
+def folders():
+    """Every folder of a recorded job: name -> path. The repo's come first."""
+    named = [Path(p) for p in os.environ.get("DRUMLINE_TRACES", "").split(os.pathsep) if p]
+    found = {DEMO.name: DEMO}
+    for root in ((Path(__file__).parents[2] / "tests") / "data" / "traces", *named):
+        for path in sorted(root.glob("*/manifest.json")):
+            found.setdefault(path.parent.name, path.parent)
+    return found
+
+
+def folder(name):
+    """The folder of a recorded job; skips the test where it is not to be had."""
+    if name not in folders():
+        pytest.skip(f"recording {name} is not in the repository; DRUMLINE_TRACES=DIR names a folder that has it")
+    return folders()[name]
+
+
+def others():
+    """Folders of recorded jobs of several ranks with phases, the demo's job left out."""
+    return [path for path in folders().values() if path != DEMO and phases(path) and _ranks(path) > 1]
+
+
+def phases(folder):
+    return json.loads((folder / "manifest.json").read_text()).get("phases") or []
+
+
+def _ranks(folder):
+    return len(json.loads((folder / "manifest.json").read_text()).get("ranks") or [])
+
+
+@cache
+def trace(folder):
+    """What was recorded, before anything is paired or derived."""
+    return read_trace(folder, topics=TOPICS)
+
+
+def stream(folder, changed=None):
+    """(time, batch) of collectives and steps; `changed`: a trace to take instead of the recorded one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorded, "read_trace", lambda *_: changed or trace(folder))
+        made = recorded.Recording(folder, topics=TOPICS).batches("run")
+    return [(out.time_ns, out.batch) for out in made]
+
+
+def rows(batches, window_steps=5):
+    """Verdicts on ranks: (first step, rank) -> Row; the job as a whole is rank -1."""
+    out = {}
+    for _, batch in sorted(latest(verdicts(batches, StragglerConfig(window_steps=window_steps))).items()):
+        c, first, last = batch.columns, int(batch.envelope["first_step"]), int(batch.envelope["last_step"])
+        causes, details = batch.strings("cause", "causes"), batch.strings("detail", "details")
+        for i, rank in enumerate(c["of_rank"].tolist()):
+            severity, share = int(c["severity"][i]), float(c["lost_share"][i])
+            out[first, rank] = Row(first, last, rank, severity, causes[i], details[i], share)
+    return out
+
+
+def report(folder, found, changed=None):
+    """`changed`: the trace whose steps number otherwise than the manifest's, if they do."""
+    return judge_phases(phases(folder) if changed is None else renumbered(folder, changed), found.values())
+
+
+def renumbered(folder, changed):
+    """The manifest's phases by the steps of a trace, by rank 0's clock: those that lie wholly inside."""
+    steps = derive(changed.activities[0]).steps
+    start, end = steps["start_ns"], steps["start_ns"] + steps["duration_ns"]
+    out = []
+    for phase in phases(folder):
+        inside = steps["step"][(start >= phase["start_ns"]) & (end <= phase["end_ns"])]
+        bounds = {"first_step": int(inside[0]), "last_step": int(inside[-1])} if len(inside) else {"last_step": -1}
+        out.append({**phase, **bounds})
+    return out
