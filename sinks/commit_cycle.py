@@ -9,12 +9,12 @@ import structlog
 
 from drumline.infra.clickhouse.client import Client
 from drumline.infra.config.settings import Settings
+from drumline.sinks.errors import TopicReplaced
 from drumline.sinks.inserts.insert_lanes import Writers
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.inserts.ledger import Ledger
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import DeadLetters
-from drumline.sinks.kafka.errors import TopicReplaced
 from drumline.sinks.ranges.intent import write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import PartitionState, Pending, Stage

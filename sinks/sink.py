@@ -22,10 +22,10 @@ from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
 from drumline.sinks.commit_cycle import Cycle
+from drumline.sinks.errors import Astray, Fenced, KafkaTrouble, TopicReplaced
 from drumline.sinks.intake import Intake
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import DeadLetters, DeadLettersFailed
-from drumline.sinks.kafka.errors import Astray, Fenced, KafkaTrouble, TopicReplaced
 from drumline.sinks.telemetry import Counts, observe, waits_for
 
 log = structlog.get_logger()

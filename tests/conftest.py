@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import StackError
 from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack.clickhouse.engine import query
 from drumline.infra.localstack.ephemeral import environment as environment_for
@@ -24,7 +25,6 @@ from drumline.infra.localstack.ephemeral import private_settings
 from drumline.infra.localstack.kafka.jars import ensure_jars
 from drumline.infra.localstack.kafka.java import find_java
 from drumline.infra.localstack.processes import own_processes
-from drumline.infra.localstack.state_dir import StackError
 
 # A shell that starts tests in the background has them ignore Ctrl-C, and so would what they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

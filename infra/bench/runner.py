@@ -16,6 +16,7 @@ from rich.console import Console
 
 from drumline.infra.bench.render import show, write
 from drumline.infra.bench.result import Report, machine
+from drumline.infra.runtime.resources import DEMO_RECORDING
 
 #: Takes a recording and whom to tell what it does.
 Measure = Callable[[Path, Callable[[str], None]], Report]
@@ -25,9 +26,7 @@ def run(name: str, data: Path | None, measure: Measure, as_json: bool, path: Pat
     """Measure with the recording in `data` (None: the demo's), then show the report, or print it as JSON; with `path`,
     write it there too. Raises typer.BadParameter, and typer.Exit with 130, 2 or 1."""
     if data is None:
-        from drumline.infra.demo.run import RECORDING  # needs what a GPU machine may not have
-
-        data = RECORDING
+        data = DEMO_RECORDING
     if path is not None:
         _require_usable(path)
     errors = Console(stderr=True)

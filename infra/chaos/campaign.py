@@ -20,11 +20,11 @@ from drumline.infra.chaos.report import Kill, Report, Round
 from drumline.infra.chaos.system import Stuck, System, running, settings_in
 from drumline.infra.chaos.targets import Target
 from drumline.infra.clickhouse import client as clickhouse
+from drumline.infra.clickhouse.row_counts import counts
 from drumline.infra.config.settings import Settings
-from drumline.infra.demo.report import counts
+from drumline.infra.config.state_dir import StackError
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.ephemeral import audited, environment
-from drumline.infra.localstack.state_dir import StackError
 from drumline.infra.runtime.processes import ProgramFailed, check_all
 
 #: Repetitions of the recording in one replay, and speeds: as fast as it goes (always behind), or paced (at the head).

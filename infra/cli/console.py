@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from drumline.infra.localstack.state_dir import StackError
+from drumline.infra.config.state_dir import StackError
 
 
 @contextmanager

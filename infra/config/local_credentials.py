@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.localstack.state_dir import StackError, State
+from drumline.infra.config.state_dir import StackError, State
 
 #: writer: migrations and sinks; analyst: `drumline sql`; grafana: dashboards. Rights: clickhouse/users.xml.
 USERS = ("writer", "analyst", "grafana")

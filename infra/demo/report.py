@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from drumline.infra.clickhouse.kernel_names import kernel_name
+from drumline.infra.clickhouse.row_counts import Counts, Query
 from drumline.infra.evaluate.scoring import Report, Row, judge_phases
-
-Query = Callable[[str, Mapping[str, Any]], list[dict[str, Any]]]
-
-#: Table that holds each raw topic's rows.
-STORED = {
-    "gpu.process.v1": "processes",
-    "gpu.kernel.v1": "kernels",
-    "gpu.memcpy.v1": "memcpys",
-    "gpu.collective.v1": "collectives",
-    "gpu.step.v1": "steps",
-    "gpu.range.v1": "ranges",
-    "gpu.device.v1": "device_samples",
-}
 
 VERDICTS = """
 SELECT first_step, last_step, of_rank, severity, cause, detail, lost_share
@@ -53,24 +40,6 @@ GROUP BY rank, kind, src_kind, dst_kind HAVING gigabytes >= 0.1 ORDER BY rank, g
 """
 MEMSET = 64
 MEMORY = {0: "", 1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}
-
-
-@dataclass(frozen=True)
-class Counts:
-    """Rows of one topic: what the broker acknowledged and what ClickHouse holds."""
-
-    topic: str
-    published: int
-    stored: int
-
-
-def counts(query: Query, run: str, published: Mapping[str, int]) -> list[Counts]:
-    """Published beside stored, per raw topic."""
-    found = []
-    for topic, rows in published.items():
-        sql = f"SELECT count() AS n FROM {STORED[topic]} WHERE run = {{run:String}}"
-        found.append(Counts(topic, rows, int(query(sql, {"run": run})[0]["n"])))
-    return found
 
 
 def verdicts(query: Query, run: str, phases: Sequence[Mapping[str, Any]]) -> Report:

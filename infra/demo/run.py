@@ -9,8 +9,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,13 +16,14 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
+from drumline.infra.clickhouse.row_counts import Query, counts
 from drumline.infra.config.settings import Settings
-from drumline.infra.demo.report import Query, counts, print_counts, print_kernels, print_rates, print_verdicts, verdicts
+from drumline.infra.demo.report import print_counts, print_kernels, print_rates, print_verdicts, verdicts
 from drumline.infra.demo.worker import APP_ID, DemoFailed, begin_at_the_ends, no_other_worker
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.runtime.processes import Program, ProgramFailed, check_all
+from drumline.infra.runtime.resources import DEMO_RECORDING
 
-RECORDING = Path(str(resources.files("drumline.infra") / "demo" / "ddp-gpu-bound"))
 #: The recording's phases are 10 to 24 steps long; the default of 20 would leave most of them without a whole window.
 WINDOW_STEPS = 5
 DRAIN_S = 180.0
@@ -121,7 +120,7 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
             for program in programs:
                 program.start()
             with stage(console, "Replaying the recording"):
-                summary = asked("replay", str(RECORDING), "--speed", "max", "--job", "demo")
+                summary = asked("replay", str(DEMO_RECORDING), "--speed", "max", "--job", "demo")
             with stage(console, "Waiting until every row is stored and every window closed"):
                 waited = wait_stored(settings, DRAIN_S, lambda: check_all(programs))
                 if not waited:
@@ -153,7 +152,7 @@ def _report(settings: Settings, console: Console, summary: dict[str, Any], peak:
     query = _reader(settings)
     found = counts(query, run, summary["rows"])
     audit = asked("audit", "--run", run, ok=(0, 1))
-    report = verdicts(query, run, json.loads((RECORDING / "manifest.json").read_text())["phases"])
+    report = verdicts(query, run, json.loads((DEMO_RECORDING / "manifest.json").read_text())["phases"])
     print_counts(console, found)
     console.print(f"audit: {'clean' if audit['clean'] else 'NOT CLEAN'}")
     for finding in audit["findings"]:

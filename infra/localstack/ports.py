@@ -7,7 +7,7 @@ import socket
 
 import psutil
 
-from drumline.infra.localstack.state_dir import StackError
+from drumline.infra.config.state_dir import StackError
 
 
 def holder(port: int) -> str:

@@ -7,8 +7,8 @@ import os
 import psutil
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import State
 from drumline.infra.localstack.kafka.broker import marker
-from drumline.infra.localstack.state_dir import State
 
 
 def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:

@@ -15,12 +15,12 @@ from dataclasses import asdict
 from typing import Any
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import StackError, State, held, locked, read_json, write_json
 from drumline.infra.localstack.clickhouse.config import engine_ports, prepare_engine
 from drumline.infra.localstack.clickhouse.engine import START_S, answers, is_ours, last_words, wait_until
 from drumline.infra.localstack.kafka.broker import broker_answers, broker_ports, prepare_broker
 from drumline.infra.localstack.ports import require_free
 from drumline.infra.localstack.processes import own_processes, stop_orphans, stop_processes
-from drumline.infra.localstack.state_dir import StackError, State, held, locked, read_json, write_json
 from drumline.infra.localstack.supervisor import Child
 
 BUSY = "another `drumline up` or `down` has been running for two minutes; see `drumline status`"

@@ -9,11 +9,11 @@ from typing import Any
 import psutil
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import State, held, read_json
 from drumline.infra.localstack.clickhouse.engine import answers
 from drumline.infra.localstack.kafka.broker import broker_answers
 from drumline.infra.localstack.processes import own_processes
 from drumline.infra.localstack.stack import addresses
-from drumline.infra.localstack.state_dir import State, held, read_json
 
 
 def status(settings: Settings) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from drumline.infra.localstack.state_dir import StackError, State, locked, read_json, write_json
+from drumline.infra.config.state_dir import StackError, State, locked, read_json, write_json
 
 FIRST_DELAY_S = 0.2
 LAST_DELAY_S = 15.0

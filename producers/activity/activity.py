@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,15 +18,8 @@ MARKER_END = 4
 #: CUpti_ActivityMemcpyKind: 1 HtoD, 2 DtoH, 3 HtoA, 4 AtoH cross between host and device; 9 is host to host.
 HOST_COPIES = (1, 2, 3, 4)
 HOST_TO_HOST = 9
-#: Root of process ids: UUIDv5 of (this, "run/host/pid/start").
-PROCESS_NAMESPACE = uuid.UUID("d6a1c7de-6f0b-5a53-9d39-7f0d2c6f2b51")
 #: gpu.memcpy.v1 carries memsets too, under a kind that CUPTI does not use.
 MEMSET = 64
-
-
-def process_id(run: str, host: str, pid: int, start_ns: int) -> str:
-    """UUIDv5 of run, host, pid and start time: the same process has the same id wherever it is computed."""
-    return str(uuid.uuid5(PROCESS_NAMESPACE, f"{run}/{host}/{pid}/{start_ns}"))
 
 
 def empty(topic: Topic) -> Table:
@@ -68,37 +60,3 @@ def ends(table: Table) -> Array:
     """End of every row: int64 ns."""
     end: Array = table["start_ns"] + table["duration_ns"].astype(np.int64)
     return end
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Who a process is; the fields of every envelope and of gpu.process.v1."""
-
-    job: str
-    run: str
-    rank: int
-    local_rank: int
-    world_size: int
-    host: str
-    gpu_uuid: str
-    process_id: str
-    pid: int = 0
-    start_ns: int = 0
-    gpu_index: int = -1
-    gpu_model: str = ""
-    source: str = ""
-    labels: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-
-    def envelope(self) -> dict[str, Any]:
-        """The identity fields that every batch carries."""
-        return {
-            "job": self.job,
-            "run": self.run,
-            "rank": self.rank,
-            "local_rank": self.local_rank,
-            "world_size": self.world_size,
-            "host": self.host,
-            "gpu_uuid": self.gpu_uuid,
-            "process_id": self.process_id,
-        }

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.activity.activity import Identity
 from drumline.producers.activity.table import Table, compacted
 from drumline.producers.batches.cuts import HEARTBEAT_NS, MAX_ROWS
 from drumline.producers.batches.recorded import BY_JOB
 from drumline.producers.derive.nccl.names import hash_text
+from drumline.producers.identity import Identity
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.activity.activity import Identity, ends
+from drumline.producers.activity.activity import ends
 from drumline.producers.activity.table import Table, compacted
 from drumline.producers.batches.cuts import Cuts, cut
 from drumline.producers.derive.rows import Derived
+from drumline.producers.identity import Identity
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
@@ -100,29 +101,6 @@ class Feed:
     @property
     def _outside(self) -> int:
         return int((self.table["step"] < 0).sum())
-
-
-def process_batch(identity: Identity) -> Batch:
-    """gpu.process.v1: one record, one row, no columns."""
-    return Batch(
-        Topic.PROCESS,
-        {
-            **identity.envelope(),
-            "sequence": 0,
-            "dropped_before": 0,
-            "rows": 1,
-            "base_time_ns": identity.start_ns,
-            "watermark_ns": identity.start_ns,
-            "sent_ns": identity.start_ns,
-            "pid": identity.pid,
-            "start_ns": identity.start_ns,
-            "gpu_index": identity.gpu_index,
-            "gpu_model": identity.gpu_model,
-            "source": identity.source,
-            "labels": dict(identity.labels),
-            "versions": dict(identity.versions),
-        },
-    )
 
 
 def feeds(derived: Derived, first_ns: int, last_ns: int, topics: Collection[Topic]) -> list[Feed]:

@@ -6,11 +6,11 @@ from collections import Counter
 
 import numpy as np
 
-from drumline.producers.activity.activity import Identity
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import Outbox, cut
 from drumline.producers.decoder.cupti_decode import Decoded
 from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.identity import Identity
 from drumline.producers.ipc import buffer_pool as pool_words
 from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.producers.ipc.policy import COLLECTIVES

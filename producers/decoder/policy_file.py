@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from drumline.producers.identity_who import control_file
+from drumline.producers.identity import control_file
 from drumline.producers.ipc import buffer_pool as pool_words
 from drumline.producers.ipc.policy import BadPolicy, parse, written
 

@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.activity.activity import Identity
 from drumline.producers.activity.table import Table
+from drumline.producers.batches.process_record import process_record
 from drumline.producers.collector.attach import MARK, say
 from drumline.producers.decoder.buffer_reader import BufferReader
 from drumline.producers.decoder.cupti_decode import UnknownSize
 from drumline.producers.decoder.output import Spooling
 from drumline.producers.decoder.policy_file import Control
 from drumline.producers.decoder.self_metrics import cost
-from drumline.producers.identity_who import identity, process_record, spool_limits, spool_root
+from drumline.producers.identity import Identity, identity, spool_limits, spool_root
 from drumline.producers.ipc import buffer_pool as pool_words
 from drumline.producers.ipc.buffer_pool import HELD_NS, REQUEST_NS, BufferPool
 from drumline.producers.spool.writer import Spool

@@ -16,8 +16,8 @@ import structlog
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime.version import drumline_version
 from drumline.infra.telemetry import metrics
-from drumline.producers.activity.activity import Identity, process_id
-from drumline.producers.identity_who import process_record
+from drumline.producers.batches.process_record import process_record
+from drumline.producers.identity import Identity, process_id
 from drumline.producers.nvml.batches import DeviceFeed, jobs_on
 from drumline.producers.nvml.samples import UNKNOWN, Gpu, Nvml, NvmlLost, NvmlMissing, Unwatched
 from drumline.producers.spool.quota import PROCESSES

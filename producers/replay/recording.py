@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.activity.activity import Identity, ends, process_id
-from drumline.producers.batches.recorded import Shift, feeds, process_batch
+from drumline.producers.activity.activity import ends
+from drumline.producers.batches.process_record import process_batch
+from drumline.producers.batches.recorded import Shift, feeds
 from drumline.producers.derive.nvtx import ranges
 from drumline.producers.derive.rows import Derived, derive
 from drumline.producers.derive.steps.steps import STEP_PATTERN, numbering_ends
+from drumline.producers.identity import Identity, process_id
 from drumline.producers.replay.parquet import BadTrace
 from drumline.producers.replay.rank_scaling import Part, parts
 from drumline.producers.replay.trace import Trace, read_trace

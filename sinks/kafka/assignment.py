@@ -11,8 +11,9 @@ from confluent_kafka import KafkaException, TopicPartition
 from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry import metrics
 from drumline.schemas.topics import TOPICS, Topic
+from drumline.sinks.errors import KafkaTrouble
 from drumline.sinks.kafka.client_events import Aside
-from drumline.sinks.kafka.errors import REQUEST_S, KafkaTrouble, rights, trouble_of
+from drumline.sinks.kafka.errors import REQUEST_S, rights, trouble_of
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.resume import go_on
 from drumline.sinks.tables.tables import table

@@ -14,11 +14,12 @@ from drumline.infra.kafka.config import admin_config
 from drumline.infra.kafka.connect import quiet, refusal
 from drumline.infra.kafka.lost_brokers import watched
 from drumline.schemas.topics import Topic
+from drumline.sinks.errors import Fenced, LostRecords, TopicReplaced
 from drumline.sinks.kafka.assignment import Assignment
 from drumline.sinks.kafka.client_events import Aside
 from drumline.sinks.kafka.config import consumer_config
 from drumline.sinks.kafka.end_offsets import Ends
-from drumline.sinks.kafka.errors import Fenced, LostRecords, TopicReplaced, last_word, rights, trouble_of
+from drumline.sinks.kafka.errors import last_word, rights, trouble_of
 from drumline.sinks.kafka.fencing import unchallenged
 from drumline.sinks.kafka.topic_ids import topic_ids
 from drumline.sinks.ranges.partition import PartitionState

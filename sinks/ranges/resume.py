@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import structlog
 
-from drumline.sinks.kafka.errors import LostRecords
+from drumline.sinks.errors import LostRecords
 from drumline.sinks.ranges.intent import BadIntent, read_metadata
 from drumline.sinks.ranges.partition import PartitionState
 

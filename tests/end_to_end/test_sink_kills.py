@@ -10,9 +10,9 @@ from confluent_kafka.admin import AdminClient
 from support.labs.sink import Pipeline, any_batch, process_id
 
 from drumline.schemas.topics import Topic
+from drumline.sinks.errors import KafkaTrouble, LostRecords
 from drumline.sinks.inserts.insert import Writer
 from drumline.sinks.kafka.assignment import Assignment
-from drumline.sinks.kafka.errors import KafkaTrouble, LostRecords
 from drumline.sinks.tables.tables import TABLES, Source, table
 
 pytestmark = pytest.mark.stack

@@ -2,7 +2,8 @@
 
 import pytest
 
-from drumline.producers.identity_who import identity, process_record, run_id, spool_limits
+from drumline.producers.batches.process_record import process_record
+from drumline.producers.identity import identity, run_id, spool_limits
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

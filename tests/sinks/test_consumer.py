@@ -8,9 +8,9 @@ from confluent_kafka import KafkaError, KafkaException
 from drumline.infra.config.servers import KafkaSettings
 from drumline.infra.config.settings import Settings, SinkSettings
 from drumline.schemas.topics import Topic
+from drumline.sinks.errors import Fenced, LostRecords
 from drumline.sinks.kafka.config import consumer_config
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.kafka.errors import Fenced, LostRecords
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.tables.tables import table
 

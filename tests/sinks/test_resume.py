@@ -3,7 +3,7 @@
 import pytest
 
 from drumline.schemas.topics import Topic
-from drumline.sinks.kafka.errors import LostRecords
+from drumline.sinks.errors import LostRecords
 from drumline.sinks.ranges.intent import Intent, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import PartitionState

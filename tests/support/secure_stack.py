@@ -36,6 +36,7 @@ from drumline.infra.clickhouse.roles import reader_grants
 from drumline.infra.config.local_credentials import sha256_hex
 from drumline.infra.config.servers import ClickHouseSettings, KafkaSettings
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import State
 from drumline.infra.kafka.config import client_config
 from drumline.infra.localstack.clickhouse import config as engine_config
 from drumline.infra.localstack.clickhouse import engine
@@ -43,7 +44,6 @@ from drumline.infra.localstack.ephemeral import environment, free_ports, private
 from drumline.infra.localstack.kafka import broker
 from drumline.infra.localstack.kafka.jars import ensure_jars
 from drumline.infra.localstack.kafka.java import find_java
-from drumline.infra.localstack.state_dir import State
 from drumline.infra.localstack.supervisor import Child
 
 DOCS = Path(__file__).parents[2] / "docs" / "security.md"

@@ -38,8 +38,8 @@ def report(
     file cannot be written.
     """
     from drumline.infra.clickhouse.client import ClickHouseFailed, advised, connect, rows
+    from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
-    from drumline.infra.localstack.state_dir import StackError
     from drumline.infra.report.data import NoSuchRun, load
     from drumline.infra.report.page import page
     from drumline.infra.report.text import summary

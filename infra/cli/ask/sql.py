@@ -46,8 +46,8 @@ def sql(
       drumline sql "SELECT count() FROM kernels WHERE job = {job:String}" --job demo
     """
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect
+    from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
-    from drumline.infra.localstack.state_dir import StackError
     from drumline.infra.sqlshell.hints import HINTS, no_question
     from drumline.infra.sqlshell.output import ask
 

@@ -43,7 +43,7 @@ def top(
     from rich.console import Console
 
     from drumline.infra.clickhouse.client import ClickHouseFailed, advised
-    from drumline.infra.localstack.state_dir import StackError
+    from drumline.infra.config.state_dir import StackError
 
     config, console = settings(), Console()
     try:

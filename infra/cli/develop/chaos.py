@@ -54,8 +54,8 @@ def chaos(
     from drumline.infra.chaos.campaign import Plan, campaign
     from drumline.infra.chaos.report import Report, show
     from drumline.infra.chaos.targets import targets
-    from drumline.infra.demo.run import RECORDING
-    from drumline.infra.localstack.state_dir import write_json
+    from drumline.infra.config.state_dir import write_json
+    from drumline.infra.runtime.resources import DEMO_RECORDING
     from drumline.producers.replay.parquet import BadTrace
 
     errors = Console(stderr=True, highlight=False)
@@ -67,7 +67,7 @@ def chaos(
     report = Report(secrets.randbelow(1 << 31) if seed is None else seed, kills)
     errors.print(f"seed {report.seed}")
     minutes = minutes or (math.inf if kills else MINUTES)
-    plan = Plan(chosen, minutes * 60, kills, report.seed, data or RECORDING)
+    plan = Plan(chosen, minutes * 60, kills, report.seed, data or DEMO_RECORDING)
 
     def keep() -> None:
         if write is not None:

@@ -33,8 +33,8 @@ def audit(
     from rich.table import Table
 
     from drumline.infra.clickhouse.client import ClickHouseFailed, advised, connect
+    from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
-    from drumline.infra.localstack.state_dir import StackError
     from drumline.sinks.audit.audit import audit as check
     from drumline.sinks.audit.kafka_side import KafkaFacts, KafkaUnreachable
     from drumline.sinks.audit.queries import Queries

@@ -56,10 +56,10 @@ def sink(
     from drumline.infra.telemetry.health import Health, Remembered, serve_health
     from drumline.schemas.errors import RegistryRefused
     from drumline.schemas.topics import TOPICS, Topic, dlq
+    from drumline.sinks.errors import Fenced, KafkaTrouble, LostRecords
     from drumline.sinks.intake import Flooded
     from drumline.sinks.kafka.consumer import SinkConsumer
     from drumline.sinks.kafka.dead_letters import DeadLetters
-    from drumline.sinks.kafka.errors import Fenced, KafkaTrouble, LostRecords
     from drumline.sinks.ranges.partition import ReplayImpossible
     from drumline.sinks.sink import Sink
     from drumline.sinks.tables.tables import TABLES

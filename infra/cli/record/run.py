@@ -42,8 +42,7 @@ def run(
     While it runs, the first line of <spool>/policy is the policy of all processes of the host.
     """
     from drumline.infra.config.unknown_variables import for_jobs_only, strangers
-    from drumline.producers.identity import lonely
-    from drumline.producers.identity_who import spool_root
+    from drumline.producers.identity import lonely, spool_root
     from drumline.producers.launcher import BadLaunch, environment, misfits, unwritable
 
     quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"

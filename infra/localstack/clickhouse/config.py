@@ -10,7 +10,7 @@ from string import Template
 from drumline.infra.clickhouse.roles import reader_grants
 from drumline.infra.config.local_credentials import USERS, local_password, sha256_hex
 from drumline.infra.config.settings import Settings
-from drumline.infra.localstack.state_dir import State
+from drumline.infra.config.state_dir import State
 from drumline.infra.localstack.supervisor import Child
 
 RESOURCES = Path(__file__).parents[1] / "assets" / "clickhouse"

@@ -14,9 +14,9 @@ from pydantic import SecretStr
 from drumline.infra.clickhouse import tls as clickhouse_tls
 from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import StackError, State, acquire, held, locked, read_json
 from drumline.infra.localstack.clickhouse.config import engine_ports, prepare_engine
 from drumline.infra.localstack.ports import require_free
-from drumline.infra.localstack.state_dir import StackError, State, acquire, held, locked, read_json
 
 START_S = 60.0
 

@@ -11,10 +11,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import StackError, State
 from drumline.infra.kafka.config import client_config
 from drumline.infra.localstack.kafka.jars import ensure_jars
 from drumline.infra.localstack.kafka.java import find_java
-from drumline.infra.localstack.state_dir import StackError, State
 from drumline.infra.localstack.supervisor import Child
 
 RESOURCES = Path(__file__).parents[1] / "assets" / "kafka"

@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from drumline.infra.config.settings import Settings, settings
+from drumline.infra.config.state_dir import StackError, locked
 from drumline.infra.localstack.kafka.java import find_java, find_maven
-from drumline.infra.localstack.state_dir import StackError, locked
 
 POM = Path(__file__).parents[1] / "assets" / "kafka" / "pom.xml"
 DOWNLOADED = re.compile(r"Downloaded from \S+: \S+/(\S+) \(([\d.]+) (B|kB|MB)")

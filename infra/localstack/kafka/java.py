@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from drumline.infra.localstack.state_dir import StackError
+from drumline.infra.config.state_dir import StackError
 
 #: Kafka 4's brokers need Java 17.
 OLDEST = 17

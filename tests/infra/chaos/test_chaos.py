@@ -28,7 +28,7 @@ from drumline.infra.chaos.system import Stuck
 from drumline.infra.chaos.targets import targets
 from drumline.infra.cli.develop import chaos as command_chaos
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.localstack.state_dir import StackError
+from drumline.infra.config.state_dir import StackError
 from drumline.infra.runtime.processes import ProgramFailed
 from drumline.sinks.ranges.intent import Intent, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange

@@ -19,10 +19,10 @@ from pydantic import SecretStr
 
 from drumline.infra.config.local_credentials import local_password, password_file
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import StackError, State, locked
 from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack.clickhouse.engine import answers, ensure_engine, query, self_test
 from drumline.infra.localstack.processes import own_processes
-from drumline.infra.localstack.state_dir import StackError, State, locked
 
 pytestmark = pytest.mark.stack
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from drumline.infra.config.settings import LocalSettings, Settings
+from drumline.infra.config.state_dir import StackError
 from drumline.infra.localstack.kafka.broker import properties
 from drumline.infra.localstack.kafka.jars import ensure_jars, jar_folder
 from drumline.infra.localstack.kafka.java import find_java, java_version
-from drumline.infra.localstack.state_dir import StackError
 
 MAVEN = """#!/bin/sh
 echo called >> "$LAB/calls"

@@ -16,11 +16,11 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import StackError, State, held, locked, write_json
 from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack import status as stack_status
 from drumline.infra.localstack.clickhouse.engine import answers, query
 from drumline.infra.localstack.processes import own_processes
-from drumline.infra.localstack.state_dir import StackError, State, held, locked, write_json
 
 pytestmark = pytest.mark.stack
 Environment = Callable[[Settings], dict[str, str]]

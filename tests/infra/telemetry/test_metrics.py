@@ -11,7 +11,7 @@ from support.labs.windows import T0, S, kernels
 from drumline.infra.clickhouse.client import Unavailable
 from drumline.infra.telemetry import metrics
 from drumline.schemas.topics import Topic
-from drumline.sinks.kafka.errors import KafkaTrouble
+from drumline.sinks.errors import KafkaTrouble
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import Pending
 from drumline.sinks.ranges.record import Entry, Record, Verdict

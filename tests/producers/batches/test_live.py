@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from drumline.producers.activity.activity import Identity, empty
+from drumline.producers.activity.activity import empty
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.cuts import MAX_ROWS
 from drumline.producers.batches.live import MOST_BYTES, Outbox, cut
+from drumline.producers.identity import Identity
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

@@ -25,7 +25,7 @@ from drumline.producers.collector.attach import MARK
 from drumline.producers.collector.cupti import Callbacks
 from drumline.producers.collector.recorder import Recording
 from drumline.producers.decoder.main import may_read
-from drumline.producers.identity_who import spool_limits, spool_root
+from drumline.producers.identity import spool_limits, spool_root
 from drumline.producers.ipc.buffer_pool import BufferPool
 
 HERE = Path(__file__).parents[3] / "tests"

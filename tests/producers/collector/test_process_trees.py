@@ -9,7 +9,8 @@ import textwrap
 import pytest
 from support.torch_stub import TORCH
 
-from drumline.producers.identity_who import identity, process_record
+from drumline.producers.batches.process_record import process_record
+from drumline.producers.identity import identity
 from drumline.producers.launcher import environment
 
 WORKER = """

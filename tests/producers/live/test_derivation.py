@@ -11,12 +11,13 @@ import pytest
 from support import trace_mutations as mutations
 from support.recordings import DEMO, folder
 
-from drumline.producers.activity.activity import Identity, ends
+from drumline.producers.activity.activity import ends
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import Outbox
 from drumline.producers.derive.nccl.calls import calls
 from drumline.producers.derive.nccl.names import is_kernel
 from drumline.producers.derive.rows import derive
+from drumline.producers.identity import Identity
 from drumline.producers.ipc.buffer_pool import REQUEST_NS
 from drumline.producers.live.derivation import Live
 from drumline.producers.live.emitter import Telling

@@ -1,0 +1,39 @@
+"""Rows that ClickHouse holds of one run, beside those that were published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: Takes SQL and parameters, returns rows as dicts.
+Query = Callable[[str, Mapping[str, Any]], list[dict[str, Any]]]
+
+#: Table that holds each raw topic's rows.
+STORED = {
+    "gpu.process.v1": "processes",
+    "gpu.kernel.v1": "kernels",
+    "gpu.memcpy.v1": "memcpys",
+    "gpu.collective.v1": "collectives",
+    "gpu.step.v1": "steps",
+    "gpu.range.v1": "ranges",
+    "gpu.device.v1": "device_samples",
+}
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Rows of one topic: what the broker acknowledged and what ClickHouse holds."""
+
+    topic: str
+    published: int
+    stored: int
+
+
+def counts(query: Query, run: str, published: Mapping[str, int]) -> list[Counts]:
+    """Published beside stored, per raw topic."""
+    found = []
+    for topic, rows in published.items():
+        sql = f"SELECT count() AS n FROM {STORED[topic]} WHERE run = {{run:String}}"
+        found.append(Counts(topic, rows, int(query(sql, {"run": run})[0]["n"])))
+    return found

@@ -1,0 +1,54 @@
+"""The gpu.process.v1 record of a process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from drumline.producers.identity import Identity, printable
+from drumline.schemas.batch import Batch
+from drumline.schemas.topics import Topic
+
+_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def process_batch(identity: Identity) -> Batch:
+    """gpu.process.v1: one record, one row, no columns."""
+    return Batch(
+        Topic.PROCESS,
+        {
+            **identity.envelope(),
+            "sequence": 0,
+            "dropped_before": 0,
+            "rows": 1,
+            "base_time_ns": identity.start_ns,
+            "watermark_ns": identity.start_ns,
+            "sent_ns": identity.start_ns,
+            "pid": identity.pid,
+            "start_ns": identity.start_ns,
+            "gpu_index": identity.gpu_index,
+            "gpu_model": identity.gpu_model,
+            "source": identity.source,
+            "labels": dict(identity.labels),
+            "versions": dict(identity.versions),
+        },
+    )
+
+
+def process_record(environment: Mapping[str, str], who: Identity) -> dict[str, Any]:
+    """The envelope of its gpu.process.v1 record."""
+    kubernetes = "KUBERNETES_SERVICE_HOST" in environment
+    return {
+        **process_batch(who).envelope,
+        "k8s_namespace": printable(environment.get("POD_NAMESPACE") or _namespace()) if kubernetes else "",
+        "k8s_pod": printable(environment.get("POD_NAME") or environment.get("HOSTNAME", "")) if kubernetes else "",
+        "slurm_job": printable(environment.get("SLURM_JOB_ID", "")),
+    }
+
+
+def _namespace() -> str:
+    try:
+        return _NAMESPACE.read_text().strip()
+    except OSError:
+        return ""
