@@ -1,6 +1,6 @@
 """The packed column: one `bytes` field of an Avro record that holds one numpy array.
 
-Layout (docs/formats.md): little-endian values of the logical type's `dtype`, one after the other.
+Layout (docs/reference/record-format.md): little-endian values of the logical type's `dtype`, one after the other.
 encoding "plain": the values. encoding "delta": the first value (minus the batch's `base_time_ns` if `base`), then
 differences, wrapping in the dtype's width. A delta column keeps its dtype, so no value can overflow.
 """

@@ -67,7 +67,7 @@ class Unencodable(ValueError):
 
 
 class BadSchema(ValueError):
-    """An .avsc that breaks the rules of docs/formats.md, or is not in the lock file."""
+    """An .avsc that breaks the rules of docs/reference/record-format.md, or is not in the lock file."""
 
 
 class RegistryUnavailable(ConnectionError):

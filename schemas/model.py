@@ -107,7 +107,7 @@ def _envelope_type(name: str, kind: Any) -> str:
 
 
 def parse_model(topic: str, text: str) -> RecordModel:
-    """Parse an .avsc. Raises BadSchema where it breaks Avro's rules or ours (docs/formats.md)."""
+    """Parse an .avsc. Raises BadSchema where it breaks Avro's rules or ours (docs/reference/record-format.md)."""
     try:
         raw = json.loads(text)
         parsed: Any = fastavro.parse_schema(raw, named_schemas={})

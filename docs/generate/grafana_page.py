@@ -54,7 +54,7 @@ should be is left alone. `diff` exits with 3 where somebody edited, removed or a
 does not see secrets, which Grafana hides, and leaves an existing data source to its administrator. `--policies` also
 replaces the notification policies. `export` fetches our dashboards and rules as the server has them.
 
-The data source's user should be a reader (`drumline roles apply --grafana USER`, [security.md](security.md)).
+The data source's user should be a reader (`drumline roles apply --grafana USER`, [security.md](guide/security.md)).
 
 ## Dashboards
 
@@ -74,7 +74,7 @@ from an
 hour before the alert began until now, or until it ended. (An alert's own annotation `dashboard` has no time: Grafana
 fills in an annotation without knowing when the alert began.)
 No data is no alarm: a fleet without jobs is silent, and so is one whose sinks are down. That the sinks are up is for
-`/readyz` and their metrics ([telemetry.md](telemetry.md)).
+`/readyz` and their metrics ([telemetry.md](reference/metrics.md)).
 """
 
 

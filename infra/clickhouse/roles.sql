@@ -2,7 +2,7 @@
 -- runs it as a user who may create roles. {database}: DRUMLINE_CLICKHOUSE__DATABASE; {cluster}: empty, or ON CLUSTER name.
 -- Safe to run again. The local engine gives its readers the grants below, so tests run with them.
 
--- Migrations, sinks, audit. A server that splits these: docs/security.md.
+-- Migrations, sinks, audit. A server that splits these: docs/guide/security.md.
 CREATE ROLE IF NOT EXISTS drumline_writer{cluster};
 GRANT{cluster} SHOW, SELECT, INSERT, ALTER, CREATE, DROP, TRUNCATE, OPTIMIZE ON {database}.* TO drumline_writer;
 GRANT{cluster} SELECT ON system.tables TO drumline_writer;

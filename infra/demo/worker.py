@@ -33,7 +33,7 @@ def no_other_worker(settings: Settings) -> None:
     if read_statuses(settings, 0):
         raise DemoFailed(
             "a stream worker of yours runs here, and would judge the demo's run too, in its own windows; stop it, or "
-            "give the demo a stack of its own (DRUMLINE_LOCAL__STATE and the ports in docs/local-stack.md)"
+            "give the demo a stack of its own (DRUMLINE_LOCAL__STATE and the ports in docs/guide/local-stack.md)"
         )
 
 

@@ -88,7 +88,8 @@ def describe(admin: AdminClient, settings: Settings, topics: Rights) -> tuple[di
 def denied(settings: Settings, lacks: Iterable[Lack]) -> KafkaRefused:
     """One message for all of them."""
     return KafkaRefused(
-        f"Kafka at {settings.bootstrap}: {who(settings)} lacks ACLs: {words(lacks)}. ACLs per program: docs/security.md"
+        f"Kafka at {settings.bootstrap}: {who(settings)} lacks ACLs: {words(lacks)}. "
+        "ACLs per program: docs/guide/security.md"
     )
 
 

@@ -17,7 +17,7 @@ def client_config(settings: Settings, client_id: str) -> dict[str, str | int | f
         "security.protocol": kafka.security_protocol,
         # A broker that was cut off from its controller may tell of no broker at all, and librdkafka then forgets the
         # last one it knows. Only "rebootstrap" (its default) ever asks the bootstrap addresses again, though 2.16 not
-        # each time (docs/failures.md).
+        # each time (docs/design/kafka-clients.md).
         "metadata.recovery.strategy": "rebootstrap",
         # With librdkafka's 100 ms a client that has lost its broker or is refused by it tries 20 times a second, for as
         # long as that lasts and whatever the maximum; so twice. Every client takes 0.5 s longer to connect at first.

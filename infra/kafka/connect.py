@@ -46,7 +46,8 @@ def refusal(settings: Settings, error: KafkaError, what: str = "") -> KafkaRefus
         return KafkaRefused(f"{_place(settings)} refuses {who(settings)}: {_sentence(error)}{_login(error)}")
     if error.code() in DENIED:
         needs = what or _sentence(error)
-        return KafkaRefused(f"{_place(settings)} denies {who(settings)}: {needs}. ACLs per program: docs/security.md")
+        text = f"{_place(settings)} denies {who(settings)}: {needs}. ACLs per program: docs/guide/security.md"
+        return KafkaRefused(text)
     return None
 
 

@@ -1,7 +1,7 @@
 """A Kafka client that has gone astray: it has no address left to ask, so it sits there for ever, and says nothing.
 
 Who is told of no broker at all forgets all it knew and begins again from the bootstrap addresses; librdkafka 2.16 does
-so or not, as its threads have it (docs/failures.md). Only its statistics tell: no broker is left in them. A client
+so or not, as its threads have it (design/kafka-clients.md). Only its statistics show it: they list no broker. A client
 whose brokers are merely away lists them, or the bootstrap addresses.
 """
 

@@ -1,4 +1,4 @@
-"""Every metric of every program, once: name, help, labels. docs/telemetry.md shows this list (a test compares).
+"""Every metric of every program, once: name, help, labels. docs/reference/metrics.md shows this list (a test compares).
 
 A program has a registry of its own, so that it serves its metrics and no other's. Names follow Prometheus' rules:
 drumline_<program>_<what>_<unit>, `_total` for counters. Label values are topics, tables, stages and short reasons: few,
@@ -180,7 +180,7 @@ for _of in ("clickhouse", "kafka", "dead_letters", "registry"):
 
 
 def table() -> str:
-    """All metrics as one Markdown table per program, for docs/telemetry.md."""
+    """All metrics as one Markdown table per program, for docs/reference/metrics.md."""
     out: list[str] = []
     for program in REGISTRIES:
         out += [f"### `drumline {program}`", "", "| metric | kind | labels | what |", "|---|---|---|---|"]

@@ -145,7 +145,8 @@ class Sender:
 
     def _without(self, missing: list[str]) -> str:
         """Kafka does not list topics that a user may not write."""
-        may = f" that {who(self._settings)} may write (docs/security.md)" if self._settings.kafka.sasl_username else ""
+        user = self._settings.kafka.sasl_username
+        may = f" that {who(self._settings)} may write (docs/guide/security.md)" if user else ""
         return f"no topic {', '.join(missing)}{may}; `drumline topics apply` creates them"
 
     def _set(self, problem: str) -> None:

@@ -20,7 +20,8 @@ KINDS = (10, 1, 2, 12, 13)
 #: CUPTI_ACTIVITY_KIND_MEMCPY2, copies from GPU to GPU: stays on, off by policy too. Where all kinds of the GPU's are
 #: off and kernels are switched on beside a thread that launches, CUPTI may have none of that context ever after, and
 #: says nothing: in 43 of 379 processes, in none with another one of the GPU's left on. With 13.4 and 13.5 that one must
-#: have been on before the others: 25 of 240 runs where it was not, 0 of 320 (docs/producers.md, tests/gpu/blind.c).
+#: have been on before the others: 25 of 240 runs where it was not, 0 of 320 (docs/design/cupti-issues.md,
+#: tests/gpu/missing_kernels.c).
 KEPT = 22
 #: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, recorded while the decoder asks for launches (launched.py).
 DRIVER = 4
@@ -51,7 +52,7 @@ class Recording:
     def subscribe(self) -> None:
         """Have CUPTI make its subscriber, with nothing recorded, in the thread that begins to use CUDA. From 13.2 on it
         is made at the first such call, and a flag says that its tables are there before they are: an NVTX call of
-        another thread meanwhile ends the process, as NCCL makes one when it begins (docs/producers.md). Done once;
+        another thread meanwhile ends the process, as NCCL makes one when it begins (design/cupti-issues.md). Done once;
         where CUPTI refuses, `start` says so."""
         if not self._subscribed and not self._cupti.cuptiActivityEnable(KINDS[-1]):
             self._cupti.cuptiActivityDisable(KINDS[-1])

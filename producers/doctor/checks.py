@@ -20,8 +20,8 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 #: crash in cuptiActivityFlushAll are mended (forums.developer.nvidia.com/t/341320).
 MENDED = 130_001
 #: Of CUDA 13.4 Update 1; its notes say that CPU use does not grow with the length of a recording any more
-#: (forums.developer.nvidia.com/t/383026), and it does not (docs/producers.md). With 13.0 a thread of CUPTI's took 0.06
-#: of a core after 8 minutes.
+#: (forums.developer.nvidia.com/t/383026), and it does not (design/cupti-issues.md). With 13.0 a thread of CUPTI's took
+#: 0.06 of a core after 8 minutes.
 STEADY = 130_401
 #: What to do about a Python that fails by itself.
 ALONE = "mend it first: python3 -c 'import torch; torch.zeros(1).cuda()' with the jobs' Python"
@@ -163,7 +163,7 @@ def job_checks(python: str, environment: Mapping[str, str]) -> list[Check]:
         checks.append(Check("CUPTI", WARN, text, fix))
     elif found["version"] < STEADY:
         text = f"{paths[0]}, API {found['version']}: a thread of its own needs more CPU the longer it records"
-        fix = "jobs of days: pip install --no-deps nvidia-cuda-cupti==13.4.92; its own faults: docs/producers.md"
+        fix = "jobs of days: pip install --no-deps nvidia-cuda-cupti==13.4.92; its issues: docs/design/cupti-issues.md"
         checks.append(Check("CUPTI", WARN, text, fix))
     else:
         checks.append(Check("CUPTI", OK, f"{paths[0]}, API {found['version']}"))

@@ -1,4 +1,4 @@
-"""The whole path on a stack that trusts nobody: with exactly the ACLs and grants of docs/security.md, and without."""
+"""The whole path on a stack that trusts nobody: with the ACLs and grants of docs/guide/security.md, and without."""
 
 import asyncio
 import json

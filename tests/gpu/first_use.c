@@ -1,5 +1,5 @@
 /* One thread makes NVTX calls while another begins to use CUPTI, as NCCL's and a collector's may: CUPTI 13.2 to 13.5 ends
- * the process with SIGSEGV, most times. With CUPTI used once before there are two threads, it does not (docs/producers.md).
+ * the process with SIGSEGV, most times. With CUPTI used once before there are two threads, it does not (docs/design/cupti-issues.md).
  *
  *     cc -o first_use tests/gpu/first_use.c -I SITE_PACKAGES/nvidia/cu13/include -ldl -lpthread
  *     NVTX_INJECTION64_PATH=.../libcupti.so.13 ./first_use cold|primed|toggle

@@ -1,7 +1,7 @@
 #!/bin/sh
 # One look at everything that only GPUs can show, in about ten minutes, without a network:
 #     sh tests/gpu/session.sh WHEELHOUSE OUT 2>&1 | tee OUT.log        from the repository's root; PYTHON names a Python with PyTorch
-# WHEELHOUSE: `pip wheel --wheel-dir WHEELHOUSE '.[gpu]'`, made with the same version of Python (docs/offline.md). OUT gets
+# WHEELHOUSE: `pip wheel --wheel-dir WHEELHOUSE '.[gpu]'`, made with the same version of Python (docs/guide/deploy.md). OUT gets
 # doctor.json, output of the jobs and the agents, counts-*.jsonl, spool-*.tar.gz, rough-*.log and overhead.json. Then, where
 # Kafka is: `drumline agent --spool SPOOL --until-empty`, and the verdicts should name the ranks of tests/gpu/job.py.
 set -u

@@ -1,4 +1,4 @@
-"""Whatever the bytes are: a BadRecord, or what the stand-alone decoder of docs/formats.md reads from them."""
+"""Whatever the bytes are: a BadRecord, or what the decoder of docs/reference/record-format.md reads from them."""
 
 import json
 import math
@@ -23,7 +23,7 @@ QUICK = settings(max_examples=300, derandomize=True, deadline=None)
 
 def by_hand():
     """The decoder printed in the docs."""
-    text = (ROOT / "docs/formats.md").read_text()
+    text = (ROOT / "docs/reference/record-format.md").read_text()
     scope = {}
     exec(text.split("```python\n")[1].split("```")[0], scope)
     return scope["decode"]

@@ -17,7 +17,7 @@ from drumline.schemas.registry import LockFileRegistry
 
 ROOT = Path(__file__).parents[2]
 WRITE = runpy.run_path(str(ROOT / "tests/data/golden/write.py"))
-FORMATS = (ROOT / "docs/formats.md").read_text()
+FORMATS = (ROOT / "docs/reference/record-format.md").read_text()
 TOPIC = "gpu.range.v1"
 
 
@@ -28,7 +28,7 @@ TOPIC = "gpu.range.v1"
 def test_golden_bytes_of_every_released_version_decode_for_ever(topic, version):
     stem = ROOT / "tests/data/golden" / f"{topic}.{version['version']}"
     expected = json.loads(Path(f"{stem}.json").read_text())
-    assert expected["schema"] == version["sha256"], "golden bytes of another schema; see docs/formats.md"
+    assert expected["schema"] == version["sha256"], "golden bytes of another schema; see reference/record-format.md"
     batch = Codec().decode(topic, Path(f"{stem}.bin").read_bytes())
     assert {name: batch.envelope[name] for name in expected["envelope"]} == expected["envelope"]
     for name, values in expected["columns"].items():

@@ -46,7 +46,7 @@ from drumline.infra.localstack.kafka.jars import ensure_jars
 from drumline.infra.localstack.kafka.java import find_java
 from drumline.infra.localstack.supervisor import Child
 
-DOCS = Path(__file__).parents[2] / "docs" / "security.md"
+DOCS = Path(__file__).parents[2] / "docs" / "guide" / "security.md"
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 #: Java's login modules, by mechanism.
 MODULES = dict.fromkeys(MECHANISMS, "scram.ScramLoginModule") | {"PLAIN": "plain.PlainLoginModule"}
@@ -165,7 +165,7 @@ class TlsFront(Proxy):
 
 
 def documented_acls() -> list[AclBinding]:
-    """What the kafka-acls commands of docs/security.md would make."""
+    """What the kafka-acls commands of docs/guide/security.md would make."""
     [block] = re.findall(r"```sh\n(.*?)```", DOCS.read_text(), re.DOTALL)
     found = []
     for line in block.replace("\\\n", " ").splitlines():
@@ -190,7 +190,7 @@ def documented_acls() -> list[AclBinding]:
 
 
 def documented_grants() -> dict[str, list[str]]:
-    """User -> its GRANT statements in docs/security.md, without the TO; the reader's are roles.sql's."""
+    """User -> its GRANT statements in docs/guide/security.md, without the TO; the reader's are roles.sql's."""
     [block] = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
     found = {"reader": reader_grants("gpu")}
     for statement in filter(None, (part.strip() for part in block.split(";"))):

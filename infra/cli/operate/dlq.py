@@ -100,7 +100,7 @@ def replay(
     """Put dead letters back on the topic they came from: original key and bytes, header drumline.replay.of.
 
     For after an upgrade, or after a schema was registered. Each record goes back once, however many letters it has and
-    however often this is called, for as long as Kafka keeps a group's offsets (docs/dead-letters.md); what dies again
+    however often this is called, for as long as Kafka keeps a group's offsets (docs/guide/runbook.md); what dies again
     gets a new letter. One replay of a topic at a time. In topics where the newest record wins (gpu.process.v1, results)
     an old record put back replaces a newer one.
 

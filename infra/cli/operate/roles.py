@@ -23,7 +23,7 @@ def roles(
     """Print the SQL that makes the roles writer, analyst and grafana, with their limits and quotas, for your database.
 
     Users and passwords are yours: name existing users to give them a role. `drumline roles apply` runs it. The local
-    engine has these rights built in (docs/local-stack.md) and takes no such SQL.
+    engine has these rights built in (docs/guide/local-stack.md) and takes no such SQL.
     """
     if context.invoked_subcommand is None:
         for statement in _made(cluster, writer, analyst, grafana):

@@ -44,7 +44,7 @@ def sink(
     5  ClickHouse refuses: wrong password, missing grant or table (`drumline migrate`), ...
     6  another sink runs under the same --instance
     7  Kafka or the schema registry refuses: certificate, user, password, or a missing ACL, which is named
-       (docs/security.md)
+       (docs/guide/security.md)
     """
     from confluent_kafka import KafkaException, Producer
 

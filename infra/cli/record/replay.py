@@ -46,7 +46,8 @@ def replay(
     Every replay is a new run. Its time starts now, or ends now with --speed max. Ctrl-C stops between two batches,
     waits for what is on its way, and still prints what the broker acknowledged.
 
-    With --ranks, the first copy is the recording with its faults; the others repeat healthy ranks (docs/replay.md).
+    With --ranks, the first copy is the recording with its faults; the others repeat healthy ranks
+    (docs/guide/replay.md).
 
     Exit code: 0 all published, 1 the broker is unreachable or refused something, 2 bad input, 130 interrupted.
     """

@@ -1,5 +1,5 @@
 """Alert rules on drumline itself, as far as ClickHouse can tell. A sink that is down leaves silence, as a fleet without
-jobs does: that is for /readyz and its metrics (docs/telemetry.md)."""
+jobs does: that is for /readyz and its metrics (docs/reference/metrics.md)."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ HEALTH = Dashboard(
     "drumline-health",
     "Pipeline health",
     "Does everything arrive, in time, and whole? As far as ClickHouse can tell; programs' own metrics are in "
-    "docs/telemetry.md.",
+    "docs/reference/metrics.md.",
     "pipeline",
     (
         (

@@ -4,7 +4,7 @@ It ends when its stdin is closed.
 
 The wheel `chdb-core` links clickhouse-local, which can listen for HTTP and native clients. The way in is its private
 binding `_chdb.query`, hence the exact version in pyproject.toml, `engine.self_test` beside this file, and the
-fallback in docs/local-stack.md.
+fallback in docs/guide/local-stack.md.
 FOLDER holds conf/ (config.xml, users.xml) and data/.
 
 clickhouse-local starts as user `default` without a password and cannot be told otherwise; users.xml allows that user

@@ -45,7 +45,7 @@ def ensure_jars(settings: Settings) -> Path:
     try:
         maven = find_maven()
     except StackError as error:
-        raise StackError(f"{error}\nWithout a network: bring the jars to {folder} (docs/offline.md)") from None
+        raise StackError(f"{error}\nWithout a network: bring the jars to {folder} (docs/guide/deploy.md)") from None
     cache = settings.local.cache
     busy = f"another process has been fetching Kafka's jars into {cache} for ten minutes"
     with locked(cache / "kafka.lock", busy, timeout_s=600):

@@ -28,11 +28,11 @@ def refused(settings: Settings, error: BaseException | None) -> str:
         return str(error)
     kafka = f"Kafka at {settings.bootstrap}"
     if isinstance(error, errors.TopicAuthorizationFailedError):
-        return f"{kafka} denies {who(settings)} topic {_names(error)}: an ACL is missing; docs/security.md"
+        return f"{kafka} denies {who(settings)} topic {_names(error)}: an ACL is missing; docs/guide/security.md"
     if isinstance(error, errors.GroupAuthorizationFailedError):
-        return f"{kafka} denies {who(settings)} group {_names(error)}: an ACL is missing; docs/security.md"
+        return f"{kafka} denies {who(settings)} group {_names(error)}: an ACL is missing; docs/guide/security.md"
     if isinstance(error, errors.ClusterAuthorizationFailedError):
-        return f"{kafka} denies {who(settings)} an operation on the cluster; docs/security.md"
+        return f"{kafka} denies {who(settings)} an operation on the cluster; docs/guide/security.md"
     if isinstance(error, errors.SaslAuthenticationFailed | errors.AuthenticationFailedError):
         return f"{kafka} refuses {who(settings)}; check DRUMLINE_KAFKA__SASL_USERNAME and ...SASL_PASSWORD_FILE"
     return ""

@@ -2,7 +2,7 @@
 
 `python tests/data/golden/write.py [--amend]`, after `python -m drumline.schemas.release --add` (`--amend`). Files
 that are here stay as they are for ever; --amend rewrites the newest version of each topic, for schemas that were
-never merged. The worked example in docs/formats.md is written too.
+never merged. The worked example in docs/reference/record-format.md is written too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from drumline.schemas.model import AVRO, RecordModel, model, parse_model
 from drumline.schemas.registry import lock_file_registry
 
 HERE = Path(__file__).parent
-FORMATS = HERE.parents[2] / "docs" / "formats.md"
+FORMATS = HERE.parents[2] / "docs" / "reference" / "record-format.md"
 BEGIN, END = "<!-- example: written by tests/data/golden/write.py -->\n", "<!-- end of example -->\n"
 EXAMPLE_TOPIC = "gpu.collective.v1"
 ROWS = 5
@@ -66,7 +66,7 @@ def sample(record: RecordModel) -> Batch:
 
 
 def example() -> tuple[Batch, bytes]:
-    """The record of docs/formats.md."""
+    """The record of docs/reference/record-format.md."""
     base = 1_763_000_000_000_000_000
     envelope = {
         "job": "demo",

@@ -83,10 +83,10 @@ def test_a_wrong_password_and_an_unknown_user_name_the_settings(served, ask, use
 @pytest.mark.parametrize(
     ("statement", "words"),
     [
-        ("SELECT * FROM system.users", ("Not enough privileges", "docs/security.md")),
-        ("SELECT * FROM remote('127.0.0.1', system.one)", ("Not enough privileges", "docs/security.md")),
-        ("SELECT * FROM s3('http://127.0.0.1:1/bucket/x')", ("docs/security.md",)),
-        ("SELECT * FROM executable('x', 'CSV', 'x Int8')", ("docs/security.md",)),
+        ("SELECT * FROM system.users", ("Not enough privileges", "docs/guide/security.md")),
+        ("SELECT * FROM remote('127.0.0.1', system.one)", ("Not enough privileges", "docs/guide/security.md")),
+        ("SELECT * FROM s3('http://127.0.0.1:1/bucket/x')", ("docs/guide/security.md",)),
+        ("SELECT * FROM executable('x', 'CSV', 'x Int8')", ("docs/guide/security.md",)),
         ("CREATE FUNCTION f AS x -> x", ("drumline sql",)),
         ("SELECT count() FROM numbers(1000000000000) WHERE NOT ignore(sipHash64(number)) "
          "SETTINGS max_execution_time = 1", ("Timeout exceeded", "--since")),

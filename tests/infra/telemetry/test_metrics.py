@@ -23,7 +23,7 @@ from drumline.streams.windows.watermark import WindowConfig
 from drumline.streams.worker.telemetry import count_drops, count_input
 
 ROOT = Path(__file__).parents[3]
-DOCS = ROOT / "docs" / "telemetry.md"
+DOCS = ROOT / "docs" / "reference" / "metrics.md"
 UNITS = ("records", "rows", "seconds", "letters", "offsets", "ranges", "ticks", "retries", "rebalances", "recoveries")
 UNITS += ("partitions", "windows", "bytes", "processes", "gpus", "events")
 
