@@ -22,34 +22,25 @@ from pathlib import Path
 from glossary import ROOT, Glossary, read_glossary
 
 PRODUCT = ("producers", "streams", "schemas", "sinks", "infra")
+REST = (ROOT / "tests", ROOT / "docs")
 QUESTION_OPENERS = {"what", "who", "whose", "whom", "whether", "where", "when", "why", "how", "which"}
 EXEMPTION = re.compile(r"#\s*glossary:\s*\S")
-#: Module names that several packages may have: the folder says of what they are.
+#: Module names that one package may have several times: the folder says of what they are.
 GENERIC_MODULES = {
-    "app",
-    "audit",
-    "batches",
-    "chaos",
     "config",
     "data",
-    "decoder",
     "errors",
-    "health",
-    "live",
-    "load",
     "main",
     "offsets",
-    "output",
+    "processes",
     "queries",
-    "replay",
     "report",
-    "roles",
     "stage",
     "state",
-    "status",
-    "telemetry",
     "tls",
 }
+#: Folders whose modules are named after a command, benchmark, dashboard or alert group.
+CATALOGUES = ("infra/cli", "infra/bench/benchmarks", "infra/grafana/dashboards", "infra/grafana/alerts")
 
 
 @dataclass(frozen=True, order=True)
@@ -98,23 +89,22 @@ def check_file(glossary: Glossary, file: Path, text: bool = False) -> Iterator[F
 
 
 def check_uniqueness(files: Iterable[Path]) -> Iterator[Finding]:
-    """Yield classes and modules of the product that share a name; generic module names are exempt."""
+    """Yield classes of the product, and modules of one of its packages, that share a name."""
     classes: dict[str, list[tuple[str, int]]] = defaultdict(list)
-    modules: dict[str, list[str]] = defaultdict(list)
+    modules: dict[tuple[str, str], list[str]] = defaultdict(list)
     for file in files:
         shown = _shown(file)
-        if file.name != "__init__.py":
-            modules[file.stem].append(shown)
+        if file.stem not in GENERIC_MODULES | {"__init__"} and not shown.startswith(CATALOGUES):
+            modules[shown.partition("/")[0], file.stem].append(shown)
         for node in ast.parse(file.read_text()).body:
             if isinstance(node, ast.ClassDef):
                 classes[node.name].append((shown, node.lineno))
     for name, places in classes.items():
         for path, line in places[1:]:
             yield Finding(path, line, "class twice", f"class '{name}' is also in {places[0][0]}: name them apart")
-    for name, paths in modules.items():
-        if name not in GENERIC_MODULES:
-            for path in paths[1:]:
-                yield Finding(path, 1, "module twice", f"module '{name}' is also {paths[0]}: name them apart")
+    for (_, name), paths in modules.items():
+        for path in paths[1:]:
+            yield Finding(path, 1, "module twice", f"module '{name}' is also {paths[0]}: name them apart")
 
 
 def _identifiers(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
@@ -190,7 +180,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     glossary = read_glossary()
     product = [ROOT / name for name in PRODUCT]
-    paths = [path.resolve() for path in options.paths] or [*product, ROOT / "tests", *ROOT.glob("*.py")]
+    paths = [path.resolve() for path in options.paths] or [*product, *REST, *ROOT.glob("*.py")]
     findings = [finding for file in python_files(paths) for finding in check_file(glossary, file, options.text)]
     if not options.paths:
         findings += check_uniqueness(python_files(product))

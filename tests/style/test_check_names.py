@@ -95,13 +95,24 @@ def test_text_is_checked_where_asked_for(tmp_path):
     assert sorted(str(finding).split("'")[1] for finding in findings) == ["nobody", "says"]
 
 
-def test_classes_and_modules_of_one_name_are_reported(tmp_path):
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "reader.py").write_text("class Reader: ...\n")
+def test_classes_of_one_name_and_modules_of_one_package_are_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_names, "ROOT", tmp_path)
+    classes = {
+        "streams/a": "Reader",
+        "streams/b": "Reader",
+        "sinks": "Sink",
+        "infra/cli": "Command",
+        "infra/kafka": "Kafka",
+    }
+    for folder, name in classes.items():
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "reader.py").write_text(f"class {name}: ...\n")
         (tmp_path / folder / "main.py").write_text("")
-    files = check_names.python_files([tmp_path])
-    assert sorted(finding.kind for finding in check_names.check_uniqueness(files)) == ["class twice", "module twice"]
+    findings = check_names.check_uniqueness(check_names.python_files([tmp_path]))
+    assert sorted((finding.path, finding.kind) for finding in findings) == [
+        ("streams/b/reader.py", "class twice"),
+        ("streams/b/reader.py", "module twice"),
+    ]
 
 
 def test_the_script_exits_with_one_on_a_finding(tmp_path, capsys):
