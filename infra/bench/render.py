@@ -1,7 +1,8 @@
-"""A report on the terminal, and as a section of docs/performance.md."""
+"""A report on the terminal, and as a page of docs/results/bench."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -9,8 +10,9 @@ from rich.table import Table
 
 from drumline.infra.bench.result import Figure, Report
 
-START, END = "<!-- bench {} -->", "<!-- end {} -->"
-HEAD = ("figure", "drumline", "baseline", "times", "bar", "met")
+#: First line of a page, by which a benchmark knows that it may replace the file.
+MARK = "<!-- Written by drumline bench. -->"
+HEAD = ("metric", "drumline", "baseline", "ratio", "target", "met")
 
 
 def number(value: float) -> str:
@@ -35,7 +37,7 @@ def cells(figure: Figure) -> list[str]:
 def show(report: Report, console: Console) -> None:
     table = Table(title=f"{report.name}: {report.data}", title_justify="left", box=None)
     for name in HEAD:
-        table.add_column(name, justify="left" if name == "figure" else "right", no_wrap=name != "figure")
+        table.add_column(name, justify="left" if name == HEAD[0] else "right", no_wrap=name != HEAD[0])
     for figure in report.figures:
         table.add_row(*cells(figure))
     console.print(table)
@@ -50,25 +52,25 @@ def where(report: Report) -> str:
     return f"Machine and versions: {'; '.join(f'{name} {value}' for name, value in report.machine.items())}."
 
 
-def section(report: Report, command: str) -> str:
-    """Markdown between two marks, so that the next run replaces it."""
-    lines = [
-        START.format(report.name), f"## {report.name}", "", f"`{command}`", "",
-        f"Data: {report.data}. Baseline, in the same run: {report.baseline}.", "",
-        "| " + " | ".join(HEAD) + " |", "|---" * len(HEAD) + "|",
-    ]  # fmt: skip
-    lines += ["| " + " | ".join(cells(figure)) + " |" for figure in report.figures]
+def page(report: Report, command: str, title: str) -> str:
+    """Return the report as a Markdown page."""
+    lines = [MARK, f"# {title}", "", f"`{command}`", "", f"Data: {report.data}.", ""]
+    lines += [f"Baseline, in the same run: {report.baseline}.", "", *_table(HEAD, map(cells, report.figures))]
     lines += ["", *(f"- {note}" for note in report.notes)] if report.notes else []
-    return "\n".join([*lines, "", where(report), END.format(report.name)])
+    return "\n".join([*lines, "", *_table(("machine and versions", ""), report.machine.items()), ""])
 
 
 def write(report: Report, command: str, path: Path) -> None:
-    """Put the section into `path`: in place of that benchmark's earlier one, else at the end. Other text stays."""
-    text = path.read_text() if path.exists() else "# Performance\n"
-    made, start, end = section(report, command), START.format(report.name), END.format(report.name)
-    if start in text and end in text:
-        before, rest = text.split(start, 1)
-        text = before + made + rest.split(end, 1)[1]
-    else:
-        text = f"{text.rstrip()}\n\n{made}\n"
-    path.write_text(text)
+    """Replace the page `path` by this report; the page's title is the name of the file."""
+    path.write_text(page(report, command, path.stem))
+
+
+def is_replaceable(path: Path) -> bool:
+    """Return whether `path` is empty or a page that a benchmark wrote. Raises OSError and UnicodeDecodeError."""
+    text = path.read_text()
+    return not text or text.startswith(MARK)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+    return [lines[0], "|---" * len(head) + "|", *lines[1:]]

@@ -14,7 +14,7 @@ import typer
 from confluent_kafka import KafkaException
 from rich.console import Console
 
-from drumline.infra.bench.render import show, write
+from drumline.infra.bench.render import is_replaceable, show, write
 from drumline.infra.bench.result import Report, machine
 from drumline.infra.runtime.resources import DEMO_RECORDING
 
@@ -61,7 +61,8 @@ def _require_usable(path: Path) -> None:
     """Before anything is measured. Raises typer.BadParameter."""
     try:
         if path.exists():
-            path.read_text()
+            if not is_replaceable(path):
+                raise OSError("a benchmark replaces only pages that a benchmark wrote")
             path.open("a").close()
         elif not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
             raise OSError(f"no folder {path.parent} that can be written to")

@@ -86,17 +86,18 @@ def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress 
     _add(report, "dashboards", panels, DASHBOARD_BAR)
     _add(report, "alert rules", alerts, DASHBOARD_BAR)
     failed = sum(note.startswith("FAILED") for note in report.notes)
-    report.add("questions that failed", failed, "", bar=0, most=True)
+    report.add("queries that failed", failed, "", bar=0, most=True)
     report.add("bytes a row on disk, kernels", each, "B", bar=DISK_BAR, most=True)
     for name, share in disk.items():
-        report.add(f"{name}: room beside kernels", share, "%")
+        report.add(f"{name}: space beside kernels", share, "%")
     report.notes.append(
         "The recording went through the stream stages and the sink's block writer once, and was repeated in the "
         "engine, later each time; rollups counted every repetition."
     )
     report.notes.append(
         "p95 of the repetitions of each question, wall clock at the client, caches warm, two threads, beside whatever "
-        "else the machine did (load below). CPU is the engine's, all threads together: within the bar, one core does."
+        "else the machine did (load below). CPU is the engine's, all threads together: within the target, one core "
+        "does."
     )
     return report
 
@@ -222,7 +223,7 @@ def _add(report: Report, title: str, timed: list[Timed], bar: float) -> None:
     if not timed:
         return
     worst = sorted(timed, key=lambda each: -each.p95)
-    report.add(f"{title}: {len(timed)} questions, slowest p95", worst[0].p95, "s", bar=bar, most=True)
+    report.add(f"{title}: {len(timed)} queries, slowest p95", worst[0].p95, "s", bar=bar, most=True)
     report.add(
         f"{title}: p95 over all repetitions", float(np.percentile([s for t in timed for s in t.seconds], 95)), "s"
     )

@@ -124,11 +124,11 @@ def _add(report: Report, first: Size, size: Size) -> None:
     name, load = f"{size.load.ranks:,} ranks", size.load
     rows = load.rows[Topic.KERNEL]
     report.add(f"{name}: CPU per million kernels", size.kernel_cpu_s, "s", first.kernel_cpu_s)
-    report.add(f"{name}: the same, yardsticks", size.kernel_cost, "", first.kernel_cost)
+    report.add(f"{name}: the same, reference workloads", size.kernel_cost, "", first.kernel_cost)
     report.add(f"{name}: the job sends, kernels", rows / load.seconds, "kernels/s")
     report.add(f"{name}: the job sends, messages", load.messages.total() / load.seconds, "1/s")
     for stage, done in size.stages.items():
-        report.add(f"{name}: {stage}, worked off", done["records"] / done["wall_s"], "messages/s")
+        report.add(f"{name}: {stage}, processed", done["records"] / done["wall_s"], "messages/s")
         report.add(f"{name}: {stage}, CPU for a second of the job", size.cpu_s(stage), "s")
     report.add(f"{name}: memory of a worker, most", size.memory / 2**20, "MiB", first.memory / 2**20)
     needed = workers(size.all_cpu_s, size.whole_cpu_s)
@@ -141,8 +141,8 @@ def _judge(report: Report, sizes: Sequence[Size]) -> None:
     off = max(abs(size.kernel_cost / small - 1) for size in sizes)
     report.add("CPU per kernel, farthest from the smallest job's", off * 100, "%", bar=WITHIN * 100, most=True)
     report.notes.append(
-        "The last figure compares CPU in yardsticks, a fixed piece of work that each worker timed four times a second "
-        "while it was measured: other programs' load changes from size to size. A yardstick took "
+        "The last metric compares CPU in reference workloads, a fixed piece of work that each worker timed four times "
+        "a second while it was measured: other programs' load changes from size to size. A reference workload took "
         + ", ".join(f"{float(s.stages['kernel-frequency']['yardstick_s']) * 1e3:.2f}" for s in sizes)
         + " ms."
     )

@@ -96,10 +96,10 @@ def _soak(running: Running, seconds: float, speed: float, ranks: int, report: Re
 def _drain(running: Running, report: Report) -> None:
     began = time.monotonic()
     try:
-        running.wait(running.all_stored, "not worked off")
+        running.wait(running.all_stored, "not drained")
     except RuntimeError as error:  # an hour's figures are not thrown away for it
         report.notes.append(f"{error}: lag of the worker {running.lag()}, of the sink {running.sink_lag()} records.")
-    report.add("worked off after the last record", time.monotonic() - began, "s", bar=DRAIN_S, most=True)
+    report.add("drained after the last record", time.monotonic() - began, "s", bar=DRAIN_S, most=True)
 
 
 def _audit(running: Running, report: Report) -> None:

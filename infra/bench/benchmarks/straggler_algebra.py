@@ -77,9 +77,9 @@ def bench_algebra(
     report.add("batches", len(made) / steps, "1/s")
     report.add("state of both stages", state / 2**20, "MiB")
     report.notes.append(
-        f"CPU seconds of `streams/communicator_stage.py` and `job_stage.py` in one process for a second of the job, "
-        f"without Kafka, decoding or a changelog (state in a dict): {collectives} collectives a step in a communicator "
-        f"of all ranks; of each rank a batch of collectives, one of steps and one GPU sample a second. "
+        f"CPU seconds of the lateness and straggler stages in one process for a second of the job, without Kafka, "
+        f"decoding or a changelog (state in a dict). {collectives} collectives a step in a communicator of all ranks. "
+        f"Of each rank a batch of collectives, one of steps and one GPU sample a second. "
         f"{len(said)} verdicts, ranks they name: {', '.join(str(list(ranks)) for ranks in sorted(named)) or 'none'}; "
         f"late was [{late}]."
     )

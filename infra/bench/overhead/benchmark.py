@@ -34,9 +34,9 @@ BARS = {
 }
 NO_GPU = "no GPU"
 NOTES = [
-    "Wait for Python's lock: a thread of the job sleeps for 1 ms again and again; how much later than that it runs. "
+    "Wait for the GIL: a thread of the job sleeps for 1 ms again and again; how much later than that it runs. "
     "Measured for 1 s after the steps were timed. The timer's own lateness and what the training loop holds are in it.",
-    "With Python's lock, at most: CPU of drumline's thread outside of CUPTI's flushes. Nothing else of drumline runs "
+    "With the GIL, at most: CPU of drumline's thread outside of CUPTI's flushes. Nothing else of drumline runs "
     "Python in the job unless its API is called; callbacks are C and never take the lock.",
 ]
 #: Modes that `drumline run` would start.
@@ -125,7 +125,7 @@ def report(found: Rounds, workloads: Sequence[str]) -> Report:
             result.add(f"{name}: steps per second", 1e3 / float(np.mean(took)), "1/s", 1e3 / float(np.mean(plain)))
             for text, of in (("mean", np.mean), ("p99", partial(np.percentile, q=99))):
                 wait, usual = (float(of(waits(found, one, workload))) for one in (mode, "plain"))
-                result.add(f"{name}: wait for Python's lock, {text}", wait, "ms", usual)
+                result.add(f"{name}: wait for the GIL, {text}", wait, "ms", usual)
             cpu, usual = (float(np.mean([r["workloads"][workload]["cpu"] for r in found[m]])) for m in (mode, "plain"))
             result.add(f"{name}: CPU of the job", cpu, "cores", usual)
         if "cupti" in found and "drumline" in found:
@@ -142,7 +142,7 @@ def report(found: Rounds, workloads: Sequence[str]) -> Report:
         wall = sum(one["seconds"] for one in found[mode])
         for key, text in (
             ("thread_s", "collector's thread in the job"),
-            ("locked_s", "collector's thread in the job with Python's lock, at most"),
+            ("locked_s", "collector's thread in the job with the GIL, at most"),
             ("callback_s", "callbacks in the job"),
             ("decoder_cpu_s", "decoder"),
         ):
@@ -184,7 +184,7 @@ def _within(result: Report, found: Rounds, workload: str, plain: float) -> None:
     pairs = [differences(run) for run in runs]
     alone_ms = float(np.median([ms for run in runs for block in run["alone"] for ms in block]))
     count = sum(len(pair) for pair in pairs)
-    name = f"{workload}: drumline above CUPTI alone, in turn, {count} pairs of {len(runs)} processes"
+    name = f"{workload}: drumline above CUPTI alone, paired, {count} pairs of {len(runs)} processes"
     result.add(name, 100 * middle(pairs) * alone_ms / plain, "points", bar=1.0, most=True)
     low, high = interval(partial(drawn, pairs))
     _bounds(result, name, low * alone_ms, high * alone_ms, plain)
@@ -192,7 +192,7 @@ def _within(result: Report, found: Rounds, workload: str, plain: float) -> None:
         float(np.percentile([ms for run in runs for block in run[key] for ms in block], 99))
         for key in ("alone", "ours")
     )
-    result.add(f"{workload}: p99 above CUPTI alone, in turn", 100 * (ours / alone - 1), "%", bar=5.0, most=True)
+    result.add(f"{workload}: p99 above CUPTI alone, paired", 100 * (ours / alone - 1), "%", bar=5.0, most=True)
 
 
 def _bounds(result: Report, name: str, low: float, high: float, plain: float) -> None:

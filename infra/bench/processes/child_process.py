@@ -40,6 +40,6 @@ def add_both(report: Report, ours: dict[str, Any], theirs: dict[str, Any], who: 
     report.notes.append(f"Memory, mean of each tenth of the time, MiB: {over_time(ours['memory'], 2**20)}.")
     report.notes.append(f"Lag, mean of each tenth, messages: {over_time(ours['left'])}.")
     report.notes.append(
-        f"The messages lay in Kafka already; the {who} had {ours['core']} to itself but for other programs of the "
-        f"machine, broker and engine were kept off it; {others}."
+        f"The messages lay in Kafka already. The {who} had {ours['core']} to itself, except for other programs of the "
+        f"machine; broker and engine were kept off it; {others}."
     )

@@ -72,6 +72,6 @@ def watched(report: Report, watch: Watch, seconds: float, records: float) -> Non
         f"Flat is a slope, in the second half (heaps find their size in the first; a leak does not stop), of no more "
         f"than {KEPT_BYTES} bytes a record published, the smallest object that Python keeps. Records that wait are in "
         "memory: the slope where the lag is the same is of a fit on time and lag together. Lag is bounded if it "
-        f"grows by no more than {GROWING:.0%} of what comes, and is worked off within {DRAIN_S:.0f} s at the end. "
-        + ("" if judged else f"Slopes of less than {JUDGED_S / 60:.0f} minutes are not judged.")
+        f"grows by no more than {GROWING:.0%} of what comes, and is drained within {DRAIN_S:.0f} s at the end. "
+        + ("" if judged else f"Slopes of less than {JUDGED_S / 60:.0f} minutes are not evaluated.")
     )

@@ -21,7 +21,10 @@ class Kinds(TyperGroup):
 app = typer.Typer(cls=Kinds, add_completion=False, no_args_is_help=True)
 Folder = Annotated[Path | None, typer.Option("--data", metavar="DIR", help="a recorded job; default: the demo's")]
 AsJson = Annotated[bool, typer.Option("--json", help="print one JSON object")]
-Write = Annotated[Path | None, typer.Option(help="put the result into this Markdown file, e.g. docs/performance.md")]
+Write = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="write the result as this Markdown page, e.g. docs/results/bench/codec.md"),
+]
 Profile = Annotated[
     Path | None, typer.Option(metavar="DIR", help="also sample with py-spy, into DIR/*.txt; figures suffer a little")
 ]

@@ -31,7 +31,7 @@ from drumline.infra.bench.processes import profiling as profiled
 from drumline.infra.bench.processes import steady_state as steady
 from drumline.infra.bench.processes.process_watch import Watch, over_time
 from drumline.infra.bench.processes.replay_process import replaying
-from drumline.infra.bench.render import cells, show, write
+from drumline.infra.bench.render import HEAD, MARK, cells, show, write
 from drumline.infra.bench.result import Figure, Report, machine, percentiles
 from drumline.infra.cli.develop import bench as command_bench
 from drumline.producers.ipc import buffer_pool
@@ -39,6 +39,8 @@ from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.schemas.topics import Topic
 
 DEMO = Path(__file__).parents[3] / "infra" / "demo" / "ddp-gpu-bound"
+RESULTS = Path(__file__).parents[3] / "docs" / "results" / "bench"
+KINDS = sorted(known.callback.__name__ for known in command_bench.app.registered_commands)
 
 
 def test_codec_figures_stand_beside_both_baselines():
@@ -69,19 +71,28 @@ def test_percentiles_of_nothing_are_nothing():
     assert percentiles([1.0, 2.0, 3.0])["p50"] == 2.0
 
 
-def test_writing_again_replaces_the_section_and_leaves_the_rest(tmp_path):
-    path = tmp_path / "performance.md"
-    path.write_text("# Performance\n\nby hand\n")
+def test_writing_again_replaces_the_page(tmp_path):
+    path = tmp_path / "codec.md"
     for value in (1.0, 2.0):
-        report = Report("codec", "data", "arrays")
-        report.add("encode", value, "rows/s", 4.0)
+        report = Report("codec", "data", "arrays", notes=["a note"], machine={"processor": "a chip, 2 cores"})
+        report.add("encode", value, "rows/s", 4.0, bar=3.0)
         write(report, "drumline bench codec", path)
-    other = Report("sink", "data", "plain")
-    write(other, "drumline bench sink", path)
-    text = path.read_text()
-    assert "by hand" in text
-    assert text.count("## codec") == text.count("## sink") == 1
-    assert "| encode | 2 rows/s | 4 | 0.5x |" in text
+    assert path.read_text() == (
+        "<!-- Written by drumline bench. -->\n# codec\n\n`drumline bench codec`\n\nData: data.\n\n"
+        "Baseline, in the same run: arrays.\n\n"
+        "| metric | drumline | baseline | ratio | target | met |\n|---|---|---|---|---|---|\n"
+        "| encode | 2 rows/s | 4 | 0.5x | >= 3 | no |\n\n- a note\n\n"
+        "| machine and versions |  |\n|---|---|\n| processor | a chip, 2 cores |\n"
+    )
+
+
+@pytest.mark.parametrize("page", sorted(RESULTS.glob("*.md")), ids=lambda page: page.stem)
+def test_each_page_of_results_is_as_a_benchmark_writes_it(page):
+    mark, title, _, command, *rest = page.read_text().splitlines()
+    assert (mark, title) == (MARK, f"# {page.stem}")
+    assert command.strip("`").split()[:2] == ["drumline", "bench"]
+    assert command.strip("`").split()[2] in KINDS
+    assert "| " + " | ".join(HEAD) + " |" in rest
 
 
 def test_text_says_on_what_it_was_measured(capsys):
@@ -143,10 +154,10 @@ def test_overhead_stands_beside_plain_and_cupti_alone():
     assert figures["launch_bound: drumline above CUPTI alone"].met
     memory = figures["launch_bound, drumline: memory of the job above plain"]
     assert (memory.value, memory.met) == (160.0, False)
-    late = figures["launch_bound, drumline: wait for Python's lock, p99"]
+    late = figures["launch_bound, drumline: wait for the GIL, p99"]
     assert (late.value, late.baseline) == pytest.approx((0.3, 0.1))
     assert figures["drumline: CPU of the collector's thread in the job"].value == pytest.approx(2.0)
-    name = "drumline: CPU of the collector's thread in the job with Python's lock, at most"
+    name = "drumline: CPU of the collector's thread in the job with the GIL, at most"
     assert figures[name].value == pytest.approx(1.0)
 
 
@@ -163,7 +174,7 @@ def test_drumline_and_cupti_alone_in_turn_are_compared_block_by_block():
     met["workloads"]["tiny_kernels"]["ours"][1] = [40.0] * 5  # a neighbour came for one block
     found = {"plain": [one(10.0)], "paired": [turns(1.0), turns(1.3), met]}
     figures = {figure.name: figure.value for figure in overhead.report(found, ["tiny_kernels"]).figures}
-    name = "tiny_kernels: drumline above CUPTI alone, in turn, 6 pairs of 3 processes"
+    name = "tiny_kernels: drumline above CUPTI alone, paired, 6 pairs of 3 processes"
     alone_ms = 14.3  # the median of all steps with CUPTI alone: 1.43 of plain
     assert figures[name] == pytest.approx(0.01 * alone_ms / 10.0 * 100)
     assert figures[f"{name}, 95% interval from"] == pytest.approx(figures[name])
@@ -214,12 +225,9 @@ def test_whoever_holds_pythons_lock_is_seen_by_the_probe(monkeypatch):
 
 
 def test_what_was_asked_for_is_written_beside_the_figures(monkeypatch):
-    asked = ["drumline", "bench", "overhead", "--rounds", "2", "--write", "docs/performance.md", "--json"]
+    asked = ["drumline", "bench", "overhead", "--rounds", "2", "--write", "docs/results/bench/overhead.md", "--json"]
     monkeypatch.setattr(command.sys, "argv", asked)
     assert command._options() == " --rounds 2"
-
-
-KINDS = sorted(known.callback.__name__ for known in command_bench.app.registered_commands)
 
 
 @pytest.fixture
@@ -256,10 +264,11 @@ def test_every_kind_of_benchmark_prints_one_json_object_of_the_same_shape(measur
     assert {"processor", "load before", "when", "Python"} < set(report["machine"])
 
 
-@pytest.mark.parametrize("path", ["no/such/folder/file.md", "folder", "not-text.md"])
+@pytest.mark.parametrize("path", ["no/such/folder/file.md", "folder", "not-text.md", "by-hand.md"])
 def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(measured, monkeypatch, tmp_path, path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "not-text.md").write_bytes(b"\xff\xfe")
+    (tmp_path / "by-hand.md").write_text("# A page\n")
     monkeypatch.setattr(
         "drumline.infra.bench.benchmarks.codec.bench_codec", lambda *_, **__: pytest.fail("it was measured")
     )

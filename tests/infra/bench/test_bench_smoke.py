@@ -67,7 +67,7 @@ def test_scale(small):
     found = figures(report)
     assert found["4 ranks: workers"] >= 1
     assert found["CPU per kernel, farthest from the smallest job's"] == 0
-    stages = [name.split(": ")[1] for name in found if name.endswith("worked off")]
+    stages = [name.split(": ")[1] for name in found if name.endswith("processed")]
     assert {stage.split(",")[0] for stage in stages} == {"kernel-frequency", "memcpy-bandwidth", "communicator", "job"}
 
 
@@ -106,7 +106,7 @@ def test_agent(small):
 def test_queries():
     report = queries.bench_queries(DEMO, rows=10_000, repeats=1)
     found = figures(report)
-    assert found["questions that failed"] == 0, report.notes
+    assert found["queries that failed"] == 0, report.notes
     assert {name.split(":")[0] for name in found} >= {"cookbook", "dashboards", "alert rules"}
 
 
