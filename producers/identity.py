@@ -149,13 +149,13 @@ def control_file(environment: Mapping[str, str]) -> Path:
     return spool_root(environment) / "policy"
 
 
-def lonely(variables: Mapping[str, str]) -> bool:
+def lacks_shared_run(variables: Mapping[str, str]) -> bool:
     """Whether this is one rank of several, each of which would make up a run of its own (who.run_id): then ranks are
     never compared."""
     return any(variables.get(name) for name in _MPI_RANK) and not _named(variables)
 
 
-def apart(variables: Mapping[str, str]) -> str:
+def missing_run_scope(variables: Mapping[str, str]) -> str:
     """Who has a run of its own although others belong to the same training: a "node" (torchrun on several of them
     without --rdzv-id), a "rank" (attached without `drumline run`), or "", nobody as far as one sees from inside."""
     world, here = (_count(variables.get(name, "")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))

@@ -82,7 +82,7 @@ def job_of(trace: Trace, window_steps: int) -> Job:
 
 def is_nccl(kernels: Table) -> Bools:
     """Which rows of a kernel table are NCCL's."""
-    named = nccl.is_kernel(kernels.words["names"])
+    named = nccl.is_kernel(kernels.dictionaries["names"])
     return np.asarray(named[kernels["name"]] if kernels.rows else np.zeros(0, bool))
 
 

@@ -56,7 +56,7 @@ class Activity:
     invalid: dict[Topic, int] = field(default_factory=dict)
 
 
-def ends(table: Table) -> Array:
+def end_ns(table: Table) -> Array:
     """End of every row: int64 ns."""
     end: Array = table["start_ns"] + table["duration_ns"].astype(np.int64)
     return end

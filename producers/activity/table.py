@@ -16,7 +16,7 @@ class Table:
     points into; tables of one process share them, so they may hold words that this table never uses."""
 
     columns: Mapping[str, Array]
-    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    dictionaries: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -27,7 +27,7 @@ class Table:
 
     def take(self, index: Array | slice) -> Table:
         """The rows at `index` (positions, a boolean mask or a slice)."""
-        return Table({name: values[index] for name, values in self.columns.items()}, self.words)
+        return Table({name: values[index] for name, values in self.columns.items()}, self.dictionaries)
 
 
 def concatenated(tables: Iterable[Table]) -> Table:
@@ -37,7 +37,7 @@ def concatenated(tables: Iterable[Table]) -> Table:
         raise ValueError("no tables to concatenate")
     if len(parts) == 1:
         return parts[0]
-    return Table({name: np.concatenate([p[name] for p in parts]) for name in parts[0].columns}, parts[0].words)
+    return Table({name: np.concatenate([p[name] for p in parts]) for name in parts[0].columns}, parts[0].dictionaries)
 
 
 def compacted(indices: Array, words: Sequence[str]) -> tuple[Array, list[str]]:

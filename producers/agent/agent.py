@@ -22,7 +22,7 @@ from drumline.infra.telemetry.health import Health
 from drumline.producers.agent.cursor import Cursor
 from drumline.producers.agent.producer import Sender
 from drumline.producers.agent.tailer import Tail
-from drumline.producers.spool.directory import SpoolFolder, folders
+from drumline.producers.spool.directory import SpoolDirectory, folders
 from drumline.producers.spool.layout import IDENTITY, BadSpool
 from drumline.producers.spool.reader import Segment
 from drumline.schemas.codec import Codec
@@ -38,7 +38,7 @@ LOOK_S = 1.0
 ORPHAN_S = 60.0
 
 
-def deleted(segment: Segment, folder: SpoolFolder) -> None:
+def deleted(segment: Segment, folder: SpoolDirectory) -> None:
     """What becomes of a segment that is in Kafka, where nothing else is wanted."""
     try:
         segment.delete()
@@ -60,7 +60,7 @@ class Agent:
         *,
         stopping: Callable[[], bool] = lambda: False,
         until_empty: bool = False,
-        done: Callable[[Segment, SpoolFolder], None] = deleted,
+        done: Callable[[Segment, SpoolDirectory], None] = deleted,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._root = settings, settings.spool.root
@@ -148,7 +148,7 @@ class Agent:
                 if folder.path.name not in before:
                     log.warning("a folder in the spool is left alone", folder=folder.path.name, problem=str(error))
 
-    def _nameless(self, folder: SpoolFolder) -> None:
+    def _nameless(self, folder: SpoolDirectory) -> None:
         """One without an identity: gone where its writer died at once, else left alone. Raises OSError, BadSpool."""
         if folder.foreign():
             name, root = folder.path.name, str(self._root)

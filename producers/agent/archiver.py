@@ -26,7 +26,7 @@ from drumline.infra.runtime.retry import Retry
 from drumline.infra.telemetry import metrics
 from drumline.producers.agent.cursor import own
 from drumline.producers.agent.object_store import Store
-from drumline.producers.spool.directory import SpoolFolder
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.layout import IDENTITY, OPEN, BadSpool, segment_name
 from drumline.producers.spool.quota import bounds
 from drumline.producers.spool.reader import Segment, open_file
@@ -62,7 +62,7 @@ class Archiver(threading.Thread):
         own(folder.parent)
         folder.mkdir(exist_ok=True)
 
-    def take(self, segment: Segment, folder: SpoolFolder) -> None:
+    def take(self, segment: Segment, folder: SpoolDirectory) -> None:
         """Move a segment into the backlog. Where that cannot be it is deleted: Kafka has it. Raises nothing."""
         target = self._folder / folder.path.name
         moved = target / segment_name(segment.number)

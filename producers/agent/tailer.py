@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError
 
 from drumline.infra.telemetry import metrics
 from drumline.producers.agent.inflight import Entry, Handover, Send
-from drumline.producers.spool.directory import SpoolFolder
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import Damage
 from drumline.producers.spool.layout import BadSpool, ProcessIdentity
 from drumline.producers.spool.reader import Segment
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 #: Segments of one process that may wait for Kafka's answers before another one is taken from its writer.
 MOST_TAKEN = 4
 #: What becomes of a segment that is in Kafka; raises nothing.
-Done = Callable[[Segment, SpoolFolder], None]
+Done = Callable[[Segment, SpoolDirectory], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ class Tail:
     """`problem`: why it does not go on by itself, or "". `seen`: who the writer is, as last read; `identity`: the same,
     once the ids of its schemas are known. `gone`: its writer is."""
 
-    def __init__(self, folder: SpoolFolder, positions: Mapping[int, int], codec: Codec, done: Done) -> None:
+    def __init__(self, folder: SpoolDirectory, positions: Mapping[int, int], codec: Codec, done: Done) -> None:
         self.folder, self._codec, self._done = folder, codec, done
         self._positions = dict(positions)
         self._taken: deque[_Taken] = deque()

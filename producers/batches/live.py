@@ -51,7 +51,7 @@ def cut(topic: Topic, table: Table) -> list[Array]:
         for column in model(topic).columns:
             if column.dictionary:
                 used, first = np.unique(table[column.name][part], return_index=True)
-                words = table.words[column.dictionary]
+                words = table.dictionaries[column.dictionary]
                 size[first] += [len(words[i].encode()) + _LENGTH for i in used.tolist()]
         part = part[: max(1, int(np.searchsorted(np.cumsum(size), MOST_BYTES, side="right")))]
         parts.append(part)
@@ -135,7 +135,7 @@ class Outbox:
             assert rows is not None
             values = rows[column.name].astype(column.dtype, copy=False)
             if column.dictionary:
-                values, envelope[column.dictionary] = compacted(values, rows.words[column.dictionary])
+                values, envelope[column.dictionary] = compacted(values, rows.dictionaries[column.dictionary])
             columns[column.name] = values
         feed.sequence, feed.dropped, feed.sent_ns = feed.sequence + 1, 0, now_ns
         self._emit(feed.topic, feed.key, Batch(feed.topic, envelope, columns))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.activity.activity import ends
+from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table, compacted
 from drumline.producers.batches.cuts import Cuts, cut
 from drumline.producers.derive.rows import Derived
@@ -89,7 +89,7 @@ class Feed:
             elif column.name == "step":
                 values = np.where(values >= 0, values + shift.step, values)
             elif column.dictionary:
-                values, envelope[column.dictionary] = compacted(values, self.table.words[column.dictionary])
+                values, envelope[column.dictionary] = compacted(values, self.table.dictionaries[column.dictionary])
             columns[column.name] = values
         if len(index):
             envelope["base_time_ns"] = int(columns[time_column][0])
@@ -110,7 +110,7 @@ def feeds(derived: Derived, first_ns: int, last_ns: int, topics: Collection[Topi
     simple = ((Topic.KERNEL, derived.kernels), (Topic.MEMCPY, derived.copies), (Topic.RANGE, derived.ranges))
     for topic, table in simple:
         if topic in topics and table.rows:
-            cuts = cut(table["start_ns"], ends(table), first_ns, last_ns)
+            cuts = cut(table["start_ns"], end_ns(table), first_ns, last_ns)
             made.append(Feed(topic, table, cuts, dropped=derived.invalid.get(topic, 0)))
     if Topic.DEVICE in topics and derived.samples.rows:
         at = derived.samples["time_ns"]
@@ -122,7 +122,7 @@ def feeds(derived: Derived, first_ns: int, last_ns: int, topics: Collection[Topi
     if Topic.COLLECTIVE in topics:
         for communicator in np.unique(derived.collectives["communicator"]).tolist():
             own = derived.collectives.take(derived.collectives["communicator"] == communicator)
-            cuts = cut(own["start_ns"], ends(own), int(own["start_ns"].min()), last_ns)
+            cuts = cut(own["start_ns"], end_ns(own), int(own["start_ns"].min()), last_ns)
             complete = _complete(cuts, derived.steps, done, own["step"])
             made.append(Feed(Topic.COLLECTIVE, own, cuts, communicator, complete))
     return made

@@ -22,7 +22,7 @@ from drumline.producers.collector import cupti as binding
 from drumline.producers.collector import decoder_process
 from drumline.producers.collector.collector import Collector
 from drumline.producers.collector.process_info import describe, gpus
-from drumline.producers.identity import apart
+from drumline.producers.identity import missing_run_scope
 from drumline.producers.ipc import buffer_pool as pool_words
 from drumline.producers.ipc.buffer_pool import BufferPool, new_pool
 from drumline.producers.ipc.policy import BadPolicy, Policy, parse
@@ -53,7 +53,7 @@ class Attachment:
         self.collector = Collector(cupti, self.pool, binding.Callbacks(), self.tell, self._revive)
         self._start()
         if aside:
-            self.collector.step_aside(aside)
+            self.collector.yield_to(aside)
         self.collector.start()
 
     def _start(self) -> None:
@@ -136,7 +136,7 @@ _step_id = 0
 
 def attach(policy: str = "", *, cupti: binding.Cupti | None = None, aside: str = "") -> bool:
     """Start collecting in this process, once; True when it does. `policy`: policy.py, else DRUMLINE_COLLECT__POLICY.
-    `aside`: a profiler that runs now and has CUPTI for itself until `collector.come_back` says otherwise.
+    `aside`: a profiler that runs now and has CUPTI for itself until `collector.resume_after` says otherwise.
 
     Call it before the first CUDA work, or leave it to `drumline run`. Never raises.
     """
@@ -152,7 +152,7 @@ def attach(policy: str = "", *, cupti: binding.Cupti | None = None, aside: str =
             if util := sys.modules.get("multiprocessing.util"):  # a process that it forked ends without atexit
                 util.Finalize(None, _end, exitpriority=-1_000)
             os.register_at_fork(after_in_child=_forget)
-            if os.environ.get("LOCAL_RANK", "0") == "0" and (who := apart(os.environ)):
+            if os.environ.get("LOCAL_RANK", "0") == "0" and (who := missing_run_scope(os.environ)):
                 say(f"each {who} has a run of its own, they are not compared: drumline run --run NAME, equal on all")
             return True
         except (BadPolicy, Exception) as error:

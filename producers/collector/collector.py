@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 from drumline.producers.collector import cupti as binding
-from drumline.producers.collector.recorder import Recording
-from drumline.producers.collector.watchdog import Blind, Still
+from drumline.producers.collector.recorder import ActivityRecorder
+from drumline.producers.collector.watchdog import MissingKernelDetector, StallDetector
 from drumline.producers.ipc import buffer_pool as pool_words
 from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.producers.ipc.policy import Policy
@@ -51,14 +51,14 @@ class Collector:
         self.state = "off"
         self._pool, self._tell, self._revive = pool, tell, revive
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
-        self._recording = Recording(cupti, pool, callbacks, self._thread)
+        self._recording = ActivityRecorder(cupti, pool, callbacks, self._thread)
         # Around switching on and off. A signal's handler may start a profiler while its thread is in here.
         self._lock = threading.RLock()
         self._stop = threading.Event()
         self._asides: list[str] = []
         self._alive = self._broken = False
         self._retry_at = 0.0
-        self._decoder, self._calm, self._blind = Still(FLUSH_S), Still(FLUSH_S), Blind()
+        self._decoder, self._calm, self._blind = StallDetector(FLUSH_S), StallDetector(FLUSH_S), MissingKernelDetector()
         self._on_demand = "KINETO_USE_DAEMON" in os.environ  # as PyTorch asks for it
         self._begin_at = 0.0
 
@@ -77,8 +77,8 @@ class Collector:
             self._fail(f"{type(error).__name__}: {error}")
             self._alive = False
 
-    def step_aside(self, who: str) -> None:
-        """Another profiler is about to use CUPTI: leave it to it until `come_back`."""
+    def yield_to(self, who: str) -> None:
+        """Another profiler is about to use CUPTI: leave it to it until `resume_after`."""
         with self._lock:
             first = not self._asides
             self._asides = [*(other for other in self._asides if other != who), who]
@@ -87,7 +87,7 @@ class Collector:
                 self._let_go(f"{who} uses CUPTI")
                 self.state = "aside"
 
-    def come_back(self, who: str) -> None:
+    def resume_after(self, who: str) -> None:
         """The other profiler has finished, in the thread that ended it: a job's, and likely none launches meanwhile.
         Where CUPTI is still the other's, it is tried again soon. Raises nothing."""
         try:
@@ -154,7 +154,7 @@ class Collector:
         """One turn of the thread; how long to sleep until the next; s."""
         policy, now = self._policy(), time.time_ns()
         if self._revive():
-            self._decoder = Still(FLUSH_S)
+            self._decoder = StallDetector(FLUSH_S)
             self._tell({"event": "recording", "on": self._recording.on, "time_ns": now, "why": str(policy)})
         still_s = self._decoder.turn(self._pool.words[pool_words.TICKS])
         stuck = still_s > DECODER_S
@@ -207,7 +207,7 @@ class Collector:
         return Policy(mode, max(words[pool_words.WINDOW_NS], 1), max(words[pool_words.PERIOD_NS], 1))
 
     def _switch(self, on: bool, why: str) -> None:
-        """Recording on or off, and the decoder is told when. `self._lock` is held."""
+        """ActivityRecorder on or off, and the decoder is told when. `self._lock` is held."""
         if on == self._recording.on:
             return
         problem = 0

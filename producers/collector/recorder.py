@@ -31,7 +31,7 @@ LEARN_S = 0.3
 DRAIN_S = 1.0
 
 
-class Recording:
+class ActivityRecorder:
     """`on`: whether it is. `displaced`: another profiler used CUPTI since. `thread`: whose CPU time in flushes is
     counted. For one caller at a time."""
 

@@ -66,7 +66,7 @@ def profiler(module: Any) -> None:
                 _running.add(PROFILER)
                 with contextlib.suppress(Exception):
                     if one := attach.attached():
-                        one.collector.step_aside(PROFILER)
+                        one.collector.yield_to(PROFILER)
             try:
                 return call(*arguments, **named)
             finally:
@@ -74,7 +74,7 @@ def profiler(module: Any) -> None:
                     _running.discard(PROFILER)
                     with contextlib.suppress(Exception):
                         if one := attach.attached():
-                            one.collector.come_back(PROFILER)
+                            one.collector.resume_after(PROFILER)
 
         setattr(module, name, wrapped)
 

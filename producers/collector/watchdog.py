@@ -10,7 +10,7 @@ BLIND_NS = 10_000_000_000
 MOST_NS = 600_000_000_000
 
 
-class Still:
+class StallDetector:
     """For how long a number has not changed; s of our own turns, `turn_s` each: a job may be stopped and go on."""
 
     def __init__(self, turn_s: float) -> None:
@@ -22,14 +22,14 @@ class Still:
         return self._seconds
 
 
-class Blind:
+class MissingKernelDetector:
     """Whether recording should begin anew, as CUPTI may have no kernel of this process."""
 
     def __init__(self) -> None:
         self._patience_ns, self._begun_ns, self._took_ns = BLIND_NS, 0, 0
 
     def begun(self, now_ns: int) -> None:
-        """Recording begins: what was heard of steps is of another time."""
+        """ActivityRecorder begins: what was heard of steps is of another time."""
         self._begun_ns = now_ns
 
     def turn(self, since_ns: int, now_ns: int) -> bool:

@@ -17,7 +17,7 @@ from drumline.producers.activity.activity import MEMSET
 from drumline.producers.activity.table import Table
 from drumline.producers.decoder import cupti_layout as cupti
 from drumline.producers.decoder.remote_memory import RemoteMemory
-from drumline.producers.decoder.string_cache import Interned
+from drumline.producers.decoder.string_cache import StringCache
 from drumline.producers.derive.nccl.names import payload_fields
 from drumline.schemas.columns import Array
 
@@ -117,7 +117,7 @@ class Decoder:
 
     def __init__(self, memory: RemoteMemory) -> None:
         self._memory = memory
-        self.names, self.labels, self.domains = Interned(memory), Interned(memory), Interned(memory)
+        self.names, self.labels, self.domains = StringCache(memory), StringCache(memory), StringCache(memory)
 
     def decode(self, found: Records, sizes: Sequence[int]) -> Decoded:
         """Raises NotAllowed. A kind whose size is none of cupti_layout's gives no rows, but is counted. `sizes`: as for

@@ -15,16 +15,16 @@ from drumline.producers.ipc import buffer_pool as pool_words
 from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.producers.ipc.policy import COLLECTIVES
 from drumline.producers.live.derivation import Live
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 
-class Spooling:
+class SpoolOutput:
     """`live` derives steps, collectives and ranges. `outbox` makes batches, which go into `spool`."""
 
-    def __init__(self, pool: BufferPool, spool: Spool, identity: Identity) -> None:
+    def __init__(self, pool: BufferPool, spool: SpoolWriter, identity: Identity) -> None:
         self.spool, self.outbox = spool, Outbox(identity, self._emit)
         self.live = Live(self.outbox)
         self._pool = pool
@@ -36,7 +36,7 @@ class Spooling:
         kernels, copies = found.kernels, found.copies
         published = kernels
         if self._pool.words[pool_words.MODE] == COLLECTIVES and kernels.rows:
-            published = kernels.take(nccl.is_kernel(kernels.words["names"])[kernels["name"]])
+            published = kernels.take(nccl.is_kernel(kernels.dictionaries["names"])[kernels["name"]])
         before = self._pool.sent(number)
         self._reading = number
         for topic, table in ((Topic.KERNEL, published), (Topic.MEMCPY, copies)):
@@ -49,7 +49,7 @@ class Spooling:
         self._reading = -1
         self.live.add(kernels, copies, found.markers, found.payloads, found.launched)
 
-    def tell_losses(self, dropped: Counter[Topic], now_ns: int) -> None:
+    def report_losses(self, dropped: Counter[Topic], now_ns: int) -> None:
         """Rows that CUPTI or we (`dropped`, emptied here) dropped go into `dropped_before`; CUPTI does not say of what
         kind: kernels, mostly."""
         words = self._pool.words

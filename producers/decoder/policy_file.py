@@ -9,7 +9,7 @@ from drumline.producers.ipc import buffer_pool as pool_words
 from drumline.producers.ipc.policy import BadPolicy, parse, written
 
 
-class Control:
+class PolicyFile:
     """`words`: of the buffer pool, where the process looks. `problems`: short name -> sentence, of the session."""
 
     def __init__(self, environment: Mapping[str, str], words: memoryview, problems: dict[str, str]) -> None:
@@ -20,7 +20,7 @@ class Control:
         """The process was attached with this policy."""
         self._own = self._text = own
 
-    def obey(self) -> bool:
+    def refresh(self) -> bool:
         """The policy in the control file, when that changes; without one, the process's own. Whether it has changed."""
         try:
             text = written(control_file(self._environment)) or self._own

@@ -16,13 +16,13 @@ from drumline.producers.batches.process_record import process_record
 from drumline.producers.collector.attach import MARK, say
 from drumline.producers.decoder.buffer_reader import BufferReader
 from drumline.producers.decoder.cupti_decode import UnknownSize
-from drumline.producers.decoder.output import Spooling
-from drumline.producers.decoder.policy_file import Control
+from drumline.producers.decoder.output import SpoolOutput
+from drumline.producers.decoder.policy_file import PolicyFile
 from drumline.producers.decoder.self_metrics import cost
 from drumline.producers.identity import Identity, identity, spool_limits, spool_root
 from drumline.producers.ipc import buffer_pool as pool_words
 from drumline.producers.ipc.buffer_pool import HELD_NS, REQUEST_NS, BufferPool
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 
 #: How often steps are looked for, and how often the process's record says what collecting costs; ns.
 ADVANCE_NS = 500_000_000
@@ -39,8 +39,8 @@ class Session:
         self.problems: dict[str, str] = {}
         self._environment, self._began = environment, now_ns
         self._reader = BufferReader(pool, pid, self.problems)
-        self._control = Control(environment, pool.words, self.problems)
-        self._spooling: Spooling | None = None
+        self._control = PolicyFile(environment, pool.words, self.problems)
+        self._spooling: SpoolOutput | None = None
         self._attached: dict[str, Any] = {"pid": pid}
         self._device: int | None = None
         self._advance_at = self._report_at = self._control_at = 0
@@ -89,7 +89,7 @@ class Session:
         read = 0
         if now_ns >= self._control_at:
             self._control_at = now_ns + CONTROL_NS
-            if self._control.obey():
+            if self._control.refresh():
                 self._report_at = 0
         here = self.pool.here_ns(now_ns)
         for number in self.pool.done():
@@ -103,7 +103,7 @@ class Session:
             off_ns = now_ns - self._off_at
             all_here = self._here_ns >= self._off_at or off_ns > HELD_NS
             ended = self._off_at and off_ns > 2 * ADVANCE_NS + 500_000_000 and all_here
-            self._spooling.tell_losses(self._reader.dropped, now_ns)
+            self._spooling.report_losses(self._reader.dropped, now_ns)
             self._derive(self._spooling, now_ns, bool(ended))
             self.pool.words[pool_words.LAUNCHES] = self._spooling.live.asks(now_ns)
             self.pool.words[pool_words.BLIND_NS] = self._spooling.live.blind_ns
@@ -129,7 +129,7 @@ class Session:
         elif not self.pool.lent(now_ns):
             self._here(now_ns, now_ns)
         if self._spooling:
-            self._spooling.tell_losses(self._reader.dropped, now_ns)
+            self._spooling.report_losses(self._reader.dropped, now_ns)
             self._derive(self._spooling, now_ns, True)
             self._spooling.outbox.finish(now_ns)
             self._spooling.spool.identify(self._record(self._spooling.outbox.identity))
@@ -149,7 +149,7 @@ class Session:
             self._recording = "on: records come"
             self._windows.append((True, now_ns))
         spooling = self._begin(now_ns)
-        spooling.tell_losses(self._reader.dropped, now_ns)
+        spooling.report_losses(self._reader.dropped, now_ns)
         if found is not None:
             spooling.take(number, found, now_ns)
         if found is None or found.invalid["kernels"]:
@@ -168,7 +168,7 @@ class Session:
         if self._spooling:
             self._spooling.live.here_ns = self._here_ns
 
-    def _derive(self, spooling: Spooling, now_ns: int, final: bool) -> None:
+    def _derive(self, spooling: SpoolOutput, now_ns: int, final: bool) -> None:
         """Steps, collectives and ranges. A stretch that cannot be derived is given up; kernels go on."""
         for on, time_ns in self._windows:
             spooling.live.recording(on, time_ns)
@@ -179,7 +179,7 @@ class Session:
             self.problems["derive"] = f"{type(error).__name__}: {error}"
             spooling.live.give_up(now_ns)
 
-    def _begin(self, now_ns: int) -> Spooling:
+    def _begin(self, now_ns: int) -> SpoolOutput:
         """With the first data: who the process is is known now."""
         if self._spooling is None:
             who, root = self._identity(), spool_root(self._environment)
@@ -188,8 +188,8 @@ class Session:
             except ValueError as error:
                 self.problems["settings"] = str(error)
                 most, segment_s = spool_limits({})
-            spool = Spool(root, self._record(who), max_bytes=most, segment_s=segment_s)
-            self._spooling = Spooling(self.pool, spool, who)
+            spool = SpoolWriter(root, self._record(who), max_bytes=most, segment_s=segment_s)
+            self._spooling = SpoolOutput(self.pool, spool, who)
             self._spooling.live.here_ns = self._here_ns
             self._watch(spool)
             if self._attached.get("decoders", 1) > 1:  # the one before had calls whose kernels come now
@@ -214,7 +214,7 @@ class Session:
             self._refusal, self._report_at = refused, 0
             self._begin(now_ns)
 
-    def _watch(self, spool: Spool) -> None:
+    def _watch(self, spool: SpoolWriter) -> None:
         """What cannot be written cannot tell of itself: said once in a process's life."""
         if spool.problem and not self._unwritten:
             self._unwritten = True

@@ -19,7 +19,7 @@ _PAGE = 4096
 _MOST = 1 << 15
 
 
-class Interned:
+class StringCache:
     """`words`: every string met, word 0 is "" (also what a null or an unreadable pointer means). Append-only until
     `trim`. `unreadable`: pointers that led nowhere, so far."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from drumline.producers.activity.activity import MARKER_END, MARKER_START, ends
+from drumline.producers.activity.activity import MARKER_END, MARKER_START, end_ns
 from drumline.producers.activity.table import Table
 from drumline.schemas.columns import Array
 
@@ -35,9 +35,9 @@ def ranges(markers: Table) -> tuple[Table, int]:
             "duration_ns": duration[by_start],
             "id": id_[by_start],
         },
-        markers.words,
+        markers.dictionaries,
     )
-    parent, depth = nesting(table["start_ns"], ends(table))
+    parent, depth = nesting(table["start_ns"], end_ns(table))
     parent_id = np.where(parent >= 0, table["id"][parent], 0) if table.rows else np.empty(0, np.uint32)
     columns = {
         **table.columns,
@@ -45,7 +45,7 @@ def ranges(markers: Table) -> tuple[Table, int]:
         "depth": depth.astype(np.uint16),
         "step": np.full(table.rows, -1, np.int64),
     }
-    return Table(columns, table.words), int(opens.sum()) - len(pair)
+    return Table(columns, table.dictionaries), int(opens.sum()) - len(pair)
 
 
 def nesting(start: Array, end: Array) -> tuple[Array, Array]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drumline.producers.activity.activity import Activity, ends
+from drumline.producers.activity.activity import Activity, end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import kernel_matching as matching
 from drumline.producers.derive.nccl import names as nccl
@@ -53,14 +53,14 @@ def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0, t
     empty tables. `pattern`, `since_ns`: see host_steps. `told`: of a live process, what is known of it."""
     kernels = activity.kernels
     ranges, unfinished = nested_ranges(activity.markers)
-    communication = nccl.is_kernel(kernels.words["names"])
+    communication = nccl.is_kernel(kernels.dictionaries["names"])
     is_nccl = communication[kernels["name"]] if kernels.rows else np.zeros(0, bool)
     gpu = busy(kernels, is_nccl, activity.copies)
     # NCCL kernels of a CUDA graph have no range of their own: the calls were made when the graph was captured.
     launched = np.flatnonzero(is_nccl & (kernels["graph"] == 0))
     launched = launched[np.lexsort((kernels["start_ns"][launched], kernels["correlation"][launched]))]
     own = kernels.take(launched)
-    operations = nccl.kernel_operations(kernels.words["names"])
+    operations = nccl.kernel_operations(kernels.dictionaries["names"])
     launches = Launches(
         operations[own["name"]] if own.rows else np.zeros(0, np.uint8),
         own["correlation"].astype(np.int64),
@@ -73,7 +73,7 @@ def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0, t
         steps, source = inferred(launches, each)
     elif not source and len(each.start_ns):
         steps, source = inferred(launches, grouped(each, groups(ranges, each.start_ns, steps.start_ns)))
-    ranges = Table({**ranges.columns, "step": steps.number_at(ranges["start_ns"])}, ranges.words)
+    ranges = Table({**ranges.columns, "step": steps.number_at(ranges["start_ns"])}, ranges.dictionaries)
 
     group = groups(ranges, each.start_ns, steps.start_ns)
     each = until_launched(each, group, ranges)
@@ -122,7 +122,7 @@ def _per_step(steps: Steps, step_index: Array, call_of: Array, own: Table) -> tu
     paired = np.flatnonzero(call_of >= 0)
     index = step_index[call_of[paired]]
     paired, index = paired[index >= 0], index[index >= 0]
-    np.maximum.at(last, index, ends(own)[paired])
+    np.maximum.at(last, index, end_ns(own)[paired])
     np.add.at(count, index, 1)
     return last, count
 

@@ -20,7 +20,7 @@ from collections import Counter
 
 import numpy as np
 
-from drumline.producers.activity.activity import Activity, ends
+from drumline.producers.activity.activity import Activity, end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import Outbox
 from drumline.producers.derive.nccl.kernel_matching import CLOCK_SLACK_NS
@@ -204,14 +204,14 @@ class Live:
             # All that is kept came later, and stands where its calls do.
             self._lost_ns, self._over_ns = 0, self._lost_ns
 
-        keep = ~chosen | (ends(kernels) > end.kept_gpu_ns)
+        keep = ~chosen | (end_ns(kernels) > end.kept_gpu_ns)
         first = min(max(end.kept_launches - behind, 0), own.rows)  # so that the last kernels stand where their calls do
         keep[own["row"][:first]] = False
         keep[own["row"][first:]] = True
         self._pairs.keep(own, first, end.launches)
         late = (markers["time_ns"] >= end.kept_ns) | np.isin(markers["id"], dangling)
         known = np.isin(payloads["id"], markers["id"][late])
-        later = ends(copies) > end.kept_gpu_ns
+        later = end_ns(copies) > end.kept_gpu_ns
         self._waiting.keep(kernels.take(keep), copies.take(later), markers.take(late), payloads.take(known))
         self._waiting.forget_launches(end.kept_ns)
 

@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from drumline.producers.activity.activity import ends
+from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import Outbox
 from drumline.producers.derive.nccl.kernel_matching import CLOCK_SLACK_NS
@@ -59,9 +59,9 @@ class Telling:
         or were made while records were dropped, as calls of theirs may be missing, and those without a kernel.
         `unfinished`: ids of ranges that are open at its end."""
         known, ran = self._within(found.steps), _ran(found.steps, found.kernels)
-        beyond = (ends(found.steps) > here_ns) | self._elsewhere(found.steps, known, ran)
+        beyond = (end_ns(found.steps) > here_ns) | self._elsewhere(found.steps, known, ran)
         skipped = found.steps["skipped"] | beyond
-        steps = Table({**found.steps.columns, "skipped": skipped}, found.steps.words)
+        steps = Table({**found.steps.columns, "skipped": skipped}, found.steps.dictionaries)
         fresh = np.flatnonzero(steps["start_ns"] >= self.host_ns)
         numbers = steps["step"] + self._offset
         if len(fresh) and int(numbers[fresh[0]]) <= self.step:  # numbered from the start again, or the same twice
@@ -74,12 +74,12 @@ class Telling:
         if new.rows:
             self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self.step, steps_from=found.steps_from)
             theirs = ran[fresh[known[fresh]]]
-            complete = (ends(new) <= here_ns) & ~self._dropped(new)  # of others kernels may still come, or are lost
+            complete = (end_ns(new) <= here_ns) & ~self._dropped(new)  # of others kernels may still come, or are lost
             heard = theirs | complete
             self._see(new.take(heard), theirs[heard])
         half = np.isin(found.collectives["step"], steps["step"][~known | beyond])
         numbered = np.where(half, -1, found.collectives["step"])
-        rows = self._numbered(Table({**found.collectives.columns, "step": numbered}, found.collectives.words))
+        rows = self._numbered(Table({**found.collectives.columns, "step": numbered}, found.collectives.dictionaries))
         inside = rows["step"] >= 0
         ours = np.isin(found.collectives["step"], steps["step"][fresh])
         late = rows["start_ns"] >= self.host_ns - CLOCK_SLACK_NS  # a number may come again
@@ -88,7 +88,7 @@ class Telling:
             own = self._ordered(communicator, rows.take(rows["communicator"] == communicator))
             self._outbox.put(Topic.COLLECTIVE, own, mark, now_ns, communicator=communicator, complete_step=self.step)
         ranges = self._numbered(found.ranges)
-        recent = (ends(ranges) > self.host_ns) & ~np.isin(ranges["id"], unfinished)
+        recent = (end_ns(ranges) > self.host_ns) & ~np.isin(ranges["id"], unfinished)
         if recent.any():
             self._outbox.put(Topic.RANGE, ranges.take(recent), mark, now_ns)
         self.host_ns, self.gpu_ns = end.host_ns, end.gpu_ns
@@ -108,7 +108,7 @@ class Telling:
             return np.ones(steps.rows, bool)
         windows = np.array(self._recorded)
         at = np.maximum(np.searchsorted(windows[:, 0], steps["start_ns"], side="right") - 1, 0)
-        inside: Array = (windows[at, 0] <= steps["start_ns"]) & (ends(steps) <= windows[at, 1])
+        inside: Array = (windows[at, 0] <= steps["start_ns"]) & (end_ns(steps) <= windows[at, 1])
         return inside
 
     def _elsewhere(self, steps: Table, known: Array, ran: Array) -> Array:
@@ -126,7 +126,7 @@ class Telling:
         """Of which steps records may have been dropped: bool."""
         first, last = np.array([*self._lost, (_FAR, _FAR)]).T
         at = np.searchsorted(last, steps["start_ns"])
-        found: Array = first[at] <= ends(steps)
+        found: Array = first[at] <= end_ns(steps)
         return found
 
     def _ordered(self, communicator: int, rows: Table) -> Table:
@@ -135,16 +135,16 @@ class Telling:
         ordinal = rows["ordinal"].copy()
         ordinal[outside] = self._ordinals[communicator] + np.arange(len(outside))
         self._ordinals[communicator] += len(outside)
-        return Table({**rows.columns, "ordinal": ordinal}, rows.words)
+        return Table({**rows.columns, "ordinal": ordinal}, rows.dictionaries)
 
     def _numbered(self, table: Table) -> Table:
         step = np.where(table["step"] >= 0, table["step"] + self._offset, -1)
-        return Table({**table.columns, "step": step}, table.words)
+        return Table({**table.columns, "step": step}, table.dictionaries)
 
 
 def _ran(steps: Table, kernels: Table) -> Array:
     """In which steps a kernel ran, whenever it began: bool."""
     begin = steps["gpu_start_ns"]
     begun = np.searchsorted(np.sort(kernels["start_ns"]), begin + steps["gpu_duration_ns"])
-    found: Array = begun > np.searchsorted(np.sort(ends(kernels)), begin, side="right")
+    found: Array = begun > np.searchsorted(np.sort(end_ns(kernels)), begin, side="right")
     return found

@@ -36,7 +36,9 @@ class Pairs:
 
     def turned(self, kernels: Table) -> Table:
         """With correlation ids that rise."""
-        return Table({**kernels.columns, "correlation": since(kernels["correlation"], self._turn)}, kernels.words)
+        return Table(
+            {**kernels.columns, "correlation": since(kernels["correlation"], self._turn)}, kernels.dictionaries
+        )
 
     def told(self, launched: Table, counted: bool) -> Told:
         """What is known of kernels that are `turned`. `counted`: see Told."""
@@ -64,7 +66,7 @@ def communication(kernels: Table, turn: int) -> Table:
     """NCCL kernels that have a call of their own, in launch order, with their `row` in `kernels`."""
     own = np.zeros(0, np.int64)
     if kernels.rows:
-        own = np.flatnonzero(nccl.is_kernel(kernels.words["names"])[kernels["name"]] & (kernels["graph"] == 0))
+        own = np.flatnonzero(nccl.is_kernel(kernels.dictionaries["names"])[kernels["name"]] & (kernels["graph"] == 0))
     own = own[np.lexsort((kernels["start_ns"][own], since(kernels["correlation"][own], turn)))]
     columns = {name: kernels[name][own] for name in ("start_ns", "duration_ns", "correlation")}
     return Table({**columns, "row": own})
@@ -79,7 +81,7 @@ def launched_at(own: Table, launched: Table) -> Table:
     known = np.append(launched["correlation"], 0)[which] == own["correlation"]
     known &= at < launched.rows
     found = np.where(known, np.append(launched["start_ns"], 0)[which], own["start_ns"])
-    return Table({**own.columns, "launched_ns": found}, own.words)
+    return Table({**own.columns, "launched_ns": found}, own.dictionaries)
 
 
 def since(correlation: Array, turn: int) -> Array:

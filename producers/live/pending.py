@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from drumline.producers.activity.activity import Activity, empty, ends
+from drumline.producers.activity.activity import Activity, empty, end_ns
 from drumline.producers.activity.table import Table, compacted, concatenated
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
@@ -67,7 +67,7 @@ class Waiting:
         markers = self._named(markers) if markers.rows else markers
         if markers.rows and not self.began:
             self.began = int(markers["time_ns"].min())
-        slim = Table({name: kernels[name] for name in KEPT} if kernels.rows else {}, kernels.words)
+        slim = Table({name: kernels[name] for name in KEPT} if kernels.rows else {}, kernels.dictionaries)
         for table, pending in (
             (slim, self._kernels),
             (copies, self._copies),
@@ -78,7 +78,7 @@ class Waiting:
             if table.rows:
                 pending.append(table)
         if kernels.rows:
-            self.newest = max(self.newest, int(ends(kernels).max()))
+            self.newest = max(self.newest, int(end_ns(kernels).max()))
 
     def tables(self) -> tuple[Table, Table, Table, Table]:
         """(kernels, copies, markers, payloads); there are markers."""
@@ -124,8 +124,8 @@ class Waiting:
     def _named(self, markers: Table) -> Table:
         columns = {
             **markers.columns,
-            "name": self._names.take(markers["name"], markers.words["names"]),
-            "domain": self._domains.take(markers["domain"], markers.words["domains"]),
+            "name": self._names.take(markers["name"], markers.dictionaries["names"]),
+            "domain": self._domains.take(markers["domain"], markers.dictionaries["domains"]),
         }
         return Table(columns, {"names": self._names.words, "domains": self._domains.words})
 

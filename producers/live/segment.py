@@ -53,5 +53,5 @@ def closed(markers: Table, until_ns: int) -> tuple[Table, Array]:
     start, stop = (inside["flags"] & MARKER_START) != 0, (inside["flags"] & MARKER_END) != 0
     dangling = inside.take(start & ~np.isin(inside["id"], inside["id"][stop]))
     made = {"time_ns": np.full(dangling.rows, until_ns + 1), "flags": np.full(dangling.rows, MARKER_END, np.int32)}
-    both = concatenated([inside, Table({**dangling.columns, **made}, inside.words)])
+    both = concatenated([inside, Table({**dangling.columns, **made}, inside.dictionaries)])
     return both, dangling["id"]

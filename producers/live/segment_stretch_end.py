@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drumline.producers.activity.activity import ends
+from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl.calls import Calls
 from drumline.producers.derive.steps.steps import Steps
@@ -58,7 +58,7 @@ class Ends:
     def latest(self, most: int = _FAR) -> End | None:
         """The latest one; None where there is none yet. `most`: kernels that may belong to the stretch."""
         here = certain(self.own, self.settled)
-        ran = np.concatenate([[0], np.maximum.accumulate(ends(self.own))])
+        ran = np.concatenate([[0], np.maximum.accumulate(end_ns(self.own))])
         late = self.waits is None or self.late
         found = self._with_step(here, ran, late, most)
         if found is not None or (self.waits and not late) or most < _FAR:
@@ -98,5 +98,5 @@ class Ends:
 
 def certain(own: Table, settled: int) -> int:
     """How many kernels, in launch order, are certain to have none missing among them."""
-    late = np.flatnonzero(ends(own) > settled)
+    late = np.flatnonzero(end_ns(own) > settled)
     return int(late[0]) if len(late) else own.rows

@@ -21,7 +21,7 @@ from drumline.producers.identity import Identity, process_id
 from drumline.producers.nvml.batches import DeviceFeed, jobs_on
 from drumline.producers.nvml.samples import UNKNOWN, Gpu, Nvml, NvmlLost, NvmlMissing, Unwatched
 from drumline.producers.spool.quota import PROCESSES
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -50,7 +50,7 @@ class DeviceSampler(threading.Thread):
 
     def __init__(
         self,
-        spool: Spool,
+        spool: SpoolWriter,
         feed: DeviceFeed,
         host: str,
         processes: Callable[[], Sequence[Mapping[str, Any]]],
@@ -160,6 +160,6 @@ def device_sampler(settings: Settings, processes: Callable[[], Sequence[Mapping[
         versions={"drumline": drumline_version()},
     )
     record, together = process_record(os.environ, who), PROCESSES * (settings.spool.max_mb << 20)
-    spool = Spool(settings.spool.root, record, max_bytes=SPOOL_BYTES, host_bytes=together)
+    spool = SpoolWriter(settings.spool.root, record, max_bytes=SPOOL_BYTES, host_bytes=together)
     feed = DeviceFeed(who.process_id, host)
     return DeviceSampler(spool, feed, host, processes, settings.agent.gpu_s, who.versions)

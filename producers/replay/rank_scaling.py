@@ -140,7 +140,7 @@ def _spliced(recorded: Sequence[Derived], chosen: Sequence[int], spans: Sequence
         translate = dict(zip(_communicators(source), names, strict=True))
         values, inverse = np.unique(rows["communicator"], return_inverse=True)
         hashes = np.array([translate[int(c)] for c in values], dtype=np.uint64)
-        pieces["collectives"].append(Table({**rows.columns, "communicator": hashes[inverse]}, rows.words))
+        pieces["collectives"].append(Table({**rows.columns, "communicator": hashes[inverse]}, rows.dictionaries))
     joined: dict[str, Any] = {name: concatenated(tables) for name, tables in pieces.items()}
     counts = Counts(skipped_steps=int(joined["steps"]["skipped"].sum()))
     return replace(one, **joined, counts=counts, invalid={})

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.activity.activity import ends
+from drumline.producers.activity.activity import end_ns
 from drumline.producers.batches.process_record import process_batch
 from drumline.producers.batches.recorded import Shift, feeds
 from drumline.producers.derive.nvtx import ranges
@@ -184,7 +184,7 @@ def _span(derived: Derived) -> tuple[int, int] | None:
     tables = [t for t in (derived.kernels, derived.copies, derived.ranges, derived.steps) if t.rows]
     samples = derived.samples["time_ns"]
     starts = [int(t["start_ns"].min()) for t in tables] + ([int(samples.min())] if len(samples) else [])
-    last = [int(ends(t).max()) for t in tables] + ([int(samples.max())] if len(samples) else [])
+    last = [int(end_ns(t).max()) for t in tables] + ([int(samples.max())] if len(samples) else [])
     return (min(starts), max(last)) if starts else None
 
 

@@ -7,8 +7,8 @@ from collections import Counter
 from pathlib import Path
 
 from drumline.producers.replay.recording import Outgoing
-from drumline.producers.spool.quota import Spools
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.quota import HostSpools
+from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.model import IDENTITY, model
 from drumline.schemas.topics import Topic
@@ -20,8 +20,8 @@ class SpoolTarget:
 
     def __init__(self, root: Path, max_bytes: int, segment_s: float = 30.0) -> None:
         self._root, self._max_bytes, self._segment_s = root, max_bytes, segment_s
-        self._spools: dict[str, Spool] = {}
-        self._all = Spools(root)
+        self._spools: dict[str, SpoolWriter] = {}
+        self._all = HostSpools(root)
         self.handed_over: Counter[str] = Counter()
         self.batches: Counter[str] = Counter()
 
@@ -41,7 +41,7 @@ class SpoolTarget:
         self.batches[topic] += 1
         if process not in self._spools:
             who = envelope if topic == Topic.PROCESS else {name: envelope[name] for name in IDENTITY}
-            self._spools[process] = Spool(
+            self._spools[process] = SpoolWriter(
                 self._root, who, max_bytes=self._max_bytes, segment_s=self._segment_s, spools=self._all
             )
         if topic != Topic.PROCESS:

@@ -130,7 +130,7 @@ def _of(table: Table, rank: int) -> Table:
     if len(own) and own[-1] - own[0] + 1 == len(own):
         index = slice(int(own[0]), int(own[-1]) + 1)  # ranks lie one after the other: a view, not a copy
     columns = {name: values[index] for name, values in table.columns.items() if name != "rank"}
-    return Table(columns, table.words)
+    return Table(columns, table.dictionaries)
 
 
 def _valid(table: Table) -> tuple[Table, int]:

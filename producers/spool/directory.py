@@ -31,7 +31,7 @@ MOST_IDENTITY = 1 << 20
 UNNAMED = frozenset({LOCK, RESERVED, f"{IDENTITY}{SCRATCH}"})
 
 
-class SpoolFolder:
+class SpoolDirectory:
     """The folder of one process."""
 
     def __init__(self, path: Path) -> None:
@@ -173,7 +173,7 @@ def make_root(root: Path) -> None:
             raise
 
 
-def folders(root: Path) -> Iterator[SpoolFolder]:
+def folders(root: Path) -> Iterator[SpoolDirectory]:
     """All below `root`, oldest first; not what is hidden. Raises OSError."""
     found = []
     for entry in os.scandir(root):
@@ -183,4 +183,4 @@ def folders(root: Path) -> Iterator[SpoolFolder]:
             except FileNotFoundError:  # gone since
                 continue
     for _, path in sorted(found):
-        yield SpoolFolder(path)
+        yield SpoolDirectory(path)

@@ -9,17 +9,17 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from drumline.producers.spool.directory import SpoolFolder
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, Damage, Loss, add_losses, lost, scan
 from drumline.producers.spool.layout import OPEN, RESERVE_BYTES, RESERVED, BadSpool, own_schemas, segment_name
 from drumline.producers.spool.reader import open_file
 from drumline.producers.spool.segments import SegmentFile, WrittenSegments
 
 
-def give_way(path: Path, wanted: int) -> int:
+def evict_oldest_segments(path: Path, wanted: int) -> int:
     """Throw away in the folder of a dead process until about `wanted` bytes are free; how many that were. 0: it has
     nothing to give, somebody else is at work there, or it is not ours to judge. Never raises."""
-    folder = SpoolFolder(path)
+    folder = SpoolDirectory(path)
     try:
         with folder.alone() as alone:
             if not alone or folder.identity().schemas != own_schemas():  # another release's: envelopes may differ

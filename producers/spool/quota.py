@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from drumline.producers.spool.directory import SpoolFolder
-from drumline.producers.spool.eviction import give_way
+from drumline.producers.spool.directory import SpoolDirectory
+from drumline.producers.spool.eviction import evict_oldest_segments
 from drumline.producers.spool.layout import IDENTITY, LOCK, RESERVE_BYTES, BadSpool
 
 #: Of the file system: what all spools may take, and what they leave free, that at most so many bytes.
@@ -33,7 +33,7 @@ SILENT_S = 60.0
 BESIDE, BLOCK = RESERVE_BYTES + 8_192, 4_096
 
 
-class Dead(NamedTuple):
+class DeadSpool(NamedTuple):
     """`changed_ns`: its folder was. `gives`: when its process began, ns, where it can give way; else 0."""
 
     changed_ns: int
@@ -41,14 +41,14 @@ class Dead(NamedTuple):
     gives: int
 
 
-class Spools:
+class HostSpools:
     """All spools below a root, as they were at the last `look`. `living`, `dead`: by folder name; a living one's bytes,
     0 where they are another user's business. The dead among such ones are not seen."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._root, self._clock, self._looked = root, clock, float("-inf")
         self.living: dict[str, int] = {}
-        self.dead: dict[str, Dead] = {}
+        self.dead: dict[str, DeadSpool] = {}
 
     @property
     def due(self) -> bool:
@@ -69,8 +69,8 @@ class Spools:
                     with suppress(OSError):  # gone since
                         self._see(entry, known.get(entry.name))
 
-    def _see(self, entry: os.DirEntry[str], before: Dead | None) -> None:
-        about, folder = entry.stat(follow_symlinks=False), SpoolFolder(self._root / entry.name)
+    def _see(self, entry: os.DirEntry[str], before: DeadSpool | None) -> None:
+        about, folder = entry.stat(follow_symlinks=False), SpoolDirectory(self._root / entry.name)
         if before is not None and before.changed_ns == about.st_mtime_ns:
             self.dead[entry.name] = before
             return
@@ -83,7 +83,7 @@ class Spools:
                 self.living[entry.name] = size
                 return
             gives = size > RESERVE_BYTES and about.st_uid == os.geteuid() and lock.exists()  # without lock: a copy
-            self.dead[entry.name] = Dead(about.st_mtime_ns, size, lock.stat().st_mtime_ns if gives else 0)
+            self.dead[entry.name] = DeadSpool(about.st_mtime_ns, size, lock.stat().st_mtime_ns if gives else 0)
         except FileNotFoundError:  # gone since
             return
         except (OSError, BadSpool):  # another user's, or what somebody laid here
@@ -96,8 +96,8 @@ class Spools:
         if not can:
             return False
         began_ns, name = min(can)
-        freed = give_way(self._root / name, wanted)
-        self.dead[name] = Dead(0, self.dead[name].bytes - freed, began_ns if freed else 0)  # looked at again
+        freed = evict_oldest_segments(self._root / name, wanted)
+        self.dead[name] = DeadSpool(0, self.dead[name].bytes - freed, began_ns if freed else 0)  # looked at again
         return True
 
 
@@ -118,11 +118,11 @@ def part(most: int, spare: int, own: int, writers: int, others: int, dead: int) 
     return max(0, min((most - dead) // writers, own + gap // writers, own + spare // writers))
 
 
-class Room:
+class SpoolQuota:
     """What the writer of a folder may take: `limit`, as of the last `measure`; it changes with what others do. `full`:
     why that is so little. Several in one process may share `spools`."""
 
-    def __init__(self, folder: Path, max_bytes: int, host_bytes: int, spools: Spools) -> None:
+    def __init__(self, folder: Path, max_bytes: int, host_bytes: int, spools: HostSpools) -> None:
         self._folder, self._max_bytes, self._host_bytes, self._spools = folder, max_bytes, host_bytes, spools
         self._writers, self.limit, self.full = 1, max_bytes, ""
 

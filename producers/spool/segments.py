@@ -56,7 +56,7 @@ class WrittenSegments:
         """Replace the oldest segment that is not taken by what it held. False if there is none.
 
         Killed anywhere in here the folder holds .old files; the agent brings them back, or deletes them where the
-        replacement is there (SpoolFolder.take)."""
+        replacement is there (SpoolDirectory.take)."""
         for segment in [s for s in self._segments if s is not self._hollow]:
             if not self._move(segment):  # taken: the agent's now
                 continue

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from drumline.producers.spool.frames import DATA, Losses, add_losses, head, loss_frames, lost
-from drumline.producers.spool.quota import PROCESSES, Spools
-from drumline.producers.spool.writer_files import SpoolFiles
+from drumline.producers.spool.quota import PROCESSES, HostSpools
+from drumline.producers.spool.writer_files import WriterFiles
 
 #: After a failure to create the folder or a segment, the next try; s.
 RETRY_S = 2.0
@@ -28,7 +28,7 @@ CLOSE_S = 2.0
 SEGMENT_BYTES = 8 << 20
 
 
-class Spool:
+class SpoolWriter:
     """One writer, for one process. All methods may be called from any thread and never raise.
 
     `process`: the envelope of a gpu.process.v1 record (feed.process_batch), JSON types only. `max_bytes`: the most that
@@ -49,7 +49,7 @@ class Spool:
         host_bytes: int = 0,
         segment_bytes: int = SEGMENT_BYTES,
         segment_s: float = 30.0,
-        spools: Spools | None = None,
+        spools: HostSpools | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.rows: Counter[str] = Counter()
@@ -57,10 +57,10 @@ class Spool:
         self._lost: Counter[str] = Counter()
         self.problem = ""
         self._root, self._process, self._max_bytes = root, {"sequence": 0, **process}, max_bytes
-        self._host_bytes, self._spools = host_bytes or PROCESSES * max_bytes, spools or Spools(root, clock)
+        self._host_bytes, self._spools = host_bytes or PROCESSES * max_bytes, spools or HostSpools(root, clock)
         self._segment_bytes, self._segment_s, self._clock = segment_bytes, segment_s, clock
         self._lock = threading.Lock()
-        self._files: SpoolFiles | None = None
+        self._files: WriterFiles | None = None
         self._opened, self._retry_at, self._done = 0.0, float("-inf"), False
         self._stale = False  # identity.json is
         self._pending: Losses = {}
@@ -156,7 +156,7 @@ class Spool:
         self.bytes += size
         return True
 
-    def _tell(self, files: SpoolFiles | None, *parts: bytes) -> None:
+    def _tell(self, files: WriterFiles | None, *parts: bytes) -> None:
         """Write the losses that are not told yet, and `parts` behind them."""
         if files is not None:
             older, files.written.untold = files.written.untold, {}
@@ -176,7 +176,7 @@ class Spool:
             if self._stale and self._files is not None:
                 self._files.identify(self._process)
 
-    def _ready(self) -> SpoolFiles | None:
+    def _ready(self) -> WriterFiles | None:
         """Folder and segment are there; makes them. None while waiting for the next try."""
         if self._files is not None and self._files.is_open:
             return self._files
@@ -185,7 +185,7 @@ class Spool:
         self._retry_at = self._clock() + RETRY_S
         self._vanished()
         if self._files is None:
-            self._files = SpoolFiles(self._root, self._process, self._max_bytes, self._host_bytes, self._spools)
+            self._files = WriterFiles(self._root, self._process, self._max_bytes, self._host_bytes, self._spools)
         self._files.open_segment()
         self._opened, self._retry_at = self._clock(), float("-inf")
         return self._files
@@ -216,7 +216,7 @@ class Spool:
         self._forget()
 
 
-_SPOOLS: weakref.WeakSet[Spool] = weakref.WeakSet()
+_SPOOLS: weakref.WeakSet[SpoolWriter] = weakref.WeakSet()
 
 
 def _inert_after_fork() -> None:

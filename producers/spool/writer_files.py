@@ -22,22 +22,24 @@ from drumline.producers.spool.layout import (
     identity_text,
     segment_name,
 )
-from drumline.producers.spool.quota import Room, Spools
+from drumline.producers.spool.quota import HostSpools, SpoolQuota
 from drumline.producers.spool.segments import SegmentFile, WrittenSegments
 
 
-class SpoolFiles:
+class WriterFiles:
     """A new folder; everything raises OSError. `active`: what `write` appends to while `is_open`. `written`: the
-    others. `max_bytes`, `host_bytes`, `spools`: spool_room.Room's."""
+    others. `max_bytes`, `host_bytes`, `spools`: spool_room.SpoolQuota's."""
 
-    def __init__(self, root: Path, process: Mapping[str, Any], max_bytes: int, host_bytes: int, spools: Spools) -> None:
+    def __init__(
+        self, root: Path, process: Mapping[str, Any], max_bytes: int, host_bytes: int, spools: HostSpools
+    ) -> None:
         self._descriptor = -1
         self.active = SegmentFile(-1)
         make_root(root)
         self.folder = root / f"{process['process_id']}-{secrets.token_hex(4)}"
         self.folder.mkdir(mode=0o770)
         self.written = WrittenSegments(self.folder)
-        self._room = Room(self.folder, max_bytes, host_bytes, spools)
+        self._room = SpoolQuota(self.folder, max_bytes, host_bytes, spools)
         self._lock = -1
         try:
             self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o660)

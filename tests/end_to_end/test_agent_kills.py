@@ -11,7 +11,7 @@ import time
 import pytest
 from support.labs.sink import Pipeline, any_batch, process_id
 
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -25,7 +25,7 @@ class Job:
 
     def __init__(self, pipeline: Pipeline, root, processes=2, **limits):
         self.pipeline, self.root = pipeline, root
-        self.spools = [Spool(root, any_batch(Topic.PROCESS, 1, process_id(i), 0, i).envelope, **limits)
+        self.spools = [SpoolWriter(root, any_batch(Topic.PROCESS, 1, process_id(i), 0, i).envelope, **limits)
                        for i in range(processes)]  # fmt: skip
         self.written = self._sequence = 0
 

@@ -13,7 +13,7 @@ from support.labs.windows import S
 from support.metrics_scraper import free_port, get, of, samples, until
 
 from drumline.infra.kafka.offsets import Offsets
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -145,7 +145,7 @@ def test_an_agent_serves_what_it_publishes_while_it_does(pipeline, ports, tmp_pa
     pipeline.worker.kill()
     root, port = tmp_path / "spool", free_port()
     root.mkdir()
-    spool = Spool(root, any_batch(Topic.PROCESS, 1, process_id(0), 0).envelope)
+    spool = SpoolWriter(root, any_batch(Topic.PROCESS, 1, process_id(0), 0).envelope)
     agent = subprocess.Popen(
         [PYTHON, "-m", "drumline.infra.cli.app", "agent", "--spool", str(root)], stderr=subprocess.DEVNULL,
         env={**pipeline.environment, "DRUMLINE_AGENT__METRICS_PORT": str(port), "DRUMLINE_AGENT__GPU_S": "0"},

@@ -32,7 +32,7 @@ from drumline.infra.kafka.connect import BrokerUnreachable, Contact, KafkaRefuse
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.localstack.ephemeral import free_ports
 from drumline.infra.runtime.processes import Program, check_all
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -217,7 +217,7 @@ def test_the_agent_publishes_over_tls_and_says_who_refuses_it(secure, programs, 
     ):  # fmt: skip
         (tmp_path / name).mkdir()
         spool, batch = (
-            Spool(tmp_path / name, any_batch(Topic.PROCESS, 1, name, 0).envelope),
+            SpoolWriter(tmp_path / name, any_batch(Topic.PROCESS, 1, name, 0).envelope),
             any_batch(Topic.KERNEL, 50, name, 0),
         )
         spool.append(Topic.KERNEL, name, encode(model(Topic.KERNEL), batch), 50)

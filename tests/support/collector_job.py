@@ -121,14 +121,14 @@ def back(how: str) -> None:
     """A profiler ends. CUPTI fails then; or a signal's handler starts another one meanwhile; or PyTorch is about to
     finalise CUPTI."""
     one = attach.attached().collector
-    one.step_aside("a profiler")
+    one.yield_to("a profiler")
     if how == "back_broken":
         one._recording._ours = lambda: 1 // 0
     if how == "back_signal":
-        signal.signal(signal.SIGUSR1, lambda *_: one.step_aside("another"))
+        signal.signal(signal.SIGUSR1, lambda *_: one.yield_to("another"))
         ours = one._recording._ours
         one._recording._ours = lambda: (os.kill(os.getpid(), signal.SIGUSR1), time.sleep(0), ours())[2]
-    one.come_back("a profiler")
+    one.resume_after("a profiler")
     found = attach.status(), len(fake.enabled), fake.kept
     if how == "back_torn_down_off":
         attach.attached().pool.words[MODE] = OFF
@@ -138,7 +138,7 @@ def back(how: str) -> None:
         found = attach.status(), len(fake.enabled), fake.kept
     if how == "back_signal":
         del fake.clock, one._recording._ours
-        one.come_back("another")
+        one.resume_after("another")
         assert fake.clock, "the other's is there"
         assert len(fake.enabled) == 5
     print(json.dumps({"decoder": attach.attached().decoder, "found": found}), flush=True)
@@ -156,7 +156,7 @@ def main() -> None:
         fake.refuse, fake.only = 14, PEER_COPY
     fake.racy = how != "refused"  # what CUPTI does once another one let go of it is not known
     if how == "broken":
-        cupti_recording.Recording.keep = lambda _: 1 // 0
+        cupti_recording.ActivityRecorder.keep = lambda _: 1 // 0
         os.environ["DRUMLINE_COLLECT__POLICY"] = "off"
     atexit.register(left, os.getpid())
     policy, profiler = "off" if how in ("late", "refused_off") else "", "a profiler" if how == "aside" else ""
@@ -180,7 +180,7 @@ def main() -> None:
     if how == "aside":  # it runs since before CUDA was used
         time.sleep(0.5)
         assert (fake.enabled, fake.subscribed, attach.status()) == (set(), 0, "aside")
-        attach.attached().collector.come_back("a profiler")
+        attach.attached().collector.resume_after("a profiler")
     if how not in ("aside", "refused", "no_peer_copies"):
         assert fake.kept
     if how != "refused":
@@ -226,24 +226,24 @@ def main() -> None:
         return
     if how == "aside":
         one = attach.attached().collector
-        one.step_aside("a profiler")
+        one.yield_to("a profiler")
         assert not fake.enabled
         assert not fake.kept
         assert attach.status() == "aside"
         flushes, _ = fake.flushes, fake.enabled.update({1, 10})  # the other's, from now on
-        one.step_aside("a profiler")
+        one.yield_to("a profiler")
         if repetitions == 0:  # for ever: the collector fails meanwhile
             one._revive = lambda: 1 // 0
             while attach.status() == "aside":
                 time.sleep(0.01)
-            one.come_back("a profiler")
-            one.step_aside("another profiler")
+            one.resume_after("a profiler")
+            one.yield_to("another profiler")
             assert (fake.enabled, fake.flushes, attach.status()[:6]) == ({1, 10}, flushes, "failed")
             whose()
             return
         assert (fake.enabled, fake.flushes) == ({1, 10}, flushes)
         fake.enabled.clear()
-        one.come_back("a profiler")
+        one.resume_after("a profiler")
         assert (len(fake.enabled), fake.holds, attach.status()) == (5, True, "on"), (
             "in this thread, which launches nothing"
         )

@@ -74,7 +74,7 @@ def _collectives(derived, steps):
     """((communicator, step, ordinal) -> rank -> (duration, covered)) of lockstep ones; the rest as a list."""
     joined, whole = {}, []
     for rank, d in enumerate(derived):
-        rows, words = d.collectives, d.collectives.words["operations"]
+        rows, words = d.collectives, d.collectives.dictionaries["operations"]
         keep = np.flatnonzero(np.isin(rows["step"], steps))
         names = ("communicator", "step", "ordinal", "operation", "duration_ns", "covered_ns")
         for c, step, k, operation, duration, covered in zip(*(rows[n][keep].tolist() for n in names), strict=True):

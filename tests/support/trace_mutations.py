@@ -36,7 +36,7 @@ def lost_work(trace, share, seed):
 
     def change(_, activity):
         kernels = activity.kernels
-        kept = nccl.is_kernel(kernels.words["names"])[kernels["name"]] | (dice.random(kernels.rows) >= share)
+        kept = nccl.is_kernel(kernels.dictionaries["names"])[kernels["name"]] | (dice.random(kernels.rows) >= share)
         return replace(activity, kernels=kernels.take(kept))
 
     return each(trace, change)
@@ -47,7 +47,7 @@ def unmarked(trace):
 
     def change(_, activity):
         markers = activity.markers
-        own = np.array([name == nccl.DOMAIN for name in markers.words["domains"]], bool)[markers["domain"]]
+        own = np.array([name == nccl.DOMAIN for name in markers.dictionaries["domains"]], bool)[markers["domain"]]
         opened = np.unique(markers["id"][own & ((markers["flags"] & MARKER_START) != 0)])  # ends do not name a domain
         return replace(activity, markers=markers.take(np.isin(markers["id"], opened)))
 
@@ -84,7 +84,7 @@ def clocks(trace, shift_ns, drift):
             if "duration_ns" in columns:
                 dtype = columns["duration_ns"].dtype
                 columns["duration_ns"] = np.rint(columns["duration_ns"] * (1.0 + drift[rank])).astype(dtype)
-            return Table(columns, table.words)
+            return Table(columns, table.dictionaries)
 
         return replace(activity, **{k: moved(getattr(activity, k)) for k in ("kernels", "copies", "markers")})
 
@@ -97,9 +97,11 @@ def renamed(trace):
     """Every kernel that is not NCCL's gets a name that says nothing."""
 
     def change(_, activity):
-        names = activity.kernels.words["names"]
+        names = activity.kernels.dictionaries["names"]
         other = [n if keep else f"k{i}" for i, (n, keep) in enumerate(zip(names, nccl.is_kernel(names), strict=True))]
-        return replace(activity, kernels=Table(activity.kernels.columns, {**activity.kernels.words, "names": other}))
+        return replace(
+            activity, kernels=Table(activity.kernels.columns, {**activity.kernels.dictionaries, "names": other})
+        )
 
     return each(trace, change)
 
@@ -115,7 +117,7 @@ def renumbered(trace, seed):
             table = getattr(activity, kind)
             if column in table.columns:
                 values = table[column] ^ table[column].dtype.type(key)
-                parts[kind] = Table({**table.columns, column: values}, table.words)
+                parts[kind] = Table({**table.columns, column: values}, table.dictionaries)
         return replace(activity, **parts)
 
     return each(trace, change)

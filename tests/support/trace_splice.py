@@ -59,7 +59,7 @@ def _moved(table, order, shift):
     for number, (low, high, by) in enumerate(zip(*bounds, shift, strict=True)):
         part = table.take(slice(int(low), int(high)))
         moved = {n: part[n] + by for n in ("start_ns", "gpu_start_ns") if n in part.columns}
-        parts.append(Table({**part.columns, **moved, "step": np.full(part.rows, number)}, part.words))
+        parts.append(Table({**part.columns, **moved, "step": np.full(part.rows, number)}, part.dictionaries))
     return concatenated(parts)
 
 

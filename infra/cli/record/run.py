@@ -42,7 +42,7 @@ def run(
     While it runs, the first line of <spool>/policy is the policy of all processes of the host.
     """
     from drumline.infra.config.unknown_variables import for_jobs_only, strangers
-    from drumline.producers.identity import lonely, spool_root
+    from drumline.producers.identity import lacks_shared_run, spool_root
     from drumline.producers.launcher import BadLaunch, environment, misfits, unwritable
 
     quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
@@ -62,7 +62,7 @@ def run(
 
             for each in strangers(Settings, os.environ):  # whatever it is: it must not keep a job from running
                 typer.echo(f"drumline run: {each.text}", err=True)
-        if lonely(variables) and not quiet:
+        if lacks_shared_run(variables) and not quiet:
             text = "each rank has a run of its own: name it with --run, or put drumline run before the launcher"
             typer.echo(f"drumline run: {text}", err=True)
         if (why := unwritable(spool_root(variables))) and not quiet:

@@ -59,7 +59,7 @@ def _matched(job: Job) -> tuple[Floats, Floats]:
         at = job.step_at(rank, kernels["start_ns"])
         kernels, at = kernels.take(at >= 0), at[at >= 0]
         pairs, code = np.unique(np.stack([kernels["stream"], kernels["name"]]), axis=1, return_inverse=True)
-        words = kernels.words["names"]
+        words = kernels.dictionaries["names"]
         known = [kinds.setdefault((int(stream), words[int(name)]), len(kinds)) for stream, name in pairs.T]
         kind = np.array(known, np.int64)[code.ravel()] if len(known) else np.zeros(0, np.int64)
         order = np.lexsort((kernels["start_ns"], kind, at))

@@ -51,7 +51,7 @@ def summaries(job: Job) -> tuple[Floats, Floats]:
     parts: list[Array] = []
     for rank, derived in enumerate(job.derived):
         kernels = derived.kernels.take(~is_nccl(derived.kernels))
-        names = np.array([words.setdefault(w, len(words)) for w in kernels.words["names"]] or [0], np.int64)
+        names = np.array([words.setdefault(w, len(words)) for w in kernels.dictionaries["names"]] or [0], np.int64)
         step = job.step_at(rank, kernels["start_ns"])
         numbers = job.steps(rank)["step"]
         window = job.window_of(numbers[step]) if len(numbers) else step

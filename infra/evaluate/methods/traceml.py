@@ -18,7 +18,7 @@ import re
 import numpy as np
 
 from drumline.infra.evaluate.window_input import Bools, Floats, Job, is_nccl
-from drumline.producers.activity.activity import ends
+from drumline.producers.activity.activity import end_ns
 from drumline.producers.derive.steps.budget import busy
 from drumline.schemas.columns import Array
 
@@ -59,7 +59,7 @@ def verdicts(job: Job) -> tuple[Bools, Floats, list[list[str]]]:
 
 def is_sharded(job: Job) -> bool:
     """FSDP: gradients are reduce-scattered. TraceML is told by the environment."""
-    operations = list(job.derived[0].collectives.words["operations"])
+    operations = list(job.derived[0].collectives.dictionaries["operations"])
     seen = np.concatenate([d.collectives["operation"][d.collectives["step"] >= 0] for d in job.derived])
     count = np.bincount(seen, minlength=len(operations))
     return bool(count[operations.index("ReduceScatter")] > count[operations.index("AllReduce")])
@@ -75,7 +75,7 @@ def phases(job: Job, rank: int) -> dict[str, Floats]:
     at = job.step_at(rank, work["start_ns"])
     work, at = work.take(at >= 0), at[at >= 0]
     backward = np.full(steps.rows, np.iinfo(np.int64).max)
-    mine = _named(work.words["names"], BACKWARD)[work["name"]]
+    mine = _named(work.dictionaries["names"], BACKWARD)[work["name"]]
     np.minimum.at(backward, at[mine], work["start_ns"][mine])
     known = backward < end
     backward = np.where(known, backward, end)
@@ -83,8 +83,8 @@ def phases(job: Job, rank: int) -> dict[str, Floats]:
     first = met[np.minimum(np.searchsorted(met, start), len(met) - 1)] if len(met) else end
     before = np.minimum(backward, np.where(first >= start, first, end))
     optimized = start.copy()
-    mine = _named(work.words["names"], OPTIMIZER)[work["name"]] & (work["start_ns"] < before[at])
-    np.maximum.at(optimized, at[mine], ends(work)[mine])
+    mine = _named(work.dictionaries["names"], OPTIMIZER)[work["name"]] & (work["start_ns"] < before[at])
+    np.maximum.at(optimized, at[mine], end_ns(work)[mine])
     starts = np.sort(derived.kernels["start_ns"])
     following = np.searchsorted(starts, optimized)
     forward = np.minimum(starts[np.minimum(following, len(starts) - 1)], backward) if len(starts) else backward

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from drumline.producers.activity.activity import ends
+from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
 from drumline.schemas.columns import Array
@@ -41,8 +41,8 @@ def joined(parts: list[Calls], gone: Array) -> tuple[Calls, Array]:
 def calls(ranges: Table, payloads: Table) -> Calls:
     """The NCCL calls among a process's ranges, by start; `payloads` as in Activity. If none of them has a payload (NCCL
     before 2.25), communicators are guessed by operation."""
-    operations = nccl.range_operations(ranges.words["names"])
-    domain = np.array([name == nccl.DOMAIN for name in ranges.words["domains"]], dtype=bool)
+    operations = nccl.range_operations(ranges.dictionaries["names"])
+    domain = np.array([name == nccl.DOMAIN for name in ranges.dictionaries["domains"]], dtype=bool)
     rows = ranges.take((operations[ranges["name"]] > 0) & domain[ranges["domain"]])
     order = np.argsort(payloads["id"], kind="stable")
     known, at = np.zeros(rows.rows, bool), np.zeros(rows.rows, np.int64)
@@ -51,12 +51,12 @@ def calls(ranges: Table, payloads: Table) -> Calls:
         at = order[at]
         known = payloads["id"][at] == rows["id"]
     if not known.any():
-        return guessed(rows["start_ns"], operations[rows["name"]], ends(rows))
+        return guessed(rows["start_ns"], operations[rows["name"]], end_ns(rows))
     pick = np.flatnonzero(known)
     communicator, size = np.zeros(rows.rows, np.uint64), np.zeros(rows.rows, np.uint64)
     communicator[pick] = payloads["communicator"][at[pick]]
     size[pick] = payloads["bytes"][at[pick]]
-    return Calls(rows["start_ns"], operations[rows["name"]], communicator, size, known, ends(rows))
+    return Calls(rows["start_ns"], operations[rows["name"]], communicator, size, known, end_ns(rows))
 
 
 def guessed(start_ns: Array, operations: Array, end_ns: Array) -> Calls:
@@ -69,7 +69,7 @@ def groups(ranges: Table, at: Array, cuts: Array) -> Array:
     """The ncclGroupStart..ncclGroupEnd section that each time lies in: 1, 2, ...; 0 = none. Nested ones count once.
 
     `cuts`: times, rising, at which no section is open (steps begin): what a lost record opens or closes ends there."""
-    words = list(ranges.words["names"])
+    words = list(ranges.dictionaries["names"])
     code = np.array([(name == nccl.GROUP_START) - (name == nccl.GROUP_END) for name in words], dtype=np.int64)
     rows = ranges.take(code[ranges["name"]] != 0) if words else ranges
     if rows.rows == 0:
@@ -93,9 +93,11 @@ def until_launched(each: Calls, group: Array, ranges: Table) -> Calls:
     """Calls of a group are launched at its end."""
     if not group.any():
         return each
-    last = ranges.take(np.array([name == nccl.GROUP_END for name in ranges.words["names"]], dtype=bool)[ranges["name"]])
+    last = ranges.take(
+        np.array([name == nccl.GROUP_END for name in ranges.dictionaries["names"]], dtype=bool)[ranges["name"]]
+    )
     at = np.searchsorted(last["start_ns"], each.start_ns)
-    until = np.append(ends(last), 0)[at]
+    until = np.append(end_ns(last), 0)[at]
     return replace(each, end_ns=np.where(group > 0, np.maximum(until, each.end_ns), each.end_ns))
 
 

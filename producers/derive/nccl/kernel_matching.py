@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from drumline.producers.activity.activity import ends
+from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.intervals import Union
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
@@ -170,7 +170,7 @@ def table(kernels: Table, called: Calls, call_of: Array, call_step: Array, busy:
     keep = np.flatnonzero(call_of >= 0)
     keep = keep[_told(called, call_step)[call_of[keep]]]
     call = call_of[keep]
-    start, end = kernels["start_ns"][keep], ends(kernels)[keep]
+    start, end = kernels["start_ns"][keep], end_ns(kernels)[keep]
     columns = {
         "communicator": called.communicator[call],
         "operation": called.operation[call],

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drumline.producers.activity.activity import HOST_COPIES, HOST_TO_HOST, ends
+from drumline.producers.activity.activity import HOST_COPIES, HOST_TO_HOST, end_ns
 from drumline.producers.activity.intervals import Union, union
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
@@ -41,10 +41,10 @@ class Busy:
 
 def busy(kernels: Table, is_nccl: Array, copies: Table) -> Busy:
     """`is_nccl`: which kernels are communication."""
-    start, end = kernels["start_ns"], ends(kernels)
+    start, end = kernels["start_ns"], end_ns(kernels)
     between = np.isin(copies["kind"], HOST_COPIES)
     on_device = ~between & (copies["kind"] != HOST_TO_HOST)
-    c_start, c_end = copies["start_ns"], ends(copies)
+    c_start, c_end = copies["start_ns"], end_ns(copies)
     compute = union((start[~is_nccl], end[~is_nccl]), (c_start[on_device], c_end[on_device]))
     copy = union((c_start[between], c_end[between]))
     comm = union((start[is_nccl], end[is_nccl]))
@@ -55,18 +55,18 @@ def busy(kernels: Table, is_nccl: Array, copies: Table) -> Busy:
 def pageable(copies: Table) -> Union:
     """When copies between the device and pageable host memory ran."""
     rows = np.isin(copies["kind"], HOST_COPIES) & ((copies["src_kind"] == PAGEABLE) | (copies["dst_kind"] == PAGEABLE))
-    return union((copies["start_ns"][rows], ends(copies)[rows]))
+    return union((copies["start_ns"][rows], end_ns(copies)[rows]))
 
 
 def input_time(ranges: Table, pattern: str = INPUT_PATTERN) -> Union | None:
     """When the host was in a range that gets input; None if the process never was."""
     compiled = re.compile(pattern)
-    named = np.array([compiled.search(name) is not None for name in ranges.words["names"]], dtype=bool)
-    own = np.array([name != nccl.DOMAIN for name in ranges.words["domains"]], dtype=bool)
+    named = np.array([compiled.search(name) is not None for name in ranges.dictionaries["names"]], dtype=bool)
+    own = np.array([name != nccl.DOMAIN for name in ranges.dictionaries["domains"]], dtype=bool)
     if ranges.rows == 0:
         return None
     rows = ranges.take(named[ranges["name"]] & own[ranges["domain"]])
-    return union((rows["start_ns"], ends(rows))) if rows.rows else None
+    return union((rows["start_ns"], end_ns(rows))) if rows.rows else None
 
 
 def gpu_intervals(steps: Steps, last_collective_ns: Array) -> tuple[Array, Array]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drumline.producers.activity.activity import ends
+from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
 from drumline.schemas.columns import Array
@@ -48,7 +48,7 @@ class Steps:
 
 def marked_steps(ranges: Table, pattern: str = STEP_PATTERN, since_ns: int = 0) -> tuple[Steps, str]:
     """(steps as somebody marked them, who: API, MARKER, OPTIMIZER; "" = nobody). See host_steps."""
-    own = np.array([name == API_DOMAIN for name in ranges.words["domains"]], dtype=bool)
+    own = np.array([name == API_DOMAIN for name in ranges.dictionaries["domains"]], dtype=bool)
     mine = own[ranges["domain"]] if ranges.rows else np.zeros(0, bool)
     for source, where, names in ((API, mine, pattern), (MARKER, ~mine, pattern), (OPTIMIZER, mine, OPTIMIZER_PATTERN)):
         steps = host_steps(ranges.take(where), names, since_ns)
@@ -61,9 +61,9 @@ def is_step(rows: Table, pattern: str, source: str) -> Array:
     """Which of these markers or ranges are steps of the kind that `source` names (see marked_steps): bool."""
     if rows.rows == 0:
         return np.zeros(0, bool)
-    own = np.array([name == API_DOMAIN for name in rows.words["domains"]], dtype=bool)
+    own = np.array([name == API_DOMAIN for name in rows.dictionaries["domains"]], dtype=bool)
     compiled = re.compile(OPTIMIZER_PATTERN if source == OPTIMIZER else pattern)
-    named = np.array([compiled.search(name) is not None for name in rows.words["names"]], dtype=bool)
+    named = np.array([compiled.search(name) is not None for name in rows.dictionaries["names"]], dtype=bool)
     kind: Array = named[rows["name"]] & (own[rows["domain"]] == (source != MARKER))
     return kind
 
@@ -97,11 +97,11 @@ def _numbered(ranges: Table, pattern: str) -> tuple[Array, Array, Array]:
         none = np.empty(0, np.int64)
         return none, none, none
     compiled = re.compile(pattern)
-    found = [compiled.search(name) for name in ranges.words["names"]]
+    found = [compiled.search(name) for name in ranges.dictionaries["names"]]
     numbers = np.array([int(m.group(1)) if m else -1 for m in found], dtype=np.int64)
-    other = np.array([name != nccl.DOMAIN for name in ranges.words["domains"]], dtype=bool)
+    other = np.array([name != nccl.DOMAIN for name in ranges.dictionaries["domains"]], dtype=bool)
     rows = ranges.take((numbers[ranges["name"]] >= 0) & other[ranges["domain"]])
-    start, end, number = rows["start_ns"], ends(rows), numbers[rows["name"]]
+    start, end, number = rows["start_ns"], end_ns(rows), numbers[rows["name"]]
     outer = start >= np.maximum.accumulate(np.concatenate([[0], end]))[:-1]
     return start[outer], end[outer], number[outer]
 

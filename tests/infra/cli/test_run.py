@@ -15,7 +15,7 @@ from drumline.infra.config.settings import SpoolSettings
 from drumline.infra.config.unknown_variables import SPOOL
 from drumline.producers.collector import torch_hooks as torch_startup
 from drumline.producers.doctor import spool_checks as checks_spool
-from drumline.producers.identity import apart, lonely
+from drumline.producers.identity import lacks_shared_run, missing_run_scope
 from drumline.producers.launcher import HOOK, BadLaunch, environment, misfits, script_name, unwritable
 
 
@@ -210,7 +210,7 @@ def test_pytorchs_profiler_has_cupti_for_itself_and_optimizers_mark_steps(monkey
     seen = []
     one = SimpleNamespace(
         collector=SimpleNamespace(
-            step_aside=lambda who: seen.append("aside"), come_back=lambda who: seen.append("back")
+            yield_to=lambda who: seen.append("aside"), resume_after=lambda who: seen.append("back")
         ),
         mark=lambda flags, number, name: seen.append((flags, name)),
     )
@@ -353,7 +353,7 @@ def test_what_jobs_read_of_the_settings_is_known():
     ({"MV2_COMM_WORLD_RANK": "1"}, True),
 ])  # fmt: skip
 def test_ranks_that_would_make_up_runs_of_their_own_are_told(variables, alone):
-    assert lonely(variables) == alone
+    assert lacks_shared_run(variables) == alone
 
 
 @pytest.mark.parametrize(("variables", "who"), [
@@ -368,7 +368,7 @@ def test_ranks_that_would_make_up_runs_of_their_own_are_told(variables, alone):
     ({}, ""),
 ])  # fmt: skip
 def test_nodes_that_torchrun_names_no_run_for_are_told(variables, who):
-    assert apart({"DRUMLINE_MINTED_RUN": "made-here", **variables}) == who
+    assert missing_run_scope({"DRUMLINE_MINTED_RUN": "made-here", **variables}) == who
 
 
 def test_a_job_is_called_after_what_it_runs():

@@ -11,7 +11,7 @@ from support.labs.agent import TOPIC_NAMES, Lab, process, write
 from support.labs.sink import any_batch
 
 from drumline.producers.agent.cursor import Cursor, OtherAgent
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable
 from drumline.schemas.model import model
@@ -26,7 +26,7 @@ def lab(tmp_path):
 
 
 def test_batches_arrive_as_written_and_the_folder_goes_with_its_process(lab):
-    spool = Spool(lab.root, process(k8s_pod="pod-7"), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(k8s_pod="pod-7"), segment_bytes=4_000)
     write(spool, range(30))
     lab.turn()
     assert [batch.envelope for batch in lab.batches()] == [
@@ -46,7 +46,7 @@ def test_batches_arrive_as_written_and_the_folder_goes_with_its_process(lab):
 
 
 def test_what_the_full_spool_lost_is_an_empty_batch_each_in_its_place(lab):
-    spool = Spool(lab.root, process(), max_bytes=65_536, segment_bytes=8_000)
+    spool = SpoolWriter(lab.root, process(), max_bytes=65_536, segment_bytes=8_000)
     for sequence in range(200):
         write(spool, [sequence])
         write(spool, [sequence], 3, Topic.COLLECTIVE, "job:00c0ffee", communicator="00c0ffee")
@@ -61,7 +61,7 @@ def test_what_the_full_spool_lost_is_an_empty_batch_each_in_its_place(lab):
 
 
 def test_killed_it_repeats_what_the_cursor_does_not_know_and_nothing_else(lab):
-    spool = Spool(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     write(spool, range(3))
     lab.turn()
     write(spool, range(3, 6))
@@ -81,7 +81,7 @@ def test_killed_it_repeats_what_the_cursor_does_not_know_and_nothing_else(lab):
 @pytest.mark.parametrize("written", [0, 1, 5], ids=["empty", "one frame", "several segments"])
 @pytest.mark.parametrize("alive", [True, False], ids=["writer lives", "writer gone"])
 def test_killed_between_taking_a_segment_and_its_first_frame(lab, alive, written):
-    spool = Spool(lab.root, process(), segment_bytes=1_000)
+    spool = SpoolWriter(lab.root, process(), segment_bytes=1_000)
     write(spool, range(written))
     for segment in sorted(spool.folder.glob("*.seg")):  # all of them: more than an agent takes at once
         segment.rename(segment.with_suffix(".taken"))
@@ -99,7 +99,7 @@ def test_killed_between_taking_a_segment_and_its_first_frame(lab, alive, written
 @pytest.mark.parametrize("seed", range(6))
 def test_agents_that_die_at_any_moment_never_hold_up_a_writer_and_lose_nothing(lab, seed):
     chance = random.Random(seed)
-    spool = Spool(lab.root, process(), max_bytes=40_000, segment_bytes=2_000, clock=lambda: lab.now)
+    spool = SpoolWriter(lab.root, process(), max_bytes=40_000, segment_bytes=2_000, clock=lambda: lab.now)
     for sequence in range(300):
         write(spool, [sequence])  # asserts that there is room, whoever has taken what
         assert sum(file.stat().st_size for file in spool.folder.glob("0*")) <= 40_000
@@ -126,7 +126,7 @@ def test_agents_that_die_at_any_moment_never_hold_up_a_writer_and_lose_nothing(l
 
 
 def test_a_lost_cursor_means_repeating_what_is_still_there(lab):
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, range(3))
     lab.turn()
     (lab.root / ".agent" / "cursor.json").write_text("{broken")
@@ -136,7 +136,7 @@ def test_a_lost_cursor_means_repeating_what_is_still_there(lab):
 
 
 def test_kafka_takes_nothing_and_nothing_is_deleted_until_it_does(lab):
-    spool = Spool(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     lab.kafka.held, lab.kafka.room = True, 5
     write(spool, range(40))
     lab.turn()
@@ -152,7 +152,7 @@ def test_kafka_takes_nothing_and_nothing_is_deleted_until_it_does(lab):
 
 
 def test_without_kafka_or_its_topics_it_waits_and_says_so(lab):
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, [0])
     lab.kafka.topics = None
     lab.turn()
@@ -170,7 +170,7 @@ def test_without_kafka_or_its_topics_it_waits_and_says_so(lab):
 
 def test_without_kafka_it_knows_who_lives_here_so_that_gpu_samples_name_their_jobs(lab):
     lab.kafka.topics = None
-    spools = [Spool(lab.root, process(name, job=name)) for name in ("p0", "p1")]
+    spools = [SpoolWriter(lab.root, process(name, job=name)) for name in ("p0", "p1")]
     lab.start().turn()
     assert sorted(who["job"] for who in lab.agent.processes) == ["p0", "p1"]
     spools[0].close()
@@ -189,7 +189,7 @@ def test_kafka_that_is_away_for_long_is_one_line_however_often_it_is_noticed(lab
 
 
 def test_a_batch_too_large_for_kafka_is_told_as_lost(lab):
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, [0, 1, 2])
     big = lab.codec.encode(any_batch(Topic.KERNEL, 10, "p0", 1))
     lab.kafka.refuse = lambda topic, value: KafkaError.MSG_SIZE_TOO_LARGE if value == big else None
@@ -206,7 +206,7 @@ AHEAD = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD)
 
 @pytest.mark.parametrize("passing", [KafkaError.TOPIC_AUTHORIZATION_FAILED, *AHEAD])
 def test_an_answer_that_passes_is_waited_for(lab, passing):
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, range(5))
     answers = iter([None, passing, None, passing])
     lab.kafka.refuse = lambda topic, value: next(answers, None)
@@ -217,7 +217,7 @@ def test_an_answer_that_passes_is_waited_for(lab, passing):
 
 
 def test_a_client_beyond_repair_is_replaced_and_what_it_had_is_sent_again(lab):
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, range(5))
     lab.kafka.held = True
     lab.turn()
@@ -231,12 +231,12 @@ def test_a_client_beyond_repair_is_replaced_and_what_it_had_is_sent_again(lab):
 
 
 def test_a_process_of_another_release_keeps_its_schema_or_waits(lab):
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, [0])
     identity = spool.folder / "identity.json"
     known = identity.read_text()
     identity.write_text(known.replace(model(Topic.KERNEL).fingerprint, "0" * 64))
-    other = Spool(lab.root, process("p1"))
+    other = SpoolWriter(lab.root, process("p1"))
     write(other, [7])
     lab.turn()
     assert "upgrade it" in lab.health.ready()["spool"]
@@ -262,7 +262,7 @@ def test_a_registry_that_does_not_answer_is_asked_for_one_folder_at_a_time(lab):
             return Codec().registry.id_of_version(topic, fingerprint)
 
     lab.start(Codec(Registry()))
-    spools = [Spool(lab.root, process(f"p{i}")) for i in range(5)]
+    spools = [SpoolWriter(lab.root, process(f"p{i}")) for i in range(5)]
     for spool in spools:
         write(spool, [0])
     lab.agent.turn()
@@ -279,7 +279,7 @@ def test_a_registry_that_does_not_answer_is_asked_for_one_folder_at_a_time(lab):
 
 
 def test_a_killed_process_costs_its_last_frame_only(lab):
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, [0])
     segment = spool.folder / "000000000000.seg"
     segment.write_bytes(segment.read_bytes() + segment.read_bytes()[8:100])
@@ -300,9 +300,9 @@ def test_a_killed_process_costs_its_last_frame_only(lab):
     '{"format": 1, "process": {"process_id": "p", "nonsense": 1}, "schemas": {}}',
 ])  # fmt: skip
 def test_nonsense_in_one_folder_is_said_and_the_others_go_on(lab, text):
-    bad = Spool(lab.root, process())
+    bad = SpoolWriter(lab.root, process())
     (bad.folder / "identity.json").write_text(text)
-    good = Spool(lab.root, process("p1"))
+    good = SpoolWriter(lab.root, process("p1"))
     write(good, [0])
     lab.turn()
     assert lab.account()[0] == [0]
@@ -315,7 +315,7 @@ def test_a_folder_that_cannot_be_looked_into_is_named_and_logged_once(lab):
     folder = lab.root / "another users"
     (folder / "lock").mkdir(parents=True)
     os.utime(folder, (0, 0))
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, range(3))
     with capture_logs() as said:
         for _ in range(3):
@@ -353,7 +353,7 @@ def test_a_folder_that_no_writer_made_is_left_alone_and_named_once(lab):
 
 
 def test_segments_without_an_identity_are_kept_and_said(lab):
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, range(3))
     spool.close()
     (spool.folder / "identity.json").unlink()
@@ -364,7 +364,7 @@ def test_segments_without_an_identity_are_kept_and_said(lab):
 
 
 def test_what_a_writer_left_that_died_before_it_said_who_it_is_goes_after_a_minute(lab):
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     for file in spool.folder.iterdir():
         if file.name not in ("lock", "reserve"):
             file.unlink()
@@ -405,7 +405,7 @@ def test_kafka_that_went_away_is_asked_again_though_nothing_is_to_be_sent(lab):
 
 
 def test_a_folder_that_vanishes_is_no_trouble(lab):
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, [0])
     lab.turn()
     lab.kafka.held = True
@@ -426,7 +426,7 @@ def test_a_spool_that_somebody_removed_is_served_again_when_it_is_back(lab):
     lab.turn()
     assert {"root", "cursor"} <= set(lab.health.ready())
     lab.root.mkdir()
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, [0])
     lab.turn()
     assert lab.account()[0] == [0]
@@ -441,7 +441,7 @@ def test_a_folder_laid_in_place_of_the_agents_own_is_not_written_into(lab, tmp_p
     theirs = tmp_path_factory.mktemp("theirs")
     shutil.rmtree(lab.root / ".agent")
     (lab.root / ".agent").symlink_to(theirs)
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, [0])
     lab.turn()
     assert "remove it" in lab.health.ready()["cursor"]

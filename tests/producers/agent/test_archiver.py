@@ -16,7 +16,7 @@ from drumline.producers.agent import object_store as agent_storage
 from drumline.producers.agent.agent import Agent
 from drumline.producers.agent.archiver import Archiver
 from drumline.producers.agent.object_store import s3
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 
 
 class Store:
@@ -76,7 +76,7 @@ def restored(objects: dict[str, bytes], root: Path) -> None:
 
 
 def test_what_is_in_kafka_is_archived_and_can_be_published_from_there(lab, tmp_path):
-    spool = Spool(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     write(spool, range(20))
     spool.close()
     lab.turn()
@@ -95,7 +95,7 @@ def test_what_is_in_kafka_is_archived_and_can_be_published_from_there(lab, tmp_p
 
 
 def test_a_failing_storage_stops_nothing_and_is_tried_again(lab):
-    spool = Spool(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     lab.store.problem = ConnectionError("no route")
     write(spool, range(20))
     lab.turn()
@@ -111,7 +111,7 @@ def test_a_failing_storage_stops_nothing_and_is_tried_again(lab):
 def test_a_link_in_place_of_a_segment_is_not_followed(lab, tmp_path):
     """Who may write into the spool must not have the agent read for them what they may not."""
     (tmp_path / "secret").write_text("secret")
-    spool = Spool(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     write(spool, range(20))
     take = lab.archiver.take
 
@@ -135,7 +135,7 @@ def test_a_link_in_place_of_a_segment_is_not_followed(lab, tmp_path):
 def test_its_backlog_is_bounded_and_the_oldest_goes(tmp_path):
     lab = ArchiveLab(tmp_path, Store(), most_bytes=10_000)
     lab.store.problem = ConnectionError("down")
-    spool = Spool(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     write(spool, range(40))
     spool.close()
     lab.turn()
@@ -151,7 +151,7 @@ def test_its_backlog_is_bounded_and_the_oldest_goes(tmp_path):
 
 
 def test_a_segment_sent_twice_is_one_object(lab):
-    spool = Spool(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     write(spool, range(4))
     spool.close()
     sent = []
@@ -184,7 +184,7 @@ def test_objects_arrive_over_the_s3_api(moto, tmp_path):
     client.create_bucket(Bucket="bucket")
     settings = ArchiveSettings(url="s3://bucket/some/prefix", endpoint=moto, key_id="key", secret=SecretStr("secret"))
     lab = ArchiveLab(tmp_path, s3(settings), 1 << 30)
-    spool = Spool(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     write(spool, range(10))
     write(spool, [10], rows=60_000)  # an object of several MB
     spool.close()
@@ -202,7 +202,7 @@ def test_objects_arrive_over_the_s3_api(moto, tmp_path):
 def test_a_bucket_that_is_not_there_is_said_and_nothing_is_lost(moto, tmp_path):
     settings = ArchiveSettings(url="s3://nowhere", endpoint=moto, key_id="key", secret=SecretStr("secret"))
     lab = ArchiveLab(tmp_path, s3(settings))
-    spool = Spool(lab.root, process())
+    spool = SpoolWriter(lab.root, process())
     write(spool, [0])
     spool.close()
     lab.turn()

@@ -37,7 +37,7 @@ def test_no_batch_is_too_large_for_kafka_and_every_row_is_in_one(rows, distinct,
     assert starts.tolist() == sorted(table["start_ns"].tolist())
     names = [name for batch in sent for name in batch.strings("name", "names")]
     order = np.argsort(table["start_ns"])
-    assert names == [table.words["names"][i] for i in table["name"][order].tolist()]
+    assert names == [table.dictionaries["names"][i] for i in table["name"][order].tolist()]
     if size < MOST_BYTES:
         assert max(len(encode(model(Topic.KERNEL), batch)) for batch in sent) < CLIENTS
     least = -(-rows // MAX_ROWS)

@@ -23,7 +23,7 @@ from drumline.infra.config.settings import SpoolSettings
 from drumline.producers.collector import decoder_process
 from drumline.producers.collector.attach import MARK
 from drumline.producers.collector.cupti import Callbacks
-from drumline.producers.collector.recorder import Recording
+from drumline.producers.collector.recorder import ActivityRecorder
 from drumline.producers.decoder.main import may_read
 from drumline.producers.identity import spool_limits, spool_root
 from drumline.producers.ipc.buffer_pool import BufferPool
@@ -283,7 +283,7 @@ def test_buffers_stay_mapped_when_python_has_let_go_of_them():
     """A thread of CUPTI's that still writes when Python ends would end the process: seen with CUPTI 13.5."""
     pool, callbacks = BufferPool(), Callbacks()
     place = f"{ctypes.addressof(ctypes.c_char.from_buffer(pool.memory)):x}-"
-    Recording(FakeCupti().bound(), pool, callbacks, threading.current_thread()).close()
+    ActivityRecorder(FakeCupti().bound(), pool, callbacks, threading.current_thread()).close()
     del pool, callbacks
     gc.collect()
     assert any(line.startswith(place) for line in Path("/proc/self/maps").read_text().splitlines())

@@ -11,7 +11,7 @@ from drumline.producers.activity.activity import Activity
 from drumline.producers.decoder import cupti_layout
 from drumline.producers.decoder.cupti_decode import UNFINISHED, Decoder, UnknownSize, find_records
 from drumline.producers.decoder.remote_memory import RemoteMemory
-from drumline.producers.decoder.string_cache import Interned
+from drumline.producers.decoder.string_cache import StringCache
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.rows import derive
 
@@ -42,11 +42,11 @@ def test_every_record_is_found(raw):
 def test_names_are_read_from_the_recorded_process(raw):
     out = decoded(raw)
     strings = set(raw.about["strings"].values())
-    used = {out.kernels.words["names"][i] for i in np.unique(out.kernels["name"])}
+    used = {out.kernels.dictionaries["names"][i] for i in np.unique(out.kernels["name"])}
     assert used
     assert used <= strings
     begins = (out.markers["flags"] & 2) != 0
-    labels = {out.markers.words["names"][i] for i in np.unique(out.markers["name"][begins])}
+    labels = {out.markers.dictionaries["names"][i] for i in np.unique(out.markers["name"][begins])}
     assert labels
     assert labels <= strings
 
@@ -77,7 +77,7 @@ def test_a_decoded_buffer_derives_to_attributed_collectives():
     raw = RawBuffer("ddp_steps").relocate()
     out = decoded(raw)
     found = derive(Activity(kernels=out.kernels, copies=out.copies, markers=out.markers, payloads=out.payloads))
-    assert nccl.is_kernel(out.kernels.words["names"]).any()
+    assert nccl.is_kernel(out.kernels.dictionaries["names"]).any()
     assert found.ranges.rows > 0
 
 
@@ -141,7 +141,7 @@ def test_records_whose_times_were_never_filled_in_are_counted_not_kept():
 
 def test_a_pointer_that_means_something_else_now_is_read_again():
     memory = ctypes.create_string_buffer(b"first kernel\0", 64)
-    words = Interned(RemoteMemory(os.getpid()))
+    words = StringCache(RemoteMemory(os.getpid()))
     pointer = np.array([ctypes.addressof(memory)] * 3, np.uint64)
     assert [words.words[i] for i in words.indices(pointer)] == ["first kernel"] * 3
     memory.value = b"second"
@@ -152,7 +152,7 @@ def test_a_pointer_that_means_something_else_now_is_read_again():
 
 def test_pointers_that_lead_nowhere_are_counted_and_harm_nothing():
     memory = ctypes.create_string_buffer(b"good\0", 8)
-    words = Interned(RemoteMemory(os.getpid()))
+    words = StringCache(RemoteMemory(os.getpid()))
     pointers = np.array([8, ctypes.addressof(memory), 0, 1 << 46, ctypes.addressof(memory)], np.uint64)
     assert [words.words[i] for i in words.indices(pointers)] == ["", "good", "", "", "good"]
     assert words.unreadable == 2
@@ -161,7 +161,7 @@ def test_pointers_that_lead_nowhere_are_counted_and_harm_nothing():
 def test_long_strings_are_read_to_their_end():
     text = b"k" * 5000
     memory = ctypes.create_string_buffer(text)
-    words = Interned(RemoteMemory(os.getpid()))
+    words = StringCache(RemoteMemory(os.getpid()))
     assert words.words[words.indices(np.array([ctypes.addressof(memory)], np.uint64))[0]] == text.decode()
 
 

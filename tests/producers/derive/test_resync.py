@@ -90,7 +90,7 @@ def test_recording_may_begin_in_the_middle():
 def test_as_many_kernels_lost_as_calls_are_not_paired_by_their_count():
     activity, since = trace(DEMO).activities[0], measured_from(trace(DEMO))[0]
     kernels, payloads, markers = activity.kernels, activity.payloads, activity.markers
-    reduces = np.flatnonzero((nccl.kernel_operations(kernels.words["names"]) == 1)[kernels["name"]])
+    reduces = np.flatnonzero((nccl.kernel_operations(kernels.dictionaries["names"]) == 1)[kernels["name"]])
     gone_kernel = reduces[np.argsort(kernels["correlation"][reduces])[len(reduces) // 4]]
     gone_call = np.sort(payloads["id"])[3 * payloads.rows // 4]
     damaged = replace(

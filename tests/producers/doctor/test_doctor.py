@@ -15,7 +15,7 @@ from drumline.producers.agent.cursor import Cursor
 from drumline.producers.doctor import checks
 from drumline.producers.doctor import spool_checks as checks_spool
 from drumline.producers.spool import quota as spool_room
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 
 GB = 1 << 30
 
@@ -110,7 +110,7 @@ def test_the_spool_says_how_much_waits_and_whether_anybody_takes_it(tmp_path):
 
 def test_what_a_spool_lost_and_who_fills_its_file_system_is_said(tmp_path, monkeypatch):
     agent = Cursor(tmp_path)
-    spool = Spool(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
+    spool = SpoolWriter(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
     for sequence in range(100):
         spool.append(KERNEL, "k", body(sequence), 10)
     found = checks_spool.spool(tmp_path, GB)

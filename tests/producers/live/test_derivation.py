@@ -11,7 +11,7 @@ import pytest
 from support import trace_mutations as mutations
 from support.recordings import DEMO, folder
 
-from drumline.producers.activity.activity import ends
+from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import Outbox
 from drumline.producers.derive.nccl.calls import calls
@@ -53,7 +53,7 @@ def made_ns(activity):
 
 def of_steps(markers):
     """Which markers begin or end a step."""
-    named = np.array([word.startswith("step") for word in markers.words["names"]])[markers["name"]]
+    named = np.array([word.startswith("step") for word in markers.dictionaries["names"]])[markers["name"]]
     return np.isin(markers["id"], markers["id"][named])
 
 
@@ -83,8 +83,8 @@ def played(
     for on, time_ns in windows:
         live.recording(on, time_ns)
     arrive = {
-        "kernels": ends(activity.kernels),
-        "copies": ends(activity.copies),
+        "kernels": end_ns(activity.kernels),
+        "copies": end_ns(activity.copies),
         "markers": activity.markers["time_ns"],
     }
     at_id = dict(zip(activity.markers["id"].tolist(), activity.markers["time_ns"].tolist(), strict=True))
@@ -192,7 +192,7 @@ def test_what_waits_for_the_end_of_a_step_is_small_and_bounded():
     part = activity.kernels.take(slice(50_000))
     tracemalloc.start()
     for _ in range(8):
-        copy = Table({name: values.copy() for name, values in part.columns.items()}, part.words)
+        copy = Table({name: values.copy() for name, values in part.columns.items()}, part.dictionaries)
         live.add(copy, none, none, activity.payloads.take(slice(0)))
     del copy
     kept, peak = tracemalloc.get_traced_memory()
@@ -213,7 +213,7 @@ def from_then_on(activity, since, too_many=0):
     `too_many` NCCL kernels of calls before."""
     whole = derive(activity)
     called = whole.ranges.take(whole.ranges["start_ns"] >= since)
-    nccl_kernels = np.flatnonzero(is_kernel(activity.kernels.words["names"])[activity.kernels["name"]])
+    nccl_kernels = np.flatnonzero(is_kernel(activity.kernels.dictionaries["names"])[activity.kernels["name"]])
     order = nccl_kernels[np.argsort(activity.kernels["correlation"][nccl_kernels])]
     made = calls(whole.ranges, activity.payloads).start_ns
     before = int((made < since).sum())
@@ -263,11 +263,11 @@ def truth(whole):
 def test_lost_kernels_cost_their_steps_and_make_no_wrong_row(lost, most, said):
     activity = recorded(DEMO)[2]
     whole = derive(activity)
-    nccl = np.flatnonzero(is_kernel(activity.kernels.words["names"])[activity.kernels["name"]])
+    nccl = np.flatnonzero(is_kernel(activity.kernels.dictionaries["names"])[activity.kernels["name"]])
     nccl = nccl[np.argsort(activity.kernels["correlation"][nccl], kind="stable")]
     gone = nccl[len(nccl) // 2 : len(nccl) // 2 + lost]
     less = replace(activity, kernels=activity.kernels.take(np.setdiff1d(np.arange(activity.kernels.rows), gone)))
-    dropped = ends(activity.kernels)[gone] if said else ()
+    dropped = end_ns(activity.kernels)[gone] if said else ()
     tick = 2 * int(np.median(whole.steps["duration_ns"]))
     sent, live = played(less, tick, lost_ns=dropped, launched=when_launched(activity))
     rows, expected = told(sent), truth(whole)
@@ -283,8 +283,8 @@ def test_lost_kernels_cost_their_steps_and_make_no_wrong_row(lost, most, said):
 @pytest.mark.parametrize(("share", "kept"), [(0.001, 0.9), (0.01, 0.7)])
 def test_lost_kernels_make_no_wrong_row_and_no_wrong_budget(share, kept, seed):
     for rank, damaged in enumerate(mutations.lost(read_trace(DEMO), share, seed, ("kernels",)).activities):
-        lost = ends(recorded(DEMO)[rank].kernels)
-        dropped = lost[~np.isin(lost, ends(damaged.kernels))]
+        lost = end_ns(recorded(DEMO)[rank].kernels)
+        dropped = lost[~np.isin(lost, end_ns(damaged.kernels))]
         sent, _live = played(damaged, lost_ns=dropped, launched=when_launched(recorded(DEMO)[rank]))
         whole = derive(recorded(DEMO)[rank])
         rows, expected = told(sent), truth(whole)
@@ -301,7 +301,7 @@ def renumbered(activity, increments):
     ids, at = np.unique(activity.kernels["correlation"], return_inverse=True)
     fresh = np.cumsum(increments(np.diff(ids, prepend=ids[0] - 1).astype(np.int64))).astype(ids.dtype)
     return replace(
-        activity, kernels=Table({**activity.kernels.columns, "correlation": fresh[at]}, activity.kernels.words)
+        activity, kernels=Table({**activity.kernels.columns, "correlation": fresh[at]}, activity.kernels.dictionaries)
     )
 
 
@@ -330,11 +330,11 @@ def test_steps_that_make_other_cuda_calls_than_usual_are_told_as_well(share):
 @pytest.mark.parametrize("share", [0.3, 0.5])
 def test_some_time_after_a_loss_counts_are_believed_again(share):
     activity = renumbered(recorded(DEMO)[0], unusual(share))
-    nccl = np.flatnonzero(is_kernel(activity.kernels.words["names"])[activity.kernels["name"]])
+    nccl = np.flatnonzero(is_kernel(activity.kernels.dictionaries["names"])[activity.kernels["name"]])
     gone = nccl[np.argsort(activity.kernels["correlation"][nccl], kind="stable")][len(nccl) // 4]
     less = activity.kernels.take(np.arange(activity.kernels.rows) != gone)
     expected = truth(derive(activity))
-    dropped = ends(activity.kernels)[[gone]]
+    dropped = end_ns(activity.kernels)[[gone]]
     sent, live = played(replace(activity, kernels=less), lost_ns=dropped, launched=when_launched(activity))
     rows = told(sent)
     assert rows <= expected
@@ -346,7 +346,7 @@ def test_some_time_after_a_loss_counts_are_believed_again(share):
 def earlier(activity, ns):
     """The host is ahead of the GPU by so much more."""
     markers = {**activity.markers.columns, "time_ns": activity.markers["time_ns"] - ns}
-    return replace(activity, markers=Table(markers, activity.markers.words))
+    return replace(activity, markers=Table(markers, activity.markers.dictionaries))
 
 
 def test_after_what_waited_was_given_up_nothing_wrong_is_told():
@@ -375,8 +375,8 @@ def without(activity, low, high, steps=True):
         markers = activity.markers.take(~inside | of_steps(activity.markers))
     return replace(
         activity,
-        kernels=left(activity.kernels, ends(activity.kernels)),
-        copies=left(activity.copies, ends(activity.copies)),
+        kernels=left(activity.kernels, end_ns(activity.kernels)),
+        copies=left(activity.copies, end_ns(activity.copies)),
         markers=markers,
         payloads=activity.payloads.take(np.isin(activity.payloads["id"], markers["id"])),
     )
@@ -469,8 +469,8 @@ def test_a_process_of_which_no_kernel_comes_any_more_is_heard_of_though_its_call
     activity = recorded(DEMO)[0]
     played(activity)
     assert not heard
-    end = int(np.median(ends(activity.kernels)))
-    played(replace(activity, kernels=activity.kernels.take(ends(activity.kernels) < end)))
+    end = int(np.median(end_ns(activity.kernels)))
+    played(replace(activity, kernels=activity.kernels.take(end_ns(activity.kernels) < end)))
     assert heard[0][0] - end < 4_000_000_000
     assert {since for _, since in heard} == {heard[0][1]}
     assert abs(heard[0][1] - end) < 1_000_000_000
@@ -511,7 +511,7 @@ def test_nobody_asks_for_launches_where_nothing_was_lost(path, ahead):
 def test_a_step_whose_end_was_lost_is_missing_but_no_other_one():
     activity = recorded(DEMO)[0]
     whole = derive(activity)
-    words, markers = activity.markers.words["names"], activity.markers
+    words, markers = activity.markers.dictionaries["names"], activity.markers
     (step,) = markers["id"][np.flatnonzero(np.array([word == "step 40" for word in words])[markers["name"]])][:1]
     ended = (markers["id"] == step) & (markers["time_ns"] > markers["time_ns"][markers["id"] == step].min())
     sent, live = played(replace(activity, markers=markers.take(~ended)))
@@ -594,7 +594,7 @@ def test_steps_numbered_from_the_start_again_count_on():
     activity = recorded(DEMO)[0]
     half = int(np.median(activity.kernels["start_ns"]))
     markers = activity.markers
-    names = list(markers.words["names"])
+    names = list(markers.dictionaries["names"])
     fresh = {i: name for i, name in enumerate(names) if name.startswith("step ")}
     numbers = {i: int(name.split()[1]) for i, name in fresh.items()}
     inside = [
@@ -608,7 +608,7 @@ def test_steps_numbered_from_the_start_again_count_on():
     for row in np.flatnonzero(markers["time_ns"] >= half).tolist():
         if int(renamed[row]) in fresh:
             renamed[row] = len(names) + sorted(set(inside)).index(numbers[int(renamed[row])])
-    table = Table({**markers.columns, "name": renamed}, {"names": words, "domains": markers.words["domains"]})
+    table = Table({**markers.columns, "name": renamed}, {"names": words, "domains": markers.dictionaries["domains"]})
     again = type(activity)(**{**activity.__dict__, "markers": table})
     sent, _ = played(again)
     numbers_sent = [row[0] for row in joined(sent[Topic.STEP], ["step"])]

@@ -17,7 +17,7 @@ from drumline.producers.nvml.sampler import DeviceSampler
 from drumline.producers.nvml.samples import Nvml, NvmlLost, NvmlMissing
 from drumline.producers.spool.frames import Frame
 from drumline.producers.spool.reader import Segment
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import decode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -120,7 +120,7 @@ def sampling(tmp_path):
     running = []
 
     def start(fake, period_s=0.02, processes=()):
-        spool = Spool(tmp_path, {"process_id": "agent-1", "sequence": 0})
+        spool = SpoolWriter(tmp_path, {"process_id": "agent-1", "sequence": 0})
         sampler = DeviceSampler(spool, DeviceFeed("agent-1", "h"), "h", lambda: processes, period_s, {}, lambda: fake)
         running.append(sampler)
         sampler.start()
@@ -213,7 +213,7 @@ def test_a_driver_that_goes_away_is_opened_again(sampling, monkeypatch):
 def test_without_nvml_the_thread_ends_and_nothing_else_happens(tmp_path):
     fake = FakeNvml()
     fake.problem = NVMLError_LibraryNotFound("NVML Shared Library Not Found")
-    spool = Spool(tmp_path, {"process_id": "agent-1", "sequence": 0})
+    spool = SpoolWriter(tmp_path, {"process_id": "agent-1", "sequence": 0})
     sampler = DeviceSampler(spool, DeviceFeed("agent-1", "h"), "h", list, 0.01, {}, lambda: fake)
     sampler.start()
     sampler.join(10)

@@ -15,11 +15,11 @@ from support.labs.agent import Lab, process, write
 from support.labs.spool import KERNEL, PROCESS, Follower, body
 
 from drumline.producers.spool import quota as spool_room
-from drumline.producers.spool.directory import SpoolFolder, folders
-from drumline.producers.spool.eviction import give_way
+from drumline.producers.spool.directory import SpoolDirectory, folders
+from drumline.producers.spool.eviction import evict_oldest_segments
 from drumline.producers.spool.frames import DATA, LOSS
-from drumline.producers.spool.quota import Spools, part
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.quota import HostSpools, part
+from drumline.producers.spool.writer import SpoolWriter
 
 MB = 1 << 20
 
@@ -52,7 +52,7 @@ def fill(spool, clock, batches, first=0):
 
 
 def spools(root, clock, names, **more):
-    return [Spool(root, {**PROCESS, "process_id": name}, clock=clock, **more) for name in names]
+    return [SpoolWriter(root, {**PROCESS, "process_id": name}, clock=clock, **more) for name in names]
 
 
 def taken(root):
@@ -146,7 +146,7 @@ def test_a_disk_that_is_too_full_for_the_next_segment_gets_back_what_older_ones_
 
 
 def seen(root):
-    found = Spools(root)
+    found = HostSpools(root)
     found.look()
     return found
 
@@ -158,15 +158,15 @@ def only_dead(root):
 
 def only(root, name):
     (path,) = root.glob(f"{name}-*")
-    return SpoolFolder(path)
+    return SpoolDirectory(path)
 
 
 def test_what_gave_way_is_published_as_lost_in_the_dead_process_s_own_sequence(tmp_path):
     lab = Lab(tmp_path).start()
-    dead = Spool(lab.root, process(), segment_bytes=4_000)
+    dead = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     write(dead, range(30))
     dead.close()
-    assert give_way(dead.folder, 6_000) > 6_000
+    assert evict_oldest_segments(dead.folder, 6_000) > 6_000
     lab.turn()
     sequences, rows, lost = lab.account()
     assert sequences == list(range(30))
@@ -176,7 +176,7 @@ def test_what_gave_way_is_published_as_lost_in_the_dead_process_s_own_sequence(t
 
 @pytest.mark.parametrize("why", ["it lives", "a copy", "another release's", "another is at work", "no room to say so"])
 def test_what_must_not_give_way_does_not(tmp_path, monkeypatch, why):
-    spool = Spool(tmp_path, PROCESS, segment_bytes=4_000)
+    spool = SpoolWriter(tmp_path, PROCESS, segment_bytes=4_000)
     for sequence in range(100):
         spool.append(KERNEL, "k", body(sequence), 10)
     lock = spool.folder / "lock"
@@ -196,8 +196,8 @@ def test_what_must_not_give_way_does_not(tmp_path, monkeypatch, why):
     with lock.open("rb") as handle:
         if why == "another is at work":
             fcntl.flock(handle, fcntl.LOCK_EX)
-        assert give_way(spool.folder, MB) == 0
-    follower = Follower(SpoolFolder(spool.folder))
+        assert evict_oldest_segments(spool.folder, MB) == 0
+    follower = Follower(SpoolDirectory(spool.folder))
     spool.close()
     follower.read()
     assert (follower.sum(DATA), follower.sum(LOSS)) == (1_000, 0)
@@ -205,11 +205,11 @@ def test_what_must_not_give_way_does_not(tmp_path, monkeypatch, why):
 
 def test_an_agent_does_not_undo_what_another_process_is_doing(tmp_path):
     """It saw the writer gone; then somebody began to throw away."""
-    spool = Spool(tmp_path, PROCESS, segment_bytes=4_000)
+    spool = SpoolWriter(tmp_path, PROCESS, segment_bytes=4_000)
     for sequence in range(20):
         spool.append(KERNEL, "k", body(sequence), 10)
     spool.close()
-    folder = SpoolFolder(spool.folder)
+    folder = SpoolDirectory(spool.folder)
     with folder.alone() as alone:
         assert alone
         first = folder.files()[".seg"][0]
@@ -220,14 +220,14 @@ def test_an_agent_does_not_undo_what_another_process_is_doing(tmp_path):
 
 
 def test_other_users_processes_count_as_living_ones(tmp_path, monkeypatch):
-    spool = Spool(tmp_path, PROCESS)
+    spool = SpoolWriter(tmp_path, PROCESS)
     spool.append(KERNEL, "k", body(0), 10)
     spool.close()
 
     def refuse(self):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(SpoolFolder, "takes", refuse)
+    monkeypatch.setattr(SpoolDirectory, "takes", refuse)
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / ".agent").mkdir()
     found = seen(tmp_path)
@@ -258,7 +258,7 @@ def test_a_root_that_may_not_be_listed_is_written_all_the_same(tmp_path, monkeyp
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(spool_room.os, "scandir", refuse)
-    spool = Spool(tmp_path, PROCESS)
+    spool = SpoolWriter(tmp_path, PROCESS)
     assert spool.append(KERNEL, "k", body(0), 10)
 
 
@@ -270,7 +270,7 @@ def test_dead_folders_are_not_read_again_and_again(tmp_path, monkeypatch):
     before = dict(found.dead)
     assert len(before) == 3
     read = []
-    monkeypatch.setattr(SpoolFolder, "takes", lambda self: read.append(self.path.name) or 0)
+    monkeypatch.setattr(SpoolDirectory, "takes", lambda self: read.append(self.path.name) or 0)
     found.look()
     assert (found.dead, read) == (before, [])
     changed = next(iter(before))
@@ -282,10 +282,10 @@ def test_dead_folders_are_not_read_again_and_again(tmp_path, monkeypatch):
 EVICT = """
 import random, sys, time
 from pathlib import Path
-from drumline.producers.spool.eviction import give_way
+from drumline.producers.spool.eviction import evict_oldest_segments
 folder = Path(sys.argv[1])
 while folder.exists():
-    give_way(folder, random.randrange(1, 6_000))
+    evict_oldest_segments(folder, random.randrange(1, 6_000))
     time.sleep(random.random() * 0.002)
 """
 
@@ -294,7 +294,7 @@ while folder.exists():
 @pytest.mark.parametrize("seed", range(5))
 def test_an_agent_and_two_that_throw_away_one_killed_again_and_again_tell_each_batch_once(tmp_path, seed):
     dice, lab = random.Random(seed), Lab(tmp_path).start()
-    spool = Spool(lab.root, process(), segment_bytes=2_000)
+    spool = SpoolWriter(lab.root, process(), segment_bytes=2_000)
     write(spool, range(60))
     spool.close()
 

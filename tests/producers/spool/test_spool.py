@@ -14,7 +14,7 @@ import pytest
 from support.labs.spool import KERNEL, PROCESS, Follower, body
 
 from drumline.producers.spool import quota as spool_room
-from drumline.producers.spool.directory import SpoolFolder, folders, make_root
+from drumline.producers.spool.directory import SpoolDirectory, folders, make_root
 from drumline.producers.spool.frames import (
     DATA,
     LOSS,
@@ -28,18 +28,18 @@ from drumline.producers.spool.frames import (
 )
 from drumline.producers.spool.layout import BadSpool
 from drumline.producers.spool.reader import Segment
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 
-def only_folder(root: Path) -> SpoolFolder:
+def only_folder(root: Path) -> SpoolDirectory:
     [folder] = folders(root)
     return folder
 
 
 def test_what_is_written_is_read_while_the_writer_goes_on(tmp_path):
-    spool = Spool(tmp_path, PROCESS, segment_bytes=4_000)
+    spool = SpoolWriter(tmp_path, PROCESS, segment_bytes=4_000)
     follower = Follower(only_folder(tmp_path))
     for sequence in range(20):
         assert spool.append(KERNEL, "k", body(sequence), 10)
@@ -57,7 +57,7 @@ def test_what_is_written_is_read_while_the_writer_goes_on(tmp_path):
 
 
 def test_beyond_its_bound_the_oldest_is_lost_and_told_in_its_place(tmp_path):
-    spool = Spool(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
+    spool = SpoolWriter(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
     for sequence in range(400):
         assert spool.append(KERNEL, "ab"[sequence % 2], body(sequence // 2, dropped=sequence == 0), 10)
     assert sum(path.stat().st_size for path in tmp_path.glob("*/0*")) <= 65_536
@@ -77,7 +77,7 @@ def test_beyond_its_bound_the_oldest_is_lost_and_told_in_its_place(tmp_path):
 
 
 def test_what_the_agent_has_taken_is_not_thrown_away(tmp_path):
-    spool = Spool(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
+    spool = SpoolWriter(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
     follower = Follower(only_folder(tmp_path))
     spool.append(KERNEL, "k", body(0), 10)
     taken = follower.folder.take()
@@ -93,7 +93,7 @@ def test_what_the_agent_has_taken_is_not_thrown_away(tmp_path):
 
 
 def test_losses_of_an_outage_of_any_length_take_no_room(tmp_path):
-    spool = Spool(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
+    spool = SpoolWriter(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
     for sequence in range(2_000):
         assert spool.append(KERNEL, "k", body(sequence), 10)
     spool.close()
@@ -107,7 +107,7 @@ def test_losses_of_an_outage_of_any_length_take_no_room(tmp_path):
 NAMES = """
 import os, resource, signal
 from drumline.producers.spool.frames import DATA, head
-from drumline.producers.spool.writer import Spool
+from drumline.producers.spool.writer import SpoolWriter
 from support.labs.spool import KERNEL, PROCESS, body
 """
 
@@ -125,7 +125,7 @@ def test_a_full_disk_costs_counted_batches_and_is_told_when_there_is_room_again(
     output = run_child(
         """
 resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, resource.RLIM_INFINITY))
-spool = Spool(root, PROCESS, segment_bytes=1 << 20)
+spool = SpoolWriter(root, PROCESS, segment_bytes=1 << 20)
 for sequence in range(50):
     spool.append(KERNEL, "k", body(sequence), 10)
 print(spool.rows[KERNEL], spool.dropped[KERNEL], bool(spool.problem))
@@ -149,7 +149,7 @@ spool.close()
 
 
 def test_a_disk_that_is_full_to_the_end_is_told_from_what_was_kept_for_that(tmp_path):
-    spool = Spool(tmp_path, PROCESS)
+    spool = SpoolWriter(tmp_path, PROCESS)
     spool.append(KERNEL, "k", body(0), 10)
     for name in ("write", "identify"):
 
@@ -171,7 +171,7 @@ def test_a_disk_that_is_full_to_the_end_is_told_from_what_was_kept_for_that(tmp_
 def test_a_disk_that_stays_full_gives_up_old_segments_for_new_ones(tmp_path, monkeypatch):
     full = SimpleNamespace(f_bavail=25_000, f_blocks=100_000, f_frsize=4_096)  # as much as is left to others
     now = [0.0]
-    spool = Spool(tmp_path, PROCESS, segment_bytes=8_000, clock=lambda: now[0])
+    spool = SpoolWriter(tmp_path, PROCESS, segment_bytes=8_000, clock=lambda: now[0])
     for sequence in range(60):
         spool.append(KERNEL, "k", body(sequence), 10)
     now[0] = 2.0
@@ -188,7 +188,7 @@ def test_a_disk_that_stays_full_gives_up_old_segments_for_new_ones(tmp_path, mon
 def test_a_file_system_that_does_not_say_how_large_it_is_is_used_up_to_the_spools_own_bound(tmp_path, monkeypatch):
     nothing = SimpleNamespace(f_bavail=0, f_blocks=0, f_frsize=4_096)  # tmpfs with size=0, ramfs
     monkeypatch.setattr(spool_room.os, "statvfs", lambda path: nothing)
-    spool = Spool(tmp_path, PROCESS, segment_bytes=8_000, max_bytes=40_000)
+    spool = SpoolWriter(tmp_path, PROCESS, segment_bytes=8_000, max_bytes=40_000)
     for sequence in range(60):
         assert spool.append(KERNEL, "k", body(sequence), 10)
     assert 20_000 < spool._files.used <= 40_000
@@ -199,7 +199,7 @@ def test_a_file_system_that_does_not_say_how_large_it_is_is_used_up_to_the_spool
 def test_a_killed_writer_leaves_a_torn_frame_that_is_counted(tmp_path):
     run_child(
         """
-spool = Spool(root, PROCESS)
+spool = SpoolWriter(root, PROCESS)
 spool.append(KERNEL, "k", body(0), 10)
 os.write(spool._files._descriptor, head(DATA, KERNEL, "k", 10, 1, body(1)) + body(1)[:100])
 os.kill(os.getpid(), signal.SIGKILL)
@@ -232,7 +232,7 @@ def test_a_damaged_frame_costs_itself_only():
 
 @pytest.mark.parametrize("moment", ["moved", "both moved", "written", "replaced", "one deleted"])
 def test_killed_while_throwing_away_nothing_is_counted_twice(tmp_path, moment):
-    spool = Spool(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
+    spool = SpoolWriter(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
     for sequence in range(200):
         spool.append(KERNEL, "k", body(sequence), 10)
     folder = only_folder(tmp_path)
@@ -260,7 +260,7 @@ def test_killed_while_throwing_away_nothing_is_counted_twice(tmp_path, moment):
 
 
 def test_a_fork_does_not_write_into_its_parents_spool(tmp_path):
-    spool = Spool(tmp_path, PROCESS)
+    spool = SpoolWriter(tmp_path, PROCESS)
     child = os.fork()
     if child == 0:
         os._exit(int(spool.append(KERNEL, "k", body(0), 10)))
@@ -276,7 +276,7 @@ def test_a_fork_does_not_write_into_its_parents_spool(tmp_path):
 def test_a_root_that_cannot_be_used_is_no_exception_and_works_once_it_can(tmp_path):
     (tmp_path / "root").write_text("a file where the folder should be")
     clock = [0.0]
-    spool = Spool(tmp_path / "root", PROCESS, clock=lambda: clock[0])
+    spool = SpoolWriter(tmp_path / "root", PROCESS, clock=lambda: clock[0])
     assert not spool.append(KERNEL, "k", body(0), 10)
     assert "FileExistsError" in spool.problem
     (tmp_path / "root").unlink()
@@ -300,7 +300,7 @@ def test_what_somebody_lays_in_place_of_the_root_is_not_opened_to_all(tmp_path, 
 
 
 def test_a_folder_that_somebody_removed_is_begun_anew_and_its_rows_are_told_as_lost(tmp_path):
-    spool = Spool(tmp_path, PROCESS, segment_bytes=4_000)
+    spool = SpoolWriter(tmp_path, PROCESS, segment_bytes=4_000)
     for sequence in range(20):
         spool.append(KERNEL, "k", body(sequence), 10)
     shutil.rmtree(spool.folder)
@@ -313,7 +313,7 @@ def test_a_folder_that_somebody_removed_is_begun_anew_and_its_rows_are_told_as_l
     assert follower.sum(DATA) + follower.sum(LOSS) == 400
     assert follower.sum(LOSS) == spool.dropped[KERNEL] >= 200
     shutil.rmtree(follower.folder.path)
-    last = Spool(tmp_path, PROCESS)
+    last = SpoolWriter(tmp_path, PROCESS)
     last.append(KERNEL, "k", body(0), 10)
     shutil.rmtree(last.folder)
     last.close()
@@ -326,7 +326,7 @@ def test_a_folder_that_somebody_removed_is_begun_anew_and_its_rows_are_told_as_l
 @pytest.mark.parametrize("root", [False, True], ids=["folder", "root"])
 def test_a_removed_folder_is_noticed_within_a_second_and_not_at_the_segments_end(tmp_path, root):
     now = [0.0]
-    spool = Spool(tmp_path / "root", PROCESS, clock=lambda: now[0])
+    spool = SpoolWriter(tmp_path / "root", PROCESS, clock=lambda: now[0])
     spool.append(KERNEL, "k", body(0), 10)
     shutil.rmtree(tmp_path / "root" if root else spool.folder)
     for sequence in range(1, 11):
@@ -341,14 +341,14 @@ def test_a_removed_folder_is_noticed_within_a_second_and_not_at_the_segments_end
 
 
 def test_bytes_that_are_no_batch_are_refused(tmp_path):
-    spool = Spool(tmp_path, PROCESS)
+    spool = SpoolWriter(tmp_path, PROCESS)
     assert not spool.append(KERNEL, "k", b"\xff", 3)
     assert spool.dropped[KERNEL] == 3
     assert spool.append(KERNEL, "k", body(0), 10)
 
 
 def test_another_format_is_not_guessed_at(tmp_path):
-    Spool(tmp_path, PROCESS).close()
+    SpoolWriter(tmp_path, PROCESS).close()
     folder = only_folder(tmp_path)
     (folder.path / "identity.json").write_text('{"format": 99, "process": {}, "schemas": {}}')
     with pytest.raises(BadSpool, match="format 99"):
@@ -360,7 +360,7 @@ def test_another_format_is_not_guessed_at(tmp_path):
 @pytest.mark.parametrize("name", ["000000000000.seg", "identity.json", "lock"])
 def test_only_plain_files_are_read(tmp_path, name):
     """Whoever may write into the spool must not have the agent read other files for them, or wait for a pipe."""
-    Spool(tmp_path / "spool", PROCESS).close()
+    SpoolWriter(tmp_path / "spool", PROCESS).close()
     folder = only_folder(tmp_path / "spool")
     path = folder.path / name
     (tmp_path / "secret").write_text("secret")

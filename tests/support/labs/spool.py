@@ -4,7 +4,7 @@ from functools import cache
 
 from support.labs.sink import any_batch
 
-from drumline.producers.spool.directory import SpoolFolder
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import (
     Damage,
     Frame,
@@ -30,7 +30,7 @@ def body(sequence: int, rows: int = 10, dropped: int = 0) -> bytes:
 class Follower:
     """Reads a folder as the agent does, deleting what is complete."""
 
-    def __init__(self, folder: SpoolFolder) -> None:
+    def __init__(self, folder: SpoolDirectory) -> None:
         self.folder, self.segment = folder, None
         self.found: list[Frame | Damage] = []
 
