@@ -1,6 +1,6 @@
-"""Where a stream of rows is cut into batches: at 4,096 rows or 500 ms, and an empty batch after a second of nothing.
+"""Plan of a recorded process's batches: 4,096 rows or 500 ms each, and a heartbeat after a second of silence.
 
-Pure: all times are event times, ns since the epoch. A row can be sent once it is *ready* (a kernel when it has ended).
+All times are event times, ns since the epoch. A row can be sent once it is *ready* (a kernel when it has ended).
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ HEARTBEAT_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
-class Cuts:
-    """Batches of one (process, topic, key). Batch i holds rows order[low[i]:high[i]]; low == high is a heartbeat.
+class BatchPlan:
+    """Rows and times of the batches of one (process, topic, key).
 
-    `time_ns`: when it is closed, never falling. `watermark_ns`: no row of a later batch starts before it.
+    Batch i holds rows order[low[i]:high[i]]; low == high is a heartbeat. `time_ns`: when it is closed, never falling.
+    `watermark_ns`: no row of a later batch starts before it.
     """
 
     order: Array
@@ -33,11 +34,11 @@ class Cuts:
         return len(self.low)
 
     def least_later(self, values: Array) -> Array:
-        """For each batch the smallest of `values` (int64, one a row) among rows not sent yet; int64 max if all are."""
+        """Return for each batch the smallest of `values` among rows not sent yet; int64 max if all are."""
         return _suffix_min(values[self.order])[self.high]
 
 
-def cut(
+def plan_batches(
     start_ns: Array,
     ready_ns: Array,
     first_ns: int,
@@ -46,10 +47,10 @@ def cut(
     max_rows: int = MAX_ROWS,
     flush_ns: int = FLUSH_NS,
     heartbeat_ns: int = HEARTBEAT_NS,
-) -> Cuts:
-    """Cut rows (int64 starts and ready times, in any order) of a process that lives from `first_ns` to `last_ns`.
+) -> BatchPlan:
+    """Plan the batches of a process that runs from `first_ns` to `last_ns`; rows (int64 times) may be in any order.
 
-    Flushes fall on first_ns + k * flush_ns; the last batch is closed at last_ns, so that its watermark says: all sent.
+    Flushes fall on first_ns + k * flush_ns. The last batch is closed at `last_ns`, as its watermark shows.
     """
     order = np.argsort(ready_ns, kind="stable")
     ready = ready_ns[order]
@@ -64,26 +65,26 @@ def cut(
     flushed = np.minimum(first_ns + (tick[last] + 1) * flush_ns, last_ns)
     time = np.maximum.accumulate(np.where(full, ready[last], np.maximum(flushed, ready[last])))
 
-    # Nothing for a second: say so. And a last word at the end.
+    # Heartbeats after a second of silence, and a final batch.
     marks = np.concatenate([[first_ns], time, [max(last_ns, int(time[-1]) if len(time) else last_ns)]])
     gaps = np.diff(marks)
-    beats = np.maximum((gaps - 1) // heartbeat_ns, 0)
-    before = np.repeat(np.arange(len(gaps)), beats)
-    nth = np.arange(len(before)) - np.repeat(np.cumsum(beats) - beats, beats) + 1
-    beat_time = marks[before] + nth * heartbeat_ns
+    heartbeats = np.maximum((gaps - 1) // heartbeat_ns, 0)
+    before = np.repeat(np.arange(len(gaps)), heartbeats)
+    nth = np.arange(len(before)) - np.repeat(np.cumsum(heartbeats) - heartbeats, heartbeats) + 1
+    heartbeat_time = marks[before] + nth * heartbeat_ns
     sent = np.concatenate([[0], high])[before]
     if marks[-1] > marks[-2] or len(time) == 0:
-        beat_time, sent = np.append(beat_time, marks[-1]), np.append(sent, len(ready))
-    all_time = np.concatenate([time, beat_time])
+        heartbeat_time, sent = np.append(heartbeat_time, marks[-1]), np.append(sent, len(ready))
+    all_time = np.concatenate([time, heartbeat_time])
     all_low, all_high = np.concatenate([low, sent]), np.concatenate([high, sent])
     by_time = np.lexsort((all_high, all_time))
     all_time, all_low, all_high = all_time[by_time], all_low[by_time], all_high[by_time]
     watermark = np.minimum(all_time, _suffix_min(start_ns[order])[all_high])
-    return Cuts(order, all_low, all_high, all_time, watermark)
+    return BatchPlan(order, all_low, all_high, all_time, watermark)
 
 
 def _suffix_min(values: Array) -> Array:
-    """Smallest of values[i:], one longer than `values`; int64 max at the end."""
+    """Return the smallest of values[i:], one longer than `values`; int64 max at the end."""
     padded = np.append(values.astype(np.int64), np.iinfo(np.int64).max)
     smallest: Array = np.minimum.accumulate(padded[::-1])[::-1]
     return smallest

@@ -1,4 +1,4 @@
-"""The gpu.process.v1 record of a process."""
+"""The gpu.process.v1 record, which describes a process once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 def process_batch(identity: Identity) -> Batch:
-    """gpu.process.v1: one record, one row, no columns."""
+    """Return the gpu.process.v1 batch of a process: one row, no columns."""
     return Batch(
         Topic.PROCESS,
         {
@@ -36,11 +36,11 @@ def process_batch(identity: Identity) -> Batch:
     )
 
 
-def process_record(environment: Mapping[str, str], who: Identity) -> dict[str, Any]:
-    """The envelope of its gpu.process.v1 record."""
+def process_record(environment: Mapping[str, str], identity: Identity) -> dict[str, Any]:
+    """Return the envelope of a process's gpu.process.v1 record, with its Kubernetes pod and Slurm job."""
     kubernetes = "KUBERNETES_SERVICE_HOST" in environment
     return {
-        **process_batch(who).envelope,
+        **process_batch(identity).envelope,
         "k8s_namespace": printable(environment.get("POD_NAMESPACE") or _namespace()) if kubernetes else "",
         "k8s_pod": printable(environment.get("POD_NAME") or environment.get("HOSTNAME", "")) if kubernetes else "",
         "slurm_job": printable(environment.get("SLURM_JOB_ID", "")),

@@ -1,16 +1,16 @@
-"""One feed: all batches of one (process, topic, key), made when they are due."""
+"""Batches of a recorded process, one feed for each (process, topic, key); a replay takes them when they are due."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from drumline.producers.activity.activity import end_ns
-from drumline.producers.activity.table import Table, compacted
-from drumline.producers.batches.cuts import Cuts, cut
+from drumline.producers.activity.table import Table
+from drumline.producers.batches.builder import BatchHeader, make_batch, time_column
+from drumline.producers.batches.cuts import BatchPlan, plan_batches
 from drumline.producers.derive.rows import Derived
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import Batch
@@ -18,27 +18,31 @@ from drumline.schemas.columns import Array
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
-TIME = {Topic.DEVICE: "time_ns"}
-#: Topics whose key is the job.
-BY_JOB = (Topic.STEP, Topic.DEVICE)
-
 
 @dataclass(frozen=True)
-class Shift:
-    """What a repetition adds: ns to times, a number to steps, a number to ordinals outside steps."""
+class LoopOffset:
+    """Offsets that one repetition of a recording adds to times (ns) and step numbers."""
 
+    repetition: int = 0
     time_ns: int = 0
     step: int = 0
 
 
 @dataclass(frozen=True)
 class Feed:
-    """`communicator`: hash of a collective feed, else None. `complete_step`: one a batch where the topic has it.
-    `dropped`: records lost before the first batch. `steps_from`: of steps, see steps.py."""
+    """All batches of one (process, topic, key) of a recorded job.
+
+    Attributes:
+        plan: rows and times of each batch.
+        communicator: hash of a collective feed, else None.
+        complete_step: [batches], where the topic has it.
+        dropped: records lost before the first batch.
+        steps_from: source of the steps (derive.steps), for steps only.
+    """
 
     topic: Topic
     table: Table
-    cuts: Cuts
+    plan: BatchPlan
     communicator: int | None = None
     complete_step: Array | None = None
     dropped: int = 0
@@ -48,55 +52,36 @@ class Feed:
     def rows(self) -> int:
         return self.table.rows
 
-    def key(self, identity: Identity, communicator: str = "") -> str:
-        """The Kafka key, see schemas.topics."""
-        if self.topic is Topic.COLLECTIVE:
-            return f"{identity.job}:{communicator}"
-        return identity.job if self.topic in BY_JOB else identity.process_id
+    def batch(self, i: int, identity: Identity, offset: LoopOffset, communicator: str) -> Batch:
+        """Return the i-th batch in one repetition of the feed; `communicator` is the text of the hash."""
+        index = self.plan.order[self.plan.low[i] : self.plan.high[i]]
+        index = index[np.argsort(self.table[time_column(self.topic)][index], kind="stable")]
+        complete = -1 if self.complete_step is None else int(self.complete_step[i])
+        header = BatchHeader(
+            sequence=offset.repetition * len(self.plan) + i,
+            dropped_before=self.dropped if i == 0 else 0,
+            closed_ns=int(self.plan.time_ns[i]) + offset.time_ns,
+            watermark_ns=int(self.plan.watermark_ns[i]) + offset.time_ns,
+            communicator=communicator,
+            complete_step=complete + offset.step if complete >= 0 else -1,
+            steps_from=self.steps_from,
+        )
+        return make_batch(self.topic, identity, header, self._shifted(index, offset))
 
-    def batch(
-        self, i: int, identity: Identity, sequence: int, repetition: int, shift: Shift, communicator: str
-    ) -> Batch:
-        """The i-th batch in the `repetition`-th (0, 1, ...) run through the feed; `communicator` as 16 hex digits."""
-        spec = model(self.topic)
-        time_column = TIME.get(self.topic, "start_ns")
-        index = self.cuts.order[self.cuts.low[i] : self.cuts.high[i]]
-        index = index[np.argsort(self.table[time_column][index], kind="stable")]
-        closed = int(self.cuts.time_ns[i]) + shift.time_ns
-        envelope: dict[str, Any] = {
-            **identity.envelope(),
-            "sequence": sequence,
-            "dropped_before": self.dropped if i == 0 else 0,
-            "rows": len(index),
-            "base_time_ns": closed,
-            "watermark_ns": int(self.cuts.watermark_ns[i]) + shift.time_ns,
-            "sent_ns": closed,
-        }
-        if self.communicator is not None:
-            envelope["communicator"] = communicator
-        if self.topic is Topic.STEP:
-            envelope["steps_from"] = self.steps_from
-        if self.topic is Topic.DEVICE:
-            envelope["gpu_index"] = identity.gpu_index
-        if self.complete_step is not None:
-            step = int(self.complete_step[i])
-            envelope["complete_step"] = step + shift.step if step >= 0 else -1
+    def _shifted(self, index: Array, offset: LoopOffset) -> Table:
+        """Return the rows at `index` with the times, steps and ordinals of one repetition."""
         columns: dict[str, Array] = {}
-        for column in spec.columns:
-            values = self.table[column.name][index].astype(column.dtype, copy=False)
+        for column in model(self.topic).columns:
+            values = self.table[column.name][index]
             if column.base:
-                values = values + shift.time_ns
+                values = values + offset.time_ns
             elif column.name == "step":
-                values = np.where(values >= 0, values + shift.step, values)
-            elif column.dictionary:
-                values, envelope[column.dictionary] = compacted(values, self.table.dictionaries[column.dictionary])
+                values = np.where(values >= 0, values + offset.step, values)
             columns[column.name] = values
-        if len(index):
-            envelope["base_time_ns"] = int(columns[time_column][0])
-            if self.topic is Topic.COLLECTIVE and repetition:
-                outside = columns["step"] < 0
-                columns["ordinal"] = columns["ordinal"] + np.where(outside, repetition * self._outside, 0).astype("<i4")
-        return Batch(self.topic, envelope, columns)
+        if self.topic is Topic.COLLECTIVE and offset.repetition:  # ordinals outside steps count on
+            outside = columns["step"] < 0
+            columns["ordinal"] = columns["ordinal"] + np.where(outside, offset.repetition * self._outside, 0)
+        return Table(columns, self.table.dictionaries)
 
     @property
     def _outside(self) -> int:
@@ -104,32 +89,32 @@ class Feed:
 
 
 def feeds(derived: Derived, first_ns: int, last_ns: int, topics: Collection[Topic]) -> list[Feed]:
-    """All feeds of a process that lives from `first_ns` to `last_ns`; a topic without any rows has none."""
+    """Return the feeds of a process that runs from `first_ns` to `last_ns`; a topic without rows has none."""
     done = steps_done(derived.steps)
-    made: list[Feed] = []
+    result: list[Feed] = []
     simple = ((Topic.KERNEL, derived.kernels), (Topic.MEMCPY, derived.copies), (Topic.RANGE, derived.ranges))
     for topic, table in simple:
         if topic in topics and table.rows:
-            cuts = cut(table["start_ns"], end_ns(table), first_ns, last_ns)
-            made.append(Feed(topic, table, cuts, dropped=derived.invalid.get(topic, 0)))
+            plan = plan_batches(table["start_ns"], end_ns(table), first_ns, last_ns)
+            result.append(Feed(topic, table, plan, dropped=derived.invalid.get(topic, 0)))
     if Topic.DEVICE in topics and derived.samples.rows:
         at = derived.samples["time_ns"]
-        made.append(Feed(Topic.DEVICE, derived.samples, cut(at, at, first_ns, last_ns)))
+        result.append(Feed(Topic.DEVICE, derived.samples, plan_batches(at, at, first_ns, last_ns)))
     if Topic.STEP in topics and derived.steps.rows:
-        cuts = cut(derived.steps["start_ns"], done, first_ns, last_ns)
-        complete = _complete(cuts, derived.steps, done, None)
-        made.append(Feed(Topic.STEP, derived.steps, cuts, complete_step=complete, steps_from=derived.steps_from))
+        plan = plan_batches(derived.steps["start_ns"], done, first_ns, last_ns)
+        complete = _complete(plan, derived.steps, done, None)
+        result.append(Feed(Topic.STEP, derived.steps, plan, complete_step=complete, steps_from=derived.steps_from))
     if Topic.COLLECTIVE in topics:
         for communicator in np.unique(derived.collectives["communicator"]).tolist():
-            own = derived.collectives.take(derived.collectives["communicator"] == communicator)
-            cuts = cut(own["start_ns"], end_ns(own), int(own["start_ns"].min()), last_ns)
-            complete = _complete(cuts, derived.steps, done, own["step"])
-            made.append(Feed(Topic.COLLECTIVE, own, cuts, communicator, complete))
-    return made
+            table = derived.collectives.take(derived.collectives["communicator"] == communicator)
+            plan = plan_batches(table["start_ns"], end_ns(table), int(table["start_ns"].min()), last_ns)
+            complete = _complete(plan, derived.steps, done, table["step"])
+            result.append(Feed(Topic.COLLECTIVE, table, plan, communicator, complete))
+    return result
 
 
 def steps_done(steps: Table) -> Array:
-    """When all of a step is known: its host range has ended and its last collective too; int64 ns, never falling."""
+    """Return the time at which each step's host range and last collective have ended; int64 ns, never falling."""
     if steps.rows == 0:
         return np.empty(0, np.int64)
     host = steps["start_ns"] + steps["duration_ns"]
@@ -137,12 +122,12 @@ def steps_done(steps: Table) -> Array:
     return latest
 
 
-def _complete(cuts: Cuts, steps: Table, done: Array, row_steps: Array | None) -> Array:
-    """complete_step of each batch: the newest step that is done and has no row still to come."""
+def _complete(plan: BatchPlan, steps: Table, done: Array, row_steps: Array | None) -> Array:
+    """Return `complete_step` of each batch: the newest step that is done and has no row still to come."""
     if steps.rows == 0:
-        return np.full(len(cuts), -1, np.int64)
-    at = np.searchsorted(done, cuts.time_ns, side="right") - 1
+        return np.full(len(plan), -1, np.int64)
+    at = np.searchsorted(done, plan.time_ns, side="right") - 1
     newest = np.where(at >= 0, steps["step"][at], -1)
     pending = steps["step"] if row_steps is None else np.where(row_steps >= 0, row_steps, np.iinfo(np.int64).max)
-    complete: Array = np.minimum(newest, cuts.least_later(pending) - 1)
+    complete: Array = np.minimum(newest, plan.least_later(pending) - 1)
     return complete

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from drumline.producers.activity.table import Table
-from drumline.producers.batches.live import Outbox, cut
+from drumline.producers.batches.live import BatchWriter, split_rows
 from drumline.producers.decoder.cupti_decode import Decoded
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.identity import Identity
@@ -22,11 +22,11 @@ from drumline.schemas.topics import Topic
 
 
 class SpoolOutput:
-    """`live` derives steps, collectives and ranges. `outbox` makes batches, which go into `spool`."""
+    """`live` derives steps, collectives and ranges. `writer` makes batches, which go into `spool`."""
 
     def __init__(self, pool: BufferPool, spool: SpoolWriter, identity: Identity) -> None:
-        self.spool, self.outbox = spool, Outbox(identity, self._emit)
-        self.live = Live(self.outbox)
+        self.spool, self.writer = spool, BatchWriter(identity, self._emit)
+        self.live = Live(self.writer)
         self._pool = pool
         self._refused = self._events_lost = 0
         self._reading = -1
@@ -40,12 +40,12 @@ class SpoolOutput:
         before = self._pool.sent(number)
         self._reading = number
         for topic, table in ((Topic.KERNEL, published), (Topic.MEMCPY, copies)):
-            parts = cut(topic, table) if before else []
+            parts = split_rows(topic, table) if before else []
             gone = min(before, len(parts))  # sent by a decoder that was killed
             before -= gone
             if gone:
                 table = table.take(np.concatenate([parts[0][:0], *parts[gone:]]))
-            self.outbox.put(topic, table, self.live.watermark(now_ns), now_ns)
+            self.writer.write(topic, table, self.live.watermark(now_ns), now_ns)
         self._reading = -1
         self.live.add(kernels, copies, found.markers, found.payloads, found.launched)
 
@@ -69,7 +69,7 @@ class SpoolOutput:
         for topic, rows in dropped.items():
             if rows:
                 nothing = Table({"start_ns": np.empty(0, np.int64)})
-                self.outbox.put(topic, nothing, self.live.watermark(now_ns), now_ns, dropped=rows)
+                self.writer.write(topic, nothing, self.live.watermark(now_ns), now_ns, dropped=rows)
                 self.live.lost(now_ns)
                 dropped[topic] = 0
 

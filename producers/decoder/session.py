@@ -111,7 +111,7 @@ class Session:
             self._watch(self._spooling.spool)
         if self._spooling and now_ns >= self._report_at:
             self._report_at = now_ns + REPORT_NS
-            self._spooling.spool.identify(self._record(self._spooling.outbox.identity))
+            self._spooling.spool.identify(self._record(self._spooling.writer.identity))
         return read > 0
 
     def finish(self, now_ns: int) -> None:
@@ -131,8 +131,8 @@ class Session:
         if self._spooling:
             self._spooling.report_losses(self._reader.dropped, now_ns)
             self._derive(self._spooling, now_ns, True)
-            self._spooling.outbox.finish(now_ns)
-            self._spooling.spool.identify(self._record(self._spooling.outbox.identity))
+            self._spooling.writer.finish(now_ns)
+            self._spooling.spool.identify(self._record(self._spooling.writer.identity))
             self._spooling.spool.close()
             self._watch(self._spooling.spool)
 
@@ -203,7 +203,7 @@ class Session:
     def _identify(self) -> None:
         """Who the process is, once more: what comes from now on says so."""
         if self._spooling:
-            self._spooling.outbox.identity, self._report_at = self._identity(), 0
+            self._spooling.writer.identity, self._report_at = self._identity(), 0
 
     def _held(self, refused: bool, why: str, now_ns: int) -> None:
         """A process that CUPTI refuses may never have data: it is in the spool nevertheless, with the reason, which is

@@ -22,7 +22,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import Activity, end_ns
 from drumline.producers.activity.table import Table
-from drumline.producers.batches.live import Outbox
+from drumline.producers.batches.live import BatchWriter
 from drumline.producers.derive.nccl.kernel_matching import CLOCK_SLACK_NS
 from drumline.producers.derive.nccl.launch_records import Asking
 from drumline.producers.derive.nvtx import ranges as nested_ranges
@@ -52,16 +52,16 @@ class Live:
     """One process. `counts`: what could not be told so far. `here_ns`: what the host did before has come, kernels that
     it launched too; None = everything that has ended."""
 
-    def __init__(self, outbox: Outbox, pattern: str = STEP_PATTERN) -> None:
+    def __init__(self, writer: BatchWriter, pattern: str = STEP_PATTERN) -> None:
         self.counts: Counter[str] = Counter()
-        self._outbox, self._pattern, self._waiting = outbox, pattern, Waiting()
+        self._writer, self._pattern, self._waiting = writer, pattern, Waiting()
         self.here_ns: int | None = None
         self._settled = self._unheard_ns = 0
         self._pairs = Pairs()
         self._lost_ns = self._over_ns = 0
         self._found_again = self._communicates = False
         self._asking = Asking()
-        self._telling = Telling(outbox)
+        self._telling = Telling(writer)
 
     def recording(self, on: bool, time_ns: int) -> None:
         """Recording was switched on or off. Steps that the API marks go on without it, but nothing is known of them."""
@@ -118,7 +118,7 @@ class Live:
             self._found_again, self._lost_ns, self._unheard_ns = False, 0, 0
         elif len(self._waiting) > MOST_KERNELS:
             self.give_up(now_ns)
-        self._outbox.beat(now_ns, self.watermark(now_ns), self._telling.step)
+        self._writer.heartbeat(now_ns, self.watermark(now_ns), self._telling.step)
 
     def watermark(self, now_ns: int) -> int:
         """No row that is still to come starts before this, as far as one can know: a kernel that runs is not here."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
-from drumline.producers.batches.live import Outbox
+from drumline.producers.batches.live import BatchWriter
 from drumline.producers.derive.nccl.kernel_matching import CLOCK_SLACK_NS
 from drumline.producers.derive.rows import Derived
 from drumline.producers.ipc.buffer_pool import REQUEST_NS
@@ -28,10 +28,10 @@ class Telling:
     """`step`: the last one told, -1 = none. `host_ns`, `gpu_ns`: up to where everything was told. `blind_ns`: since
     when no step that was recorded has had a kernel, 0 = the last one had."""
 
-    def __init__(self, outbox: Outbox) -> None:
+    def __init__(self, writer: BatchWriter) -> None:
         self.step = -1
         self.host_ns = self.gpu_ns = self.blind_ns = 0
-        self._outbox, self._offset = outbox, 0
+        self._writer, self._offset = writer, 0
         self._ordinals: Counter[int] = Counter()
         self._recorded: list[tuple[int, int]] = []
         self._lost: list[tuple[int, int]] = []
@@ -72,7 +72,7 @@ class Telling:
         new = self._numbered(steps.take(fresh[known[fresh]]))
         mark = min(end.host_ns, end.gpu_ns)
         if new.rows:
-            self._outbox.put(Topic.STEP, new, mark, now_ns, complete_step=self.step, steps_from=found.steps_from)
+            self._writer.write(Topic.STEP, new, mark, now_ns, complete_step=self.step, steps_from=found.steps_from)
             theirs = ran[fresh[known[fresh]]]
             complete = (end_ns(new) <= here_ns) & ~self._dropped(new)  # of others kernels may still come, or are lost
             heard = theirs | complete
@@ -86,11 +86,11 @@ class Telling:
         rows = rows.take(np.where(inside, (rows["step"] > seen) & ours & late, rows["start_ns"] >= self.gpu_ns))
         for communicator in np.unique(rows["communicator"]).tolist():
             own = self._ordered(communicator, rows.take(rows["communicator"] == communicator))
-            self._outbox.put(Topic.COLLECTIVE, own, mark, now_ns, communicator=communicator, complete_step=self.step)
+            self._writer.write(Topic.COLLECTIVE, own, mark, now_ns, communicator=communicator, complete_step=self.step)
         ranges = self._numbered(found.ranges)
         recent = (end_ns(ranges) > self.host_ns) & ~np.isin(ranges["id"], unfinished)
         if recent.any():
-            self._outbox.put(Topic.RANGE, ranges.take(recent), mark, now_ns)
+            self._writer.write(Topic.RANGE, ranges.take(recent), mark, now_ns)
         self.host_ns, self.gpu_ns = end.host_ns, end.gpu_ns
         return int(new["skipped"].sum())
 

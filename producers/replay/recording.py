@@ -11,7 +11,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.batches.process_record import process_batch
-from drumline.producers.batches.recorded import Shift, feeds
+from drumline.producers.batches.recorded import LoopOffset, feeds
 from drumline.producers.derive.nvtx import ranges
 from drumline.producers.derive.rows import Derived, derive
 from drumline.producers.derive.steps.steps import STEP_PATTERN, numbering_ends
@@ -20,6 +20,7 @@ from drumline.producers.replay.parquet import BadTrace
 from drumline.producers.replay.rank_scaling import Part, parts
 from drumline.producers.replay.trace import Trace, read_trace
 from drumline.schemas.batch import Batch
+from drumline.schemas.keys import record_key
 from drumline.schemas.topics import TOPICS, Topic
 
 RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived)
@@ -84,7 +85,7 @@ class Recording:
         for part in self.parts:
             for feed in self._feeds[part.source]:
                 self.rows[feed.topic] += feed.rows * loop
-                self.total_batches += len(feed.cuts) * loop
+                self.total_batches += len(feed.plan) * loop
         if Topic.PROCESS in self.topics:
             self.rows[Topic.PROCESS] = len(self.parts)
             self.total_batches += len(self.parts)
@@ -121,14 +122,14 @@ class Recording:
             (source, f, i)
             for source in sorted({part.source for part in self.parts})
             for f, feed in enumerate(self._feeds[source])
-            for i in range(len(feed.cuts))
+            for i in range(len(feed.plan))
         ]
-        times = np.array([int(self._feeds[s][f].cuts.time_ns[i]) for s, f, i in order], dtype=np.int64)
+        times = np.array([int(self._feeds[s][f].plan.time_ns[i]) for s, f, i in order], dtype=np.int64)
         players: dict[int, list[int]] = {}
         for number, part in enumerate(self.parts):
             players.setdefault(part.source, []).append(number)
         for repetition in range(self.loop):
-            shift = Shift(shift_ns + repetition * self.period_ns, repetition * self._steps_per_loop)
+            offset = LoopOffset(repetition, shift_ns + repetition * self.period_ns, repetition * self._steps_per_loop)
             for at in np.argsort(times, kind="stable").tolist():
                 source, f, i = order[at]
                 feed = self._feeds[source][f]
@@ -136,9 +137,8 @@ class Recording:
                     name = ""
                     if feed.communicator is not None:
                         name = self.parts[number].communicators[feed.communicator]
-                    sequence = repetition * len(feed.cuts) + i
-                    batch = feed.batch(i, who[number], sequence, repetition, shift, name)
-                    yield Outgoing(int(times[at]) + shift.time_ns, feed.key(who[number], name), batch)
+                    batch = feed.batch(i, who[number], offset, name)
+                    yield Outgoing(int(times[at]) + offset.time_ns, record_key(batch), batch)
 
 
 def recorded_batches(

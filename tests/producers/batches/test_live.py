@@ -1,4 +1,4 @@
-"""How rows of a live process become batches."""
+"""Batches of a live process's rows."""
 
 import numpy as np
 import pytest
@@ -6,13 +6,13 @@ import pytest
 from drumline.producers.activity.activity import empty
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.cuts import MAX_ROWS
-from drumline.producers.batches.live import MOST_BYTES, Outbox, cut
+from drumline.producers.batches.live import MOST_BYTES, BatchWriter, split_rows
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
-WHO = Identity("job", "run", 0, 0, 1, "host", "GPU-0", "process")
+IDENTITY = Identity("job", "run", 0, 0, 1, "host", "GPU-0", "process")
 #: What Kafka's clients let through (infra/kafka.py); bytes.
 CLIENTS = 1_000_000
 
@@ -32,7 +32,7 @@ def kernels(rows: int, distinct: int, size: int) -> Table:
 )
 def test_no_batch_is_too_large_for_kafka_and_every_row_is_in_one(rows, distinct, size):
     table, sent = kernels(rows, distinct, size), []
-    Outbox(WHO, lambda topic, key, batch: sent.append(batch)).put(Topic.KERNEL, table, 10**18, 10**18)
+    BatchWriter(IDENTITY, lambda topic, key, batch: sent.append(batch)).write(Topic.KERNEL, table, 10**18, 10**18)
     starts = np.concatenate([batch.columns["start_ns"] for batch in sent])
     assert starts.tolist() == sorted(table["start_ns"].tolist())
     names = [name for batch in sent for name in batch.strings("name", "names")]
@@ -46,17 +46,17 @@ def test_no_batch_is_too_large_for_kafka_and_every_row_is_in_one(rows, distinct,
 
 def test_nothing_makes_no_batch():
     sent = []
-    Outbox(WHO, lambda *batch: sent.append(batch)).put(Topic.KERNEL, kernels(0, 1, 9), 10**18, 10**18)
+    BatchWriter(IDENTITY, lambda *batch: sent.append(batch)).write(Topic.KERNEL, kernels(0, 1, 9), 10**18, 10**18)
     assert not sent
 
 
 def test_what_is_left_of_some_batches_is_cut_as_the_others_were():
     table = kernels(10_000, 400, 4_000)
-    parts = cut(Topic.KERNEL, table)
+    parts = split_rows(Topic.KERNEL, table)
     assert len(parts) > 4
-    for gone in range(len(parts)):
-        left = table.take(np.concatenate(parts[gone:]))
-        again = cut(Topic.KERNEL, left)
+    for skipped in range(len(parts)):
+        left = table.take(np.concatenate(parts[skipped:]))
+        again = split_rows(Topic.KERNEL, left)
         assert [left["start_ns"][part].tolist() for part in again] == [
-            table["start_ns"][part].tolist() for part in parts[gone:]
+            table["start_ns"][part].tolist() for part in parts[skipped:]
         ]

@@ -13,7 +13,7 @@ from support.recordings import DEMO, folder
 
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
-from drumline.producers.batches.live import Outbox
+from drumline.producers.batches.live import BatchWriter
 from drumline.producers.derive.nccl.calls import calls
 from drumline.producers.derive.nccl.names import is_kernel
 from drumline.producers.derive.rows import derive
@@ -76,10 +76,10 @@ def played(
     long; but for steps, as those of the API are no records of CUPTI's. `told_of`: the pool tells so.
     `killed_ns`: the end. `refused`: from when to when CUPTI got no buffers; told in `pieces` a tick."""
     sent = defaultdict(list)
-    outbox = Outbox(
+    writer = BatchWriter(
         WHO, lambda topic, key, batch: sent[topic].append(decode(model(topic), encode(model(topic), batch)))
     )
-    live = Live(outbox)
+    live = Live(writer)
     for on, time_ns in windows:
         live.recording(on, time_ns)
     arrive = {
@@ -114,7 +114,7 @@ def played(
         live.here_ns = held[0] if told_of and held[0] <= now + tick < held[1] else None
         live.advance(now + tick)
     live.advance(last + tick, final=True)
-    outbox.finish(last + tick)
+    writer.finish(last + tick)
     return sent, live
 
 
@@ -184,7 +184,7 @@ def test_promises_are_kept():
 
 
 def test_what_waits_for_the_end_of_a_step_is_small_and_bounded():
-    live = Live(Outbox(WHO, lambda *_: None))
+    live = Live(BatchWriter(WHO, lambda *_: None))
     activity = recorded(DEMO)[0]
     none = activity.copies.take(slice(0))
     live.add(activity.kernels.take(slice(0)), none, activity.markers.take(slice(1)), activity.payloads.take(slice(0)))
@@ -439,7 +439,7 @@ def test_losses_reach_the_steps_that_they_touch_however_they_are_told(seed):
     steps = Table({"start_ns": start, "duration_ns": np.full(100, second)})
     firsts = 200_000_000 + np.sort(random.integers(0, 90 * second, 12))
     windows = [(int(first), int(first + random.integers(0, 3 * second))) for first in firsts]
-    telling = Telling(Outbox(WHO, lambda *_: None))
+    telling = Telling(BatchWriter(WHO, lambda *_: None))
     assert not telling._dropped(steps).any()
     for first, last in windows if seed % 2 else random.permutation(windows).tolist():
         telling.lost(first, last)
@@ -451,7 +451,7 @@ def test_losses_reach_the_steps_that_they_touch_however_they_are_told(seed):
 
 
 def test_losses_of_long_ago_are_forgotten():
-    telling = Telling(Outbox(WHO, lambda *_: None))
+    telling = Telling(BatchWriter(WHO, lambda *_: None))
     for i in range(1_000):
         telling.lost(i * 1_000_000_000, i * 1_000_000_000)
     assert 100 < len(telling._lost) < 130
