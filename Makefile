@@ -8,6 +8,9 @@ KEEP ?=
 # Tests run in so many processes, each with a stack of its own (about 1 GB); they wait more than they compute.
 JOBS ?= 3
 
+# Pages that are written by hand; generated ones follow their sources.
+PAGES := README.md CONTRIBUTING.md CHANGELOG.md docs/index.md docs/glossary.md docs/design docs/guide docs/results
+
 .DEFAULT_GOAL := help
 .PHONY: help setup java test test-long demo docs lint
 
@@ -53,8 +56,9 @@ docs: setup ## docs/grafana.md, tables.md and cookbook.md anew: recordings throu
 	@PYTHONPATH=tests $(BIN)/python docs/generate/tables_page.py
 	@PYTHONPATH=tests $(BIN)/python docs/generate/cookbook.py
 
-lint: $(VENV)/ready ## Style, types, import directions
+lint: $(VENV)/ready ## Style, types, import directions, documentation
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@PYTHONPATH=.typing $(BIN)/lint-imports > /dev/null || PYTHONPATH=.typing $(BIN)/lint-imports
+	@$(BIN)/python tests/style/check_docs.py $(PAGES)
