@@ -31,8 +31,8 @@ class Cycle:
     """Ranges of different partitions that are on their way together and share each commit: `ranges`, until all are
     committed. `committed`: when the last ones were (monotonic, s). `connect` makes a ClickHouse client.
 
-    All of it may be tried again. Raises Unavailable, Refused; KafkaTrouble, KafkaRefused, Fenced; TopicReplaced,
-    LostRecords.
+    All of it may be tried again. Raises TransientError, PermanentError; KafkaTrouble, KafkaAccessDenied, Fenced;
+    TopicReplaced, LostRecords.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 
 import structlog
 
-from drumline.infra.clickhouse.client import ClickHouseFailed, Client, Unavailable
+from drumline.infra.clickhouse.client import ClickHouseFailed, Client, TransientError
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime import malloc as heap
 from drumline.infra.runtime.retry import Retry
@@ -59,7 +59,7 @@ class Sink:
         self._cycle = Cycle(self.settings, self.kafka, self.letters, lambda: self.connect(), self.counts)
 
     def run(self) -> None:
-        """Raises Flooded, ReplayImpossible, LostRecords, Fenced, Refused, KafkaRefused, RegistryRefused."""
+        """Raises Flooded, ReplayImpossible, LostRecords, Fenced, PermanentError, KafkaAccessDenied, RegistryRefused."""
         self.kafka.subscribe()
         self._cycle.committed = time.monotonic()
         metrics.SINK_COMMIT_AGE.set_function(lambda: time.monotonic() - self._cycle.committed)
@@ -146,7 +146,7 @@ class Sink:
             self._start_over()
         except Fenced as error:
             self._renew(error)
-        except (Unavailable, KafkaTrouble, DeadLettersFailed) as error:
+        except (TransientError, KafkaTrouble, DeadLettersFailed) as error:
             if isinstance(error, ClickHouseFailed):
                 self._cycle.disconnect()
             self._later(error)
@@ -166,7 +166,7 @@ class Sink:
     def _observe(self) -> None:
         """For metrics and health."""
         now = time.monotonic()
-        self.health.beat()
+        self.health.heartbeat()
         if now - self._observed < OBSERVE_S:
             return
         self._observed = now
@@ -174,8 +174,8 @@ class Sink:
             self.kafka.look(now)  # fetches, which bring the ends of partitions, rest
         observe(self.health, self.kafka.states.values(), self._cycle.unstored_rows, self.kafka.lag())
         attempt = self._retry.attempt
-        self.health.waits("retry", f"trying again, attempt {attempt}: {self._waiting}" if attempt else "")
-        self.health.waits("kafka", "no broker answers" if self.kafka.aside.away else "")
+        self.health.set_reason("retry", f"trying again, attempt {attempt}: {self._waiting}" if attempt else "")
+        self.health.set_reason("kafka", "no broker answers" if self.kafka.aside.away else "")
 
     def _report(self) -> None:
         now = time.monotonic()
@@ -190,4 +190,4 @@ class Sink:
                 **asdict(self.counts),
             )
             self._reported = (now, self.counts.rows)
-            heap.give_back()
+            heap.trim()

@@ -133,9 +133,9 @@ def observe(health: Health, states: Iterable[PartitionState], cut_rows: int, lag
     metrics.SINK_LAG.set(lag)
     metrics.SINK_PARTITIONS.set(len(held))
     metrics.SINK_COLLECTED.set(cut_rows + sum(state.rows for state in held))
-    health.waits("partitions", "" if held else "no partitions assigned")
-    health.waits("ledger", f"{closed} partitions wait for the ledger's answer" if closed else "")
-    health.waits(
+    health.set_reason("partitions", "" if held else "no partitions assigned")
+    health.set_reason("ledger", f"{closed} partitions wait for the ledger's answer" if closed else "")
+    health.set_reason(
         "registry",
         f"the schema registry does not answer; records of new schemas wait in {parked} partitions" if parked else "",
     )

@@ -21,7 +21,7 @@ from drumline.infra.config.state_dir import StackError
 from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack.clickhouse.engine import query
 from drumline.infra.localstack.ephemeral import environment as environment_for
-from drumline.infra.localstack.ephemeral import private_settings
+from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.localstack.kafka.jars import ensure_jars
 from drumline.infra.localstack.kafka.java import find_java
 from drumline.infra.localstack.processes import own_processes
@@ -45,7 +45,7 @@ def jars() -> Path:
 @pytest.fixture
 def private(tmp_path: Path) -> Iterator[Settings]:
     """Settings of a stack that is not started; whatever a test starts there is stopped."""
-    settings = private_settings(tmp_path / "state")
+    settings = ephemeral_settings(tmp_path / "state")
     yield settings
     local_stack.down(settings)
 
@@ -53,7 +53,7 @@ def private(tmp_path: Path) -> Iterator[Settings]:
 @pytest.fixture(scope="session")
 def stack(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A running broker and engine; Settings that point at them."""
-    settings = private_settings(tmp_path_factory.mktemp("stack"), jars.parent)
+    settings = ephemeral_settings(tmp_path_factory.mktemp("stack"), jars.parent)
     local_stack.up(settings)
     yield settings
     local_stack.down(settings)

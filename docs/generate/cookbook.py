@@ -20,8 +20,8 @@ from drumline.infra.clickhouse.queries import Query, queries
 from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.kafka.drain import wait_stored
-from drumline.infra.localstack.ephemeral import environment, private_settings, running_stack
-from drumline.infra.runtime.processes import Program, check_all
+from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, running_stack
+from drumline.infra.runtime.processes import ManagedProcess, check_all
 
 HERE = Path(__file__).parents[2] / "tests"
 PAGE = HERE.parent / "docs" / "cookbook.md"
@@ -57,7 +57,7 @@ everywhere; `drumline sql --list` says which query takes which.
 @contextmanager
 def real_pipeline(state: Path) -> Iterator[Settings]:
     """A private stack that has stored all of JOBS. Raises RuntimeError if it was not worked off."""
-    settings = private_settings(
+    settings = ephemeral_settings(
         state,
         clickhouse=ClickHouseSettings(retention=FOR_EVER),
         stream=StreamSettings(window_steps=WINDOW_STEPS, instance="cookbook", metrics_port=0),
@@ -65,7 +65,7 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
     )
     with running_stack(settings):
         ours = environment(settings)
-        programs = [Program(name, [name], state / f"{name}.log", ours) for name in ("stream", "sink")]
+        programs = [ManagedProcess(name, [name], state / f"{name}.log", ours) for name in ("stream", "sink")]
         try:
             for program in programs:
                 program.start()

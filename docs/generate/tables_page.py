@@ -12,7 +12,7 @@ from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.clickhouse.retention import RETENTION_CLOCK, TIERED
 from drumline.infra.config.servers import RetentionSettings, TieringSettings
 from drumline.infra.localstack.clickhouse.engine import temporary_engine
-from drumline.infra.localstack.ephemeral import private_settings
+from drumline.infra.localstack.ephemeral import ephemeral_settings
 
 PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
 HEAD = """# Tables and views
@@ -138,7 +138,7 @@ def _short(kind: str) -> str:
 
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="drumline-tables-") as folder:
-        settings = private_settings(Path(folder))
+        settings = ephemeral_settings(Path(folder))
         with temporary_engine(settings):
             client = clickhouse.connect(settings)
             migrate(client, settings)

@@ -24,8 +24,8 @@ from drumline.infra.clickhouse.row_counts import counts
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError
 from drumline.infra.kafka.drain import wait_stored
-from drumline.infra.localstack.ephemeral import audited, environment
-from drumline.infra.runtime.processes import ProgramFailed, check_all
+from drumline.infra.localstack.ephemeral import environment, run_audit
+from drumline.infra.runtime.processes import ProcessFailed, check_all
 
 #: Repetitions of the recording in one replay, and speeds: as fast as it goes (always behind), or paced (at the head).
 LOOPS, SPEEDS = 2, ("max", "3")
@@ -40,7 +40,7 @@ AGAIN = 0.25
 PIECES = 3
 #: What ends a campaign, with its report: nothing moves, a program gave up, the stack did not start, or Kafka or
 #: ClickHouse did not answer when they had to.
-TROUBLE = (Stuck, ProgramFailed, StackError, clickhouse.ClickHouseFailed, KafkaException)
+TROUBLE = (Stuck, ProcessFailed, StackError, clickhouse.ClickHouseFailed, KafkaException)
 Say = Callable[[str], None]
 
 
@@ -176,12 +176,12 @@ def _judge(round_: Round, system: System, calm: Calm) -> None:
         round_.results += calm.compare(run["run"])
     client.close()
     try:
-        answer = audited(system.env)
+        answer = run_audit(system.env)
         for _ in range(LATE):
             if all(finding["kind"] != "not_drained" for finding in answer["findings"]):
                 break
             wait_stored(system.settings, DRAIN_S, lambda: check_all(system.programs.values()))
-            answer = audited(system.env)
+            answer = run_audit(system.env)
     except RuntimeError as error:
         round_.problems.append(str(error))
         return

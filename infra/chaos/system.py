@@ -21,9 +21,9 @@ from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.kafka.drain import read_statuses
 from drumline.infra.localstack import stack as local_stack
-from drumline.infra.localstack.ephemeral import environment, private_settings, running_stack
+from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, running_stack
 from drumline.infra.localstack.processes import own_processes
-from drumline.infra.runtime.processes import Program, check_all
+from drumline.infra.runtime.processes import ManagedProcess, check_all
 
 TURN_S = 0.2
 RECOVERY_S = 600.0
@@ -37,7 +37,7 @@ def settings_in(folder: Path) -> Settings:
     """A private stack in `folder`. Recorded times are kept, so nothing may grow old; small ranges give more moments
     to be killed in. A replay that is held back, or whose agent is dead, is silent for longer than the usual 5 s."""
     for_ever = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))
-    return private_settings(
+    return ephemeral_settings(
         folder / "state",
         clickhouse=ClickHouseSettings(retention=for_ever),
         stream=StreamSettings(window_steps=5, idle_s=45, instance="chaos", metrics_port=0),
@@ -54,7 +54,7 @@ class System:
         named = {part for target in targets for part in target.parts}
         logs = settings.local.state / "logs"
         self.programs = {
-            part: Program(args[0], list(args), logs / f"chaos-{part}.log", self.env, restarts=100)
+            part: ManagedProcess(args[0], list(args), logs / f"chaos-{part}.log", self.env, restarts=100)
             for part, args in PROGRAMS.items()
             if part in named or part not in OPTIONAL
         }

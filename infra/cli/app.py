@@ -12,7 +12,7 @@ import typer
 import typer.main
 from pydantic import ValidationError
 
-from drumline.infra.config.unknown_variables import WrongNames
+from drumline.infra.config.unknown_variables import InvalidVariables
 from drumline.infra.runtime.version import drumline_version
 
 #: name -> (module, what it does). The order is the order of `drumline --help`.
@@ -115,7 +115,7 @@ def main() -> None:
     """Console entry point. Settings that do not validate end with exit code 2 and the field's name."""
     try:
         root(standalone_mode=True)
-    except WrongNames as error:
+    except InvalidVariables as error:
         for text in str(error).splitlines():
             print(f"drumline: {text}", file=sys.stderr)
         sys.exit(2)

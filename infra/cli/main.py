@@ -11,7 +11,7 @@ def main() -> None:
     """`drumline`, see cli.py. Until a command runs, Ctrl-C ends the process without a word."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    own_packages.first()
+    own_packages.prefer_own_packages()
     from drumline.infra.cli.app import main as cli
 
     cli()

@@ -49,11 +49,11 @@ class ClickHouseFailed(RuntimeError):
         self.code = code
 
 
-class Unavailable(ClickHouseFailed):
+class TransientError(ClickHouseFailed):
     """Down, unreachable, overloaded: worth trying again."""
 
 
-class Refused(ClickHouseFailed):
+class PermanentError(ClickHouseFailed):
     """It will answer the same next time: wrong password, missing table, bad SQL."""
 
 
@@ -85,8 +85,14 @@ def password(settings: Settings, reader: bool) -> str:
 
 
 def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, database: str = "") -> Client:
-    """A client for one thread. Raises Unavailable or Refused. Its database is `database` (default: none, so that it can
-    connect before the migrations); statements name theirs."""
+    """Connect a client for one thread.
+
+    Without `database` it can connect before the migrations; statements name their database.
+
+    Raises:
+        TransientError: retry later.
+        PermanentError: fatal.
+    """
     import clickhouse_connect
 
     logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # what it has to say comes as an exception
@@ -112,21 +118,21 @@ def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, da
     except Exception as error:
         found = failure(error, f"{user} at {settings.clickhouse_url}")
         hint = clickhouse_tls.hint(settings, found.code, str(found), reader)
-        if not hint and isinstance(found, Unavailable) and not found.code:
+        if not hint and isinstance(found, TransientError) and not found.code:
             hint = "; `drumline up` starts the local one, DRUMLINE_CLICKHOUSE__URL names another"
         raise type(found)(f"{found}{hint}", found.code) from None
     made: Client = client
     return made
 
 
-def advised(error: Exception) -> str:
+def with_hint(error: Exception) -> str:
     """The error, and what to do where tables are missing."""
     return f"{error}; run `drumline migrate`" if getattr(error, "code", 0) in NOT_MIGRATED else str(error)
 
 
 def insert_once(client: Client, table: str, block: bytes, token: str, form: str = "Native", **more: Any) -> None:
     """Insert a block under a token, by which `table` (database.table), and what is filled from it, drops a repetition.
-    Raises Unavailable or Refused."""
+    Raises TransientError or PermanentError."""
     settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
     try:
         client.raw_insert(table, insert_block=block, fmt=form, settings=settings, **more)
@@ -135,13 +141,13 @@ def insert_once(client: Client, table: str, block: bytes, token: str, form: str 
 
 
 def failure(error: Exception, where: str = "") -> ClickHouseFailed:
-    """What an exception of clickhouse-connect means: Refused or Unavailable, with ClickHouse's own message."""
+    """Convert an exception of clickhouse-connect to PermanentError or TransientError, with ClickHouse's own message."""
     if isinstance(error, ClickHouseFailed):
         return error
     if "Connection broken" in str(error):
         return _broken(error, where)
     code = getattr(error, "code", None) or 0
-    tls = clickhouse_tls.trouble(str(error))
+    tls = clickhouse_tls.tls_error(str(error))
     message = tls or message_of(error)
     text = f"{where}: {message}" if where else message
     if (
@@ -149,8 +155,8 @@ def failure(error: Exception, where: str = "") -> ClickHouseFailed:
         or code in PERMANENT
         or (code == 0 and type(error).__name__ in ("ProgrammingError", "NotSupportedError", "DataError"))
     ):
-        return Refused(text, code)
-    return Unavailable(text, code)
+        return PermanentError(text, code)
+    return TransientError(text, code)
 
 
 def _broken(error: BaseException | None, where: str) -> ClickHouseFailed:
@@ -163,13 +169,13 @@ def _broken(error: BaseException | None, where: str) -> ClickHouseFailed:
     found = re.search(r"__exception__\r\n\S+\r\n(Code: (\d+)\..*)", said.decode(errors="replace"), re.DOTALL)
     if found is None:
         text = "ClickHouse went away in the middle of the answer; what came of it is not all"
-        return Unavailable(f"{where}: {text}" if where else text)
+        return TransientError(f"{where}: {text}" if where else text)
     code, text = int(found[2]), message_of(RuntimeError(found[1]))
-    kind = Refused if code in PERMANENT else Unavailable
+    kind = PermanentError if code in PERMANENT else TransientError
     return kind(f"{where}: {text}" if where else text, code)
 
 
-def why_unready(settings: Settings) -> str:
+def readiness_reason(settings: Settings) -> str:
     """Ask ClickHouse something as the writer would; why it does not answer, or "". Fixed sentences: fit for anybody."""
     try:
         client = connect(settings, timeout_s=5)
@@ -177,7 +183,7 @@ def why_unready(settings: Settings) -> str:
             command(client, "SELECT 1")
         finally:
             client.close()
-    except Refused as error:
+    except PermanentError as error:
         return (
             f"ClickHouse refuses (code {error.code}); see the log" if error.code else "ClickHouse refuses; see the log"
         )
@@ -202,7 +208,7 @@ def message_of(error: Exception) -> str:
 
 
 def command(client: Client, sql: str, parameters: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
-    """Run a statement. Raises Refused or Unavailable."""
+    """Run a statement. Raises PermanentError or TransientError."""
     try:
         return client.command(sql, parameters=dict(parameters or {}), **kwargs)
     except Exception as error:
@@ -210,7 +216,7 @@ def command(client: Client, sql: str, parameters: Mapping[str, Any] | None = Non
 
 
 def rows(client: Client, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Run a query; a dict a row. Raises Refused or Unavailable."""
+    """Run a query; a dict a row. Raises PermanentError or TransientError."""
     try:
         result = client.query(sql, parameters=dict(parameters or {}))
     except Exception as error:

@@ -16,7 +16,8 @@ BY_RANK = "cityHash64(job, rank)"
 
 def distribute(client: Client, database: str, cluster: str, into: str) -> list[str]:
     """Make `into`: a Distributed table for every table of `database`, and the same views over those; the names made.
-    On every server: a query's subqueries run where its parts run. Safe to run again. Raises Unavailable or Refused."""
+    On every server: a query's subqueries run where its parts run. Safe to run again.
+    Raises TransientError or PermanentError."""
     found = rows(
         client,
         "SELECT name FROM system.tables WHERE database = {d:String} AND engine LIKE '%MergeTree' ORDER BY name",

@@ -14,7 +14,7 @@ TABLE = "kernel_names_versions"
 
 
 def write_names(client: Client, database: str, names: Sequence[str]) -> None:
-    """Insert names under the rules in force, as one block. Raises Unavailable or Refused."""
+    """Insert names under the rules in force, as one block. Raises TransientError or PermanentError."""
     lines = []
     for name, plain in zip(names, demangled(names), strict=True):
         made = kernel_name(name)
@@ -26,7 +26,7 @@ def write_names(client: Client, database: str, names: Sequence[str]) -> None:
 
 
 def rename(client: Client, database: str) -> int:
-    """Name again what is stored under older rules; how many names. Raises Unavailable or Refused."""
+    """Name again what is stored under older rules; how many names. Raises TransientError or PermanentError."""
     old = rows(
         client,
         f"SELECT name FROM {database}.kernel_names WHERE rules < {{rules:UInt32}} ORDER BY name",

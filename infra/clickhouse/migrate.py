@@ -89,7 +89,10 @@ def applied_versions(client: Client, database: str) -> dict[int, str]:
 
 
 def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> list[str]:
-    """Apply what is missing; what was (or would be) done, in words. Raises MigrationConflict, Refused, Unavailable."""
+    """Apply pending migrations and return a text for each change that was, or with `dry_run` would be, made.
+
+    Raises MigrationConflict, PermanentError, TransientError.
+    """
     database = settings.clickhouse.database
     files = migrations()
     todo = pending(files, applied_versions(client, database))

@@ -22,7 +22,7 @@ STORED = {
 
 
 @dataclass(frozen=True)
-class Counts:
+class StoredCount:
     """Rows of one topic: what the broker acknowledged and what ClickHouse holds."""
 
     topic: str
@@ -30,10 +30,10 @@ class Counts:
     stored: int
 
 
-def counts(query: Query, run: str, published: Mapping[str, int]) -> list[Counts]:
+def counts(query: Query, run: str, published: Mapping[str, int]) -> list[StoredCount]:
     """Published beside stored, per raw topic."""
     found = []
     for topic, rows in published.items():
         sql = f"SELECT count() AS n FROM {STORED[topic]} WHERE run = {{run:String}}"
-        found.append(Counts(topic, rows, int(query(sql, {"run": run})[0]["n"])))
+        found.append(StoredCount(topic, rows, int(query(sql, {"run": run})[0]["n"])))
     return found

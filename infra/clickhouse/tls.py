@@ -39,10 +39,10 @@ def context(settings: Settings) -> ssl.SSLContext:
     return made
 
 
-def trouble(text: str) -> str:
+def tls_error(text: str) -> str:
     """What a driver's error text says of TLS that no retry mends, and what to set; "" if nothing."""
-    if what := tls.complaint_in(text):
-        cure = tls.cure(what, "DRUMLINE_CLICKHOUSE__URL", "DRUMLINE_CLICKHOUSE__CA")
+    if what := tls.certificate_error_in(text):
+        cure = tls.certificate_hint(what, "DRUMLINE_CLICKHOUSE__URL", "DRUMLINE_CLICKHOUSE__CA")
         return f"the server's certificate is not accepted: {what}; {cure}"
     found = re.search(r"\[SSL: [A-Z0-9_]+\] (.+?)\.? \(_ssl", text)
     said = found[1] if found else ""
@@ -63,5 +63,5 @@ def hint(settings: Settings, code: int, text: str, reader: bool) -> str:
         return ""
     if url.scheme == "https":
         return "; does it want a client certificate (DRUMLINE_CLICKHOUSE__CERTIFICATE, DRUMLINE_CLICKHOUSE__KEY)?"
-    encrypted = tls.speaks_tls(url.hostname or "", url.port or 8123)
+    encrypted = tls.accepts_tls(url.hostname or "", url.port or 8123)
     return "; what listens there speaks TLS, and DRUMLINE_CLICKHOUSE__URL says http" if encrypted else ""

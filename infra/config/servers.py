@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from drumline.infra.config.validation import Part, check_certificates, check_url, read_secret
+from drumline.infra.config.validation import SettingsModel, check_certificates, check_url, read_secret
 
 
-class KafkaSettings(Part):
+class KafkaSettings(SettingsModel):
     """Where the broker is. Without `bootstrap`, the local stack's."""
 
     bootstrap: str = Field("", description="host:port, comma separated; empty = the local stack")
@@ -56,7 +56,7 @@ class KafkaSettings(Part):
         return self
 
 
-class RetentionSettings(Part):
+class RetentionSettings(SettingsModel):
     """How long ClickHouse keeps what, by event time; days, 0 = for ever. `drumline migrate` applies it."""
 
     kernels: int = Field(7, ge=0)
@@ -78,7 +78,7 @@ class RetentionSettings(Part):
     records_per_minute: int = Field(365, ge=0)
 
 
-class TieringSettings(Part):
+class TieringSettings(SettingsModel):
     """Where ClickHouse keeps older events: after some days of event time they move to a cheaper volume of a storage
     policy that the server has. `drumline migrate` applies it to kernels, memcpys, collectives, ranges, samples."""
 
@@ -89,7 +89,7 @@ class TieringSettings(Part):
     after: int = Field(2, ge=1, description="age at which rows move; days")
 
 
-class ClickHouseSettings(Part):
+class ClickHouseSettings(SettingsModel):
     """Where ClickHouse is. Without `url`, the local stack's engine."""
 
     url: str = Field("", description="http(s)://host:port; empty = the local stack's engine")
@@ -120,7 +120,7 @@ class ClickHouseSettings(Part):
         return self
 
 
-class ArchiveSettings(Part):
+class ArchiveSettings(SettingsModel):
     """Where the agent keeps segments after Kafka has them."""
 
     url: str = Field("", pattern="^(s3://.+)?$", description="s3://bucket/prefix; empty = no archive")
@@ -138,7 +138,7 @@ class ArchiveSettings(Part):
         return self
 
 
-class GrafanaSettings(Part):
+class GrafanaSettings(SettingsModel):
     """`drumline grafana`: a server without file access, and where its alerts go."""
 
     url: str = Field("", description="http(s)://host:port of Grafana")

@@ -17,11 +17,11 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from drumline.infra.config.servers import ArchiveSettings, ClickHouseSettings, GrafanaSettings, KafkaSettings
-from drumline.infra.config.unknown_variables import WrongNames, strangers
-from drumline.infra.config.validation import Part
+from drumline.infra.config.unknown_variables import InvalidVariables, find_unknown_variables
+from drumline.infra.config.validation import SettingsModel
 
 
-class LocalSettings(Part):
+class LocalSettings(SettingsModel):
     """The local stack: one state directory, loopback ports."""
 
     state: Path = Field(Path("~/.local/state/drumline"), description="data, logs, lock and pid of the local stack")
@@ -43,7 +43,7 @@ class LocalSettings(Part):
         return self
 
 
-class StreamSettings(Part):
+class StreamSettings(SettingsModel):
     """The Faust worker."""
 
     app_id: str = "drumline-streams"
@@ -58,7 +58,7 @@ class StreamSettings(Part):
     metrics_port: int = Field(19464, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
 
 
-class SinkSettings(Part):
+class SinkSettings(SettingsModel):
     """The ClickHouse sinks."""
 
     group: str = "drumline-sink"
@@ -70,7 +70,7 @@ class SinkSettings(Part):
     metrics_port: int = Field(19465, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
 
 
-class SpoolSettings(Part):
+class SpoolSettings(SettingsModel):
     """Where GPU processes leave their batches for the node agent."""
 
     root: Path = Field(Path("/dev/shm/drumline"), description="one folder per process below it; the agent's spool too")
@@ -78,7 +78,7 @@ class SpoolSettings(Part):
     segment_s: float = Field(30.0, gt=0, description="age at which a segment is closed; s")
 
 
-class AgentSettings(Part):
+class AgentSettings(SettingsModel):
     """The node agent."""
 
     flush_s: float = Field(10.0, ge=0, description="how long a stop waits for Kafka's last answers; s")
@@ -120,11 +120,11 @@ class Settings(BaseSettings):
 def settings() -> Settings:
     """The settings of this process, read once. What may be a misspelt name is told on stderr.
 
-    Raises WrongNames, and pydantic.ValidationError naming the field.
+    Raises InvalidVariables, and pydantic.ValidationError naming the field.
     """
-    found = strangers(Settings, os.environ)
+    found = find_unknown_variables(Settings, os.environ)
     if wrong := [each.text for each in found if each.sure]:
-        raise WrongNames("\n".join(wrong))
+        raise InvalidVariables("\n".join(wrong))
     for each in found:
         print(f"drumline: {each.text}", file=sys.stderr)
     return Settings()

@@ -34,12 +34,12 @@ TESTS = ("DRUMLINE_TRACES", "DRUMLINE_OUTAGE_S")
 _SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 
 
-class WrongNames(ValueError):
+class InvalidVariables(ValueError):
     """Names that only can be settings, and are none. The message has a line for each."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class UnknownVariable:
     """`sure`: it cannot be anything but a misspelt setting. `text` never holds a value."""
 
     text: str
@@ -57,11 +57,11 @@ def setting_names(model: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]
 
 
 def for_jobs_only(environment: Mapping[str, str]) -> bool:
-    """Whether all names of ours are what a job reads: nothing that `strangers` need be asked about."""
+    """Whether all names of ours are what a job reads: nothing that `find_unknown_variables` reports."""
     return all(name in (*JOBS, *SPOOL) for name in environment if name.startswith(PREFIX))
 
 
-def strangers(model: type[BaseModel], environment: Mapping[str, str]) -> list[Stranger]:
+def find_unknown_variables(model: type[BaseModel], environment: Mapping[str, str]) -> list[UnknownVariable]:
     """What is no setting of `model` and nobody else's either, in the order of the environment."""
     known = list(setting_names(model))
     bare = {_bare(name): name for name in known}
@@ -76,15 +76,15 @@ def strangers(model: type[BaseModel], environment: Mapping[str, str]) -> list[St
             continue
         if name in whole:
             if not _is_json(value):
-                found.append(Stranger(f"{written}: a part of the settings; set {name}__...", True))
+                found.append(UnknownVariable(f"{written}: a part of the settings; set {name}__...", True))
         elif name in (*JOBS, *GRAFANA, *TESTS):
             if meant and meant not in there:
-                found.append(Stranger(f"{written} is Grafana's; the setting is {meant}", False))
+                found.append(UnknownVariable(f"{written} is Grafana's; the setting is {meant}", False))
         else:
             sure = bool(meant) or "__" in name
             near = meant or _nearest(name, [*known, *JOBS])
             text = f"no such setting{f' ({near}?)' if near else ''}; `drumline config` prints all there are"
-            found.append(Stranger(f"{written}{'' if sure else ' is ignored'}: {text}", sure))
+            found.append(UnknownVariable(f"{written}{'' if sure else ' is ignored'}: {text}", sure))
     return found
 
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 from drumline.infra.runtime import tls
 
 
-class Part(BaseModel):
+class SettingsModel(BaseModel):
     """What pydantic says about a wrong setting never holds its value: it may be a secret. A name that is misspelt is
     wrong too: nobody should believe that it encrypts."""
 
@@ -43,7 +43,7 @@ def check_certificates(
     try:
         tls.context(ca[1])
     except OSError as error:  # ssl.SSLError too
-        raise ValueError(f"DRUMLINE_{ca[0]}: no CA certificates (PEM) in {ca[1]}: {tls.why(error)}") from None
+        raise ValueError(f"DRUMLINE_{ca[0]}: no CA certificates (PEM) in {ca[1]}: {tls.file_error(error)}") from None
     if (certificate[1] is None) != (key[1] is None):
         raise ValueError(f"DRUMLINE_{certificate[0]} and DRUMLINE_{key[0]}: both or neither")
     try:
@@ -51,7 +51,7 @@ def check_certificates(
     except OSError as error:
         raise ValueError(
             f"DRUMLINE_{certificate[0]}, DRUMLINE_{key[0]} (and its password): cannot use "
-            f"{certificate[1]} with {key[1]}: {tls.why(error)}"
+            f"{certificate[1]} with {key[1]}: {tls.file_error(error)}"
         ) from None
 
 

@@ -14,14 +14,14 @@ from typing import Any
 from drumline.schemas.confluent import HEADER
 
 #: Headers of ours begin so; what a producer sent along does not.
-OURS = "drumline."
+HEADER_PREFIX = "drumline."
 #: Of a record that was put back: `TOPIC.dlq:PARTITION:OFFSET` of the letter.
-REPLAY_OF = f"{OURS}replay.of"
+REPLAY_OF = f"{HEADER_PREFIX}replay.of"
 Origin = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Letter:
+class DeadLetter:
     """`partition, offset` are the letter's own; `origin` is (topic id, partition, offset) of the record, the id empty
     where the reader did not know it. `reason`: the error's type. `by`: who wrote it. `replay_of`: the letter that was
     put back and died again. `headers`: the record's own."""
@@ -59,18 +59,18 @@ class Letter:
         }
 
 
-def letter(message: Any, topic: str) -> Letter:
+def parse_dead_letter(message: Any, topic: str) -> DeadLetter:
     """A record of the dead-letter topic of `topic`. What a program that is not ours put there has the reason "?"."""
     raw: list[tuple[str, Any]] = [
         (name, value.encode() if isinstance(value, str) else value) for name, value in message.headers() or []
     ]
     ours: dict[str, str] = {}
     for name, value in raw:
-        if name.startswith(OURS):  # a record that died twice brings older ones along: the first are the newest
+        if name.startswith(HEADER_PREFIX):  # a record that died twice brings older ones along: the first are the newest
             ours.setdefault(name, (value or b"").decode("utf-8", "backslashreplace"))
     value = message.value()
     framed = value is not None and len(value) >= HEADER.size and value[0] == 0
-    return Letter(
+    return DeadLetter(
         topic,
         message.partition(),
         message.offset(),
@@ -83,7 +83,7 @@ def letter(message: Any, topic: str) -> Letter:
         _origin(ours, message),
         int(HEADER.unpack_from(value)[1]) if framed else None,
         ours.get(REPLAY_OF, ""),
-        tuple((name, value) for name, value in raw if not name.startswith(OURS)),
+        tuple((name, value) for name, value in raw if not name.startswith(HEADER_PREFIX)),
     )
 
 
@@ -116,7 +116,7 @@ class Origins:
 
 
 @dataclass(slots=True)
-class Group:
+class DeadLetterGroup:
     """Letters of one topic with one reason from one reader."""
 
     topic: str
@@ -128,7 +128,7 @@ class Group:
     last_ms: int = 0
     origins: Origins = field(default_factory=Origins)
 
-    def add(self, one: Letter) -> None:
+    def add(self, one: DeadLetter) -> None:
         self.first_ms = min(self.first_ms, one.time_ms) if self.letters else one.time_ms
         self.last_ms = max(self.last_ms, one.time_ms)
         self.letters += 1
@@ -140,18 +140,18 @@ class Group:
         return {**named, "records": len(self.origins), "first": when(self.first_ms), "last": when(self.last_ms)}
 
 
-def grouped(letters: Iterable[Letter]) -> tuple[list[Group], dict[str, int]]:
+def grouped(letters: Iterable[DeadLetter]) -> tuple[list[DeadLetterGroup], dict[str, int]]:
     """Groups, most letters first, and distinct records per topic over all reasons and readers."""
-    groups: dict[tuple[str, str, str], Group] = {}
+    groups: dict[tuple[str, str, str], DeadLetterGroup] = {}
     records: dict[str, Origins] = {}
     for one in letters:
-        groups.setdefault((one.topic, one.reason, one.by), Group(one.topic, one.reason, one.by)).add(one)
+        groups.setdefault((one.topic, one.reason, one.by), DeadLetterGroup(one.topic, one.reason, one.by)).add(one)
         records.setdefault(one.topic, Origins()).add(one.origin)
     ordered = sorted(groups.values(), key=lambda group: (group.topic, -group.letters, group.reason, group.by))
     return ordered, {topic: len(origins) for topic, origins in records.items()}
 
 
-def due(letters: Iterable[Letter], done: Mapping[tuple[str, int], int], reason: str = "") -> Iterator[Letter]:
+def due(letters: Iterable[DeadLetter], done: Mapping[tuple[str, int], int], reason: str = "") -> Iterator[DeadLetter]:
     """Letters to put back, each record once. `letters`: all of a topic, in order. `done`: (reason, partition) -> the
     offset before which all letters of that reason were put back. Pure."""
     back = Origins()

@@ -16,9 +16,9 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.deadletters.letters import REPLAY_OF, Letter
-from drumline.infra.kafka.config import client_config, letters_config
-from drumline.infra.kafka.connect import TIMEOUT_S, quiet
+from drumline.infra.deadletters.letters import REPLAY_OF, DeadLetter
+from drumline.infra.kafka.config import client_config, dead_letter_config
+from drumline.infra.kafka.connect import TIMEOUT_S, silence_librdkafka
 from drumline.infra.kafka.offsets import Offsets
 from drumline.schemas.topics import dlq
 
@@ -27,16 +27,16 @@ CHUNK, CHUNK_BYTES = 200, 64 << 20
 _GROUP = "drumline-dlq-replay-"
 
 
-class NotPutBack(RuntimeError):
+class ReplayFailed(RuntimeError):
     """The broker did not take all of a chunk; nothing of that chunk counts as put back."""
 
 
-class Memory:
+class ReplayProgress:
     """(reason, partition of the dead-letter topic) -> the offset before which its letters were put back."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._admin = AdminClient(quiet(client_config(settings, "drumline-dlq")))
+        self._admin = AdminClient(silence_librdkafka(client_config(settings, "drumline-dlq")))
 
     def read(self, topic: str, reasons: Iterable[str], partitions: Iterable[int]) -> dict[tuple[str, int], int]:
         """Raises KafkaException."""
@@ -55,36 +55,36 @@ class Memory:
             for future in self._admin.alter_consumer_group_offsets([places], request_timeout=TIMEOUT_S).values():
                 for place in future.result().topic_partitions:
                     if place.error is not None:
-                        raise NotPutBack(f"cannot remember what was put back: {place.error}")
+                        raise ReplayFailed(f"cannot remember what was put back: {place.error}")
 
 
-class PutBack:
+class DeadLetterReplay:
     """Sends letters, a chunk at a time. Call `end` after the last."""
 
     def __init__(self, settings: Settings, topic: str, remember: Callable[[dict[tuple[str, int], int]], None]) -> None:
-        self._producer = Producer(quiet(letters_config(settings, "drumline-dlq-replay")))
+        self._producer = Producer(silence_librdkafka(dead_letter_config(settings, "drumline-dlq-replay")))
         self._topic, self._remember = topic, remember
-        self._chunk: list[Letter] = []
+        self._chunk: list[DeadLetter] = []
         self.sent = 0
 
-    def add(self, one: Letter) -> None:
-        """Raises NotPutBack, KafkaException."""
+    def add(self, one: DeadLetter) -> None:
+        """Raises ReplayFailed, KafkaException."""
         self._chunk.append(one)
         if len(self._chunk) >= CHUNK or sum(len(each.value or b"") for each in self._chunk) >= CHUNK_BYTES:
             self.end()
 
     def end(self) -> None:
-        """Raises NotPutBack, KafkaException."""
+        """Raises ReplayFailed, KafkaException."""
         if not self._chunk:
             return
         failed = self._send(self._chunk)
         if failed:
-            raise NotPutBack(f"{self._topic}: {failed[0]}; {self.sent} were put back before")
+            raise ReplayFailed(f"{self._topic}: {failed[0]}; {self.sent} were put back before")
         self._remember({(one.reason, one.partition): one.offset + 1 for one in self._chunk})
         self.sent += len(self._chunk)
         self._chunk = []
 
-    def _send(self, chunk: Sequence[Letter]) -> list[str]:
+    def _send(self, chunk: Sequence[DeadLetter]) -> list[str]:
         failed: list[str] = []
 
         def acknowledged(error: Any, _message: Any) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drumline.infra.clickhouse.kernel_names import kernel_name
-from drumline.infra.clickhouse.row_counts import Counts, Query
+from drumline.infra.clickhouse.row_counts import Query, StoredCount
 from drumline.infra.evaluate.scoring import Report, Row, judge_phases
 
 VERDICTS = """
@@ -59,7 +59,7 @@ def _table(title: str, *columns: str, right: str = "") -> Table:
     return table
 
 
-def print_counts(console: Console, found: list[Counts]) -> None:
+def print_counts(console: Console, found: list[StoredCount]) -> None:
     table = _table("Nothing lost, nothing doubled", "topic", "published", "stored", "", right="published|stored")
     for c in found:
         table.add_row(c.topic, f"{c.published:,}", f"{c.stored:,}", "equal" if c.published == c.stored else "DIFFERENT")

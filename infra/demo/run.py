@@ -21,7 +21,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.demo.report import print_counts, print_kernels, print_rates, print_verdicts, verdicts
 from drumline.infra.demo.worker import APP_ID, DemoFailed, begin_at_the_ends, no_other_worker
 from drumline.infra.kafka.drain import wait_stored
-from drumline.infra.runtime.processes import Program, ProgramFailed, check_all
+from drumline.infra.runtime.processes import ManagedProcess, ProcessFailed, check_all
 from drumline.infra.runtime.resources import DEMO_RECORDING
 
 #: The recording's phases are 10 to 24 steps long; the default of 20 would leave most of them without a whole window.
@@ -110,8 +110,8 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
         "DRUMLINE_SINK__METRICS_PORT": "0",
     }
     programs = [
-        Program("stream worker", ["stream"], logs / "demo-stream.log", env),
-        Program("sink", ["sink"], logs / "demo-sink.log", env),
+        ManagedProcess("stream worker", ["stream"], logs / "demo-stream.log", env),
+        ManagedProcess("sink", ["sink"], logs / "demo-sink.log", env),
     ]
     roots = _stack_pids()
     with PeakMemory(lambda: [*roots, *(p.pid for p in programs if p.pid), psutil.Process().pid]) as memory:
@@ -125,7 +125,7 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
                 waited = wait_stored(settings, DRAIN_S, lambda: check_all(programs))
                 if not waited:
                     raise DemoFailed(f"not worked off after {DRAIN_S:.0f} s: {waited.reason}; logs in {logs}")
-        except ProgramFailed as error:
+        except ProcessFailed as error:
             raise DemoFailed(str(error)) from None
         except KafkaException as error:
             raise DemoFailed(f"Kafka: {error.args[0].str()}; `drumline status` says how it is") from None

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import client_config
-from drumline.infra.kafka.connect import quiet
+from drumline.infra.kafka.connect import silence_librdkafka
 from drumline.infra.kafka.drain import read_statuses
 from drumline.infra.kafka.offsets import Offsets
 from drumline.schemas.model import has_schema
@@ -46,7 +46,7 @@ def begin_at_the_ends(settings: Settings) -> None:
         ends = kafka.ends(kafka.places([spec.topic.value for spec in TOPICS if has_schema(spec.topic)]))
     places = [(place.rsplit(":", 1), end) for place, end in ends.items()]
     offsets = [TopicPartition(topic, int(number), end) for (topic, number), end in places]
-    config = quiet(client_config(settings, "drumline-demo"))
+    config = silence_librdkafka(client_config(settings, "drumline-demo"))
     consumer = Consumer({**config, "group.id": settings.stream.app_id, "enable.auto.commit": False})
     deadline = time.monotonic() + GROUP_S
     try:

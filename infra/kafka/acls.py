@@ -15,12 +15,12 @@ from confluent_kafka.admin import AdminClient
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import client_config
-from drumline.infra.kafka.connect import TIMEOUT_S, Contact, KafkaRefused, explained, who
+from drumline.infra.kafka.connect import TIMEOUT_S, ConnectionProbe, KafkaAccessDenied, principal, to_error
 
 #: topic or group -> the operations on it, by Kafka's names: READ, WRITE, CREATE, DESCRIBE, ...
 Rights = Mapping[str, Collection[str]]
 #: (operation, "topic" or "group", name)
-Lack = tuple[str, str, str]
+MissingAcl = tuple[str, str, str]
 
 
 class MissingTopics(RuntimeError):
@@ -28,46 +28,46 @@ class MissingTopics(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Existing:
+class ExistingTopic:
     """A topic that is there. `id`: Kafka's; another one of the same name has another."""
 
     id: str
     partitions: int
 
     @classmethod
-    def of(cls, description: Any) -> Existing:
+    def of(cls, description: Any) -> ExistingTopic:
         return cls(str(description.topic_id), len(description.partitions))
 
 
-def require(
+def require_acls(
     settings: Settings, client_id: str, topics: Rights, groups: Rights | None = None, *, optional: Rights | None = None
-) -> dict[str, Existing]:
+) -> dict[str, ExistingTopic]:
     """All of `topics`, and those of `optional` that exist.
 
-    Raises BrokerUnreachable, KafkaRefused (which names every ACL that is missing), MissingTopics. Brokers that do not
-    say what they allow are taken to allow it.
+    Raises BrokerUnreachable, KafkaAccessDenied (which names every missing ACL), MissingTopics. Brokers that do not
+    report authorized operations are taken to allow all.
     """
-    contact = Contact(settings)
-    admin = AdminClient(contact.quiet(client_config(settings, client_id)))
+    contact = ConnectionProbe(settings)
+    admin = AdminClient(contact.silence(client_config(settings, client_id)))
     contact.metadata(admin)
     wanted = {**topics, **(optional or {})}
-    found, lacks = describe(admin, settings, wanted)
+    found, lacks = describe_topics(admin, settings, wanted)
     for name, operations in (groups or {}).items():
-        lacks += of_group(admin, name, operations)
+        lacks += missing_group_acls(admin, name, operations)
     if lacks:
-        raise denied(settings, lacks)
+        raise acl_error(settings, lacks)
     if missing := sorted(set(topics) - set(found)):
         raise MissingTopics(
             f"{settings.bootstrap} has no topic {', '.join(missing)}; create them with `drumline topics apply`"
         )
-    return {name: Existing.of(answer) for name, answer in found.items()}
+    return {name: ExistingTopic.of(answer) for name, answer in found.items()}
 
 
-def describe(admin: AdminClient, settings: Settings, topics: Rights) -> tuple[dict[str, Any], list[Lack]]:
+def describe_topics(admin: AdminClient, settings: Settings, topics: Rights) -> tuple[dict[str, Any], list[MissingAcl]]:
     """Description of each topic that exists, and what is not allowed. Whether a topic exists that may not be described
-    is not told. Raises BrokerUnreachable, KafkaRefused."""
+    is not told. Raises BrokerUnreachable, KafkaAccessDenied."""
     found: dict[str, Any] = {}
-    lacks: list[Lack] = []
+    lacks: list[MissingAcl] = []
     if not topics:
         return found, lacks
     asked = TopicCollection(sorted(topics))
@@ -81,19 +81,19 @@ def describe(admin: AdminClient, settings: Settings, topics: Rights) -> tuple[di
             if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
                 lacks += [(operation, "topic", name) for operation in topics[name]]
             elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise explained(settings, error) from None
+                raise to_error(settings, error) from None
     return found, lacks
 
 
-def denied(settings: Settings, lacks: Iterable[Lack]) -> KafkaRefused:
+def acl_error(settings: Settings, lacks: Iterable[MissingAcl]) -> KafkaAccessDenied:
     """One message for all of them."""
-    return KafkaRefused(
-        f"Kafka at {settings.bootstrap}: {who(settings)} lacks ACLs: {words(lacks)}. "
+    return KafkaAccessDenied(
+        f"Kafka at {settings.bootstrap}: {principal(settings)} lacks ACLs: {format_acls(lacks)}. "
         "ACLs per program: docs/guide/security.md"
     )
 
 
-def words(lacks: Iterable[Lack]) -> str:
+def format_acls(lacks: Iterable[MissingAcl]) -> str:
     """`Read, Write on topic a, b; Read on group c`: what is lacked alike comes together."""
     of_each: dict[tuple[str, str], list[str]] = {}
     for operation, kind, name in lacks:
@@ -104,7 +104,7 @@ def words(lacks: Iterable[Lack]) -> str:
     return "; ".join(f"{said} on {kind} {', '.join(sorted(names))}" for (said, kind), names in alike.items())
 
 
-def of_group(admin: AdminClient, name: str, operations: Collection[str]) -> list[Lack]:
+def missing_group_acls(admin: AdminClient, name: str, operations: Collection[str]) -> list[MissingAcl]:
     """What is not allowed on a group. A coordinator that is not ready yet says nothing about rights."""
     [future] = admin.describe_consumer_groups(
         [name], include_authorized_operations=True, request_timeout=TIMEOUT_S

@@ -62,7 +62,7 @@ def producer_config(settings: Settings, client_id: str) -> dict[str, str | int |
     }
 
 
-def letters_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
+def dead_letter_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
     """A producer of records that others made, as they came: up to what a broker may have taken, and compressed records
     may be many times larger than that. The broker still judges the compressed size."""
     return {**producer_config(settings, client_id), "message.max.bytes": 100_000_000}

@@ -1,6 +1,6 @@
 """First contact of a Kafka client, and what a refusal means: one sentence that names what to set, and no second try.
 
-librdkafka tries to connect for ever and says why only on the side. `Contact` listens there: a wrong password or
+librdkafka tries to connect for ever and says why only on the side. `ConnectionProbe` listens there: a wrong password or
 certificate ends the attempt at once, since the broker would answer the same next time.
 """
 
@@ -29,48 +29,48 @@ class BrokerUnreachable(ConnectionError):
     """No broker that can be used within the bounded time. The message says which and what to do."""
 
 
-class KafkaRefused(BrokerUnreachable):
+class KafkaAccessDenied(BrokerUnreachable):
     """Certificate, password or ACL: a broker answered, and will answer the same next time."""
 
 
-def who(settings: Settings) -> str:
+def principal(settings: Settings) -> str:
     """Whom the broker takes us for."""
     if settings.kafka.security_protocol.startswith("SASL"):
         return f"user {settings.kafka.sasl_username}"
     return "the owner of this client's certificate" if settings.kafka.ssl_certificate else "an anonymous user"
 
 
-def refusal(settings: Settings, error: KafkaError, what: str = "") -> KafkaRefused | None:
+def to_access_error(settings: Settings, error: KafkaError, what: str = "") -> KafkaAccessDenied | None:
     """What to raise if `error` is a refusal, else None. `what`: which right is missing, if it is one."""
     if error.code() in UNKNOWN_USER:
-        return KafkaRefused(f"{_place(settings)} refuses {who(settings)}: {_sentence(error)}{_login(error)}")
+        return KafkaAccessDenied(f"{_place(settings)} refuses {principal(settings)}: {_sentence(error)}{_login(error)}")
     if error.code() in DENIED:
         needs = what or _sentence(error)
-        text = f"{_place(settings)} denies {who(settings)}: {needs}. ACLs per program: docs/guide/security.md"
-        return KafkaRefused(text)
+        text = f"{_place(settings)} denies {principal(settings)}: {needs}. ACLs per program: docs/guide/security.md"
+        return KafkaAccessDenied(text)
     return None
 
 
-def explained(settings: Settings, error: KafkaException, what: str = "") -> BrokerUnreachable:
+def to_error(settings: Settings, error: KafkaException, what: str = "") -> BrokerUnreachable:
     """A refusal, or whatever else it is, in words."""
-    return refusal(settings, error.args[0], what) or BrokerUnreachable(
+    return to_access_error(settings, error.args[0], what) or BrokerUnreachable(
         f"{_place(settings)} does not do it: {_sentence(error.args[0])} ({error.args[0].name()})"
     )
 
 
-def quiet(config: dict[str, Any]) -> dict[str, Any]:
+def silence_librdkafka(config: dict[str, Any]) -> dict[str, Any]:
     """librdkafka reports failures to connect on stderr, again and again; our message says it once."""
     return {**config, "log_level": 0, "error_cb": lambda error: None}
 
 
-class Contact:
-    """`quiet(config)` makes the configuration of the client that `metadata` then asks."""
+class ConnectionProbe:
+    """`silence(config)` makes the configuration of the client that `metadata` then asks."""
 
     def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
         self._settings, self._timeout_s = settings, timeout_s
         self._heard: list[KafkaError] = []
 
-    def quiet(self, config: dict[str, Any]) -> dict[str, Any]:
+    def silence(self, config: dict[str, Any]) -> dict[str, Any]:
         return {**config, "log_level": 0, "error_cb": self._hear}
 
     def _hear(self, error: KafkaError) -> None:
@@ -78,8 +78,12 @@ class Contact:
             self._heard = [*self._heard[-4:], error]
 
     def metadata(self, client: Any, topic: str | None = None) -> Any:
-        """The cluster's metadata, all topics or one. Raises KafkaRefused as soon as that is clear, BrokerUnreachable
-        after the bounded time."""
+        """Fetch the cluster's metadata, of all topics or one.
+
+        Raises:
+            KafkaAccessDenied: as soon as the broker has rejected the client.
+            BrokerUnreachable: after the timeout.
+        """
         deadline, wait_s = time.monotonic() + self._timeout_s, 1.0
         while True:
             try:
@@ -87,22 +91,22 @@ class Contact:
                 return client.list_topics(*([topic] if topic else []), timeout=max(0.1, min(wait_s, left)))
             except KafkaException as error:
                 client.poll(0)  # what it has to say beside that
-                if refused := self.refused():
+                if refused := self.access_error():
                     raise refused from None
                 if time.monotonic() + 0.1 > deadline:
                     raise self._unreachable(error.args[0]) from None
             time.sleep(0.1)
             wait_s *= 2
 
-    def refused(self) -> KafkaRefused | None:
+    def access_error(self) -> KafkaAccessDenied | None:
         """What was heard, if no retry mends it."""
         for error in self._heard:
-            if found := refusal(self._settings, error):
+            if found := to_access_error(self._settings, error):
                 return found
             if error.code() == KafkaError._SSL and (text := self._certificate()):
-                return KafkaRefused(text)
+                return KafkaAccessDenied(text)
             if re.search(r"alert (bad certificate|certificate|unknown ca)", error.str()):
-                return KafkaRefused(
+                return KafkaAccessDenied(
                     f"{_place(self._settings)} wants another client certificate than it got; "
                     "see DRUMLINE_KAFKA__SSL_CERTIFICATE and DRUMLINE_KAFKA__SSL_KEY"
                 )
@@ -113,14 +117,14 @@ class Contact:
         kafka = self._settings.kafka
         made = tls.context(kafka.ssl_ca)
         for host, port in addresses(self._settings):
-            if text := tls.why_not(host, port, made):
-                cure = tls.cure(text, "DRUMLINE_KAFKA__BOOTSTRAP", "DRUMLINE_KAFKA__SSL_CA")
+            if text := tls.probe_certificate(host, port, made):
+                cure = tls.certificate_hint(text, "DRUMLINE_KAFKA__BOOTSTRAP", "DRUMLINE_KAFKA__SSL_CA")
                 return f"the certificate of Kafka at {host}:{port} is not accepted: {text}; {cure}"
         return ""
 
     def _unreachable(self, error: KafkaError) -> BrokerUnreachable:
         settings, protocol = self._settings, self._settings.kafka.security_protocol
-        encrypted = next((tls.speaks_tls(host, port) for host, port in addresses(settings)), False)
+        encrypted = next((tls.accepts_tls(host, port) for host, port in addresses(settings)), False)
         if encrypted and "PLAINTEXT" in protocol:
             hint = f"what listens there speaks TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is {protocol}"
         elif encrypted:

@@ -54,7 +54,7 @@ def read_statuses(settings: Settings, since_ns: int) -> dict[str, dict[str, Any]
     return found
 
 
-def judge(
+def check_drained(
     before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]], ends: Mapping[str, int]
 ) -> Drained:
     """From two readings of all workers' statuses, and what the broker said between them. Pure."""
@@ -91,7 +91,7 @@ def wait_drained(settings: Settings, timeout_s: float, meanwhile: Callable[[], o
     ends: dict[str, int] = {}
     while True:
         after = read_statuses(settings, since_ns)
-        result = judge(before, after, ends)
+        result = check_drained(before, after, ends)
         if result or time.monotonic() > deadline:
             return result
         if all(name not in before or before[name]["time_ns"] < status["time_ns"] for name, status in after.items()):

@@ -16,12 +16,12 @@ from confluent_kafka import KafkaError
 #: How often a client gives its statistics; ms.
 EVERY_MS = 5_000
 #: For how long one without an address is given a chance; s.
-ASTRAY_S = 30.0
+NO_BROKERS_S = 30.0
 
 
-class Addresses:
+class BrokerWatch:
     """Called with each of a client's statistics (JSON, `ts` in us). `tell` gets a fatal error, once, when there was no
-    address for ASTRAY_S."""
+    address for NO_BROKERS_S."""
 
     def __init__(self, tell: Callable[[KafkaError], None]) -> None:
         self._tell = tell
@@ -34,19 +34,19 @@ class Addresses:
             self._since, self._told = None, False
             return
         self._since = said["ts"] if self._since is None else self._since
-        if not self._told and said["ts"] - self._since >= ASTRAY_S * 1e6:
+        if not self._told and said["ts"] - self._since >= NO_BROKERS_S * 1e6:
             self._told = True
             self._tell(
                 KafkaError(KafkaError._ALL_BROKERS_DOWN, "Kafka's client knows no broker's address any more", True)
             )
 
 
-def watched(config: dict[str, Any]) -> dict[str, Any]:
+def with_broker_watch(config: dict[str, Any]) -> dict[str, Any]:
     """`config` of a client whose `error_cb` gets to hear, as a fatal error, that it has gone astray. It has to be
     polled: statistics that nobody takes stay in memory."""
-    return {**config, "statistics.interval.ms": EVERY_MS, "stats_cb": Addresses(config["error_cb"])}
+    return {**config, "statistics.interval.ms": EVERY_MS, "stats_cb": BrokerWatch(config["error_cb"])}
 
 
-def astray(error: KafkaError) -> bool:
+def has_no_brokers(error: KafkaError) -> bool:
     """Whether `error` says that, so that a new client is all that is needed."""
     return bool(error.fatal()) and error.code() == KafkaError._ALL_BROKERS_DOWN

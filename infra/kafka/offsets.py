@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import admin_config, client_config
-from drumline.infra.kafka.connect import quiet
+from drumline.infra.kafka.connect import silence_librdkafka
 
 #: Said of partitions as they were before their broker was killed; once it lists them anew, the question can be asked.
 STALE = frozenset({KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._NOENT})
@@ -21,8 +21,8 @@ class Offsets:
     `timeout_s`."""
 
     def __init__(self, settings: Settings, timeout_s: float = 10.0) -> None:
-        self._config = quiet(client_config(settings, "drumline-offsets"))
-        self._admin = AdminClient(quiet(admin_config(settings, "drumline-offsets")))
+        self._config = silence_librdkafka(client_config(settings, "drumline-offsets"))
+        self._admin = AdminClient(silence_librdkafka(admin_config(settings, "drumline-offsets")))
         self._consumers: dict[str, Consumer] = {}
         self._timeout_s = timeout_s
 

@@ -120,8 +120,8 @@ class ConfluentRegistry:
                 raise RegistryRefused(f"schema registry {self._where} refuses us ({detail}); {cure}") from None
         except Exception as error:  # transport errors of whatever HTTP library the client brought
             detail = type(error).__name__
-            if what := tls.complaint_in(str(error)):
-                cure = tls.cure(what, "DRUMLINE_KAFKA__REGISTRY_URL", "DRUMLINE_KAFKA__REGISTRY_CA")
+            if what := tls.certificate_error_in(str(error)):
+                cure = tls.certificate_hint(what, "DRUMLINE_KAFKA__REGISTRY_URL", "DRUMLINE_KAFKA__REGISTRY_CA")
                 where = f"the certificate of schema registry {self._where}"
                 raise RegistryRefused(f"{where} is not accepted: {what}; {cure}") from None
         raise RegistryUnavailable(f"schema registry {self._where} does not answer ({detail})") from None

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.acls import denied
+from drumline.infra.kafka.acls import acl_error
 from drumline.infra.kafka.config import client_config
-from drumline.infra.kafka.connect import TIMEOUT_S, BrokerUnreachable, Contact, explained
+from drumline.infra.kafka.connect import TIMEOUT_S, BrokerUnreachable, ConnectionProbe, to_error
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord
 from drumline.schemas.model import has_schema
@@ -31,7 +31,7 @@ def read(
 ) -> Iterator[Message]:
     """Records of all partitions as they come; without `follow`, up to the ends that were there at the start of each.
 
-    Raises BrokerUnreachable, KafkaRefused, NoSuchTopic, KafkaException.
+    Raises BrokerUnreachable, KafkaAccessDenied, NoSuchTopic, KafkaException.
     """
     config = client_config(settings, "drumline-tail") | {
         "group.id": GROUP,
@@ -40,12 +40,12 @@ def read(
         "auto.offset.reset": "earliest",
         "allow.auto.create.topics": False,
     }
-    contact = Contact(settings, timeout_s)
-    consumer = Consumer(contact.quiet(config))
+    contact = ConnectionProbe(settings, timeout_s)
+    consumer = Consumer(contact.silence(config))
     try:
         listed = contact.metadata(consumer, topic).topics[topic]
         if listed.error is not None and listed.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            raise denied(settings, [("READ", "topic", topic)])
+            raise acl_error(settings, [("READ", "topic", topic)])
         if listed.error is not None or not listed.partitions:
             raise NoSuchTopic(f"no topic {topic} at {settings.bootstrap}; `drumline topics apply` creates ours")
         offset = OFFSET_BEGINNING if start == "beginning" else OFFSET_END
@@ -64,7 +64,7 @@ def read(
             elif fault.code() == KafkaError._PARTITION_EOF:
                 open_ends.discard(message.partition())
             else:
-                raise explained(settings, KafkaException(fault), f"Read on topic {topic} or group {GROUP}")
+                raise to_error(settings, KafkaException(fault), f"Read on topic {topic} or group {GROUP}")
             heard = time.monotonic()
     finally:
         consumer.close()

@@ -18,14 +18,14 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # public name
 )
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.acls import Lack, denied, describe
+from drumline.infra.kafka.acls import MissingAcl, acl_error, describe_topics
 from drumline.infra.kafka.config import client_config
-from drumline.infra.kafka.connect import DENIED, TIMEOUT_S, Contact, explained
+from drumline.infra.kafka.connect import DENIED, TIMEOUT_S, ConnectionProbe, to_error
 from drumline.schemas.topics import TOPICS, dlq, dlq_config
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DeclaredTopic:
     """A topic as it should be."""
 
     name: str
@@ -35,7 +35,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ActualTopic:
     """A topic as the broker has it. `config`: effective values, defaults of the broker among them."""
 
     partitions: int
@@ -53,19 +53,19 @@ class Step:
     problem: str = ""
 
 
-def wanted(settings: Settings, partitions: int | None = None) -> list[Wanted]:
+def declared_topics(settings: Settings, partitions: int | None = None) -> list[DeclaredTopic]:
     """All topics and their dead-letter topics. `partitions` overrides the settings'."""
     count = partitions or settings.kafka.partitions
     replication = settings.kafka.replication
     topics = []
     for spec in TOPICS:
-        topics.append(Wanted(str(spec.topic), count, replication, spec.config))
+        topics.append(DeclaredTopic(str(spec.topic), count, replication, spec.config))
         if spec.dead_letters:  # rare, read by people: one partition
-            topics.append(Wanted(dlq(spec.topic), 1, replication, dlq_config()))
+            topics.append(DeclaredTopic(dlq(spec.topic), 1, replication, dlq_config()))
     return topics
 
 
-def plan(topics: Iterable[Wanted], found: Mapping[str, Found]) -> list[Step]:
+def plan(topics: Iterable[DeclaredTopic], found: Mapping[str, ActualTopic]) -> list[Step]:
     """What is to be done, topic by topic. Pure."""
     steps = []
     for topic in topics:
@@ -90,20 +90,22 @@ def plan(topics: Iterable[Wanted], found: Mapping[str, Found]) -> list[Step]:
 
 
 class TopicsAdmin:
-    """The I/O. Every call ends within TIMEOUT_S or raises BrokerUnreachable, KafkaRefused or KafkaException."""
+    """The I/O. Every call ends within TIMEOUT_S or raises BrokerUnreachable, KafkaAccessDenied or KafkaException."""
 
     def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
         self.timeout_s = timeout_s
-        self._settings, self._contact = settings, Contact(settings, timeout_s)
-        self._admin = AdminClient(self._contact.quiet(client_config(settings, "drumline-topics")))
-        self._lacks: list[Lack] = []
+        self._settings, self._contact = settings, ConnectionProbe(settings, timeout_s)
+        self._admin = AdminClient(self._contact.silence(client_config(settings, "drumline-topics")))
+        self._lacks: list[MissingAcl] = []
 
-    def found(self, names: Iterable[str]) -> dict[str, Found]:
+    def existing(self, names: Iterable[str]) -> dict[str, ActualTopic]:
         """Those of the topics that exist."""
         self._contact.metadata(self._admin)
-        there, lacks = describe(self._admin, self._settings, dict.fromkeys(names, ("DESCRIBE", "DESCRIBE_CONFIGS")))
+        there, lacks = describe_topics(
+            self._admin, self._settings, dict.fromkeys(names, ("DESCRIBE", "DESCRIBE_CONFIGS"))
+        )
         if lacks:
-            raise denied(self._settings, lacks)
+            raise acl_error(self._settings, lacks)
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]
         configs: dict[str, Any] = {}
         if resources:
@@ -111,7 +113,7 @@ class TopicsAdmin:
                 entries = self._result(future)
                 configs[resource.name] = {name: entry.value for name, entry in entries.items()}
         return {
-            name: Found(
+            name: ActualTopic(
                 partitions=len(topic.partitions),
                 replication=min((len(place.replicas) for place in topic.partitions), default=0),
                 config=configs[name],
@@ -123,17 +125,17 @@ class TopicsAdmin:
         try:
             return future.result()
         except KafkaException as error:
-            raise explained(self._settings, error) from None
+            raise to_error(self._settings, error) from None
 
-    def apply(self, topics: Iterable[Wanted], steps: Iterable[Step]) -> list[Step]:
+    def apply(self, topics: Iterable[DeclaredTopic], steps: Iterable[Step]) -> list[Step]:
         """Do the steps that are safe: create, and alter drifted settings. Returns the steps with what went wrong.
-        Raises KafkaRefused, once, for all that the broker's ACLs forbid."""
+        Raises KafkaAccessDenied, once, for all that the broker's ACLs forbid."""
         self._lacks = []
         by_name = {topic.name: topic for topic in topics}
         steps = list(steps)
         failed = {**self._create([by_name[s.topic] for s in steps if s.action == "create"]), **self._alter(steps)}
         if self._lacks:
-            raise denied(self._settings, self._lacks)
+            raise acl_error(self._settings, self._lacks)
         return [Step(s.topic, "error", s.drift, failed[s.topic]) if s.topic in failed else s for s in steps]
 
     def _note(self, error: KafkaError, operation: str, topic: str) -> str:
@@ -141,7 +143,7 @@ class TopicsAdmin:
             self._lacks.append((operation, "topic", topic))
         return error.str()
 
-    def _create(self, topics: list[Wanted]) -> dict[str, str]:
+    def _create(self, topics: list[DeclaredTopic]) -> dict[str, str]:
         new = [NewTopic(t.name, t.partitions, t.replication, config=dict(t.config)) for t in topics]
         failed = {}
         if new:

@@ -26,7 +26,7 @@ from drumline.infra.config.settings import (
     SpoolSettings,
     StreamSettings,
 )
-from drumline.infra.kafka.topics import TopicsAdmin, plan, wanted
+from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 from drumline.infra.localstack import stack as local_stack
 
 PORTS = ("kafka_port", "controller_port", "clickhouse_http_port", "clickhouse_tcp_port")
@@ -41,7 +41,7 @@ def free_ports(count: int) -> list[int]:
         return [int(each.getsockname()[1]) for each in sockets]
 
 
-def private_settings(state: Path, cache: Path | None = None, **sections: Any) -> Settings:
+def ephemeral_settings(state: Path, cache: Path | None = None, **sections: Any) -> Settings:
     """Settings of a stack of its own; programs on it serve no metrics. `sections`: whole sections to use instead."""
     local = LocalSettings(
         state=state, cache=cache or LocalSettings().cache, **dict(zip(PORTS, free_ports(4), strict=True))
@@ -65,7 +65,7 @@ def environment(settings: Settings) -> dict[str, str]:
     return {**kept, **_variables("DRUMLINE", settings.model_dump(exclude_defaults=True))}
 
 
-def audited(variables: Mapping[str, str], *options: str) -> dict[str, Any]:
+def run_audit(variables: Mapping[str, str], *options: str) -> dict[str, Any]:
     """What `drumline audit --json` says, in this environment. Raises RuntimeError if it cannot tell."""
     command = [sys.executable, "-m", "drumline.infra.cli.app", "audit", "--json", *options]
     done = subprocess.run(command, env=dict(variables), capture_output=True, text=True, check=False)
@@ -91,8 +91,8 @@ def running_stack(settings: Settings) -> Iterator[None]:
     """Broker and engine with topics and tables; stopped at the end, data stays. Raises StackError."""
     try:
         local_stack.up(settings)
-        admin, topics = TopicsAdmin(settings), wanted(settings)
-        admin.apply(topics, plan(topics, admin.found(topic.name for topic in topics)))
+        admin, topics = TopicsAdmin(settings), declared_topics(settings)
+        admin.apply(topics, plan(topics, admin.existing(topic.name for topic in topics)))
         client = clickhouse.connect(settings)
         migrate(client, settings)
         client.close()

@@ -17,7 +17,7 @@ from typing import Any
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError, State, held, locked, read_json, write_json
 from drumline.infra.localstack.clickhouse.config import engine_ports, prepare_engine
-from drumline.infra.localstack.clickhouse.engine import START_S, answers, is_ours, last_words, wait_until
+from drumline.infra.localstack.clickhouse.engine import START_S, answers, is_local_engine, log_tail, wait_until
 from drumline.infra.localstack.kafka.broker import broker_answers, broker_ports, prepare_broker
 from drumline.infra.localstack.ports import require_free
 from drumline.infra.localstack.processes import own_processes, stop_orphans, stop_processes
@@ -117,14 +117,14 @@ def start_supervisor(state: State, command: list[str]) -> None:
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=state.root, start_new_session=True
         )
     if not wait_until(lambda: held(state.lock), 20, lambda: process.poll() is None):
-        raise StackError(f"the supervisor did not start; {log} ends with:\n{last_words(log)}")
+        raise StackError(f"the supervisor did not start; {log} ends with:\n{log_tail(log)}")
 
 
 def wait_for_stack(settings: Settings, timeout_s: float = START_S) -> None:
     """Until broker and engine answer. Raises StackError with the last words of the one that does not."""
     state = State.of(settings)
     children = [entry["name"] for entry in (read_json(state.plan) or {"children": []})["children"]]
-    probes = {"broker": lambda: broker_answers(settings, 0.5), "engine": lambda: is_ours(settings)}
+    probes = {"broker": lambda: broker_answers(settings, 0.5), "engine": lambda: is_local_engine(settings)}
 
     def restarts(name: str) -> int:
         return int((read_json(state.children) or {}).get(name, {}).get("restarts", 0))
@@ -137,7 +137,7 @@ def wait_for_stack(settings: Settings, timeout_s: float = START_S) -> None:
     for name in children:
         if not wait_until(probes[name], timeout_s, lambda name=name: hopeful(name)):  # type: ignore[misc]
             log = state.logs / f"{name}.log"
-            raise StackError(f"the {name} does not answer; {log} ends with:\n{last_words(log)}")
+            raise StackError(f"the {name} does not answer; {log} ends with:\n{log_tail(log)}")
 
 
 def down(settings: Settings) -> bool:

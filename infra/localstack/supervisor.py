@@ -68,7 +68,7 @@ class Child:
     def died(self, now: float, how: str) -> None:
         self.delay = FIRST_DELAY_S if now - self.started >= WELL_AFTER_S else min(self.delay * 2, LAST_DELAY_S)
         self.process, self.due = None, now + self.delay
-        say(f"{self.name} ended with {how}; starting it again in {self.delay:.1f} s")
+        log_line(f"{self.name} ended with {how}; starting it again in {self.delay:.1f} s")
 
     def check(self, now: float) -> bool:
         """Note a death, start what is due. True when something changed."""
@@ -96,7 +96,7 @@ class Child:
         try:
             self.last_exit = self.process.wait(self.stop_s)
         except subprocess.TimeoutExpired:
-            say(f"{self.name} did not stop within {self.stop_s:.0f} s and is killed")
+            log_line(f"{self.name} did not stop within {self.stop_s:.0f} s and is killed")
             self.process.kill()
             self.last_exit = self.process.wait()
         self.process = None
@@ -109,7 +109,7 @@ class Child:
         }
 
 
-def say(text: str) -> None:
+def log_line(text: str) -> None:
     print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text, file=sys.stderr, flush=True)
 
 
@@ -153,7 +153,7 @@ def supervise(state: State) -> int:
             changed = [child.check(time.monotonic()) for child in children]
             if any(changed):
                 write_json(state.children, {child.name: child.report() for child in children})
-        say(f"stopping on {signal.Signals(stopping[0]).name}")
+        log_line(f"stopping on {signal.Signals(stopping[0]).name}")
     finally:
         for child in reversed(children):
             child.end()
@@ -168,7 +168,7 @@ def main() -> int:
         with locked(state.lock, f"another supervisor runs in {state.root}", timeout_s=2):
             return 130 if supervise(state) == signal.SIGINT else 0
     except StackError as error:
-        say(str(error))
+        log_line(str(error))
         return 1
 
 

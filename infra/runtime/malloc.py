@@ -16,7 +16,7 @@ def _trim() -> Callable[[int], int] | None:
         return None
 
 
-def give_back() -> bool:
+def trim() -> bool:
     """Give the free pages of all heaps back; whether there were any. Milliseconds, so not for every batch.
 
     Batches of some megabytes come and go in several threads: glibc keeps the pages in the heap of each, and resident

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 
-class ProgramFailed(RuntimeError):
+class ProcessFailed(RuntimeError):
     """A program that keeps dying. The message names its log."""
 
 
-class Program:
+class ManagedProcess:
     """One `drumline ARGS...` process. `check()` restarts it when it has died, at most `restarts` times. `exits`: how it
     died each time."""
 
@@ -44,13 +44,13 @@ class Program:
             )
 
     def check(self) -> None:
-        """Restart it if it is gone. Raises ProgramFailed with the end of its log when that was too often."""
+        """Restart it if it is gone. Raises ProcessFailed with the end of its log when that was too often."""
         if self._process is None or self._process.poll() is None:
             return
         self.exits.append(self._process.returncode)
         if len(self.exits) > self.restarts:
             end = "\n".join(self.log.read_text(errors="replace").splitlines()[-8:])
-            raise ProgramFailed(
+            raise ProcessFailed(
                 f"{self.name} ended {len(self.exits)} times (exit {self.exits[-1]}); {self.log}:\n{end}"
             )
         self.start()
@@ -76,7 +76,7 @@ class Program:
         self._process = None
 
 
-def check_all(programs: Iterable[Program]) -> None:
-    """`check()` each. Raises ProgramFailed."""
+def check_all(programs: Iterable[ManagedProcess]) -> None:
+    """`check()` each. Raises ProcessFailed."""
     for program in programs:
         program.check()

@@ -11,7 +11,7 @@ from types import FrameType
 SAME_S = 1.0
 
 
-class Stopping:
+class ShutdownSignal:
     """From now on the first SIGINT or SIGTERM asks: `stopping()` is true then, and the program finishes what it has in
     hand. The next one ends the process at once, as any kill may: some answers take a minute not to come."""
 

@@ -10,7 +10,7 @@ import os
 import sys
 
 
-def first() -> None:
+def prefer_own_packages() -> None:
     """Put what PYTHONPATH brought at the end of sys.path; drumline itself may have come that way."""
     brought = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
     sys.path.sort(key=lambda entry: os.path.abspath(entry) in brought)

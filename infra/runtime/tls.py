@@ -20,36 +20,36 @@ def context(
     return made
 
 
-def why(error: OSError) -> str:
+def file_error(error: OSError) -> str:
     """What a file that cannot be used suffers from."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or "not usable").replace("_", " ").lower()
     return error.strerror or "not readable"
 
 
-def complaint(error: BaseException) -> str:
+def certificate_error(error: BaseException) -> str:
     """What Python's TLS found wrong with the other side's certificate, or "" if the certificate was not the trouble."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return str(error.verify_message).rstrip(".")
     return ""
 
 
-def complaint_in(text: str) -> str:
+def certificate_error_in(text: str) -> str:
     """The same from the text of an error that a library has wrapped."""
     found = re.search(r"certificate verify failed: (.+?)\.? \(_ssl", text)
     return found[1] if found else ""
 
 
-def cure(complaint: str, address: str, ca: str) -> str:
+def certificate_hint(certificate_error: str, address: str, ca: str) -> str:
     """What to do about a complaint; `address` and `ca` name the settings that say whom to call and trust."""
-    if "mismatch" in complaint:
+    if "mismatch" in certificate_error:
         return f"{address} must use a name that is in the certificate"
-    if "expired" in complaint or "not yet valid" in complaint:
+    if "expired" in certificate_error or "not yet valid" in certificate_error:
         return "the server needs one that is valid now"
     return f"{ca} must name the PEM file of the authority that signed it"
 
 
-def why_not(host: str, port: int, made: ssl.SSLContext, timeout_s: float = 3.0) -> str:
+def probe_certificate(host: str, port: int, made: ssl.SSLContext, timeout_s: float = 3.0) -> str:
     """One handshake with `host`: what is wrong with its certificate, or "" if nothing is or nobody answers."""
     try:
         with (
@@ -58,10 +58,10 @@ def why_not(host: str, port: int, made: ssl.SSLContext, timeout_s: float = 3.0) 
         ):
             return ""
     except OSError as error:
-        return complaint(error)
+        return certificate_error(error)
 
 
-def speaks_tls(host: str, port: int, timeout_s: float = 3.0) -> bool:
+def accepts_tls(host: str, port: int, timeout_s: float = 3.0) -> bool:
     """Whether a TLS handshake with `host` works, whoever that is. Nothing is sent."""
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE

@@ -30,7 +30,7 @@ _NO_QUESTIONS = {
 _COMMENTS = re.compile(r"(?:\s|--[^\n]*\n|/\*.*?\*/)*", re.DOTALL)
 
 
-def no_question(statement: str) -> str:
+def unsupported_statement_hint(statement: str) -> str:
     """What to do instead of a statement that has no answer; "" if it is a question, or ClickHouse can say why not."""
     start = statement[found.end() :] if (found := _COMMENTS.match(statement)) else statement
     fits = (said for words, said in _NO_QUESTIONS.items() if re.match(rf"(?:{words})\b", start, re.IGNORECASE))

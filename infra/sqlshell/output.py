@@ -14,11 +14,11 @@ SHOWN = 1_000
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 
 
-def ask(client: Client, statement: str, values: dict[str, str], form: str) -> bool:
+def run_statement(client: Client, statement: str, values: dict[str, str], form: str) -> bool:
     """Run it and print, in ClickHouse's format `form` ("": a table); whether there were rows (True where a format of
     the query's own hides that).
 
-    Raises Refused or Unavailable; KeyboardInterrupt after the query has been cancelled."""
+    Raises PermanentError or TransientError; KeyboardInterrupt after the query has been cancelled."""
     name = f"drumline-sql-{uuid.uuid4()}"
     limits = {
         "query_id": name,

@@ -41,11 +41,11 @@ class Health:
         self._waits: dict[str, str] = {"start": "not started yet"}
         self._probes: dict[str, Callable[[], str]] = {}
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """The main loop has moved."""
         self._beat = self._clock()
 
-    def waits(self, part: str, why: str) -> None:
+    def set_reason(self, part: str, why: str) -> None:
         """`part` is not ready because of `why`; "" = it is. The first word about any part ends "start"."""
         self._waits = {name: text for name, text in {**self._waits, part: why}.items() if text and name != "start"}
 
@@ -65,7 +65,7 @@ class Health:
         return {**busy, **self.alive(), **self._waits, **{part: why for part, why in asked.items() if why}}
 
 
-class Remembered:
+class CachedProbe:
     """A probe that asks somebody who may take long: `ask` runs in a thread of its own, at most once in `for_s`. It is
     waited for `patience_s` at most; after that the answer is the one before, and `slow` from `slow_s` on."""
 

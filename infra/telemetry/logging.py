@@ -63,7 +63,7 @@ def secrets_of(settings: BaseModel) -> Iterator[str]:
             yield from secrets_of(value)
 
 
-class Seldom(logging.Filter):
+class RateLimitFilter(logging.Filter):
     """Lets a library say the same thing (same logger, same text before values are filled in) once in SELDOM_S, with how
     often it was held back. What comes with a traceback always gets through. `clock`: s."""
 
@@ -119,6 +119,6 @@ def configure(settings: Settings, program: str) -> None:
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, mask_event, renderer],
         )
     )
-    handler.addFilter(Seldom())
+    handler.addFilter(RateLimitFilter())
     # Not below: aiokafka's debug lines are its requests, with passwords and payloads in them.
     logging.basicConfig(level=max(level, logging.WARNING), handlers=[handler])

@@ -79,7 +79,7 @@ class Agent:
         """Until `stopping`, or until nothing is left if that was asked for. Then `last`, what it spooled, and a bounded
         wait for Kafka."""
         while not self._stopping():
-            self._health.beat()
+            self._health.heartbeat()
             moved = self.turn()
             if self._until_empty and not self.tails and not self._left():
                 log.info("all is in Kafka that was in the spool", root=str(self._root), processes=self._finished)
@@ -97,7 +97,7 @@ class Agent:
     def turn(self) -> bool:
         """One round over all folders. True if something moved."""
         ready = self._sender.ready()
-        self._health.waits("kafka", self._sender.problem)
+        self._health.set_reason("kafka", self._sender.problem)
         if self._clock() >= self._look_at:
             self._look(ready)
             self._look_at = self._clock() + LOOK_S
@@ -122,16 +122,16 @@ class Agent:
                 log.warning("a spool folder waits", folder=name, problem=tail.problem)
         self.processes = [tail.seen.process for tail in self.tails.values() if tail.seen and not tail.gone]
         stuck = [*self._alone.values(), *(tail.problem for tail in self.tails.values() if tail.problem)]
-        self._health.waits("spool", f"{len(stuck)} folders wait, one says: {stuck[0]}" if stuck else "")
+        self._health.set_reason("spool", f"{len(stuck)} folders wait, one says: {stuck[0]}" if stuck else "")
         self._save()
         self._observe()
 
     def _discover(self) -> None:
         try:
             found = [folder for folder in folders(self._root) if folder.path.name not in self.tails]
-            self._health.waits("root", "")
+            self._health.set_reason("root", "")
         except OSError as error:
-            self._health.waits("root", f"{self._root}: {error.strerror}")
+            self._health.set_reason("root", f"{self._root}: {error.strerror}")
             return
         before, self._alone = self._alone, {}
         for folder in found:
@@ -197,9 +197,9 @@ class Agent:
     def _save(self) -> None:
         try:
             self._cursor.save({name: at for name, tail in self.tails.items() if (at := tail.positions)})
-            self._health.waits("cursor", "")
+            self._health.set_reason("cursor", "")
         except OSError as error:  # publishing goes on; after a kill more would be published again
-            self._health.waits("cursor", f"the cursor cannot be saved: {error.strerror}")
+            self._health.set_reason("cursor", f"the cursor cannot be saved: {error.strerror}")
 
     def _observe(self) -> None:
         alive = sum(not tail.gone for tail in self.tails.values())

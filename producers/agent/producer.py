@@ -15,8 +15,8 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import producer_config
-from drumline.infra.kafka.connect import refusal, who
-from drumline.infra.kafka.lost_brokers import watched
+from drumline.infra.kafka.connect import principal, to_access_error
+from drumline.infra.kafka.lost_brokers import with_broker_watch
 
 log = structlog.get_logger()
 
@@ -34,7 +34,7 @@ Answer = Callable[[KafkaError | None], None]
 
 def make_client(settings: Settings, said: Callable[[KafkaError], None]) -> Any:
     """A producer without a limit on how long a message may wait: an outage may last."""
-    return Producer(watched({
+    return Producer(with_broker_watch({
         **producer_config(settings, "drumline-agent"), "delivery.timeout.ms": 0, "queue.buffering.max.kbytes": QUEUE_KB,
         "allow.auto.create.topics": False, "reconnect.backoff.max.ms": 5_000, "error_cb": said, "log_level": 0,
     }))  # fmt: skip
@@ -133,11 +133,11 @@ class Sender:
 
     def _said(self, error: KafkaError) -> None:
         if error.fatal():
-            denied = refusal(self._settings, error, f"Write on topic {', '.join(sorted(self._topics))}")
+            denied = to_access_error(self._settings, error, f"Write on topic {', '.join(sorted(self._topics))}")
             self._fatal = str(denied or error.str())
             self._known = False
             self._set(self._fatal)
-        elif refused := refusal(self._settings, error):
+        elif refused := to_access_error(self._settings, error):
             self._refused = str(refused)
         elif error.code() == KafkaError._ALL_BROKERS_DOWN and not self._refused:
             self._known = False  # asked again, so that the answer shows even where nothing is to be sent
@@ -146,7 +146,7 @@ class Sender:
     def _without(self, missing: list[str]) -> str:
         """Kafka does not list topics that a user may not write."""
         user = self._settings.kafka.sasl_username
-        may = f" that {who(self._settings)} may write (docs/guide/security.md)" if user else ""
+        may = f" that {principal(self._settings)} may write (docs/guide/security.md)" if user else ""
         return f"no topic {', '.join(missing)}{may}; `drumline topics apply` creates them"
 
     def _set(self, problem: str) -> None:

@@ -71,7 +71,7 @@ def main() -> int:
     if child:
         print(f"\n{child} {int(may_read(pid))}", flush=True)  # of the job's packages one may have spoken before
         os._exit(0)
-    own_packages.first()
+    own_packages.prefer_own_packages()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the job's
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)

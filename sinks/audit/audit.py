@@ -77,7 +77,7 @@ class Report:
 
 
 def audit(kafka: KafkaFacts, queries: Queries) -> Report:
-    """Raises KafkaUnreachable, Unavailable, Refused: then there is no answer."""
+    """Raises KafkaUnreachable, TransientError, PermanentError: then there is no answer."""
     report = Report()
     facts = kafka.partitions(t.topic.value for t in TABLES)
     entries = queries.records()

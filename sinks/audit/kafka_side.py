@@ -12,9 +12,15 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.acls import denied, describe, of_group
+from drumline.infra.kafka.acls import acl_error, describe_topics, missing_group_acls
 from drumline.infra.kafka.config import client_config
-from drumline.infra.kafka.connect import BrokerUnreachable, Contact, KafkaRefused, explained, quiet
+from drumline.infra.kafka.connect import (
+    BrokerUnreachable,
+    ConnectionProbe,
+    KafkaAccessDenied,
+    silence_librdkafka,
+    to_error,
+)
 from drumline.sinks.ranges.intent import BadIntent, read_metadata
 
 REQUEST_S = 15.0
@@ -23,7 +29,7 @@ REQUEST_S = 15.0
 def _passing(error: Exception) -> bool:
     """A coordinator that moves or loads, a broker that just starts."""
     if isinstance(error, BrokerUnreachable):
-        return not isinstance(error, KafkaRefused)
+        return not isinstance(error, KafkaAccessDenied)
     return isinstance(error, KafkaException) and bool(
         error.args[0].retriable() or error.args[0].code() in (KafkaError.NOT_COORDINATOR, KafkaError._TRANSPORT)
     )
@@ -57,11 +63,11 @@ class KafkaFacts:
     """Reads only: joins no group, commits nothing."""
 
     def __init__(self, settings: Settings) -> None:
-        self._settings, self._contact = settings, Contact(settings)
-        self._admin = AdminClient(self._contact.quiet(client_config(settings, "drumline-audit")))
+        self._settings, self._contact = settings, ConnectionProbe(settings)
+        self._admin = AdminClient(self._contact.silence(client_config(settings, "drumline-audit")))
         self._consumer = Consumer(
             {
-                **quiet(client_config(settings, "drumline-audit")),
+                **silence_librdkafka(client_config(settings, "drumline-audit")),
                 "group.id": settings.sink.group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -81,11 +87,11 @@ class KafkaFacts:
             self._contact.metadata(self._admin)
             for attempt in stamina.retry_context(on=_passing, attempts=6, wait_initial=0.2, timeout=30):
                 with attempt:
-                    found, lacks = describe(self._admin, self._settings, names)
+                    found, lacks = describe_topics(self._admin, self._settings, names)
                     # Asked here, for want of it `committed` would wait until its time is over.
-                    lacks += of_group(self._admin, self._settings.sink.group, ("DESCRIBE",))
+                    lacks += missing_group_acls(self._admin, self._settings.sink.group, ("DESCRIBE",))
                     if lacks:
-                        raise denied(self._settings, lacks)
+                        raise acl_error(self._settings, lacks)
                     if names and not found:
                         raise KafkaUnreachable(
                             f"Kafka at {self._settings.bootstrap} has none of our topics: is it the right one "
@@ -97,7 +103,7 @@ class KafkaFacts:
             raise KafkaUnreachable(str(error)) from None
         except KafkaException as error:
             right = f"Describe on group {self._settings.sink.group}"
-            raise KafkaUnreachable(str(explained(self._settings, error, right))) from None
+            raise KafkaUnreachable(str(to_error(self._settings, error, right))) from None
 
     def _topic(self, topic: str, answer: Any) -> list[PartitionFacts]:
         wanted = [TopicPartition(topic, info.id) for info in answer.partitions]

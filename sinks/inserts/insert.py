@@ -28,7 +28,7 @@ class Writer:
         self._client, self._database, self._names = client, database, names
 
     def insert_rows(self, pending: Pending) -> int:
-        """Insert the stored rows; how many. Raises Unavailable or Refused."""
+        """Insert the stored rows; how many. Raises TransientError or PermanentError."""
         stored = pending.stored
         if not stored:
             return 0
@@ -56,7 +56,7 @@ class Writer:
         return rows
 
     def insert_ledger(self, pending: Pending) -> None:
-        """Insert what became of each record, if compaction left any. Raises Unavailable or Refused."""
+        """Insert what became of each record, if compaction left any. Raises TransientError or PermanentError."""
         records = len(pending.entries)
         if not records:
             return

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import structlog
 
-from drumline.infra.clickhouse.client import Client, Unavailable
+from drumline.infra.clickhouse.client import Client, TransientError
 from drumline.sinks.inserts.insert import Writer
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.ranges.partition import Pending, Stage
@@ -47,8 +47,8 @@ class Writers:
         """Rows, then ledger, of each range that lacks them, and note that in its stage; whether all have both now.
 
         Each lane does one range, and others until `over()`; where one fails, the other goes on. When this returns or
-        raises, nothing is under way any more. Raises what the lanes raised: Refused (or anything else that no waiting
-        will mend) before Unavailable; a second one is logged.
+        raises, nothing is under way any more. Raises what the lanes raised: PermanentError (or anything else that
+        no waiting will mend) before TransientError; a second one is logged.
         """
         todo = [pending for pending in ranges if pending.stage < Stage.LEDGER_INSERTED]
         left = iter(todo)  # shared: each lane takes the next one
@@ -59,7 +59,7 @@ class Writers:
         finally:
             wait(running)
         failed = [error for done in running if (error := done.exception()) is not None]
-        failed.sort(key=lambda error: isinstance(error, Unavailable))
+        failed.sort(key=lambda error: isinstance(error, TransientError))
         for error in failed[1:]:
             log.warning("a second insert failed too", error=str(error))
         if failed:

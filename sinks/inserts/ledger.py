@@ -86,7 +86,7 @@ def ledger_block(offsets: OffsetRange, entries: Sequence[Entry]) -> bytes:
 
 
 class Ledger:
-    """Questions to the ledger table. All raise Unavailable or Refused (infra.clickhouse)."""
+    """Questions to the ledger table. All raise TransientError or PermanentError (infra.clickhouse)."""
 
     def __init__(self, client: Client, database: str) -> None:
         self._client, self._table = client, f"{database}.ledger"

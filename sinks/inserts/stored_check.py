@@ -35,7 +35,8 @@ class Found:
 
 def look(client: Client, table: str, condition: str, parameters: Mapping[str, Any]) -> Found:
     """Ask `table` (database.table, `Distributed` ones too) for the rows that meet `condition` (SQL). Parts are named
-    partition_first_last_level; first and last count the inserts into the table. Raises Unavailable or Refused."""
+    partition_first_last_level; first and last count the inserts into the table.
+    Raises TransientError or PermanentError."""
     mine = rows(
         client,
         "SELECT shardNum() AS shard, count() AS n, min(toInt64(splitByChar('_', _part)[2])) AS block "

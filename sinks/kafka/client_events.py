@@ -8,8 +8,8 @@ import structlog
 from confluent_kafka import KafkaError
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.connect import refusal
-from drumline.infra.kafka.lost_brokers import astray
+from drumline.infra.kafka.connect import to_access_error
+from drumline.infra.kafka.lost_brokers import has_no_brokers
 from drumline.sinks.kafka.errors import last_word
 
 log = structlog.get_logger()
@@ -33,7 +33,7 @@ class Aside:
     def of_consumer(self, error: KafkaError) -> None:
         """At each of librdkafka's tries to connect. A refusal ends the sink, and so does an error after which this
         member does nothing more; all else is logged once in a while."""
-        if refused := refusal(self._settings, error):
+        if refused := to_access_error(self._settings, error):
             self.trouble = self.trouble or refused
         elif ended := last_word(error):
             self.trouble = ended
@@ -47,5 +47,5 @@ class Aside:
 
     def of_admin(self, error: KafkaError) -> None:
         """All but one show in what is asked of it."""
-        if astray(error):
+        if has_no_brokers(error):
             self.trouble = last_word(error)

@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import admin_config
-from drumline.infra.kafka.connect import quiet, refusal
-from drumline.infra.kafka.lost_brokers import watched
+from drumline.infra.kafka.connect import silence_librdkafka, to_access_error
+from drumline.infra.kafka.lost_brokers import with_broker_watch
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import Fenced, LostRecords, TopicReplaced
 from drumline.sinks.kafka.assignment import Assignment
@@ -41,10 +41,10 @@ class SinkConsumer:
         self._connect()
 
     def _connect(self) -> None:
-        admin = quiet(admin_config(self._settings, "drumline-sink-admin"))
-        self._admin = AdminClient(watched({**admin, "error_cb": self.aside.of_admin}))
-        config = quiet(consumer_config(self._settings, self._topics))
-        self._consumer = Consumer(watched({**config, "error_cb": self.aside.of_consumer}))
+        admin = silence_librdkafka(admin_config(self._settings, "drumline-sink-admin"))
+        self._admin = AdminClient(with_broker_watch({**admin, "error_cb": self.aside.of_admin}))
+        config = silence_librdkafka(consumer_config(self._settings, self._topics))
+        self._consumer = Consumer(with_broker_watch({**config, "error_cb": self.aside.of_consumer}))
         self._ends = Ends(self._admin, self._consumer)
         self._assignment.member = ""
 
@@ -57,12 +57,12 @@ class SinkConsumer:
         )
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Kafka's id of each topic that exists. Raises KafkaTrouble, KafkaRefused."""
+        """Kafka's id of each topic that exists. Raises KafkaTrouble, KafkaAccessDenied."""
         return topic_ids(self._admin, self._settings, topics)
 
     def poll(self, timeout_s: float) -> Record | None:
         """The next record of a partition held, or None. Raises LostRecords, TopicReplaced, Fenced, KafkaTrouble,
-        Astray, KafkaRefused."""
+        Astray, KafkaAccessDenied."""
         self._admin.poll(0)
         message = self._consumer.poll(timeout_s)
         if trouble := self.aside.take():
@@ -103,14 +103,14 @@ class SinkConsumer:
             raise ended
         elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             log.warning("topic does not exist; `drumline topics apply` creates it", topic=message.topic())
-        elif refused := refusal(self._settings, error, rights(self._settings, [message.topic()])):
+        elif refused := to_access_error(self._settings, error, rights(self._settings, [message.topic()])):
             raise refused
         else:
             log.warning("kafka", error=str(error))
 
     def commit(self, commits: Sequence[Commit]) -> None:
-        """Commit (state, offset, metadata), for what is still held. Raises KafkaTrouble (KafkaRefused where no retry
-        mends it): then nothing may be relied on.
+        """Commit (state, offset, metadata), for what is still held. Raises KafkaTrouble (KafkaAccessDenied where no
+        retry mends it): then nothing may be relied on.
 
         Kafka fences a member by its generation, not by what it owns, so we leave out what we no longer hold.
         """

@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from drumline.infra.kafka.connect import DENIED, KafkaRefused
+from drumline.infra.kafka.connect import DENIED, KafkaAccessDenied
 from drumline.infra.runtime.version import drumline_version
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.topics import dlq
@@ -53,7 +53,7 @@ class DeadLetters:
     def send(self, entries: Iterable[Entry], topic_id: str) -> int:
         """Send those of `entries` that are dead and wait until all are acknowledged; how many.
 
-        Raises DeadLettersFailed, KafkaRefused."""
+        Raises DeadLettersFailed, KafkaAccessDenied."""
         failed: list[str] = []
         forbidden: set[str] = set()
 
@@ -74,7 +74,9 @@ class DeadLetters:
             self._renew()
             raise DeadLettersFailed(str(error)) from None
         if forbidden:
-            raise KafkaRefused(f"Kafka takes no dead letters: Write on topic {', '.join(sorted(forbidden))} is missing")
+            raise KafkaAccessDenied(
+                f"Kafka takes no dead letters: Write on topic {', '.join(sorted(forbidden))} is missing"
+            )
         if failed or left:
             self._renew()
             raise DeadLettersFailed(failed[0] if failed else f"{left} not acknowledged in {self._timeout_s:.0f} s")

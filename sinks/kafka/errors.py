@@ -8,8 +8,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.connect import KafkaRefused, refusal
-from drumline.infra.kafka.lost_brokers import astray
+from drumline.infra.kafka.connect import KafkaAccessDenied, to_access_error
+from drumline.infra.kafka.lost_brokers import has_no_brokers
 from drumline.sinks.errors import Astray, Fenced, KafkaTrouble
 
 #: How long a question to Kafka may take; s.
@@ -21,7 +21,7 @@ def last_word(error: Any) -> Exception | None:
     fatal = error.fatal() or error.code() == KafkaError._FATAL
     if error.code() == KafkaError.FENCED_INSTANCE_ID or (fatal and "fenced" in error.str().lower()):
         return Fenced(error.str())
-    if astray(error):
+    if has_no_brokers(error):
         return Astray(error.str())
     return KafkaException(error) if fatal else None
 
@@ -32,6 +32,6 @@ def rights(settings: Settings, topics: Iterable[str | None]) -> str:
     return f"Read on {f'topic {names} and on ' if names else ''}group {settings.sink.group}"
 
 
-def trouble_of(settings: Settings, error: KafkaException, right: str) -> KafkaTrouble | KafkaRefused:
+def trouble_of(settings: Settings, error: KafkaException, right: str) -> KafkaTrouble | KafkaAccessDenied:
     """What to raise for `error`."""
-    return refusal(settings, error.args[0], right) or KafkaTrouble(str(error.args[0]))
+    return to_access_error(settings, error.args[0], right) or KafkaTrouble(str(error.args[0]))

@@ -12,7 +12,7 @@ from drumline.sinks.kafka.errors import REQUEST_S, trouble_of
 
 
 def topic_ids(admin: AdminClient, settings: Settings, topics: Iterable[str]) -> dict[str, str]:
-    """The id of each topic that exists. Raises KafkaTrouble, KafkaRefused."""
+    """The id of each topic that exists. Raises KafkaTrouble, KafkaAccessDenied."""
     names = sorted(set(topics))
     if not names:
         return {}

@@ -43,7 +43,7 @@ def wirings(settings: Settings) -> list[Wiring]:
 
 def build(settings: Settings, health: Health | None = None) -> StreamWorker:
     """Check the topics, make the changelogs, get the ids of all schemas it writes, build the worker. Raises
-    TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaRefused, RegistryUnavailable, ValueError."""
+    TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaAccessDenied, RegistryUnavailable, ValueError."""
     stages = wirings(settings)
     topics = preflight(settings, READ, (*WRITTEN, Topic.TICK), [stage.name for stage in stages])
     return StreamWorker(settings, stages, topics, codec(settings, WRITTEN), health)

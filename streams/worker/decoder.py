@@ -43,14 +43,14 @@ class Decoder:
                 if self._leaving() or isinstance(error, RegistryRefused):
                     raise
                 metrics.STREAM_RETRIES.labels("registry").inc()
-                self._health.waits("registry", "the schema registry does not answer; records of new schemas wait")
+                self._health.set_reason("registry", "the schema registry does not answer; records of new schemas wait")
                 wait_s = backoff_s(attempt, random.random())
                 log.warning("will try again", topic=topic, attempt=attempt, wait_s=round(wait_s, 1), error=str(error))
                 await self._sleep(wait_s)
             except BadRecord:
-                self._health.waits("registry", "")
+                self._health.set_reason("registry", "")
                 raise
             else:
-                self._health.waits("registry", "")
+                self._health.set_reason("registry", "")
                 return batch
         raise AssertionError("not reached")

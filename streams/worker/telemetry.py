@@ -69,12 +69,12 @@ class Readiness:
     def observe(self, now: float) -> None:
         """Called by the main loop, a few times a second."""
         self._started = now if self._started is None else self._started
-        self.health.beat()
-        self.health.waits("partitions", "" if self._numbers else "no partitions assigned")
-        self.health.waits("rebalance", "partitions are being moved" if self._app.rebalancing else "")
-        self.health.waits("state", "state is being read back" if self._app.in_recovery else "")
+        self.health.heartbeat()
+        self.health.set_reason("partitions", "" if self._numbers else "no partitions assigned")
+        self.health.set_reason("rebalance", "partitions are being moved" if self._app.rebalancing else "")
+        self.health.set_reason("state", "state is being read back" if self._app.in_recovery else "")
         quiet = self._numbers > 0 and not self._app.in_recovery and now - self._heard > QUIET_S
-        self.health.waits("kafka", f"nothing has come from Kafka for {now - self._heard:.0f} s" if quiet else "")
+        self.health.set_reason("kafka", f"nothing has come from Kafka for {now - self._heard:.0f} s" if quiet else "")
         since = self._started if self._committed is None else self._committed
         metrics.STREAM_COMMIT_AGE.set(max(0.0, now - since))
 

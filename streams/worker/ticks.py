@@ -107,13 +107,13 @@ class Ticks:
         """Not ready while any stage of a partition that is ours fails."""
         (self._failing.add if failed else self._failing.discard)((stage, number))
         stages = ", ".join(sorted({name for name, _ in self._failing}))
-        self._readiness.health.waits("tick", f"fails on ticks, see the log: {stages}" if stages else "")
+        self._readiness.health.set_reason("tick", f"fails on ticks, see the log: {stages}" if stages else "")
 
     def reset(self) -> None:
         """Partitions have moved: of those that went, nothing is heard again."""
         self._pulses.clear()
         self._failing.clear()
-        self._readiness.health.waits("tick", "")
+        self._readiness.health.set_reason("tick", "")
 
 
 def _on_tick(stage: Stage, now_ns: int, caught_up: bool) -> list[Batch]:

@@ -159,13 +159,13 @@ def test_a_clickhouse_that_refuses_stops_the_sink_and_nothing_is_lost(pipeline):
     pipeline.drain(2)
     pipeline.publish(*batches(3, 2))
     client.command(f"RENAME TABLE {database}.kernels TO {database}.elsewhere")
-    with pytest.raises(clickhouse.Refused) as refused:
+    with pytest.raises(clickhouse.PermanentError) as refused:
         pipeline.drain(5)
     assert refused.value.code == 60
     client.command(f"RENAME TABLE {database}.elsewhere TO {database}.kernels")
     without_grants = pipeline.sink(lambda s: s.counts.records >= 3)
     without_grants.connect = lambda: clickhouse.connect(pipeline.settings, reader=True)
-    with pytest.raises(clickhouse.Refused):
+    with pytest.raises(clickhouse.PermanentError):
         without_grants.run()
     assert pipeline.drain(3).counts.replays == 1, "what was announced before it stopped"
     pipeline.assert_exactly_once()

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 from support.labs.sink import Pipeline, any_batch, process_id
 
-from drumline.infra.kafka.config import letters_config
+from drumline.infra.kafka.config import dead_letter_config
 from drumline.schemas.confluent import MAX_BYTES
 from drumline.schemas.topics import Topic, dlq
 from drumline.streams.worker.output import Origin
@@ -114,7 +114,7 @@ def error_of(told):
 
 def publish_mixed(pipeline, count, good=40):
     """`count` bad records among 3 * `good` good batches; (topic, partition, offset) -> errors a letter may name."""
-    producer = Producer(letters_config(pipeline.settings, "test"))
+    producer = Producer(dead_letter_config(pipeline.settings, "test"))
     expected = {}
     poison, sequence = Poison(pipeline.codec), 0
 

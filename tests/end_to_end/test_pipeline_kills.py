@@ -20,7 +20,7 @@ from drumline.infra.kafka.drain import read_statuses
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.localstack.processes import own_processes
-from drumline.infra.runtime.processes import Program
+from drumline.infra.runtime.processes import ManagedProcess
 from drumline.schemas.topics import Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(900)]
@@ -48,7 +48,7 @@ def shares_work(settings: Settings, name: str, since_ns: int) -> bool:
     return bool(read_statuses(settings, since_ns).get(name, {}).get("partitions"))
 
 
-def come_and_go(pipeline: Pipeline, others: list[Program]) -> None:
+def come_and_go(pipeline: Pipeline, others: list[ManagedProcess]) -> None:
     """A second worker and a second sink join, then the first ones leave."""
     since_ns = time.time_ns()
     for other in others:
@@ -72,7 +72,7 @@ def test_whatever_dies_goes_away_or_joins_changes_no_result(
     pipeline.drumline("migrate")
 
     others = [
-        Program(name, [name, "--instance", "two"], tmp_path / f"{name}-two.log", pipeline.environment)
+        ManagedProcess(name, [name, "--instance", "two"], tmp_path / f"{name}-two.log", pipeline.environment)
         for name in ("stream", "sink")
     ]
 

@@ -26,12 +26,12 @@ from support.metrics_scraper import free_port, get, of, samples, until
 from support.secure_stack import running_secure_stack
 
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.kafka.acls import require
+from drumline.infra.kafka.acls import require_acls
 from drumline.infra.kafka.config import client_config
-from drumline.infra.kafka.connect import BrokerUnreachable, Contact, KafkaRefused
+from drumline.infra.kafka.connect import BrokerUnreachable, ConnectionProbe, KafkaAccessDenied
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.localstack.ephemeral import free_ports
-from drumline.infra.runtime.processes import Program, check_all
+from drumline.infra.runtime.processes import ManagedProcess, check_all
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
@@ -71,7 +71,7 @@ def job(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def programs(secure, drumline, tmp_path_factory):
-    """Topics, tables, a worker and a sink that run, each as its own user. name -> Program, with its metrics' `port`."""
+    """Start a worker and a sink over topics and tables, each as its own user; return name -> ManagedProcess."""
     for command in (["topics", "apply"], ["migrate"]):
         code, _, errors = drumline("operator", *command)
         assert (code, errors) == (0, "")
@@ -79,7 +79,7 @@ def programs(secure, drumline, tmp_path_factory):
     for (name, user), port in zip((("stream", "worker"), ("sink", "sink")), free_ports(2), strict=True):
         environment = {**secure.environment_of(user), f"DRUMLINE_{name.upper()}__METRICS_PORT": str(port)}
         environment |= {"DRUMLINE_STREAM__IDLE_S": "1", "DRUMLINE_LOG_LEVEL": "DEBUG"}
-        made[name] = Program(name, [name], folder / f"{name}.log", environment, restarts=0)
+        made[name] = ManagedProcess(name, [name], folder / f"{name}.log", environment, restarts=0)
         made[name].port = port
         made[name].start()
     yield made
@@ -163,24 +163,24 @@ def changed(secure, listener, **kafka):
 def test_kafka_refuses_and_the_setting_is_named_at_once(secure, cause):
     kafka, listener, said = KAFKA[cause]
     started = time.monotonic()
-    with pytest.raises(KafkaRefused, match=said) as raised:
-        require(changed(secure, listener, **kafka), "test", {"gpu.kernel.v1": ("READ",)})
+    with pytest.raises(KafkaAccessDenied, match=said) as raised:
+        require_acls(changed(secure, listener, **kafka), "test", {"gpu.kernel.v1": ("READ",)})
     assert time.monotonic() - started < 9  # it did not try until the time was over
     assert not any(password in str(raised.value) for password in secure.passwords.values())
 
 
 def test_a_listener_with_tls_is_recognised_by_a_client_without(secure):
     mine = changed(secure, "SECURE", security_protocol="PLAINTEXT")
-    contact = Contact(mine, timeout_s=1.0)
+    contact = ConnectionProbe(mine, timeout_s=1.0)
     with pytest.raises(BrokerUnreachable, match="speaks TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is PLAINTEXT"):
-        contact.metadata(AdminClient(contact.quiet(client_config(mine, "test"))))
+        contact.metadata(AdminClient(contact.silence(client_config(mine, "test"))))
 
 
 def test_client_certificates_are_who_a_program_is(secure):
     files = {"ssl_certificate": secure.certificates.pem("client"), "ssl_key": secure.certificates.folder / "client.key"}
     mine = changed(secure, "MUTUAL", security_protocol="SSL", **files)
-    with pytest.raises(KafkaRefused, match="the owner of this client's certificate lacks ACLs: Read on topic"):
-        require(mine, "test", {"gpu.kernel.v1": ("READ",)})
+    with pytest.raises(KafkaAccessDenied, match="the owner of this client's certificate lacks ACLs: Read on topic"):
+        require_acls(mine, "test", {"gpu.kernel.v1": ("READ",)})
 
     asyncio.run(as_faust_does(mine))
 
@@ -203,11 +203,11 @@ async def as_faust_does(mine):
 def test_both_kafka_clients_speak_every_mechanism_with_tls_and_without(secure, programs, listener, mechanism):
     protocol = {"SECURE": "SASL_SSL", "BARE": "SASL_PLAINTEXT"}[listener]
     mine = changed(secure, listener, security_protocol=protocol, sasl_mechanism=mechanism)
-    require(mine, "test", {"gpu.kernel.v1": ("READ",)})
+    require_acls(mine, "test", {"gpu.kernel.v1": ("READ",)})
     asyncio.run(as_faust_does(mine))
     mine.kafka.sasl_password = SecretStr("wrong")
-    with pytest.raises(KafkaRefused, match="refuses user worker"):
-        require(mine, "test", {"gpu.kernel.v1": ("READ",)})
+    with pytest.raises(KafkaAccessDenied, match="refuses user worker"):
+        require_acls(mine, "test", {"gpu.kernel.v1": ("READ",)})
 
 
 def test_the_agent_publishes_over_tls_and_says_who_refuses_it(secure, programs, tmp_path):
@@ -223,7 +223,9 @@ def test_the_agent_publishes_over_tls_and_says_who_refuses_it(secure, programs, 
         spool.append(Topic.KERNEL, name, encode(model(Topic.KERNEL), batch), 50)
         port = free_port()
         environment = {**secure.environment_of("producer"), "DRUMLINE_AGENT__METRICS_PORT": str(port), **more}
-        agent = Program("agent", ["agent", "--spool", str(tmp_path / name)], tmp_path / f"{name}.log", environment, 0)
+        agent = ManagedProcess(
+            "agent", ["agent", "--spool", str(tmp_path / name)], tmp_path / f"{name}.log", environment, 0
+        )
         agent.start()
         agents[name] = agent, port
     try:
@@ -267,7 +269,7 @@ def test_clickhouse_refuses_and_the_setting_is_named_at_once(secure, cause):
     with pytest.raises(clickhouse.ClickHouseFailed, match=said) as raised:
         clickhouse.connect(mine)
     assert secure.fronts[front].connections - before <= 2
-    assert isinstance(raised.value, clickhouse.Refused) or cause == "no certificate"
+    assert isinstance(raised.value, clickhouse.PermanentError) or cause == "no certificate"
 
 
 @pytest.mark.filterwarnings("ignore:Unverified HTTPS")

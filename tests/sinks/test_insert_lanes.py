@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from drumline.infra.clickhouse.client import Refused, Unavailable
+from drumline.infra.clickhouse.client import PermanentError, TransientError
 from drumline.schemas.topics import Topic
 from drumline.sinks.inserts import insert_lanes as writers
 from drumline.sinks.inserts.insert_lanes import LANES, Writers
@@ -72,8 +72,8 @@ def test_each_range_is_written_once_rows_first(made):
 @pytest.mark.parametrize("failing", [0, 1, 2, 4])
 def test_a_failure_in_either_lane_is_raised_when_the_other_has_ended(made, failing):
     some = ranges(5)
-    FakeWriter.fails[failing] = Unavailable("away")
-    with pytest.raises(Unavailable, match="away"):
+    FakeWriter.fails[failing] = TransientError("away")
+    with pytest.raises(TransientError, match="away"):
         made.write(some, lambda: False)
     assert some[failing].stage == Stage.INTENT_COMMITTED
     assert all(p.stage in (Stage.INTENT_COMMITTED, Stage.LEDGER_INSERTED) for p in some)
@@ -85,10 +85,10 @@ def test_a_failure_in_either_lane_is_raised_when_the_other_has_ended(made, faili
     assert sorted(partition for what, partition in FakeWriter.done if what == "rows") == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("order", [(Refused, Unavailable), (Unavailable, Refused)])
+@pytest.mark.parametrize("order", [(PermanentError, TransientError), (TransientError, PermanentError)])
 def test_what_no_waiting_mends_is_raised_before_what_waiting_may_mend(made, order):
     FakeWriter.fails = {number: kind(kind.__name__) for number, kind in enumerate(order)}
-    with pytest.raises(Refused):
+    with pytest.raises(PermanentError):
         made.write(ranges(2), lambda: False)
 
 

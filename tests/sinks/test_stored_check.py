@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from support.labs.sink import Pipeline, any_batch, process_id
 
-from drumline.infra.clickhouse.client import Unavailable, rows
+from drumline.infra.clickhouse.client import TransientError, rows
 from drumline.schemas.topics import Topic
 from drumline.sinks.inserts import insert as writer
 from drumline.sinks.inserts import stored_check as asked
@@ -84,7 +84,7 @@ def test_a_sink_that_hears_of_its_inserts_long_after_does_not_repeat_them(pipeli
         insert(client, name, *block, **more)
         if name.endswith((".kernels", ".ledger")) and name not in lost:
             lost.add(name)
-            raise Unavailable("no answer")
+            raise TransientError("no answer")
 
     monkeypatch.setattr(writer, "insert_once", unheard)
     pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(0), 0))

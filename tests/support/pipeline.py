@@ -12,8 +12,8 @@ from typing import Any
 from drumline.infra.clickhouse.client import connect, rows
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.drain import wait_stored
-from drumline.infra.localstack.ephemeral import audited
-from drumline.infra.runtime.processes import Program, check_all
+from drumline.infra.localstack.ephemeral import run_audit
+from drumline.infra.runtime.processes import ManagedProcess, check_all
 
 DEMO = Path(__file__).parents[2] / "infra" / "demo" / "ddp-gpu-bound"
 #: What may differ between two runs of the same recording: ids, Kafka places, how often a window was emitted.
@@ -35,7 +35,7 @@ class Pipeline:
             "DRUMLINE_SINK__FLUSH_ROWS": "20000",
         }
         self.programs = {
-            name: Program(name, [name], logs / f"{name}.log", self.environment) for name in ("stream", "sink")
+            name: ManagedProcess(name, [name], logs / f"{name}.log", self.environment) for name in ("stream", "sink")
         }
 
     def drumline(self, *args: str, ok: tuple[int, ...] = (0,)) -> str:
@@ -66,7 +66,7 @@ class Pipeline:
         self.programs[name].start()
 
     def audit(self, run: str) -> dict[str, Any]:
-        return audited(self.environment, "--run", run)
+        return run_audit(self.environment, "--run", run)
 
     def wait_stored(self) -> None:
         waited = wait_stored(self.settings, 240, lambda: check_all(self.programs.values()))

@@ -40,7 +40,7 @@ from drumline.infra.config.state_dir import State
 from drumline.infra.kafka.config import client_config
 from drumline.infra.localstack.clickhouse import config as engine_config
 from drumline.infra.localstack.clickhouse import engine
-from drumline.infra.localstack.ephemeral import environment, free_ports, private_settings
+from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, free_ports
 from drumline.infra.localstack.kafka import broker
 from drumline.infra.localstack.kafka.jars import ensure_jars
 from drumline.infra.localstack.kafka.java import find_java
@@ -256,7 +256,7 @@ class SecureStack:
 @contextmanager
 def running_secure_stack(folder: Path) -> Iterator[SecureStack]:
     """Broker and engine with the documented ACLs and grants and no others; stopped at the end."""
-    stack = SecureStack(private_settings(folder / "state"), folder)
+    stack = SecureStack(ephemeral_settings(folder / "state"), folder)
     with ExitStack() as ending, pytest.MonkeyPatch.context() as patch:
         resources = folder / "resources"
         shutil.copytree(engine_config.RESOURCES, resources)
@@ -270,7 +270,7 @@ def running_secure_stack(folder: Path) -> Iterator[SecureStack]:
         mine = stack.settings_of("broker")
         alive = child.process.poll if child.process else lambda: 1
         if not engine.wait_until(lambda: broker.broker_answers(mine), 120, lambda: alive() is None):
-            raise AssertionError(engine.last_words(State.of(stack.settings).logs / "kafka.log", 20))
+            raise AssertionError(engine.log_tail(State.of(stack.settings).logs / "kafka.log", 20))
         admin = stack.admin()
         for future in admin.create_acls(documented_acls()).values():
             future.result(20)

@@ -13,7 +13,7 @@ from drumline.infra.bench.processes.replay_process import Replay, replaying
 from drumline.infra.bench.result import Report
 from drumline.infra.config.settings import Settings
 from drumline.infra.localstack.ephemeral import environment
-from drumline.infra.runtime.processes import Program
+from drumline.infra.runtime.processes import ManagedProcess
 from drumline.producers.replay.recording import Recording
 from drumline.schemas.topics import Topic
 
@@ -46,7 +46,7 @@ def bench_agent(
     progress("starting Kafka")
     with private_stack() as settings:
         logs = settings.local.state / "logs"
-        agent = Program("agent", ["agent"], logs / "bench-agent.log", environment(settings), 0)
+        agent = ManagedProcess("agent", ["agent"], logs / "bench-agent.log", environment(settings), 0)
         options = ("--ranks", str(ranks), "--loop", str(loops))
         try:
             agent.start()
@@ -65,7 +65,7 @@ def _replay(settings: Settings, folder: Path, options: tuple[str, ...]) -> Abstr
     return replaying(folder, environment(settings), log, *options, "--spool", str(settings.spool.root))
 
 
-def _empty(settings: Settings, agent: Program) -> None:
+def _empty(settings: Settings, agent: ManagedProcess) -> None:
     """Until Kafka has everything: only the agent's own folder is left."""
     until = time.monotonic() + 300
     while sum(path.is_dir() for path in settings.spool.root.glob("[!.]*")) > 1:
@@ -75,7 +75,7 @@ def _empty(settings: Settings, agent: Program) -> None:
         time.sleep(0.1)
 
 
-def _beside(settings: Settings, agent: Program, folder: Path, options: tuple[str, ...], report: Report) -> None:
+def _beside(settings: Settings, agent: ManagedProcess, folder: Path, options: tuple[str, ...], report: Report) -> None:
     root = settings.spool.root
     with _replay(settings, folder, options) as replay:
         while sum(path.is_dir() for path in root.glob("[!.]*")) < 2:  # reading the recording is not what is measured
@@ -97,7 +97,9 @@ def _beside(settings: Settings, agent: Program, folder: Path, options: tuple[str
     report.notes.append(f"{wall:.0f} s; everything was in Kafka {behind:.1f} s after the last batch was written.")
 
 
-def _catching_up(settings: Settings, agent: Program, folder: Path, options: tuple[str, ...], report: Report) -> None:
+def _catching_up(
+    settings: Settings, agent: ManagedProcess, folder: Path, options: tuple[str, ...], report: Report
+) -> None:
     """Everything was written while no agent ran, as after an outage."""
     with _replay(settings, folder, (*options, "--speed", "max")) as replay:
         summary = replay.summary()

@@ -26,7 +26,7 @@ from drumline.infra.grafana.macros import ALL, Moment, Value, expand, expand_ale
 from drumline.infra.grafana.provisioning.rules import rules
 from drumline.infra.grafana.render.panel import POINTS
 from drumline.infra.localstack.clickhouse.engine import temporary_engine
-from drumline.infra.localstack.ephemeral import private_settings
+from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.producers.replay.recording import Recording
 
 JOB, OTHER, RUN, RANKS = "bench", "other", "r1", 16
@@ -56,7 +56,7 @@ def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress 
     in a temporary folder."""
     report = Report("queries", "", "none")
     with tempfile.TemporaryDirectory(prefix="drumline-bench-", ignore_cleanup_errors=True) as state:
-        settings = private_settings(Path(state) / "state", log_level="WARNING")
+        settings = ephemeral_settings(Path(state) / "state", log_level="WARNING")
         with temporary_engine(settings):
             client = clickhouse.connect(settings, timeout_s=600)
             migrate(client, settings)

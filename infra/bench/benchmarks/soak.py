@@ -12,7 +12,7 @@ from drumline.infra.bench.processes.replay_process import Replay
 from drumline.infra.bench.processes.running_pipeline import DRAIN_S, Running
 from drumline.infra.bench.processes.steady_state import EVERY_S, watched
 from drumline.infra.bench.result import Report
-from drumline.infra.localstack.ephemeral import audited
+from drumline.infra.localstack.ephemeral import run_audit
 from drumline.producers.replay.recording import Recording
 from drumline.schemas.topics import Topic
 
@@ -104,7 +104,7 @@ def _drain(running: Running, report: Report) -> None:
 
 def _audit(running: Running, report: Report) -> None:
     began = time.monotonic()
-    found = audited(running.env)
+    found = run_audit(running.env)
     report.add("audit findings", len(found["findings"]), "", bar=0, most=True)
     report.notes += [f"Audit: {finding['kind']} {finding['where']}: {finding['text']}" for finding in found["findings"]]
     records, rows = (sum(topic[name] for topic in found["topics"]) for name in ("records", "rows_stored"))

@@ -15,7 +15,7 @@ from drumline.infra.bench.processes.stream_child import SINGLE
 from drumline.infra.bench.result import Report
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import producer_config
-from drumline.infra.kafka.topics import TopicsAdmin, Wanted, plan
+from drumline.infra.kafka.topics import DeclaredTopic, TopicsAdmin, plan
 from drumline.producers.replay.recording import recorded_batches
 from drumline.schemas.topics import Topic
 
@@ -26,7 +26,7 @@ Progress = Callable[[str], None]
 def publish_single(settings: Settings, folder: Path, events: int) -> int:
     """The first `events` kernels of the recording, one JSON message each, with the kernel's start as its time."""
     admin = TopicsAdmin(settings)
-    wanted = [Wanted(SINGLE, settings.kafka.partitions, settings.kafka.replication, {})]
+    wanted = [DeclaredTopic(SINGLE, settings.kafka.partitions, settings.kafka.replication, {})]
     admin.apply(wanted, plan(wanted, {}))
     producer = Producer(producer_config(settings, "bench-single"))
     sent = 0

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
-from drumline.infra.localstack.ephemeral import private_settings, running_stack
+from drumline.infra.localstack.ephemeral import ephemeral_settings, running_stack
 from drumline.infra.localstack.processes import own_processes
 
 
@@ -16,7 +16,7 @@ from drumline.infra.localstack.processes import own_processes
 def private_stack() -> Iterator[Settings]:
     """A running broker and engine with topics and tables; data is deleted at the end. Raises StackError."""
     with tempfile.TemporaryDirectory(prefix="drumline-bench-", ignore_cleanup_errors=True) as folder:
-        settings = private_settings(
+        settings = ephemeral_settings(
             Path(folder) / "state",
             stream=StreamSettings(window_steps=5, instance="bench", metrics_port=0),
             sink=SinkSettings(instance="bench", metrics_port=0),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from drumline.infra.localstack.clickhouse.engine import last_words
+from drumline.infra.localstack.clickhouse.engine import log_tail
 
 #: Exit code of a replay that was asked to stop.
 INTERRUPTED = 130
@@ -35,7 +35,7 @@ class Replay:
         """Raises RuntimeError if it failed."""
         code = self._process.poll()
         if code is not None and code not in self._fine:
-            raise RuntimeError(f"drumline replay ended with {code}: {last_words(self._log)}")
+            raise RuntimeError(f"drumline replay ended with {code}: {log_tail(self._log)}")
         return code is None
 
     def summary(self) -> dict[str, Any]:

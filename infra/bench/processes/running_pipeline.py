@@ -16,7 +16,7 @@ from drumline.infra.kafka.drain import read_statuses
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.localstack.ephemeral import environment
 from drumline.infra.localstack.processes import own_processes
-from drumline.infra.runtime.processes import Program
+from drumline.infra.runtime.processes import ManagedProcess
 from drumline.schemas.model import has_schema
 from drumline.schemas.topics import Topic
 
@@ -31,7 +31,8 @@ class Running:
         self.settings, self.folder, self.env = settings, folder, environment(settings)
         self._logs = settings.local.state / "logs"
         self.programs = {
-            name: Program(name, [name], self._logs / f"bench-{name}.log", self.env, 0) for name in ("stream", "sink")
+            name: ManagedProcess(name, [name], self._logs / f"bench-{name}.log", self.env, 0)
+            for name in ("stream", "sink")
         }
         self.client = clickhouse.connect(settings, database=settings.clickhouse.database)
         self.offsets = Offsets(settings)

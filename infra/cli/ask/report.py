@@ -37,7 +37,7 @@ def report(
     Exit 0: written. 1: ClickHouse does not answer. 2: no such job or run, nothing of it in that time, or the
     file cannot be written.
     """
-    from drumline.infra.clickhouse.client import ClickHouseFailed, advised, connect, rows
+    from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows, with_hint
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.infra.report.data import NoSuchRun, load
@@ -56,7 +56,7 @@ def report(
     except NoSuchRun as error:
         _fail(2, str(error))
     except (ClickHouseFailed, StackError) as error:
-        _fail(1, advised(error))
+        _fail(1, with_hint(error))
     text = page(data)
     part = output.with_name(f".{output.name}.{os.getpid()}")
     try:

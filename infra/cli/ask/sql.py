@@ -48,8 +48,8 @@ def sql(
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
-    from drumline.infra.sqlshell.hints import HINTS, no_question
-    from drumline.infra.sqlshell.output import ask
+    from drumline.infra.sqlshell.hints import HINTS, unsupported_statement_hint
+    from drumline.infra.sqlshell.output import run_statement
 
     if as_json and as_csv:
         _fail(2, "--json or --csv, not both")
@@ -63,7 +63,7 @@ def sql(
     statement = (words[0] if words else sys.stdin.read()).strip().rstrip(";").strip()
     if not statement:
         _fail(2, "the query is empty")
-    if advice := no_question(statement):
+    if advice := unsupported_statement_hint(statement):
         _fail(2, advice)
     statement, values = _named(statement, values)
     if text:
@@ -73,7 +73,9 @@ def sql(
     try:
         with ensure_engine(config):
             client = connect(config, reader=True, timeout_s=600, database=config.clickhouse.database)
-            found = ask(client, statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
+            found = run_statement(
+                client, statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else ""
+            )
             if not found and values.get("job"):
                 _note(client, values["job"], values.get("run", ""))
     except (ClickHouseFailed, StackError) as error:

@@ -42,7 +42,7 @@ def top(
     """
     from rich.console import Console
 
-    from drumline.infra.clickhouse.client import ClickHouseFailed, advised
+    from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint
     from drumline.infra.config.state_dir import StackError
 
     config, console = settings(), Console()
@@ -58,7 +58,7 @@ def top(
         else:
             _live(config, console, job, interval, seen)
     except (ClickHouseFailed, StackError) as error:
-        print(f"drumline top: {advised(error)}", file=sys.stderr)
+        print(f"drumline top: {with_hint(error)}", file=sys.stderr)
         raise typer.Exit(1) from None
     except BrokenPipeError:  # `| head` has seen enough
         sys.stderr.close()
@@ -101,7 +101,7 @@ def _lines(config: Settings, job: str, interval: float, once: bool, seen: Snapsh
 def _live(config: Settings, console: Console, job: str, interval: float, seen: Snapshot) -> None:
     from rich.live import Live
 
-    from drumline.infra.clickhouse.client import ClickHouseFailed, advised
+    from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint
 
     with Live(_shown(console, config, seen, interval), console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -110,5 +110,5 @@ def _live(config: Settings, console: Console, job: str, interval: float, seen: S
             try:
                 seen = _look(config, job)
             except ClickHouseFailed as error:
-                trouble = advised(error)
+                trouble = with_hint(error)
             live.update(_shown(console, config, seen, interval, trouble), refresh=True)

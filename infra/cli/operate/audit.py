@@ -32,7 +32,7 @@ def audit(
     from rich.console import Console
     from rich.table import Table
 
-    from drumline.infra.clickhouse.client import ClickHouseFailed, advised, connect
+    from drumline.infra.clickhouse.client import ClickHouseFailed, connect, with_hint
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.sinks.audit.audit import audit as check
@@ -49,7 +49,7 @@ def audit(
             finally:
                 kafka.close()
     except (ClickHouseFailed, KafkaUnreachable, StackError) as error:
-        print(f"drumline audit: cannot tell: {advised(error)}", file=sys.stderr)
+        print(f"drumline audit: cannot tell: {with_hint(error)}", file=sys.stderr)
         raise typer.Exit(2) from None
     if as_json:
         print(json.dumps(report.as_json(), default=str))

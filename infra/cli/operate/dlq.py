@@ -18,7 +18,7 @@ from drumline.infra.cli.console import plain
 from drumline.infra.config.settings import settings
 
 if TYPE_CHECKING:
-    from drumline.infra.deadletters.letters import Letter
+    from drumline.infra.deadletters.letters import DeadLetter
 
 app = typer.Typer(
     add_completion=False,
@@ -107,11 +107,11 @@ def replay(
     Exit 0: done, or nothing to do. 1: Kafka does not answer or refuses. 2: not confirmed.
     """
     from drumline.infra.deadletters.letters import due
-    from drumline.infra.deadletters.replay import Memory, PutBack
+    from drumline.infra.deadletters.replay import DeadLetterReplay, ReplayProgress
 
     name = _topic(topic)
     with _explained():
-        memory = Memory(settings())
+        memory = ReplayProgress(settings())
         letters = [dataclasses.replace(one, value=None) for one in _letters(name)]
         done = memory.read(name, (one.reason for one in letters), (one.partition for one in letters))
         places = [(one.partition, one.offset) for one in due(letters, done, reason)][:most]
@@ -124,7 +124,7 @@ def replay(
                 raise typer.Exit(2) from None
         sent = 0
         if places and not dry_run:
-            wanted, back = set(places), PutBack(settings(), name, lambda now: memory.write(name, now))
+            wanted, back = set(places), DeadLetterReplay(settings(), name, lambda now: memory.write(name, now))
             for one in _letters(name):
                 if (one.partition, one.offset) in wanted:
                     back.add(one)
@@ -136,13 +136,13 @@ def replay(
         print(f"{name}: {len(places):,} records to put back" if dry_run else f"{name}: {sent:,} records put back")
 
 
-def _letters(topic: str) -> Iterator[Letter]:
-    from drumline.infra.deadletters.letters import letter
+def _letters(topic: str) -> Iterator[DeadLetter]:
+    from drumline.infra.deadletters.letters import parse_dead_letter
     from drumline.infra.kafka.tail import read
     from drumline.schemas.topics import dlq
 
     for message in read(settings(), dlq(topic), "beginning", follow=False):
-        yield letter(message, topic)
+        yield parse_dead_letter(message, topic)
 
 
 def _topic(name: str) -> str:
@@ -159,13 +159,13 @@ def _topic(name: str) -> str:
 def _explained() -> Iterator[None]:
     from confluent_kafka import KafkaException
 
-    from drumline.infra.deadletters.replay import NotPutBack
+    from drumline.infra.deadletters.replay import ReplayFailed
     from drumline.infra.kafka.connect import BrokerUnreachable
     from drumline.infra.kafka.tail import NoSuchTopic
 
     try:
         yield
-    except (BrokerUnreachable, NoSuchTopic, NotPutBack) as error:
+    except (BrokerUnreachable, NoSuchTopic, ReplayFailed) as error:
         _fail(str(error))
     except KafkaException as error:
         _fail(f"Kafka at {settings().bootstrap} refused: {error.args[0].str()}")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from drumline.infra.config.settings import settings
-from drumline.infra.runtime.signals import Stopping
+from drumline.infra.runtime.signals import ShutdownSignal
 from drumline.infra.telemetry.logging import configure
 
 app = typer.Typer(add_completion=False)
@@ -49,11 +49,11 @@ def sink(
     from confluent_kafka import KafkaException, Producer
 
     from drumline.infra.clickhouse import client as clickhouse
-    from drumline.infra.kafka.acls import MissingTopics, require
-    from drumline.infra.kafka.config import letters_config
-    from drumline.infra.kafka.connect import BrokerUnreachable, KafkaRefused, quiet
+    from drumline.infra.kafka.acls import MissingTopics, require_acls
+    from drumline.infra.kafka.config import dead_letter_config
+    from drumline.infra.kafka.connect import BrokerUnreachable, KafkaAccessDenied, silence_librdkafka
     from drumline.infra.kafka.registry import codec
-    from drumline.infra.telemetry.health import Health, Remembered, serve_health
+    from drumline.infra.telemetry.health import CachedProbe, Health, serve_health
     from drumline.schemas.errors import RegistryRefused
     from drumline.schemas.topics import TOPICS, Topic, dlq
     from drumline.sinks.errors import Fenced, KafkaTrouble, LostRecords
@@ -74,15 +74,17 @@ def sink(
         _stop(2, f"{unknown[0]} has no table; topics are {', '.join(known)}")
     topics = [Topic(name) for name in topic or known]
     health = Health()
-    health.probe("clickhouse", Remembered(lambda: clickhouse.why_unready(config), "ClickHouse does not answer"))
+    health.probe("clickhouse", CachedProbe(lambda: clickhouse.readiness_reason(config), "ClickHouse does not answer"))
     serve_health("sink", config.sink.metrics_port, health)
     rights = {name.value: ("READ",) for name in topics}
     rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}
     try:
-        require(config, "drumline-sink", rights, {config.sink.group: ("READ",)})  # till here a signal just ends it
-        stopping = Stopping()
+        require_acls(config, "drumline-sink", rights, {config.sink.group: ("READ",)})  # till here a signal just ends it
+        stopping = ShutdownSignal()
         kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
-        letters = DeadLetters(lambda: Producer(quiet(letters_config(config, "drumline-sink-dead-letters"))))
+        letters = DeadLetters(
+            lambda: Producer(silence_librdkafka(dead_letter_config(config, "drumline-sink-dead-letters")))
+        )
         program = Sink(
             config, kafka, letters, lambda: clickhouse.connect(config), codec(config), stopping=stopping, health=health,
         )  # fmt: skip
@@ -95,13 +97,13 @@ def sink(
         )
     except (LostRecords, ReplayImpossible) as error:
         _stop(4, str(error))
-    except clickhouse.Refused as error:
-        _stop(5, f"ClickHouse refuses: {clickhouse.advised(error)}")
+    except clickhouse.PermanentError as error:
+        _stop(5, f"ClickHouse refuses: {clickhouse.with_hint(error)}")
     except Fenced as error:
         _stop(6, f"another sink runs as this instance (if not, start this one again): {error}")
     except MissingTopics as error:
         _stop(2, str(error))
-    except (KafkaRefused, RegistryRefused) as error:
+    except (KafkaAccessDenied, RegistryRefused) as error:
         _stop(7, str(error))
     except BrokerUnreachable as error:
         _stop(1, str(error))

@@ -38,12 +38,12 @@ def apply(
     from confluent_kafka import KafkaException
 
     from drumline.infra.kafka.connect import BrokerUnreachable
-    from drumline.infra.kafka.topics import TopicsAdmin, plan, wanted
+    from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 
     try:
         admin = TopicsAdmin(settings())
-        topics = wanted(settings(), partitions)
-        steps = plan(topics, admin.found(topic.name for topic in topics))
+        topics = declared_topics(settings(), partitions)
+        steps = plan(topics, admin.existing(topic.name for topic in topics))
         if not dry_run:
             steps = admin.apply(topics, steps)
     except BrokerUnreachable as error:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from drumline.infra.config.settings import settings
-from drumline.infra.runtime.signals import Stopping
+from drumline.infra.runtime.signals import ShutdownSignal
 from drumline.infra.telemetry.logging import configure
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def agent(
     if spool is not None:
         config.spool.root = spool
     configure(config, "agent")
-    stopping = Stopping()
+    stopping = ShutdownSignal()
     root = config.spool.root
     try:
         if (root / IDENTITY).exists():
@@ -84,7 +84,7 @@ def agent(
         sampler.start()
 
     def go_on() -> bool:
-        health.beat()
+        health.heartbeat()
         return not stopping()
 
     waiting = 0

@@ -63,12 +63,12 @@ def doctor(
 
 def kafka() -> tuple[str, str, str]:
     """State, finding and fix."""
-    from drumline.infra.kafka.topics import TopicsAdmin, plan, wanted
+    from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 
     chosen = settings()
     try:
-        topics = wanted(chosen)
-        steps = plan(topics, TopicsAdmin(chosen).found(topic.name for topic in topics))
+        topics = declared_topics(chosen)
+        steps = plan(topics, TopicsAdmin(chosen).existing(topic.name for topic in topics))
     except (OSError, RuntimeError) as error:
         return "fail", str(error), "DRUMLINE_KAFKA__... name the broker and how to get in (drumline config)"
     wrong = [step for step in steps if step.action != "ok"]

@@ -53,7 +53,7 @@ def replay(
     """
     pace = _pace(speed)
     configure(settings(), "replay")
-    from drumline.infra.kafka.acls import MissingTopics, require
+    from drumline.infra.kafka.acls import MissingTopics, require_acls
     from drumline.infra.kafka.connect import BrokerUnreachable
     from drumline.infra.kafka.registry import codec
     from drumline.producers.replay.publisher import Publisher
@@ -74,7 +74,7 @@ def replay(
         if spool is not None:
             publisher = SpoolTarget(spool, settings().spool.max_mb << 20, settings().spool.segment_s)
         else:
-            require(settings(), "drumline-replay", dict.fromkeys(recording.topics, ("WRITE",)))
+            require_acls(settings(), "drumline-replay", dict.fromkeys(recording.topics, ("WRITE",)))
             publisher = Publisher(settings(), codec(settings(), recording.topics), "drumline-replay")
     except (BrokerUnreachable, MissingTopics, RegistryUnavailable, BadSchema) as error:
         _fail(str(error), FAILED)

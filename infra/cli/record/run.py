@@ -41,7 +41,7 @@ def run(
 
     While it runs, the first line of <spool>/policy is the policy of all processes of the host.
     """
-    from drumline.infra.config.unknown_variables import for_jobs_only, strangers
+    from drumline.infra.config.unknown_variables import find_unknown_variables, for_jobs_only
     from drumline.producers.identity import lacks_shared_run, spool_root
     from drumline.producers.launcher import BadLaunch, environment, misfits, unwritable
 
@@ -60,7 +60,9 @@ def run(
         if not quiet and not for_jobs_only(os.environ):
             from drumline.infra.config.settings import Settings  # 0.1 s
 
-            for each in strangers(Settings, os.environ):  # whatever it is: it must not keep a job from running
+            for each in find_unknown_variables(
+                Settings, os.environ
+            ):  # whatever it is: it must not keep a job from running
                 typer.echo(f"drumline run: {each.text}", err=True)
         if lacks_shared_run(variables) and not quiet:
             text = "each rank has a run of its own: name it with --run, or put drumline run before the launcher"

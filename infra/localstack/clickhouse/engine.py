@@ -31,7 +31,7 @@ def answers(settings: Settings, timeout_s: float = 2.0) -> bool:
         return False
 
 
-def is_ours(settings: Settings) -> bool:
+def is_local_engine(settings: Settings) -> bool:
     """Whether the local engine answers. Raises StackError when something else answers on its port."""
     if not answers(settings):
         return False
@@ -56,7 +56,7 @@ def wait_until(ready: Callable[[], bool], timeout_s: float, alive: Callable[[], 
     return True
 
 
-def last_words(log: Path, lines: int = 5) -> str:
+def log_tail(log: Path, lines: int = 5) -> str:
     """The end of a child's log, for an error message."""
     try:
         return "\n".join(log.read_text(errors="replace").rstrip().splitlines()[-lines:])
@@ -74,7 +74,7 @@ def temporary_engine(settings: Settings) -> Iterator[None]:
     try:
         if process is None or not wait_until(lambda: answers(settings), START_S, lambda: process.poll() is None):
             raise StackError(
-                f"the ClickHouse engine did not start; {child.log} ends with:\n{last_words(Path(child.log))}"
+                f"the ClickHouse engine did not start; {child.log} ends with:\n{log_tail(Path(child.log))}"
             )
         yield
     finally:
@@ -96,7 +96,7 @@ def ensure_engine(settings: Settings) -> Iterator[None]:
     busy = "the engine is being started or stopped by another process for two minutes; see `drumline status`"
     with locked(state.engine_users, busy, shared=True) as users:
         with locked(state.command_lock, busy):
-            starter = None if is_ours(settings) or wait_for_supervisor(settings) else temporary_engine(settings)
+            starter = None if is_local_engine(settings) or wait_for_supervisor(settings) else temporary_engine(settings)
             if starter is not None:
                 starter.__enter__()
         try:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import client_config
-from drumline.infra.kafka.connect import BrokerUnreachable, Contact, KafkaRefused, who
+from drumline.infra.kafka.connect import BrokerUnreachable, ConnectionProbe, KafkaAccessDenied, principal
 from drumline.schemas.errors import RegistryRefused
 from drumline.streams.worker.stage_runner import UnreadableState
 
@@ -28,13 +28,13 @@ def refused(settings: Settings, error: BaseException | None) -> str:
         return str(error)
     kafka = f"Kafka at {settings.bootstrap}"
     if isinstance(error, errors.TopicAuthorizationFailedError):
-        return f"{kafka} denies {who(settings)} topic {_names(error)}: an ACL is missing; docs/guide/security.md"
+        return f"{kafka} denies {principal(settings)} topic {_names(error)}: an ACL is missing; docs/guide/security.md"
     if isinstance(error, errors.GroupAuthorizationFailedError):
-        return f"{kafka} denies {who(settings)} group {_names(error)}: an ACL is missing; docs/guide/security.md"
+        return f"{kafka} denies {principal(settings)} group {_names(error)}: an ACL is missing; docs/guide/security.md"
     if isinstance(error, errors.ClusterAuthorizationFailedError):
-        return f"{kafka} denies {who(settings)} an operation on the cluster; docs/guide/security.md"
+        return f"{kafka} denies {principal(settings)} an operation on the cluster; docs/guide/security.md"
     if isinstance(error, errors.SaslAuthenticationFailed | errors.AuthenticationFailedError):
-        return f"{kafka} refuses {who(settings)}; check DRUMLINE_KAFKA__SASL_USERNAME and ...SASL_PASSWORD_FILE"
+        return f"{kafka} refuses {principal(settings)}; check DRUMLINE_KAFKA__SASL_USERNAME and ...SASL_PASSWORD_FILE"
     return ""
 
 
@@ -62,10 +62,10 @@ class OneLine(logging.Filter):
 
 def ask(settings: Settings) -> str:
     """Why Kafka refuses a new connection, or "" if it does not or does not answer. Takes up to 5 s."""
-    contact = Contact(settings, timeout_s=5.0)
+    contact = ConnectionProbe(settings, timeout_s=5.0)
     try:
-        contact.metadata(AdminClient(contact.quiet(client_config(settings, "drumline-stream"))))
-    except KafkaRefused as error:
+        contact.metadata(AdminClient(contact.silence(client_config(settings, "drumline-stream"))))
+    except KafkaAccessDenied as error:
         return str(error)
     except BrokerUnreachable:
         pass

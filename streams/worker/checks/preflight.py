@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.acls import require
-from drumline.infra.kafka.topics import TopicsAdmin, Wanted, plan
+from drumline.infra.kafka.acls import require_acls
+from drumline.infra.kafka.topics import DeclaredTopic, TopicsAdmin, plan
 from drumline.schemas.topics import TOPICS, dlq
 
 #: Changelogs are compacted soon and often: recovery reads all of them, 10,000 records a second. Never add "delete":
@@ -56,11 +56,11 @@ def preflight(settings: Settings, reads: Collection[str], writes: Collection[str
     """All topics that are read or written; the stages' changelogs exist with as many partitions when this returns.
     Every right that the worker will need has been checked.
 
-    Raises TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaRefused.
+    Raises TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaAccessDenied.
     """
     app = settings.stream.app_id
     needed, logs = rights(reads, writes, [changelog(app, stage) for stage in stages])
-    found = require(settings, "drumline-stream", needed, {app: ("READ",)}, optional=logs)
+    found = require_acls(settings, "drumline-stream", needed, {app: ("READ",)}, optional=logs)
     names = sorted({str(name) for name in (*reads, *writes)})
     counts = {found[name].partitions for name in names}
     if len(counts) > 1:
@@ -76,9 +76,9 @@ def preflight(settings: Settings, reads: Collection[str], writes: Collection[str
             "another DRUMLINE_STREAM__APP_ID: the worker then works all topics off again, and results replace earlier "
             "ones"
         )
-    wanted = [Wanted(name, partitions, settings.kafka.replication, CHANGELOG) for name in sorted(logs)]
+    wanted = [DeclaredTopic(name, partitions, settings.kafka.replication, CHANGELOG) for name in sorted(logs)]
     admin = TopicsAdmin(settings)
-    steps = admin.apply(wanted, plan(wanted, admin.found([topic.name for topic in wanted])))
+    steps = admin.apply(wanted, plan(wanted, admin.existing([topic.name for topic in wanted])))
     failed = [f"{step.topic}: {step.problem}" for step in steps if step.action == "error"]
     if failed:
         raise TopicsNotReady("; ".join(failed))

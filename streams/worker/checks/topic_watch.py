@@ -12,27 +12,27 @@ from collections.abc import Callable, Collection, Mapping
 from confluent_kafka.admin import AdminClient
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.acls import Existing, describe
+from drumline.infra.kafka.acls import ExistingTopic, describe_topics
 from drumline.infra.kafka.config import client_config
-from drumline.infra.kafka.connect import BrokerUnreachable, Contact
+from drumline.infra.kafka.connect import BrokerUnreachable, ConnectionProbe
 from drumline.infra.telemetry.health import Health
 from drumline.streams.worker.checks.preflight import Topics
 
 LOOK_S = 30.0
 
 
-def look(settings: Settings, names: Collection[str]) -> dict[str, Existing | None]:
+def look(settings: Settings, names: Collection[str]) -> dict[str, ExistingTopic | None]:
     """Topic -> what it is, None = there is none; of a topic that may not be described, nothing. Takes up to 20 s.
-    Raises BrokerUnreachable, KafkaRefused."""
-    contact = Contact(settings)
-    admin = AdminClient(contact.quiet(client_config(settings, "drumline-stream")))
+    Raises BrokerUnreachable, KafkaAccessDenied."""
+    contact = ConnectionProbe(settings)
+    admin = AdminClient(contact.silence(client_config(settings, "drumline-stream")))
     contact.metadata(admin)
-    found, lacks = describe(admin, settings, dict.fromkeys(names, ("DESCRIBE",)))
+    found, lacks = describe_topics(admin, settings, dict.fromkeys(names, ("DESCRIBE",)))
     hidden = {name for _, _, name in lacks}
-    return {name: Existing.of(found[name]) if name in found else None for name in names if name not in hidden}
+    return {name: ExistingTopic.of(found[name]) if name in found else None for name in names if name not in hidden}
 
 
-def change(topics: Topics, found: Mapping[str, Existing | None]) -> str:
+def change(topics: Topics, found: Mapping[str, ExistingTopic | None]) -> str:
     """What is not as it was at the start, and what to do; "" = nothing. A topic that is only gone is no change yet."""
     for name, now in found.items():
         if now is not None and now.id != topics.ids[name]:
@@ -56,7 +56,7 @@ class TopicWatch:
         settings: Settings,
         topics: Topics,
         health: Health,
-        look: Callable[[Settings, Collection[str]], Mapping[str, Existing | None]] = look,
+        look: Callable[[Settings, Collection[str]], Mapping[str, ExistingTopic | None]] = look,
     ) -> None:
         self.changed = ""
         self._settings, self._topics, self._health, self._look = settings, topics, health, look
@@ -77,4 +77,4 @@ class TopicWatch:
             return
         self.changed = change(self._topics, found)
         gone = ", ".join(sorted(name for name, now in found.items() if now is None))
-        self._health.waits("topics", f"deleted: {gone}" if gone else "")
+        self._health.set_reason("topics", f"deleted: {gone}" if gone else "")

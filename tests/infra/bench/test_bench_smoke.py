@@ -14,7 +14,7 @@ from drumline.infra.bench.benchmarks.scale import workers
 from drumline.infra.bench.processes import child_process as children
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate
-from drumline.infra.kafka.topics import TopicsAdmin, plan, wanted
+from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 
 DEMO = Path(__file__).parents[3] / "infra" / "demo" / "ddp-gpu-bound"
 
@@ -25,8 +25,8 @@ def small(clean_stack, monkeypatch):
 
     @contextmanager
     def shared():
-        admin, topics = TopicsAdmin(clean_stack), wanted(clean_stack)
-        admin.apply(topics, plan(topics, admin.found(topic.name for topic in topics)))
+        admin, topics = TopicsAdmin(clean_stack), declared_topics(clean_stack)
+        admin.apply(topics, plan(topics, admin.existing(topic.name for topic in topics)))
         client = clickhouse.connect(clean_stack)
         migrate(client, clean_stack)
         client.close()

@@ -29,7 +29,7 @@ from drumline.infra.chaos.targets import targets
 from drumline.infra.cli.develop import chaos as command_chaos
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.state_dir import StackError
-from drumline.infra.runtime.processes import ProgramFailed
+from drumline.infra.runtime.processes import ProcessFailed
 from drumline.sinks.ranges.intent import Intent, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 
@@ -187,8 +187,8 @@ def test_fewer_kills_than_asked_for_are_said_to_be_missing(rounds, tmp_path):
 
 @pytest.mark.parametrize(
     "error",
-    [StackError("no Java"), clickhouse.Unavailable("ClickHouse is gone"), KafkaException("no answer"),
-     ProgramFailed("sink ended 100 times"), Stuck("nothing moves")],
+    [StackError("no Java"), clickhouse.TransientError("ClickHouse is gone"), KafkaException("no answer"),
+     ProcessFailed("sink ended 100 times"), Stuck("nothing moves")],
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 @pytest.mark.parametrize("when", ["before", "second round"])

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from drumline.infra.cli.ask.sql import app
 from drumline.infra.clickhouse import client as clickhouse
-from drumline.infra.clickhouse.client import Refused, Unavailable, advised, failure
+from drumline.infra.clickhouse.client import PermanentError, TransientError, failure, with_hint
 from drumline.infra.clickhouse.migrate import migrate
-from drumline.infra.localstack.ephemeral import private_settings
-from drumline.infra.sqlshell.hints import no_question
+from drumline.infra.localstack.ephemeral import ephemeral_settings
+from drumline.infra.sqlshell.hints import unsupported_statement_hint
 from drumline.infra.sqlshell.output import cells
 
 
@@ -31,12 +31,12 @@ class ServerError(Exception):
     ("error", "kind", "text"),
     [
         (ServerError("HTTP ... Code: 60. DB::Exception: Table g.x does not exist. (UNKNOWN_TABLE) (version 26.9)", 60),
-         Refused, "Table g.x does not exist. (UNKNOWN_TABLE)"),
+         PermanentError, "Table g.x does not exist. (UNKNOWN_TABLE)"),
         (ServerError("Code: 241. DB::Exception: Memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)\nStack trace:\n0.", 241),
-         Unavailable, "Memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)"),
-        (ServerError("HTTPConnectionPool(...): [Errno 111] Connection refused"), Unavailable,
+         TransientError, "Memory limit exceeded. (MEMORY_LIMIT_EXCEEDED)"),
+        (ServerError("HTTPConnectionPool(...): [Errno 111] Connection refused"), TransientError,
          "ClickHouse does not answer (Connection refused)"),
-        (ServerError("Code: 252. DB::Exception: Too many parts. (TOO_MANY_PARTS)", 252), Unavailable,
+        (ServerError("Code: 252. DB::Exception: Too many parts. (TOO_MANY_PARTS)", 252), TransientError,
          "Too many parts. (TOO_MANY_PARTS)"),
     ],
 )  # fmt: skip
@@ -46,14 +46,16 @@ def test_errors_become_one_sentence_and_a_decision(error, kind, text):
 
 
 def test_who_meets_no_server_or_no_tables_is_told_what_to_do(tmp_path):
-    settings = private_settings(tmp_path)
+    settings = ephemeral_settings(tmp_path)
     settings.clickhouse.password = SecretStr("x")
     for url in ("", f"http://127.0.0.1:{settings.local.clickhouse_http_port}"):
         settings.clickhouse.url = url
-        with pytest.raises(Unavailable, match=r"refused\); `drumline up` .*, DRUMLINE_CLICKHOUSE__URL names another"):
+        with pytest.raises(
+            TransientError, match=r"refused\); `drumline up` .*, DRUMLINE_CLICKHOUSE__URL names another"
+        ):
             clickhouse.connect(settings)
-    assert advised(Refused("no such table", 60)) == "no such table; run `drumline migrate`"
-    assert advised(Refused("wrong password", 516)) == "wrong password"
+    assert with_hint(PermanentError("no such table", 60)) == "no such table; run `drumline migrate`"
+    assert with_hint(PermanentError("wrong password", 516)) == "wrong password"
 
 
 def test_a_cell_is_null_only_if_it_is_null():
@@ -80,7 +82,7 @@ def test_a_statement_that_is_no_question_is_told_what_to_do_instead(statement, s
 
 @pytest.mark.parametrize("statement", ["SELECT 1", "WITH 1 AS a SELECT a", "SHOW GRANTS", "DROP TABLE x", "settle"])
 def test_all_others_are_clickhouses_to_judge(statement):
-    assert no_question(statement) == ""
+    assert unsupported_statement_hint(statement) == ""
 
 
 @pytest.fixture

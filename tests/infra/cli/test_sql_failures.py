@@ -13,7 +13,7 @@ from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.settings import settings as in_force
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, wait_until
-from drumline.infra.localstack.ephemeral import private_settings
+from drumline.infra.localstack.ephemeral import ephemeral_settings
 
 pytestmark = pytest.mark.stack
 #: Grafana's user may ask little here, so that a test can use its quota up.
@@ -33,7 +33,7 @@ def mortal(tmp_path):
 
 
 def serve(folder):
-    settings = private_settings(folder)
+    settings = ephemeral_settings(folder)
     child = prepare_engine(settings)
     users = settings.local.state / "clickhouse" / "conf" / "users.xml"
     users.write_text(users.read_text().replace(*QUOTA))
@@ -111,7 +111,7 @@ def test_a_used_up_quota_says_until_when(served, ask):
 
 
 def test_a_server_that_is_not_there(tmp_path, ask):
-    refused(ask(private_settings(tmp_path), "SELECT 1", password="x"), "does not answer (Connection refused)")
+    refused(ask(ephemeral_settings(tmp_path), "SELECT 1", password="x"), "does not answer (Connection refused)")
 
 
 SLOW = "SELECT count() FROM numbers(1000000000000) WHERE NOT ignore(sipHash64(number))"

@@ -10,7 +10,7 @@ from drumline.infra.clickhouse.migration_lock import MigrationConflict
 from drumline.infra.config.servers import ClickHouseSettings, TieringSettings
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, wait_until
-from drumline.infra.localstack.ephemeral import private_settings
+from drumline.infra.localstack.ephemeral import ephemeral_settings
 
 FILES = [Migration(1, "a", "SELECT 1;"), Migration(2, "b", "SELECT 2;")]
 
@@ -137,7 +137,7 @@ POLICY = """<storage_configuration>
 def test_old_rows_move_to_the_cold_volume(tmp_path):
     """On an engine of its own that has a second disk."""
     tiers = TieringSettings(storage_policy="tiers", volume="cold", after=2)
-    settings = private_settings(tmp_path, clickhouse=ClickHouseSettings(tiering=tiers))
+    settings = ephemeral_settings(tmp_path, clickhouse=ClickHouseSettings(tiering=tiers))
     child = prepare_engine(settings)
     config = settings.local.state / "clickhouse" / "conf" / "config.xml"
     policy = POLICY.format(folder=settings.local.state / "clickhouse" / "data" / "slow")

@@ -16,7 +16,7 @@ from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.servers import ClickHouseSettings
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, temporary_engine, wait_until
-from drumline.infra.localstack.ephemeral import private_settings
+from drumline.infra.localstack.ephemeral import ephemeral_settings
 
 pytestmark = pytest.mark.stack
 #: What depends on how often results were sent, on when, or on the engine's files.
@@ -25,7 +25,7 @@ QUERIES = list(queries().values())
 
 
 def settings_of(folder, database="gpu"):
-    return private_settings(folder, clickhouse=ClickHouseSettings(retention=cookbook.FOR_EVER, database=database))
+    return ephemeral_settings(folder, clickhouse=ClickHouseSettings(retention=cookbook.FOR_EVER, database=database))
 
 
 def fill(settings):

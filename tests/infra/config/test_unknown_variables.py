@@ -11,7 +11,14 @@ import pytest
 
 from drumline.infra.config import settings as settings_module
 from drumline.infra.config.settings import Settings, settings
-from drumline.infra.config.unknown_variables import GRAFANA, JOBS, TESTS, WrongNames, setting_names, strangers
+from drumline.infra.config.unknown_variables import (
+    GRAFANA,
+    JOBS,
+    TESTS,
+    InvalidVariables,
+    find_unknown_variables,
+    setting_names,
+)
 from drumline.infra.grafana.provisioning.contacts import CONTACTS
 from drumline.infra.grafana.provisioning.files import provisioning_files
 
@@ -52,12 +59,12 @@ def test_the_names_that_are_no_settings_are_those_that_the_code_reads():
     ],
 )
 def test_what_only_can_be_a_misspelt_setting_is_an_error_that_names_the_right_one(monkeypatch, name, value, near):
-    [stranger] = strangers(Settings, {f"DRUMLINE_{name}": value})
+    [stranger] = find_unknown_variables(Settings, {f"DRUMLINE_{name}": value})
     assert stranger.sure
     assert stranger.text.startswith(f"DRUMLINE_{name}: ")
     assert f"DRUMLINE_{near}" in stranger.text.removeprefix(f"DRUMLINE_{name}")
     monkeypatch.setattr(settings_module.os, "environ", {f"DRUMLINE_{name}": value})
-    with pytest.raises(WrongNames, match=f"^DRUMLINE_{name}: "):
+    with pytest.raises(InvalidVariables, match=f"^DRUMLINE_{name}: "):
         settings.__wrapped__()
 
 
@@ -87,7 +94,9 @@ def test_what_others_are_known_to_set_is_no_reason_to_say_anything():
     }  # fmt: skip
     right = dict.fromkeys(setting_names(Settings), "1")
     whole = {"DRUMLINE_KAFKA": '{"partitions": 4}', "drumline_kafka__partitions": "4", "DRUM": "1"}
-    assert strangers(Settings, service | right | whole | dict.fromkeys((*JOBS, *GRAFANA, *TESTS), "1")) == []
+    assert (
+        find_unknown_variables(Settings, service | right | whole | dict.fromkeys((*JOBS, *GRAFANA, *TESTS), "1")) == []
+    )
 
 
 def test_commands_end_with_2_or_go_on_and_a_job_always_runs():

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from drumline.infra.cli.operate import dlq as command_dlq
 from drumline.infra.config.settings import Settings
 from drumline.infra.deadletters import replay as deadletters_replay
-from drumline.infra.deadletters.letters import REPLAY_OF, Origins, due, grouped, letter, when
+from drumline.infra.deadletters.letters import REPLAY_OF, Origins, due, grouped, parse_dead_letter, when
 from drumline.infra.localstack.kafka.broker import RESOURCES
 from drumline.schemas.topics import DLQ_RETENTION_MS
 from drumline.sinks.kafka.dead_letters import DeadLetters, DeadLettersFailed
@@ -50,12 +50,12 @@ class Message:
 def by_sink(offset, origin, reason="BadEnvelope", own=(), topic_id="id"):
     record = Record(TOPIC, 2, origin, b"p", VALUE, 5_000, list(own))
     entry = Entry(record, len(VALUE), None, Verdict.DEAD, error=(reason, "gpu.kernel.v1.rows: impossible"))
-    return letter(Message(offset, sink_headers(entry, topic_id)), TOPIC)
+    return parse_dead_letter(Message(offset, sink_headers(entry, topic_id)), TOPIC)
 
 
 def by_worker(offset, origin, error=None):
     error = error or ValueError("SECRET")
-    return letter(Message(offset, stream_headers(Origin(TOPIC, 2, origin), error, "streams")), TOPIC)
+    return parse_dead_letter(Message(offset, stream_headers(Origin(TOPIC, 2, origin), error, "streams")), TOPIC)
 
 
 def test_a_letter_says_where_from_and_why_and_never_its_bytes():
@@ -77,10 +77,10 @@ def test_a_letter_of_a_worker_says_the_same():
 
 
 def test_what_others_put_there_is_counted_for_itself():
-    strangers = [letter(Message(i, None, None, key=None), TOPIC) for i in range(3)]
-    [group], records = grouped(strangers)
+    foreign = [parse_dead_letter(Message(i, None, None, key=None), TOPIC) for i in range(3)]
+    [group], records = grouped(foreign)
     assert (group.reason, group.by, group.letters, records) == ("?", "?", 3, {TOPIC: 3})
-    assert strangers[0].as_json()["bytes"] is None
+    assert foreign[0].as_json()["bytes"] is None
 
 
 def test_a_record_that_died_again_says_which_letter_it_was():
@@ -184,7 +184,7 @@ def test_large_letters_are_put_back_a_few_at_a_time(monkeypatch):
     monkeypatch.setattr(deadletters_replay, "Producer", lambda _: SmallQueue(2))
     monkeypatch.setattr(deadletters_replay, "CHUNK_BYTES", 2 * len(VALUE))
     told = []
-    back = deadletters_replay.PutBack(Settings(), TOPIC, told.append)
+    back = deadletters_replay.DeadLetterReplay(Settings(), TOPIC, told.append)
     for n in range(5):
         back.add(by_sink(n, n))
     back.end()
@@ -194,8 +194,8 @@ def test_large_letters_are_put_back_a_few_at_a_time(monkeypatch):
 @pytest.mark.parametrize("answer", ["n\n", ""])
 def test_who_does_not_say_yes_puts_nothing_back(monkeypatch, answer):
     monkeypatch.setattr(command_dlq, "_letters", lambda topic: [by_sink(0, 10)])
-    monkeypatch.setattr(deadletters_replay, "Memory", lambda _: SimpleNamespace(read=lambda *_: {}))
-    monkeypatch.setattr(deadletters_replay, "PutBack", lambda *_: pytest.fail("it puts back"))
+    monkeypatch.setattr(deadletters_replay, "ReplayProgress", lambda _: SimpleNamespace(read=lambda *_: {}))
+    monkeypatch.setattr(deadletters_replay, "DeadLetterReplay", lambda *_: pytest.fail("it puts back"))
     monkeypatch.setattr(command_dlq, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     assert CliRunner().invoke(command_dlq.app, ["replay", TOPIC], input=answer).exit_code == 2
 
@@ -203,7 +203,9 @@ def test_who_does_not_say_yes_puts_nothing_back(monkeypatch, answer):
 def test_what_a_stranger_wrote_steers_no_terminal(monkeypatch):
     evil = b"\x1b[2J [/bold]"
     message = Message(0, [("drumline.error.code", evil), ("drumline.error.text", evil), ("own", evil)], key=evil)
-    monkeypatch.setattr(command_dlq, "_letters", lambda topic: [letter(message, topic)] if topic == TOPIC else [])
+    monkeypatch.setattr(
+        command_dlq, "_letters", lambda topic: [parse_dead_letter(message, topic)] if topic == TOPIC else []
+    )
     for command in (["list"], ["show", TOPIC]):
         answer = CliRunner().invoke(command_dlq.app, command)
         assert answer.exit_code == 0, answer.exception

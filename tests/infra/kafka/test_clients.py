@@ -19,8 +19,8 @@ from support.metrics_scraper import free_port
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka import lost_brokers as kafka_astray
 from drumline.infra.kafka.config import client_config
-from drumline.infra.kafka.connect import quiet
-from drumline.infra.kafka.lost_brokers import Addresses, astray, watched
+from drumline.infra.kafka.connect import silence_librdkafka
+from drumline.infra.kafka.lost_brokers import BrokerWatch, has_no_brokers, with_broker_watch
 from drumline.infra.localstack.stack import wait_until
 from drumline.producers.agent import producer as agent_sender
 
@@ -39,7 +39,7 @@ def broker():
 
 def client_of(broker, **config):
     settings = Settings(kafka={"bootstrap": f"127.0.0.1:{broker.port}"})
-    return AdminClient({**quiet(client_config(settings, "test")), **OLD, **config})
+    return AdminClient({**silence_librdkafka(client_config(settings, "test")), **OLD, **config})
 
 
 def forgets_its_broker(broker, client, within_s):
@@ -81,9 +81,9 @@ def test_without_bootstrapping_again_none_would(broker):
 @pytest.mark.parametrize(("config", "told"), [({}, False), (NEVER_AGAIN, True)])
 def test_a_client_says_that_it_has_gone_astray_and_does_not_while_its_broker_is_away(broker, config, told, monkeypatch):
     monkeypatch.setattr(kafka_astray, "EVERY_MS", 100)
-    monkeypatch.setattr(kafka_astray, "ASTRAY_S", 1.0)
+    monkeypatch.setattr(kafka_astray, "NO_BROKERS_S", 1.0)
     heard = []
-    client = client_of(broker, **watched({**config, "error_cb": heard.append}))
+    client = client_of(broker, **with_broker_watch({**config, "error_cb": heard.append}))
     if config:
         assert forgets_its_broker(broker, client, within_s=3)
     else:
@@ -91,7 +91,7 @@ def test_a_client_says_that_it_has_gone_astray_and_does_not_while_its_broker_is_
         broker.close()
         time.sleep(3)
     client.poll(0.1)
-    assert [astray(error) for error in heard if error.fatal()] == [True] * told
+    assert [has_no_brokers(error) for error in heard if error.fatal()] == [True] * told
 
 
 def statistics(seconds, *sources):
@@ -100,19 +100,19 @@ def statistics(seconds, *sources):
 
 def test_a_client_has_gone_astray_once_it_knew_no_address_for_half_a_minute():
     told = []
-    addresses = Addresses(told.append)
+    addresses = BrokerWatch(told.append)
     for seconds, source in (0, "logical"), (29, "logical"), (30, "learned"), (31, "logical"), (61, "configured"):
         addresses(statistics(seconds, source))
     assert told == []
     for seconds in 65, 94, 95, 100:
         addresses(statistics(seconds, "logical"))
         assert len(told) == (seconds >= 95)
-    assert astray(told[0])
+    assert has_no_brokers(told[0])
 
 
 def test_an_agent_whose_client_has_gone_astray_makes_another(broker, monkeypatch):
     monkeypatch.setattr(kafka_astray, "EVERY_MS", 100)
-    monkeypatch.setattr(kafka_astray, "ASTRAY_S", 1.0)
+    monkeypatch.setattr(kafka_astray, "NO_BROKERS_S", 1.0)
     config, answers, old = agent_sender.producer_config, [], OLD | {"enable.idempotence": False}
     monkeypatch.setattr(agent_sender, "producer_config", lambda *args: config(*args) | old | NEVER_AGAIN)
     monkeypatch.setattr(agent_sender, "AGAIN_S", 0.1)

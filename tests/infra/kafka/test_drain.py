@@ -6,7 +6,7 @@ import time
 from structlog.testing import capture_logs
 
 from drumline.infra.config.settings import LocalSettings, Settings, StreamSettings
-from drumline.infra.kafka.drain import judge, read_statuses, workers_dir
+from drumline.infra.kafka.drain import check_drained, read_statuses, workers_dir
 from drumline.infra.telemetry import metrics
 from drumline.streams.worker.status_file import StatusFile
 
@@ -19,7 +19,7 @@ def status(time_ns, **changed):
 
 
 def test_two_quiet_statuses_that_have_reached_the_brokers_ends_are_drained():
-    assert judge(status(1), status(2), ENDS)
+    assert check_drained(status(1), status(2), ENDS)
 
 
 def test_everything_else_is_not_and_says_why():
@@ -35,7 +35,7 @@ def test_everything_else_is_not_and_says_why():
         (status(1), status(2), {**ENDS, "gpu.kernel.v1:1": 1}, "gpu.kernel.v1:1 is at 0 of 1"),
         (status(1), status(2, positions={"gpu.kernel.v1:0": None}), ENDS, "at None"),
     ):
-        result = judge(before, after, ends)
+        result = check_drained(before, after, ends)
         assert not result
         assert words in result.reason
 

@@ -28,13 +28,20 @@ from typer.testing import CliRunner
 from drumline.infra.cli import app as cli
 from drumline.infra.cli.operate import config as command_config
 from drumline.infra.clickhouse import tls as clickhouse_tls
-from drumline.infra.clickhouse.client import Refused, Unavailable, failure
+from drumline.infra.clickhouse.client import PermanentError, TransientError, failure
 from drumline.infra.config.servers import ClickHouseSettings, KafkaSettings
 from drumline.infra.config.settings import Settings, settings
 from drumline.infra.kafka import registry as registry_client
-from drumline.infra.kafka.acls import words
+from drumline.infra.kafka.acls import format_acls
 from drumline.infra.kafka.config import client_config
-from drumline.infra.kafka.connect import BrokerUnreachable, Contact, KafkaRefused, addresses, quiet, refusal
+from drumline.infra.kafka.connect import (
+    BrokerUnreachable,
+    ConnectionProbe,
+    KafkaAccessDenied,
+    addresses,
+    silence_librdkafka,
+    to_access_error,
+)
 from drumline.infra.runtime import tls
 from drumline.infra.telemetry import insecure as exposure
 from drumline.infra.telemetry.logging import HIDDEN
@@ -186,22 +193,22 @@ def test_a_warning_comes_once(caplog):
 )
 def test_what_is_wrong_with_a_certificate_is_found_out(certificates, front, ca, said):
     listening = TlsFront(1, certificates.pem(front))
-    assert tls.why_not("127.0.0.1", listening.port, tls.context(getattr(certificates, ca))) == said
-    assert tls.speaks_tls("127.0.0.1", listening.port)
+    assert tls.probe_certificate("127.0.0.1", listening.port, tls.context(getattr(certificates, ca))) == said
+    assert tls.accepts_tls("127.0.0.1", listening.port)
     listening.close()
 
 
 def test_who_speaks_no_tls_is_found_out(server):
     port, _ = server
-    assert not tls.speaks_tls("127.0.0.1", port)
-    assert tls.why_not("127.0.0.1", port, tls.context(None)) == ""
+    assert not tls.accepts_tls("127.0.0.1", port)
+    assert tls.probe_certificate("127.0.0.1", port, tls.context(None)) == ""
 
 
 def test_a_broker_that_hangs_up_is_given_up_in_time(server):
     settings = Settings(kafka=KafkaSettings(bootstrap=f"127.0.0.1:{server[0]}"))
-    contact = Contact(settings, timeout_s=1.0)
+    contact = ConnectionProbe(settings, timeout_s=1.0)
     with pytest.raises(BrokerUnreachable, match=r"no Kafka broker answers at 127\.0\.0\.1:\d+ within 1 s"):
-        contact.metadata(AdminClient(contact.quiet(client_config(settings, "test"))))
+        contact.metadata(AdminClient(contact.silence(client_config(settings, "test"))))
 
 
 def seldom(times: int, since: float) -> bool:
@@ -214,14 +221,14 @@ def test_a_wrong_certificate_is_no_reason_to_storm(certificates):
     began = time.monotonic()
     front = TlsFront(1, certificates.pem("good"))
     settings = Settings(kafka=sasl(bootstrap=f"127.0.0.1:{front.port}", ssl_ca=certificates.other_ca))
-    client = AdminClient(quiet(client_config(settings, "test")))
+    client = AdminClient(silence_librdkafka(client_config(settings, "test")))
     with pytest.raises(KafkaException):
         client.list_topics(timeout=3.0)  # as a long-running client would go on
     assert seldom(front.connections, began)
     del client
-    before, contact, began = front.connections, Contact(settings), time.monotonic()
-    with pytest.raises(KafkaRefused, match=r"unable to get local issuer certificate; DRUMLINE_KAFKA__SSL_CA must"):
-        contact.metadata(AdminClient(contact.quiet(client_config(settings, "test"))))
+    before, contact, began = front.connections, ConnectionProbe(settings), time.monotonic()
+    with pytest.raises(KafkaAccessDenied, match=r"unable to get local issuer certificate; DRUMLINE_KAFKA__SSL_CA must"):
+        contact.metadata(AdminClient(contact.silence(client_config(settings, "test"))))
     assert seldom(front.connections - before, began)
     front.close()
 
@@ -267,14 +274,14 @@ def test_a_wrong_password_is_no_reason_to_storm():
     broker, began = Refusing(), time.monotonic()
     kafka = sasl(bootstrap=f"127.0.0.1:{broker.port}", security_protocol="SASL_PLAINTEXT", sasl_mechanism="PLAIN")
     settings = Settings(kafka=kafka)
-    client = AdminClient(quiet(client_config(settings, "test")))
+    client = AdminClient(silence_librdkafka(client_config(settings, "test")))
     with pytest.raises(KafkaException):
         client.list_topics(timeout=3.0)  # as a long-running client would go on
     assert seldom(broker.logins, began)
     del client
-    before, contact, began = broker.logins, Contact(settings), time.monotonic()
-    with pytest.raises(KafkaRefused, match="refuses user me: no; check DRUMLINE_KAFKA__SASL_USERNAME"):
-        contact.metadata(AdminClient(contact.quiet(client_config(settings, "test"))))
+    before, contact, began = broker.logins, ConnectionProbe(settings), time.monotonic()
+    with pytest.raises(KafkaAccessDenied, match="refuses user me: no; check DRUMLINE_KAFKA__SASL_USERNAME"):
+        contact.metadata(AdminClient(contact.silence(client_config(settings, "test"))))
     assert seldom(broker.logins - before, began)
     broker.close()
 
@@ -295,17 +302,17 @@ def test_a_wrong_password_is_no_reason_to_storm():
 )  # fmt: skip
 def test_a_refusal_is_told_from_a_broker_that_is_away(code, text, said):
     settings = Settings(kafka=sasl(bootstrap="k:1"))
-    found = refusal(settings, KafkaError(code, text), "Read on group g")
-    assert isinstance(found, KafkaRefused)
+    found = to_access_error(settings, KafkaError(code, text), "Read on group g")
+    assert isinstance(found, KafkaAccessDenied)
     assert said in str(found)
     assert SECRET not in str(found)
-    assert refusal(settings, KafkaError(KafkaError._TRANSPORT, "Connection refused")) is None
+    assert to_access_error(settings, KafkaError(KafkaError._TRANSPORT, "Connection refused")) is None
 
 
 def test_rights_that_are_lacked_alike_come_together():
     lacks = [("READ", "topic", "b"), ("DESCRIBE_CONFIGS", "topic", "a"), ("DESCRIBE_CONFIGS", "topic", "b"),
              ("READ", "topic", "a"), ("READ", "group", "g")]  # fmt: skip
-    assert words(lacks) == "DescribeConfigs, Read on topic a, b; Read on group g"
+    assert format_acls(lacks) == "DescribeConfigs, Read on topic a, b; Read on group g"
 
 
 def test_bootstrap_addresses_of_every_kind():
@@ -317,13 +324,15 @@ def test_bootstrap_addresses_of_every_kind():
     ("text", "kind", "said"),
     [
         ("(SSLError('[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate (_ssl.c:1)'",
-         Refused, "self-signed certificate; DRUMLINE_CLICKHOUSE__CA must"),
+         PermanentError, "self-signed certificate; DRUMLINE_CLICKHOUSE__CA must"),
         ("(SSLError('[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate has expired (_ssl.c:1)'",
-         Refused, "certificate has expired; the server needs"),
+         PermanentError, "certificate has expired; the server needs"),
         ("(SSLError(1, '[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required (_ssl.c:2)'))",
-         Refused, "DRUMLINE_CLICKHOUSE__CERTIFICATE"),
-        ("(SSLError(1, '[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)'))", Refused, "speaks no TLS"),
-        ("(SSLEOFError(8, 'EOF occurred in violation of protocol (_ssl.c:2427)'))", Unavailable, clickhouse_tls.CLOSED),
+         PermanentError, "DRUMLINE_CLICKHOUSE__CERTIFICATE"),
+        ("(SSLError(1, '[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)'))",
+         PermanentError, "speaks no TLS"),
+        ("(SSLEOFError(8, 'EOF occurred in violation of protocol (_ssl.c:2427)'))",
+         TransientError, clickhouse_tls.CLOSED),
     ],
 )  # fmt: skip
 def test_tls_trouble_with_clickhouse_is_one_sentence_and_a_decision(text, kind, said):
@@ -342,11 +351,11 @@ def test_a_refusal_is_one_line_whatever_faust_stops_because_of_it(error, raised)
         told = ((), (type(error), error, None)) if raised else ((error,), None)
         return logging.LogRecord("faust", logging.ERROR, "", 0, "crashed" if raised else "crashed %r", *told)
 
-    one_line, refusal = worker_refusal.OneLine(Settings()), record(error, raised)
+    one_line, to_access_error = worker_refusal.OneLine(Settings()), record(error, raised)
     closed, bug = RuntimeError("Event loop is closed"), RuntimeError("a bug")
     assert one_line.filter(record(closed)), "nobody was refused: it may be a bug of ours"
-    assert one_line.filter(refusal)
-    assert refusal.exc_info is None
+    assert one_line.filter(to_access_error)
+    assert to_access_error.exc_info is None
     assert [one_line.filter(record(error)) for error in (closed, asyncio.CancelledError(), bug)] == [False, False, True]
 
 

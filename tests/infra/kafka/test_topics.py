@@ -20,19 +20,19 @@ from drumline.infra.kafka import tail as topics_tail
 from drumline.infra.kafka.config import client_config, producer_config
 from drumline.infra.kafka.connect import BrokerUnreachable
 from drumline.infra.kafka.tail import entries, jsonable
-from drumline.infra.kafka.topics import Found, TopicsAdmin, Wanted, plan, wanted
+from drumline.infra.kafka.topics import ActualTopic, DeclaredTopic, TopicsAdmin, declared_topics, plan
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import has_schema
 from drumline.schemas.topics import TOPICS, Topic, dlq
 
 KERNEL = str(Topic.KERNEL)
-WANTED = Wanted("t", 4, 1, {"retention.ms": "10", "cleanup.policy": "delete"})
+WANTED = DeclaredTopic("t", 4, 1, {"retention.ms": "10", "cleanup.policy": "delete"})
 
 
 def found(partitions=4, replication=1, **config):
     base = {"retention.ms": "10", "cleanup.policy": "delete", "segment.ms": "99"}
-    return {"t": Found(partitions, replication, base | {k.replace("_", "."): v for k, v in config.items()})}
+    return {"t": ActualTopic(partitions, replication, base | {k.replace("_", "."): v for k, v in config.items()})}
 
 
 class FakeMessage:
@@ -68,7 +68,7 @@ def test_every_topic_is_declared_once_and_has_a_schema_or_is_internal():
 
 
 def test_all_topics_have_the_same_partitions_and_dead_letters_have_room_for_headers():
-    topics = {topic.name: topic for topic in wanted(Settings(kafka=KafkaSettings()), 6)}
+    topics = {topic.name: topic for topic in declared_topics(Settings(kafka=KafkaSettings()), 6)}
     assert {topics[str(spec.topic)].partitions for spec in TOPICS} == {6}
     letters = topics[dlq(KERNEL)]
     assert int(letters.config["max.message.bytes"]) > int(topics[KERNEL].config["max.message.bytes"])
@@ -137,7 +137,7 @@ def test_numbers_that_json_lacks_become_null():
 
 def test_a_broker_that_is_not_there_is_one_clear_message():
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1 .*drumline up"):
-        TopicsAdmin(Settings(kafka=KafkaSettings(bootstrap="127.0.0.1:1")), timeout_s=0.3).found(["t"])
+        TopicsAdmin(Settings(kafka=KafkaSettings(bootstrap="127.0.0.1:1")), timeout_s=0.3).existing(["t"])
 
 
 def test_a_broker_that_goes_silent_while_a_topic_is_read_to_its_end_is_not_waited_for(monkeypatch):
@@ -205,7 +205,7 @@ def test_apply_with_another_number_of_partitions_changes_nothing_and_fails(stack
     code, lines, _ = ran(stack, "apply", "--json", "--partitions", str(stack.kafka.partitions + 1))
     assert code == 1
     assert next(line["state"] for line in lines if line["topic"] == KERNEL) == "error"
-    there = TopicsAdmin(stack).found([KERNEL])
+    there = TopicsAdmin(stack).existing([KERNEL])
     assert there[KERNEL].partitions == stack.kafka.partitions
 
 

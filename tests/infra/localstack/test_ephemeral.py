@@ -2,13 +2,13 @@
 
 from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings
-from drumline.infra.localstack.ephemeral import environment, private_settings
+from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
 
 
 def test_a_subprocess_sees_the_same_settings_and_none_of_the_callers(tmp_path, monkeypatch):
     monkeypatch.setenv("DRUMLINE_KAFKA__PARTITIONS", "7")
     monkeypatch.setenv("DRUMLINE_CLICKHOUSE__PASSWORD", "of the user")
-    settings = private_settings(
+    settings = ephemeral_settings(
         tmp_path,
         sink=SinkSettings(group="g", flush_s=0.5),
         clickhouse=ClickHouseSettings(retention=RetentionSettings(kernels=0)),

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 
 from drumline.infra.cli.ask import top as command_top
-from drumline.infra.clickhouse.client import Unavailable
-from drumline.infra.localstack.ephemeral import environment, private_settings
+from drumline.infra.clickhouse.client import TransientError
+from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
 from drumline.infra.report import queries as report_queries
 from drumline.infra.top import data as top_data
 from drumline.infra.top.data import Detail, Snapshot
@@ -122,7 +122,7 @@ def test_what_is_shown_while_clickhouse_is_away_says_so():
 
 
 def test_a_stack_that_is_away_ends_it_with_what_to_do(tmp_path):
-    settings = private_settings(tmp_path)
+    settings = ephemeral_settings(tmp_path)
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "analyst.password").write_text("x")
     done = subprocess.run([sys.executable, "-m", "drumline.infra.cli.app", "top"], env=environment(settings),
@@ -134,7 +134,7 @@ def test_a_stack_that_is_away_ends_it_with_what_to_do(tmp_path):
 
 
 def test_an_outage_while_it_runs_is_shown_and_asked_again_until_ctrl_c(monkeypatch, tmp_path):
-    answers = [snapshot(), Unavailable("ClickHouse does not answer"), snapshot(), KeyboardInterrupt()]
+    answers = [snapshot(), TransientError("ClickHouse does not answer"), snapshot(), KeyboardInterrupt()]
     shown = []
 
     def look(*_):
@@ -146,7 +146,7 @@ def test_an_outage_while_it_runs_is_shown_and_asked_again_until_ctrl_c(monkeypat
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
     monkeypatch.setattr("rich.console.Console", lambda: terminal)
     monkeypatch.setattr(command_top, "_look", look)
-    monkeypatch.setattr(command_top, "settings", lambda: private_settings(tmp_path))
+    monkeypatch.setattr(command_top, "settings", lambda: ephemeral_settings(tmp_path))
     monkeypatch.setattr(command_top.time, "sleep", lambda _: None)
     monkeypatch.setattr(command_top, "_shown", lambda *a: shown.append(a[4:]) or "")
     with pytest.raises(typer.Exit) as end:
@@ -162,7 +162,7 @@ def test_a_name_that_is_no_jobs_ends_it_with_those_that_there_are(monkeypatch, t
     seen = top_data.snapshot(query, "other")
     assert "no job 'other' is stored; there are: 'demo'" in text(seen)
     monkeypatch.setattr(command_top, "_look", lambda *_: seen)
-    monkeypatch.setattr(command_top, "settings", lambda: private_settings(tmp_path))
+    monkeypatch.setattr(command_top, "settings", lambda: ephemeral_settings(tmp_path))
     with pytest.raises(typer.Exit) as end:
         command_top.top(job="other", interval=1.0, once=True, as_json=True)
     assert end.value.exit_code == 2

@@ -14,7 +14,7 @@ held = [bytes(50_000) for _ in range(4_000)]  # below the size at which malloc a
 last = bytes(50_000)  # keeps the end of the heap, so that nothing above can go back by itself
 full = resident()
 del held
-print(full, resident(), heap.give_back(), resident())
+print(full, resident(), heap.trim(), resident())
 """
 
 

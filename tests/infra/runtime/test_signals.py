@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from drumline.infra.runtime.signals import Stopping
+from drumline.infra.runtime.signals import ShutdownSignal
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def handlers():
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_the_first_signal_asks_and_the_same_one_again_is_no_second(number, code):
-    stopping = Stopping()
+    stopping = ShutdownSignal()
     assert (stopping(), stopping.code) == (False, 0)
     for each in (number, number, signal.SIGTERM):  # timeout(1) signals the process, and then its group
         os.kill(os.getpid(), each)
@@ -30,7 +30,8 @@ def test_the_first_signal_asks_and_the_same_one_again_is_no_second(number, code)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_later_signal_ends_the_process_though_it_waits_for_an_answer(number):
     code = (
-        "import os, signal; from drumline.infra.runtime import signals; signals.SAME_S = 0.0; signals.Stopping()\n"
+        "import os, signal; from drumline.infra.runtime import signals; signals.SAME_S = 0.0\n"
+        "signals.ShutdownSignal()\n"
         f"os.kill(os.getpid(), signal.SIGTERM); print('goes on'); os.kill(os.getpid(), {int(number)}); print('never')"
     )
     done = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True, check=False)

@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.telemetry.health import BUSY_S, Health, HealthServer, Remembered, serve_health
+from drumline.infra.telemetry.health import BUSY_S, CachedProbe, Health, HealthServer, serve_health
 from drumline.streams.worker.telemetry import QUIET_S, Readiness
 
 
@@ -53,31 +53,31 @@ def test_what_has_said_nothing_is_alive_but_not_ready(server):
 
 
 def test_readiness_says_what_it_waits_for_until_it_no_longer_does(server, health):
-    health.waits("partitions", "no partitions assigned")
-    health.waits("retry", "")
+    health.set_reason("partitions", "no partitions assigned")
+    health.set_reason("retry", "")
     code, body = get(server, "/readyz")
     assert (code, json.loads(body)["reasons"]) == (503, {"partitions": "no partitions assigned"})
-    health.waits("partitions", "")
+    health.set_reason("partitions", "")
     assert get(server, "/readyz") == (200, '{"ready": true, "reasons": {}}\n')
     health.probe("clickhouse", lambda: "ClickHouse does not answer")
     assert json.loads(get(server, "/readyz")[1])["reasons"] == {"clickhouse": "ClickHouse does not answer"}
 
 
 def test_a_main_loop_that_stands_still_is_neither_alive_nor_ready(server, health):
-    health.waits("partitions", "")
+    health.set_reason("partitions", "")
     health._clock.now = 11.0
     assert get(server, "/healthz")[0] == get(server, "/readyz")[0] == 503
-    health.beat()
+    health.heartbeat()
     assert get(server, "/healthz")[0] == get(server, "/readyz")[0] == 200
 
 
 def test_a_main_loop_that_waits_for_an_answer_is_alive_but_not_ready():
     health = Health(clock=Clock())
-    health.waits("partitions", "")
+    health.set_reason("partitions", "")
     health._clock.now = BUSY_S + 1
     assert not health.alive()
     assert health.ready() == {"main_loop": "has waited for an answer for 16 s"}
-    health.beat()
+    health.heartbeat()
     assert not health.ready()
 
 
@@ -127,7 +127,7 @@ def test_a_probe_is_asked_at_most_once_in_a_while():
         asked.append(clock.now)
         return f"no {len(asked)}"
 
-    answer = Remembered(ask, "slow", for_s=5, patience_s=10, clock=clock)
+    answer = CachedProbe(ask, "slow", for_s=5, patience_s=10, clock=clock)
     assert [answer(), answer()] == ["no 1", "no 1"]
     clock.now = 5.0
     assert answer() == "no 2"
@@ -142,7 +142,7 @@ def test_who_asks_for_readiness_does_not_wait_for_a_server_that_hangs():
             hangs.wait(10)
         return ""
 
-    answer = Remembered(ask, "ClickHouse does not answer", for_s=5, patience_s=0.05, slow_s=3, clock=clock)
+    answer = CachedProbe(ask, "ClickHouse does not answer", for_s=5, patience_s=0.05, slow_s=3, clock=clock)
     while answer():  # the first answer may take longer than the patience
         pass
     clock.now = 5.0

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from drumline.infra.telemetry.logging import SELDOM_S, Seldom
+from drumline.infra.telemetry.logging import SELDOM_S, RateLimitFilter
 
 SAY = """
 import logging, structlog
@@ -64,7 +64,7 @@ def test_in_json_every_line_is_an_object_with_time_level_and_program(said):
 
 def test_a_library_says_the_same_thing_once_in_a_while():
     now = 0.0
-    seldom = Seldom(lambda: now)
+    seldom = RateLimitFilter(lambda: now)
 
     def say(text, *values, exc_info=None):
         record = logging.LogRecord("aiokafka", logging.ERROR, "", 0, text, values, exc_info)

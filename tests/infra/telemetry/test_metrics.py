@@ -8,7 +8,7 @@ import pytest
 from support.labs.sink import any_batch, process_id
 from support.labs.windows import T0, S, kernels
 
-from drumline.infra.clickhouse.client import Unavailable
+from drumline.infra.clickhouse.client import TransientError
 from drumline.infra.telemetry import metrics
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import KafkaTrouble
@@ -78,7 +78,7 @@ def test_every_reason_that_readiness_may_name_is_documented():
     code = [
         path.read_text() for part in ("infra", "producers", "sinks", "streams") for path in (ROOT / part).rglob("*.py")
     ]
-    named = {name for text in code for name in re.findall(r'\.(?:waits|probe)\(\s*f?"([^"]+)"', text)}
+    named = {name for text in code for name in re.findall(r'\.(?:set_reason|probe)\(\s*f?"([^"]+)"', text)}
     section = RUNBOOK.read_text().split("## Reasons in /readyz")[1].split("\n## ")[0]
     documented = {name for line in section.splitlines() if line.startswith("| `") for name in
                   re.findall(r"`(\w+)`", line.split("|")[1])}  # fmt: skip
@@ -177,5 +177,5 @@ def test_input_without_a_time_of_sending_has_no_delay(rise):
 
 
 def test_a_retry_says_whom_it_waits_for():
-    assert at_fault(Unavailable("gone")) == "clickhouse"
+    assert at_fault(TransientError("gone")) == "clickhouse"
     assert at_fault(KafkaTrouble("gone")) == "kafka"

@@ -168,7 +168,7 @@ def on_the_command_line(monkeypatch):
     """The command with a fake client instead of a broker."""
     client = FakeClient()
     monkeypatch.setattr(publisher_module, "Producer", lambda config: client)
-    monkeypatch.setattr(kafka_access, "require", lambda settings, client_id, topics: None)
+    monkeypatch.setattr(kafka_access, "require_acls", lambda settings, client_id, topics: None)
     return client
 
 
@@ -183,7 +183,7 @@ def test_the_command_prints_one_json_object(folder, on_the_command_line):
 def test_ctrl_c_before_anything_was_published_is_no_broker_that_does_not_answer(
     folder, on_the_command_line, monkeypatch
 ):
-    monkeypatch.setattr(kafka_access, "require", lambda *_: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(kafka_access, "require_acls", lambda *_: signal.raise_signal(signal.SIGINT))
     result = CliRunner().invoke(command_replay.app, [str(folder), "--speed", "max"])
     assert (result.exit_code, result.output) == (130, "")
     assert on_the_command_line.records == []

@@ -41,7 +41,7 @@ VALUE = Codec().encode(Batch(TOPIC, {"rows": 1}, {"bytes": np.array([9])}))
 
 def setup(away, leaving=lambda: False):
     waited, health = [], Health()
-    health.waits("start", "")
+    health.set_reason("start", "")
 
     async def sleep(seconds):
         waited.append((seconds, health.ready()))

@@ -7,7 +7,7 @@ import pytest
 from support.labs.windows import T0, S, kernels
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.acls import Existing
+from drumline.infra.kafka.acls import ExistingTopic
 from drumline.infra.kafka.connect import BrokerUnreachable
 from drumline.infra.telemetry.health import Health
 from drumline.streams.core.records import pack_rows
@@ -101,23 +101,26 @@ STARTED = Topics(4, {KERNEL: "a", STEP: "b"})
 @pytest.mark.parametrize(
     ("now", "said"),
     [
-        (Existing("a", 4), ""),
+        (ExistingTopic("a", 4), ""),
         (None, ""),
-        (Existing("c", 4), "topic gpu.kernel.v1 was deleted and created anew while this worker ran; start it again"),
-        (Existing("a", 6), "topic gpu.kernel.v1 has 6 partitions now, 4 when this worker started"),
+        (
+            ExistingTopic("c", 4),
+            "topic gpu.kernel.v1 was deleted and created anew while this worker ran; start it again",
+        ),
+        (ExistingTopic("a", 6), "topic gpu.kernel.v1 has 6 partitions now, 4 when this worker started"),
     ],
 )
 def test_what_has_changed_is_said(now, said):
-    found = {KERNEL: now, STEP: Existing("b", 4)}
+    found = {KERNEL: now, STEP: ExistingTopic("b", 4)}
     text = change(STARTED, found)
     assert text.startswith(said)
     assert bool(text) == bool(said)
 
 
 def test_the_watch_asks_now_and_then_and_tells_of_a_topic_that_is_gone():
-    answers = [BrokerUnreachable("away"), {KERNEL: None, STEP: Existing("b", 4)}, {KERNEL: Existing("c", 4)}]
+    answers = [BrokerUnreachable("away"), {KERNEL: None, STEP: ExistingTopic("b", 4)}, {KERNEL: ExistingTopic("c", 4)}]
     asked, health = [], Health()
-    health.waits("start", "")
+    health.set_reason("start", "")
 
     def look(settings, names):
         asked.append(sorted(names))

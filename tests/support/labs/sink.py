@@ -18,7 +18,7 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import producer_config
-from drumline.infra.kafka.topics import TopicsAdmin, plan, wanted
+from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import model
@@ -79,8 +79,8 @@ class Pipeline:
 
     def create_topics(self) -> None:
         admin = TopicsAdmin(self.settings)
-        topics = wanted(self.settings, None)
-        admin.apply(topics, plan(topics, admin.found(topic.name for topic in topics)))
+        topics = declared_topics(self.settings, None)
+        admin.apply(topics, plan(topics, admin.existing(topic.name for topic in topics)))
 
     def client(self) -> clickhouse.Client:
         return clickhouse.connect(self.settings)

@@ -13,7 +13,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 from drumline.infra.kafka.config import client_config, producer_config
-from drumline.infra.kafka.topics import TopicsAdmin, plan, wanted
+from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 from drumline.schemas.codec import Codec
 
 HERE = Path(__file__).parents[2] / "tests"
@@ -25,8 +25,8 @@ def unique(prefix):
 
 def apply_topics(settings):
     """What `drumline topics apply` does."""
-    admin, topics = TopicsAdmin(settings), wanted(settings)
-    steps = admin.apply(topics, plan(topics, admin.found([topic.name for topic in topics])))
+    admin, topics = TopicsAdmin(settings), declared_topics(settings)
+    steps = admin.apply(topics, plan(topics, admin.existing([topic.name for topic in topics])))
     assert not [step for step in steps if step.action == "error"]
 
 
@@ -52,7 +52,7 @@ class Child:
             if line.startswith("{"):
                 self._lines.put(json.loads(line))
 
-    def wait_for(self, wanted, timeout_s=60.0):
+    def wait_for(self, declared_topics, timeout_s=60.0):
         """The first printed object for which `wanted` is true."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -62,7 +62,7 @@ class Child:
                 raise AssertionError(
                     f"worker did not report in {timeout_s} s:\n{self.log.read_text()[-3000:]}"
                 ) from None
-            if wanted(line):
+            if declared_topics(line):
                 return line
 
     def kill(self):
@@ -124,12 +124,12 @@ class Reader:
                 self.batches.append(Codec().decode(self.topic, message.value()))
         return self.batches
 
-    def raw(self, wanted, timeout_s=60.0):
+    def raw(self, declared_topics, timeout_s=60.0):
         """The headers of the first message for which `wanted` is true."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             message = self.consumer.poll(0.2)
-            if message is not None and message.error() is None and wanted(message):
+            if message is not None and message.error() is None and declared_topics(message):
                 return dict(message.headers())
         raise AssertionError(f"nothing of the kind in {self.topic}")
 
