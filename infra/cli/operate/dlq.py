@@ -18,7 +18,7 @@ from drumline.infra.cli.console import plain
 from drumline.infra.config.settings import settings
 
 if TYPE_CHECKING:
-    from drumline.infra.deadletters.letters import DeadLetter
+    from drumline.infra.deadletters.listing import DeadLetter
 
 app = typer.Typer(
     add_completion=False,
@@ -36,7 +36,7 @@ def list_letters(as_json: AsJson = False) -> None:
     Sink and stream worker judge for themselves: a record that both refuse has two letters, but is one record. --json
     prints one object: "groups", and "records", the distinct records per topic. Exit 1 if Kafka does not answer.
     """
-    from drumline.infra.deadletters.letters import grouped
+    from drumline.infra.deadletters.listing import grouped
     from drumline.schemas.topics import TOPICS
 
     with _explained():
@@ -106,7 +106,7 @@ def replay(
 
     Exit 0: done, or nothing to do. 1: Kafka does not answer or refuses. 2: not confirmed.
     """
-    from drumline.infra.deadletters.letters import due
+    from drumline.infra.deadletters.listing import due
     from drumline.infra.deadletters.replay import DeadLetterReplay, ReplayProgress
 
     name = _topic(topic)
@@ -137,7 +137,7 @@ def replay(
 
 
 def _letters(topic: str) -> Iterator[DeadLetter]:
-    from drumline.infra.deadletters.letters import parse_dead_letter
+    from drumline.infra.deadletters.listing import parse_dead_letter
     from drumline.infra.kafka.tail import read
     from drumline.schemas.topics import dlq
 

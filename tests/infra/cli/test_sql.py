@@ -12,7 +12,7 @@ import pytest
 from pydantic import SecretStr
 from typer.testing import CliRunner
 
-from drumline.infra.cli.ask.sql import app
+from drumline.infra.cli.query.sql import app
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import PermanentError, TransientError, failure, with_hint
 from drumline.infra.clickhouse.migrate import migrate

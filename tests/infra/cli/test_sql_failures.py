@@ -6,7 +6,7 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from drumline.infra.cli.ask import sql as command_sql
+from drumline.infra.cli.query import sql as command_sql
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.local_credentials import local_password

@@ -10,7 +10,7 @@ from support import trace_mutations as mutations
 from support.recordings import DEMO, phases
 from typer.testing import CliRunner
 
-from drumline.infra.cli.ask.evaluate import app
+from drumline.infra.cli.query.evaluate import app
 from drumline.infra.evaluate.compare import METHODS, Judged, compare
 from drumline.infra.evaluate.comparison_table import cell
 from drumline.infra.evaluate.methods import hta, ingero, longest, nvrx, traceml

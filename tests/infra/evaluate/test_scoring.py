@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from drumline.infra.cli.ask.evaluate import app, read_phases, remarks, without_phases
+from drumline.infra.cli.query.evaluate import app, read_phases, remarks, without_phases
 from drumline.infra.evaluate.scoring import BadManifest, Row, judge_phases
 
 HEALTHY = {"phase": "healthy", "fault_ranks": [], "first_step": 0, "last_step": 19, "accepted_causes": []}

@@ -8,7 +8,7 @@ import pytest
 import typer
 from rich.console import Console
 
-from drumline.infra.cli.ask import top as command_top
+from drumline.infra.cli.query import top as command_top
 from drumline.infra.clickhouse.client import TransientError
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
 from drumline.infra.report import queries as report_queries

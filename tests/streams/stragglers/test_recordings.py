@@ -12,7 +12,7 @@ import pytest
 from support.recordings import folder
 from typer.testing import CliRunner
 
-from drumline.infra.cli.ask.evaluate import app
+from drumline.infra.cli.query.evaluate import app
 from drumline.infra.evaluate.scoring import Report, Row, judge_phases
 from drumline.producers.replay.recording import Recording
 from drumline.schemas.batch import Batch

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from drumline.infra.cli.operate import dlq as command_dlq
 from drumline.infra.config.settings import Settings
 from drumline.infra.deadletters import replay as deadletters_replay
-from drumline.infra.deadletters.letters import REPLAY_OF, Origins, due, grouped, parse_dead_letter, when
+from drumline.infra.deadletters.listing import REPLAY_OF, Origins, due, grouped, parse_dead_letter, when
 from drumline.infra.localstack.kafka.broker import RESOURCES
 from drumline.schemas.topics import DLQ_RETENTION_MS
 from drumline.sinks.kafka.dead_letters import DeadLetters, DeadLettersFailed
@@ -89,7 +89,7 @@ def test_a_record_that_died_again_says_which_letter_it_was():
     assert again.headers == (("a", b"b"),)
 
 
-def test_letters_are_counted_per_reader_and_records_once():
+def test_listing_are_counted_per_reader_and_records_once():
     letters = [by_sink(0, 10), by_worker(1, 10), by_sink(2, 10), by_sink(3, 11), by_worker(4, 12)]
     groups, records = grouped(letters)
     assert {(g.reason, g.by): (g.letters, len(g.origins)) for g in groups} == {
@@ -165,12 +165,12 @@ def ten_letters():
     return [Entry(record, 9, None, Verdict.DEAD, error=("BadFrame", "")) for record in records]
 
 
-def test_letters_of_a_range_that_are_more_than_the_producers_queue_holds_are_all_sent():
+def test_listing_of_a_range_that_are_more_than_the_producers_queue_holds_are_all_sent():
     queue = SmallQueue(3)
     assert DeadLetters(lambda: queue).send(ten_letters(), "id") == queue.taken == 10
 
 
-def test_letters_that_nobody_acknowledges_are_sent_again_by_another_producer():
+def test_listing_that_nobody_acknowledges_are_sent_again_by_another_producer():
     silent, well = SmallQueue(10, answers=False), SmallQueue(10)
     letters = DeadLetters(iter([silent, well]).__next__)
     with pytest.raises(DeadLettersFailed, match="10 not acknowledged"):
