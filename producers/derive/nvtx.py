@@ -1,4 +1,4 @@
-"""NVTX ranges from markers: pairs of start and end, nesting by time."""
+"""NVTX ranges from markers: pairs of start and end, nested by time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from drumline.schemas.columns import Array
 
 
 def ranges(markers: Table) -> tuple[Table, int]:
-    """Columns of gpu.range.v1 (step still -1) sorted by start, and how many ranges were never closed.
+    """Return columns of gpu.range.v1 (step still -1) sorted by start, and the number of ranges without an end.
 
     A start and the next end with the same id are one range. CUPTI gives no thread, so a range's parent is the innermost
     one that contains it in time, whatever thread opened it (autograd's ranges nest in the step that way).
@@ -49,10 +49,11 @@ def ranges(markers: Table) -> tuple[Table, int]:
 
 
 def nesting(start: Array, end: Array) -> tuple[Array, Array]:
-    """(parent, depth) of ranges sorted by (start, -end): the nearest earlier one that ends no sooner; -1 = none.
+    """Return (parent, depth) of ranges sorted by (start, -end).
 
-    Pointer jumping instead of a stack: everything between i and its candidate ends before i does, and so does
-    everything between a candidate that ends too soon and its own candidate; so the candidate's candidate is next.
+    The parent is the nearest earlier range that ends no sooner; -1 = none. Pointer jumping replaces a stack: everything
+    between i and its candidate ends before i does, and so does everything between a candidate that ends too soon and
+    its own candidate. So the candidate's candidate is next.
     """
     parent = np.arange(len(start)) - 1
     while True:
@@ -62,7 +63,7 @@ def nesting(start: Array, end: Array) -> tuple[Array, Array]:
         parent[short] = parent[parent[short]]
     depth = np.zeros(len(start), np.int64)
     up = parent
-    while (some := up >= 0).any():
-        depth += some
-        up = np.where(some, parent[up], -1)
+    while (has_parent := up >= 0).any():
+        depth += has_parent
+        up = np.where(has_parent, parent[up], -1)
     return parent, depth

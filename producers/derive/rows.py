@@ -1,4 +1,4 @@
-"""From what a process did to what is published: rows of every topic. Pure: no clock, no I/O."""
+"""Rows of every topic, derived from the activity of one process."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from drumline.producers.activity.activity import Activity, end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import kernel_matching as matching
 from drumline.producers.derive.nccl import names as nccl
-from drumline.producers.derive.nccl.calls import Calls, calls, grouped, groups, until_launched
-from drumline.producers.derive.nccl.kernels import Launches, Told
+from drumline.producers.derive.nccl.calls import NcclCalls, grouped, groups, nccl_calls, until_launched
+from drumline.producers.derive.nccl.kernels import KnownMatches, NcclKernels
 from drumline.producers.derive.nvtx import ranges as nested_ranges
-from drumline.producers.derive.steps.budget import budgets, busy, input_time, pageable
-from drumline.producers.derive.steps.inference import beat, inferred_steps
+from drumline.producers.derive.steps.budget import StepInputs, budgets, gpu_busy, input_time, pageable
+from drumline.producers.derive.steps.inference import find_period, inferred_steps
 from drumline.producers.derive.steps.steps import INFERRED, STEP_PATTERN, Steps, marked_steps
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 
 
 @dataclass(frozen=True)
-class Counts:
-    """What could not be told or read of one process."""
+class DerivedCounts:
+    """Counts of rows that could not be derived or read."""
 
     unattributed_collectives: int = 0
     skipped_steps: int = 0
@@ -31,9 +31,14 @@ class Counts:
 
 @dataclass(frozen=True)
 class Derived:
-    """Rows of one process, columns as in the schemas. `collectives` has a `communicator` column too (u8 hash).
-    `steps_from`: who says where steps are, see steps.py. `told`: the pairs made here, for the next stretch of a live
-    process; `sure`: see collectives.pair()."""
+    """Rows of one process, columns as in the schemas.
+
+    Attributes:
+        collectives: with a `communicator` column too (u8 hash).
+        steps_from: source of the steps, see steps.py.
+        matches: pairs of kernels and calls, for the next segment of a live process.
+        confidence: see kernel_matching.match_kernels().
+    """
 
     kernels: Table
     copies: Table
@@ -41,95 +46,115 @@ class Derived:
     steps: Table
     ranges: Table
     samples: Table
-    counts: Counts
+    counts: DerivedCounts
     invalid: dict[Topic, int]
     steps_from: str = ""
-    told: Told | None = None
-    sure: matching.Sure = matching.UNSURE
+    matches: KnownMatches | None = None
+    confidence: matching.MatchConfidence = matching.UNMATCHED
 
 
-def derive(activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0, told: Told | None = None) -> Derived:
-    """Ranges, steps, collectives and budgets of a process. Pieces that are absent (no NVTX, no NCCL, no copies) give
-    empty tables. `pattern`, `since_ns`: see host_steps. `told`: of a live process, what is known of it."""
+def derive(
+    activity: Activity, pattern: str = STEP_PATTERN, since_ns: int = 0, known: KnownMatches | None = None
+) -> Derived:
+    """Derive ranges, steps, collectives and budgets of a process.
+
+    Missing activity (no NVTX, no NCCL, no copies) gives empty tables. `pattern`, `since_ns`: see host_steps(). `known`:
+    matches of a live process that are known already.
+    """
     kernels = activity.kernels
     ranges, unfinished = nested_ranges(activity.markers)
     communication = nccl.is_kernel(kernels.dictionaries["names"])
     is_nccl = communication[kernels["name"]] if kernels.rows else np.zeros(0, bool)
-    gpu = busy(kernels, is_nccl, activity.copies)
+    gpu = gpu_busy(kernels, is_nccl, activity.copies)
     # NCCL kernels of a CUDA graph have no range of their own: the calls were made when the graph was captured.
     launched = np.flatnonzero(is_nccl & (kernels["graph"] == 0))
     launched = launched[np.lexsort((kernels["start_ns"][launched], kernels["correlation"][launched]))]
-    own = kernels.take(launched)
+    nccl_kernels = kernels.take(launched)
     operations = nccl.kernel_operations(kernels.dictionaries["names"])
-    launches = Launches(
-        operations[own["name"]] if own.rows else np.zeros(0, np.uint8),
-        own["correlation"].astype(np.int64),
-        own["start_ns"],
+    matchable = NcclKernels(
+        operations[nccl_kernels["name"]] if nccl_kernels.rows else np.zeros(0, np.uint8),
+        nccl_kernels["correlation"].astype(np.int64),
+        nccl_kernels["start_ns"],
     )
-    each = calls(ranges, activity.payloads)
+    calls = nccl_calls(ranges, activity.payloads)
     steps, source = marked_steps(ranges, pattern, since_ns)
-    if len(each.start_ns) == 0 and own.rows:  # NCCL without NVTX: what ran stands for what was called
-        each = matching.as_calls(launches)
-        steps, source = inferred(launches, each)
-    elif not source and len(each.start_ns):
-        steps, source = inferred(launches, grouped(each, groups(ranges, each.start_ns, steps.start_ns)))
+    if len(calls.start_ns) == 0 and nccl_kernels.rows:  # NCCL without NVTX: kernels stand for calls
+        calls = matching.as_calls(matchable)
+        steps, source = inferred(matchable, calls)
+    elif not source and len(calls.start_ns):
+        steps, source = inferred(matchable, grouped(calls, groups(ranges, calls.start_ns, steps.start_ns)))
     ranges = Table({**ranges.columns, "step": steps.number_at(ranges["start_ns"])}, ranges.dictionaries)
 
-    group = groups(ranges, each.start_ns, steps.start_ns)
-    each = until_launched(each, group, ranges)
-    called, call_of, sure = matching.pair(launches, each, group, steps, told)
+    group = groups(ranges, calls.start_ns, steps.start_ns)
+    calls = until_launched(calls, group, ranges)
+    called, call_of, confidence = matching.match_kernels(matchable, calls, group, steps, known)
     paired = call_of >= 0
-    pairs = Told(launches.correlation[paired], called.start_ns[call_of[paired]])
-    called = matching.by_stream(called, call_of, own)
+    pairs = KnownMatches(matchable.correlation[paired], called.start_ns[call_of[paired]])
+    called = matching.by_stream(called, call_of, nccl_kernels)
     step_index = steps.index_at(called.start_ns)
     call_step = np.where(step_index >= 0, steps.number[step_index], -1) if len(steps.number) else step_index
-    rows, left_out = matching.table(own, called, call_of, call_step, gpu.compute_or_copy)
+    rows, left_out = matching.table(nccl_kernels, called, call_of, call_step, gpu.compute_or_copy)
 
-    last, count = _per_step(steps, step_index, call_of, own)
+    last, count = _per_step(steps, step_index, call_of, nccl_kernels)
     skipped = _skipped(steps, step_index, call_of)
     return Derived(
         kernels=kernels,
         copies=activity.copies,
         collectives=rows,
         steps=budgets(
-            steps, last, count, skipped, kernels, is_nccl, gpu, pageable(activity.copies), input_time(ranges)
+            steps,
+            StepInputs(
+                last_collective_ns=last,
+                collectives=count,
+                skipped=skipped,
+                kernels=kernels,
+                is_nccl=is_nccl,
+                gpu=gpu,
+                pageable=pageable(activity.copies),
+                input_ranges=input_time(ranges),
+            ),
         ),
         ranges=ranges,
         samples=activity.samples,
-        counts=Counts(left_out, int(skipped.sum()), unfinished),
+        counts=DerivedCounts(left_out, int(skipped.sum()), unfinished),
         invalid=activity.invalid,
         steps_from=source,
-        told=pairs,
-        sure=sure,
+        matches=pairs,
+        confidence=confidence,
     )
 
 
-def inferred(launches: Launches, each: Calls) -> tuple[Steps, str]:
-    """(steps that nobody marked, INFERRED; "" if there are none)."""
-    apart = None
-    if len(launches) == len(each.start_ns):
-        apart = np.diff(launches.correlation, prepend=launches.correlation[:1])
-    found = beat(each, apart)
-    if found is None:
+def inferred(matchable: NcclKernels, calls: NcclCalls) -> tuple[Steps, str]:
+    """Return steps inferred from the calls and INFERRED, or no steps and "" where the calls have no period."""
+    id_gaps = None
+    if len(matchable) == len(calls.start_ns):
+        id_gaps = np.diff(matchable.correlation, prepend=matchable.correlation[:1])
+    period = find_period(calls, id_gaps)
+    if period is None:
         none = np.empty(0, np.int64)
         return Steps(none, none, none), ""
-    return inferred_steps(each, found, apart), INFERRED
+    return inferred_steps(calls, period, id_gaps), INFERRED
 
 
-def _per_step(steps: Steps, step_index: Array, call_of: Array, own: Table) -> tuple[Array, Array]:
-    """(end of the last collective, number of collectives) of each step, by the call's step; 0 = none."""
+def _per_step(steps: Steps, step_index: Array, call_of: Array, nccl_kernels: Table) -> tuple[Array, Array]:
+    """Return each step's end of the last collective (0 = none) and number of collectives; a kernel counts in its call's
+    step.
+    """
     last, count = np.zeros(len(steps.number), np.int64), np.zeros(len(steps.number), np.int64)
     paired = np.flatnonzero(call_of >= 0)
     index = step_index[call_of[paired]]
     paired, index = paired[index >= 0], index[index >= 0]
-    np.maximum.at(last, index, end_ns(own)[paired])
+    np.maximum.at(last, index, end_ns(nccl_kernels)[paired])
     np.add.at(count, index, 1)
     return last, count
 
 
 def _skipped(steps: Steps, step_index: Array, call_of: Array) -> Array:
-    """Steps whose budget is not known: one of their kernels is not, or the last one of the step before, which is when
-    they begin, or the step before itself. `step_index`: of each call."""
+    """Return the steps whose budget is unknown; `step_index`: of each call.
+
+    That is: a kernel of the step is unmatched, or the last one of the step before, which is when the budget begins, or
+    the step before itself is missing.
+    """
     attributed = np.zeros(len(step_index), bool)
     attributed[call_of[call_of >= 0]] = True
     skipped = np.zeros(len(steps.number), bool)
@@ -138,8 +163,8 @@ def _skipped(steps: Steps, step_index: Array, call_of: Array) -> Array:
     final = inside[np.flatnonzero(np.diff(step_index[inside], append=-1) != 0)]  # the last call of each step
     after = step_index[final[~attributed[final]]] + 1
     skipped[after[after < len(skipped)]] = True
-    apart = np.diff(steps.number)
-    if len(apart):
-        skipped[1:] |= apart > np.median(apart)
+    number_gaps = np.diff(steps.number)
+    if len(number_gaps):
+        skipped[1:] |= number_gaps > np.median(number_gaps)
         skipped[0] |= np.argmax(np.append(call_of, 0) >= 0) > 0  # recording began in the middle of the job
     return skipped

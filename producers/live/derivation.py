@@ -24,7 +24,7 @@ from drumline.producers.activity.activity import Activity, end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import BatchWriter
 from drumline.producers.derive.nccl.kernel_matching import CLOCK_SLACK_NS
-from drumline.producers.derive.nccl.launch_records import Asking
+from drumline.producers.derive.nccl.launch_records import LaunchRecordRequest
 from drumline.producers.derive.nvtx import ranges as nested_ranges
 from drumline.producers.derive.rows import Derived, derive
 from drumline.producers.derive.steps.steps import OPTIMIZER_PATTERN, STEP_PATTERN, Steps, marked_steps
@@ -60,7 +60,7 @@ class Live:
         self._pairs = Pairs()
         self._lost_ns = self._over_ns = 0
         self._found_again = self._communicates = False
-        self._asking = Asking()
+        self._asking = LaunchRecordRequest()
         self._telling = Telling(writer)
 
     def recording(self, on: bool, time_ns: int) -> None:
@@ -178,12 +178,12 @@ class Live:
             markers = markers.take(~np.isin(markers["id"], gone))
         counted = not self._lost_ns
         found, chosen, dangling = self._derived(kernels, copies, markers, payloads, own, end, counted)
-        self._found_again |= found.sure.launches >= 0
-        if not found.sure.agree and counted and not final:
+        self._found_again |= found.confidence.kernels >= 0
+        if not found.confidence.agree and counted and not final:
             self.lost(now_ns)  # CUPTI did not say so
             return  # the next turn takes the stretch
-        if found.sure.launches < end.launches and self._findable(steps) and not final:
-            sooner = possible.latest(found.sure.launches)
+        if found.confidence.kernels < end.launches and self._findable(steps) and not final:
+            sooner = possible.latest(found.confidence.kernels)
             if sooner is not None:
                 end = sooner
                 found, chosen, dangling = self._derived(kernels, copies, markers, payloads, own, end, counted)
@@ -197,9 +197,9 @@ class Live:
         behind = found_lag or 0
         fresh = own["start_ns"][self._pairs.again : max(end.launches - behind, 0)]
         self.counts["unattributed_collectives"] += int((~np.isin(fresh, found.collectives["start_ns"])).sum())
-        if found.told and not final:
-            self._pairs.learn(found.told)
-        paired = found.sure.launches >= end.launches and (found_lag is not None or end.step < 0)
+        if found.matches and not final:
+            self._pairs.learn(found.matches)
+        paired = found.confidence.kernels >= end.launches and (found_lag is not None or end.step < 0)
         if paired and end.kept_ns > self._lost_ns:
             # All that is kept came later, and stands where its calls do.
             self._lost_ns, self._over_ns = 0, self._lost_ns
@@ -228,7 +228,7 @@ class Live:
             payloads=payloads,
         )
         told = self._pairs.told(self._waiting.launched, counted)
-        return derive(activity, self._pattern, told=told), chosen, dangling
+        return derive(activity, self._pattern, known=told), chosen, dangling
 
     def _here(self, now_ns: int) -> int:
         return now_ns if self.here_ns is None else min(self.here_ns, now_ns)

@@ -12,7 +12,7 @@ import numpy as np
 
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
-from drumline.producers.derive.nccl.kernels import Told
+from drumline.producers.derive.nccl.kernels import KnownMatches
 from drumline.schemas.columns import Array
 
 _NONE = np.empty(0, np.int64)
@@ -24,7 +24,7 @@ class Pairs:
     def __init__(self) -> None:
         self.again = 0
         self._turn = 0
-        self._told: Told | None = None
+        self._told: KnownMatches | None = None
 
     @property
     def begun(self) -> bool:
@@ -40,14 +40,14 @@ class Pairs:
             {**kernels.columns, "correlation": since(kernels["correlation"], self._turn)}, kernels.dictionaries
         )
 
-    def told(self, launched: Table, counted: bool) -> Told:
+    def told(self, launched: Table, counted: bool) -> KnownMatches:
         """What is known of kernels that are `turned`. `counted`: see Told."""
-        before = self._told or Told(_NONE, _NONE)
+        before = self._told or KnownMatches(_NONE, _NONE)
         correlation = since(before.correlation, self._turn).astype(np.int64)
         which, first = np.unique(since(launched["correlation"], self._turn).astype(np.int64), return_index=True)
-        return Told(correlation, before.call_ns, not self.begun, counted, which, launched["start_ns"][first])
+        return KnownMatches(correlation, before.call_ns, not self.begun, counted, which, launched["start_ns"][first])
 
-    def learn(self, told: Told) -> None:
+    def learn(self, told: KnownMatches) -> None:
         """The pairs of a stretch, of kernels that were `turned`."""
         self._told = replace(told, correlation=since(told.correlation, -self._turn))
 
@@ -59,7 +59,7 @@ class Pairs:
 
     def forget(self, calls_went: bool = False) -> None:
         """Nothing waits on. `calls_went`: kernels of theirs may still come."""
-        self._told, self.again = Told(_NONE, _NONE) if calls_went else None, 0
+        self._told, self.again = KnownMatches(_NONE, _NONE) if calls_went else None, 0
 
 
 def communication(kernels: Table, turn: int) -> Table:

@@ -6,15 +6,15 @@ import numpy as np
 
 from drumline.producers.activity.activity import MARKER_END, MARKER_START
 from drumline.producers.activity.table import Table, concatenated
-from drumline.producers.derive.nccl.calls import Calls, calls, grouped, groups
+from drumline.producers.derive.nccl.calls import NcclCalls, grouped, groups, nccl_calls
 from drumline.producers.derive.steps.steps import Steps, is_step
 from drumline.producers.live.segment_stretch_end import End
 from drumline.schemas.columns import Array
 
 
-def host_launches(ranges: Table, payloads: Table, steps: Steps) -> Calls:
+def host_launches(ranges: Table, payloads: Table, steps: Steps) -> NcclCalls:
     """The launches that the host asked for, by start."""
-    each = calls(ranges, payloads)
+    each = nccl_calls(ranges, payloads)
     group = groups(ranges, each.start_ns, steps.start_ns)
     return grouped(each, group) if group.any() else each
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
-from drumline.producers.derive.nccl.calls import Calls
+from drumline.producers.derive.nccl.calls import NcclCalls
 from drumline.producers.derive.steps.steps import Steps
 from drumline.schemas.columns import Array
 
@@ -44,7 +44,7 @@ class Ends:
     by a stretch before. `waits`: steps will come; None = nothing will come. `late`: no step is waited for any more."""
 
     steps: Steps
-    launches: Calls
+    launches: NcclCalls
     own: Table
     settled: int
     now_ns: int

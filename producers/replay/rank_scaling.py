@@ -19,7 +19,7 @@ import numpy as np
 
 from drumline.producers.activity.table import Table, concatenated
 from drumline.producers.derive.nccl.names import hash_text
-from drumline.producers.derive.rows import Counts, Derived
+from drumline.producers.derive.rows import Derived, DerivedCounts
 from drumline.producers.replay.trace import Rank
 from drumline.schemas.columns import Array
 
@@ -142,7 +142,7 @@ def _spliced(recorded: Sequence[Derived], chosen: Sequence[int], spans: Sequence
         hashes = np.array([translate[int(c)] for c in values], dtype=np.uint64)
         pieces["collectives"].append(Table({**rows.columns, "communicator": hashes[inverse]}, rows.dictionaries))
     joined: dict[str, Any] = {name: concatenated(tables) for name, tables in pieces.items()}
-    counts = Counts(skipped_steps=int(joined["steps"]["skipped"].sum()))
+    counts = DerivedCounts(skipped_steps=int(joined["steps"]["skipped"].sum()))
     return replace(one, **joined, counts=counts, invalid={})
 
 

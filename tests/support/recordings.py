@@ -38,7 +38,7 @@ def folder(name):
     return folders()[name]
 
 
-def others():
+def other_recordings():
     """Folders of recorded jobs of several ranks with phases, the demo's job left out."""
     return [path for path in folders().values() if path != DEMO and phases(path) and _ranks(path) > 1]
 

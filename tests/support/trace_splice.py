@@ -35,8 +35,8 @@ def steps_of(folder, phase=None):
 def mixed(*patterns):
     """The steps of the patterns, [(steps to choose from, one of how many)], by turns: an endless order."""
     sources = [cycle(steps) for steps, _ in patterns]
-    turns = [i for i, (_, times) in enumerate(patterns) for _ in range(times)]
-    return (next(sources[i]) for i in cycle(turns))
+    order = [i for i, (_, times) in enumerate(patterns) for _ in range(times)]
+    return (next(sources[i]) for i in cycle(order))
 
 
 def spliced(folder, order):

@@ -19,7 +19,7 @@ import numpy as np
 
 from drumline.infra.evaluate.window_input import Bools, Floats, Job, is_nccl
 from drumline.producers.activity.activity import end_ns
-from drumline.producers.derive.steps.budget import busy
+from drumline.producers.derive.steps.budget import gpu_busy
 from drumline.schemas.columns import Array
 
 WARN, COVERAGE = 0.10, 0.80
@@ -70,7 +70,7 @@ def phases(job: Job, rank: int) -> dict[str, Floats]:
     derived, steps = job.derived[rank], job.steps(rank)
     start, end = steps["gpu_start_ns"], steps["gpu_start_ns"] + steps["gpu_duration_ns"]
     communication = is_nccl(derived.kernels)
-    gpu = busy(derived.kernels, communication, derived.copies)
+    gpu = gpu_busy(derived.kernels, communication, derived.copies)
     work = derived.kernels.take(~communication)
     at = job.step_at(rank, work["start_ns"])
     work, at = work.take(at >= 0), at[at >= 0]

@@ -1,9 +1,9 @@
 """The GPU's time budget in each step of one rank.
 
-The host runs ahead of the GPU by up to a step, so host times of a step say little about what the GPU did in it. A
-step's budget interval ends with the last collective that was *called* in the step: all ranks leave a collective
-together, so the intervals of all ranks are comparable without a common clock. Work after the last collective (the
-optimizer) counts into the next step.
+The host runs ahead of the GPU by up to a step, so a step's host times do not bound its GPU work. A step's budget
+interval ends with the last collective that was *called* in the step: all ranks leave a collective together, so the
+intervals of all ranks are comparable without a common clock. Work after the last collective (the optimizer) counts
+into the next step.
 """
 
 from __future__ import annotations
@@ -20,16 +20,22 @@ from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.steps.steps import Steps
 from drumline.schemas.columns import Array
 
-#: Ranges in which the host gets the next input, by name: torch.utils.data's own under emit_nvtx, and what people write.
+#: Names of ranges in which the host fetches input: torch.utils.data's under emit_nvtx, and common ones.
 INPUT_PATTERN = r"(?i)data.?load|next.?batch|(get|fetch|load).?(batch|data)|batch.?gener"
 #: CUpti_ActivityMemoryKind: host memory that CUDA has to stage.
 PAGEABLE = 1
 
 
 @dataclass(frozen=True)
-class Busy:
-    """When the GPU did what. `compute`: kernels that are not NCCL's, memsets and copies that stay on devices; `copy`:
-    copies between host and device; `comm`: NCCL kernels."""
+class GpuBusy:
+    """Times at which the GPU was busy, by kind.
+
+    Attributes:
+        compute: kernels outside NCCL, memsets and copies that stay on devices.
+        copy: copies between host and device.
+        comm: NCCL kernels.
+        compute_or_copy, compute_or_comm, any: unions of these.
+    """
 
     compute: Union
     copy: Union
@@ -39,8 +45,33 @@ class Busy:
     any: Union
 
 
-def busy(kernels: Table, is_nccl: Array, copies: Table) -> Busy:
-    """`is_nccl`: which kernels are communication."""
+@dataclass(frozen=True)
+class StepInputs:
+    """Inputs of the budgets besides the steps' host times, arrays by step.
+
+    Attributes:
+        last_collective_ns: end of the step's last collective; 0 = none.
+        collectives: number of collectives.
+        skipped: see gpu.step.v1.
+        kernels: all kernels of the process.
+        is_nccl: which kernels are NCCL's.
+        gpu: see gpu_busy().
+        pageable: see pageable(); None = unknown.
+        input_ranges: see input_time(); None = unknown.
+    """
+
+    last_collective_ns: Array
+    collectives: Array
+    skipped: Array
+    kernels: Table
+    is_nccl: Array
+    gpu: GpuBusy
+    pageable: Union | None = None
+    input_ranges: Union | None = None
+
+
+def gpu_busy(kernels: Table, is_nccl: Array, copies: Table) -> GpuBusy:
+    """Return when the GPU was busy; `is_nccl`: which kernels are NCCL's."""
     start, end = kernels["start_ns"], end_ns(kernels)
     between = np.isin(copies["kind"], HOST_COPIES)
     on_device = ~between & (copies["kind"] != HOST_TO_HOST)
@@ -49,28 +80,28 @@ def busy(kernels: Table, is_nccl: Array, copies: Table) -> Busy:
     copy = union((c_start[between], c_end[between]))
     comm = union((start[is_nccl], end[is_nccl]))
     compute_or_copy = union(compute, copy)
-    return Busy(compute, copy, comm, compute_or_copy, union(compute, comm), union(compute_or_copy, comm))
+    return GpuBusy(compute, copy, comm, compute_or_copy, union(compute, comm), union(compute_or_copy, comm))
 
 
 def pageable(copies: Table) -> Union:
-    """When copies between the device and pageable host memory ran."""
+    """Return when copies between the device and pageable host memory ran."""
     rows = np.isin(copies["kind"], HOST_COPIES) & ((copies["src_kind"] == PAGEABLE) | (copies["dst_kind"] == PAGEABLE))
     return union((copies["start_ns"][rows], end_ns(copies)[rows]))
 
 
 def input_time(ranges: Table, pattern: str = INPUT_PATTERN) -> Union | None:
-    """When the host was in a range that gets input; None if the process never was."""
+    """Return when the host was in a range that fetches input; None if the process has no such range."""
     compiled = re.compile(pattern)
     named = np.array([compiled.search(name) is not None for name in ranges.dictionaries["names"]], dtype=bool)
-    own = np.array([name != nccl.DOMAIN for name in ranges.dictionaries["domains"]], dtype=bool)
+    outside_nccl = np.array([name != nccl.DOMAIN for name in ranges.dictionaries["domains"]], dtype=bool)
     if ranges.rows == 0:
         return None
-    rows = ranges.take(named[ranges["name"]] & own[ranges["domain"]])
+    rows = ranges.take(named[ranges["name"]] & outside_nccl[ranges["domain"]])
     return union((rows["start_ns"], end_ns(rows))) if rows.rows else None
 
 
 def gpu_intervals(steps: Steps, last_collective_ns: Array) -> tuple[Array, Array]:
-    """(start, end) of each step's budget interval. `last_collective_ns`: end of the step's last collective; 0 = none.
+    """Return (start, end) of each step's budget interval; `last_collective_ns` as in StepInputs.
 
     From the end of the previous step's last collective to that of this one. A step without collectives keeps its host
     times, and the step after it starts at its own host start.
@@ -82,35 +113,26 @@ def gpu_intervals(steps: Steps, last_collective_ns: Array) -> tuple[Array, Array
     return start, np.maximum(end, start)
 
 
-def budgets(
-    steps: Steps,
-    last_collective_ns: Array,
-    collectives: Array,
-    skipped: Array,
-    kernels: Table,
-    is_nccl: Array,
-    gpu: Busy,
-    pageable: Union | None = None,
-    inputs: Union | None = None,
-) -> Table:
-    """Columns of gpu.step.v1. Exactly compute + copy + comm_exposed + idle = gpu_duration: nested unions.
+def budgets(steps: Steps, inputs: StepInputs) -> Table:
+    """Return columns of gpu.step.v1.
 
-    `collectives` and `skipped`: per step, see gpu.step.v1. `pageable`, `inputs`: see pageable() and input_time();
-    None = unknown.
+    compute + copy + comm_exposed + idle = gpu_duration holds exactly, as the unions are nested.
     """
-    start, end = gpu_intervals(steps, last_collective_ns)
+    gpu, kernels = inputs.gpu, inputs.kernels
+    start, end = gpu_intervals(steps, inputs.last_collective_ns)
     compute, copy, comm = (part.covered(start, end) for part in (gpu.compute, gpu.copy, gpu.comm))
-    with_copy, everything = gpu.compute_or_copy.covered(start, end), gpu.any.covered(start, end)
-    work = np.flatnonzero(~is_nccl)
+    compute_or_copy, any_busy = gpu.compute_or_copy.covered(start, end), gpu.any.covered(start, end)
+    work = np.flatnonzero(~inputs.is_nccl)
     work = work[np.argsort(kernels["start_ns"][work], kind="stable")]
     at = kernels["start_ns"][work]
     blocks = kernels["grid_x"].astype(np.int64) * kernels["grid_y"] * kernels["grid_z"]
     total = np.concatenate([[0], np.cumsum(blocks[work])])
     low, high = np.searchsorted(at, start), np.searchsorted(at, end)
     unknown = np.full(len(start), -1, np.int64)
-    waiting = unknown
-    if inputs is not None:  # idle and in such a range: what the range adds to all that ran
-        waiting = union((gpu.any.start, gpu.any.end), (inputs.start, inputs.end)).covered(start, end) - everything
+    input_idle = unknown
+    if inputs.input_ranges is not None:  # idle and in such a range
+        either = union((gpu.any.start, gpu.any.end), (inputs.input_ranges.start, inputs.input_ranges.end))
+        input_idle = either.covered(start, end) - any_busy
     return Table(
         {
             "step": steps.number,
@@ -120,18 +142,18 @@ def budgets(
             "gpu_duration_ns": end - start,
             "compute_ns": compute,
             "compute_overlapped_ns": compute + comm - gpu.compute_or_comm.covered(start, end),
-            "copy_ns": with_copy - compute,
+            "copy_ns": compute_or_copy - compute,
             "copy_total_ns": copy,
-            "copy_pageable_ns": unknown if pageable is None else pageable.covered(start, end),
+            "copy_pageable_ns": unknown if inputs.pageable is None else inputs.pageable.covered(start, end),
             "comm_ns": comm,
-            "comm_exposed_ns": everything - with_copy,
-            "idle_ns": (end - start) - everything,
+            "comm_exposed_ns": any_busy - compute_or_copy,
+            "idle_ns": (end - start) - any_busy,
             "launch_late_ns": unknown,
             "sync_ns": unknown,
-            "input_ns": waiting,
+            "input_ns": input_idle,
             "kernels": high - low,
             "blocks": total[high] - total[low],
-            "collectives": collectives,
-            "skipped": skipped.astype(np.uint8),
+            "collectives": inputs.collectives,
+            "skipped": inputs.skipped.astype(np.uint8),
         }
     )

@@ -1,4 +1,4 @@
-"""The usual step: the sequence of NCCL calls that most steps of a process make, and which steps make just that."""
+"""The step template: the sequence of NCCL calls that most steps of a process make, and the steps that follow it."""
 
 from __future__ import annotations
 
@@ -8,53 +8,60 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from drumline.producers.derive.nccl import names as nccl
-from drumline.producers.derive.nccl.calls import Calls
+from drumline.producers.derive.nccl.calls import NcclCalls
 from drumline.producers.derive.steps.steps import Steps
 from drumline.schemas.columns import Array
 
-#: A sequence is usual if so many steps have it.
+#: Steps that a template needs at least.
 MIN_STEPS = 5
 
 
 @dataclass(frozen=True)
-class Usual:
-    """`template` [size]: the calls of one usual step. Of the calls that lie in whole usual steps, by start: `index`
-    (among all), `place` (turn * size + position), `start_ns`. `turn` [steps]: number of each step, counted by ones;
-    -1 = it does not fit into the counting. `calls`: how many there are in all. `apart_ns` [size]: host time from each
-    call to the next, the last one's to the next step; NaN = never seen."""
+class StepTemplate:
+    """Calls of a typical step, and the recorded calls that lie in steps which follow it.
 
-    template: Calls
+    Attributes:
+        calls: [size], calls of one such step.
+        index: of the calls in steps that follow the template, by start: position among all calls.
+        place: of these, step_ordinal * size + position in the step.
+        start_ns: of these.
+        step_ordinal: [steps], number of each step counted by ones; -1 = it does not fit into the counting.
+        call_count: number of all calls.
+        gap_ns: [size], median host time from each call to the next, the last one's to the next step; NaN = unknown.
+    """
+
+    calls: NcclCalls
     index: Array
     place: Array
     start_ns: Array
-    turn: Array
-    calls: int
-    apart_ns: Array
+    step_ordinal: Array
+    call_count: int
+    gap_ns: Array
 
     @property
     def size(self) -> int:
-        return len(self.template.start_ns)
+        return len(self.calls.start_ns)
 
     @property
     def whole(self) -> int:
-        """How many steps are whole and usual."""
+        """Return the number of steps that follow the template."""
         return len(self.index) // self.size if self.size else 0
 
     @property
-    def klass(self) -> Array:
-        """What kernels of these calls are called after: operation codes."""
-        return nccl.kernel_class(self.template.operation)
+    def operation_class(self) -> Array:
+        """Return the operation class of each call's kernel."""
+        return nccl.operation_class(self.calls.operation)
 
 
-def keys(each: Calls) -> Array:
-    """One number for equal (operation, communicator, bytes), -1 where the payload is missing: int64."""
-    rows = np.stack([each.operation.astype(np.uint64), each.communicator, each.bytes], axis=1)
+def keys(calls: NcclCalls) -> Array:
+    """Return one number for equal (operation, communicator, bytes), -1 where the payload is missing: int64."""
+    rows = np.stack([calls.operation.astype(np.uint64), calls.communicator, calls.bytes], axis=1)
     number = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return np.where(each.known, number, -1)
+    return np.where(calls.communicator_known, number, -1)
 
 
 def bounds(step_index: Array, steps: int) -> tuple[Array, Array]:
-    """(first, end) of each step's calls among all calls; calls are by start, so a step's lie side by side."""
+    """Return (first, end) of each step's calls among all calls; calls are by start, so a step's are contiguous."""
     inside = np.flatnonzero(step_index >= 0)
     first = np.searchsorted(step_index[inside], np.arange(steps))
     end = np.searchsorted(step_index[inside], np.arange(steps), side="right")
@@ -62,66 +69,70 @@ def bounds(step_index: Array, steps: int) -> tuple[Array, Array]:
     return where[first], where[np.maximum(end - 1, 0)] + (end > first)
 
 
-def usual_step(each: Calls, step_index: Array, steps: Steps) -> Usual | None:
-    """None if fewer than MIN_STEPS steps make the same calls. `step_index`: of each call, -1 = none."""
-    key = keys(each)
+def find_template(calls: NcclCalls, step_index: Array, steps: Steps) -> StepTemplate | None:
+    """Return the template; None if fewer than MIN_STEPS steps make the same calls. `step_index`: of each call, -1 =
+    none.
+    """
+    key = keys(calls)
     first, end = bounds(step_index, len(steps.number))
-    made = [key[a:b].tobytes() for a, b in zip(first.tolist(), end.tolist(), strict=True)]
+    sequences = [key[a:b].tobytes() for a, b in zip(first.tolist(), end.tolist(), strict=True)]
     whole = Counter(
-        text for text, a, b in zip(made, first.tolist(), end.tolist(), strict=True) if (key[a:b] >= 0).all()
+        sequence
+        for sequence, a, b in zip(sequences, first.tolist(), end.tolist(), strict=True)
+        if (key[a:b] >= 0).all()
     )
     whole.pop(b"", None)
     if not whole or max(whole.values()) < MIN_STEPS:
         return None
-    chosen = max(whole, key=lambda text: (whole[text], len(text), text))
+    chosen = max(whole, key=lambda sequence: (whole[sequence], len(sequence), sequence))
     size = len(chosen) // key.itemsize
-    turn = turns(steps.number)
-    have = np.array([text == chosen for text in made]) & (turn >= 0)
-    if have.sum() < MIN_STEPS:
+    ordinal = step_ordinals(steps.number)
+    follows = np.array([sequence == chosen for sequence in sequences]) & (ordinal >= 0)
+    if follows.sum() < MIN_STEPS:
         return None
-    begin = first[have]
+    begin = first[follows]
     index = (begin[:, None] + np.arange(size)).ravel()
-    place = (turn[have][:, None] * size + np.arange(size)).ravel()
-    start = each.start_ns[index]
-    apart = np.diff(start, append=0).astype(np.float64)
-    apart[np.append(np.diff(place) != 1, True)] = np.nan
-    seen = apart.reshape(-1, size)
-    middle = np.array([np.median(c[np.isfinite(c)]) if np.isfinite(c).any() else np.nan for c in seen.T])
-    return Usual(each.take(index[:size]), index, place, start, turn, len(key), middle)
+    place = (ordinal[follows][:, None] * size + np.arange(size)).ravel()
+    start = calls.start_ns[index]
+    gap = np.diff(start, append=0).astype(np.float64)
+    gap[np.append(np.diff(place) != 1, True)] = np.nan
+    gaps = gap.reshape(-1, size)
+    median_gap = np.array([np.median(c[np.isfinite(c)]) if np.isfinite(c).any() else np.nan for c in gaps.T])
+    return StepTemplate(calls.take(index[:size]), index, place, start, ordinal, len(key), median_gap)
 
 
-def turns(number: Array) -> Array:
-    """Step numbers counted by ones, whatever they count by; -1 where one does not fit."""
+def step_ordinals(number: Array) -> Array:
+    """Return step numbers counted by ones, whatever they count by; -1 where one does not fit."""
     rise = np.diff(number)
     if len(rise) == 0:
         return np.zeros(len(number), np.int64)
     by = Counter(rise.tolist()).most_common(1)[0][0]
-    past = number - number[0]
-    return np.where(past % by == 0, past // by, -1)
+    since_first = number - number[0]
+    return np.where(since_first % by == 0, since_first // by, -1)
 
 
-def payloads_filled(each: Calls, usual: Usual, step_index: Array) -> Calls:
-    """Calls whose payload is missing, taken from the usual step where all the rest of their step is as usual."""
-    lacking = np.unique(step_index[~each.known & (step_index >= 0)])
-    if len(lacking) == 0:
-        return each
-    names = ("communicator", "bytes", "known")
-    fields = {name: getattr(each, name).copy() for name in names}
-    first, end = bounds(step_index, len(usual.turn))
-    template = usual.template
-    for step in lacking.tolist():
-        mine = slice(int(first[step]), int(end[step]))
-        known = each.known[mine]
-        if len(known) != usual.size or 2 * known.sum() <= usual.size:
+def payloads_filled(calls: NcclCalls, template: StepTemplate, step_index: Array) -> NcclCalls:
+    """Return the calls with missing payloads taken from the template, in steps whose other calls all follow it."""
+    incomplete = np.unique(step_index[~calls.communicator_known & (step_index >= 0)])
+    if len(incomplete) == 0:
+        return calls
+    names = ("communicator", "bytes", "communicator_known")
+    fields = {name: getattr(calls, name).copy() for name in names}
+    first, end = bounds(step_index, len(template.step_ordinal))
+    expected = template.calls
+    for step in incomplete.tolist():
+        in_step = slice(int(first[step]), int(end[step]))
+        known = calls.communicator_known[in_step]
+        if len(known) != template.size or 2 * known.sum() <= template.size:
             continue
-        same = (each.communicator[mine] == template.communicator) & (each.bytes[mine] == template.bytes)
-        if (same | ~known).all() and (each.operation[mine] == template.operation).all():
+        same = (calls.communicator[in_step] == expected.communicator) & (calls.bytes[in_step] == expected.bytes)
+        if (same | ~known).all() and (calls.operation[in_step] == expected.operation).all():
             for name, values in fields.items():
-                values[mine] = getattr(template, name)
-    return replace(each, **fields)
+                values[in_step] = getattr(expected, name)
+    return replace(calls, **fields)
 
 
-def is_part(some: Array, whole: Array) -> bool:
-    """Can `some` be made from `whole` by leaving values out? -1 in `some` stands for any value."""
+def is_subsequence(part: Array, whole: Array) -> bool:
+    """Return whether removing values from `whole` can give `part`; -1 in `part` stands for any value."""
     rest = iter(whole.tolist())
-    return all(any(value in (-1, other) for other in rest) for value in some.tolist())
+    return all(any(value in (-1, other) for other in rest) for value in part.tolist())

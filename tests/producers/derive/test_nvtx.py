@@ -8,17 +8,17 @@ from support.activity_builder import GEMM, Recorder, column
 from drumline.producers.derive.nvtx import nesting, ranges
 
 
-def found(tmp_path, *spans):
-    made = Recorder()
+def nested(tmp_path, *spans):
+    recorder = Recorder()
     for name, start, end in spans:
-        made.range(name, start, end)
-    made.kernel(GEMM, 1, 2)
-    return ranges(made.activity(tmp_path).markers)
+        recorder.range(name, start, end)
+    recorder.kernel(GEMM, 1, 2)
+    return ranges(recorder.activity(tmp_path).markers)
 
 
 def test_parents_and_depth(tmp_path):
     spans = (("epoch", 10, 1000), ("step", 20, 500), ("forward", 20, 200), ("backward", 200, 400), ("step", 500, 900))
-    table, unfinished = found(tmp_path, *spans)
+    table, unfinished = nested(tmp_path, *spans)
     assert column(table, "id") == [1, 2, 3, 4, 5]
     assert column(table, "parent_id") == [0, 1, 2, 2, 1]
     assert column(table, "depth") == [0, 1, 2, 2, 1]
@@ -27,18 +27,18 @@ def test_parents_and_depth(tmp_path):
 
 
 def test_ranges_of_two_threads_that_cross_have_the_parent_that_contains_both(tmp_path):
-    table, _ = found(tmp_path, ("step", 0 + 1, 100), ("loader", 10, 50), ("forward", 20, 80), ("inner", 60, 70))
+    table, _ = nested(tmp_path, ("step", 0 + 1, 100), ("loader", 10, 50), ("forward", 20, 80), ("inner", 60, 70))
     assert column(table, "parent_id") == [0, 1, 1, 3]
 
 
 def test_a_range_that_never_ended_is_counted_and_left_out(tmp_path):
-    table, unfinished = found(tmp_path, ("init", 5, None), ("step", 10, 20))
+    table, unfinished = nested(tmp_path, ("init", 5, None), ("step", 10, 20))
     assert column(table, "parent_id") == [0]
     assert (table.rows, unfinished) == (1, 1)
 
 
 def test_no_markers_at_all(tmp_path):
-    table, unfinished = found(tmp_path)
+    table, unfinished = nested(tmp_path)
     assert (table.rows, unfinished) == (0, 0)
 
 

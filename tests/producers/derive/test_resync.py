@@ -1,4 +1,4 @@
-"""Lost records cost their own steps and never make a wrong pair: judged against the pairs of the whole recording."""
+"""Lost records cost their own steps and never make a wrong pair, compared with the pairs of the whole recording."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from functools import cache
 import numpy as np
 import pytest
 from support import trace_mutations as mutations
-from support.recordings import DEMO, others, trace
+from support.recordings import DEMO, other_recordings, trace
 
 from drumline.producers.derive.nccl import names as nccl
-from drumline.producers.derive.nccl.kernels import Launches
+from drumline.producers.derive.nccl.kernels import NcclKernels
 from drumline.producers.derive.nccl.resync import whole_steps
 from drumline.producers.derive.rows import derive
 from drumline.producers.derive.steps.steps import Steps
-from drumline.producers.derive.steps.template import is_part, turns, usual_step
+from drumline.producers.derive.steps.template import find_template, is_subsequence, step_ordinals
 from drumline.producers.replay.recording import measured_from
 
 JOBS = [pytest.param(DEMO, id=DEMO.name)] + [
-    pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in others()
+    pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in other_recordings()
 ]
-WHO = ("start_ns", "communicator", "operation", "bytes", "step", "ordinal")
+ROW = ("start_ns", "communicator", "operation", "bytes", "step", "ordinal")
 BUDGET = ("step", "gpu_start_ns", "gpu_duration_ns", "collectives")
 
 
-def told(activity, since):
+def derived_rows(activity, since):
     """(rows of collectives in steps, {step: budget interval} of steps that count) as sets."""
-    found = derive(activity, since_ns=since)
-    rows = found.collectives.take(found.collectives["step"] >= 0)
-    steps = found.steps.take(found.steps["skipped"] == 0)
-    return tuple(set(zip(*(t[n].tolist() for n in names), strict=True)) for t, names in ((rows, WHO), (steps, BUDGET)))
+    result = derive(activity, since_ns=since)
+    rows = result.collectives.take(result.collectives["step"] >= 0)
+    steps = result.steps.take(result.steps["skipped"] == 0)
+    return tuple(set(zip(*(t[n].tolist() for n in names), strict=True)) for t, names in ((rows, ROW), (steps, BUDGET)))
 
 
 @cache
 def truth(folder):
     recorded = trace(folder)
-    return [told(a, since) for a, since in zip(recorded.activities, measured_from(recorded), strict=True)]
+    return [derived_rows(a, since) for a, since in zip(recorded.activities, measured_from(recorded), strict=True)]
 
 
 def share_kept(folder, damaged):
@@ -44,13 +44,13 @@ def share_kept(folder, damaged):
     right, total = np.zeros(2), np.zeros(2)
     since = measured_from(trace(folder))
     for rank, (whole, activity) in enumerate(zip(truth(folder), damaged.activities, strict=True)):
-        now = told(activity, since[rank])
-        first = min((step for step, *_ in now[1]), default=0)
-        for kind, (was, found) in enumerate(zip(whole, now, strict=True)):
-            wrong = {row for row in found - was if kind == 0 or row[0] > first}  # nothing may say when the first begins
+        after = derived_rows(activity, since[rank])
+        first = min((step for step, *_ in after[1]), default=0)
+        for kind, (before, result) in enumerate(zip(whole, after, strict=True)):
+            wrong = {row for row in result - before if kind == 0 or row[0] > first}  # the first may lack its begin
             assert not wrong, (rank, sorted(wrong)[:3])
-            right[kind] += len(found & was)
-            total[kind] += len(was)
+            right[kind] += len(result & before)
+            total[kind] += len(before)
     return right / total
 
 
@@ -71,12 +71,12 @@ def test_lost_records_make_no_wrong_pair_and_leave_the_other_steps(folder, kinds
     assert (kept >= (rows, steps)).all(), kept
 
 
-def test_a_stretch_without_kernels_costs_its_own_steps():
+def test_a_segment_without_kernels_costs_its_own_steps():
     recorded = trace(DEMO)
     whole = recorded.activities[1]
     start = np.sort(whole.kernels["start_ns"])
-    gone = (whole.kernels["start_ns"] >= start[len(start) // 3]) & (whole.kernels["start_ns"] < start[len(start) // 2])
-    damaged = replace(whole, kernels=whole.kernels.take(~gone))
+    lost = (whole.kernels["start_ns"] >= start[len(start) // 3]) & (whole.kernels["start_ns"] < start[len(start) // 2])
+    damaged = replace(whole, kernels=whole.kernels.take(~lost))
     kept = share_kept(DEMO, replace(recorded, activities=(recorded.activities[0], damaged, *recorded.activities[2:])))
     assert kept[1] > 0.9
 
@@ -91,70 +91,70 @@ def test_as_many_kernels_lost_as_calls_are_not_paired_by_their_count():
     activity, since = trace(DEMO).activities[0], measured_from(trace(DEMO))[0]
     kernels, payloads, markers = activity.kernels, activity.payloads, activity.markers
     reduces = np.flatnonzero((nccl.kernel_operations(kernels.dictionaries["names"]) == 1)[kernels["name"]])
-    gone_kernel = reduces[np.argsort(kernels["correlation"][reduces])[len(reduces) // 4]]
-    gone_call = np.sort(payloads["id"])[3 * payloads.rows // 4]
+    lost_kernel = reduces[np.argsort(kernels["correlation"][reduces])[len(reduces) // 4]]
+    lost_call = np.sort(payloads["id"])[3 * payloads.rows // 4]
     damaged = replace(
         activity,
-        kernels=kernels.take(np.arange(kernels.rows) != gone_kernel),
-        markers=markers.take(markers["id"] != gone_call),
+        kernels=kernels.take(np.arange(kernels.rows) != lost_kernel),
+        markers=markers.take(markers["id"] != lost_call),
     )
-    was, found = truth(DEMO)[0], told(damaged, since)
-    assert found[0] <= was[0]
-    assert len(found[0]) > 0.95 * len(was[0])
+    before, result = truth(DEMO)[0], derived_rows(damaged, since)
+    assert result[0] <= before[0]
+    assert len(result[0]) > 0.95 * len(before[0])
 
 
 def job(steps, distances=(10, 20, 30, 40), lead_ns=0, every_ns=1_000_000):
-    """(launches, calls, steps) of a job of equal steps: distances of correlation ids, the last one to the next step.
+    """(kernels, calls, steps) of a job of equal steps: distances of correlation ids, the last one to the next step.
     The GPU starts what the host called `lead_ns` ago."""
-    from drumline.producers.derive.nccl.calls import Calls
+    from drumline.producers.derive.nccl.calls import NcclCalls
 
     size = len(distances)
     correlation = np.cumsum(np.tile(distances, steps)) - distances[-1]
     called = correlation * (every_ns // sum(distances))
     count = len(called)
-    each = Calls(
+    calls = NcclCalls(
         called, np.ones(count, "u1"), np.full(count, 7, "u8"), np.tile(np.arange(size), steps).astype("u8"),
         np.ones(count, bool), called,
     )  # fmt: skip
     begins = called[::size] - 1
-    marked = Steps(np.arange(steps), begins, np.append(begins[1:], called[-1] + every_ns))
-    return Launches(np.ones(count, "u1"), correlation, called + 10_000 + lead_ns), each, marked
+    step_ranges = Steps(np.arange(steps), begins, np.append(begins[1:], called[-1] + every_ns))
+    return NcclKernels(np.ones(count, "u1"), correlation, called + 10_000 + lead_ns), calls, step_ranges
 
 
-def placed(launches, each, steps):
-    usual = usual_step(each, steps.index_at(each.start_ns), steps)
-    return whole_steps(launches, usual, 0)
+def placed(kernels, calls, steps):
+    template = find_template(calls, steps.index_at(calls.start_ns), steps)
+    return whole_steps(kernels, template, 0)
 
 
 def test_a_host_that_is_steps_ahead_all_the_time_is_believed_by_its_counts_only():
-    launches, each, steps = job(30, lead_ns=2_500_000)
-    assert placed(launches, each, steps).tolist() == list(range(120))
-    lost = np.setdiff1d(np.arange(120), [50])  # both ends are whole on one side only: nothing tells which step is which
-    found = placed(launches.take(lost), each, steps)
-    assert set(found[found >= 0].tolist()) <= set(range(120))
-    assert all(place in (-1, index) for index, place in zip(lost.tolist(), found.tolist(), strict=True))
+    kernels, calls, steps = job(30, lead_ns=2_500_000)
+    assert placed(kernels, calls, steps).tolist() == list(range(120))
+    lost = np.setdiff1d(np.arange(120), [50])  # both ends are whole on one side only: the steps are ambiguous
+    result = placed(kernels.take(lost), calls, steps)
+    assert set(result[result >= 0].tolist()) <= set(range(120))
+    assert all(place in (-1, index) for index, place in zip(lost.tolist(), result.tolist(), strict=True))
 
 
-def test_a_host_in_step_tells_which_step_is_which():
-    launches, each, steps = job(30)
+def test_a_host_in_step_identifies_its_steps():
+    kernels, calls, steps = job(30)
     lost = np.setdiff1d(np.arange(120), [0, 50, 119])
-    found = placed(launches.take(lost), each, steps)
-    assert all(place in (-1, index) for index, place in zip(lost.tolist(), found.tolist(), strict=True))
-    complete = np.bincount(found[found >= 0] // 4, minlength=30) == 4
+    result = placed(kernels.take(lost), calls, steps)
+    assert all(place in (-1, index) for index, place in zip(lost.tolist(), result.tolist(), strict=True))
+    complete = np.bincount(result[result >= 0] // 4, minlength=30) == 4
     assert np.flatnonzero(~complete).tolist() == [0, 12, 29]
 
 
-def test_distances_that_repeat_within_a_step_tell_nothing():
-    launches, each, steps = job(30, distances=(10, 10, 10, 10))
-    assert (placed(launches.take(np.arange(1, 120)), each, steps) == -1).all()
+def test_distances_that_repeat_within_a_step_match_nothing():
+    kernels, calls, steps = job(30, distances=(10, 10, 10, 10))
+    assert (placed(kernels.take(np.arange(1, 120)), calls, steps) == -1).all()
 
 
 def test_steps_are_counted_by_ones_whatever_they_are_called():
-    assert turns(np.array([0, 10, 20, 40, 45])).tolist() == [0, 1, 2, 4, -1]
+    assert step_ordinals(np.array([0, 10, 20, 40, 45])).tolist() == [0, 1, 2, 4, -1]
 
 
 def test_what_was_left_out_of_a_sequence():
     whole = np.array([1, 2, 3, 2])
-    assert is_part(np.array([1, 3, 2]), whole)
-    assert is_part(np.array([-1, 3]), whole)
-    assert not is_part(np.array([3, 1]), whole)
+    assert is_subsequence(np.array([1, 3, 2]), whole)
+    assert is_subsequence(np.array([-1, 3]), whole)
+    assert not is_subsequence(np.array([3, 1]), whole)

@@ -9,30 +9,30 @@ from support.activity_builder import ALL_REDUCE, GEMM, Recorder, column, lockste
 from drumline.producers.activity.activity import Activity
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.rows import derive
-from drumline.producers.derive.steps.budget import busy, gpu_intervals
+from drumline.producers.derive.steps.budget import gpu_busy, gpu_intervals
 from drumline.producers.derive.steps.steps import host_steps
 
 US = 1_000
 T0 = 1_000_000
 
 
-def one_step(made, tmp_path):
-    found = derive(made.activity(tmp_path)).steps
-    assert found.rows == 1
-    return {name: int(found[name][0]) for name in found.columns}
+def one_step(recorder, tmp_path):
+    derived = derive(recorder.activity(tmp_path)).steps
+    assert derived.rows == 1
+    return {name: int(derived[name][0]) for name in derived.columns}
 
 
 def test_known_budget(tmp_path):
-    made = Recorder()
-    made.range("step 7", T0, T0 + 100 * US)
-    made.kernel(GEMM, T0 + 10 * US, T0 + 30 * US, grid=4)
-    made.kernel(GEMM, T0 + 20 * US, T0 + 40 * US, grid=6)  # 10 us of the first one again
-    made.copy(1, T0 + 35 * US, T0 + 50 * US)  # 10 us not covered
-    made.copy(8, T0 + 55 * US, T0 + 60 * US)  # stays on the device: compute
-    made.memset(T0 + 60 * US, T0 + 62 * US)
-    made.call("ncclAllReduce", T0 + 1 * US)
-    made.kernel(ALL_REDUCE, T0 + 38 * US, T0 + 80 * US)  # 2 us under compute, 10 under the copy, 7 under the device's
-    assert one_step(made, tmp_path) == {
+    recorder = Recorder()
+    recorder.range("step 7", T0, T0 + 100 * US)
+    recorder.kernel(GEMM, T0 + 10 * US, T0 + 30 * US, grid=4)
+    recorder.kernel(GEMM, T0 + 20 * US, T0 + 40 * US, grid=6)  # 10 us of the first one again
+    recorder.copy(1, T0 + 35 * US, T0 + 50 * US)  # 10 us not covered
+    recorder.copy(8, T0 + 55 * US, T0 + 60 * US)  # stays on the device: compute
+    recorder.memset(T0 + 60 * US, T0 + 62 * US)
+    recorder.call("ncclAllReduce", T0 + 1 * US)
+    recorder.kernel(ALL_REDUCE, T0 + 38 * US, T0 + 80 * US)  # under: 2 us compute, 10 copy, 7 on device
+    assert one_step(recorder, tmp_path) == {
         "step": 7,
         "start_ns": T0,
         "duration_ns": 100 * US,
@@ -57,40 +57,40 @@ def test_known_budget(tmp_path):
 
 
 def test_idle_in_a_range_that_gets_input_is_input_time(tmp_path):
-    made = Recorder()
-    made.range("step 0", T0, T0 + 100 * US)
-    made.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", T0 + 5 * US, T0 + 30 * US)
-    made.kernel(GEMM, T0 + 20 * US, T0 + 60 * US)
-    made.call("ncclAllReduce", T0 + 40 * US)
-    made.kernel(ALL_REDUCE, T0 + 70 * US, T0 + 80 * US)
-    found = one_step(made, tmp_path)
-    assert (found["idle_ns"], found["input_ns"]) == (30 * US, 15 * US)
+    recorder = Recorder()
+    recorder.range("step 0", T0, T0 + 100 * US)
+    recorder.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", T0 + 5 * US, T0 + 30 * US)
+    recorder.kernel(GEMM, T0 + 20 * US, T0 + 60 * US)
+    recorder.call("ncclAllReduce", T0 + 40 * US)
+    recorder.kernel(ALL_REDUCE, T0 + 70 * US, T0 + 80 * US)
+    derived = one_step(recorder, tmp_path)
+    assert (derived["idle_ns"], derived["input_ns"]) == (30 * US, 15 * US)
 
 
 def test_work_that_the_host_ran_ahead_of_counts_in_the_step_that_called_it(tmp_path):
-    made = Recorder()
+    recorder = Recorder()
     for number in range(3):  # the host is done with all three before the GPU has started
-        made.range(f"step {number}", T0 + number * 10, T0 + number * 10 + 9)
-        made.call("ncclAllReduce", T0 + number * 10 + 1)
+        recorder.range(f"step {number}", T0 + number * 10, T0 + number * 10 + 9)
+        recorder.call("ncclAllReduce", T0 + number * 10 + 1)
     for number in range(3):
-        made.kernel(GEMM, T0 + (number * 100 + 10) * US, T0 + (number * 100 + 60 + number) * US)
-        made.kernel(ALL_REDUCE, T0 + (number * 100 + 70) * US, T0 + (number * 100 + 90) * US)
-    found = derive(made.activity(tmp_path)).steps
-    assert column(found, "compute_ns") == [50 * US, 51 * US, 52 * US]
-    assert column(found, "gpu_duration_ns") == [90 * US, 100 * US, 100 * US]
+        recorder.kernel(GEMM, T0 + (number * 100 + 10) * US, T0 + (number * 100 + 60 + number) * US)
+        recorder.kernel(ALL_REDUCE, T0 + (number * 100 + 70) * US, T0 + (number * 100 + 90) * US)
+    derived = derive(recorder.activity(tmp_path)).steps
+    assert column(derived, "compute_ns") == [50 * US, 51 * US, 52 * US]
+    assert column(derived, "gpu_duration_ns") == [90 * US, 100 * US, 100 * US]
 
 
 def test_a_step_without_collectives_keeps_its_host_times(tmp_path):
-    made = Recorder()
+    recorder = Recorder()
     for number in range(3):
         start = T0 + number * 100 * US
-        made.range(f"step {number}", start, start + 80 * US)
+        recorder.range(f"step {number}", start, start + 80 * US)
         if number != 1:
-            made.call("ncclAllReduce", start + US)
-            made.kernel(ALL_REDUCE, start + 50 * US, start + 60 * US)
-    found = derive(made.activity(tmp_path)).steps
-    assert column(found, "gpu_start_ns") == [T0, T0 + 100 * US, T0 + 200 * US]
-    assert column(found, "gpu_duration_ns") == [60 * US, 80 * US, 60 * US]
+            recorder.call("ncclAllReduce", start + US)
+            recorder.kernel(ALL_REDUCE, start + 50 * US, start + 60 * US)
+    derived = derive(recorder.activity(tmp_path)).steps
+    assert column(derived, "gpu_start_ns") == [T0, T0 + 100 * US, T0 + 200 * US]
+    assert column(derived, "gpu_duration_ns") == [60 * US, 80 * US, 60 * US]
 
 
 @settings(max_examples=60, deadline=None)
@@ -100,7 +100,7 @@ def test_budget_adds_up_whatever_overlaps(data):
     spans = st.lists(st.tuples(times, st.integers(0, 120), st.integers(0, 3)), max_size=25)
     kernels, copies = data.draw(spans), data.draw(spans)
     edges = sorted(data.draw(st.lists(times, min_size=2, max_size=6, unique=True)))
-    gpu = busy(
+    gpu = gpu_busy(
         Table({
             "start_ns": np.array([k[0] for k in kernels], "i8"),
             "duration_ns": np.array([k[1] for k in kernels], "u8"),
@@ -132,11 +132,11 @@ def test_budget_adds_up_whatever_overlaps(data):
 
 
 def markers(tmp_path, *named):
-    made = Recorder()
+    recorder = Recorder()
     for i, name in enumerate(named):
-        made.range(name, T0 + i * 100, T0 + i * 100 + 90)
-    made.kernel(GEMM, T0, T0 + 1)
-    return made.activity(tmp_path)
+        recorder.range(name, T0 + i * 100, T0 + i * 100 + 90)
+    recorder.kernel(GEMM, T0, T0 + 1)
+    return recorder.activity(tmp_path)
 
 
 def steps_of(activity: Activity, **more):
@@ -146,8 +146,8 @@ def steps_of(activity: Activity, **more):
 
 
 def test_numbers_that_start_again_are_counted_on(tmp_path):
-    found = steps_of(markers(tmp_path, "step 0", "step 1", "step 0", "step 1", "step 5"))
-    assert found.number.tolist() == [0, 1, 2, 3, 7]
+    derived = steps_of(markers(tmp_path, "step 0", "step 1", "step 0", "step 1", "step 5"))
+    assert derived.number.tolist() == [0, 1, 2, 3, 7]
 
 
 def test_a_numbering_that_ended_before_the_measurement_is_warm_up(tmp_path):
@@ -162,19 +162,19 @@ def test_another_pattern(tmp_path):
 
 
 def test_a_step_inside_a_step_is_none(tmp_path):
-    made = Recorder()
-    made.range("step 1", T0, T0 + 100)
-    made.range("step 0", T0 + 10, T0 + 20)
-    made.range("step 2", T0 + 200, None)  # the recording ends in it
-    made.kernel(GEMM, T0, T0 + 1)
-    assert steps_of(made.activity(tmp_path)).number.tolist() == [1]
+    recorder = Recorder()
+    recorder.range("step 1", T0, T0 + 100)
+    recorder.range("step 0", T0 + 10, T0 + 20)
+    recorder.range("step 2", T0 + 200, None)  # the recording ends in it
+    recorder.kernel(GEMM, T0, T0 + 1)
+    assert steps_of(recorder.activity(tmp_path)).number.tolist() == [1]
 
 
 def test_intervals_of_ranks_that_leave_together_are_equal(tmp_path):
-    made = lockstep(ranks=1, steps=4)
-    found = derive(made.activity(tmp_path))
-    ends = found.collectives["start_ns"] + found.collectives["duration_ns"]
-    assert (found.steps["gpu_start_ns"][1:] == ends[:-1]).all()
+    recorder = lockstep(ranks=1, steps=4)
+    derived = derive(recorder.activity(tmp_path))
+    ends = derived.collectives["start_ns"] + derived.collectives["duration_ns"]
+    assert (derived.steps["gpu_start_ns"][1:] == ends[:-1]).all()
 
 
 @pytest.mark.parametrize("last", [[0, 0], [50, 0], [0, 150], [5, 4]])

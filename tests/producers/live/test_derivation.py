@@ -14,7 +14,7 @@ from support.recordings import DEMO, folder
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import BatchWriter
-from drumline.producers.derive.nccl.calls import calls
+from drumline.producers.derive.nccl.calls import nccl_calls
 from drumline.producers.derive.nccl.names import is_kernel
 from drumline.producers.derive.rows import derive
 from drumline.producers.identity import Identity
@@ -38,7 +38,7 @@ def recorded(path):
 
 def when_launched(activity):
     """When the host launched each NCCL kernel: what CUPTI says of CUDA calls."""
-    pairs = derive(activity).told
+    pairs = derive(activity).matches
     return Table({"correlation": pairs.correlation.astype(np.uint32), "start_ns": pairs.call_ns + 500})
 
 
@@ -215,7 +215,7 @@ def from_then_on(activity, since, too_many=0):
     called = whole.ranges.take(whole.ranges["start_ns"] >= since)
     nccl_kernels = np.flatnonzero(is_kernel(activity.kernels.dictionaries["names"])[activity.kernels["name"]])
     order = nccl_kernels[np.argsort(activity.kernels["correlation"][nccl_kernels])]
-    made = calls(whole.ranges, activity.payloads).start_ns
+    made = nccl_calls(whole.ranges, activity.payloads).start_ns
     before = int((made < since).sum())
     assert len(made) == len(order), "one kernel a call"
     first = activity.kernels["correlation"][order[before - too_many]]

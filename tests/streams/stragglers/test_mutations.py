@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from support import trace_mutations as mutations
-from support.recordings import DEMO, TOPICS, others, phases, report, rows, stream, trace
+from support.recordings import DEMO, TOPICS, other_recordings, phases, report, rows, stream, trace
 
 from drumline.producers.replay.recording import Recording
 from drumline.schemas.batch import Batch
@@ -15,7 +15,7 @@ from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, WARNING
 
 JOBS = [pytest.param(DEMO, id=DEMO.name)] + [
-    pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in others()
+    pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in other_recordings()
 ]
 KINDS = ("kernels", "copies", "markers", "payloads")
 LOSSES = [(kind,) for kind in KINDS] + [KINDS]

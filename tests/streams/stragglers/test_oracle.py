@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.recordings import DEMO, others, phases, report, rows, stream, trace
+from support.recordings import DEMO, other_recordings, phases, report, rows, stream, trace
 from support.straggler_oracle import costs, step_ms
 
 from drumline.producers.activity.table import Table
@@ -17,7 +17,7 @@ from drumline.producers.replay.recording import measured_from
 #: A loss that matters (design, section 5): every injected rank has it, and nobody who is named lacks it.
 MATTERS = 0.05
 JOBS = [pytest.param(DEMO, id=DEMO.name)] + [
-    pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in others()
+    pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in other_recordings()
 ]
 
 

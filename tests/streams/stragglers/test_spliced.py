@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from support import trace_splice as splice
-from support.recordings import DEMO, others, phases
+from support.recordings import DEMO, other_recordings, phases
 from support.straggler_oracle import costs
 
 from drumline.streams.core.thresholds import INSUFFICIENT, WARNING
@@ -24,7 +24,7 @@ LEAD, LENGTH = 20, 40
 def jobs():
     """Recordings with healthy steps to mix faults with."""
     found = [pytest.param(DEMO, id=DEMO.name)]
-    for folder in others():
+    for folder in other_recordings():
         if any(p["counted"] and not p["fault_ranks"] and not p["accepted_causes"] for p in phases(folder)):
             found.append(pytest.param(folder, id=folder.name, marks=pytest.mark.traces))
     return found
