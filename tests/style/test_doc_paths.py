@@ -1,4 +1,4 @@
-"""Pages and tests that code, configuration and documentation name by their path exist."""
+"""Pages, files and modules that code, configuration and documentation name exist."""
 
 from __future__ import annotations
 
@@ -37,3 +37,25 @@ def test_files_named_in_pages_exist(page):
         r"(?<![\w/.])(?:tests|docs|producers|streams|schemas|sinks|infra)/[\w/.-]+\.(?:py|c|sh|md|avsc|json|sql)\b"
     )
     assert not missing(re.sub(r"https?://\S+", "", page.read_text()), pattern)
+
+
+def unknown_modules(text: str) -> set[str]:
+    """Return the dotted names of product modules of which neither a module nor an attribute of one exists."""
+    packages = "|".join((*PRODUCT, "bench", "chaos", "comparison"))
+    pattern = rf"(?<![\w.\-@/])drumline\.((?:{packages})(?:\.[A-Za-z_]\w*)*)(?![\w{{]|\.[{{<])"
+    return {name for name in set(re.findall(pattern, text)) if not _exists(name.split("."))}
+
+
+def _exists(parts: list[str]) -> bool:
+    for count in range(len(parts), 0, -1):
+        base = ROOT.joinpath(*parts[:count])
+        module = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
+        if module.exists():
+            return count == len(parts) or re.search(rf"\b{parts[count]}\b", module.read_text()) is not None
+    return False
+
+
+@pytest.mark.parametrize("folder", [*PRODUCT, "tests", "docs"])
+def test_modules_named_by_their_path_exist(folder):
+    files = [file for file in (ROOT / folder).rglob("*") if file.suffix in SUFFIXES | {".md"}]
+    assert not {str(file): names for file in files if (names := unknown_modules(file.read_text()))}

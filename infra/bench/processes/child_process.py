@@ -17,12 +17,12 @@ from drumline.infra.localstack.processes import own_processes
 
 
 def child(settings: Settings, module: str, which: str, wanted: int, profile: Path | None = None) -> dict[str, Any]:
-    """Run `drumline.infra.bench.<module>` until it has dealt with `wanted` records; what it measured, see sampled.py.
+    """Run `drumline.infra.bench.processes.<module>` until it has dealt with `wanted` records; what it measured.
 
     Raises RuntimeError with its last words.
     """
     off_that_core(p.pid for processes in own_processes(settings).values() for p in processes)
-    command = [sys.executable, "-m", f"drumline.infra.bench.{module}", which, str(wanted)]
+    command = [sys.executable, "-m", f"drumline.infra.bench.processes.{module}", which, str(wanted)]
     command += [str(profile.resolve())] if profile is not None else []
     done = subprocess.run(command, capture_output=True, text=True, env=environment(settings), check=False)
     lines = done.stdout.splitlines()
