@@ -1,1 +1,1 @@
-"""Kafka to ClickHouse, exactly once: ranges, intents, ledger, dead letters, audit."""
+"""Write Kafka topics to ClickHouse, exactly once: ranges, intents, ledger, dead letters, audit."""

@@ -1,4 +1,4 @@
-"""The protocol: ranges from being cut to being committed. Its steps are numbered as in docs/design/exactly-once.md."""
+"""Run the commit protocol, from cutting ranges to committing them (docs/design/exactly-once.md)."""
 
 from __future__ import annotations
 
@@ -10,49 +10,55 @@ import structlog
 from drumline.infra.clickhouse.client import Client
 from drumline.infra.config.settings import Settings
 from drumline.sinks.errors import TopicReplaced
-from drumline.sinks.inserts.insert_lanes import Writers
+from drumline.sinks.inserts.insert_lanes import InsertLanes
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.inserts.ledger import Ledger
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.kafka.dead_letters import DeadLetters
+from drumline.sinks.kafka.dead_letters import DeadLetterProducer
 from drumline.sinks.ranges.intent import write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.partition import PartitionState, Pending, Stage
+from drumline.sinks.ranges.partition import PartitionState, PendingRange, RangeStage
 from drumline.sinks.ranges.resume import check_ledger
-from drumline.sinks.telemetry import Counts, count_range
+from drumline.sinks.telemetry import SinkCounts, count_range
 
 log = structlog.get_logger()
-#: What is collected over all partitions when everything is written, the bound on memory: rows, in flush_rows; bytes of
-#: dead records, which count as no rows and may be 10 MB each.
-PRESSURE, DEAD_BYTES = 2, 32 << 20
+#: Bounds on memory: once all partitions have collected so much, everything is written. Rows, in flush_rows; bytes of
+#: dead letters, which count as no rows and may be 10 MB each.
+PRESSURE, DEAD_LETTER_BYTES = 2, 32 << 20
 
 
-class Cycle:
-    """Ranges of different partitions that are on their way together and share each commit: `ranges`, until all are
-    committed. `committed`: when the last ones were (monotonic, s). `connect` makes a ClickHouse client.
+class CommitCycle:
+    """Takes ranges of different partitions through the commit protocol together; they share each commit.
 
-    All of it may be tried again. Raises TransientError, PermanentError; KafkaTrouble, KafkaAccessDenied, Fenced;
-    TopicReplaced, LostRecords.
+    Owned by `Sink`; used by its thread only. Blocks for requests to Kafka and ClickHouse. Every call may be repeated.
+    `ranges`: open ranges, until all are committed. `committed`: when the last ones were (monotonic, s). `connect`:
+    creates a ClickHouse client.
+
+    Retry later: TransientError, TransientKafkaError. Fatal: PermanentError, KafkaAccessDenied, LostRecords.
+    TopicReplaced: discard the ranges and re-subscribe. Fenced: re-create the client, or stop if another sink has the
+    name.
     """
 
     def __init__(
         self,
         settings: Settings,
         kafka: SinkConsumer,
-        letters: DeadLetters,
+        dead_letters: DeadLetterProducer,
         connect: Callable[[], Client],
-        counts: Counts,
+        counts: SinkCounts,
     ) -> None:
-        self.ranges: list[tuple[PartitionState, Pending]] = []
+        self.ranges: list[tuple[PartitionState, PendingRange]] = []
         self.committed = 0.0
         self._sink, self._database = settings.sink, settings.clickhouse.database
-        self._kafka, self._letters, self._connect, self._counts = kafka, letters, connect, counts
+        self._kafka, self._dead_letters, self._connect, self._counts = kafka, dead_letters, connect, counts
         self._client: Client | None = None
-        self._writers = Writers(connect, self._database, KernelNames())
+        self._lanes = InsertLanes(connect, self._database, KernelNames())
 
     def open(self) -> bool:
-        """Step 0: a partition that we just got goes on behind what the ledger has, whatever was committed. Whether
-        there was one; it is not fetched from yet."""
+        """Run step 0: start new partitions behind the offsets in the ledger, whatever was committed.
+
+        Returns True if there was a new partition; it is not fetched from yet.
+        """
         new = [state for state in self._kafka.states.values() if not state.opened]
         if not new:
             return False
@@ -65,11 +71,11 @@ class Cycle:
             stored = waters.get((topic, state.topic_id, state.partition), 0)
             check_ledger(state, stored, accept_loss=self._kafka.accept_loss)
             if state.intent is not None:
-                if stored > state.intent.range.last:  # all but its last commit, and perhaps the ledger's own rollup
-                    self._ledger().feed_again(topic, state.intent.range)
+                if stored > state.intent.range.last:  # only its last commit is missing, and perhaps the ledger's rollup
+                    self._ledger().insert_again(topic, state.intent.range)
                     state.intent = None
                 else:
-                    log.info("finishing an announced range", topic=topic, token=state.intent.range.token)
+                    log.info("finishing a range with a committed intent", topic=topic, token=state.intent.range.token)
             elif stored < state.next_offset and state.next_offset > 0 and not state.compacted:
                 log.info(
                     "ledger ends before the committed offset", topic=topic, ledger=stored, committed=state.next_offset
@@ -83,18 +89,20 @@ class Cycle:
         return True
 
     def cut(self, over: Callable[[], bool]) -> None:
-        """Step 1, if no ranges are under way: cut those of the partitions that are due, until `over()`, and judge their
-        records. Raises ReplayImpossible."""
+        """Run step 1, if no ranges are open: cut the ranges that are due, until `over()`, and classify their records.
+
+        Fatal: ReplayImpossible.
+        """
         if self.ranges:
             return
         sink, now = self._sink, time.monotonic()
         states = list(self._kafka.states.values())
         full = sum(state.rows for state in states) >= PRESSURE * sink.flush_rows
-        full = full or sum(state.dead_bytes for state in states) >= DEAD_BYTES
+        full = full or sum(state.dead_letter_bytes for state in states) >= DEAD_LETTER_BYTES
         for state in states:
             if not (state.due(now, sink.flush_rows, sink.flush_s) or (full and state.entries and state.intent is None)):
                 continue
-            wanted = state.unknown() if state.intent is None else set()
+            wanted = state.identities_to_load() if state.intent is None else set()
             if wanted:
                 before = OffsetRange(
                     state.topic_id, state.partition, state.entries[0].record.offset, state.next_offset - 1
@@ -105,41 +113,57 @@ class Cycle:
                 break
 
     def advance(self, over: Callable[[], bool]) -> None:
-        """Steps 2 to 6 for all ranges; to be repeated, from wherever it broke off, until there are none.
-        Each call comes further, however slow the others are. Raises DeadLettersFailed."""
+        """Run the commit protocol for all open ranges (docs/design/exactly-once.md).
+
+        2. Produce dead letters and wait for their acknowledgement.
+        3. Commit each range's intent to Kafka.
+        4. Insert the rows of each range under its deduplication token.
+        5. Insert the ledger rows under the same token.
+        6. Commit `last + 1` for all ranges.
+
+        Each range remembers its step, so a call after an error resumes there. Returns early once `over()` is true, but
+        never without progress.
+
+        Retry later: DeadLettersFailed, TransientError, TransientKafkaError. Fatal: PermanentError, KafkaAccessDenied,
+        LostRecords. TopicReplaced: discard the ranges and re-subscribe. Fenced: re-create the client, or stop if
+        another sink has the name.
+        """
         self.ranges = [(state, pending) for state, pending in self.ranges if self._kafka.holds(state)]
         self._check_topics()
-        announce = []
+        uncommitted = []
         for state, pending in self.ranges:
-            if pending.stage < Stage.LETTERS_SENT:  # 2: dead letters, acknowledged before anything is announced
-                sent = self._letters.send(pending.entries, pending.range.topic_id)
-                pending.stage = Stage.LETTERS_SENT
+            if pending.stage < RangeStage.DEAD_LETTERS_SENT:  # 2
+                sent = self._dead_letters.send(pending.entries, pending.range.topic_id)
+                pending.stage = RangeStage.DEAD_LETTERS_SENT
                 if sent and over():
                     return
-            if pending.stage < Stage.INTENT_COMMITTED:
-                announce.append((state, pending))
-        self._kafka.commit([(s, p.range.first, write_intent(p.intent)) for s, p in announce])  # 3: intents
-        for _, pending in announce:
-            pending.stage, pending.announced = Stage.INTENT_COMMITTED, time.monotonic()
-        before = self._writers.rows
-        try:  # 4 and 5: rows and ledger
-            if not self._writers.write((pending for _, pending in self.ranges), over):
+            if pending.stage < RangeStage.INTENT_COMMITTED:
+                uncommitted.append((state, pending))
+        self._kafka.commit([(s, p.range.first, write_intent(p.intent)) for s, p in uncommitted])  # 3
+        for _, pending in uncommitted:
+            pending.stage, pending.intent_committed_at = RangeStage.INTENT_COMMITTED, time.monotonic()
+        before = self._lanes.rows
+        try:  # 4 and 5
+            if not self._lanes.write((pending for _, pending in self.ranges), over):
                 return
         finally:
-            self._counts.rows += self._writers.rows - before
+            self._counts.rows += self._lanes.rows - before
         self._kafka.commit([(s, p.range.last + 1, write_done(p.range.topic_id)) for s, p in self.ranges])  # 6
         now_ns = time.time_ns()
         self.committed = time.monotonic() if self.ranges else self.committed
         for state, pending in self.ranges:
-            pending.stage = Stage.COMMITTED
+            pending.stage = RangeStage.COMMITTED
             self._counts.add(pending)
-            if len(state.history) > 20_000:  # asked again when needed; what is collected is not judged yet
+            if len(state.history) > 20_000:  # loaded again when needed; collected records are not classified yet
                 state.history.clear()
             count_range(pending, now_ns)
         self.ranges = []
 
     def _check_topics(self) -> None:
-        """A topic created anew has another id: its offsets name other records, so no token may be made of them."""
+        """Raise TopicReplaced if a topic was recreated.
+
+        Its offsets then name other records, so no token may be built from them.
+        """
         ids = self._kafka.topic_ids(state.table.topic.value for state, _ in self.ranges)
         for state, _ in self.ranges:
             if ids.get(state.table.topic.value) != state.topic_id:
@@ -147,8 +171,8 @@ class Cycle:
 
     @property
     def unstored_rows(self) -> int:
-        """Rows of the ranges that are not in ClickHouse yet."""
-        return sum(e.rows for _, p in self.ranges if p.stage < Stage.ROWS_INSERTED for e in p.stored)
+        """Return the number of rows in open ranges that are not in ClickHouse yet."""
+        return sum(e.rows for _, p in self.ranges if p.stage < RangeStage.ROWS_INSERTED for e in p.stored)
 
     def _ledger(self) -> Ledger:
         if self._client is None:
@@ -156,12 +180,12 @@ class Cycle:
         return Ledger(self._client, self._database)
 
     def disconnect(self) -> None:
-        """Connections to ClickHouse are made anew with the next question or range."""
-        self._writers.disconnect()
+        """Close connections to ClickHouse; the next query or insert opens new ones."""
+        self._lanes.disconnect()
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def close(self) -> None:
-        """No range can be written any more."""
-        self._writers.close()
+        """Stop the insert threads; no range can be written afterwards."""
+        self._lanes.close()

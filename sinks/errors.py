@@ -1,24 +1,23 @@
-"""Exceptions of the sink: which of them end it, and which it retries."""
+"""Define the sink's exceptions and state which are fatal."""
 
 from __future__ import annotations
 
 
 class LostRecords(RuntimeError):
-    """Kafka removed records before they were stored (retention). The sink does not skip them silently."""
+    """Fatal: Kafka removed records before they were stored (retention). The sink never skips them silently."""
 
 
-class KafkaTrouble(RuntimeError):
-    """A commit or question that failed and may succeed later, or by another member."""
+class TransientKafkaError(RuntimeError):
+    """Retry later: a commit or request failed and may succeed later, or from another member."""
 
 
 class TopicReplaced(RuntimeError):
-    """A topic was deleted and created anew while we read it; what was collected is worth nothing."""
+    """Start over: a topic was deleted and recreated while it was read; the records collected from it are discarded."""
 
 
 class Fenced(RuntimeError):
-    """Another sink runs under this one's static instance name, or this one's client challenged itself (membership.py);
-    the client is out."""
+    """The client is out: another sink runs under its static instance name, or it fenced itself (kafka/fencing.py)."""
 
 
-class Astray(RuntimeError):
-    """A client of ours that will never find a broker again; a new one may."""
+class NoKnownBrokers(RuntimeError):
+    """Re-create the client: it has lost every broker address and never reconnects."""

@@ -1,5 +1,7 @@
-"""Records from Kafka into their partitions: read, dead, or waiting for their schema. Offsets that are missing are
-counted, and a flood of dead records stops the sink."""
+"""Take records from Kafka into their partitions: decoded, rejected, or waiting for their schema.
+
+Missing offsets are counted, and too many dead letters stop the sink.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +16,35 @@ from drumline.infra.telemetry import metrics
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryRefused, RegistryUnavailable
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.ranges.dead_letter_limit import FloodGauge
+from drumline.sinks.ranges.dead_letter_limit import DeadLetterLimit
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.record import Entry, Record, Verdict, read
-from drumline.sinks.telemetry import Counts
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read
+from drumline.sinks.telemetry import SinkCounts
 
 log = structlog.get_logger()
 
 
-class Flooded(RuntimeError):
-    """Too many dead letters: something is wrong with a producer or with us, not with a record."""
+class TooManyDeadLetters(RuntimeError):
+    """Fatal: too many records are rejected, so a producer or this sink is at fault, not a record."""
 
 
 class Intake:
-    """`registry`: tries to reach the schema registry that failed, and when the next one is due (monotonic, s)."""
+    """Decodes records and passes them to their partitions; owned by `Sink`, used by its thread only.
 
-    def __init__(self, settings: SinkSettings, kafka: SinkConsumer, codec: Codec, counts: Counts) -> None:
+    May block for a request to the schema registry. `registry`: attempts to reach a registry that failed, and when the
+    next is due (monotonic, s).
+    """
+
+    def __init__(self, settings: SinkSettings, kafka: SinkConsumer, codec: Codec, counts: SinkCounts) -> None:
         self.registry = Retry()
         self._settings, self._kafka, self._codec, self._counts = settings, kafka, codec, counts
-        self._gauges: dict[str, FloodGauge] = {}
+        self._gauges: dict[str, DeadLetterLimit] = {}
 
     def take(self, record: Record) -> None:
-        """Take in a record, unless it is behind or its partition is not held. Raises Flooded, RegistryRefused."""
+        """Take in a record, unless it is behind or its partition is not held.
+
+        Fatal: TooManyDeadLetters, RegistryRejected.
+        """
         state = self._kafka.states.get((record.topic, record.partition))
         if state is None or record.offset < state.next_offset:
             return
@@ -51,16 +60,16 @@ class Intake:
         replayed = state.intent is not None and record.offset <= state.intent.range.last
         if not replayed:
             gauge = self._gauges.setdefault(
-                record.topic, FloodGauge(self._settings.dead_letter_run, self._settings.dead_letter_ratio)
+                record.topic, DeadLetterLimit(self._settings.dead_letter_run, self._settings.dead_letter_ratio)
             )
-            why = gauge.add(entry.verdict is Verdict.DEAD)
-            if why:
+            reason = gauge.add(entry.disposition is Disposition.DEAD_LETTER)
+            if reason:
                 at = f"partition {record.partition}, offset {record.offset}"
-                raise Flooded(f"{record.topic}: {why}; the last at {at}: {entry.error[1]}")
+                raise TooManyDeadLetters(f"{record.topic}: {reason}; the last at {at}: {entry.error[1]}")
         state.take(entry, time.monotonic())
 
     def take_parked(self) -> bool:
-        """Ask the registry again for the schemas of records that had to wait; whether there are any."""
+        """Request the schemas of parked records again; return True if there are any."""
         parked = [state for state in self._kafka.states.values() if state.parked is not None]
         for state in parked:
             record, state.parked = state.parked, None
@@ -70,8 +79,11 @@ class Intake:
             self.registry.worked()
         return bool(parked)
 
-    def _read(self, record: Record, state: PartitionState) -> Entry | None:
-        """None: its schema is new and the registry is away. The partition waits; the record is not dead."""
+    def _read(self, record: Record, state: PartitionState) -> RangeEntry | None:
+        """Return the decoded record, or None if its schema is new and the registry is down.
+
+        The partition then waits; the record is no dead letter.
+        """
         known = self._codec.decodes_at_once(record.value)
         if known or self.registry.at <= time.monotonic():
             try:
@@ -85,5 +97,5 @@ class Intake:
                 if not known:
                     self.registry.worked()
                 return entry
-        self._kafka.park(state, record)
+        self._kafka.pause_for_schema(state, record)
         return None

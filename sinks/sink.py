@@ -1,8 +1,8 @@
-"""The sink's loop: topics to tables, exactly once. What becomes of records is in intake.py, of ranges in cycle.py.
+"""Run the sink's loop: topics to tables, exactly once (records: intake.py; ranges: commit_cycle.py).
 
-One thread does everything but inserts (writers.py), and waits for those, so that nothing is written for a partition
-that is no longer held. It polls between inserts and while it waits for ClickHouse to come back, so that a slow or dead
-ClickHouse costs no rebalance, and collects nothing meanwhile.
+One thread does everything but inserts (insert_lanes.py), and waits for those, so that nothing is written for a
+partition that is no longer held. It polls between inserts and while it waits for ClickHouse to return, so that a slow
+or unavailable ClickHouse costs no rebalance. Meanwhile it collects nothing.
 """
 
 from __future__ import annotations
@@ -21,45 +21,54 @@ from drumline.infra.runtime.retry import Retry
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
-from drumline.sinks.commit_cycle import Cycle
-from drumline.sinks.errors import Astray, Fenced, KafkaTrouble, TopicReplaced
+from drumline.sinks.commit_cycle import CommitCycle
+from drumline.sinks.errors import Fenced, NoKnownBrokers, TopicReplaced, TransientKafkaError
 from drumline.sinks.intake import Intake
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.kafka.dead_letters import DeadLetters, DeadLettersFailed
-from drumline.sinks.telemetry import Counts, observe, waits_for
+from drumline.sinks.kafka.dead_letters import DeadLetterProducer, DeadLettersFailed
+from drumline.sinks.telemetry import SinkCounts, observe, waiting_reason
 
 log = structlog.get_logger()
 REPORT_S = 10.0
 OBSERVE_S = 1.0
-#: Work goes on for so long, then Kafka is polled: it takes a member that does not poll for 300 s for dead.
-TURN_S = 5.0
+#: Work continues for so long, then Kafka is polled: it removes a member that does not poll for 300 s.
+ITERATION_S = 5.0
 
 
 @dataclass
 class Sink:
-    """`connect` makes a ClickHouse client. `run` ends when `stopping()` says so, or raises what stopped it."""
+    """Runs one sink process.
+
+    `run` blocks in the caller's thread until `stopping()` is true, or raises the error that stopped it. It closes
+    `kafka` at its end. `connect`: creates a ClickHouse client. `counts`: totals of this run. `health`: readiness, for
+    the health endpoint.
+    """
 
     settings: Settings
     kafka: SinkConsumer
-    letters: DeadLetters
+    dead_letters: DeadLetterProducer
     connect: Callable[[], Client]
     codec: Codec
     stopping: Callable[[], bool]
-    counts: Counts = field(default_factory=Counts)
+    counts: SinkCounts = field(default_factory=SinkCounts)
     health: Health = field(default_factory=Health)
     _retry: Retry = field(default_factory=Retry)
     _waiting: str = ""
     _holding: bool = False
-    _turn_ends: float = 0.0
+    _iteration_ends: float = 0.0
     _reported: tuple[float, int] = (0.0, 0)
     _observed: float = 0.0
 
     def __post_init__(self) -> None:
         self._intake = Intake(self.settings.sink, self.kafka, self.codec, self.counts)
-        self._cycle = Cycle(self.settings, self.kafka, self.letters, lambda: self.connect(), self.counts)
+        self._cycle = CommitCycle(self.settings, self.kafka, self.dead_letters, lambda: self.connect(), self.counts)
 
     def run(self) -> None:
-        """Raises Flooded, ReplayImpossible, LostRecords, Fenced, PermanentError, KafkaAccessDenied, RegistryRefused."""
+        """Run until `stopping()`. Errors to retry are handled inside.
+
+        Fatal: TooManyDeadLetters, ReplayImpossible, LostRecords, Fenced, PermanentError, KafkaAccessDenied,
+        RegistryRejected.
+        """
         self.kafka.subscribe()
         self._cycle.committed = time.monotonic()
         metrics.SINK_COMMIT_AGE.set_function(lambda: time.monotonic() - self._cycle.committed)
@@ -84,16 +93,16 @@ class Sink:
     def _poll(self) -> None:
         try:
             record = self.kafka.poll(0.1)
-        except KafkaTrouble as error:  # an assignment that could not be taken up
-            self._later(error)
+        except TransientKafkaError as error:  # an assignment that failed
+            self._schedule_retry(error)
             self._start_over()
             return
         except TopicReplaced as error:
-            log.warning("topic was created anew; starting over", topic=str(error))
+            log.warning("topic was recreated; starting over", topic=str(error))
             self._start_over()
             return
-        except (Fenced, Astray) as error:
-            self._renew(error)
+        except (Fenced, NoKnownBrokers) as error:
+            self._recreate_client(error)
             return
         if record is not None:
             self._intake.take(record)
@@ -104,25 +113,25 @@ class Sink:
 
     def _start_over(self) -> None:
         self._cycle.ranges.clear()
-        self.kafka.drop()
+        self.kafka.leave_group()
         self.kafka.subscribe()
 
-    def _renew(self, error: Fenced | Astray) -> None:
-        """Start over with new clients of Kafka's, unless another sink has our name. Raises Fenced."""
-        if isinstance(error, Astray):
+    def _recreate_client(self, error: Fenced | NoKnownBrokers) -> None:
+        """Start over with new Kafka clients, unless another sink has this one's name. Raises Fenced."""
+        if isinstance(error, NoKnownBrokers):
             log.warning("starting over with a new client", error=str(error))
-        elif self.kafka.unchallenged():
-            log.warning("fenced, and nobody else has this name; joining again", error=str(error))
+        elif self.kafka.is_sole_member():
+            log.warning("fenced, but no other sink has this name; joining again", error=str(error))
         else:
             raise error
         self._cycle.ranges.clear()
-        self.kafka.renew()
+        self.kafka.recreate_client()
         self.kafka.subscribe()
 
-    def _later(self, error: Exception) -> None:
-        """Note when to try again, and fetch nothing until then."""
+    def _schedule_retry(self, error: Exception) -> None:
+        """Schedule the next attempt, and fetch nothing until then."""
         wait_s = self._retry.failed(time.monotonic(), random.random())
-        self._waiting = waits_for(error)
+        self._waiting = waiting_reason(error)
         self.counts.retry(error, self._retry.attempt, wait_s)
         self._hold()
 
@@ -133,23 +142,23 @@ class Sink:
             self.kafka.pause()
 
     def _work(self) -> None:
-        """One try at everything that needs ClickHouse or a commit; leaves off when its turn is over."""
-        self._turn_ends = time.monotonic() + TURN_S
+        """Make one attempt at everything that needs ClickHouse or a commit; stop when the iteration is over."""
+        self._iteration_ends = time.monotonic() + ITERATION_S
         try:
             if self._cycle.open() and not self._holding:
                 self.kafka.resume()
-            self._cycle.cut(self._turn_is_over)
+            self._cycle.cut(self._iteration_is_over)
             if self._cycle.ranges:
-                self._cycle.advance(self._turn_is_over)
+                self._cycle.advance(self._iteration_is_over)
         except TopicReplaced as error:
-            log.warning("topic was deleted or created anew; starting over", topic=str(error))
+            log.warning("topic was deleted or recreated; starting over", topic=str(error))
             self._start_over()
         except Fenced as error:
-            self._renew(error)
-        except (TransientError, KafkaTrouble, DeadLettersFailed) as error:
+            self._recreate_client(error)
+        except (TransientError, TransientKafkaError, DeadLettersFailed) as error:
             if isinstance(error, ClickHouseFailed):
                 self._cycle.disconnect()
-            self._later(error)
+            self._schedule_retry(error)
         else:
             if self._cycle.ranges:
                 self._hold()
@@ -160,22 +169,22 @@ class Sink:
                     self._holding = False
                     self.kafka.resume()
 
-    def _turn_is_over(self) -> bool:
-        return time.monotonic() >= self._turn_ends
+    def _iteration_is_over(self) -> bool:
+        return time.monotonic() >= self._iteration_ends
 
     def _observe(self) -> None:
-        """For metrics and health."""
+        """Update metrics and health about once a second."""
         now = time.monotonic()
         self.health.heartbeat()
         if now - self._observed < OBSERVE_S:
             return
         self._observed = now
-        if self._holding or self.kafka.aside.away or self._intake.registry.attempt:
-            self.kafka.look(now)  # fetches, which bring the ends of partitions, rest
+        if self._holding or self.kafka.events.brokers_down or self._intake.registry.attempt:
+            self.kafka.refresh_end_offsets(now)  # no fetches report the partitions' ends meanwhile
         observe(self.health, self.kafka.states.values(), self._cycle.unstored_rows, self.kafka.lag())
         attempt = self._retry.attempt
         self.health.set_reason("retry", f"trying again, attempt {attempt}: {self._waiting}" if attempt else "")
-        self.health.set_reason("kafka", "no broker answers" if self.kafka.aside.away else "")
+        self.health.set_reason("kafka", "no broker answers" if self.kafka.events.brokers_down else "")
 
     def _report(self) -> None:
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""What the sink counts, and what it says of its readiness. The metrics themselves are in infra/metrics.py."""
+"""Count the sink's work and report its readiness; infra/telemetry/metrics.py declares the metrics."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from drumline.infra.clickhouse.client import ClickHouseFailed
 from drumline.infra.telemetry import metrics
 from drumline.schemas.errors import RegistryUnavailable
 from drumline.sinks.kafka.dead_letters import DeadLettersFailed
-from drumline.sinks.ranges.record import Verdict
+from drumline.sinks.ranges.record import Disposition
 
 if TYPE_CHECKING:
     from drumline.infra.telemetry.health import Health
-    from drumline.sinks.ranges.partition import PartitionState, Pending
+    from drumline.sinks.ranges.partition import PartitionState, PendingRange
 
 log = structlog.get_logger()
 Metric = TypeVar("Metric", Counter, Histogram)
-#: To look a child up by its labels costs more than to count.
+#: Looking a child up by its labels costs more than counting.
 _children: dict[tuple[object, ...], Any] = {}
 
 
 def _of(metric: Metric, *labels: str) -> Metric:
-    """`metric.labels(*labels)`, remembered."""
+    """Return `metric.labels(*labels)`, cached."""
     child: Metric | None = _children.get((metric, *labels))
     if child is None:
         child = _children[metric, *labels] = metric.labels(*labels)
@@ -35,47 +35,47 @@ def _of(metric: Metric, *labels: str) -> Metric:
 
 
 @dataclass(slots=True)
-class Counts:
-    """Of one run of a sink. `rows`: those that it inserted itself."""
+class SinkCounts:
+    """Counts one run of a sink. `rows`: inserted by this run."""
 
     records: int = 0
     rows: int = 0
     ranges: int = 0
     replays: int = 0
     duplicates: int = 0
-    dead: int = 0
+    dead_letters: int = 0
     retries: int = 0
 
-    def add(self, pending: Pending) -> None:
-        """A range that is stored and committed; its rows were counted when they were inserted."""
+    def add(self, pending: PendingRange) -> None:
+        """Count a range that is stored and committed; its rows were counted when they were inserted."""
         self.ranges += 1
         self.replays += pending.replay
         self.records += len(pending.entries)
-        self.dead += sum(entry.verdict is Verdict.DEAD for entry in pending.entries)
-        self.duplicates += sum(entry.verdict is Verdict.DUPLICATE for entry in pending.entries)
+        self.dead_letters += sum(entry.disposition is Disposition.DEAD_LETTER for entry in pending.entries)
+        self.duplicates += sum(entry.disposition is Disposition.DUPLICATE for entry in pending.entries)
 
     def retry(self, error: Exception, attempt: int, wait_s: float) -> None:
-        """A try that failed and will be made again; tells the log too."""
+        """Count and log a failed attempt that will be repeated."""
         self.retries += 1
-        metrics.SINK_RETRIES.labels(at_fault(error)).inc()
-        log.warning("will try again", attempt=attempt, wait_s=round(wait_s, 1), error=str(error))
+        metrics.SINK_RETRIES.labels(failed_dependency(error)).inc()
+        log.warning("retry scheduled", attempt=attempt, wait_s=round(wait_s, 1), error=str(error))
 
 
-def count_range(pending: Pending, now_ns: int) -> None:
-    """A range that is stored and committed."""
+def count_range(pending: PendingRange, now_ns: int) -> None:
+    """Update the metrics for a range that is stored and committed."""
     topic = pending.table.topic.value
     _of(metrics.SINK_RANGES, topic).inc()
     _of(metrics.SINK_REPLAYS, topic).inc(pending.replay)
     delays, result_delays = _of(metrics.SINK_DELAY, topic), _of(metrics.SINK_RESULT_DELAY, topic)
-    for verdict, records in Counted(entry.verdict for entry in pending.entries).items():
-        _of(metrics.SINK_RECORDS, topic, verdict.value).inc(records)
+    for disposition, records in Counted(entry.disposition for entry in pending.entries).items():
+        _of(metrics.SINK_RECORDS, topic, disposition.value).inc(records)
     rows = dropped = 0
     for entry in pending.entries:
-        if entry.verdict is Verdict.DEAD:
+        if entry.disposition is Disposition.DEAD_LETTER:
             _of(metrics.SINK_DEAD_LETTERS, topic, entry.error[0] or "unknown").inc()
-        if entry.batch is None or entry.verdict is Verdict.DEAD:
+        if entry.batch is None or entry.disposition is Disposition.DEAD_LETTER:
             continue
-        if entry.verdict is Verdict.DUPLICATE:
+        if entry.disposition is Disposition.DUPLICATE:
             _of(metrics.SINK_DROPPED, topic, "duplicate").inc(entry.rows)
             continue
         envelope = entry.batch.envelope
@@ -91,13 +91,13 @@ def count_range(pending: Pending, now_ns: int) -> None:
 
 
 def count_insert(table: str, rows: int, seconds: float) -> None:
-    """An insert that ClickHouse took."""
+    """Update the metrics for an insert that ClickHouse accepted."""
     _of(metrics.SINK_INSERT, table).observe(seconds)
     _of(metrics.SINK_INSERT_ROWS, table).observe(rows)
 
 
-def at_fault(error: Exception) -> str:
-    """Whom a failed try waits for, as a label."""
+def failed_dependency(error: Exception) -> str:
+    """Return the dependency that a failed attempt waits for, as a metric label."""
     if isinstance(error, ClickHouseFailed):
         return "clickhouse"
     if isinstance(error, RegistryUnavailable):
@@ -105,7 +105,7 @@ def at_fault(error: Exception) -> str:
     return "dead_letters" if isinstance(error, DeadLettersFailed) else "kafka"
 
 
-#: What ClickHouse's error codes mean to who looks at a sink that waits.
+#: ClickHouse's error codes as reasons for an operator.
 SENTENCES = {
     159: "queries take too long",
     202: "too many queries at once",
@@ -116,17 +116,17 @@ SENTENCES = {
 }
 
 
-def waits_for(error: Exception) -> str:
-    """Whom a failed try waits for, and why. Fit for anybody: no text of the error."""
-    whom = at_fault(error)
+def waiting_reason(error: Exception) -> str:
+    """Return the dependency that a failed attempt waits for, and the reason; public, so without the error's text."""
+    dependency = failed_dependency(error)
     code = error.code if isinstance(error, ClickHouseFailed) else 0
     if not code:
-        return whom
-    return f"{whom}, code {code}" + (f" ({SENTENCES[code]})" if code in SENTENCES else "")
+        return dependency
+    return f"{dependency}, code {code}" + (f" ({SENTENCES[code]})" if code in SENTENCES else "")
 
 
 def observe(health: Health, states: Iterable[PartitionState], cut_rows: int, lag: int) -> None:
-    """About once a second. `cut_rows`: in ranges that are not stored yet."""
+    """Update gauges and readiness, about once a second. `cut_rows`: rows in ranges that are not stored yet."""
     held = list(states)
     closed = sum(not state.opened for state in held)
     parked = sum(state.parked is not None for state in held)

@@ -13,11 +13,11 @@ from drumline.producers.replay.recording import Recording
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
-from drumline.sinks.inserts.insert import Writer
+from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.partition import Pending
-from drumline.sinks.ranges.record import Entry, Record, Verdict
+from drumline.sinks.ranges.partition import PendingRange
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import row_count, time_span
 from drumline.sinks.tables.tables import TABLES, table
 from drumline.streams.core.stage import Stage
@@ -53,7 +53,7 @@ class Loader:
     settings: Settings
     mark: str = "load"
     rows: dict[str, int] = field(default_factory=dict)
-    _held: dict[Topic, list[Entry]] = field(default_factory=dict)
+    _held: dict[Topic, list[RangeEntry]] = field(default_factory=dict)
     _next: dict[Topic, int] = field(default_factory=dict)
     _codec: Codec = field(default_factory=Codec)
     _names: KernelNames = field(default_factory=KernelNames)
@@ -66,9 +66,9 @@ class Loader:
         offset = self._next.get(topic, 0)
         self._next[topic] = offset + 1
         record = Record(topic, 0, offset, key.encode(), None, time_ns // 1_000_000, [])
-        verdict = Verdict.STORED if rows else Verdict.EMPTY
+        disposition = Disposition.STORED if rows else Disposition.EMPTY
         held = self._held.setdefault(topic, [])
-        held.append(Entry(record, 0, batch, verdict, rows, first, last))
+        held.append(RangeEntry(record, 0, batch, disposition, rows, first, last))
         if sum(entry.rows for entry in held) >= FLUSH_ROWS or len(held) >= 5_000:
             self.flush(topic)
 
@@ -77,8 +77,8 @@ class Loader:
         if not held:
             return
         span = OffsetRange(f"{self.mark}-{topic}", 0, held[0].record.offset, held[-1].record.offset)
-        pending = Pending(table(topic), span, held)
-        writer = Writer(self.client, self.settings.clickhouse.database, self._names)
+        pending = PendingRange(table(topic), span, held)
+        writer = RangeWriter(self.client, self.settings.clickhouse.database, self._names)
         self.rows[topic] = self.rows.get(topic, 0) + writer.insert_rows(pending)
         writer.insert_ledger(pending)
 

@@ -1,6 +1,6 @@
-"""The audit: is every Kafka record accounted for once, every published row stored once, every window complete?
+"""Audit: check that each Kafka record is accounted for once, each published row stored once, each window complete.
 
-It reads Kafka and ClickHouse and believes neither the sink nor its own ledger: counts come from the tables themselves.
+The audit reads Kafka and ClickHouse. It trusts neither the sink nor the ledger: counts come from the tables themselves.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from drumline.sinks.audit.queries import Queries
 from drumline.sinks.audit.rollups import ROLLUPS, Rollup
 from drumline.sinks.tables.tables import TABLES, table
 
-#: Missing offsets are looked up in Kafka one by one only up to this many.
+#: The most missing offsets that are looked up in Kafka.
 LOOKED_UP = 100_000
 #: Compaction removes records by design: the newest of each key stays.
 COMPACTED = frozenset(spec.topic.value for spec in TOPICS if "compact" in spec.cleanup)
@@ -27,8 +27,12 @@ WINDOWS = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`kind`: lost, doubled, rows_differ, sequence_gap, windows_differ, rollup_differs, not_drained, windows_open,
-    unknown. The last three mean "not yet" or "not here", the others "wrong"."""
+    """States one fault that the audit found.
+
+    `kind`: lost, doubled, rows_differ, sequence_gap, windows_differ, rollup_differs, not_drained, windows_open,
+    unknown. The last three mean "not yet" or "not in this ledger", the others "wrong". `where`: topic, partition, table
+    or process.
+    """
 
     kind: str
     where: str
@@ -37,14 +41,18 @@ class Finding:
 
 @dataclass(slots=True)
 class TopicAccount:
-    """Kafka records by verdict, over all incarnations the ledger knows; rows as the ledger has them and as stored."""
+    """Counts the records of one topic by disposition, over all incarnations in the ledger.
+
+    `rows_published`: as the ledger has them; `rows_stored`: as the table has them; `rows_expired`: removed by
+    retention.
+    """
 
     topic: str
     records: int = 0
     stored: int = 0
     empty: int = 0
     duplicate: int = 0
-    dead: int = 0
+    dead: int = 0  # glossary: key of the JSON report, value of the ledger's `verdict`
     waiting: int = 0
     rows_published: int = 0
     rows_stored: int = 0
@@ -52,8 +60,11 @@ class TopicAccount:
 
 
 @dataclass(slots=True)
-class Report:
-    """What `drumline audit` prints."""
+class AuditReport:
+    """Holds the result of `drumline audit`.
+
+    `rollups`: rollup -> the rows that it counts. `dropped`: rows lost before publication, per topic and run.
+    """
 
     topics: list[TopicAccount] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -63,9 +74,11 @@ class Report:
 
     @property
     def clean(self) -> bool:
+        """Return True if there are no findings."""
         return not self.findings
 
     def as_json(self) -> dict[str, Any]:
+        """Return the report as `drumline audit --json` prints it."""
         return {
             "clean": self.clean,
             "findings": [asdict(finding) for finding in self.findings],
@@ -76,20 +89,23 @@ class Report:
         }
 
 
-def audit(kafka: KafkaFacts, queries: Queries) -> Report:
-    """Raises KafkaUnreachable, TransientError, PermanentError: then there is no answer."""
-    report = Report()
+def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
+    """Run all checks for the job and run of `queries`.
+
+    Retry later: KafkaUnreachable, TransientError. Fatal: PermanentError. After any of them there is no result.
+    """
+    report = AuditReport()
     facts = kafka.partitions(t.topic.value for t in TABLES)
     entries = queries.records()
-    if not queries.known():
-        where = " ".join(f"{what} {name}" for what, name in (("job", queries.job), ("run", queries.run)) if name)
+    if not queries.has_ledger_rows():
+        where = " ".join(f"{label} {name}" for label, name in (("job", queries.job), ("run", queries.run)) if name)
         report.findings.append(Finding("unknown", where, "the ledger has no record of it"))
     for stored in TABLES:
         account = TopicAccount(stored.topic.value)
         report.topics.append(account)
-        ours = [f for f in facts if f.topic == account.topic]
-        mine = [e for e in entries if e["topic"] == account.topic]
-        _records(report, account, ours, mine, kafka, queries)
+        partitions = [f for f in facts if f.topic == account.topic]
+        ledger_rows = [e for e in entries if e["topic"] == account.topic]
+        _records(report, account, partitions, ledger_rows, kafka, queries)
         _rows(report, account, queries, stored.topic)
         if not stored.upsert:
             _sequences(report, queries, stored.topic)
@@ -102,7 +118,7 @@ def audit(kafka: KafkaFacts, queries: Queries) -> Report:
 
 
 def _records(
-    report: Report,
+    report: AuditReport,
     account: TopicAccount,
     facts: Iterable[PartitionFacts],
     entries: list[dict[str, Any]],
@@ -110,8 +126,8 @@ def _records(
     queries: Queries,
 ) -> None:
     for entry in entries:
-        for verdict in ("records", "stored", "empty", "duplicate", "dead"):
-            setattr(account, verdict, getattr(account, verdict) + int(entry[verdict]))
+        for disposition in ("records", "stored", "empty", "duplicate", "dead"):
+            setattr(account, disposition, getattr(account, disposition) + int(entry[disposition]))
         if entry["entries"] != entry["records"]:
             where = f"{entry['topic']}[{entry['partition']}]"
             text = f"{entry['entries'] - entry['records']} records are in the ledger more than once"
@@ -121,9 +137,11 @@ def _records(
         where = f"{place.topic}[{place.partition}]"
         if place.waiting:
             account.waiting += place.waiting
-            text = f"{place.waiting} records wait to be stored" + (" (a range is announced)" if place.pending else "")
+            text = f"{place.waiting} records wait to be stored" + (
+                " (a range has a committed intent)" if place.pending else ""
+            )
             report.findings.append(Finding("not_drained", where, text))
-        removed = _removed(place, firsts.get((place.topic_id, place.partition), place.said), queries)
+        removed = _removed(place, firsts.get((place.topic_id, place.partition), place.commit_offset), queries)
         if removed:
             text = f"Kafka removed {removed} records before they were stored"
             report.findings.append(Finding("lost", where, text))
@@ -145,15 +163,18 @@ def _records(
 
 
 def _removed(place: PartitionFacts, first: int, queries: Queries) -> int:
-    """Records that left Kafka (retention, deletion) without having been stored: offsets below Kafka's first that the
-    ledger should have and has not. It should have them from `first` on: its first entry, or what was committed."""
+    """Return how many records left Kafka (retention, deletion) before they were stored.
+
+    These are offsets below Kafka's first that the ledger should have from `first` on: its first entry, or what was
+    committed.
+    """
     if place.topic in COMPACTED or not 0 <= first < place.low:
         return 0
     have = queries.covered(place.topic, place.topic_id, place.partition, first, place.low - 1)
     return sum(end - start + 1 for start, end in have.gaps(first, place.low - 1))
 
 
-def _rows(report: Report, account: TopicAccount, queries: Queries, topic: Topic) -> None:
+def _rows(report: AuditReport, account: TopicAccount, queries: Queries, topic: Topic) -> None:
     stored = table(topic)
     if stored.upsert:
         newest = queries.newest_rows(stored)
@@ -165,17 +186,17 @@ def _rows(report: Report, account: TopicAccount, queries: Queries, topic: Topic)
             if newest[field_]:
                 report.findings.append(Finding(kind, stored.target, f"{newest[field_]} {text}"))
         return
-    found = queries.stored_rows(stored)
-    account.rows_published, account.rows_stored = int(found["published"]), int(found["kept"])
-    account.rows_expired = int(found["expired_rows"])
-    if found["bad"]:
+    totals = queries.stored_rows(stored)
+    account.rows_published, account.rows_stored = int(totals["published"]), int(totals["kept"])
+    account.rows_expired = int(totals["expired_rows"])
+    if totals["bad"]:
         examples = "; ".join(f"{place} offset {offset}: {want} published, {have} stored"
-                             for place, offset, want, have in found["examples"])  # fmt: skip
-        kind = "doubled" if found["more"] == found["bad"] else "rows_differ"
-        report.findings.append(Finding(kind, stored.name, f"{found['bad']} records with wrong rows: {examples}"))
+                             for place, offset, want, have in totals["examples"])  # fmt: skip
+        kind = "doubled" if totals["more"] == totals["bad"] else "rows_differ"
+        report.findings.append(Finding(kind, stored.name, f"{totals['bad']} records with wrong rows: {examples}"))
 
 
-def _sequences(report: Report, queries: Queries, topic: Topic) -> None:
+def _sequences(report: AuditReport, queries: Queries, topic: Topic) -> None:
     unreadable: dict[str, int] | None = None
     for row in queries.sequences(table(topic)):
         where = f"{topic.value} process {row['process_id']} key {row['key']}"
@@ -183,27 +204,27 @@ def _sequences(report: Report, queries: Queries, topic: Topic) -> None:
             text = f"{row['batches'] - row['sequences']} batches are stored twice"
             report.findings.append(Finding("doubled", where, text))
         if row["mentioned"] != row["known"]:
-            text = f"{row['mentioned'] - row['known']} batches are known as duplicates only: the original is gone"
+            text = f"{row['mentioned'] - row['known']} batches are known from duplicates only: the original is missing"
             report.findings.append(Finding("lost", where, text))
         missing = int(row["length"]) - int(row["known"])
         if missing <= 0:
             continue
         if unreadable is None:
             unreadable = queries.unreadable(table(topic))
-        # A dead record that cannot be read has a sequence that nobody knows. It was one of its own key.
+        # A dead letter that does not decode has an unknown sequence. It belongs to the same key.
         excused = min(missing, unreadable.get(row["key"], 0))
         unreadable[row["key"]] = unreadable.get(row["key"], 0) - excused
         if missing > excused:
-            text = f"{missing - excused} of {row['length']} batches never came"
-            text += f" (besides {excused} dead ones that cannot be read)" if excused else ""
+            text = f"{missing - excused} of {row['length']} batches are missing"
+            text += f" (besides {excused} dead letters that do not decode)" if excused else ""
             report.findings.append(Finding("sequence_gap", where, text))
 
 
-def _windows(report: Report, queries: Queries, raw: Topic, windows: Topic, amount: str) -> None:
-    found = queries.windows(table(raw), table(windows), amount)
+def _windows(report: AuditReport, queries: Queries, raw: Topic, windows: Topic, amount: str) -> None:
+    processes = queries.windows(table(raw), table(windows), amount)
     if not queries.any_rows(table(windows)):
-        return  # no stream worker has ever run here
-    for row in found:
+        return  # no stream worker has ever written windows
+    for row in processes:
         row["topic"] = windows.value
         report.windows.append(row)
         where = f"{windows.value} process {row['process_id']}"
@@ -219,10 +240,10 @@ def _windows(report: Report, queries: Queries, raw: Topic, windows: Topic, amoun
             report.findings.append(Finding("windows_open", where, text))
 
 
-def _rollup(report: Report, queries: Queries, rollup: Rollup) -> None:
-    found = queries.rollups(rollup)
-    report.rollups[rollup.name] = sum(int(row["counted"]) for row in found)
-    for row in found:
+def _rollup(report: AuditReport, queries: Queries, rollup: Rollup) -> None:
+    compared = queries.rollups(rollup)
+    report.rollups[rollup.name] = sum(int(row["counted"]) for row in compared)
+    for row in compared:
         if row["wrong"]:
             least, most = row["least"], row["most"]
             rows = f"{least}" if least == most else f"{least} to {most}"

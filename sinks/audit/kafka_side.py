@@ -1,4 +1,4 @@
-"""What Kafka has and what was committed: the side of the audit that ClickHouse cannot know."""
+"""Read Kafka's side of the audit: the offsets that exist and the offsets that the sinks committed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REQUEST_S = 15.0
 
 
 def _passing(error: Exception) -> bool:
-    """A coordinator that moves or loads, a broker that just starts."""
+    """Return True for errors that pass: a coordinator that moves or loads, a broker that just starts."""
     if isinstance(error, BrokerUnreachable):
         return not isinstance(error, KafkaAccessDenied)
     return isinstance(error, KafkaException) and bool(
@@ -36,13 +36,16 @@ def _passing(error: Exception) -> bool:
 
 
 class KafkaUnreachable(RuntimeError):
-    """The audit cannot run."""
+    """Reports that Kafka gave no usable answer, so the audit cannot run."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """Offsets low..high-1 are in Kafka; those below `committed` were said to be stored. `pending`: a range is
-    announced. `said`: the committed offset itself, which Kafka may have removed since; -1 = none."""
+    """Holds the offsets of one partition as Kafka has them.
+
+    `low`, `high`: offsets low..high-1 are in Kafka. `committed`: records below it are stored. `pending`: a range has a
+    committed intent. `commit_offset`: the committed offset itself, which Kafka may have removed since; -1 = none.
+    """
 
     topic: str
     topic_id: str
@@ -51,16 +54,19 @@ class PartitionFacts:
     high: int
     committed: int
     pending: bool
-    said: int = -1
+    commit_offset: int = -1
 
     @property
     def waiting(self) -> int:
-        """Records not stored yet."""
+        """Return the number of records that are not stored yet."""
         return max(0, self.high - max(self.committed, self.low))
 
 
 class KafkaFacts:
-    """Reads only: joins no group, commits nothing."""
+    """Reads offsets and commits from Kafka; joins no group and commits nothing.
+
+    Created for one audit run; the caller closes it. All methods block for up to the request timeout.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._contact = settings, ConnectionProbe(settings)
@@ -77,27 +83,30 @@ class KafkaFacts:
         )
 
     def close(self) -> None:
+        """Close the consumer."""
         self._consumer.close()
 
     def partitions(self, topics: Iterable[str]) -> list[PartitionFacts]:
-        """All partitions of those topics that exist. Raises KafkaUnreachable, also if none does: nothing could be
-        found missing there."""
+        """Return the facts of all partitions of the topics that exist.
+
+        Raises KafkaUnreachable, also if none of the topics exists: then no gap could be found.
+        """
         names = dict.fromkeys(topics, ("READ",))
         try:
             self._contact.metadata(self._admin)
             for attempt in stamina.retry_context(on=_passing, attempts=6, wait_initial=0.2, timeout=30):
                 with attempt:
-                    found, lacks = describe_topics(self._admin, self._settings, names)
-                    # Asked here, for want of it `committed` would wait until its time is over.
+                    existing, lacks = describe_topics(self._admin, self._settings, names)
+                    # Checked before `committed`, which would block until its timeout without this ACL.
                     lacks += missing_group_acls(self._admin, self._settings.sink.group, ("DESCRIBE",))
                     if lacks:
                         raise acl_error(self._settings, lacks)
-                    if names and not found:
+                    if names and not existing:
                         raise KafkaUnreachable(
-                            f"Kafka at {self._settings.bootstrap} has none of our topics: is it the right one "
+                            f"Kafka at {self._settings.bootstrap} has none of drumline's topics: is it the right one "
                             "(DRUMLINE_KAFKA__BOOTSTRAP)? `drumline topics apply` creates them"
                         )
-                    return [facts for topic in sorted(found) for facts in self._topic(topic, found[topic])]
+                    return [facts for topic in sorted(existing) for facts in self._topic(topic, existing[topic])]
             return []
         except BrokerUnreachable as error:
             raise KafkaUnreachable(str(error)) from None
@@ -107,7 +116,7 @@ class KafkaFacts:
 
     def _topic(self, topic: str, answer: Any) -> list[PartitionFacts]:
         wanted = [TopicPartition(topic, info.id) for info in answer.partitions]
-        found = []
+        facts = []
         for committed in self._consumer.committed(wanted, timeout=REQUEST_S):
             place: Any = committed
             low, high = self._consumer.get_watermark_offsets(
@@ -121,15 +130,18 @@ class KafkaFacts:
                     offset = low
             except BadIntent:
                 offset = low
-            found.append(
+            facts.append(
                 PartitionFacts(
                     topic, str(answer.topic_id), place.partition, low, high, max(offset, low), pending, max(offset, -1)
                 )
             )
-        return found
+        return facts
 
     def existing(self, facts: PartitionFacts, first: int, last: int, timeout_s: float = 30.0) -> int:
-        """How many records Kafka holds at first..last: compaction and transactions leave offsets without one."""
+        """Return the number of records at first..last.
+
+        Compaction and transactions leave offsets without a record. Raises KafkaUnreachable.
+        """
         self._consumer.assign([TopicPartition(facts.topic, facts.partition, first)])
         count, until = 0, time.monotonic() + timeout_s
         try:

@@ -1,6 +1,6 @@
-"""The audit's questions to ClickHouse. Each returns rows; what is wrong with them is decided in audit.py.
+"""Query ClickHouse for the audit; audit.py evaluates the rows.
 
-`where`: a condition on job and run that holds for ledger and tables alike. Records whose rows retention may have
+`_where` is a condition on job and run that holds for ledger and tables alike. Records whose rows retention may have
 removed are left out, and counted.
 """
 
@@ -20,6 +20,11 @@ SHOWN = 5
 
 @dataclass
 class Queries:
+    """Holds the audit's queries for one job and run ("" = all).
+
+    Every method blocks for one or two queries. Retry later: TransientError. Fatal: PermanentError.
+    """
+
     client: Client
     settings: Settings
     job: str = ""
@@ -27,6 +32,7 @@ class Queries:
 
     @property
     def database(self) -> str:
+        """Return the name of the database."""
         return self.settings.clickhouse.database
 
     def _parameters(self, **more: object) -> dict[str, object]:
@@ -37,17 +43,17 @@ class Queries:
         return " AND ".join(parts) or "1"
 
     def _kept_since(self, table: Table) -> str:
-        """SQL: the time before which retention may have removed rows of the table."""
+        """Return SQL for the time before which retention may have removed rows of the table."""
         days = int(getattr(self.settings.clickhouse.retention, table.name))
         return f"now64(9) - INTERVAL {days} DAY" if days and table.clock else "toDateTime64(0, 9, 'UTC')"
 
-    def known(self) -> bool:
-        """Whether the ledger has anything of the job and run asked for; without either, there is nothing to know."""
-        asked = f"SELECT 1 FROM {self.database}.ledger WHERE {self._where()} LIMIT 1"
-        return self._where() == "1" or bool(rows(self.client, asked, self._parameters()))
+    def has_ledger_rows(self) -> bool:
+        """Return True if the ledger has a record of the job and run; without either it is always true."""
+        query = f"SELECT 1 FROM {self.database}.ledger WHERE {self._where()} LIMIT 1"
+        return self._where() == "1" or bool(rows(self.client, query, self._parameters()))
 
     def records(self) -> list[dict[str, Any]]:
-        """Ledger rows per topic, partition and incarnation, by verdict; `first`: the lowest offset."""
+        """Return ledger rows per topic, partition and incarnation, by disposition; `first` is the lowest offset."""
         return rows(
             self.client,
             "SELECT topic, topic_id, partition, count() AS entries, uniqExact(offset) AS records, "
@@ -58,8 +64,8 @@ class Queries:
         )
 
     def covered(self, topic: str, topic_id: str, partition: int, first: int, last: int) -> Intervals:
-        """Offsets first..last that the ledger has."""
-        found = rows(
+        """Return the offsets of first..last that the ledger has."""
+        intervals = rows(
             self.client,
             "SELECT min(offset) AS a, max(offset) AS b FROM (SELECT offset, "
             "toInt64(offset) - row_number() OVER (ORDER BY offset) AS island FROM (SELECT DISTINCT offset "
@@ -68,29 +74,32 @@ class Queries:
             {"t": topic, "id": topic_id, "p": partition, "a": first, "b": last},
         )
         have = Intervals()
-        for row in found:
+        for row in intervals:
             have.add_run(int(row["a"]), int(row["b"]))
         return have
 
     def unreadable(self, table: Table) -> dict[str, int]:
-        """Dead records that say of no process, so of no sequence: how many, by key."""
-        found = rows(
+        """Return the number of dead letters without a process, hence without a sequence, by key."""
+        counted = rows(
             self.client,
             f"SELECT key, uniqExact(topic_id, partition, offset) AS n FROM {self.database}.ledger "
             "WHERE topic = {topic:String} AND verdict = 'dead' AND process_id = '' GROUP BY key",
             {"topic": table.topic.value},
         )
-        return {str(row["key"]): int(row["n"]) for row in found}
+        return {str(row["key"]): int(row["n"]) for row in counted}
 
     def any_rows(self, table: Table) -> bool:
-        """Whether the table has rows of any run."""
+        """Return True if the table has rows of any run."""
         return bool(rows(self.client, f"SELECT 1 FROM {self.database}.{table.target} LIMIT 1"))
 
     def stored_rows(self, table: Table) -> dict[str, Any]:
-        """Rows the ledger says are stored against rows of the table, record by record. `bad`: records that differ or
-        whose rows are not numbered 0, 1, 2, ... once each; `examples`: (topic id:partition, offset, should be, is)."""
+        """Compare the rows that are stored according to the ledger with the rows of the table, record by record.
+
+        `bad`: records that differ or whose rows are not numbered 0, 1, 2, ... once each. `examples`: (topic
+        id:partition, offset, rows that should exist, rows that exist).
+        """
         bad = "expired = 0 AND (want != have OR have != numbers OR (have > 0 AND top != have - 1))"
-        found = rows(
+        totals = rows(
             self.client,
             f"SELECT sumIf(want, expired = 0) AS published, sumIf(have, expired = 0) AS kept, countIf({bad}) AS bad, "
             "sumIf(want, expired = 1) AS expired_rows, countIf(expired = 0 AND have > want) AS more, "
@@ -105,12 +114,15 @@ class Queries:
             f"FROM {self.database}.{table.name} WHERE {self._where()} GROUP BY 1, 2) GROUP BY place, offset)",
             self._parameters(topic=table.topic.value),
         )
-        return found[0]
+        return totals[0]
 
     def newest_rows(self, table: Table) -> dict[str, Any]:
-        """For tables whose rows replace each other: `missing`: newest stored records that left no row; `unknown`: rows
-        from records that the ledger does not have as stored; `newest`: rows that the view shows."""
-        found = rows(
+        """Compare ledger and table where rows replace each other.
+
+        `missing`: newest stored records that left no row. `unknown`: rows from records that the ledger does not have as
+        stored. `newest`: rows that the view shows.
+        """
+        totals = rows(
             self.client,
             "SELECT countIf(newest = 1 AND have = 0) AS missing, countIf(stored = 0) AS unknown, sum(have) AS versions "
             "FROM (SELECT place, offset, max(s) AS stored, max(n) AS newest, sum(h) AS have FROM ("
@@ -126,10 +138,10 @@ class Queries:
             f"SELECT count() AS newest FROM {self.database}.{table.name} WHERE {self._where()}",
             self._parameters(),
         )
-        return {**found[0], **shown[0]}
+        return {**totals[0], **shown[0]}
 
     def sequences(self, table: Table) -> list[dict[str, Any]]:
-        """Batches of one process and key whose sequence has gaps, or is stored twice, or is known as duplicate only."""
+        """Return (process, key) pairs whose sequence has gaps, is stored twice, or is known from duplicates only."""
         seen = "verdict IN ('stored', 'empty')"
         return rows(
             self.client,
@@ -142,7 +154,7 @@ class Queries:
         )
 
     def dropped(self) -> list[dict[str, Any]]:
-        """Rows that producers say were lost before publication, per topic and run."""
+        """Return the rows that producers report as lost before publication, per topic and run."""
         return rows(
             self.client,
             "SELECT topic, job AS of_job, run AS of_run, sum(dropped_before) AS dropped "
@@ -152,9 +164,12 @@ class Queries:
         )
 
     def windows(self, raw: Table, windows: Table, amount: str) -> list[dict[str, Any]]:
-        """Per process: raw rows, those that lie in windows closed so far, and the sum over non-overlapping windows
-        plus the late rows. `dead_rows`: of batches that only the tables cannot hold (one row beyond 2106), which the
-        stream processor may have counted. Processes with rows that retention may have removed are left out."""
+        """Compare raw rows with windows, per process.
+
+        Returns raw rows, those in windows closed so far, and the sum over non-overlapping windows plus the late rows.
+        `dead_rows`: rows of batches that only the tables cannot hold (a row beyond 2106), which the stream processor
+        may have counted. Processes with rows that retention may have removed are left out.
+        """
         ns = "toUnixTimestamp64Nano"
         return rows(
             self.client,
@@ -178,6 +193,6 @@ class Queries:
         )
 
     def rollups(self, rollup: Rollup) -> list[dict[str, Any]]:
-        """What a rollup counts against the ledger, per job and run; columns: see `comparison`."""
+        """Compare a rollup with the ledger, per job and run; columns: see `comparison`."""
         sql = comparison(rollup, self.database, self._where(), self.settings.clickhouse.retention)
         return rows(self.client, sql, self._parameters())

@@ -1,6 +1,6 @@
-"""Which rollup counts what, and the question whether it counts each row once.
+"""Declare the rollups and build the query that checks that each counts every row once.
 
-A rollup is compared with the ledger, whose rows the audit compares with the tables: that costs no second look at them,
+A rollup is compared with the ledger, whose rows the audit compares with the tables. So the tables are not read again,
 and rollups and ledger outlive the raw rows.
 """
 
@@ -15,8 +15,11 @@ from drumline.schemas.topics import Topic
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """`amount`: the column whose sum is the number of rows of `topic`, or of the ledger's own (None). `by`: compared
-    for each job, run and this."""
+    """Declares one rollup for the audit.
+
+    `amount`: the column whose sum is the number of rows of `topic`, or of ledger rows (None). `by`: the third column,
+    after job and run, by which rollup and ledger are compared.
+    """
 
     name: str
     amount: str
@@ -34,11 +37,13 @@ ROLLUPS = (
 
 
 def comparison(rollup: Rollup, database: str, where: str, retention: RetentionSettings) -> str:
-    """SQL: a row per job and run, `of_job`, `of_run`, with what the rollup counts, `counted`, and how many ranks (or
-    hosts, topics) are `wrong`; of those, the `least` and `most` rows that it should count, and what `it_counts`.
+    """Return SQL that compares a rollup with the ledger, one row per job and run.
 
-    Only what retention cannot have removed of either; two hours more are for merges that take place meanwhile. Of a
-    batch that lies on both sides of that moment nobody knows how many rows: hence least and most, else equal.
+    Columns: `of_job`, `of_run`; `counted`: rows in the rollup; `wrong`: ranks (hosts, topics) that differ; of those,
+    the `least` and `most` rows that the rollup should count, and what `it_counts`.
+
+    Compares only what retention cannot have removed of either, with two hours' margin for merges. A batch that lies on
+    both sides of that time has an unknown number of rows there: hence `least` and `most`; otherwise they are equal.
     """
     days = [kept for name in ("ledger", rollup.name) if (kept := int(getattr(retention, name)))]
     since = "toDateTime(0, 'UTC')"

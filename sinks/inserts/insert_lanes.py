@@ -1,7 +1,7 @@
-"""Ranges go to ClickHouse two at a time: an insert waits for the disk (fsync) about as long as it computes.
+"""Insert two ranges at a time: an insert waits for the disk (fsync) about as long as it computes.
 
-Nothing is written for a partition that is no longer held: whoever calls `write` waits for both lanes, and partitions
-are given up only when it polls Kafka again.
+Nothing is written for a partition that is no longer held: the caller of `write` waits for both lanes, and partitions
+are revoked only when it polls Kafka again.
 """
 
 from __future__ import annotations
@@ -12,26 +12,30 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import structlog
 
 from drumline.infra.clickhouse.client import Client, TransientError
-from drumline.sinks.inserts.insert import Writer
+from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.kernel_names import KernelNames
-from drumline.sinks.ranges.partition import Pending, Stage
+from drumline.sinks.ranges.partition import PendingRange, RangeStage
 
 log = structlog.get_logger()
-#: Inserts under way at a time. Two keep a disk and two cores busy; ClickHouse wants few and large inserts.
+#: Inserts in flight at a time. Two keep a disk and two cores busy; ClickHouse works best with few and large inserts.
 LANES = 2
 
 
 class _Lane:
-    """One connection, used by one thread at a time. `rows`: inserted since it was made."""
+    """Holds one connection, used by one thread at a time. `rows`: inserted since the lane was created."""
 
     def __init__(self) -> None:
         self.client: Client | None = None
         self.rows = 0
 
 
-class Writers:
-    """`connect`: makes a client. `names`: see Writer. Ranges are of different partitions, all announced, so their order
-    among each other does not matter: whoever finds some of them stored finishes each by itself."""
+class InsertLanes:
+    """Inserts ranges in LANES threads, one connection each.
+
+    Owned by `CommitCycle`, which closes it. `connect`: creates a client. `names`: see RangeWriter. Ranges are of
+    different partitions and their intents are committed, so their order does not matter: a successor finishes each by
+    itself.
+    """
 
     def __init__(self, connect: Callable[[], Client], database: str, names: KernelNames) -> None:
         self._connect, self._database, self._names = connect, database, names
@@ -40,17 +44,17 @@ class Writers:
 
     @property
     def rows(self) -> int:
-        """Inserted so far."""
+        """Return the number of rows inserted so far."""
         return sum(lane.rows for lane in self._lanes)
 
-    def write(self, ranges: Iterable[Pending], over: Callable[[], bool]) -> bool:
-        """Rows, then ledger, of each range that lacks them, and note that in its stage; whether all have both now.
+    def write(self, ranges: Iterable[PendingRange], over: Callable[[], bool]) -> bool:
+        """Insert rows, then ledger rows, of each range that lacks them; return True if all have both.
 
-        Each lane does one range, and others until `over()`; where one fails, the other goes on. When this returns or
-        raises, nothing is under way any more. Raises what the lanes raised: PermanentError (or anything else that
-        no waiting will mend) before TransientError; a second one is logged.
+        Sets each range's stage. Each lane takes one range, and further ones until `over()`; if one fails, the other
+        continues. Blocks until nothing is in flight. Raises what the lanes raised: fatal errors before TransientError
+        (retry later); a second one is logged.
         """
-        todo = [pending for pending in ranges if pending.stage < Stage.LEDGER_INSERTED]
+        todo = [pending for pending in ranges if pending.stage < RangeStage.LEDGER_INSERTED]
         left = iter(todo)  # shared: each lane takes the next one
         running: list[Future[None]] = []
         try:
@@ -64,29 +68,29 @@ class Writers:
             log.warning("a second insert failed too", error=str(error))
         if failed:
             raise failed[0]
-        return all(pending.stage >= Stage.LEDGER_INSERTED for pending in todo)
+        return all(pending.stage >= RangeStage.LEDGER_INSERTED for pending in todo)
 
-    def _run(self, lane: _Lane, left: Iterator[Pending], over: Callable[[], bool]) -> None:
+    def _run(self, lane: _Lane, left: Iterator[PendingRange], over: Callable[[], bool]) -> None:
         for pending in left:
             if lane.client is None:
                 lane.client = self._connect()
-            writer = Writer(lane.client, self._database, self._names)
-            if pending.stage < Stage.ROWS_INSERTED:  # one block under the range's token
+            writer = RangeWriter(lane.client, self._database, self._names)
+            if pending.stage < RangeStage.ROWS_INSERTED:  # one block under the range's token
                 lane.rows += writer.insert_rows(pending)
-                pending.stage = Stage.ROWS_INSERTED
-            writer.insert_ledger(pending)  # what became of each record, under the same token
-            pending.stage = Stage.LEDGER_INSERTED
+                pending.stage = RangeStage.ROWS_INSERTED
+            writer.insert_ledger(pending)  # the disposition of each record, under the same token
+            pending.stage = RangeStage.LEDGER_INSERTED
             if over():
                 return
 
     def disconnect(self) -> None:
-        """Connections are made anew with the next range."""
+        """Close the connections; the next range opens new ones."""
         for lane in self._lanes:
             if lane.client is not None:
                 lane.client.close()
                 lane.client = None
 
     def close(self) -> None:
-        """No range can be written any more."""
+        """Stop the threads; no range can be written afterwards."""
         self._pool.shutdown()
         self.disconnect()

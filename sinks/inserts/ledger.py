@@ -1,4 +1,4 @@
-"""The ledger: one row per Kafka record, and what a sink asks it when it gets a partition."""
+"""Read and write the ledger: one row per Kafka record."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import structlog
 
 from drumline.infra.clickhouse.client import Client, failure, insert_once, rows
-from drumline.sinks.inserts.stored_check import Found, look
+from drumline.sinks.inserts.stored_check import StoredRows, find_stored
 from drumline.sinks.ranges.offset_ranges import Intervals, OffsetRange
 from drumline.sinks.ranges.partition import History
-from drumline.sinks.ranges.record import Entry, Verdict
+from drumline.sinks.ranges.record import Disposition, RangeEntry
 from drumline.sinks.tables import native_format as native
 from drumline.sinks.tables.blocks import TIME_END_NS
 from drumline.sinks.tables.tables import TIME, WORDS
@@ -20,17 +20,17 @@ log = structlog.get_logger()
 _MILLI = "DateTime64(3, 'UTC')"
 
 
-def _envelope(field: str, default: object) -> Callable[[Entry], object]:
+def _envelope(field: str, default: object) -> Callable[[RangeEntry], object]:
     return lambda entry: entry.batch.envelope.get(field, default) if entry.batch is not None else default
 
 
 #: column, type, numpy dtype ("" = text), value of an entry. The migrations create the same columns.
-COLUMNS: tuple[tuple[str, str, str, Callable[[Entry], object]], ...] = (
+COLUMNS: tuple[tuple[str, str, str, Callable[[RangeEntry], object]], ...] = (
     ("topic", WORDS, "", lambda e: e.record.topic),
     ("partition", "UInt32", "<u4", lambda e: e.record.partition),
     ("offset", "UInt64", "<u8", lambda e: e.record.offset),
     ("published", _MILLI, "<i8", lambda e: min(max(e.record.timestamp_ms, 0), TIME_END_NS // 1_000_000 - 1)),
-    ("verdict", WORDS, "", lambda e: e.verdict.value),
+    ("verdict", WORDS, "", lambda e: e.disposition.value),
     ("error", WORDS, "", lambda e: e.error[0]),
     ("job", WORDS, "", _envelope("job", "")),
     ("run", WORDS, "", _envelope("run", "")),
@@ -65,8 +65,8 @@ def _place(topic: str, offsets: OffsetRange) -> dict[str, str | int]:
     }
 
 
-def ledger_block(offsets: OffsetRange, entries: Sequence[Entry]) -> bytes:
-    """The ledger's rows of one range, as one Native block."""
+def ledger_block(offsets: OffsetRange, entries: Sequence[RangeEntry]) -> bytes:
+    """Return the ledger rows of one range as one Native block."""
     count = len(entries)
     zeros = np.zeros(count, dtype=np.uint8)
     columns = [("topic_id", WORDS, native.low_cardinality([offsets.topic_id], zeros))]
@@ -75,8 +75,8 @@ def ledger_block(offsets: OffsetRange, entries: Sequence[Entry]) -> bytes:
         if dtype:
             data = np.array(values, dtype=dtype).tobytes()
         elif kind == WORDS:
-            words = {word: i for i, word in enumerate(dict.fromkeys(map(str, values)))}
-            data = native.low_cardinality(list(words), np.array([words[str(v)] for v in values]))
+            index = {text: i for i, text in enumerate(dict.fromkeys(map(str, values)))}
+            data = native.low_cardinality(list(index), np.array([index[str(v)] for v in values]))
         else:
             data = native.strings([str(v) for v in values])
         columns.append((name, kind, data))
@@ -86,37 +86,42 @@ def ledger_block(offsets: OffsetRange, entries: Sequence[Entry]) -> bytes:
 
 
 class Ledger:
-    """Questions to the ledger table. All raise TransientError or PermanentError (infra.clickhouse)."""
+    """Queries the ledger table. Every method blocks. Retry later: TransientError. Fatal: PermanentError."""
 
     def __init__(self, client: Client, database: str) -> None:
         self._client, self._table = client, f"{database}.ledger"
 
     def high_waters(self, places: Collection[tuple[str, str, int]]) -> dict[tuple[str, str, int], int]:
-        """(topic, topic id, partition) -> the offset after the last one accounted for; those without one are left out.
-        Ranges of a partition are written in order and whole, so everything before it is stored."""
-        found = rows(
+        """Return (topic, topic id, partition) -> the offset after the last one in the ledger.
+
+        Places without one are left out. Ranges of a partition are written in order and whole, so everything before that
+        offset is stored.
+        """
+        answer = rows(
             self._client,
             f"SELECT topic, topic_id, partition, max(offset) + 1 AS next FROM {self._table} "
             "WHERE topic IN {topics:Array(String)} AND topic_id IN {ids:Array(String)} "
             "GROUP BY topic, topic_id, partition",
             {"topics": sorted({topic for topic, _, _ in places}), "ids": sorted({number for _, number, _ in places})},
         )
-        waters = {(str(r["topic"]), str(r["topic_id"]), int(r["partition"])): int(r["next"]) for r in found}
+        waters = {(str(r["topic"]), str(r["topic_id"]), int(r["partition"])): int(r["next"]) for r in answer}
         return {place: waters[place] for place in places if place in waters}
 
-    def has(self, topic: str, offsets: OffsetRange) -> Found:
-        """What it has of a range: all records or none, since a range's ledger rows are one part."""
-        return look(self._client, self._table, _RANGE, _place(topic, offsets))
+    def find_range(self, topic: str, offsets: OffsetRange) -> StoredRows:
+        """Return the ledger rows of a range: all records or none, since a range's ledger rows are one part."""
+        return find_stored(self._client, self._table, _RANGE, _place(topic, offsets))
 
-    def feed_again(self, topic: str, offsets: OffsetRange) -> None:
-        """Insert the rows of a range that the ledger has once more, under their token: the table drops them, and what
-        is filled from it (`records_per_minute`) gets them if the engine died in between. Not if it has them since long
-        (asked.py)."""
-        found = self.has(topic, offsets)
-        if not found.rows:  # compaction left nothing of it
+    def insert_again(self, topic: str, offsets: OffsetRange) -> None:
+        """Insert the ledger rows of a stored range once more, under their token.
+
+        The table drops them, and rollups filled from it (`records_per_minute`) get them if the server died in between.
+        Does nothing if the rows are stored for so long that the token may be forgotten (stored_check.py).
+        """
+        stored = self.find_range(topic, offsets)
+        if not stored.rows:  # compaction left nothing of it
             return
-        if found.done(found.rows):
-            log.info("a range was inserted long ago", table="ledger", topic=topic, token=offsets.token)
+        if stored.done(stored.rows):
+            log.info("range was inserted long ago", table="ledger", topic=topic, token=offsets.token)
             return
         names = ", ".join(name for name, _, _, _ in COLUMNS)
         try:
@@ -130,12 +135,14 @@ class Ledger:
         insert_once(self._client, self._table, block, offsets.token)
 
     def history(self, topic: str, wanted: set[tuple[str, str]], before: OffsetRange) -> History:
-        """Sequences stored so far of each (process, key), wherever they are stored, but not at or after `before.first`
-        of the partition itself: a record is no duplicate of itself."""
+        """Return the sequences stored so far of each wanted (process, key), from any partition.
+
+        Leaves out offsets from `before.first` on of the partition itself: a record is no duplicate of itself.
+        """
         history: History = {identity: Intervals() for identity in wanted}
         if not wanted:
             return history
-        found = rows(
+        answer = rows(
             self._client,
             "SELECT process_id, key, min(sequence) AS a, max(sequence) AS b FROM ("
             "SELECT process_id, key, sequence, "
@@ -147,13 +154,13 @@ class Ledger:
             {
                 "topic": topic,
                 "processes": sorted({process for process, _ in wanted}),
-                "verdicts": [Verdict.STORED.value, Verdict.EMPTY.value],
+                "verdicts": [Disposition.STORED.value, Disposition.EMPTY.value],
                 "id": before.topic_id,
                 "p": before.partition,
                 "first": before.first,
             },
         )
-        for row in found:
+        for row in answer:
             identity = (str(row["process_id"]), str(row["key"]))
             if identity in history:
                 history[identity].add_run(int(row["a"]), int(row["b"]))

@@ -1,4 +1,4 @@
-"""What Kafka's clients say on the side, of their connections and of themselves, kept until the sink polls."""
+"""Collect the errors that Kafka's clients report outside of calls, until the sink polls."""
 
 from __future__ import annotations
 
@@ -10,42 +10,48 @@ from confluent_kafka import KafkaError
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.connect import to_access_error
 from drumline.infra.kafka.lost_brokers import has_no_brokers
-from drumline.sinks.kafka.errors import last_word
+from drumline.sinks.kafka.errors import fatal_error
 
 log = structlog.get_logger()
-#: How often the same trouble with a connection is logged; s.
-SAY_S = 30.0
+#: How often the same connection error is logged; s.
+LOG_INTERVAL_S = 30.0
 
 
-class Aside:
-    """`away`: no broker answers. `trouble`: what interrupts the sink, or ends it."""
+class ClientEvents:
+    """Receives the error callbacks of the sink's Kafka clients; they run inside `poll`.
+
+    `brokers_down`: no broker answers. `pending_error`: the error that interrupts the sink, or ends it.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        self.away = False
-        self.trouble: Exception | None = None
-        self._settings, self._said = settings, (0.0, "")
+        self.brokers_down = False
+        self.pending_error: Exception | None = None
+        self._settings, self._logged = settings, (0.0, "")
 
     def take(self) -> Exception | None:
-        """The trouble, once."""
-        trouble, self.trouble = self.trouble, None
-        return trouble
+        """Return the pending error, once."""
+        pending_error, self.pending_error = self.pending_error, None
+        return pending_error
 
     def of_consumer(self, error: KafkaError) -> None:
-        """At each of librdkafka's tries to connect. A refusal ends the sink, and so does an error after which this
-        member does nothing more; all else is logged once in a while."""
-        if refused := to_access_error(self._settings, error):
-            self.trouble = self.trouble or refused
-        elif ended := last_word(error):
-            self.trouble = ended
+        """Handle an error of the consumer; librdkafka reports one at each connection attempt.
+
+        A permanent error ends the sink, and so does an error after which this member does nothing more. All others are
+        logged at most every LOG_INTERVAL_S.
+        """
+        if rejected := to_access_error(self._settings, error):
+            self.pending_error = self.pending_error or rejected
+        elif ended := fatal_error(error):
+            self.pending_error = ended
         elif error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self.away = True
+            self.brokers_down = True
         else:
             now, text = time.monotonic(), error.str()
-            if text.split(" (after", 1)[0] != self._said[1] or now - self._said[0] > SAY_S:
-                self._said = now, text.split(" (after", 1)[0]
+            if text.split(" (after", 1)[0] != self._logged[1] or now - self._logged[0] > LOG_INTERVAL_S:
+                self._logged = now, text.split(" (after", 1)[0]
                 log.warning("kafka", error=text)
 
     def of_admin(self, error: KafkaError) -> None:
-        """All but one show in what is asked of it."""
+        """Handle an error of the admin client. All but a loss of every broker address show in its requests."""
         if has_no_brokers(error):
-            self.trouble = last_word(error)
+            self.pending_error = fatal_error(error)

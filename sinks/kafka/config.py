@@ -1,4 +1,4 @@
-"""How a sink's consumer is configured, librdkafka's names."""
+"""Build the configuration of a sink's consumer, in librdkafka's names."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from drumline.schemas.topics import Topic
 
 
 def consumer_config(settings: Settings, topics: Sequence[Topic]) -> dict[str, str | int | float | bool]:
-    """No auto-commit and no automatic offset reset: where to start is decided on assignment, never guessed.
+    """Return the consumer's configuration.
 
-    A static member that comes back while Kafka still remembers it gets the partitions that it had, whatever it
-    subscribes to now. So one with other topics is another member.
+    No auto-commit and no automatic offset reset: the sink decides on assignment where to start.
+
+    A static member that returns while Kafka still remembers it gets its former partitions, whatever it subscribes to
+    now. So a sink with other topics is another member.
     """
     config: dict[str, str | int | float | bool] = {
         **client_config(settings, "drumline-sink"),

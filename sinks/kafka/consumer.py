@@ -1,4 +1,4 @@
-"""The Kafka side of a sink: records come, and offsets are committed with intents."""
+"""Read records from Kafka and commit offsets with intents."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from drumline.infra.kafka.lost_brokers import with_broker_watch
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import Fenced, LostRecords, TopicReplaced
 from drumline.sinks.kafka.assignment import Assignment
-from drumline.sinks.kafka.client_events import Aside
+from drumline.sinks.kafka.client_events import ClientEvents
 from drumline.sinks.kafka.config import consumer_config
-from drumline.sinks.kafka.end_offsets import Ends
-from drumline.sinks.kafka.errors import last_word, rights, trouble_of
-from drumline.sinks.kafka.fencing import unchallenged
+from drumline.sinks.kafka.end_offsets import EndOffsets
+from drumline.sinks.kafka.errors import classify, fatal_error, required_acls
+from drumline.sinks.kafka.fencing import is_sole_member
 from drumline.sinks.kafka.topic_ids import topic_ids
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Record
@@ -30,50 +30,57 @@ Commit = tuple[PartitionState, int, str]
 
 
 class SinkConsumer:
-    """`states`: the partitions held now. `aside`: what Kafka's clients say on the side. Callbacks run inside `poll`, in
-    the caller's thread; so no locks."""
+    """Wraps the sink's consumer and admin client.
+
+    Owned by `Sink`, which closes it; used by its thread only. Callbacks run inside `poll`, in the same thread, so there
+    are no locks. `states`: the partitions held now. `events`: the errors that clients report outside of calls.
+    """
 
     def __init__(self, settings: Settings, topics: Sequence[Topic], *, accept_loss: bool = False) -> None:
         self._settings, self._topics, self.accept_loss = settings, list(topics), accept_loss
-        self.aside = Aside(settings)
-        self._assignment = Assignment(settings, self.aside, self.topic_ids, accept_loss=accept_loss)
+        self.events = ClientEvents(settings)
+        self._assignment = Assignment(settings, self.events, self.topic_ids, accept_loss=accept_loss)
         self.states = self._assignment.states
         self._connect()
 
     def _connect(self) -> None:
         admin = silence_librdkafka(admin_config(self._settings, "drumline-sink-admin"))
-        self._admin = AdminClient(with_broker_watch({**admin, "error_cb": self.aside.of_admin}))
+        self._admin = AdminClient(with_broker_watch({**admin, "error_cb": self.events.of_admin}))
         config = silence_librdkafka(consumer_config(self._settings, self._topics))
-        self._consumer = Consumer(with_broker_watch({**config, "error_cb": self.aside.of_consumer}))
-        self._ends = Ends(self._admin, self._consumer)
+        self._consumer = Consumer(with_broker_watch({**config, "error_cb": self.events.of_consumer}))
+        self._ends = EndOffsets(self._admin, self._consumer)
         self._assignment.member = ""
 
     def subscribe(self) -> None:
+        """Join the group."""
         self._consumer.subscribe(
             [topic.value for topic in self._topics],
-            on_assign=self._assignment.taken_up,
-            on_revoke=self._assignment.given_up,
-            on_lost=self._assignment.given_up,
+            on_assign=self._assignment.on_assign,
+            on_revoke=self._assignment.on_revoke,
+            on_lost=self._assignment.on_revoke,
         )
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, str]:
-        """Kafka's id of each topic that exists. Raises KafkaTrouble, KafkaAccessDenied."""
+        """Return Kafka's id of each topic that exists. Retry later: TransientKafkaError. Fatal: KafkaAccessDenied."""
         return topic_ids(self._admin, self._settings, topics)
 
     def poll(self, timeout_s: float) -> Record | None:
-        """The next record of a partition held, or None. Raises LostRecords, TopicReplaced, Fenced, KafkaTrouble,
-        Astray, KafkaAccessDenied."""
+        """Return the next record of a held partition, or None after `timeout_s`.
+
+        Retry later: TransientKafkaError. Fatal: LostRecords, KafkaAccessDenied. Start over: TopicReplaced, Fenced,
+        NoKnownBrokers.
+        """
         self._admin.poll(0)
         message = self._consumer.poll(timeout_s)
-        if trouble := self.aside.take():
-            raise trouble
+        if pending_error := self.events.take():
+            raise pending_error
         if message is None:
             return None
         error = message.error()
         if error is not None:
             self._on_error(error, message)
             return None
-        self.aside.away = False
+        self.events.brokers_down = False
         raw: Any = message
         return Record(
             raw.topic(),
@@ -93,26 +100,27 @@ class SinkConsumer:
                 state.next_offset = max(state.next_offset, message.offset())  # its last records were compacted away
         elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             state = self.states.get((message.topic(), message.partition()))
-            if state is None:  # could not be taken up, so librdkafka looked for a place of its own; nothing is read
+            if state is None:  # its assignment failed, so librdkafka chose an offset; nothing is read
                 log.info("not held", topic=message.topic(), partition=message.partition(), error=error.str())
                 return
             if self.topic_ids([message.topic()]).get(message.topic()) != state.topic_id:
                 raise TopicReplaced(message.topic())
             raise LostRecords(f"{message.topic()} partition {message.partition()}: {error.str()}")
-        elif ended := last_word(error):
-            raise ended
+        elif fatal := fatal_error(error):
+            raise fatal
         elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
             log.warning("topic does not exist; `drumline topics apply` creates it", topic=message.topic())
-        elif refused := to_access_error(self._settings, error, rights(self._settings, [message.topic()])):
-            raise refused
+        elif rejected := to_access_error(self._settings, error, required_acls(self._settings, [message.topic()])):
+            raise rejected
         else:
             log.warning("kafka", error=str(error))
 
     def commit(self, commits: Sequence[Commit]) -> None:
-        """Commit (state, offset, metadata), for what is still held. Raises KafkaTrouble (KafkaAccessDenied where no
-        retry mends it): then nothing may be relied on.
+        """Commit (state, offset, metadata) for the partitions that are still held; blocks for the answer.
 
-        Kafka fences a member by its generation, not by what it owns, so we leave out what we no longer hold.
+        Kafka fences a member by its generation, not by the partitions that it owns, so revoked partitions are left out.
+        Retry later: TransientKafkaError; then no commit may be relied on. Fatal: KafkaAccessDenied. Fenced: re-create
+        the client.
         """
         offsets = [
             TopicPartition(state.table.topic.value, state.partition, offset, metadata)
@@ -126,57 +134,67 @@ class SinkConsumer:
         except KafkaException as error:
             if error.args[0].code() == KafkaError.FENCED_INSTANCE_ID:
                 raise Fenced(str(error.args[0])) from None
-            of = rights(self._settings, (place.topic for place in offsets))
-            raise trouble_of(self._settings, error, of) from None
+            of = required_acls(self._settings, (place.topic for place in offsets))
+            raise classify(self._settings, error, of) from None
         for answer in answers:
             if answer.error is not None:
-                raise trouble_of(self._settings, KafkaException(answer.error), rights(self._settings, [answer.topic]))
+                raise classify(
+                    self._settings, KafkaException(answer.error), required_acls(self._settings, [answer.topic])
+                )
 
     def holds(self, state: PartitionState) -> bool:
+        """Return True if the state's partition was not revoked since it was assigned."""
         return self.states.get((state.table.topic.value, state.partition)) is state
 
     def pause(self) -> None:
+        """Stop fetching from all partitions."""
         self._consumer.pause(self._partitions(self.states.values()))
 
     def resume(self) -> None:
-        """Fetch again from every partition that is open and waits for nothing."""
+        """Fetch again from every partition that is open and waits for no schema."""
         flowing = (state for state in self.states.values() if state.opened and state.parked is None)
         self._consumer.resume(self._partitions(flowing))
 
-    def park(self, state: PartitionState, record: Record) -> None:
-        """Nothing more of this partition until the record can be read."""
+    def pause_for_schema(self, state: PartitionState, record: Record) -> None:
+        """Keep the record and stop fetching its partition until it can be decoded."""
         state.parked = record
         self._consumer.pause(self._partitions([state]))
 
-    def drop(self) -> None:
-        """Forget everything collected and leave the group, to start over with `subscribe`."""
+    def leave_group(self) -> None:
+        """Discard everything collected and leave the group; `subscribe` starts over."""
         self.states.clear()
         self._consumer.unsubscribe()
 
-    def unchallenged(self) -> bool:
-        """Once fenced: whether the group knows no other sink of this name. May take half a minute."""
-        return unchallenged(self._admin, self._settings.sink.group, self._assignment.member)
+    def is_sole_member(self) -> bool:
+        """Return True if, after fencing, the group has no other sink of this name. Blocks for up to half a minute."""
+        return is_sole_member(self._admin, self._settings.sink.group, self._assignment.member)
 
-    def renew(self) -> None:
-        """As `drop`, with new clients: one that was fenced, or has gone astray, does nothing more."""
+    def recreate_client(self) -> None:
+        """Discard everything collected and replace the clients.
+
+        A client that was fenced, or has no known brokers, never recovers.
+        """
         self.states.clear()
         self._consumer.close()
-        self.aside.take()
+        self.events.take()
         self._connect()
 
     def close(self) -> None:
+        """Leave the group and close the consumer."""
         self.states.clear()
         self._consumer.close()
 
-    def look(self, now: float) -> None:
-        """Ask the broker where the partitions end, for `lag`; does not wait. `now`: monotonic, s."""
-        self._ends.ask(self.states.keys(), now)
+    def refresh_end_offsets(self, now: float) -> None:
+        """Request the partitions' ends from the broker, for `lag`; does not block. `now`: monotonic, s."""
+        self._ends.request(self.states.keys(), now)
         if self._ends.take():
-            self.aside.away = False
+            self.events.brokers_down = False
 
     def lag(self) -> int:
-        """Records known to be in Kafka and not yet taken in, over the partitions held: as of the last fetches, and the
-        last answer to `look`."""
+        """Return the number of records known to be in Kafka and not yet taken in, over the held partitions.
+
+        Known from the last fetches and the last answer to `refresh_end_offsets`.
+        """
         return self._ends.lag({place: state.next_offset for place, state in self.states.items()})
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Dead letters: the original key and value, with headers that say where from and why. At least once."""
+"""Produce the sink's dead letters: the original key and value, with headers that give origin and reason."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from drumline.infra.kafka.connect import DENIED, KafkaAccessDenied
 from drumline.infra.runtime.version import drumline_version
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.topics import dlq
-from drumline.sinks.ranges.record import Entry, Verdict
+from drumline.sinks.ranges.record import Disposition, RangeEntry
 
 #: What a letter says of who wrote it; a stream worker's says its app id.
 BY = "sink"
 
 
 class DeadLettersFailed(RuntimeError):
-    """Not all dead letters were acknowledged. Nothing of the range may be committed; try again."""
+    """Retry later: not all dead letters were acknowledged. Nothing of the range may be committed."""
 
 
-def headers(entry: Entry, topic_id: str) -> list[tuple[str, str | bytes | None]]:
+def headers(entry: RangeEntry, topic_id: str) -> list[tuple[str, str | bytes | None]]:
     """Headers of a dead letter; the record's own come after ours."""
     record = entry.record
     value = record.value or b""
@@ -43,17 +43,21 @@ def headers(entry: Entry, topic_id: str) -> list[tuple[str, str | bytes | None]]
     ]
 
 
-class DeadLetters:
-    """`make`: an idempotent producer, now and after each failure: one may be beyond repair, and what it still holds
-    comes again anyway."""
+class DeadLetterProducer:
+    """Produces dead letters, at least once.
+
+    Used by the sink's thread only. `make` creates an idempotent producer, at the start and after each failure: a failed
+    producer may be beyond repair, and its unsent records are produced again anyway.
+    """
 
     def __init__(self, make: Callable[[], Producer], timeout_s: float = 30.0) -> None:
         self._make, self._producer, self._timeout_s = make, make(), timeout_s
 
-    def send(self, entries: Iterable[Entry], topic_id: str) -> int:
-        """Send those of `entries` that are dead and wait until all are acknowledged; how many.
+    def send(self, entries: Iterable[RangeEntry], topic_id: str) -> int:
+        """Produce the rejected records among `entries`, wait until all are acknowledged, and return their number.
 
-        Raises DeadLettersFailed, KafkaAccessDenied."""
+        Blocks for up to `timeout_s`. Retry later: DeadLettersFailed. Fatal: KafkaAccessDenied.
+        """
         failed: list[str] = []
         forbidden: set[str] = set()
 
@@ -66,29 +70,31 @@ class DeadLetters:
         sent = 0
         try:
             for entry in entries:
-                if entry.verdict is Verdict.DEAD:
+                if entry.disposition is Disposition.DEAD_LETTER:
                     self._produce(entry, topic_id, acknowledged)
                     sent += 1
             left = self._producer.flush(self._timeout_s) if sent else 0
         except Exception as error:  # BufferError: the queue stays full; KafkaException: no such topic, no broker
-            self._renew()
+            self._recreate_producer()
             raise DeadLettersFailed(str(error)) from None
         if forbidden:
             raise KafkaAccessDenied(
                 f"Kafka takes no dead letters: Write on topic {', '.join(sorted(forbidden))} is missing"
             )
         if failed or left:
-            self._renew()
+            self._recreate_producer()
             raise DeadLettersFailed(failed[0] if failed else f"{left} not acknowledged in {self._timeout_s:.0f} s")
         return sent
 
-    def _renew(self) -> None:
+    def _recreate_producer(self) -> None:
         self._producer.purge()
         self._producer = self._make()
 
-    def _produce(self, entry: Entry, topic_id: str, acknowledged: Callable[[Any, Any], None]) -> None:
-        """Hand one letter over. The producer's queue holds 1 GB, less than large letters of one range may be: it is
-        waited for."""
+    def _produce(self, entry: RangeEntry, topic_id: str, acknowledged: Callable[[Any, Any], None]) -> None:
+        """Queue one dead letter; wait while the queue is full.
+
+        The queue holds 1 GB, which is less than the dead letters of one range may need.
+        """
         until = time.monotonic() + self._timeout_s
         while True:
             try:

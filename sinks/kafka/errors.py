@@ -1,4 +1,4 @@
-"""What Kafka's errors mean to a sink: which of them end it, and which it waits out."""
+"""Classify Kafka's errors for a sink: fatal, or retry later."""
 
 from __future__ import annotations
 
@@ -10,28 +10,34 @@ from confluent_kafka import KafkaError, KafkaException
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.connect import KafkaAccessDenied, to_access_error
 from drumline.infra.kafka.lost_brokers import has_no_brokers
-from drumline.sinks.errors import Astray, Fenced, KafkaTrouble
+from drumline.sinks.errors import Fenced, NoKnownBrokers, TransientKafkaError
 
-#: How long a question to Kafka may take; s.
+#: How long a request to Kafka may take; s.
 REQUEST_S = 15.0
 
 
-def last_word(error: Any) -> Exception | None:
-    """What to raise if the member does nothing more after this error. A message tells of a fatal error by its code."""
+def fatal_error(error: Any) -> Exception | None:
+    """Return the exception to raise if the member does nothing more after this error, otherwise None.
+
+    A message marks a fatal error by its code.
+    """
     fatal = error.fatal() or error.code() == KafkaError._FATAL
     if error.code() == KafkaError.FENCED_INSTANCE_ID or (fatal and "fenced" in error.str().lower()):
         return Fenced(error.str())
     if has_no_brokers(error):
-        return Astray(error.str())
+        return NoKnownBrokers(error.str())
     return KafkaException(error) if fatal else None
 
 
-def rights(settings: Settings, topics: Iterable[str | None]) -> str:
-    """What a sink has to be allowed, for a refusal to name."""
+def required_acls(settings: Settings, topics: Iterable[str | None]) -> str:
+    """Return the ACLs that a sink needs, as text for an error message."""
     names = ", ".join(filter(None, topics))
     return f"Read on {f'topic {names} and on ' if names else ''}group {settings.sink.group}"
 
 
-def trouble_of(settings: Settings, error: KafkaException, right: str) -> KafkaTrouble | KafkaAccessDenied:
-    """What to raise for `error`."""
-    return to_access_error(settings, error.args[0], right) or KafkaTrouble(str(error.args[0]))
+def classify(settings: Settings, error: KafkaException, right: str) -> TransientKafkaError | KafkaAccessDenied:
+    """Return the exception to raise for `error`.
+
+    KafkaAccessDenied if no retry can succeed, otherwise TransientKafkaError.
+    """
+    return to_access_error(settings, error.args[0], right) or TransientKafkaError(str(error.args[0]))

@@ -1,9 +1,9 @@
-"""Whether a named sink that Kafka has fenced is still the only one of its name.
+"""Check that a fenced sink is still the only one of its name.
 
-A client (librdkafka 2.16, its issue 3437) that has not heard from its group's coordinator for the session timeout
-throws its member id away. What it sends before it has joined again, a heartbeat or a commit, names the instance and no
-member. The coordinator, back and knowing well who has this name, takes it for a second one: FENCED_INSTANCE_ID, the
-client's end.
+A client (librdkafka 2.16, its issue 3437) that had no contact with its group's coordinator for the session timeout
+drops its member id. Until it has joined again, its heartbeats and commits name the instance and no member. The
+coordinator still has the former member under that name and takes the client for a second one: FENCED_INSTANCE_ID, which
+ends the client.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 REQUEST_S = 5.0
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
-def unchallenged(admin: AdminClient, group: str, member: str) -> bool:
-    """Whether `group` lists `member` (a member id) as it did before, or nobody at all; False also if no broker says so
-    within PATIENCE_S. Who takes a name over replaces the member that had it, so that one is not listed any more."""
-    until = time.monotonic() + PATIENCE_S
+def is_sole_member(admin: AdminClient, group: str, member: str) -> bool:
+    """Return True if `group` still lists `member` (a member id), or lists no member.
+
+    Returns False also if no broker answers within TIMEOUT_S. A sink that takes over the name replaces the member that
+    had it, so that member is no longer listed. Blocks.
+    """
+    until = time.monotonic() + TIMEOUT_S
     while time.monotonic() < until:
         try:
-            with warnings.catch_warnings():  # what should replace list_groups ends the process by an assertion when
-                warnings.simplefilter("ignore", DeprecationWarning)  # the coordinator comes back (2.16)
-                found = admin.list_groups(group, timeout=REQUEST_S)
-            if found and found[0].error is None:
-                listed = {one.id for one in found[0].members}
+            with warnings.catch_warnings():  # the replacement of list_groups ends the process by an assertion when
+                warnings.simplefilter("ignore", DeprecationWarning)  # the coordinator returns (2.16)
+                groups = admin.list_groups(group, timeout=REQUEST_S)
+            if groups and groups[0].error is None:
+                listed = {listed_member.id for listed_member in groups[0].members}
                 return member in listed or not listed
-        except KafkaException:  # away again
+        except KafkaException:  # unreachable again
             pass
         time.sleep(0.2)
     return False

@@ -1,4 +1,4 @@
-"""Kafka's ids of topics: a topic that was deleted and created anew has another one."""
+"""Read Kafka's topic ids: a recreated topic has another one."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from drumline.infra.config.settings import Settings
-from drumline.sinks.kafka.errors import REQUEST_S, trouble_of
+from drumline.sinks.kafka.errors import REQUEST_S, classify
 
 
 def topic_ids(admin: AdminClient, settings: Settings, topics: Iterable[str]) -> dict[str, str]:
-    """The id of each topic that exists. Raises KafkaTrouble, KafkaAccessDenied."""
+    """Return the id of each topic that exists. Retry later: TransientKafkaError. Fatal: KafkaAccessDenied."""
     names = sorted(set(topics))
     if not names:
         return {}
-    found = {}
+    ids = {}
     try:
         answers = admin.describe_topics(TopicCollection(names), request_timeout=REQUEST_S)
         for name, answer in answers.items():
             try:
-                found[name] = str(answer.result().topic_id)
+                ids[name] = str(answer.result().topic_id)
             except KafkaException as error:
                 if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise
     except KafkaException as error:
-        raise trouble_of(settings, error, f"Describe on topic {', '.join(names)}") from None
-    return found
+        raise classify(settings, error, f"Describe on topic {', '.join(names)}") from None
+    return ids

@@ -1,5 +1,7 @@
-"""What a sink is about to insert, written into Kafka's commit metadata before it does: enough to rebuild the very same
-rows after a crash, by another process, with another schema registry. Pure."""
+"""Write and read intents: Kafka commit metadata that fixes a range before its rows are inserted.
+
+An intent is enough for another process, with another schema registry, to rebuild the same rows after a crash.
+"""
 
 from __future__ import annotations
 
@@ -14,48 +16,51 @@ _VERSION = 1
 
 
 class BadIntent(ValueError):
-    """Commit metadata that is not ours or not whole."""
+    """Reports commit metadata that is not drumline's or not complete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """`records`: Kafka records in the range; `rows`: rows the table gets. `dead`, `duplicate`: offsets judged so; a
-    replay does not judge again."""
+    """Describes a range that is about to be inserted.
+
+    `records`: Kafka records in the range. `rows`: rows that the table gets. `dead_letters`, `duplicate`: offsets
+    classified so; a replay does not classify again.
+    """
 
     range: OffsetRange
     records: int
     rows: int
-    dead: frozenset[int] = field(default_factory=frozenset)
+    dead_letters: frozenset[int] = field(default_factory=frozenset)
     duplicate: frozenset[int] = field(default_factory=frozenset)
 
 
 def write_intent(intent: Intent) -> str:
-    """The commit metadata, ASCII. Longer than MAX_BYTES means that the range should have been cut earlier."""
+    """Return the commit metadata, ASCII. A range whose metadata exceeds MAX_BYTES should have been cut earlier."""
     offsets = intent.range
     content = {"v": _VERSION, "t": offsets.topic_id, "to": offsets.last, "n": intent.records, "rows": intent.rows}
-    if intent.dead:
-        content["dead"] = pack(intent.dead, offsets.first)
+    if intent.dead_letters:
+        content["dead"] = pack(intent.dead_letters, offsets.first)
     if intent.duplicate:
         content["dup"] = pack(intent.duplicate, offsets.first)
     return json.dumps(content, separators=(",", ":"))
 
 
 def write_done(topic_id: str) -> str:
-    """The metadata of a commit with nothing pending."""
+    """Return the metadata of a commit with nothing pending."""
     return json.dumps({"v": _VERSION, "t": topic_id}, separators=(",", ":"))
 
 
 def read_metadata(metadata: str | None, partition: int, offset: int) -> tuple[str, Intent | None]:
-    """(topic id, pending intent or None) of a partition's committed (offset, metadata). Raises BadIntent.
+    """Return (topic id, pending intent or None) from a partition's committed (offset, metadata). Raises BadIntent.
 
-    Empty metadata (an offset that somebody set by hand) is topic id "" and nothing pending.
+    Empty metadata (an offset that an operator set by hand) means topic id "" and nothing pending.
     """
     if not metadata:
         return "", None
     try:
         content = json.loads(metadata)
         if content["v"] != _VERSION:
-            raise BadIntent(f"intent version {content['v']}; this drumline knows {_VERSION}")
+            raise BadIntent(f"intent version {content['v']}; this drumline reads {_VERSION}")
         topic_id = str(content["t"])
         if "to" not in content:
             return topic_id, None

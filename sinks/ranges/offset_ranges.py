@@ -1,4 +1,4 @@
-"""Offsets of one topic partition as ranges: the algebra behind exactly once. Pure."""
+"""Calculate with the offsets of one topic partition: ranges, packed offset sets, gaps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class OffsetRange:
-    """Offsets first..last of one partition of one incarnation of a topic, both included."""
+    """Names offsets first..last, both included, of one partition of one incarnation of a topic."""
 
     topic_id: str
     partition: int
@@ -22,17 +22,17 @@ class OffsetRange:
 
     @property
     def token(self) -> str:
-        """Names this range's content for ever: a topic created anew has another id, so its offsets never collide."""
+        """Return the name of this range's content: a recreated topic has another id, so tokens never collide."""
         return f"{self.topic_id}:{self.partition}:{self.first}-{self.last}"
 
     @property
     def topic_partition(self) -> str:
-        """What raw rows carry as `_topic_partition`."""
+        """Return the value that raw rows have in `_topic_partition`."""
         return f"{self.topic_id}:{self.partition}"
 
 
 def pack(offsets: Iterable[int], base: int) -> str:
-    """Offsets >= base as runs relative to it: {base, base+3, base+4, base+5} -> "0,3-5". The order does not matter."""
+    """Return offsets >= base as runs relative to it, in any order: {base, base+3, base+4, base+5} -> "0,3-5"."""
     runs: list[list[int]] = []
     for value in sorted(set(offsets)):
         if value < base:
@@ -45,19 +45,22 @@ def pack(offsets: Iterable[int], base: int) -> str:
 
 
 def unpack(text: str, base: int, limit: int) -> frozenset[int]:
-    """The offsets that `pack` wrote. Raises ValueError on anything else, or on an offset beyond `limit`."""
-    found: set[int] = set()
+    """Return the offsets that `pack` wrote. Raises ValueError on other text, or on an offset beyond `limit`."""
+    offsets: set[int] = set()
     for part in text.split(",") if text else ():
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if not 0 <= low <= high or base + high > limit:
             raise ValueError(f"bad run {part!r}")
-        found.update(range(base + low, base + high + 1))
-    return frozenset(found)
+        offsets.update(range(base + low, base + high + 1))
+    return frozenset(offsets)
 
 
 class Intervals:
-    """A set of integers kept as disjoint, sorted, closed intervals: small while the integers are nearly contiguous."""
+    """Stores a set of integers as disjoint, sorted, closed intervals.
+
+    Small while the integers are nearly contiguous.
+    """
 
     def __init__(self, values: Iterable[int] = ()) -> None:
         self._first: list[int] = []
@@ -66,7 +69,7 @@ class Intervals:
             self.add(value)
 
     def add(self, value: int) -> bool:
-        """Put it in; False if it was in already."""
+        """Add the value; return False if the set had it already."""
         at = bisect_right(self._first, value) - 1
         if at >= 0 and value <= self._last[at]:
             return False
@@ -85,7 +88,7 @@ class Intervals:
         return True
 
     def add_run(self, first: int, last: int) -> None:
-        """Put in first..last, which lies behind everything that is in. Raises ValueError if it does not."""
+        """Add first..last, which must lie behind all values of the set. Raises ValueError if it does not."""
         if last < first or (self._last and first <= self._last[-1]):
             raise ValueError(f"{first}..{last} is not behind the rest")
         if self._last and self._last[-1] == first - 1:
@@ -102,7 +105,7 @@ class Intervals:
         return iter(zip(self._first, self._last, strict=True))
 
     def gaps(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """The closed intervals of first..last that are not in the set."""
+        """Yield the closed intervals of first..last that are not in the set."""
         at = first
         for low, high in self:
             if high < at:

@@ -1,6 +1,6 @@
-"""One topic partition between Kafka and its table: collect, cut a range, or rebuild one that was announced. Pure.
+"""Keep one topic partition between Kafka and its table: collect records, cut a range, or rebuild one from its intent.
 
-Judging happens when a range is cut and never again: what is judged goes into the intent.
+Records are classified once, when their range is cut; the result goes into the intent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from drumline.sinks.ranges.intent import MAX_BYTES, Intent, write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals, OffsetRange
-from drumline.sinks.ranges.record import Entry, Record, Verdict
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import Table
 
@@ -24,14 +24,14 @@ History = dict[tuple[str, str], Intervals]
 
 
 class ReplayImpossible(RuntimeError):
-    """An announced range cannot be rebuilt as it was. Nothing is guessed: the sink stops."""
+    """Fatal: a range with a committed intent cannot be rebuilt as it was. The sink stops and guesses nothing."""
 
 
-class Stage(IntEnum):
-    """How far a range is; the numbers are those of docs/design/exactly-once.md."""
+class RangeStage(IntEnum):
+    """Numbers the last step that a range has completed, as in docs/design/exactly-once.md."""
 
     CUT = 1
-    LETTERS_SENT = 2
+    DEAD_LETTERS_SENT = 2
     INTENT_COMMITTED = 3
     ROWS_INSERTED = 4
     LEDGER_INSERTED = 5
@@ -39,36 +39,45 @@ class Stage(IntEnum):
 
 
 @dataclass(slots=True)
-class Pending:
-    """A range on its way. `entries` in offset order, judged. `announced`: when this life of the sink committed its
-    intent (monotonic, s)."""
+class PendingRange:
+    """Holds a range between its cut and its last commit.
+
+    `entries`: in offset order, classified. `replay`: rebuilt from an intent. `intent_committed_at`: when this process
+    committed the intent (monotonic, s); -inf if an earlier one did.
+    """
 
     table: Table
     range: OffsetRange
-    entries: list[Entry]
-    stage: Stage = Stage.CUT
+    entries: list[RangeEntry]
+    stage: RangeStage = RangeStage.CUT
     replay: bool = False
-    announced: float = -math.inf
+    intent_committed_at: float = -math.inf
 
     @property
-    def stored(self) -> list[Entry]:
-        return [entry for entry in self.entries if entry.verdict is Verdict.STORED]
+    def stored(self) -> list[RangeEntry]:
+        """Return the entries whose rows go into the table."""
+        return [entry for entry in self.entries if entry.disposition is Disposition.STORED]
 
     @property
     def intent(self) -> Intent:
-        dead, duplicate = (
-            frozenset(e.record.offset for e in self.entries if e.verdict is verdict)
-            for verdict in (Verdict.DEAD, Verdict.DUPLICATE)
+        """Return the intent that fixes this range."""
+        dead_letters, duplicate = (
+            frozenset(e.record.offset for e in self.entries if e.disposition is disposition)
+            for disposition in (Disposition.DEAD_LETTER, Disposition.DUPLICATE)
         )
         rows = sum(entry.rows for entry in self.stored)
-        return Intent(self.range, len(self.entries), rows, dead, duplicate)
+        return Intent(self.range, len(self.entries), rows, dead_letters, duplicate)
 
 
 @dataclass(slots=True)
 class PartitionState:
-    """`next_offset`: the first offset not yet taken in. `opened`: the ledger has been asked where to go on.
-    `said`: Kafka had a committed offset. `parked`: the record there, while the registry cannot be asked for its
-    schema. `rows`, `dead_bytes`: of `entries`; of dead records, which are kept as they came."""
+    """Collects the records of one assigned partition until they are cut into ranges.
+
+    Created on assignment, dropped on revocation; used by the sink's thread only. `next_offset`: the first offset not
+    yet taken in. `opened`: the ledger was read for the offset to start at. `has_committed`: Kafka had a committed
+    offset. `parked`: the record at `next_offset`, while the registry cannot give its schema. `rows`: of `entries`.
+    `dead_letter_bytes`: of rejected records, which are kept as they came.
+    """
 
     table: Table
     partition: int
@@ -77,45 +86,50 @@ class PartitionState:
     compacted: bool = False
     intent: Intent | None = None
     opened: bool = False
-    said: bool = False
+    has_committed: bool = False
     parked: Record | None = None
-    entries: deque[Entry] = field(default_factory=deque)
+    entries: deque[RangeEntry] = field(default_factory=deque)
     rows: int = 0
-    dead_bytes: int = 0
+    dead_letter_bytes: int = 0
     since: float = 0.0
     history: History = field(default_factory=dict)
 
-    def take(self, entry: Entry, now: float) -> bool:
-        """Take in the next record; False for one that is behind (stored already). `now`: any monotonic clock, s."""
+    def take(self, entry: RangeEntry, now: float) -> bool:
+        """Take in the next record; return False if it is stored already. `now`: any monotonic clock, s."""
         if entry.record.offset < self.next_offset:
             return False
         if not self.entries:
             self.since = now
         self.entries.append(entry)
         self.rows += entry.rows
-        self.dead_bytes += entry.size if entry.verdict is Verdict.DEAD else 0
+        self.dead_letter_bytes += entry.size if entry.disposition is Disposition.DEAD_LETTER else 0
         self.next_offset = entry.record.offset + 1
         return True
 
     def due(self, now: float, flush_rows: int, flush_s: float) -> bool:
-        """Time to write. A range that was announced is due as soon as it is read again, whatever its size."""
+        """Return True if a range should be cut.
+
+        A range with an intent is due once it is read again, whatever its size.
+        """
         if self.intent is not None:
             return self.next_offset > self.intent.range.last
         return bool(self.entries) and (self.rows >= flush_rows or now - self.since >= flush_s)
 
-    def unknown(self) -> set[tuple[str, str]]:
-        """Identities among the collected records whose history has not been loaded."""
+    def identities_to_load(self) -> set[tuple[str, str]]:
+        """Return the identities among the collected records whose history is not loaded."""
         if self.table.upsert:
             return set()
         return {i for entry in self.entries if (i := _identity(entry)) is not None and i not in self.history}
 
-    def cut(self, flush_rows: int, now: float) -> Pending:
-        """The next range: a prefix of what was collected, at most what one insert and one intent can hold. The history
-        of all `unknown()` identities must be there. Raises ReplayImpossible."""
+    def cut(self, flush_rows: int, now: float) -> PendingRange:
+        """Return the next range: a prefix of the collected records, limited to one insert and one intent.
+
+        The history of all `identities_to_load()` must be loaded. Fatal: ReplayImpossible.
+        """
         if self.intent is not None:
             return self._rebuild(self.intent)
         first = self.entries[0].record.offset
-        taken: list[Entry] = []
+        taken: list[RangeEntry] = []
         rows, days = 0, set[int]()
         while self.entries:
             entry = self.entries[0]
@@ -123,66 +137,76 @@ class PartitionState:
             full = rows >= flush_rows or rows + entry.rows > MAX_ROWS or len(days | span) > MAX_DAYS_PER_RANGE
             if taken and full:
                 break
-            self._judge(entry)
-            candidate = Pending(
+            self._classify(entry)
+            candidate = PendingRange(
                 self.table,
                 OffsetRange(self.topic_id, self.partition, first, entry.record.offset),
-                [*taken, entry] if entry.verdict in (Verdict.DEAD, Verdict.DUPLICATE) else taken,
+                [*taken, entry] if entry.disposition in (Disposition.DEAD_LETTER, Disposition.DUPLICATE) else taken,
             )
             if candidate.entries is not taken and len(write_intent(candidate.intent)) > MAX_BYTES and taken:
-                self._unjudge(entry)
+                self._unclassify(entry)
                 break
             taken.append(self.entries.popleft())
-            if entry.verdict is Verdict.STORED:
+            if entry.disposition is Disposition.STORED:
                 rows += entry.rows
                 days |= span
         last = taken[-1].record.offset
         self._count()
         self.since = now
-        return Pending(self.table, OffsetRange(self.topic_id, self.partition, first, last), taken)
+        return PendingRange(self.table, OffsetRange(self.topic_id, self.partition, first, last), taken)
 
     def _count(self) -> None:
         self.rows = sum(entry.rows for entry in self.entries)
-        self.dead_bytes = sum(entry.size for entry in self.entries if entry.verdict is Verdict.DEAD)
+        self.dead_letter_bytes = sum(
+            entry.size for entry in self.entries if entry.disposition is Disposition.DEAD_LETTER
+        )
 
-    def _judge(self, entry: Entry) -> None:
+    def _classify(self, entry: RangeEntry) -> None:
         identity = _identity(entry)
         if identity is None or self.table.upsert or entry.batch is None:
             return
         if not self.history[identity].add(int(entry.batch.envelope["sequence"])):
-            entry.verdict = Verdict.DUPLICATE
+            entry.disposition = Disposition.DUPLICATE
 
-    def _unjudge(self, entry: Entry) -> None:
-        """Only ever a duplicate or dead record: history is as before, the verdict is found again."""
-        if entry.verdict is Verdict.DUPLICATE:
-            entry.verdict = Verdict.STORED if entry.rows else Verdict.EMPTY
+    def _unclassify(self, entry: RangeEntry) -> None:
+        """Undo `_classify`.
 
-    def _rebuild(self, intent: Intent) -> Pending:
-        entries: list[Entry] = []
+        Only a duplicate or dead letter gets here: history is unchanged and gives the same result again.
+        """
+        if entry.disposition is Disposition.DUPLICATE:
+            entry.disposition = Disposition.STORED if entry.rows else Disposition.EMPTY
+
+    def _rebuild(self, intent: Intent) -> PendingRange:
+        entries: list[RangeEntry] = []
         while self.entries and self.entries[0].record.offset <= intent.range.last:
             entries.append(self.entries.popleft())
         where = f"{self.table.topic} partition {self.partition}, offsets {intent.range.first}..{intent.range.last}"
         if len(entries) != intent.records and not self.compacted:
-            raise ReplayImpossible(f"{where}: {len(entries)} records are there, {intent.records} were announced")
+            raise ReplayImpossible(f"{where}: {len(entries)} records are in Kafka, the intent has {intent.records}")
         for entry in entries:
             offset = entry.record.offset
-            if offset in intent.dead:
-                entry.verdict, entry.error = Verdict.DEAD, entry.error if entry.error[0] else ("JudgedDead", "")
-            elif entry.verdict is Verdict.DEAD:
-                raise ReplayImpossible(f"{where}: the record at {offset} decoded when announced: {entry.error[1]}")
+            if offset in intent.dead_letters:
+                entry.disposition, entry.error = (
+                    Disposition.DEAD_LETTER,
+                    entry.error if entry.error[0] else ("JudgedDead", ""),
+                )
+            elif entry.disposition is Disposition.DEAD_LETTER:
+                raise ReplayImpossible(
+                    f"{where}: the record at {offset} decoded when the intent was committed: {entry.error[1]}"
+                )
             elif offset in intent.duplicate:
-                entry.verdict = Verdict.DUPLICATE
-        pending = Pending(self.table, intent.range, entries, Stage.INTENT_COMMITTED, replay=True)
+                entry.disposition = Disposition.DUPLICATE
+        pending = PendingRange(self.table, intent.range, entries, RangeStage.INTENT_COMMITTED, replay=True)
         rows = sum(entry.rows for entry in pending.stored)
         if rows != intent.rows and not self.compacted:
-            raise ReplayImpossible(f"{where}: {rows} rows rebuilt, {intent.rows} were announced")
+            raise ReplayImpossible(f"{where}: {rows} rows rebuilt, the intent has {intent.rows}")
         self.intent = None
         self._count()
         return pending
 
 
-def _identity(entry: Entry) -> tuple[str, str] | None:
-    """(process, key) that the record's sequence counts for; None where it names no process."""
-    if entry.batch is None or entry.verdict is Verdict.DEAD or not entry.batch.envelope["process_id"]:
+def _identity(entry: RangeEntry) -> tuple[str, str] | None:
+    """Return the (process, key) that the record's sequence counts for; None where it names no process."""
+    if entry.batch is None or entry.disposition is Disposition.DEAD_LETTER or not entry.batch.envelope["process_id"]:
         return None
     return str(entry.batch.envelope["process_id"]), entry.record.key_text

@@ -1,4 +1,4 @@
-"""One Kafka record on its way into a range: what it holds and what became of it."""
+"""Decode one Kafka record and hold its disposition."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from drumline.sinks.tables.blocks import row_count, time_span, unstorable
 from drumline.sinks.tables.tables import Table
 
 
-class Verdict(StrEnum):
-    """`EMPTY`: read and right, but without rows. `DUPLICATE`: the same batch is stored from another offset."""
+class Disposition(StrEnum):
+    """Names the fate of one record.
+
+    `EMPTY`: valid, but without rows. `DUPLICATE`: the same batch is stored from another offset.
+    """
 
     STORED = "stored"
     EMPTY = "empty"
     DUPLICATE = "duplicate"
-    DEAD = "dead"
+    DEAD_LETTER = "dead"
 
 
 @dataclass(slots=True)
 class Record:
-    """A Kafka record as it came. `timestamp_ms`: the record's, -1 if it has none."""
+    """Holds a Kafka record as it came. `timestamp_ms`: -1 if it has none."""
 
     topic: str
     partition: int
@@ -35,38 +38,45 @@ class Record:
 
     @property
     def key_text(self) -> str:
-        """The key as text; bytes that are not UTF-8 show as \\xNN."""
+        r"""Return the key as text; bytes that are not UTF-8 show as \xNN."""
         return (self.key or b"").decode("utf-8", "backslashreplace")
 
 
 @dataclass(slots=True)
-class Entry:
-    """`batch` is None for a tombstone and for what does not decode. `rows`: rows of its table if it is stored. `error`:
-    the error's type and sentence, for the ledger and the dead letter. `record.value` is kept for dead ones only."""
+class RangeEntry:
+    """Holds a record with its batch and disposition.
+
+    `batch`: None for a tombstone and for a record that does not decode. `size`: bytes of the value. `rows`: rows of its
+    table if it is stored. `time_min`, `time_max`: ns since the epoch. `error`: type and message, for the ledger and the
+    dead letter. `record.value` is kept for dead letters only.
+    """
 
     record: Record
     size: int
     batch: Batch | None
-    verdict: Verdict
+    disposition: Disposition
     rows: int = 0
     time_min: int = 0
     time_max: int = 0
     error: tuple[str, str] = ("", "")
 
 
-def read(record: Record, table: Table, codec: Codec) -> Entry:
-    """Decode and check a record. Duplicates are judged later, when its range is cut."""
+def read(record: Record, table: Table, codec: Codec) -> RangeEntry:
+    """Decode and check a record.
+
+    Duplicates are found later, when its range is cut. Retry later: RegistryUnavailable.
+    """
     size = len(record.value or b"")
-    if record.value is None and table.upsert:  # a tombstone: the key is gone from the compacted topic
-        return Entry(record, 0, None, Verdict.EMPTY)
+    if record.value is None and table.upsert:  # a tombstone: the key was deleted from the compacted topic
+        return RangeEntry(record, 0, None, Disposition.EMPTY)
     try:
         batch = codec.decode(table.topic, record.value)
     except BadRecord as error:
-        return Entry(record, size, None, Verdict.DEAD, error=(type(error).__name__, str(error)))
+        return RangeEntry(record, size, None, Disposition.DEAD_LETTER, error=(type(error).__name__, str(error)))
     reason = unstorable(table, batch)
     if reason:
-        return Entry(record, size, batch, Verdict.DEAD, error=("Unstorable", reason))
+        return RangeEntry(record, size, batch, Disposition.DEAD_LETTER, error=("Unstorable", reason))
     record.value = None
     rows = row_count(table, batch)
     first, last = time_span(table, batch)
-    return Entry(record, size, batch, Verdict.STORED if rows else Verdict.EMPTY, rows, first, last)
+    return RangeEntry(record, size, batch, Disposition.STORED if rows else Disposition.EMPTY, rows, first, last)

@@ -12,7 +12,7 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.local_credentials import local_password
 from drumline.schemas.topics import Topic
 from drumline.sinks import sink
-from drumline.sinks.inserts.insert import Writer
+from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.kafka import end_offsets as ends
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]
@@ -75,7 +75,7 @@ def running(pipeline, proxy, topics):
 def test_the_sink_waits_until_clickhouse_can_again_collects_nothing_meanwhile_and_says_why(
     pipeline, proxy, monkeypatch
 ):
-    monkeypatch.setattr(ends, "ASK_S", 0.1)
+    monkeypatch.setattr(ends, "REQUEST_INTERVAL_S", 0.1)
     monkeypatch.setattr(sink, "OBSERVE_S", 0.05)
     client, kernels = pipeline.client(), f"{pipeline.settings.clickhouse.database}.kernels"
 
@@ -125,18 +125,18 @@ def test_the_sink_waits_until_clickhouse_can_again_collects_nothing_meanwhile_an
 
 def test_a_slow_clickhouse_keeps_no_sink_from_polling_kafka(pipeline, proxy, monkeypatch):
     """Kafka takes a member that does not poll for dead; it would never come further."""
-    monkeypatch.setattr(sink, "TURN_S", 0.1)
+    monkeypatch.setattr(sink, "ITERATION_S", 0.1)
     proxy.delay_s = 0.05
     for process in range(2):
         pipeline.publish(*(any_batch(topic, 1, process_id(process), 0, process) for topic in RAW))
     inserts, between = [0], []
-    insert = Writer.insert_rows
+    insert = RangeWriter.insert_rows
 
     def counted(self, pending):
         inserts[0] += 1
         return insert(self, pending)
 
-    monkeypatch.setattr(Writer, "insert_rows", counted)
+    monkeypatch.setattr(RangeWriter, "insert_rows", counted)
     made = pipeline.sink(lambda s: s.counts.records >= 2 * len(RAW), RAW)
     made.connect, poll = through(pipeline, proxy), made.kafka.poll
 

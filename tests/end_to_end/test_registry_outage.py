@@ -57,11 +57,11 @@ def test_a_sink_waits_with_records_of_new_schemas_and_goes_on_with_all_others(pi
         until(lambda: made.health.ready().get("registry", "").endswith("in 2 partitions"))
         pipeline.publish(*(batch(Topic.KERNEL, 1 + i) for i in range(5)))
         until(lambda: made.counts.records == 6, 20)
-        assert made.counts.dead == 0
+        assert made.counts.dead_letters == 0
         assert made.kafka.lag() == 3
         registry.come()
         until(lambda: made.counts.records == 9)
-        assert made.counts.dead == 1, "the registry knows no such id"
+        assert made.counts.dead_letters == 1, "the registry knows no such id"
     finally:
         stop.set()
         thread.join(30)

@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient
 from support.labs.sink import Pipeline, any_batch, process_id
 
 from drumline.schemas.topics import Topic
-from drumline.sinks.errors import KafkaTrouble, LostRecords
-from drumline.sinks.inserts.insert import Writer
+from drumline.sinks.errors import LostRecords, TransientKafkaError
+from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.kafka.assignment import Assignment
 from drumline.sinks.tables.tables import TABLES, Source, table
 
@@ -126,8 +126,8 @@ def test_engine_killed_in_the_middle(pipeline, kill9, wait_for_stack):
 )
 def test_an_announced_range_is_finished_by_the_next_sink(pipeline, monkeypatch, method, when):
     pipeline.publish(*batches(12))
-    killed, after, before = killed_in(getattr(Writer, method))
-    monkeypatch.setattr(Writer, method, after if when == "after" else before)
+    killed, after, before = killed_in(getattr(RangeWriter, method))
+    monkeypatch.setattr(RangeWriter, method, after if when == "after" else before)
     with pytest.raises(killed):
         pipeline.drain(99)
     monkeypatch.undo()
@@ -151,8 +151,8 @@ def remove_all(pipeline):
 
 def test_an_announced_range_that_kafka_removed_stops_the_sink(pipeline, monkeypatch):
     pipeline.publish(*batches(12))
-    killed, _, before = killed_in(Writer.insert_rows)
-    monkeypatch.setattr(Writer, "insert_rows", before)
+    killed, _, before = killed_in(RangeWriter.insert_rows)
+    monkeypatch.setattr(RangeWriter, "insert_rows", before)
     with pytest.raises(killed):
         pipeline.drain(99)
     monkeypatch.undo()
@@ -170,7 +170,7 @@ def test_partitions_that_cannot_be_taken_up_at_once_are_taken_up_later_and_are_n
     def fails_once(self, *place):
         asked.append(place)
         if len(asked) == 2:
-            raise KafkaTrouble("the broker has just come back")
+            raise TransientKafkaError("the broker has just come back")
         return state(self, *place)
 
     monkeypatch.setattr(Assignment, "_state", fails_once)
@@ -187,7 +187,7 @@ def test_a_sink_whose_client_has_gone_astray_goes_on_with_new_ones(pipeline, cli
     def stopping(sink):
         if sink.counts.records == 4 and not clients:
             clients.append(sink.kafka._consumer)
-            getattr(sink.kafka.aside, f"of_{client}")(KafkaError(KafkaError._ALL_BROKERS_DOWN, "", True))
+            getattr(sink.kafka.events, f"of_{client}")(KafkaError(KafkaError._ALL_BROKERS_DOWN, "", True))
             pipeline.publish(*batches(4, first=4))
         return sink.counts.records == 8
 
@@ -273,7 +273,7 @@ def test_a_flood_of_poison_stops_the_sink_and_stays_in_kafka(pipeline):
         pipeline.raw(Topic.KERNEL, process_id(0), b"poison %d" % i)
     sink = pipeline.start("--instance", "1", dead_letter_run=20)
     assert sink.wait(30) == 3
-    assert b"records are dead" in sink.stderr.read()
+    assert b"records were rejected" in sink.stderr.read()
     pipeline.sinks.clear()
     assert len(pipeline.dead_letters(Topic.KERNEL, 20, timeout_s=2.0)) < 20
     assert any(f.kind == "not_drained" for f in pipeline.audit().findings)

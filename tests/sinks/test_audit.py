@@ -187,10 +187,10 @@ def test_a_dead_letter_that_cannot_be_read_excuses_one_batch_of_its_own_key(pipe
     assert gaps() == []
     kernels(1, 0, 2)
     drain(pipeline, 2)
-    assert gaps() == ["1 of 3 batches never came"]  # of another process: not excused
+    assert gaps() == ["1 of 3 batches are missing"]  # of another process: not excused
     kernels(0, 7)
     drain(pipeline, 1)
-    assert sorted(gaps()) == ["1 of 3 batches never came", "1 of 8 batches never came"]
+    assert sorted(gaps()) == ["1 of 3 batches are missing", "1 of 8 batches are missing"]
 
 
 def test_what_retention_removed_is_not_missing(pipeline):
@@ -220,13 +220,13 @@ def test_exit_codes_and_json(pipeline):
     nobody = run("--job", "job", "--run", "rnu", "--json")
     found = [finding for finding in json.loads(nobody.stdout)["findings"] if finding["kind"] == "unknown"]
     assert (nobody.returncode, [finding["where"] for finding in found]) == (1, ["job job run rnu"])
-    away = run(DRUMLINE_CLICKHOUSE__DATABASE="gpu_nowhere")
-    assert away.returncode == 2
-    assert "Traceback" not in away.stderr
+    brokers_down = run(DRUMLINE_CLICKHOUSE__DATABASE="gpu_nowhere")
+    assert brokers_down.returncode == 2
+    assert "Traceback" not in brokers_down.stderr
 
 
 def test_a_kafka_that_has_none_of_the_topics_is_another_one(clean_stack):
     facts = KafkaFacts(clean_stack)
-    with pytest.raises(KafkaUnreachable, match="none of our topics"):
+    with pytest.raises(KafkaUnreachable, match="none of drumline's topics"):
         facts.partitions([Topic.KERNEL])
     facts.close()

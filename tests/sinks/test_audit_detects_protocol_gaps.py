@@ -11,7 +11,7 @@ from support.labs.sink import Pipeline, any_batch, process_id
 
 from drumline.schemas.topics import Topic
 from drumline.sinks.commit_cycle import PRESSURE
-from drumline.sinks.inserts.insert import Writer
+from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.insert_lanes import LANES
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.ranges.offset_ranges import OffsetRange
@@ -67,7 +67,7 @@ def rollup_window(pipeline, monkeypatch):
 
 
 def ledger(pipeline, monkeypatch):
-    monkeypatch.setattr(Writer, "insert_ledger", lambda self, pending: None)
+    monkeypatch.setattr(RangeWriter, "insert_ledger", lambda self, pending: None)
 
 
 def die_after_rows(pipeline, monkeypatch):
@@ -76,14 +76,14 @@ def die_after_rows(pipeline, monkeypatch):
     class Killed(BaseException):
         pass
 
-    insert, inserted = Writer.insert_rows, []
+    insert, inserted = RangeWriter.insert_rows, []
 
     def dies(self, pending):
         insert(self, pending)
         inserted.append(pending.range.partition)
         raise Killed
 
-    monkeypatch.setattr(Writer, "insert_rows", dies)
+    monkeypatch.setattr(RangeWriter, "insert_rows", dies)
     of_all = len(PROCESSES) * FIRST * ROWS
     sink = pipeline.settings.sink  # all at once, and not before all is there
     sink.instance, sink.flush_s, sink.flush_rows = "1", 60.0, of_all // PRESSURE

@@ -23,19 +23,19 @@ def consumer():
 
 
 def test_a_member_that_is_out_for_good_ends_the_sink(consumer):
-    said = "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
-    consumer.aside.of_consumer(KafkaError(KafkaError._FATAL, said, True))
+    message = "Fatal error: Broker: Static consumer fenced by other consumer with same group.instance.id"
+    consumer.events.of_consumer(KafkaError(KafkaError._FATAL, message, True))
     with pytest.raises(Fenced, match="fenced"):
         consumer.poll(0)
-    consumer.aside.of_consumer(KafkaError(KafkaError._FATAL, "anything else", True))
+    consumer.events.of_consumer(KafkaError(KafkaError._FATAL, "anything else", True))
     with pytest.raises(KafkaException):
         consumer.poll(0)
 
 
 def test_a_message_tells_of_the_end_by_its_code_alone(consumer):
-    said = "Fatal consumer error: Broker: Static consumer fenced by other consumer with same group.instance.id"
+    message = "Fatal consumer error: Broker: Static consumer fenced by other consumer with same group.instance.id"
     with pytest.raises(Fenced, match="fenced"):
-        consumer._on_error(KafkaError(KafkaError._FATAL, said), None)
+        consumer._on_error(KafkaError(KafkaError._FATAL, message), None)
     with pytest.raises(KafkaException):
         consumer._on_error(KafkaError(KafkaError._FATAL, "anything else"), None)
 
@@ -55,10 +55,10 @@ def test_only_of_a_partition_that_is_held_a_missing_offset_is_a_loss(consumer, m
 
 
 def test_without_any_broker_it_is_away_and_goes_on(consumer):
-    consumer.aside.of_consumer(KafkaError(KafkaError._TRANSPORT, "one of several brokers"))
-    assert not consumer.aside.away
-    consumer.aside.of_consumer(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
-    assert consumer.aside.away
+    consumer.events.of_consumer(KafkaError(KafkaError._TRANSPORT, "one of several brokers"))
+    assert not consumer.events.brokers_down
+    consumer.events.of_consumer(KafkaError(KafkaError._ALL_BROKERS_DOWN, "1/1 brokers are down"))
+    assert consumer.events.brokers_down
     assert consumer.poll(0) is None
 
 

@@ -10,7 +10,7 @@ from support.labs.sink import Pipeline, any_batch, process_id
 from drumline.schemas.topics import Topic
 from drumline.sinks.kafka import consumer
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.kafka.fencing import unchallenged
+from drumline.sinks.kafka.fencing import is_sole_member
 
 
 class Group:
@@ -45,7 +45,7 @@ LOADING = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 )
 def test_who_is_listed_as_before_or_finds_nobody_is_unchallenged(answers, alone):
     group = Group(*answers)
-    assert unchallenged(group, "sinks", "mine") is alone
+    assert is_sole_member(group, "sinks", "mine") is alone
     assert group.answers == []
 
 
@@ -63,10 +63,10 @@ def batches(first, count=4):
 @pytest.mark.stack
 def test_a_named_sink_goes_on_after_its_own_client_has_challenged_it(pipeline, kill9, wait_for_stack, monkeypatch):
     """The broker is away for longer than the session, and back before the sink polls again."""
-    config, renew, renewed = consumer.consumer_config, SinkConsumer.renew, []
+    config, recreate, renewed = consumer.consumer_config, SinkConsumer.recreate, []
     short = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 300}
     monkeypatch.setattr(consumer, "consumer_config", lambda *args: config(*args) | short)
-    monkeypatch.setattr(SinkConsumer, "renew", lambda self: renewed.append(self) or renew(self))
+    monkeypatch.setattr(SinkConsumer, "recreate_client", lambda self: renewed.append(self) or recreate(self))
     pipeline.publish(*batches(0))
     killed = []
 

@@ -8,10 +8,10 @@ import pytest
 from drumline.infra.clickhouse.client import PermanentError, TransientError
 from drumline.schemas.topics import Topic
 from drumline.sinks.inserts import insert_lanes as writers
-from drumline.sinks.inserts.insert_lanes import LANES, Writers
+from drumline.sinks.inserts.insert_lanes import LANES, InsertLanes
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.partition import Pending, Stage
+from drumline.sinks.ranges.partition import PendingRange, RangeStage
 from drumline.sinks.tables.tables import table
 
 KERNEL = table(Topic.KERNEL)
@@ -48,14 +48,17 @@ def made(monkeypatch):
     monkeypatch.setattr(FakeWriter, "done", [])
     monkeypatch.setattr(FakeWriter, "fails", {})
     monkeypatch.setattr(Client, "closed", 0)
-    monkeypatch.setattr(writers, "Writer", FakeWriter)
-    one = Writers(Client, "gpu", KernelNames())
+    monkeypatch.setattr(writers, "RangeWriter", FakeWriter)
+    one = InsertLanes(Client, "gpu", KernelNames())
     yield one
     one.close()
 
 
 def ranges(count):
-    return [Pending(KERNEL, OffsetRange("id", number, 0, 9), [], Stage.INTENT_COMMITTED) for number in range(count)]
+    return [
+        PendingRange(KERNEL, OffsetRange("id", number, 0, 9), [], RangeStage.INTENT_COMMITTED)
+        for number in range(count)
+    ]
 
 
 def test_each_range_is_written_once_rows_first(made):
@@ -75,8 +78,8 @@ def test_a_failure_in_either_lane_is_raised_when_the_other_has_ended(made, faili
     FakeWriter.fails[failing] = TransientError("away")
     with pytest.raises(TransientError, match="away"):
         made.write(some, lambda: False)
-    assert some[failing].stage == Stage.INTENT_COMMITTED
-    assert all(p.stage in (Stage.INTENT_COMMITTED, Stage.LEDGER_INSERTED) for p in some)
+    assert some[failing].stage == RangeStage.INTENT_COMMITTED
+    assert all(p.stage in (RangeStage.INTENT_COMMITTED, RangeStage.LEDGER_INSERTED) for p in some)
     before = len(FakeWriter.done)
     time.sleep(0.1)
     assert len(FakeWriter.done) == before, "nothing is under way any more"
@@ -94,7 +97,7 @@ def test_what_no_waiting_mends_is_raised_before_what_waiting_may_mend(made, orde
 
 def test_ranges_that_failed_at_another_step_go_on_there(made):
     some = ranges(1)
-    some[0].stage = Stage.ROWS_INSERTED
+    some[0].stage = RangeStage.ROWS_INSERTED
     assert made.write(some, lambda: False)
     assert FakeWriter.done == [("ledger", 0)]
 
@@ -102,7 +105,7 @@ def test_ranges_that_failed_at_another_step_go_on_there(made):
 def test_when_the_turn_is_over_each_lane_ends_with_what_it_has_begun(made):
     some = ranges(7)
     assert made.write(some, lambda: True) is False
-    assert sum(p.stage == Stage.LEDGER_INSERTED for p in some) == LANES
+    assert sum(p.stage == RangeStage.LEDGER_INSERTED for p in some) == LANES
     while not made.write(some, lambda: True):
         pass
     assert made.rows == 70

@@ -13,10 +13,10 @@ TOPIC = "HxV9-8rbQq2Pb0vGZc4qYA"
 
 
 @given(st.integers(0, 10**15), st.integers(0, 400), st.sets(st.integers(0, 400)), st.sets(st.integers(0, 400)))
-def test_an_intent_comes_back_as_it_was_written(first, length, dead, duplicate):
+def test_an_intent_comes_back_as_it_was_written(first, length, dead_letters, duplicate):
     inside = lambda values: frozenset(first + v for v in values if v <= length)  # noqa: E731
     span = OffsetRange(TOPIC, 3, first, first + length)
-    intent = Intent(span, length + 1, 12_345, inside(dead), inside(duplicate))
+    intent = Intent(span, length + 1, 12_345, inside(dead_letters), inside(duplicate))
     assert read_metadata(write_intent(intent), 3, first) == (TOPIC, intent)
 
 

@@ -14,22 +14,22 @@ from drumline.sinks import commit_cycle as cycle
 from drumline.sinks.ranges.intent import MAX_BYTES, read_metadata, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.partition import PartitionState, ReplayImpossible
-from drumline.sinks.ranges.record import Entry, Record, Verdict, read
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import table
-from drumline.sinks.telemetry import Counts
+from drumline.sinks.telemetry import SinkCounts
 
 KERNEL = table(Topic.KERNEL)
 
 
-def entry(offset, rows=10, process="p", sequence=None, dead=False, day=20_000):
-    record = Record(Topic.KERNEL, 0, offset, b"p", b"x" if dead else None, 0, [])
-    if dead:
-        return Entry(record, 1, None, Verdict.DEAD, error=("BadFrame", "bad"))
+def entry(offset, rows=10, process="p", sequence=None, bad=False, day=20_000):
+    record = Record(Topic.KERNEL, 0, offset, b"p", b"x" if bad else None, 0, [])
+    if bad:
+        return RangeEntry(record, 1, None, Disposition.DEAD_LETTER, error=("BadFrame", "bad"))
     envelope = {"process_id": process, "sequence": offset if sequence is None else sequence, "rows": rows}
     at = day * DAY_NS
-    verdict = Verdict.STORED if rows else Verdict.EMPTY
-    return Entry(record, 1, Batch(Topic.KERNEL, envelope), verdict, rows, at, at)
+    disposition = Disposition.STORED if rows else Disposition.EMPTY
+    return RangeEntry(record, 1, Batch(Topic.KERNEL, envelope), disposition, rows, at, at)
 
 
 def state(next_offset=0, **kwargs):
@@ -37,7 +37,7 @@ def state(next_offset=0, **kwargs):
 
 
 def know(partition, history=None):
-    for identity in partition.unknown():
+    for identity in partition.identities_to_load():
         partition.history[identity] = history or Intervals()
 
 
@@ -72,7 +72,7 @@ class World:
             if not partition.entries:
                 return True
             first = partition.entries[0].record.offset
-            for identity in partition.unknown() if partition.intent is None else ():
+            for identity in partition.identities_to_load() if partition.intent is None else ():
                 seen = sorted({s for o, (p, s) in self.ledger.items() if p == identity[0] and o < first})
                 partition.history[identity] = Intervals(seen)
             pending = partition.cut(data.draw(st.integers(1, 40), "flush rows"), 0.0)
@@ -89,7 +89,7 @@ class World:
             entries = {
                 e.record.offset: (e.batch.envelope["process_id"], e.batch.envelope["sequence"])
                 for e in pending.entries
-                if e.verdict in (Verdict.STORED, Verdict.EMPTY)
+                if e.disposition in (Disposition.STORED, Disposition.EMPTY)
             }
             self.insert("ledger", pending.range.token, lambda new=entries: self.ledger.update(new))
             if die == 5:
@@ -110,7 +110,7 @@ def test_killed_after_any_step_and_cut_anyhow_every_batch_is_stored_once(data):
             max_size=25,
         )
     )
-    log = [(offset, rows, process, sequence, dead) for offset, (rows, process, sequence, dead) in enumerate(batches)]
+    log = [(offset, rows, process, sequence, bad) for offset, (rows, process, sequence, bad) in enumerate(batches)]
     world = World(log)
     for _ in range(60):
         if world.run(data):
@@ -118,8 +118,8 @@ def test_killed_after_any_step_and_cut_anyhow_every_batch_is_stored_once(data):
     else:
         return  # it died each time
     want, seen = [], set()
-    for offset, rows, process, sequence, dead in log:
-        if not dead and (process, sequence) not in seen:
+    for offset, rows, process, sequence, bad in log:
+        if not bad and (process, sequence) not in seen:
             seen.add((process, sequence))
             want += [(offset, row) for row in range(rows)]
     assert sorted(world.rows) == want
@@ -135,17 +135,17 @@ def test_a_range_is_cut_at_the_rows_asked_for_and_the_rest_stays():
     assert not partition.due(100.0, 1, 0.0)
 
 
-@pytest.mark.parametrize("letters", [3, 4])
-def test_large_dead_records_are_dealt_with_before_they_fill_memory(letters):
+@pytest.mark.parametrize("count", [3, 4])
+def test_large_dead_records_are_dealt_with_before_they_fill_memory(count):
     """They count as no rows, and neither rows nor time would be up."""
-    partition, size = state(), cycle.DEAD_BYTES // 4
-    for offset in range(letters):
+    partition, size = state(), cycle.DEAD_LETTER_BYTES // 4
+    for offset in range(count):
         partition.take(read(Record(Topic.KERNEL, 0, offset, b"p", bytes(size), 0, []), KERNEL, Codec()), 0.0)
     kafka = SimpleNamespace(states={(Topic.KERNEL, 0): partition})
-    made = cycle.Cycle(Settings(sink=SinkSettings(flush_s=1e9)), kafka, None, None, Counts())
+    made = cycle.CommitCycle(Settings(sink=SinkSettings(flush_s=1e9)), kafka, None, None, SinkCounts())
     made.cut(lambda: False)
-    assert [len(pending.entries) for _, pending in made.ranges] == [4] * (letters == 4)
-    assert partition.dead_bytes == (0 if letters == 4 else 3 * size)
+    assert [len(pending.entries) for _, pending in made.ranges] == [4] * (count == 4)
+    assert partition.dead_letter_bytes == (0 if count == 4 else 3 * size)
     made.close()
 
 
@@ -166,7 +166,7 @@ def test_no_insert_touches_too_many_days():
 
 def test_intents_never_outgrow_kafkas_metadata():
     partition = state()
-    collect(partition, [entry(i, dead=i % 2 == 0) for i in range(4_000)])
+    collect(partition, [entry(i, bad=i % 2 == 0) for i in range(4_000)])
     total = 0
     while partition.entries:
         pending = partition.cut(10**9, 0.0)
@@ -182,20 +182,25 @@ def test_records_behind_are_not_taken_in_again():
     assert not partition.take(entry(5), 0.0)
 
 
-def announced(entries):
+def intent_of(entries):
     partition = state()
     collect(partition, entries)
     return partition.cut(10**9, 0.0).intent
 
 
 def test_a_replay_judges_as_announced_even_if_it_knows_better_now():
-    intent = announced([entry(0), entry(1, dead=True), entry(2, sequence=0), entry(3)])
+    intent = intent_of([entry(0), entry(1, bad=True), entry(2, sequence=0), entry(3)])
     partition = state(intent=intent)
     for e in (entry(0), entry(1), entry(2, sequence=0), entry(3), entry(4)):  # offset 1 decodes now
         partition.take(e, 0.0)
     assert partition.due(0.0, 10**9, 10**9)
     pending = partition.cut(1, 0.0)
-    assert [e.verdict for e in pending.entries] == [Verdict.STORED, Verdict.DEAD, Verdict.DUPLICATE, Verdict.STORED]
+    assert [e.disposition for e in pending.entries] == [
+        Disposition.STORED,
+        Disposition.DEAD_LETTER,
+        Disposition.DUPLICATE,
+        Disposition.STORED,
+    ]
     assert pending.intent == intent
     assert [e.record.offset for e in partition.entries] == [4]
 
@@ -205,19 +210,19 @@ def test_a_replay_judges_as_announced_even_if_it_knows_better_now():
     [
         [entry(0), entry(2)],  # one is gone
         [entry(0), entry(1), entry(2, rows=9)],  # one has other rows
-        [entry(0), entry(1, dead=True), entry(2)],  # one does not decode any more
+        [entry(0), entry(1, bad=True), entry(2)],  # one does not decode any more
     ],
 )
 def test_a_range_that_cannot_be_rebuilt_stops_the_sink(again):
-    partition = state(intent=announced([entry(0), entry(1), entry(2)]))
+    partition = state(intent=intent_of([entry(0), entry(1), entry(2)]))
     for e in again:
         partition.take(e, 0.0)
-    with pytest.raises(ReplayImpossible, match="announced"):
+    with pytest.raises(ReplayImpossible, match="the intent"):
         partition.cut(1, 0.0)
 
 
 def test_compaction_may_thin_out_an_announced_range():
-    intent = announced([entry(0), entry(1), entry(2)])
+    intent = intent_of([entry(0), entry(1), entry(2)])
     partition = state(intent=intent, compacted=True)
     partition.take(entry(2), 0.0)
     assert partition.cut(1, 0.0).range == intent.range
@@ -226,4 +231,4 @@ def test_compaction_may_thin_out_an_announced_range():
 def test_records_that_name_no_process_are_never_duplicates():
     partition = state()
     collect(partition, [entry(i, process="", sequence=0) for i in range(3)])
-    assert not any(e.verdict is Verdict.DUPLICATE for e in partition.cut(10**9, 0.0).entries)
+    assert not any(e.disposition is Disposition.DUPLICATE for e in partition.cut(10**9, 0.0).entries)

@@ -7,13 +7,13 @@ from drumline.sinks.errors import LostRecords
 from drumline.sinks.ranges.intent import Intent, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import PartitionState
-from drumline.sinks.ranges.resume import go_on
+from drumline.sinks.ranges.resume import resume_from
 from drumline.sinks.tables.tables import table
 
 
 def started(offset, metadata, *, accept_loss=False, compacted=False):
     state = PartitionState(table(Topic.KERNEL), 2, "id", 100, compacted)
-    go_on(state, offset, metadata, accept_loss=accept_loss)
+    resume_from(state, offset, metadata, accept_loss=accept_loss)
     return state.next_offset, state.intent
 
 
@@ -43,8 +43,8 @@ def test_records_that_kafka_removed_are_a_loss_unless_that_is_accepted():
 
 
 def test_an_announced_range_that_is_gone_is_given_up_when_loss_is_accepted():
-    announced = write_intent(Intent(OffsetRange("id", 2, 60, 70), 11, 500))
-    assert started(60, announced, accept_loss=True) == (100, None)
+    committed_intent = write_intent(Intent(OffsetRange("id", 2, 60, 70), 11, 500))
+    assert started(60, committed_intent, accept_loss=True) == (100, None)
 
 
 def test_of_a_compacted_topic_nothing_is_lost():

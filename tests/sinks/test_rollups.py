@@ -11,7 +11,7 @@ from drumline.infra.clickhouse.kernel_names import RULES, kernel_name
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
-from drumline.sinks.inserts.insert import Writer
+from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.tables.blocks import rows_block
 from drumline.sinks.tables.tables import table
 
@@ -159,7 +159,7 @@ def test_an_engine_that_died_between_the_ledger_and_its_rollup(pipeline, monkeyp
     class Killed(BaseException):
         pass
 
-    insert = Writer.insert_ledger
+    insert = RangeWriter.insert_ledger
 
     def dies(self, pending):
         insert(self, pending)
@@ -169,7 +169,7 @@ def test_an_engine_that_died_between_the_ledger_and_its_rollup(pipeline, monkeyp
     view = f"{pipeline.settings.clickhouse.database}.records_per_minute_from_ledger"
     if not fed:
         pipeline.client().command(f"DETACH TABLE {view}")
-    monkeypatch.setattr(Writer, "insert_ledger", dies)
+    monkeypatch.setattr(RangeWriter, "insert_ledger", dies)
     with pytest.raises(Killed):
         pipeline.drain(99)
     monkeypatch.undo()

@@ -15,15 +15,15 @@ from drumline.infra.clickhouse.client import TransientError, rows
 from drumline.schemas.topics import Topic
 from drumline.sinks.inserts import insert as writer
 from drumline.sinks.inserts import stored_check as asked
-from drumline.sinks.inserts.insert import Writer
+from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.inserts.ledger import Ledger
-from drumline.sinks.inserts.stored_check import Found, look
+from drumline.sinks.inserts.stored_check import StoredRows, find_stored
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.topic_ids import topic_ids
 from drumline.sinks.ranges.intent import Intent, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.partition import Pending, Stage
+from drumline.sinks.ranges.partition import PendingRange, RangeStage
 from drumline.sinks.tables.tables import TABLES, table
 
 #: Processes that go to a partition each.
@@ -66,7 +66,7 @@ def test_rows_that_are_there_since_long_are_not_inserted_again(pipeline, monkeyp
     remember(pipeline, monkeypatch, OF_KERNELS, 0)
     pipeline.publish(*(any_batch(Topic.KERNEL, 100, process_id(p), 0, p) for p in PROCESSES))
     with monkeypatch.context() as deadly:
-        deadly.setattr(Writer, "insert_ledger", lambda self, pending: (_ for _ in ()).throw(Killed))
+        deadly.setattr(RangeWriter, "insert_ledger", lambda self, pending: (_ for _ in ()).throw(Killed))
         killed(pipeline)
     pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(0), 1))
     pipeline.drain(len(PROCESSES) + 1)
@@ -107,8 +107,8 @@ def test_ledger_rows_that_are_there_since_long_are_not_inserted_again(pipeline, 
     with monkeypatch.context() as deadly:
         deadly.setattr(SinkConsumer, "commit", dies)
         killed(pipeline)
-    has = Ledger.has
-    monkeypatch.setattr(Ledger, "has", lambda *of: fed.append(has(*of)) or fed[-1])
+    find_range = Ledger.find_range
+    monkeypatch.setattr(Ledger, "find_range", lambda *of: fed.append(find_range(*of)) or fed[-1])
     pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(0), 1))
     pipeline.drain(1)
     assert sorted(found.later for found in fed) == [0, 1, 2]
@@ -121,20 +121,20 @@ def test_a_table_says_what_it_has_and_how_much_came_later(pipeline):
     client.command(f"CREATE TABLE {name} (day UInt8, of UInt64) ENGINE = MergeTree PARTITION BY day ORDER BY of")
     for n in range(4):
         client.command(f"INSERT INTO {name} SELECT number, {n} FROM numbers(2)")  # two parts
-    assert [look(client, name, "of = {of:UInt64}", {"of": n}) for n in (0, 2, 3, 4)] == [
-        Found(2, 7), Found(2, 3), Found(2, 1), Found(0, 0),
+    assert [find_stored(client, name, "of = {of:UInt64}", {"of": n}) for n in (0, 2, 3, 4)] == [
+        StoredRows(2, 7), StoredRows(2, 3), StoredRows(2, 1), StoredRows(0, 0),
     ]  # fmt: skip
     client.command(f"OPTIMIZE TABLE {name} FINAL")
-    assert look(client, name, "of = 3", {}).later >= 7, "as old as the oldest that it is merged with"
+    assert find_stored(client, name, "of = 3", {}).later >= 7, "as old as the oldest that it is merged with"
 
 
 @pytest.mark.stack
 def test_tables_remember_more_tokens_than_the_sink_relies_on(pipeline):
     found = pipeline.query("SELECT name, engine_full FROM system.tables WHERE database = '{db}'")
     windows = {
-        row["name"]: int(said[1])
+        row["name"]: int(stated[1])
         for row in found
-        if (said := re.search(r"non_replicated_deduplication_window = (\d+)", row["engine_full"]))
+        if (stated := re.search(r"non_replicated_deduplication_window = (\d+)", row["engine_full"]))
     }
     assert set(windows) >= {"ledger", *OF_LEDGER, *OF_KERNELS, *(stored.target for stored in TABLES)}
     assert min(windows.values()) > asked.REMEMBERED
@@ -143,10 +143,10 @@ def test_tables_remember_more_tokens_than_the_sink_relies_on(pipeline):
 @pytest.mark.parametrize(
     ("found", "wanted", "done"),
     [
-        (Found(10, 10**6), 10, True),
-        (Found(10, 5), 10, False),  # the token is known; what is filled from the table may lack it
-        (Found(9, 10**6), 10, False),  # the engine died within the insert
-        (Found(0, 0), 10, False),
+        (StoredRows(10, 10**6), 10, True),
+        (StoredRows(10, 5), 10, False),  # the token is known; what is filled from the table may lack it
+        (StoredRows(9, 10**6), 10, False),  # the engine died within the insert
+        (StoredRows(0, 0), 10, False),
     ],
 )
 def test_what_was_inserted_is_inserted_again_unless_the_token_may_be_forgotten(found, wanted, done):
@@ -155,8 +155,10 @@ def test_what_was_inserted_is_inserted_again_unless_the_token_may_be_forgotten(f
 
 def test_a_range_without_records_is_no_insert():
     """A client that is not there would say so."""
-    pending = Pending(table(Topic.PROCESS), OffsetRange("id", 0, 0, 2), [], Stage.INTENT_COMMITTED, replay=True)
-    made = Writer(None, "gpu", KernelNames())
+    pending = PendingRange(
+        table(Topic.PROCESS), OffsetRange("id", 0, 0, 2), [], RangeStage.INTENT_COMMITTED, replay=True
+    )
+    made = RangeWriter(None, "gpu", KernelNames())
     assert made.insert_rows(pending) == 0
     made.insert_ledger(pending)
 
@@ -176,9 +178,9 @@ def test_an_announced_range_of_which_nothing_is_left_does_not_stop_the_rest(pipe
     until = time.monotonic() + 30
     sink = pipeline.sink(lambda sink: sink.counts.replays == 1 or time.monotonic() > until, [Topic.PROCESS])
     number = topic_ids(sink.kafka._admin, settings, [Topic.PROCESS])[Topic.PROCESS]
-    said = write_intent(Intent(OffsetRange(number, 0, 0, 2), 3, 3))
+    stated = write_intent(Intent(OffsetRange(number, 0, 0, 2), 3, 3))
     group = Consumer({"bootstrap.servers": settings.bootstrap, "group.id": settings.sink.group})
-    group.commit(offsets=[TopicPartition(Topic.PROCESS, 0, 0, said)], asynchronous=False)
+    group.commit(offsets=[TopicPartition(Topic.PROCESS, 0, 0, stated)], asynchronous=False)
     group.close()
     pipeline.producer.produce(
         Topic.PROCESS, key="left", partition=0, value=pipeline.codec.encode(any_batch(Topic.PROCESS, 1, "left", 0))

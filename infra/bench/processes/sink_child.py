@@ -25,7 +25,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.sinks.kafka.config import consumer_config
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.kafka.dead_letters import DeadLetters
+from drumline.sinks.kafka.dead_letters import DeadLetterProducer
 from drumline.sinks.sink import Sink
 from drumline.sinks.tables.blocks import rows_block
 from drumline.sinks.tables.tables import table
@@ -99,7 +99,7 @@ def ours(settings: Settings, messages: int) -> Work:
     def stopping() -> bool:
         return made.counts.records >= messages or time.monotonic() > until
 
-    letters = DeadLetters(lambda: Producer({**producer_config(settings, "bench-letters"), "log_level": 2}))
+    letters = DeadLetterProducer(lambda: Producer({**producer_config(settings, "bench-letters"), "log_level": 2}))
     consumer = SinkConsumer(settings, [Topic.KERNEL])
     made = Sink(settings, consumer, letters, lambda: clickhouse.connect(settings), Codec(), stopping=stopping)
 

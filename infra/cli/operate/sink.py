@@ -56,10 +56,10 @@ def sink(
     from drumline.infra.telemetry.health import CachedProbe, Health, serve_health
     from drumline.schemas.errors import RegistryRefused
     from drumline.schemas.topics import TOPICS, Topic, dlq
-    from drumline.sinks.errors import Fenced, KafkaTrouble, LostRecords
-    from drumline.sinks.intake import Flooded
+    from drumline.sinks.errors import Fenced, LostRecords, TransientKafkaError
+    from drumline.sinks.intake import TooManyDeadLetters
     from drumline.sinks.kafka.consumer import SinkConsumer
-    from drumline.sinks.kafka.dead_letters import DeadLetters
+    from drumline.sinks.kafka.dead_letters import DeadLetterProducer
     from drumline.sinks.ranges.partition import ReplayImpossible
     from drumline.sinks.sink import Sink
     from drumline.sinks.tables.tables import TABLES
@@ -82,14 +82,14 @@ def sink(
         require_acls(config, "drumline-sink", rights, {config.sink.group: ("READ",)})  # till here a signal just ends it
         stopping = ShutdownSignal()
         kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
-        letters = DeadLetters(
+        letters = DeadLetterProducer(
             lambda: Producer(silence_librdkafka(dead_letter_config(config, "drumline-sink-dead-letters")))
         )
         program = Sink(
             config, kafka, letters, lambda: clickhouse.connect(config), codec(config), stopping=stopping, health=health,
         )  # fmt: skip
         program.run()
-    except Flooded as error:
+    except TooManyDeadLetters as error:
         _stop(
             3,
             f"stopped by dead letters: {error}. Nothing of this is committed; "
@@ -107,7 +107,7 @@ def sink(
         _stop(7, str(error))
     except BrokerUnreachable as error:
         _stop(1, str(error))
-    except (KafkaTrouble, KafkaException) as error:
+    except (TransientKafkaError, KafkaException) as error:
         _stop(1, f"Kafka at {config.bootstrap}: {error}")
     if as_json:
         print(json.dumps(asdict(program.counts)))

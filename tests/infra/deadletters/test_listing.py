@@ -14,9 +14,9 @@ from drumline.infra.deadletters import replay as deadletters_replay
 from drumline.infra.deadletters.listing import REPLAY_OF, Origins, due, grouped, parse_dead_letter, when
 from drumline.infra.localstack.kafka.broker import RESOURCES
 from drumline.schemas.topics import DLQ_RETENTION_MS
-from drumline.sinks.kafka.dead_letters import DeadLetters, DeadLettersFailed
+from drumline.sinks.kafka.dead_letters import DeadLetterProducer, DeadLettersFailed
 from drumline.sinks.kafka.dead_letters import headers as sink_headers
-from drumline.sinks.ranges.record import Entry, Record, Verdict
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.streams.worker.output import Origin
 from drumline.streams.worker.output import headers as stream_headers
 
@@ -49,7 +49,9 @@ class Message:
 
 def by_sink(offset, origin, reason="BadEnvelope", own=(), topic_id="id"):
     record = Record(TOPIC, 2, origin, b"p", VALUE, 5_000, list(own))
-    entry = Entry(record, len(VALUE), None, Verdict.DEAD, error=(reason, "gpu.kernel.v1.rows: impossible"))
+    entry = RangeEntry(
+        record, len(VALUE), None, Disposition.DEAD_LETTER, error=(reason, "gpu.kernel.v1.rows: impossible")
+    )
     return parse_dead_letter(Message(offset, sink_headers(entry, topic_id)), TOPIC)
 
 
@@ -162,17 +164,17 @@ class SmallQueue:
 
 def ten_letters():
     records = [Record(TOPIC, 0, n, b"p", VALUE, 0, []) for n in range(10)]
-    return [Entry(record, 9, None, Verdict.DEAD, error=("BadFrame", "")) for record in records]
+    return [RangeEntry(record, 9, None, Disposition.DEAD_LETTER, error=("BadFrame", "")) for record in records]
 
 
 def test_listing_of_a_range_that_are_more_than_the_producers_queue_holds_are_all_sent():
     queue = SmallQueue(3)
-    assert DeadLetters(lambda: queue).send(ten_letters(), "id") == queue.taken == 10
+    assert DeadLetterProducer(lambda: queue).send(ten_letters(), "id") == queue.taken == 10
 
 
 def test_listing_that_nobody_acknowledges_are_sent_again_by_another_producer():
     silent, well = SmallQueue(10, answers=False), SmallQueue(10)
-    letters = DeadLetters(iter([silent, well]).__next__)
+    letters = DeadLetterProducer(iter([silent, well]).__next__)
     with pytest.raises(DeadLettersFailed, match="10 not acknowledged"):
         letters.send(ten_letters(), "id")
     assert silent.flush(0) == 0, "it would send them too"

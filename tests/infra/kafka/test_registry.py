@@ -21,7 +21,7 @@ from drumline.sinks.intake import Intake
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Record
 from drumline.sinks.tables.tables import table
-from drumline.sinks.telemetry import Counts
+from drumline.sinks.telemetry import SinkCounts
 
 TOPIC = "gpu.memcpy.v1"
 
@@ -107,7 +107,7 @@ def test_a_sink_does_not_wait_for_a_registry_that_refuses(fake):
     fake.status = 401
     settings = Settings(kafka=KafkaSettings(registry_url=fake.url))
     kafka = SimpleNamespace(states={(TOPIC, 0): PartitionState(table(Topic.MEMCPY), 0, "id", 0, False)})
-    intake = Intake(settings.sink, kafka, codec(settings), Counts())
+    intake = Intake(settings.sink, kafka, codec(settings), SinkCounts())
     with pytest.raises(RegistryRefused):
         intake.take(Record(TOPIC, 0, 0, b"k", header(5), -1, []))
     assert len(fake.calls) == 1

@@ -11,12 +11,12 @@ from support.labs.windows import T0, S, kernels
 from drumline.infra.clickhouse.client import TransientError
 from drumline.infra.telemetry import metrics
 from drumline.schemas.topics import Topic
-from drumline.sinks.errors import KafkaTrouble
+from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.partition import Pending
-from drumline.sinks.ranges.record import Entry, Record, Verdict
+from drumline.sinks.ranges.partition import PendingRange
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.tables import table
-from drumline.sinks.telemetry import at_fault, count_range
+from drumline.sinks.telemetry import count_range, failed_dependency
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.stage import ProcessWindows
 from drumline.streams.windows.watermark import WindowConfig
@@ -85,11 +85,11 @@ def test_every_reason_that_readiness_may_name_is_documented():
     assert {"clickhouse", "registry", "spool"} <= named <= documented
 
 
-def entry(offset, verdict, rows=10, error=("", ""), **envelope):
+def entry(offset, disposition, rows=10, error=("", ""), **envelope):
     batch = any_batch(Topic.KERNEL, rows, process_id(1), offset)
     batch.envelope.update({"dropped_before": 0, "sent_ns": 0, **envelope})
-    found = Entry(Record(Topic.KERNEL, 0, offset, b"k", None, -1, []), 9, batch, verdict, rows, error=error)
-    if verdict is Verdict.DEAD:
+    found = RangeEntry(Record(Topic.KERNEL, 0, offset, b"k", None, -1, []), 9, batch, disposition, rows, error=error)
+    if disposition is Disposition.DEAD_LETTER:
         found.batch, found.rows = None, 0
     return found
 
@@ -112,12 +112,12 @@ def test_a_stored_range_is_counted_by_what_became_of_its_records(rise):
     for name, labels, _ in checks:
         rise("sink", name, topic="gpu.kernel.v1", **labels)
     entries = [
-        entry(0, Verdict.STORED, sent_ns=now_ns - 3 * S, dropped_before=7),
-        entry(1, Verdict.STORED, sent_ns=now_ns + 60 * S),  # its clock is ahead
-        entry(2, Verdict.DUPLICATE, sent_ns=now_ns, dropped_before=9),
-        entry(3, Verdict.DEAD, error=("BadFrame", "text that may hold anything")),
+        entry(0, Disposition.STORED, sent_ns=now_ns - 3 * S, dropped_before=7),
+        entry(1, Disposition.STORED, sent_ns=now_ns + 60 * S),  # its clock is ahead
+        entry(2, Disposition.DUPLICATE, sent_ns=now_ns, dropped_before=9),
+        entry(3, Disposition.DEAD_LETTER, error=("BadFrame", "text that may hold anything")),
     ]
-    count_range(Pending(table(Topic.KERNEL), OffsetRange("id", 0, 0, 3), entries, replay=True), now_ns)
+    count_range(PendingRange(table(Topic.KERNEL), OffsetRange("id", 0, 0, 3), entries, replay=True), now_ns)
     for name, labels, want in checks:
         assert rise("sink", name, topic="gpu.kernel.v1", **labels) == pytest.approx(want, abs=1e-3), (name, labels)
 
@@ -126,10 +126,10 @@ def test_a_window_result_says_how_old_its_window_was_when_stored(rise):
     topic = Topic.KERNEL_FREQUENCY
     batch = any_batch(topic, 5, process_id(1), 0)
     batch.envelope.update({"dropped_before": 0, "sent_ns": T0, "window_end_ns": T0 - 8 * S})
-    stored = Entry(Record(topic, 0, 0, b"k", None, -1, []), 9, batch, Verdict.STORED, 5)
+    stored = RangeEntry(Record(topic, 0, 0, b"k", None, -1, []), 9, batch, Disposition.STORED, 5)
     names = ("delay_seconds_sum", "result_delay_seconds_sum")
     assert [rise("sink", name, topic=topic.value) for name in names] == [0, 0]
-    count_range(Pending(table(topic), OffsetRange("id", 0, 0, 0), [stored]), T0 + 2 * S)
+    count_range(PendingRange(table(topic), OffsetRange("id", 0, 0, 0), [stored]), T0 + 2 * S)
     assert [rise("sink", name, topic=topic.value) for name in names] == pytest.approx([2, 10])
 
 
@@ -177,5 +177,5 @@ def test_input_without_a_time_of_sending_has_no_delay(rise):
 
 
 def test_a_retry_says_whom_it_waits_for():
-    assert at_fault(TransientError("gone")) == "clickhouse"
-    assert at_fault(KafkaTrouble("gone")) == "kafka"
+    assert failed_dependency(TransientError("gone")) == "clickhouse"
+    assert failed_dependency(TransientKafkaError("gone")) == "kafka"

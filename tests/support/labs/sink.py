@@ -23,11 +23,11 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
-from drumline.sinks.audit.audit import Report, audit
+from drumline.sinks.audit.audit import AuditReport, audit
 from drumline.sinks.audit.kafka_side import KafkaFacts
 from drumline.sinks.audit.queries import Queries
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.kafka.dead_letters import DeadLetters
+from drumline.sinks.kafka.dead_letters import DeadLetterProducer
 from drumline.sinks.sink import Sink
 
 #: Times of synthetic rows: now, so that retention leaves them alone.
@@ -130,7 +130,7 @@ class Pipeline:
         """A sink in this process, not yet running. `codec`: of its own, not of who publishes."""
         kafka = SinkConsumer(self.settings, topics or [Topic.KERNEL])
         made = Sink(
-            self.settings, kafka, DeadLetters(lambda: self.producer), self.client, codec or self.codec,
+            self.settings, kafka, DeadLetterProducer(lambda: self.producer), self.client, codec or self.codec,
             stopping=lambda: stopping(made),
         )  # fmt: skip
         return made
@@ -166,14 +166,14 @@ class Pipeline:
                 raise AssertionError(process.stderr.read().decode()[-2_000:])
         self.sinks.clear()
 
-    def audit(self) -> Report:
+    def audit(self) -> AuditReport:
         facts = KafkaFacts(self.settings)
         try:
             return audit(facts, Queries(self.client(), self.settings))
         finally:
             facts.close()
 
-    def assert_exactly_once(self) -> Report:
+    def assert_exactly_once(self) -> AuditReport:
         """The audit is clean and every published row is in its table."""
         report = self.audit()
         assert report.clean, json.dumps(report.as_json(), indent=1, default=str)
