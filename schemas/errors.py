@@ -74,5 +74,5 @@ class RegistryUnavailable(ConnectionError):
     """The schema registry does not answer. Not a BadRecord: the record may be good, so stop or retry, never bury it."""
 
 
-class RegistryRefused(RegistryUnavailable):
+class RegistryRejected(RegistryUnavailable):
     """Certificate, user or password: the schema registry would say the same next time, so nobody waits for it."""

@@ -14,7 +14,7 @@ from drumline.infra.config.settings import SinkSettings
 from drumline.infra.runtime.retry import Retry
 from drumline.infra.telemetry import metrics
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import RegistryRefused, RegistryUnavailable
+from drumline.schemas.errors import RegistryRejected, RegistryUnavailable
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.ranges.dead_letter_limit import DeadLetterLimit
 from drumline.sinks.ranges.partition import PartitionState
@@ -88,7 +88,7 @@ class Intake:
         if known or self.registry.at <= time.monotonic():
             try:
                 entry = read(record, state.table, self._codec)
-            except RegistryRefused:
+            except RegistryRejected:
                 raise
             except RegistryUnavailable as error:
                 wait_s = self.registry.failed(time.monotonic(), random.random())

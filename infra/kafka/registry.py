@@ -14,7 +14,7 @@ from drumline.infra.config.servers import KafkaSettings
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime import tls
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import BadSchema, RegistryRefused, RegistryUnavailable, UnknownSchema
+from drumline.schemas.errors import BadSchema, RegistryRejected, RegistryUnavailable, UnknownSchema
 from drumline.schemas.model import RecordModel, has_schema, model, parse_model
 from drumline.schemas.registry import lock_file_registry
 from drumline.schemas.topics import Topic
@@ -35,7 +35,7 @@ class ConfluentRegistry:
 
     `client`: confluent_kafka's SchemaRegistryClient, or its like. `register`: register missing schemas; else they must
     be there. `clock`: monotonic seconds. Raises RegistryUnavailable when the registry does not answer in about 20 s,
-    RegistryRefused when it will not answer us.
+    RegistryRejected when it will not answer us.
     """
 
     def __init__(
@@ -117,13 +117,13 @@ class ConfluentRegistry:
             detail = f"HTTP {error.http_status_code}"
             if error.http_status_code in (401, 403):
                 cure = "check DRUMLINE_KAFKA__REGISTRY_USER and DRUMLINE_KAFKA__REGISTRY_PASSWORD_FILE"
-                raise RegistryRefused(f"schema registry {self._where} refuses us ({detail}); {cure}") from None
+                raise RegistryRejected(f"schema registry {self._where} refuses us ({detail}); {cure}") from None
         except Exception as error:  # transport errors of whatever HTTP library the client brought
             detail = type(error).__name__
             if what := tls.certificate_error_in(str(error)):
                 cure = tls.certificate_hint(what, "DRUMLINE_KAFKA__REGISTRY_URL", "DRUMLINE_KAFKA__REGISTRY_CA")
                 where = f"the certificate of schema registry {self._where}"
-                raise RegistryRefused(f"{where} is not accepted: {what}; {cure}") from None
+                raise RegistryRejected(f"{where} is not accepted: {what}; {cure}") from None
         raise RegistryUnavailable(f"schema registry {self._where} does not answer ({detail})") from None
 
 
@@ -156,7 +156,7 @@ def codec(settings: Settings, writes: Iterable[str] = ()) -> Codec:
     """The codec of this process: ids from the registry if one is configured, else from the lock file.
 
     `writes`: topics to have ids for before the first record, so that a wrong registry fails at start. Raises
-    RegistryUnavailable or RegistryRefused, or BadSchema if the registry or the lock file does not have the schema.
+    RegistryUnavailable or RegistryRejected, or BadSchema if the registry or the lock file does not have the schema.
     """
     made = Codec(connect(settings.kafka) if settings.kafka.registry_url else None)
     for topic in writes:

@@ -14,7 +14,7 @@ from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import BadRecord, RegistryRefused, RegistryUnavailable
+from drumline.schemas.errors import BadRecord, RegistryRejected, RegistryUnavailable
 
 log = structlog.get_logger()
 
@@ -32,7 +32,7 @@ class Decoder:
         self._codec, self._health, self._leaving, self._sleep = codec, health, leaving, sleep
 
     async def decode(self, topic: str, value: bytes | None) -> Batch:
-        """Raises BadRecord, RegistryRefused; RegistryUnavailable when leaving. Known schemas need no registry."""
+        """Raises BadRecord, RegistryRejected; RegistryUnavailable when leaving. Known schemas need no registry."""
         if self._codec.decodes_at_once(value):
             return self._codec.decode(topic, value)
         for attempt in itertools.count(1):
@@ -40,7 +40,7 @@ class Decoder:
                 # In a thread: heartbeats to Kafka go on while the registry takes its time.
                 batch = await asyncio.to_thread(self._codec.decode, topic, value)
             except RegistryUnavailable as error:
-                if self._leaving() or isinstance(error, RegistryRefused):
+                if self._leaving() or isinstance(error, RegistryRejected):
                     raise
                 metrics.STREAM_RETRIES.labels("registry").inc()
                 self._health.set_reason("registry", "the schema registry does not answer; records of new schemas wait")

@@ -63,7 +63,7 @@ def batches(first, count=4):
 @pytest.mark.stack
 def test_a_named_sink_goes_on_after_its_own_client_has_challenged_it(pipeline, kill9, wait_for_stack, monkeypatch):
     """The broker is away for longer than the session, and back before the sink polls again."""
-    config, recreate, renewed = consumer.consumer_config, SinkConsumer.recreate, []
+    config, recreate, renewed = consumer.consumer_config, SinkConsumer.recreate_client, []
     short = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 300}
     monkeypatch.setattr(consumer, "consumer_config", lambda *args: config(*args) | short)
     monkeypatch.setattr(SinkConsumer, "recreate_client", lambda self: renewed.append(self) or recreate(self))

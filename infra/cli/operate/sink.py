@@ -54,7 +54,7 @@ def sink(
     from drumline.infra.kafka.connect import BrokerUnreachable, KafkaAccessDenied, silence_librdkafka
     from drumline.infra.kafka.registry import codec
     from drumline.infra.telemetry.health import CachedProbe, Health, serve_health
-    from drumline.schemas.errors import RegistryRefused
+    from drumline.schemas.errors import RegistryRejected
     from drumline.schemas.topics import TOPICS, Topic, dlq
     from drumline.sinks.errors import Fenced, LostRecords, TransientKafkaError
     from drumline.sinks.intake import TooManyDeadLetters
@@ -103,7 +103,7 @@ def sink(
         _stop(6, f"another sink runs as this instance (if not, start this one again): {error}")
     except MissingTopics as error:
         _stop(2, str(error))
-    except (KafkaAccessDenied, RegistryRefused) as error:
+    except (KafkaAccessDenied, RegistryRejected) as error:
         _stop(7, str(error))
     except BrokerUnreachable as error:
         _stop(1, str(error))

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import BrokerUnreachable, ConnectionProbe, KafkaAccessDenied, principal
-from drumline.schemas.errors import RegistryRefused
+from drumline.schemas.errors import RegistryRejected
 from drumline.streams.worker.stage_runner import UnreadableState
 
 #: Silence from Kafka after which it is asked whether it refuses us, and how often; s. Ticks come every second.
@@ -24,7 +24,7 @@ def refused(settings: Settings, error: BaseException | None) -> str:
     """What was refused, in words; "" if `error` is anything else. The checks of the next start name the ACL."""
     from aiokafka import errors
 
-    if isinstance(error, RegistryRefused | UnreadableState):
+    if isinstance(error, RegistryRejected | UnreadableState):
         return str(error)
     kafka = f"Kafka at {settings.bootstrap}"
     if isinstance(error, errors.TopicAuthorizationFailedError):

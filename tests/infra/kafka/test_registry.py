@@ -14,7 +14,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.registry import UNKNOWN_IDS, UNKNOWN_S, codec, connect, subject
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.confluent import header
-from drumline.schemas.errors import BadSchema, RegistryRefused, RegistryUnavailable, UnknownSchema, WrongSchema
+from drumline.schemas.errors import BadSchema, RegistryRejected, RegistryUnavailable, UnknownSchema, WrongSchema
 from drumline.schemas.model import model, parse_model
 from drumline.schemas.topics import Topic
 from drumline.sinks.intake import Intake
@@ -99,7 +99,7 @@ def test_schemas_that_are_not_ours_are_bad_records(fake):
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_registry_that_refuses_to_answer_is_no_verdict_on_the_record(fake, status):
     fake.status = status
-    with pytest.raises(RegistryRefused, match=f"HTTP {status}.; check DRUMLINE_KAFKA__REGISTRY_USER"):
+    with pytest.raises(RegistryRejected, match=f"HTTP {status}.; check DRUMLINE_KAFKA__REGISTRY_USER"):
         made(fake).decode(TOPIC, header(5))
 
 
@@ -108,7 +108,7 @@ def test_a_sink_does_not_wait_for_a_registry_that_refuses(fake):
     settings = Settings(kafka=KafkaSettings(registry_url=fake.url))
     kafka = SimpleNamespace(states={(TOPIC, 0): PartitionState(table(Topic.MEMCPY), 0, "id", 0, False)})
     intake = Intake(settings.sink, kafka, codec(settings), SinkCounts())
-    with pytest.raises(RegistryRefused):
+    with pytest.raises(RegistryRejected):
         intake.take(Record(TOPIC, 0, 0, b"k", header(5), -1, []))
     assert len(fake.calls) == 1
 

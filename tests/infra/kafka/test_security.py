@@ -45,7 +45,7 @@ from drumline.infra.kafka.connect import (
 from drumline.infra.runtime import tls
 from drumline.infra.telemetry import insecure as exposure
 from drumline.infra.telemetry.logging import HIDDEN
-from drumline.schemas.errors import RegistryRefused
+from drumline.schemas.errors import RegistryRejected
 from drumline.streams.worker.checks import auth_errors as worker_refusal
 from drumline.streams.worker.stage_runner import UnreadableState
 
@@ -420,6 +420,6 @@ def test_a_registry_whose_certificate_is_good_answers(registry_front):
 )
 def test_a_registry_whose_certificate_is_not_accepted_is_named(registry_front, certificate, ca, said):
     front, kafka = registry_front(certificate, ca)
-    with pytest.raises(RegistryRefused, match=f"not accepted: {said}"):
+    with pytest.raises(RegistryRejected, match=f"not accepted: {said}"):
         registry_client.connect(kafka).id_of("gpu.kernel.v1")
     assert 1 <= front.connections <= 8

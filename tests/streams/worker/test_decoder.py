@@ -8,7 +8,7 @@ import pytest
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import RegistryRefused, RegistryUnavailable, UnknownSchema
+from drumline.schemas.errors import RegistryRejected, RegistryUnavailable, UnknownSchema
 from drumline.schemas.registry import LockFileRegistry
 from drumline.streams.worker.decoder import Decoder
 
@@ -79,7 +79,7 @@ def test_nobody_waits_for_it_when_partitions_move():
 
 def test_a_registry_that_refuses_is_not_asked_again():
     decoder, registry, waited, _ = setup(away=9)
-    registry.trouble = RegistryRefused
-    with pytest.raises(RegistryRefused):
+    registry.trouble = RegistryRejected
+    with pytest.raises(RegistryRejected):
         asyncio.run(decoder.decode(TOPIC, VALUE))
     assert waited == []
