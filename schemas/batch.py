@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from io import BytesIO
 from typing import Any
@@ -38,6 +39,13 @@ class Batch:
         """The text of a dictionary column: object array of str, one a row."""
         words = np.array([*self.envelope[dictionary], ""], dtype=object)
         return words[self.columns[column]]
+
+
+def dictionary(values: Iterable[str]) -> tuple[list[str], list[int]]:
+    """Return the distinct values in order of appearance, and the index of each value in them."""
+    distinct: dict[str, int] = {}
+    index = [distinct.setdefault(value, len(distinct)) for value in values]
+    return list(distinct), index
 
 
 def most_rows(model: RecordModel) -> int:

@@ -19,7 +19,7 @@ from drumline.schemas.errors import BadSchema
 
 AVRO = Path(str(resources.files("drumline.schemas"))) / "avro"
 
-#: Who a batch is from: part of every envelope.
+#: Who a batch is from: part of every envelope, but for OF_ONE_RANK where the batch is about a whole job.
 IDENTITY = ("job", "run", "rank", "local_rank", "world_size", "host", "gpu_uuid", "process_id")
 #: Avro types of the fields that every record starts with, in this order; see any .avsc for their meaning.
 ENVELOPE: dict[str, str] = {
@@ -34,6 +34,9 @@ ENVELOPE: dict[str, str] = {
     "watermark_ns": "long",
     "sent_ns": "long",
 }
+#: Envelope fields about one rank. Records about a whole job have columns of these names instead, where rows need them.
+OF_ONE_RANK = ("rank", "local_rank", "host", "gpu_uuid")
+JOB_ENVELOPE = {name: kind for name, kind in ENVELOPE.items() if name not in OF_ONE_RANK}
 #: Avro types that an envelope field may have: a scalar, or "array<...>", "map<...>" of one.
 SCALARS = ("string", "int", "long", "double", "boolean")
 
@@ -41,7 +44,8 @@ SCALARS = ("string", "int", "long", "double", "boolean")
 @dataclass(frozen=True)
 class RecordModel:
     """One schema version. `parsed` is fastavro's form; `columns` and `dictionaries` are in schema order.
-    `envelope`: the other fields and their types, as "int" or "array<string>". `defaults`: fields that have one.
+    `envelope`: the other fields and their types, as "int" or "array<string>". `shared`: those of them that the record
+    starts with, ENVELOPE's or JOB_ENVELOPE's. `defaults`: fields that have one.
     `parts`: the record in writing order, runs of envelope fields as Avro records of their own, columns alone."""
 
     topic: str
@@ -51,6 +55,7 @@ class RecordModel:
     dictionaries: tuple[str, ...]
     fields: tuple[str, ...]
     envelope: dict[str, str]
+    shared: tuple[str, ...]
     defaults: dict[str, Any]
     fingerprint: str
     parts: tuple[Column | dict[str, Any], ...]
@@ -59,6 +64,11 @@ class RecordModel:
     def name(self) -> str:
         """The record's full Avro name."""
         return str(self.parsed["name"])
+
+    @property
+    def topic_fields(self) -> tuple[str, ...]:
+        """The fields after the shared ones, columns included."""
+        return self.fields[len(self.shared) :]
 
 
 def fingerprint(text: str) -> str:
@@ -122,8 +132,9 @@ def parse_model(topic: str, text: str) -> RecordModel:
             columns.append(_column(field["name"], kind))
         else:
             envelope[field["name"]] = _envelope_type(field["name"], kind)
-    if list(envelope.items())[: len(ENVELOPE)] != list(ENVELOPE.items()):
-        raise BadSchema(f"{topic}: a record starts with the fields {', '.join(ENVELOPE)}")
+    shared = ENVELOPE if "rank" in envelope else JOB_ENVELOPE
+    if list(envelope.items())[: len(shared)] != list(shared.items()):
+        raise BadSchema(f"{topic}: a record starts with the fields {', '.join(shared)}")
     dictionaries = tuple(dict.fromkeys(column.dictionary for column in columns if column.dictionary))
     for dictionary in dictionaries:
         if envelope.get(dictionary) != "array<string>":
@@ -132,7 +143,17 @@ def parse_model(topic: str, text: str) -> RecordModel:
     defaults = {field["name"]: field["default"] for field in fields if "default" in field}
     parts = _parts(raw, {column.name: column for column in columns})
     return RecordModel(
-        topic, text, parsed, tuple(columns), dictionaries, names, envelope, defaults, fingerprint(text), parts
+        topic,
+        text,
+        parsed,
+        tuple(columns),
+        dictionaries,
+        names,
+        envelope,
+        tuple(shared),
+        defaults,
+        fingerprint(text),
+        parts,
     )
 
 

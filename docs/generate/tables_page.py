@@ -27,6 +27,8 @@ What a reader sees in the database `gpu` (`DRUMLINE_CLICKHOUSE__DATABASE`), as t
 - **Rollups** count events per minute or second. A key can have several rows that are not merged yet, so always
   aggregate: the comment says with which function. Their quantiles are sketches, within 1% of the value; for exact ones
   ask the events, `quantileExactInclusive(0.99)(duration_ns)`. ClickHouse's `quantile` is neither: it takes a sample.
+- `rank`, `host` and `gpu_uuid` are those of the rank that a row is about; `rank` is -1 where it is about none, as the
+  comment says.
 - `job` comes first in every key: name it, and a time range, and little is read.
 """
 GROUPS = {
@@ -111,11 +113,8 @@ def page(client: Client, database: str) -> str:
     for group, names in GROUPS.items():
         parts.append(f"## {group}\n")
         for name in names:
-            behind = f"{name}_versions"
-            comments = {column: text for column, _, text in columns.get(behind, [])}
-            parts.append(f"### {name}\n\n{_sentence(said[name] or said[behind])}\n\n| column | type | |\n|---|---|---|")
+            parts.append(f"### {name}\n\n{_sentence(said[name])}\n\n| column | type | |\n|---|---|---|")
             for column, kind, text in columns[name]:
-                text = text or comments.get(column, "")
                 if not text:
                     raise ValueError(f"{name}.{column} has no comment")
                 parts.append(f"| `{column}` | {_short(kind)} | {text.replace('|', chr(92) + '|')} |")

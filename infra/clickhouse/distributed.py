@@ -9,8 +9,14 @@ from __future__ import annotations
 from drumline.infra.clickhouse.client import Client, command, rows
 from drumline.infra.clickhouse.migrate import migrations
 
-#: Table -> how its rows are spread; all others by job and rank.
-SPREAD = {"kernel_names_versions": "cityHash64(name)", "records_per_minute": "cityHash64(job)"}
+#: Table -> how its rows are spread; all others by job and rank. What is said of a whole job lies together.
+BY_JOB = "cityHash64(job)"
+SPREAD = {
+    "kernel_names_versions": "cityHash64(name)",
+    "records_per_minute": BY_JOB,
+    "lateness_versions": BY_JOB,
+    "stragglers_versions": BY_JOB,
+}
 BY_RANK = "cityHash64(job, rank)"
 
 

@@ -22,9 +22,15 @@ FOLDER = resources.files("drumline.infra.clickhouse") / "migrations"
 _FILE = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 
 _JOURNAL = """CREATE TABLE IF NOT EXISTS {database}.schema_migrations
-(version UInt32, name String, checksum String, applied_at DateTime64(3, 'UTC') DEFAULT now64(3))
+(
+    version UInt32 COMMENT 'number of the file in infra/migrations',
+    name String COMMENT 'its name',
+    checksum String COMMENT 'SHA-256 of its text',
+    applied_at DateTime64(3, 'UTC') DEFAULT now64(3) COMMENT 'when it was applied'
+)
 ENGINE = MergeTree ORDER BY version
-SETTINGS non_replicated_deduplication_window = 100000, fsync_after_insert = 1, fsync_part_directory = 1"""
+SETTINGS non_replicated_deduplication_window = 100000, fsync_after_insert = 1, fsync_part_directory = 1
+COMMENT 'migrations that were applied'"""
 
 
 @dataclass(frozen=True, slots=True)

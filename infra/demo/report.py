@@ -13,7 +13,7 @@ from drumline.infra.clickhouse.row_counts import Query, StoredCount
 from drumline.infra.evaluate.scoring import Report, Row, judge_phases
 
 VERDICTS = """
-SELECT first_step, last_step, of_rank, severity, cause, detail, lost_share
+SELECT first_step, last_step, rank, toInt8(severity) AS severity, cause, detail, lost_share
 FROM stragglers WHERE run = {run:String}
 """
 TOP_KERNELS = """
@@ -45,7 +45,7 @@ MEMORY = {0: "", 1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "manage
 def verdicts(query: Query, run: str, phases: Sequence[Mapping[str, Any]]) -> Report:
     """The run's verdicts judged against what the manifest says was injected."""
     rows = [
-        Row(r["first_step"], r["last_step"], r["of_rank"], r["severity"], r["cause"], r["detail"], r["lost_share"])
+        Row(r["first_step"], r["last_step"], r["rank"], r["severity"], r["cause"], r["detail"], r["lost_share"])
         for r in query(VERDICTS, {"run": run})
     ]
     return judge_phases(phases, rows)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-WARNING, INSUFFICIENT = 2, 255
+INSUFFICIENT, WARNING = -1, 2
 #: What severities are called, and a rank that could not be judged in a window in which others were.
 WORDS = {1: "suspect", 2: "warning", 3: "critical", INSUFFICIENT: "not judged"}
 WHOLE_JOB = -1
@@ -141,7 +141,7 @@ def _judge(phase: Mapping[str, Any], rows: list[Row]) -> Phase:
 
     blamed: dict[int, list[Row]] = {}
     for row in inside:
-        if WARNING <= row.severity < INSUFFICIENT:
+        if row.severity >= WARNING:
             blamed.setdefault(row.rank, []).append(row)
     found = {rank: hits for rank, hits in sorted(blamed.items()) if 2 * len(hits) >= len(windows)}
     shares: dict[tuple[str, str], float] = {}
@@ -177,8 +177,8 @@ def _counted(rows: Iterable[Row]) -> dict[int, dict[str, int]]:
     """Rank -> what was said of it -> how often."""
     said: dict[int, dict[str, int]] = {}
     for row in (row for row in rows if row.severity in WORDS):
-        of_rank = said.setdefault(row.rank, {})
-        of_rank[WORDS[row.severity]] = of_rank.get(WORDS[row.severity], 0) + 1
+        counts = said.setdefault(row.rank, {})
+        counts[WORDS[row.severity]] = counts.get(WORDS[row.severity], 0) + 1
     return said
 
 

@@ -30,7 +30,6 @@ TOKENS: dict[str, str] = {
     "run": "$__conditionalAll(run IN (${run:singlequote}), $run)",
     "rank": "rank = toInt32OrDefault(${rank:singlequote}, toInt32(-1))",
     "ranks": "$__conditionalAll(rank IN (${rank:singlequote}), $rank)",
-    "of_ranks": "$__conditionalAll(of_rank IN (${rank:singlequote}), $rank)",
     "hosts": "$__conditionalAll(host IN (${host:singlequote}), $host)",
     "start": "$__timeFilter_ms(start)",
     "window": "(window_end >= $__fromTime_ms AND window_start <= $__toTime_ms)",
@@ -41,7 +40,8 @@ TOKENS: dict[str, str] = {
     "span_s": "greatest(dateDiff('second', $__fromTime, $__toTime), 1)",
     "judged": "state != 'insufficient_data'",
     "produced": "topic NOT IN (" + ", ".join(f"'{spec.topic}'" for spec in TOPICS if spec.derived) + ")",
-    "bad": "severity BETWEEN 1 AND 3",
+    "known": "severity >= 'ok'",
+    "bad": "severity >= 'suspect'",
     "level": (
         "toInt8(transform(CAST(state AS String), ['ok', 'suspect', 'warning', 'critical', 'cleared'], [0,1,2,3,0], -1))"
     ),

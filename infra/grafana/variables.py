@@ -37,7 +37,7 @@ HOSTS = Variable(
 PRICE = Variable("price", "Price of a GPU-hour", default="1", description="any currency; 1 shows GPU-hours")
 
 _TEXT = (
-    "concat(if(of_rank < 0, 'whole job', concat('rank ', toString(of_rank), ' on ', of_host)), ': ', state, "
+    "concat(if(rank < 0, 'whole job', concat('rank ', toString(rank), ' on ', host)), ': ', state, "
     "if(cause IN ('', 'ok'), '', concat(', ', cause)), if(detail = '', '', concat(' (', detail, ')')), ', ', "
     "toString(round(100 * lost_share, 1)), '% of the time')"
 )

@@ -59,7 +59,7 @@ def step_times(data: ReportData) -> Spec:
     axis = _steps_axis(data)
     bands = [
         {"first": e["first_step"], "end": e["last_step"] + 1, "state": e["state"],
-         "name": "job" if e["of_rank"] == WHOLE_JOB else f"rank {e['of_rank']}"}
+         "name": "job" if e["rank"] == WHOLE_JOB else f"rank {e['rank']}"}
         for e in data.episodes
     ]  # fmt: skip
     x = _field("bin", "quantitative", "step", **axis)
@@ -92,7 +92,7 @@ def lateness(data: ReportData) -> Spec:
     bins = sorted({int(row["bin"]) for row in data.lateness})
     width = min((b - a for a, b in pairwise(bins)), default=1)
     values = [{**row, "end": row["bin"] + width} for row in data.lateness]
-    ranks = len({row["of_rank"] for row in values})
+    ranks = len({row["rank"] for row in values})
     # The darkest is at least a quarter of a step, or a healthy job would look like a late one.
     darkest = max(row["late_ms"] for row in values)
     if data.steps.get("median_ms"):
@@ -104,7 +104,7 @@ def lateness(data: ReportData) -> Spec:
         "encoding": {
             "x": _field("bin", "quantitative", "step", **_steps_axis(data)),
             "x2": {"field": "end"},
-            "y": _field("of_rank", "ordinal", "rank", axis=_NUMBERS),
+            "y": _field("rank", "ordinal", "rank", axis=_NUMBERS),
             "opacity": _field(
                 "late_ms",
                 "quantitative",

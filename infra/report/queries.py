@@ -54,9 +54,9 @@ FROM steps WHERE {_KNOWN} GROUP BY bin ORDER BY bin
 
 # The windows of the time: how many there are, what they could say, and how long they were.
 WINDOWS = f"""
-SELECT count() AS windows, countIf(severity != 255) AS judged, min(first_step) AS first, max(last_step) AS last,
-       sumIf(steps_used * step_ns, severity != 255) / 1e9 AS judged_s, sum(steps_skipped) AS steps_skipped
-FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND of_rank = -1
+SELECT count() AS windows, countIf(severity >= 'ok') AS judged, min(first_step) AS first, max(last_step) AS last,
+       sumIf(steps_used * step_ns, severity >= 'ok') / 1e9 AS judged_s, sum(steps_skipped) AS steps_skipped
+FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND rank = -1
 """
 
 
@@ -68,7 +68,7 @@ def episodes(where: str) -> str:
     window that says so. `where`: which rows of `stragglers`.
     """
     return f"""
-SELECT of_rank, episode_first_step, anyLast(of_host) AS host, max(of_group) AS late_with,
+SELECT rank, episode_first_step, anyLast(s.host) AS host, max(s.group) AS late_with,
        min(s.first_step) AS first_step, max(s.last_step) AS last_step, toString(min(window_start)) AS started,
        toString(max(window_end)) AS ended, count() AS windows,
        ['suspect', 'warning', 'critical'][max(indexOf(['suspect', 'warning', 'critical'], s.state))] AS state,
@@ -76,28 +76,28 @@ SELECT of_rank, episode_first_step, anyLast(of_host) AS host, max(of_group) AS l
        worst.1 AS cause, worst.2 AS detail, worst.3 AS confidence, worst.4 AS evidence, sum(s.lost_ns) / 1e9 AS lost_s,
        sum(s.gpu_seconds_lost) AS gpu_seconds, max(s.lost_share) AS lost_share
 FROM (
-    SELECT *, sum(lost_ns) OVER (PARTITION BY of_rank, episode_first_step, cause) AS by_cause,
-           sum(lost_ns) OVER (PARTITION BY of_rank, episode_first_step, cause, detail) AS by_detail
-    FROM stragglers WHERE {where} AND severity BETWEEN 1 AND 3
-) AS s GROUP BY of_rank, episode_first_step"""
+    SELECT *, sum(lost_ns) OVER (PARTITION BY rank, episode_first_step, cause) AS by_cause,
+           sum(lost_ns) OVER (PARTITION BY rank, episode_first_step, cause, detail) AS by_detail
+    FROM stragglers WHERE {where} AND severity >= 'suspect'
+) AS s GROUP BY rank, episode_first_step"""
 
 
 EPISODES = f"{episodes(f'{_SCOPE} AND {_WINDOW}')} ORDER BY gpu_seconds DESC LIMIT 200"
 
 # What cost how much: GPU-seconds add up over ranks and windows, lost time of several ranks does not.
 COST = f"""
-SELECT of_rank, anyLast(of_host) AS host, cause, sum(lost_ns) / 1e9 AS lost_s, sum(gpu_seconds_lost) AS gpu_seconds
-FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND severity BETWEEN 1 AND 3
-GROUP BY of_rank, cause ORDER BY gpu_seconds DESC
+SELECT rank, anyLast(s.host) AS host, cause, sum(lost_ns) / 1e9 AS lost_s, sum(gpu_seconds_lost) AS gpu_seconds
+FROM stragglers AS s WHERE {_SCOPE} AND {_WINDOW} AND severity >= 'suspect'
+GROUP BY rank, cause ORDER BY gpu_seconds DESC
 """
 
 LATENESS = f"""
-SELECT intDiv(first_step - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}} + {{first:Int64}} AS bin, of_rank,
+SELECT intDiv(first_step - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}} + {{first:Int64}} AS bin, rank,
        sum(lateness_ns) / greatest(1, sum(steps_used)) / 1e6 AS late_ms
-FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND steps_used > 0 AND of_rank IN (
-    SELECT of_rank FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND of_rank >= 0
-    GROUP BY of_rank ORDER BY sum(lateness_ns) DESC LIMIT {{ranks:UInt32}})
-GROUP BY bin, of_rank ORDER BY of_rank, bin
+FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND steps_used > 0 AND rank IN (
+    SELECT rank FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND rank >= 0
+    GROUP BY rank ORDER BY sum(lateness_ns) DESC LIMIT {{ranks:UInt32}})
+GROUP BY bin, rank ORDER BY rank, bin
 """
 
 KERNELS = f"""

@@ -52,9 +52,9 @@ def meaning(cause: str, detail: str) -> str:
 
 
 def who(row: Row) -> str:
-    if row["of_rank"] == WHOLE_JOB:
+    if row["rank"] == WHOLE_JOB:
         return "The job as a whole"
-    return f"Rank {row['of_rank']}" + (f" ({row['host']})" if row["host"] else "")
+    return f"Rank {row['rank']}" + (f" ({row['host']})" if row["host"] else "")
 
 
 def share(part: float, whole: float) -> str:
@@ -92,7 +92,7 @@ def by_rank(data: ReportData) -> list[Row]:
     """What each blamed rank cost over all its causes, and the one that cost most; the dearest first."""
     found: dict[int, Row] = {}
     for row in data.cost:  # ordered by cost: the first row of a rank has its main cause
-        into = found.setdefault(row["of_rank"], {**row, "lost_s": 0.0, "gpu_seconds": 0.0})
+        into = found.setdefault(row["rank"], {**row, "lost_s": 0.0, "gpu_seconds": 0.0})
         into["lost_s"] += row["lost_s"]
         into["gpu_seconds"] += row["gpu_seconds"]
     return sorted(found.values(), key=lambda row: -row["gpu_seconds"])
@@ -127,10 +127,10 @@ def summary(data: ReportData, most: int = 5) -> list[str]:
 
 
 def _blame(data: ReportData, row: Row) -> str:
-    episodes = [e for e in data.episodes if e["of_rank"] == row["of_rank"]]
+    episodes = [e for e in data.episodes if e["rank"] == row["rank"]]
     worst = max(episodes, key=lambda e: e["gpu_seconds"], default=None)
     lost = share(row["lost_s"], float(data.windows["judged_s"]))
-    verb = "lost" if row["of_rank"] == WHOLE_JOB else "cost this job"
+    verb = "lost" if row["rank"] == WHOLE_JOB else "cost this job"
     said = f"{who(row)} {verb} {lost} of its time: {seconds(row['gpu_seconds'])}"
     if price := money(data, row["gpu_seconds"]):
         said += f", {price} at {data.price_per_gpu_hour:g} per GPU-hour"

@@ -33,15 +33,15 @@ FROM steps AS s WHERE {_RUN}
 
 # The newest window of steps; -1 is the job as a whole.
 WINDOW = f"""
-SELECT of_rank, of_host AS host, toString(s.window_start) AS since, first_step, last_step, severity, state, cause,
+SELECT rank, host, toString(s.window_start) AS since, first_step, last_step, severity, state, cause,
        detail, lost_share, step_ns / 1e6 AS step_ms, lateness_ns / greatest(steps_used, 1) / 1e6 AS late_ms
 FROM stragglers AS s
-WHERE {_RUN} AND first_step = (SELECT max(first_step) FROM stragglers WHERE {_RUN} AND severity != 255)
-ORDER BY lateness_ns DESC, of_rank LIMIT 4096
+WHERE {_RUN} AND first_step = (SELECT max(first_step) FROM stragglers WHERE {_RUN} AND severity >= 'ok')
+ORDER BY lateness_ns DESC, rank LIMIT 4096
 """
 
 VERDICTS = f"""
-SELECT of_rank, first_step, last_step, state, cause, detail, lost_share, gpu_seconds
+SELECT rank, first_step, last_step, state, cause, detail, lost_share, gpu_seconds
 FROM ({episodes(_RUN)}) ORDER BY last_step DESC, gpu_seconds DESC LIMIT {{most:UInt32}}
 """
 

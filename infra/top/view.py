@@ -86,7 +86,7 @@ def age(seconds: float) -> Text:
 
 
 def _detail(detail: Detail, width: int, most: int) -> list[RenderableType]:
-    whole = next((row for row in detail.window if row["of_rank"] == -1), None)
+    whole = next((row for row in detail.window if row["rank"] == -1), None)
     title = f"{_cut(detail.job, SHORT)}: "
     if whole is None:
         title += "insufficient data: no window of steps could be judged yet"
@@ -106,7 +106,7 @@ def _detail(detail: Detail, width: int, most: int) -> list[RenderableType]:
 
 
 def _judged(detail: Detail) -> set[int]:
-    return {row["of_rank"] for row in detail.window if row["of_rank"] >= 0}
+    return {row["rank"] for row in detail.window if row["rank"] >= 0}
 
 
 def _ranks(detail: Detail, width: int, most: int) -> Table:
@@ -115,7 +115,7 @@ def _ranks(detail: Detail, width: int, most: int) -> Table:
     names = ("rank", "step", "step ms", "late ms", "", "alarm")
     table = _table(*(names if narrow else ("rank", "host", *names[1:])), right=("rank", "step", "step ms", "late ms"))
     steps = {row["rank"]: row for row in detail.steps}
-    verdicts = {row["of_rank"]: row for row in detail.window if row["of_rank"] >= 0}
+    verdicts = {row["rank"]: row for row in detail.window if row["rank"] >= 0}
     latest = sorted(steps.keys() | verdicts, key=lambda rank: (-verdicts.get(rank, {"late_ms": 0})["late_ms"], rank))
     scale = max([row["step_ms"] for row in verdicts.values()] + [1e-9])
     for rank in sorted(latest[:most]):
@@ -151,7 +151,7 @@ def _verdicts(detail: Detail) -> RenderableType:
         return Text("no verdict against anybody so far", style="dim")
     table = _table("verdicts", "steps", "", "GPU-s lost", right=("steps", "GPU-s lost"))
     for row in detail.verdicts:
-        who = "job" if row["of_rank"] < 0 else f"rank {row['of_rank']}"
+        who = "job" if row["rank"] < 0 else f"rank {row['rank']}"
         cost = f"{row['gpu_seconds']:.1f}"
         table.add_row(who, f"{row['first_step']}–{row['last_step']}", _said(row), cost)
     return table

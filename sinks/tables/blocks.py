@@ -51,6 +51,9 @@ def unstorable(table: Table, batch: Batch) -> str:
         values = batch.columns[field]
         if len(values) and (int(values.min()) < 0 or int(values.max()) >= 1 << 62):
             return f"{table.topic}.{field}: a negative or impossible duration"
+    for column in table.enums:
+        if not np.isin(batch.columns[column.field], column.enum).all():
+            return f"{table.topic}.{column.field}: a number without a label"
     first, last = time_span(table, batch)
     if last // DAY_NS - first // DAY_NS >= MAX_DAYS:
         return f"{table.topic}.{table.clock}: rows of one batch lie {(last - first) // DAY_NS} days apart"

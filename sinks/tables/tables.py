@@ -3,11 +3,12 @@ a test compares the two, so neither can drift."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
-from drumline.schemas.model import has_schema, model
+from drumline.schemas.model import RecordModel, has_schema, model
 from drumline.schemas.topics import Topic
 
 TIME = "DateTime64(9, 'UTC')"
@@ -16,9 +17,13 @@ NUMBERS = {
     "<i8": "Int64", "<u8": "UInt64", "<i4": "Int32", "<u4": "UInt32", "<u2": "UInt16", "|u1": "UInt8",
     "<f8": "Float64",
 }  # fmt: skip
+#: Severities as records have them (a test holds them equal to the stream processor's). ClickHouse compares the
+#: labels by these numbers: `severity >= 'warning'` holds for both levels that page, insufficient data is below all.
+SEVERITIES = {"insufficient_data": -1, "ok": 0, "suspect": 1, "warning": 2, "critical": 3}
 AVRO_NUMBERS = {"int": ("Int32", "<i4"), "long": ("Int64", "<i8")}
 
-#: Envelope fields of every topic that every row carries. The others of the first 14 go to the ledger only.
+#: What every row begins with: whom it is about. A record of one process has it in its envelope, a record of a whole job
+#: in its columns; what a record does not have, its rows lack. Other shared fields go to the ledger only.
 ROW_IDENTITY = ("job", "run", "rank", "host", "gpu_uuid", "process_id")
 #: Envelope fields that are notes between producers and stream processors.
 NOT_STORED = frozenset({"complete_step", "rank_list", "late_rows"})
@@ -37,7 +42,8 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """`field`: the Avro field; `dtype`: of the values sent. `null`: -1 in the record means NULL."""
+    """`field`: the Avro field; `dtype`: of the values sent. `null`: -1 in the record means NULL. `enum`: of an Enum8,
+    its numbers."""
 
     name: str
     type: str
@@ -46,13 +52,15 @@ class TableColumn:
     dtype: str = ""
     null: bool = False
     dictionary: str = ""
+    enum: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Table:
     """`upsert`: rows replace earlier ones with the same key, the view `name` shows the newest; else rows are facts
     and stored exactly once. `times`: Avro fields that become times; `durations`: fields that cannot be negative.
-    `clock`: the Avro field that rows are placed by (partition, retention), or "" where the table has none."""
+    `clock`: the Avro field that rows are placed by (partition, retention), or "" where the table has none. `enums`:
+    columns of type Enum8."""
 
     topic: Topic
     name: str
@@ -61,6 +69,7 @@ class Table:
     times: tuple[str, ...]
     durations: tuple[str, ...]
     clock: str
+    enums: tuple[TableColumn, ...]
 
     @property
     def target(self) -> str:
@@ -76,6 +85,7 @@ class _Rule:
     also: tuple[str, ...] = ()  # identity fields that only this table's rows carry
     nullable: frozenset[str] = frozenset()
     plain: frozenset[str] = frozenset()  # dictionaries too varied for LowCardinality
+    enums: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # column -> label -> number
 
 
 _STEP_NULLS = frozenset({"copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns"})
@@ -94,7 +104,9 @@ _RULES: dict[Topic, _Rule] = {
     Topic.KERNEL_FREQUENCY: _Rule("kernel_frequency", upsert=True, clock="window_start_ns"),
     Topic.MEMCPY_BANDWIDTH: _Rule("memcpy_bandwidth", upsert=True, clock="window_start_ns"),
     Topic.LATENESS: _Rule("lateness", upsert=True),
-    Topic.STRAGGLER: _Rule("stragglers", upsert=True, plain=frozenset({"evidence_json"})),
+    Topic.STRAGGLER: _Rule(
+        "stragglers", upsert=True, plain=frozenset({"evidence_json"}), enums={"severity": SEVERITIES}
+    ),
 }
 
 _ABSOLUTE = ("start_ns", "end_ns", "time_ns")
@@ -116,6 +128,19 @@ def _envelope_column(name: str, kind: object) -> TableColumn | None:
     return TableColumn(name, number, Source.ENVELOPE, name, dtype)
 
 
+def _enum_type(labels: Mapping[str, int]) -> str:
+    return "Enum8(" + ", ".join(f"'{label}' = {number}" for label, number in labels.items()) + ")"
+
+
+def _order(record: RecordModel, rule: _Rule) -> tuple[str, ...]:
+    """The fields that become columns, in the table's order. The process of a record of a whole job is a stream worker:
+    no process that a reader knows."""
+    identity = [name for name in (*ROW_IDENTITY, *rule.also) if name in record.fields]
+    if "rank" not in record.shared:
+        identity.remove("process_id")
+    return tuple(dict.fromkeys((*identity, *(name for name in record.topic_fields if name not in NOT_STORED))))
+
+
 @cache
 def table(topic: Topic) -> Table:
     """The table of a topic. Every topic of ours has one."""
@@ -123,9 +148,7 @@ def table(topic: Topic) -> Table:
     kinds = {field["name"]: field["type"] for field in record.parsed["fields"]}
     packed = {column.name: column for column in record.columns}
     columns: list[TableColumn] = []
-    for name in (*ROW_IDENTITY, *rule.also, *record.fields[14:]):
-        if name in NOT_STORED:
-            continue
+    for name in _order(record, rule):
         if name not in packed:
             made = _envelope_column(name, kinds[name])
             if made is not None:
@@ -138,6 +161,11 @@ def table(topic: Topic) -> Table:
             columns.append(TableColumn(name, kind, Source.DICTIONARY, name, dtype, dictionary=column.dictionary))
         elif _is_time(name):
             columns.append(TableColumn(name.removesuffix("_ns"), TIME, Source.PACKED, name, dtype))
+        elif name in rule.enums:
+            labels = rule.enums[name]
+            columns.append(
+                TableColumn(name, _enum_type(labels), Source.PACKED, name, dtype, enum=tuple(labels.values()))
+            )
         else:
             number, null = NUMBERS[dtype], name in rule.nullable
             columns.append(
@@ -150,10 +178,10 @@ def table(topic: Topic) -> Table:
         TableColumn("_offset", "UInt64", Source.META, dtype="<u8"),
         TableColumn("_row", "UInt32", Source.META, dtype="<u4"),
     ]
-    fields = record.fields[14:]
-    times = tuple(name for name in fields if _is_time(name))
+    times = tuple(name for name in record.topic_fields if _is_time(name))
     durations = tuple(c.name for c in record.columns if c.name.endswith("duration_ns"))
-    return Table(topic, rule.name, rule.upsert, tuple(columns), times, durations, rule.clock)
+    enums = tuple(column for column in columns if column.enum)
+    return Table(topic, rule.name, rule.upsert, tuple(columns), times, durations, rule.clock, enums)
 
 
 TABLES: tuple[Table, ...] = tuple(table(topic) for topic in Topic if has_schema(topic))

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Rows = NDArray[np.void]
 _PREFIX = struct.Struct("<BqI")
 #: To be raised with every change of what is packed: fields of rows, names in heads (tests/test_state_version.py).
-_VERSION = 2
+_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)

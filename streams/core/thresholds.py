@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: Severities of one window, as gpu.straggler.v1 writes them.
-OK, SUSPECT, WARNING, CRITICAL, INSUFFICIENT = 0, 1, 2, 3, 255
+#: Severities of one window, as gpu.straggler.v1 writes them: what is not known is below all that is.
+INSUFFICIENT, OK, SUSPECT, WARNING, CRITICAL = -1, 0, 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)

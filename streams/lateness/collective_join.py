@@ -39,7 +39,7 @@ _SUMS = ("wait_ns", "lateness_ns", "exposed_wait_ns", "floor_ns")
 #: One rank in one step: gpu.lateness.v1's columns. collectives = 0 says that the step could not be compared.
 LATENESS_ROW = np.dtype(
     [
-        *(("step", "<i8"), ("of_rank", "<i4"), ("collectives", "<i4")),
+        *(("step", "<i8"), ("rank", "<i4"), ("collectives", "<i4")),
         *((name, "<i8") for name in _SUMS),
         *(
             ("lag_ns", "<i8"),
@@ -105,13 +105,13 @@ def match_step(
     common = held == len(chosen)
     if len(chosen) < max(2.0, quorum * ranks) or common.sum() < whole_share * usual:
         skipped = np.zeros(len(rows_of), LATENESS_ROW)
-        skipped["step"], skipped["of_rank"] = step, sorted(rows_of)
+        skipped["step"], skipped["rank"] = step, sorted(rows_of)
         return skipped, np.zeros(0, KIND_ROW)
     table = np.stack([whole[rank][common[whole[rank]["ordinal"]]] for rank in chosen])
     kind = table["lockstep"][0]
     table = table[:, (table["operation"] == table["operation"][0]).all(0) & ((kind == LOCKSTEP) | (kind == ROOTED))]
     out = np.zeros(len(chosen), LATENESS_ROW)
-    out["step"], out["of_rank"], out["collectives"] = step, chosen, (table["lockstep"][:1] == LOCKSTEP).sum()
+    out["step"], out["rank"], out["collectives"] = step, chosen, (table["lockstep"][:1] == LOCKSTEP).sum()
     if not out["collectives"].any():
         return out, np.zeros(0, KIND_ROW)
     _compare(table, out)

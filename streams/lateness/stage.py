@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from drumline.schemas.batch import Batch
+from drumline.schemas.batch import Batch, dictionary
 from drumline.streams.core.records import Rows, key, pack_rows, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import KIND_ROW, LATENESS_ROW, OPERATIONS, match_step, point_to_point
 from drumline.streams.lateness.state import NO_ROWS, CommunicatorState, Store
 
 TOPIC = "gpu.lateness.v1"
-#: What a record may hold (84 bytes a row, Kafka takes 1 MB); of a step, all ranks are in one record.
+#: What a record may hold (92 bytes a row, Kafka takes 1 MB); of a step, all ranks are in one record.
 MAX_ROWS = 8192
 Key = tuple[str, str]
 
@@ -152,6 +152,8 @@ class CommunicatorStage:
 
     def _batch(self, state: CommunicatorState, rows: Rows, kinds: Rows, now_ns: int) -> Batch:
         ranks = sorted(state.members)
+        hosts, host_of = dictionary(state.members[rank].host for rank in ranks)
+        gpus, gpu_of = dictionary(state.members[rank].gpu_uuid for rank in ranks)
         envelope: dict[str, Any] = {
             "job": state.job,
             "run": state.run,
@@ -164,6 +166,8 @@ class CommunicatorStage:
             "complete_step": state.emitted,
             "ranks": len(ranks),
             "rank_list": ranks,
+            "hosts": hosts,
+            "gpu_uuids": gpus,
             "operations": list(OPERATIONS),
             "kind_steps": kinds["step"].tolist(),
             "kind_operations": kinds["operation"].tolist(),
@@ -172,8 +176,11 @@ class CommunicatorStage:
             "kind_floors_ns": kinds["floor_ns"].tolist(),
             "point_to_point": max(state.patterns, key=lambda name: state.patterns[name], default=""),
         }
-        names = LATENESS_ROW.names or ()
-        return Batch(TOPIC, envelope, {name: np.ascontiguousarray(rows[name]) for name in names})
+        columns = {name: np.ascontiguousarray(rows[name]) for name in LATENESS_ROW.names or ()}
+        member = np.searchsorted(ranks, rows["rank"])
+        columns["host"] = np.array(host_of, "<u4")[member]
+        columns["gpu_uuid"] = np.array(gpu_of, "<u4")[member]
+        return Batch(TOPIC, envelope, columns)
 
     def _forget(self, where: Key) -> None:
         state = self.states.pop(where)

@@ -28,11 +28,14 @@ _NOTHING = np.zeros(0, COLLECTIVE_ROW)
 
 @dataclass(slots=True)
 class Member:
-    """One rank. `complete`: its collectives up to this step are in. `seen_ns`: worker's clock."""
+    """One rank. `complete`: its collectives up to this step are in. `seen_ns`: worker's clock. `host`, `gpu_uuid`: of
+    its last batch."""
 
     complete: int = -1
     seen_ns: int = 0
     silent: bool = False
+    host: str = ""
+    gpu_uuid: str = ""
     chunks: set[int] = field(default_factory=set)
 
 
@@ -88,7 +91,9 @@ class CommunicatorState:
         assert packed is not None
         member = self.members.setdefault(rank, Member())
         member.chunks.add(chunk)
-        member.complete = max(member.complete, int(packed.head["complete"]))
+        if int(packed.head["complete"]) >= member.complete:
+            member.complete = int(packed.head["complete"])
+            member.host, member.gpu_uuid = packed.head["host"], packed.head["gpu_uuid"]
         self.first_seen_ns = 1  # long ago: nobody is waited for again
         self.job, self.world_size = packed.head["job"], packed.head["world_size"]
         self.dirty.update(np.unique(packed.rows["step"]).tolist())
@@ -107,6 +112,7 @@ class CommunicatorState:
             member = self.members.setdefault(rank, Member())
             self.frontier.unknown()
         member.seen_ns, member.silent = now_ns, False
+        member.host, member.gpu_uuid = envelope["host"], envelope["gpu_uuid"]
         rows = collective_rows(batch)
         fresh = rows["step"] >= self.horizon
         self.too_old += int(len(rows) - fresh.sum())
@@ -116,6 +122,7 @@ class CommunicatorState:
         if complete > member.complete and complete >= self.horizon:
             chunks.add(complete // CHUNK_STEPS)
         head = {"complete": max(complete, member.complete), "job": self.job, "world_size": self.world_size}
+        head |= {"host": member.host, "gpu_uuid": member.gpu_uuid}
         seen = 0
         for chunk in sorted(chunks):
             seen += not self._apply_chunk(chunk, rank, rows[rows["step"] // CHUNK_STEPS == chunk], offset, head)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drumline.streams.core.records import unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.stragglers.sources import Source
+from drumline.streams.stragglers.sources import Place, Source
 from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState, Store
 from drumline.streams.stragglers.step_rows import STEP_ROW
 
@@ -57,7 +57,8 @@ def _restore_steps(state: JobState, window: int, rank: int, data: bytes) -> None
     state.windows.setdefault(window, Cells()).ranks.add(rank)
     source = state.sources.ranks.setdefault(rank, Source())
     if packed.head["complete"] >= source.complete:
-        source.complete, source.host = int(packed.head["complete"]), packed.head["host"]
+        source.complete = int(packed.head["complete"])
+        source.place = Place(packed.head["host"], packed.head["gpu_uuid"])
         source.steps_from = packed.head["steps_from"]
     state.job, state.world_size = packed.head["job"], max(state.world_size, int(packed.head["world_size"]))
 

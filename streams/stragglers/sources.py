@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from drumline.streams.core.frontier import Frontier
 
 Name = TypeVar("Name", int, str)
+
+
+class Place(NamedTuple):
+    """Host and GPU of a rank; empty = unknown."""
+
+    host: str = ""
+    gpu_uuid: str = ""
+
+
+NOWHERE = Place()
 
 
 @dataclass(slots=True)
@@ -24,7 +34,7 @@ class Source:
     moved_ns: int = 0
     silent: bool = False
     stuck: bool = False
-    host: str = ""
+    place: Place = NOWHERE
     steps_from: str = ""
 
 
@@ -46,7 +56,12 @@ class Sources:
     @property
     def hosts(self) -> dict[int, str]:
         """Rank -> host."""
-        return {rank: source.host for rank, source in self.ranks.items()}
+        return {rank: source.place.host for rank, source in self.ranks.items()}
+
+    @property
+    def places(self) -> dict[int, Place]:
+        """Rank -> host and GPU."""
+        return {rank: source.place for rank, source in self.ranks.items()}
 
     def rank_heard(self, rank: int, complete: int, now_ns: int) -> Source:
         """A rank says how far it has come; it may be new."""

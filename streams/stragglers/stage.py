@@ -196,7 +196,7 @@ class JobStage:
             "window_end_ns": end_ns,
         }
         spoken = {int(rank): text for rank, text in known["said"].items()}
-        batch = verdict_batch(verdict, alarms, spoken, state.sources.hosts, self.config.window_steps, envelope)
+        batch = verdict_batch(verdict, alarms, spoken, state.sources.places, self.config.window_steps, envelope)
         head = state.heads.get(window)
         kept = {
             "digest": digest(batch),

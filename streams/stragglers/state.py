@@ -19,7 +19,7 @@ from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, PIPELINE
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW
 from drumline.streams.stragglers.gpu_samples import SampleState
-from drumline.streams.stragglers.sources import Sources
+from drumline.streams.stragglers.sources import Place, Sources
 from drumline.streams.stragglers.step_rows import STEP_ROW, latest_steps, step_rows
 
 Store = MutableMapping[str, bytes]
@@ -77,7 +77,7 @@ class JobState:
         envelope = batch.envelope
         rank, complete = int(envelope["rank"]), int(envelope["complete_step"])
         source = self.sources.rank_heard(rank, complete, now_ns)
-        source.host = envelope["host"]
+        source.place = Place(envelope["host"], envelope["gpu_uuid"])
         self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
         rows = step_rows(batch)
         window_of = rows["step"] // self.config.window_steps
@@ -86,7 +86,7 @@ class JobState:
             touched.add(self.config.window_of(complete))
         head = {"complete": source.complete, "job": self.job, "world_size": int(envelope["world_size"])}
         source.steps_from = envelope.get("steps_from") or source.steps_from
-        head |= {"host": source.host, "steps_from": source.steps_from, "window_steps": self.config.window_steps}
+        head |= {**source.place._asdict(), "steps_from": source.steps_from, "window_steps": self.config.window_steps}
         seen = 0
         for window in sorted(touched):
             old = self.rank_rows(window, rank)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from drumline.schemas.batch import Batch
+from drumline.schemas.batch import Batch, dictionary
 from drumline.streams.core.records import key
 from drumline.streams.stragglers.alarm import STATES, Alarm
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
+from drumline.streams.stragglers.sources import NOWHERE, Place
 
 TOPIC = "gpu.straggler.v1"
 
@@ -33,17 +34,18 @@ def verdict_batch(
     verdict: WindowVerdict,
     alarms: Mapping[int, Alarm],
     before: Mapping[int, str],
-    hosts: Mapping[int, str],
+    places: Mapping[int, Place],
     window_steps: int,
     envelope: dict[str, Any],
 ) -> Batch:
-    """`alarms`: by rank, after the window. `before`: what `said` was of each rank in the window before. `envelope`:
-    identity, revision, sequence and the window's range."""
+    """`alarms`: by rank, after the window. `before`: what `said` was of each rank in the window before. `places`: by
+    rank. `envelope`: job, run, revision, sequence and the window's range."""
     rows = verdict.rows
     after = [alarms[row.rank] for row in rows]
     texts: dict[str, tuple[list[str], list[int]]] = {}
     for name, values in (
-        ("hosts", [hosts.get(row.rank, "") for row in rows]),
+        ("hosts", [places.get(row.rank, NOWHERE).host for row in rows]),
+        ("gpu_uuids", [places.get(row.rank, NOWHERE).gpu_uuid for row in rows]),
         ("causes", [row.cause.cause for row in rows]),
         ("details", [row.cause.detail for row in rows]),
         ("states", [STATES[alarm.state] for alarm in after]),
@@ -51,18 +53,19 @@ def verdict_batch(
         ("evidence", [json.dumps(row.evidence, sort_keys=True) for row in rows]),
         ("confidences", [row.cause.confidence for row in rows]),
     ):
-        texts[name] = _dictionary(values)
+        texts[name] = dictionary(values)
     columns = {
-        "of_rank": np.array([row.rank for row in rows], "<i4"),
-        "of_host": np.array(texts["hosts"][1], "<u4"),
-        "severity": np.array([row.severity for row in rows], "u1"),
+        "rank": np.array([row.rank for row in rows], "<i4"),
+        "host": np.array(texts["hosts"][1], "<u4"),
+        "gpu_uuid": np.array(texts["gpu_uuids"][1], "<u4"),
+        "severity": np.array([row.severity for row in rows], "i1"),
         "state": np.array(texts["states"][1], "<u4"),
         "changed": np.array([said(r, a) != before.get(r.rank) for r, a in zip(rows, after, strict=True)], "u1"),
         "episode_first_step": np.array([a.first * window_steps if a.first >= 0 else -1 for a in after], "<i8"),
         "episode_last_step": np.array([(a.last + 1) * window_steps - 1 if a.last >= 0 else -1 for a in after], "<i8"),
         "cause": np.array(texts["causes"][1], "<u4"),
         "detail": np.array(texts["details"][1], "<u4"),
-        "of_group": np.array(texts["groups"][1], "<u4"),
+        "group": np.array(texts["groups"][1], "<u4"),
         "confidence": np.array(texts["confidences"][1], "<u4"),
         "lost_ns": np.array([row.lost_ns for row in rows], "<i8"),
         "lost_share": np.array([row.share for row in rows], "<f8"),
@@ -89,14 +92,8 @@ def digest(batch: Batch) -> str:
     """Of what a batch says, not of when or how often it was said."""
     out = hashlib.blake2b(digest_size=16)
     numbers = ("ranks_seen", "steps_used", "steps_skipped", "step_ns", "window_start_ns", "window_end_ns")
-    words = ("hosts", "causes", "details", "states", "evidence", "groups", "confidences")
+    words = ("hosts", "gpu_uuids", "causes", "details", "states", "evidence", "groups", "confidences")
     out.update(json.dumps([batch.envelope[name] for name in (*numbers, *words)]).encode())
     for column in batch.columns.values():
         out.update(column.tobytes())
     return out.hexdigest()
-
-
-def _dictionary(values: Sequence[str]) -> tuple[list[str], list[int]]:
-    words: dict[str, int] = {}
-    index = [words.setdefault(value, len(words)) for value in values]
-    return list(words), index

@@ -64,8 +64,8 @@ def _meetings(state: JobState, window: int, ranks: np.ndarray, steps: np.ndarray
     out = []
     for communicator in sorted(rows_of):
         every = stacked(rows_of[communicator])
-        rows = every[(every["collectives"] > 0) & np.isin(every["of_rank"], ranks)]
-        members = np.unique(rows["of_rank"])
+        rows = every[(every["collectives"] > 0) & np.isin(every["rank"], ranks)]
+        members = np.unique(rows["rank"])
         if len(members) >= 2:
             size = max(len(members), len(state.members.get(communicator, ())))
             meeting = _meeting(communicator, size, rows, members, ranks, steps)
@@ -74,7 +74,7 @@ def _meetings(state: JobState, window: int, ranks: np.ndarray, steps: np.ndarray
 
 
 def _meeting(name: str, size: int, rows: Rows, members: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> Meeting:
-    who, when = np.searchsorted(members, rows["of_rank"]), np.searchsorted(steps, rows["step"])
+    who, when = np.searchsorted(members, rows["rank"]), np.searchsorted(steps, rows["step"])
     wait, late, lag = (np.full((len(members), len(steps)), np.nan) for _ in range(3))
     wait[who, when], late[who, when], lag[who, when] = rows["wait_ns"], rows["lateness_ns"], rows["lag_ns"]
     worst = np.zeros((len(members), len(steps)), LATENESS_ROW)

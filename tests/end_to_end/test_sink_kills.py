@@ -13,7 +13,7 @@ from drumline.schemas.topics import Topic
 from drumline.sinks.errors import LostRecords, TransientKafkaError
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.kafka.assignment import Assignment
-from drumline.sinks.tables.tables import TABLES, Source, table
+from drumline.sinks.tables.tables import SEVERITIES, TABLES, Source, table
 
 pytestmark = pytest.mark.stack
 
@@ -65,7 +65,10 @@ def test_every_column_of_every_topic_comes_back_as_it_was_published(pipeline):
         for i in index:
             row = {}
             for name, column in names.items():
-                if column.source is Source.PACKED:
+                if column.enum:
+                    value = {number: label for label, number in SEVERITIES.items()}[batch.columns[column.field][i]]
+                    row[name] = value
+                elif column.source is Source.PACKED:
                     value = batch.columns[column.field][i]
                     row[name] = None if column.null and value == -1 else value
                 elif column.source is Source.DICTIONARY:
@@ -252,10 +255,17 @@ def test_poison_goes_to_the_dead_letters_and_the_rest_is_stored(pipeline):
     pipeline.raw(Topic.KERNEL, process_id(0), garbage)
     pipeline.raw(Topic.KERNEL, process_id(0), None)
     pipeline.publish(far, backwards, again=True)
+    nameless = any_batch(Topic.STRAGGLER, 5, process_id(0), 0)
+    nameless.columns["severity"][2] = 4
+    pipeline.publish(nameless, again=True)
     pipeline.publish(*batches(1, first=2), any_batch(Topic.STEP, 5, process_id(0), 1))
-    pipeline.drain(7, [Topic.KERNEL, Topic.STEP])
+    pipeline.drain(7, [Topic.KERNEL, Topic.STEP, Topic.STRAGGLER])
     report = pipeline.assert_exactly_once()
-    assert {t.topic: t.dead for t in report.topics if t.dead} == {Topic.KERNEL: 3, Topic.STEP: 1}
+    assert {t.topic: t.dead for t in report.topics if t.dead} == {
+        Topic.KERNEL: 3,
+        Topic.STEP: 1,
+        Topic.STRAGGLER: 1,
+    }
     letters = pipeline.dead_letters(Topic.KERNEL, 3)
     headers = [dict(letter.headers()) for letter in letters]
     assert [h["drumline.error.code"].decode() for h in headers] == ["BadEnvelope", "BadFrame", "Unstorable"]
@@ -265,6 +275,8 @@ def test_poison_goes_to_the_dead_letters_and_the_rest_is_stored(pipeline):
     assert b"start_ns" in headers[2]["drumline.error.text"]
     [step] = pipeline.dead_letters(Topic.STEP, 1)
     assert b"duration_ns" in dict(step.headers())["drumline.error.text"]
+    [verdicts] = pipeline.dead_letters(Topic.STRAGGLER, 1)
+    assert b"severity" in dict(verdicts.headers())["drumline.error.text"]
 
 
 def test_a_flood_of_poison_stops_the_sink_and_stays_in_kafka(pipeline):

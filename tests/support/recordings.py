@@ -71,7 +71,7 @@ def rows(batches, window_steps=5):
     for _, batch in sorted(latest(verdicts(batches, StragglerConfig(window_steps=window_steps))).items()):
         c, first, last = batch.columns, int(batch.envelope["first_step"]), int(batch.envelope["last_step"])
         causes, details = batch.strings("cause", "causes"), batch.strings("detail", "details")
-        for i, rank in enumerate(c["of_rank"].tolist()):
+        for i, rank in enumerate(c["rank"].tolist()):
             severity, share = int(c["severity"][i]), float(c["lost_share"][i])
             out[first, rank] = Row(first, last, rank, severity, causes[i], details[i], share)
     return out

@@ -20,7 +20,7 @@ def evidence():
 
 def report_data(**changes):
     episode = {
-        "of_rank": 3, "episode_first_step": 100, "host": "node-b", "late_with": "", "first_step": 100, "last_step": 139,
+        "rank": 3, "episode_first_step": 100, "host": "node-b", "late_with": "", "first_step": 100, "last_step": 139,
         "started": "2026-01-02 00:00:10.000000000", "ended": "2026-01-02 00:00:14.000000000", "windows": 2,
         "state": "warning", "cause": "slow_copy", "detail": "pageable", "confidence": "high",
         "evidence": evidence(), "lost_s": 4.1,
@@ -39,8 +39,8 @@ def report_data(**changes):
                        for s in steps],
         "windows": {"windows": 10, "judged": 10, "first": 0, "last": 199, "judged_s": 100.0, "steps_skipped": 0},
         "episodes": [episode],
-        "cost": [{"of_rank": 3, "host": "node-b", "cause": "slow_copy", "lost_s": 4.1, "gpu_seconds": 12.3}],
-        "lateness": [{"bin": b, "of_rank": r, "late_ms": b * r / 100} for b in range(0, 200, 20) for r in range(4)],
+        "cost": [{"rank": 3, "host": "node-b", "cause": "slow_copy", "lost_s": 4.1, "gpu_seconds": 12.3}],
+        "lateness": [{"bin": b, "rank": r, "late_ms": b * r / 100} for b in range(0, 200, 20) for r in range(4)],
         "kernels": [{"name": "_Z4gemmv", "short": "gemm", "family": "gemm", "launches": 10, "gpu_s": 1.5, "p50_us": 2.0,
                      "p99_us": 9.0}],
         "families": [{"family": "gemm", "launches": 10, "gpu_s": 1.5}],

@@ -200,7 +200,8 @@ def batches(
         late = shift.get(rank, 0)
         sent = (rows[-1]["start_ns"] + rows[-1]["duration_ns"]) * scale + late + 10**18
         envelope = {"job": "job", "run": run, "rank": names[rank], "world_size": recording.layout.ranks}
-        envelope |= {"host": f"host{rank * 2 // recording.layout.ranks}", "complete_step": rows[-1]["step"]}
+        envelope |= {"host": f"host{rank * 2 // recording.layout.ranks}", "gpu_uuid": f"GPU-{rank}"}
+        envelope |= {"complete_step": rows[-1]["step"]}
         columns = {name: np.array([row[name] for row in rows], np.int64) for name in rows[0]}
         columns = {name: v if name in ("step", "kernels", "blocks") else v * scale for name, v in columns.items()}
         columns["start_ns"] = columns["start_ns"] + late + 10**18

@@ -35,7 +35,8 @@ def job(ranks: int, steps: int, collectives: int, late: int) -> Iterator[tuple[i
         wait[:, 0] += 100_000_000
         wait[late, 0] = 0
         for rank in range(ranks):
-            who = {"job": "bench", "run": "bench", "rank": rank, "world_size": ranks, "host": f"host{rank // 8}"}
+            who = {"job": "bench", "run": "bench", "rank": rank, "world_size": ranks}
+            who |= {"host": f"host{rank // 8}", "gpu_uuid": f"GPU-{rank}"}
             head = {**who, "complete_step": step}
             waited = int(wait[rank].sum())
             number = np.full(collectives, step)
@@ -71,7 +72,7 @@ def bench_algebra(
     said = [batch for batch in results(made, stages, config.idle_ns) if batch.topic == Topic.STRAGGLER]  # type: ignore[arg-type]
     spent = (time.process_time() - began) / steps
     state = sum(len(key) + len(value) for stage in (lateness, jobs) for key, value in stage.store.items())
-    named = {tuple(b.columns["of_rank"][np.isin(b.columns["severity"], (2, 3))].tolist()) for b in said}
+    named = {tuple(b.columns["rank"][np.isin(b.columns["severity"], (2, 3))].tolist()) for b in said}
     report = Report("algebra", f"{ranks:,} made-up ranks, one late, {steps} steps of a second", "none")
     report.add(f"straggler algebra alone, {ranks:,} ranks at one step a second", spent, "cores", bar=BAR, most=True)
     report.add("batches", len(made) / steps, "1/s")

@@ -18,7 +18,7 @@ def first_delays(
 ) -> list[float]:
     """For each fault, seconds from the end of the first window wholly inside it to the first row at warning or above.
 
-    `seen`: rows with first_step, last_step, of_rank, severity, end_ns and seen_ns (when a query first gave them). A
+    `seen`: rows with first_step, last_step, rank, severity, end_ns and seen_ns (when a query first gave them). A
     fault without such a row is left out, and counted by who calls. Pure.
     """
     found = []
@@ -26,7 +26,7 @@ def first_delays(
         for phase in phases:
             low, high = (phase[name] + loop * steps for name in ("first_step", "last_step"))
             inside = [r for r in seen if low <= r["first_step"] and r["last_step"] <= high]
-            blamed = [r for r in inside if r["of_rank"] in phase["fault_ranks"] and r["severity"] >= 2]
+            blamed = [r for r in inside if r["rank"] in phase["fault_ranks"] and r["severity"] >= 2]
             if blamed:
                 found.append((min(r["seen_ns"] for r in blamed) - min(r["end_ns"] for r in inside)) / 1e9)
     return found
@@ -40,12 +40,13 @@ def replay_paced(running: Running, loops: int, report: Report) -> None:
 
     def look(job: str) -> None:
         rows = running.query(
-            "SELECT first_step, last_step, of_rank, severity, toUnixTimestamp64Nano(window_end) AS end_ns, "
+            "SELECT first_step, last_step, rank, toInt8(severity) AS severity, "
+            "toUnixTimestamp64Nano(window_end) AS end_ns, "
             f"toUnixTimestamp64Milli(published) AS published_ms FROM stragglers WHERE job = '{job}'"
         )
         now = time.time_ns()
         for row in rows:
-            key = (row["first_step"], row["last_step"], row["of_rank"], row["severity"])
+            key = (row["first_step"], row["last_step"], row["rank"], row["severity"])
             seen.setdefault(key, {**row, "seen_ns": now})
         behind = running.lag()
         if behind is not None:

@@ -153,7 +153,7 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Itera
         causes, details = batch.strings("cause", "causes"), batch.strings("detail", "details")
         first, last = int(batch.envelope["first_step"]), int(batch.envelope["last_step"])
         for i in range(batch.rows):
-            rank, severity = int(columns_of["of_rank"][i]), int(columns_of["severity"][i])
+            rank, severity = int(columns_of["rank"][i]), int(columns_of["severity"][i])
             yield Row(first, last, rank, severity, causes[i], details[i], float(columns_of["lost_share"][i]))
 
 

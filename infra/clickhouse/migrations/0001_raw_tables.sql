@@ -195,7 +195,7 @@ CREATE TABLE IF NOT EXISTS {database}.device_samples
 (
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
     run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
-    rank Int32 COMMENT 'global rank' CODEC(ZSTD(1)),
+    rank Int32 COMMENT 'global rank; -1 = no job runs on the GPU' CODEC(ZSTD(1)),
     host LowCardinality(String) COMMENT 'host name' CODEC(ZSTD(1)),
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU' CODEC(ZSTD(1)),
     process_id LowCardinality(String) COMMENT 'UUIDv5 of run, host, pid and start time' CODEC(ZSTD(1)),

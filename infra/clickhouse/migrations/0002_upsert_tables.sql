@@ -110,15 +110,13 @@ CREATE TABLE IF NOT EXISTS {database}.lateness_versions
 (
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
     run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
-    rank Int32 COMMENT 'global rank' CODEC(ZSTD(1)),
-    host LowCardinality(String) COMMENT 'host name' CODEC(ZSTD(1)),
-    gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU' CODEC(ZSTD(1)),
-    process_id LowCardinality(String) COMMENT 'UUIDv5 of run, host, pid and start time' CODEC(ZSTD(1)),
+    rank Int32 COMMENT 'rank that the row is about' CODEC(ZSTD(1)),
+    host LowCardinality(String) COMMENT 'its host' CODEC(ZSTD(1)),
+    gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of its GPU' CODEC(ZSTD(1)),
     communicator LowCardinality(String) COMMENT 'NCCL communicator hash, 16 hex digits' CODEC(ZSTD(1)),
     ranks Int32 COMMENT 'ranks seen in the communicator' CODEC(ZSTD(1)),
     point_to_point LowCardinality(String) COMMENT 'sends and receives seen: "" none, exchange = all ranks do the same (a ring, an all-to-all), pipeline = what one sends the other receives' CODEC(ZSTD(1)),
     step Int64 COMMENT 'step number' CODEC(Delta(8), ZSTD(1)),
-    of_rank Int32 COMMENT 'rank' CODEC(ZSTD(1)),
     collectives Int32 COMMENT 'collectives compared; 0 = the step could not be, its ranks disagree on their number' CODEC(ZSTD(1)),
     wait_ns Int64 COMMENT 'sum over collectives of own duration - shortest; ns' CODEC(T64, ZSTD(1)),
     lateness_ns Int64 COMMENT 'sum over collectives of longest - own duration; ns' CODEC(T64, ZSTD(1)),
@@ -136,20 +134,19 @@ CREATE TABLE IF NOT EXISTS {database}.lateness_versions
     _row UInt32 COMMENT 'number of the row in its record' CODEC(Delta(4), ZSTD(1))
 )
 ENGINE = ReplacingMergeTree(_offset)
-ORDER BY (job, run, communicator, step, of_rank)
+ORDER BY (job, run, communicator, step, rank)
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 0, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'waiting of each rank on one communicator, per step';
 
--- gpu.straggler.v1: verdicts per job and window of steps, a row a rank; of_rank -1 = the job.
+-- gpu.straggler.v1: verdicts per job and window of steps, a row a rank; rank -1 = the job as a whole.
 CREATE TABLE IF NOT EXISTS {database}.stragglers_versions
 (
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
     run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
-    rank Int32 COMMENT 'global rank' CODEC(ZSTD(1)),
-    host LowCardinality(String) COMMENT 'host name' CODEC(ZSTD(1)),
-    gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU' CODEC(ZSTD(1)),
-    process_id LowCardinality(String) COMMENT 'UUIDv5 of run, host, pid and start time' CODEC(ZSTD(1)),
+    rank Int32 COMMENT 'rank that the row is about; -1 = the job as a whole' CODEC(ZSTD(1)),
+    host LowCardinality(String) COMMENT 'its host; empty = unknown, or the job as a whole' CODEC(ZSTD(1)),
+    gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of its GPU; empty = unknown, or the job as a whole' CODEC(ZSTD(1)),
     revision Int64 COMMENT '0 for the first emission of a window, then 1, 2, ...' CODEC(ZSTD(1)),
     first_step Int64 COMMENT 'first step of the window' CODEC(ZSTD(1)),
     last_step Int64 COMMENT 'last step of the window' CODEC(ZSTD(1)),
@@ -159,31 +156,29 @@ CREATE TABLE IF NOT EXISTS {database}.stragglers_versions
     steps_used Int64 COMMENT 'steps compared' CODEC(ZSTD(1)),
     steps_skipped Int64 COMMENT 'steps that could not be compared' CODEC(ZSTD(1)),
     step_ns Int64 COMMENT 'median length of a step; ns' CODEC(T64, ZSTD(1)),
-    of_rank Int32 COMMENT 'rank; -1 = the job as a whole' CODEC(ZSTD(1)),
-    of_host LowCardinality(String) COMMENT 'its host' CODEC(ZSTD(1)),
-    severity UInt8 COMMENT 'the window on its own: 0 ok, 1 suspect, 2 warning, 3 critical, 255 insufficient data' CODEC(ZSTD(1)),
-    state LowCardinality(String) COMMENT 'alarm state after the window' CODEC(ZSTD(1)),
+    severity Enum8('insufficient_data' = -1, 'ok' = 0, 'suspect' = 1, 'warning' = 2, 'critical' = 3) COMMENT 'the window on its own; words compare in this order: severity >= \'warning\' leaves out what is not known' CODEC(ZSTD(1)),
+    state LowCardinality(String) COMMENT 'alarm state after the window: ok, suspect, warning, critical, cleared, insufficient_data' CODEC(ZSTD(1)),
     changed UInt8 COMMENT '1 = state, severity, cause, detail or group differ from the window before (or there was none); 0 = a heartbeat' CODEC(ZSTD(1)),
     episode_first_step Int64 COMMENT 'first step of the first window of the episode that the alarm is in, or that has just been cleared; -1 = none' CODEC(ZSTD(1)),
     episode_last_step Int64 COMMENT 'last step of its last window that was suspect or worse; -1 = none' CODEC(ZSTD(1)),
-    cause LowCardinality(String) COMMENT 'cause' CODEC(ZSTD(1)),
+    cause LowCardinality(String) COMMENT 'cause: ok, host_stall, slow_compute, slow_copy, slow_link, changed_job, unknown, insufficient_data' CODEC(ZSTD(1)),
     detail LowCardinality(String) COMMENT 'finer cause' CODEC(ZSTD(1)),
-    of_group LowCardinality(String) COMMENT 'what is late as a whole and this rank is part of: a host or a communicator; empty = the rank alone' CODEC(ZSTD(1)),
-    confidence LowCardinality(String) COMMENT 'confidence in the cause' CODEC(ZSTD(1)),
+    group LowCardinality(String) COMMENT 'what is late as a whole and this rank is part of: a host or a communicator; empty = the rank alone' CODEC(ZSTD(1)),
+    confidence LowCardinality(String) COMMENT 'confidence in the cause: none, low, medium, high' CODEC(ZSTD(1)),
     lost_ns Int64 COMMENT 'time the job lost to this rank in the window; ns' CODEC(T64, ZSTD(1)),
     lost_share Float64 COMMENT 'lost_ns over the time of the steps that the rank was compared in (of the window, for the job as a whole); 0..1' CODEC(ZSTD(1)),
     lateness_ns Int64 COMMENT 'sum of its lateness; ns' CODEC(T64, ZSTD(1)),
     wait_ns Int64 COMMENT 'sum of its waiting; ns' CODEC(T64, ZSTD(1)),
     gpu_seconds_lost Float64 COMMENT 'GPU-seconds the other ranks spent waiting for it, 0 unless it is suspect or worse; for the job as a whole, those all ranks lost' CODEC(ZSTD(1)),
     money_lost Float64 COMMENT 'those at the configured price' CODEC(ZSTD(1)),
-    evidence_json String COMMENT 'evidence' CODEC(ZSTD(1)),
+    evidence_json String COMMENT 'evidence: the numbers that the verdict rests on, as JSON' CODEC(ZSTD(1)),
     published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record' CODEC(Delta(8), ZSTD(1)),
     _topic_partition LowCardinality(String) COMMENT 'Kafka topic id and partition the row came from' CODEC(ZSTD(1)),
     _offset UInt64 COMMENT 'offset of its record' CODEC(DoubleDelta, ZSTD(1)),
     _row UInt32 COMMENT 'number of the row in its record' CODEC(Delta(4), ZSTD(1))
 )
 ENGINE = ReplacingMergeTree(_offset)
-ORDER BY (job, run, first_step, last_step, of_rank)
+ORDER BY (job, run, first_step, last_step, rank)
 SETTINGS index_granularity = 8192, ttl_only_drop_parts = 0, non_replicated_deduplication_window = 100000,
     fsync_after_insert = 1, fsync_part_directory = 1
-COMMENT 'verdicts per job and window of steps, a row a rank; of_rank -1 = the job';
+COMMENT 'verdicts per job and window of steps, a row a rank; rank -1 = the job as a whole';

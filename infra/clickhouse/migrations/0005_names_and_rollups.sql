@@ -18,7 +18,16 @@ SETTINGS index_granularity = 8192, ttl_only_drop_parts = 0, non_replicated_dedup
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'kernel names as people read them';
 
-CREATE OR REPLACE VIEW {database}.kernel_names AS SELECT * FROM {database}.kernel_names_versions FINAL;
+CREATE OR REPLACE VIEW {database}.kernel_names
+(
+    name String COMMENT 'as in `kernels`',
+    short LowCardinality(String) COMMENT 'short form; kernels that only apply another function name that too',
+    family LowCardinality(String) COMMENT 'gemm, attention, convolution, normalisation, elementwise, reduction, embedding, optimizer, nccl, copy, other',
+    demangled String COMMENT 'C++ name; what is not mangled, as it is',
+    rules UInt32 COMMENT 'version of the rules that named it'
+)
+AS SELECT * FROM {database}.kernel_names_versions FINAL
+COMMENT 'kernel names as people read them';
 
 -- Kernels per job, run, minute, rank and kernel.
 CREATE TABLE IF NOT EXISTS {database}.kernels_per_minute
@@ -47,7 +56,26 @@ SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_dedup
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'kernels per job, run, minute, rank and kernel';
 
-CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.kernels_per_minute_from_kernels TO {database}.kernels_per_minute AS
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.kernels_per_minute_from_kernels TO {database}.kernels_per_minute
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
+    minute DateTime('UTC') COMMENT 'minute in which they started',
+    rank Int32 COMMENT 'global rank',
+    name LowCardinality(String) COMMENT 'kernel name; short form and family: `kernel_names`',
+    host String COMMENT 'host name; any of them',
+    launches UInt64 COMMENT 'launches; sum',
+    gpu_ns UInt64 COMMENT 'sum of durations; ns; sum',
+    min_ns UInt64 COMMENT 'shortest; ns; min',
+    max_ns UInt64 COMMENT 'longest; ns; max',
+    graph_launches UInt64 COMMENT 'launches out of CUDA graphs; sum',
+    registers UInt16 COMMENT 'most registers per thread; max',
+    shared_bytes UInt32 COMMENT 'most shared memory of a block, static and dynamic; bytes; max',
+    durations AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'durations, ns; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(durations)',
+    blocks AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'blocks in the grid; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(blocks)',
+    threads_per_block AggregateFunction(quantilesDD(0.01, 0.5, 0.95, 0.99), UInt64) COMMENT 'threads in a block; quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(threads_per_block)'
+)
+AS
 SELECT
     job,
     run,
@@ -87,7 +115,18 @@ SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_dedup
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'kernels per job, run, rank and second';
 
-CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.ranks_per_second_from_kernels TO {database}.ranks_per_second AS
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.ranks_per_second_from_kernels TO {database}.ranks_per_second
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
+    rank Int32 COMMENT 'global rank',
+    second DateTime('UTC') COMMENT 'second in which they started',
+    host String COMMENT 'host name; any of them',
+    launches UInt64 COMMENT 'launches; sum',
+    gpu_ns UInt64 COMMENT 'sum of durations; ns; sum',
+    graph_launches UInt64 COMMENT 'launches out of CUDA graphs; sum'
+)
+AS
 SELECT
     job,
     run,
@@ -126,7 +165,22 @@ SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_dedup
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'copies per job, run, minute, rank and kinds';
 
-CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.memcpys_per_minute_from_memcpys TO {database}.memcpys_per_minute AS
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.memcpys_per_minute_from_memcpys TO {database}.memcpys_per_minute
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
+    minute DateTime('UTC') COMMENT 'minute in which they started',
+    rank Int32 COMMENT 'global rank',
+    kind UInt8 COMMENT 'CUPTI copy kind: 1 HtoD, 2 DtoH, 8 DtoD, 10 PtoP; 64 = memset',
+    src_kind UInt8 COMMENT 'source memory kind: 1 pageable, 2 pinned, 3 device, 4 array, 5 managed; 0 = none',
+    dst_kind UInt8 COMMENT 'target memory kind, same numbers',
+    host String COMMENT 'host name; any of them',
+    copies UInt64 COMMENT 'copies; sum',
+    bytes UInt64 COMMENT 'bytes; sum',
+    busy_ns UInt64 COMMENT 'sum of durations; ns; sum',
+    max_ns UInt64 COMMENT 'longest; ns; max'
+)
+AS
 SELECT
     job,
     run,
@@ -152,7 +206,7 @@ CREATE TABLE IF NOT EXISTS {database}.devices_per_minute
     host LowCardinality(String) COMMENT 'host name; any of them' CODEC(ZSTD(1)),
     gpu_index Int32 COMMENT 'index of the GPU on its host' CODEC(ZSTD(1)),
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU' CODEC(ZSTD(1)),
-    rank SimpleAggregateFunction(anyLast, Int32) COMMENT 'global rank' CODEC(ZSTD(1)),
+    rank SimpleAggregateFunction(anyLast, Int32) COMMENT 'global rank; -1 = no job ran on the GPU; any of them' CODEC(ZSTD(1)),
     samples SimpleAggregateFunction(sum, UInt64) COMMENT 'samples; sum' CODEC(T64, ZSTD(1)),
     util_gpu AggregateFunction(avg, Nullable(Int64)) COMMENT 'time a kernel ran; %; avgMerge' CODEC(ZSTD(1)),
     util_memory AggregateFunction(avg, Nullable(Int64)) COMMENT 'memory controller busy; %; avgMerge' CODEC(ZSTD(1)),
@@ -177,7 +231,33 @@ SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_dedup
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'GPU samples per job, run, minute and GPU';
 
-CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.devices_per_minute_from_samples TO {database}.devices_per_minute AS
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.devices_per_minute_from_samples TO {database}.devices_per_minute
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
+    minute DateTime('UTC') COMMENT 'minute of the samples',
+    host LowCardinality(String) COMMENT 'host name; any of them',
+    gpu_index Int32 COMMENT 'index of the GPU on its host',
+    gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU',
+    rank Int32 COMMENT 'global rank; -1 = no job ran on the GPU; any of them',
+    samples UInt64 COMMENT 'samples; sum',
+    util_gpu AggregateFunction(avg, Nullable(Int64)) COMMENT 'time a kernel ran; %; avgMerge',
+    util_memory AggregateFunction(avg, Nullable(Int64)) COMMENT 'memory controller busy; %; avgMerge',
+    power_mw AggregateFunction(avg, Nullable(Int64)) COMMENT 'mW; avgMerge',
+    pcie_rx_kbps AggregateFunction(avg, Nullable(Int64)) COMMENT 'kB/s; avgMerge',
+    pcie_tx_kbps AggregateFunction(avg, Nullable(Int64)) COMMENT 'kB/s; avgMerge',
+    nvlink_rx_kbps AggregateFunction(avg, Nullable(Int64)) COMMENT 'kB/s; avgMerge',
+    nvlink_tx_kbps AggregateFunction(avg, Nullable(Int64)) COMMENT 'kB/s; avgMerge',
+    max_memory_used Nullable(Int64) COMMENT 'bytes; max',
+    memory_total Nullable(Int64) COMMENT 'bytes; max',
+    max_temperature Nullable(Int64) COMMENT 'degrees Celsius; max',
+    min_sm_clock Nullable(Int64) COMMENT 'MHz; min',
+    max_sm_clock Nullable(Int64) COMMENT 'MHz; max',
+    throttle_reasons UInt64 COMMENT 'NVML clock event reasons seen, bit mask; groupBitOr',
+    ecc_uncorrected Nullable(Int64) COMMENT 'errors; max',
+    max_xid Nullable(Int64) COMMENT 'largest XID seen; max'
+)
+AS
 SELECT
     job,
     run,
@@ -231,7 +311,25 @@ SETTINGS index_granularity = 8192, ttl_only_drop_parts = 1, non_replicated_dedup
     fsync_after_insert = 1, fsync_part_directory = 1
 COMMENT 'Kafka records per topic, run and minute';
 
-CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.records_per_minute_from_ledger TO {database}.records_per_minute AS
+CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.records_per_minute_from_ledger TO {database}.records_per_minute
+(
+    job LowCardinality(String) COMMENT 'job name',
+    run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
+    topic LowCardinality(String) COMMENT 'Kafka topic',
+    minute DateTime('UTC') COMMENT 'minute in which Kafka got them',
+    records UInt64 COMMENT 'records; sum',
+    dead UInt64 COMMENT 'records that nobody could read; sum',
+    duplicates UInt64 COMMENT 'records stored already from another offset; sum',
+    rows UInt64 COMMENT 'rows stored; sum',
+    dropped_rows Int64 COMMENT 'rows lost before publication; sum',
+    bytes UInt64 COMMENT 'size of the records; bytes; sum',
+    time_min DateTime64(9, 'UTC') COMMENT 'earliest time of their rows; min',
+    time_max DateTime64(9, 'UTC') COMMENT 'latest time of their rows; max',
+    last_published DateTime64(3, 'UTC') COMMENT 'when Kafka got the last one; max',
+    ranks AggregateFunction(uniqExactIf, Int32, UInt8) COMMENT 'ranks; uniqExactIfMerge(ranks)',
+    hosts AggregateFunction(uniqExactIf, String, UInt8) COMMENT 'hosts; uniqExactIfMerge(hosts)'
+)
+AS
 SELECT
     job,
     run,

@@ -4,7 +4,7 @@
 -- @rank: the rank that the verdict names
 -- @ms = 20: so long before and after the start of the window's first step; ms
 WITH
-    (SELECT argMax(window_start, lost_share) FROM stragglers WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND of_rank = {rank:Int32} AND severity BETWEEN 1 AND 3) AS moment,
+    (SELECT argMax(window_start, lost_share) FROM stragglers WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND rank = {rank:Int32} AND severity >= 'suspect') AS moment,
     moment - toIntervalMillisecond({ms:UInt32}) AS low,
     moment + toIntervalMillisecond({ms:UInt32}) AS high
 SELECT round((toUnixTimestamp64Nano(at) - toUnixTimestamp64Nano(moment)) / 1e6, 3) AS ms, what, if(n.short != '', n.short, label) AS name, round(ns / 1e6, 3) AS took_ms, stream

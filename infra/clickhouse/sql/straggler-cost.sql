@@ -1,10 +1,10 @@
 -- What did each rank cost the others, by cause?
 -- theme: Stragglers
 -- try: --job demo
-SELECT of_rank, anyLast(of_host) AS host, cause, detail, count() AS windows, round(sum(lost_ns) / 1e9, 2) AS job_lost_s, round(sum(s.gpu_seconds_lost), 2) AS gpu_seconds_lost,
+SELECT rank, anyLast(s.host) AS host, cause, detail, count() AS windows, round(sum(lost_ns) / 1e9, 2) AS job_lost_s, round(sum(s.gpu_seconds_lost), 2) AS gpu_seconds_lost,
     round(sum(s.money_lost), 4) AS money_lost
 FROM stragglers AS s
-WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND window_start >= {since:DateTime64(3, 'UTC')} AND window_start < {until:DateTime64(3, 'UTC')} AND of_rank >= 0 AND severity BETWEEN 1 AND 3
-GROUP BY of_rank, cause, detail
-ORDER BY job_lost_s DESC, of_rank
+WHERE job = {job:String} AND ({run:String} = '' OR run = {run:String}) AND window_start >= {since:DateTime64(3, 'UTC')} AND window_start < {until:DateTime64(3, 'UTC')} AND rank >= 0 AND severity >= 'suspect'
+GROUP BY rank, cause, detail
+ORDER BY job_lost_s DESC, rank
 LIMIT {limit:UInt32}

@@ -22,16 +22,16 @@ def _late(value: str, ref: str) -> Values:
     return Values(
         f"""
         SELECT job, run, rank, host, gpu, cause, detail, value FROM (
-            SELECT job, run, of_rank, if(of_rank < 0, 'all', toString(of_rank)) AS rank, argMax(of_host,
-                window_end) AS host,
+            SELECT job, run, s.rank AS number, if(number < 0, 'all', toString(number)) AS rank,
+                argMax(s.host, window_end) AS host,
                 argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
                 toFloat64({value}) AS value
             FROM stragglers AS s WHERE (job, run) IN ({HEARD_RUNS}) AND @window AND {IN_FORCE}
-            GROUP BY job, run, of_rank HAVING countIf(@bad) > 0
+            GROUP BY job, run, number HAVING countIf(@bad) > 0
         ) AS late LEFT JOIN (
-            SELECT job, run, rank AS of_rank, concat('GPU ', toString(any(gpu_index)), ' ', any(gpu_uuid)) AS gpu
+            SELECT job, run, rank AS number, concat('GPU ', toString(any(gpu_index)), ' ', any(gpu_uuid)) AS gpu
             FROM processes GROUP BY job, run, rank
-        ) AS places USING (job, run, of_rank)
+        ) AS places USING (job, run, number)
         """,
         ref,
     )

@@ -72,7 +72,7 @@ CAUSES = Panel(
     Query(
         f"""
         SELECT job, run, cause, detail, sum(s.gpu_seconds_lost) AS gpu_seconds, gpu_seconds / 3600 * {_PRICE} AS cost,
-            argMax(of_rank, s.gpu_seconds_lost) AS rank, argMax(of_host, s.gpu_seconds_lost) AS host
+            argMax(s.rank, s.gpu_seconds_lost) AS rank, argMax(s.host, s.gpu_seconds_lost) AS host
         FROM stragglers AS s WHERE @jobs AND @window AND @bad GROUP BY job, run, cause, detail
         ORDER BY gpu_seconds DESC LIMIT 200
         """,

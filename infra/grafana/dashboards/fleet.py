@@ -40,7 +40,7 @@ NUMBERS = (
         f"""
         SELECT countIf(level >= 2) AS value FROM (
             SELECT argMaxIf(@level, window_end, @judged) AS level FROM stragglers
-            WHERE (job, run) IN ({HEARD_RUNS}) AND @window AND of_rank >= 0 GROUP BY job, run, of_rank
+            WHERE (job, run) IN ({HEARD_RUNS}) AND @window AND rank >= 0 GROUP BY job, run, rank
         )
         """,
         red=True,
@@ -80,12 +80,12 @@ JOBS = Panel(
                 sum(r.dropped_rows) AS dropped_rows, toDateTime64(maxIf(r.last_published, @produced), 3, 'UTC') AS heard
             FROM records_per_minute AS r WHERE @minute AND job != '' AND run != '' GROUP BY job, run
         ) AS heard_runs LEFT JOIN (
-            SELECT job, run, max(level_of_rank) AS last_level, max(last_share) AS share, sum(lost)
+            SELECT job, run, max(level_rank) AS last_level, max(last_share) AS share, sum(lost)
                 AS gpu_seconds_lost FROM (
-                SELECT job, run, argMaxIf(@level, window_end, @judged) AS level_of_rank,
+                SELECT job, run, argMaxIf(@level, window_end, @judged) AS level_rank,
                     argMaxIf(s.lost_share, window_end, @judged) AS last_share,
                     sum(s.gpu_seconds_lost) AS lost
-                FROM stragglers AS s WHERE @window GROUP BY job, run, of_rank
+                FROM stragglers AS s WHERE @window GROUP BY job, run, rank
             ) GROUP BY job, run
         ) AS judged USING (job, run)
         ORDER BY level DESC, lost_share DESC, heard DESC LIMIT 200

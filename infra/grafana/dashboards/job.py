@@ -40,7 +40,7 @@ NUMBERS = (
         """
         SELECT max(level) AS value FROM (
             SELECT argMaxIf(@level, window_end, @judged) AS level FROM stragglers WHERE @job AND @run
-                AND @window GROUP BY run, of_rank
+                AND @window GROUP BY run, rank
         )
         """,
         "none",
@@ -53,7 +53,7 @@ NUMBERS = (
         """
         SELECT max(share) AS value FROM (
             SELECT argMaxIf(lost_share, window_end, @judged) AS share FROM stragglers WHERE @job AND @run
-                AND @window GROUP BY run, of_rank
+                AND @window GROUP BY run, rank
         )
         """,
         "percentunit",
@@ -206,7 +206,7 @@ JOB_BOARD = Dashboard(
         NUMBERS,
         (STEPS, BUDGET),
         (late_ranks("@job AND @run"),),
-        (lost_share("@job AND @run AND of_rank >= 0"), BUSY),
+        (lost_share("@job AND @run AND rank >= 0"), BUSY),
         (LAUNCHES, FAMILIES),
         (PLACES,),
     ),

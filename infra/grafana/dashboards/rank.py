@@ -48,7 +48,7 @@ VERDICT = Panel(
     Query(
         """
         SELECT $__timeInterval_ms(window_end) AS time, argMax(@level, window_end) AS level
-        FROM stragglers WHERE @job AND @run AND of_rank = toInt32OrDefault(${rank:singlequote}, toInt32(-2)) AND @window
+        FROM stragglers WHERE @job AND @run AND rank = toInt32OrDefault(${rank:singlequote}, toInt32(-2)) AND @window
         GROUP BY time ORDER BY time
         """,
         "time:t level:n",
@@ -189,7 +189,7 @@ RANK_BOARD = Dashboard(
     (
         (WHO,),
         (VERDICT,),
-        (BUDGET, lost_share("@job AND @run AND of_rank = toInt32OrDefault(${rank:singlequote}, toInt32(-2))")),
+        (BUDGET, lost_share("@job AND @run AND rank = toInt32OrDefault(${rank:singlequote}, toInt32(-2))")),
         (PEERS, SLOWEST),
         (FREQUENCY, COPIES),
         (DEVICE,),

@@ -21,10 +21,10 @@ STATES = Panel(
     "Rank -1 is the job as a whole.",
     Query(
         """
-        SELECT $__timeInterval_ms(window_end) AS time, concat('rank ', toString(of_rank)) AS rank, argMax(@level,
+        SELECT $__timeInterval_ms(window_end) AS time, concat('rank ', toString(s.rank)) AS rank, argMax(@level,
             window_end) AS level
-        FROM stragglers WHERE @job AND @run AND @of_ranks AND @window
-        GROUP BY time, of_rank ORDER BY time, of_rank
+        FROM (SELECT rank, window_end, state FROM stragglers WHERE @job AND @run AND @ranks AND @window) AS s
+        GROUP BY time, s.rank ORDER BY time, s.rank
         """,
         "time:t rank:s level:n",
     ),
@@ -44,10 +44,12 @@ LATENESS = Panel(
     "a rank that waited elsewhere comes late. Lost time (right) follows the blame.",
     Query(
         """
-        SELECT $__timeInterval_ms(window_end) AS time, toString(of_rank) AS rank,
-            avg(s.lateness_ns / greatest(steps_used, 1)) AS lateness
-        FROM stragglers AS s WHERE @job AND @run AND @of_ranks AND of_rank >= 0 AND @window AND severity < 255
-        GROUP BY time, of_rank ORDER BY time, of_rank
+        SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS rank,
+            avg(lateness_ns / greatest(steps_used, 1)) AS lateness
+        FROM (
+            SELECT rank, window_end, lateness_ns, steps_used FROM stragglers
+            WHERE @job AND @run AND @ranks AND rank >= 0 AND @window AND @known
+        ) AS s GROUP BY time, s.rank ORDER BY time, s.rank
         """,
         "time:t rank:s lateness:n",
     ),
@@ -63,8 +65,8 @@ CHANGES = Panel(
     "`excess_ms`: what the rank's steps had more than its peers', by part of its budget.",
     Query(
         """
-        SELECT window_start AS time, of_rank AS rank, of_host AS host, @level AS level, cause, detail,
-            of_group AS late_with, confidence,
+        SELECT window_start AS time, rank, host, @level AS level, cause, detail,
+            group AS late_with, confidence,
             lost_share, lost_ns, gpu_seconds_lost, money_lost, first_step, last_step,
             JSONExtractString(evidence_json, 'communicator') AS communicator,
             concat(JSONExtractString(evidence_json, 'collective', 'operation'), ' #',
@@ -75,7 +77,7 @@ CHANGES = Panel(
                 JSONExtractKeysAndValuesRaw(evidence_json, 'excess_ns')), ', ') AS excess_ms,
             evidence_json AS evidence, toUnixTimestamp64Milli(window_start) AS from_ms,
                 toUnixTimestamp64Milli(window_end) AS to_ms
-        FROM stragglers WHERE @job AND @run AND @of_ranks AND @window AND changed AND severity > 0
+        FROM stragglers WHERE @job AND @run AND @ranks AND @window AND changed AND severity != 'ok'
         ORDER BY time DESC LIMIT 500
         """,
         "time:t rank:n host:s level:n cause:s detail:s late_with:s confidence:s lost_share:n lost_ns:n "
@@ -161,10 +163,12 @@ WAITING = Panel(
     "rank waits least.",
     Query(
         """
-        SELECT $__timeInterval_ms(window_end) AS time, toString(of_rank) AS rank, avg(s.wait_ns / greatest(steps_used,
-            1)) AS waited
-        FROM stragglers AS s WHERE @job AND @run AND @of_ranks AND of_rank >= 0 AND @window AND severity < 255
-        GROUP BY time, of_rank ORDER BY time, of_rank
+        SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS rank,
+            avg(wait_ns / greatest(steps_used, 1)) AS waited
+        FROM (
+            SELECT rank, window_end, wait_ns, steps_used FROM stragglers
+            WHERE @job AND @run AND @ranks AND rank >= 0 AND @window AND @known
+        ) AS s GROUP BY time, s.rank ORDER BY time, s.rank
         """,
         "time:t rank:s waited:n",
     ),
@@ -179,8 +183,8 @@ STRAGGLERS = Dashboard(
     "job",
     (
         (STATES, LATENESS),
-        (late_ranks("@job AND @run AND @of_ranks"),),
-        (lost_share("@job AND @run AND @of_ranks AND of_rank >= 0", key="lost"), WAITING),
+        (late_ranks("@job AND @run AND @ranks"),),
+        (lost_share("@job AND @run AND @ranks AND rank >= 0", key="lost"), WAITING),
         (CHANGES,),
         (BUS, SIZES),
     ),

@@ -38,15 +38,15 @@ def late_ranks(where: str, limit: int = 50) -> Panel:
                 gpu_seconds_lost,
                 money_lost, until
             FROM (
-                SELECT job, run, of_rank AS rank, argMax(of_host, window_end) AS host,
+                SELECT job, run, rank, argMax(s.host, window_end) AS host,
                     if((job, run) IN ({HEARD_RUNS}), argMaxIf(@level, window_end, @judged), NULL) AS level,
                     max(@level) AS worst,
                     argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
-                    argMaxIf(of_group, window_end, @bad) AS late_with,
+                    argMaxIf(group, window_end, @bad) AS late_with,
                     argMaxIf(confidence, window_end, @bad) AS confidence,
                     maxIf(s.lost_share, @bad) AS lost_share, sum(s.gpu_seconds_lost) AS gpu_seconds_lost,
                     sum(s.money_lost) AS money_lost, maxIf(window_end, @bad) AS until
-                FROM stragglers AS s WHERE {where} AND @window GROUP BY job, run, of_rank
+                FROM stragglers AS s WHERE {where} AND @window GROUP BY job, run, rank
             ) WHERE worst > 0 ORDER BY level DESC, worst DESC, gpu_seconds_lost DESC LIMIT {limit}
             """,
             "job:s run:s rank:n host:s level:n worst:n cause:s detail:s late_with:s confidence:s lost_share:n "
@@ -70,7 +70,7 @@ def late_ranks(where: str, limit: int = 50) -> Panel:
 
 def lost_share(where: str, by: str = "rank", key: str = "") -> Panel:
     """Lost share over time, a line per rank (or per job: the largest of its ranks)."""
-    label = "toString(of_rank) AS rank" if by == "rank" else "job"
+    label = "toString(s.rank) AS rank" if by == "rank" else "job"
     return Panel(
         "timeseries",
         f"Lost time by {by}",
@@ -79,9 +79,9 @@ def lost_share(where: str, by: str = "rank", key: str = "") -> Panel:
         + ". Lines: the levels suspect, warning and critical, at which alert rules judge too (after recurrence).",
         Query(
             f"""
-            SELECT $__timeInterval_ms(window_end) AS time, {label}, max(s.lost_share) AS lost
-            FROM stragglers AS s WHERE {where} AND @window AND severity < 255
-            GROUP BY time, {by} ORDER BY time, {by}
+            SELECT $__timeInterval_ms(window_end) AS time, {label}, max(s.lost_share) AS lost FROM (
+                SELECT job, rank, window_end, lost_share FROM stragglers WHERE {where} AND @window AND @known
+            ) AS s GROUP BY time, s.{by} ORDER BY time, s.{by}
             """,
             f"time:t {by}:s lost:n",
         ),

@@ -40,7 +40,7 @@ class RankVerdict:
     @property
     def names_rank(self) -> bool:
         """Whether it holds a rank, not the job as a whole, for late."""
-        return self.rank != WHOLE_JOB and SUSPECT <= self.severity < INSUFFICIENT
+        return self.rank != WHOLE_JOB and self.severity >= SUSPECT
 
 
 def totals(table: WindowTable) -> tuple[list[int], list[int]]:

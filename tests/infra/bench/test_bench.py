@@ -106,7 +106,7 @@ def test_text_says_on_what_it_was_measured(capsys):
 def test_delay_counts_from_the_first_window_wholly_inside_a_fault():
     def row(first, severity, end_s, seen_s, rank=2):
         return {
-            "first_step": first, "last_step": first + 4, "of_rank": rank, "severity": severity,
+            "first_step": first, "last_step": first + 4, "rank": rank, "severity": severity,
             "end_ns": end_s * 10**9, "seen_ns": seen_s * 10**9,
         }  # fmt: skip
 

@@ -17,6 +17,7 @@ from drumline.infra.config.servers import ClickHouseSettings
 from drumline.infra.localstack.clickhouse.config import prepare_engine
 from drumline.infra.localstack.clickhouse.engine import answers, temporary_engine, wait_until
 from drumline.infra.localstack.ephemeral import ephemeral_settings
+from drumline.sinks.tables.tables import SEVERITIES
 
 pytestmark = pytest.mark.stack
 #: What depends on how often results were sent, on when, or on the engine's files.
@@ -79,6 +80,45 @@ def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(one):
         # the recording does the same in each step of a phase, so rounding takes nothing away
         assert sum(int(each["launches_per_step"]) * group for each in groups) == kernels
         assert all(0 < float(each["busy_percent"]) < 100 for each in groups)
+
+
+def test_a_verdict_names_the_rank_the_host_and_the_gpu_that_it_is_about(one):
+    def query(sql):
+        return rows(clickhouse.connect(one, database="gpu"), sql)
+
+    places = {
+        (row["rank"], row["host"], row["gpu_uuid"]) for row in query("SELECT * FROM processes WHERE job = 'demo'")
+    }
+    assert len(places) == 4
+    late = query(
+        "SELECT DISTINCT rank, host, gpu_uuid FROM stragglers "
+        "WHERE job = 'demo' AND rank >= 0 AND severity >= 'warning' ORDER BY rank"
+    )
+    assert {(row["rank"], row["host"], row["gpu_uuid"]) for row in late} == places, "each was slowed down once"
+    for table in ("stragglers", "lateness"):
+        found = query(f"SELECT DISTINCT rank, host, gpu_uuid FROM {table} WHERE job = 'demo' AND rank >= 0")
+        assert {(row["rank"], row["host"], row["gpu_uuid"]) for row in found} == places, table
+    assert not query("SELECT 1 FROM lateness WHERE rank < 0 LIMIT 1")
+    whole = query("SELECT DISTINCT host, gpu_uuid FROM stragglers WHERE rank = -1")
+    assert whole == [{"host": "", "gpu_uuid": ""}]
+
+
+def test_severities_are_labels_that_compare(one):
+    client = clickhouse.connect(one, database="gpu")
+    counts = {
+        row["severity"]: row["n"]
+        for row in rows(client, "SELECT severity, count() AS n FROM stragglers GROUP BY severity ORDER BY severity")
+    }
+    assert list(counts) == [label for label in SEVERITIES if label in counts], "in order, what is not known first"
+    assert counts.keys() >= {"ok", "warning", "critical"}
+    for condition, labels in (
+        ("= 'warning'", {"warning"}),
+        (">= 'warning'", {"warning", "critical"}),
+        ("< 'ok'", {"insufficient_data"}),
+        ("IN ('ok', 'suspect')", {"ok", "suspect"}),
+    ):
+        [row] = rows(client, f"SELECT count() AS n FROM stragglers WHERE severity {condition}")
+        assert row["n"] == sum(counts.get(label, 0) for label in labels), condition
 
 
 @pytest.mark.parametrize("name", ["jobs", "cost"])

@@ -6,7 +6,7 @@ import tables_page
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.migrate import migrate
-from drumline.schemas.model import model
+from drumline.schemas.model import ENVELOPE, model
 from drumline.sinks.tables.tables import TABLES, Source
 
 pytestmark = pytest.mark.stack
@@ -24,6 +24,37 @@ def test_the_page_and_the_comments_are_up_to_date(clean_stack):
             if column.source is not Source.META:
                 first = docs[column.field].split(";")[0].split(",")[0]
                 assert comments[stored.target, column.name].startswith(first), (stored.target, column.name)
+
+
+def test_every_column_of_tables_and_views_has_a_comment(clean_stack):
+    """DESCRIBE shows comments of views only where the view has them itself."""
+    client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
+    migrate(client, clean_stack)
+    found = rows(client, f"SELECT name, engine FROM system.tables WHERE database = '{database}' ORDER BY name")
+    described = {row["name"]: rows(client, f"DESCRIBE TABLE {database}.{row['name']}") for row in found}
+    assert not [(table, row["name"]) for table, columns in described.items() for row in columns if not row["comment"]]
+    views = {row["name"] for row in found if row["engine"] == "View"}
+    assert views > {"stragglers", "lateness", "processes", "jobs"}
+    for view in views - {"jobs"}:
+        table = [(row["name"], row["type"], row["comment"]) for row in described[f"{view}_versions"]]
+        assert [(row["name"], row["type"], row["comment"]) for row in described[view]] == table, view
+    feeds = {row["name"] for row in found if row["engine"] == "MaterializedView"}
+    assert "records_per_minute_from_ledger" in feeds
+    for feed in feeds:
+        comments = {row["name"]: row["comment"] for row in described[feed.split("_from_")[0]]}
+        assert all(comments[row["name"]] == row["comment"] for row in described[feed]), feed
+
+
+def test_derived_tables_have_no_column_of_the_envelope(clean_stack):
+    client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
+    migrate(client, clean_stack)
+    of_jobs = [stored for stored in TABLES if "rank" not in model(stored.topic).shared]
+    assert [stored.name for stored in of_jobs] == ["lateness", "stragglers"]
+    for stored in of_jobs:
+        first = [(column.name, column.source) for column in stored.columns[2:5]]
+        assert first == [("rank", Source.PACKED), ("host", Source.DICTIONARY), ("gpu_uuid", Source.DICTIONARY)]
+        names = {row["name"] for row in rows(client, f"DESCRIBE TABLE {database}.{stored.name}")}
+        assert names & set(ENVELOPE) == {"job", "run", "rank", "host", "gpu_uuid"}, stored.name
 
 
 def test_a_column_without_a_comment_and_a_table_without_a_place_are_found(clean_stack):

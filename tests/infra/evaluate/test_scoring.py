@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query.evaluate import app, read_phases, remarks, without_phases
-from drumline.infra.evaluate.scoring import BadManifest, Row, judge_phases
+from drumline.infra.evaluate.scoring import INSUFFICIENT, BadManifest, Row, judge_phases
 
 HEALTHY = {"phase": "healthy", "fault_ranks": [], "first_step": 0, "last_step": 19, "accepted_causes": []}
 FAULT = {"phase": "late", "fault_ranks": [2], "first_step": 20, "last_step": 42, "accepted_causes": ["host_stall"]}
@@ -97,13 +97,13 @@ def test_a_rank_or_the_job_named_in_a_healthy_phase_is_a_false_alarm(rank):
 
 
 def test_insufficient_data_finds_nobody():
-    report = judge_phases([FAULT], rows([255, 255, 255, 255]))
+    report = judge_phases([FAULT], rows([INSUFFICIENT] * 4))
     assert report.phases[0].found_ranks == []
     assert report.recall == 0.0
 
 
 def test_a_healthy_phase_without_data_is_not_right_and_said():
-    silent = [replace(row, cause="insufficient_data", detail="no_past") for row in rows([255] * 4, 0)]
+    silent = [replace(row, cause="insufficient_data", detail="no_past") for row in rows([INSUFFICIENT] * 4, 0)]
     assert judge_phases([HEALTHY], [*silent[:3], *rows([0], 15)]).right
     report = judge_phases([HEALTHY], [*silent, *rows([0] * 4, 0, rank=-1)])
     assert (report.right, report.unjudged, report.false_alarms) == (False, ["healthy"], 0)
@@ -116,7 +116,9 @@ def test_a_healthy_phase_without_data_is_not_right_and_said():
 
 
 def test_who_is_named_too_rarely_to_be_found_is_said():
-    report = judge_phases([HEALTHY], rows([1, 0, 2, 1], 0) + rows([0, 0, 255, 0], 0, rank=3) + rows([0] * 4, 0, -1))
+    report = judge_phases(
+        [HEALTHY], rows([1, 0, 2, 1], 0) + rows([0, 0, INSUFFICIENT, 0], 0, rank=3) + rows([0] * 4, 0, -1)
+    )
     assert (report.right, report.false_alarms) == (True, 0)
     assert remarks(report) == [
         "healthy (steps 0-19): rank 2 suspect in 2, warning in 1 of 4 windows",

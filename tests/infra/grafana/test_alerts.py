@@ -58,10 +58,10 @@ def healthy(db):
     samples(db, "healthy", f"time {phase}", xid="toInt64(0)", ecc_uncorrected="toInt64(5)")
     db.copy("ledger", "healthy", **{name: shift(name, AGAIN) for name in ("published", "time_min", "time_max")})
     windows = {name: shift(name, AGAIN) for name in ("window_start", "window_end")}
-    suspect = {"state": "'suspect'", "severity": "1", "first_step": f"first_step + 100 * {AGAIN}"}
+    suspect = {"state": "'suspect'", "severity": "'suspect'", "first_step": f"first_step + 100 * {AGAIN}"}
     db.copy("processes_versions", "healthy", policy="'on: always'", published=f"{shift('published', AGAIN)} AS later",
             _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
-    db.copy("stragglers_versions", "healthy", f"window_start {phase} AND of_rank >= 0", **windows, **suspect)
+    db.copy("stragglers_versions", "healthy", f"window_start {phase} AND rank >= 0", **windows, **suspect)
     return db.first + 1200
 
 
@@ -95,7 +95,7 @@ def test_straggler_alert_resolves_when_the_stream_clears_its_level(db):
 
 def test_straggler_stays_while_steps_last_a_minute_and_a_window_of_them_twenty(db):
     """The recording's last critical window again and again, 20 minutes long; its job is heard every 2 minutes."""
-    critical = f"job = '{JOB}' AND state = 'critical' AND severity = 3"
+    critical = f"job = '{JOB}' AND state = 'critical' AND severity = 'critical'"
     last = f"first_step = (SELECT max(first_step) FROM stragglers WHERE {critical})"
     window, moment = 1200, f"fromUnixTimestamp64Milli({round(db.last * 1000)})"
     heard = {name: shift(name, "arrayJoin(range(0, 5400, 120))") for name in ("published", "time_min", "time_max")}

@@ -19,6 +19,7 @@ from drumline.infra.grafana.provisioning.contacts import RECEIVER
 from drumline.infra.grafana.provisioning.files import provisioning_files
 from drumline.infra.grafana.provisioning.rules import GROUPS, group_for_http, rules
 from drumline.infra.grafana.render.dashboard import dashboard_json, panel_ids
+from drumline.sinks.tables.tables import SEVERITIES
 from drumline.streams.core.thresholds import CRITICAL, INSUFFICIENT, WARNING, StragglerConfig
 from drumline.streams.stragglers.alarm import STATES
 
@@ -171,7 +172,7 @@ def test_limits_of_verdicts_are_the_stream_processors():
     assert (limits.LEVEL_WARNING, limits.LEVEL_CRITICAL) == (WARNING, CRITICAL)
     assert pytest.approx(1 / config.link_ratio) == limits.BANDWIDTH_RATIO
     assert STATES[:4] == ("ok", "suspect", "warning", "critical")
-    assert INSUFFICIENT == 255
+    assert {"insufficient_data": INSUFFICIENT, **{state: n for n, state in enumerate(STATES[:4])}} == SEVERITIES
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.uid)

@@ -48,10 +48,10 @@ def test_summary_names_rank_share_cost_steps_and_cause():
 
 def test_summary_adds_up_the_causes_of_a_rank_and_puts_the_dearest_first():
     row = report_data().cost[0]
-    cost = [{**row, "of_rank": 1, "lost_s": 3.0, "gpu_seconds": 9.0}, {**row, "lost_s": 2.0, "gpu_seconds": 6.0},
+    cost = [{**row, "rank": 1, "lost_s": 3.0, "gpu_seconds": 9.0}, {**row, "lost_s": 2.0, "gpu_seconds": 6.0},
             {**row, "lost_s": 2.0, "gpu_seconds": 5.0, "cause": "unknown"}]  # fmt: skip
     found = report_words.by_rank(report_data(cost=cost))
-    assert [(r["of_rank"], r["gpu_seconds"], r["cause"]) for r in found] == [
+    assert [(r["rank"], r["gpu_seconds"], r["cause"]) for r in found] == [
         (3, 11.0, "slow_copy"),
         (1, 9.0, "slow_copy"),
     ]
@@ -71,7 +71,7 @@ def test_summary_says_insufficient_data_instead_of_healthy():
 
 
 def test_the_job_as_a_whole_is_not_a_rank():
-    row = {"of_rank": -1, "host": ""}
+    row = {"rank": -1, "host": ""}
     data = report_data()
     data = replace(data, cost=[{**data.cost[0], **row}], episodes=[{**data.episodes[0], **row, "cause": "slow_link"}])
     assert report_words.summary(data)[0].startswith("The job as a whole lost 4.1% of its time")
@@ -145,7 +145,7 @@ def test_times_are_told_in_the_unit_that_fits():
 
 def test_a_healthy_job_is_not_drawn_as_dark_as_a_late_one():
     def darkest(late):
-        data = report_data(lateness=[{"bin": b, "of_rank": 0, "late_ms": late} for b in range(2)])
+        data = report_data(lateness=[{"bin": b, "rank": 0, "late_ms": late} for b in range(2)])
         return report_charts.lateness(data)["encoding"]["opacity"]["scale"]["domain"][1]
 
     assert darkest(4.0) == 125.0  # a quarter of the median step

@@ -46,7 +46,7 @@ def store(settings):
         f"'{JOB}', 'r1', intDiv(number, 40), number % 40, {at} + number % 40, 1000000000, {at}, 1000000000, 'marker' "
         "FROM numbers(80)",
         f"INSERT INTO stragglers_versions (job, run, first_step, last_step, window_start, window_end, published, "
-        "steps_used, step_ns, of_rank, of_host, severity, state, cause, lost_ns, lost_share, lateness_ns, "
+        "steps_used, step_ns, rank, host, severity, state, cause, lost_ns, lost_share, lateness_ns, "
         "gpu_seconds_lost, episode_first_step, confidence, evidence_json) WITH intDiv(number, 3) AS w, "
         f"number % 3 - 1 AS r, r = 1 AND w >= 2 AS late SELECT "
         f"{mine}, 10 * w, 10 * w + 9, {at} + 10 * w, {at} + 10 * w + 10, {at}, 10, "
@@ -131,7 +131,7 @@ def test_the_report_says_what_the_cookbook_says(drumline, clean_stack):
     same(data.families, cookbook("kernel-families"), "family", "launches", "gpu_s")
     same(data.memcpys, cookbook("memcpy"), "direction", "source", "target", "copies", "gigabytes")
     costs = [{**row, "gpu_seconds": row["gpu_seconds_lost"]} for row in cookbook("straggler-cost")]
-    same(data.cost, costs, "of_rank", "host", "cause", "gpu_seconds")
+    same(data.cost, costs, "rank", "host", "cause", "gpu_seconds")
     [step] = {(row["p50_ms"], row["p95_ms"]) for row in cookbook("step-times")}
     assert (data.steps["median_ms"], data.steps["p95_ms"]) == step
     assert sum(row["samples"] for row in data.devices) == sum(row["samples"] for row in cookbook("devices"))
@@ -147,9 +147,9 @@ def test_top_shows_what_is_stored(drumline, clean_stack):
     assert seen["jobs"][0]["age_s"] > 1800  # its producers ended; that a worker published a result since is no life
     detail = seen["detail"]
     assert [(row["rank"], row["step"], row["step_ms"]) for row in detail["steps"]] == [(0, 39, 1000.0), (1, 39, 1000.0)]
-    assert [detail["window"][0][name] for name in ("of_rank", "state", "late_ms")] == [1, "warning", 60.0]
+    assert [detail["window"][0][name] for name in ("rank", "state", "late_ms")] == [1, "warning", 60.0]
     [verdict] = detail["verdicts"]
-    assert [verdict[name] for name in ("of_rank", "first_step", "last_step", "state")] == [1, 20, 39, "warning"]
+    assert [verdict[name] for name in ("rank", "first_step", "last_step", "state")] == [1, 20, 39, "warning"]
 
 
 def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_and_top(drumline, clean_stack):
@@ -168,7 +168,7 @@ def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_
         command(
             client,
             "INSERT INTO stragglers_versions (job, run, first_step, last_step, window_start, window_end, published, "
-            "of_rank, severity, state, cause, detail, lost_ns, lost_share, confidence, evidence_json, "
+            "rank, severity, state, cause, detail, lost_ns, lost_share, confidence, evidence_json, "
             f"gpu_seconds_lost, episode_first_step) SELECT '{JOB}', 'r1', {first}, {first + 9}, {at}, {at}, {at}, 0, "
             f"{severity}, '{state}', '{cause}', '{detail}', {lost_ms} * 1000000, {lost_ms / 1000}, '{confidence}', "
             f"'{evidence}', 0.1, 50",
@@ -176,11 +176,11 @@ def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_
     names = ("first_step", "last_step", "state", "cause", "detail", "lost_share")
     wanted = [50, 99, "warning", "slow_compute", "more_work", 0.35]
     shown = json.loads(drumline("top", "--once", "--json").stdout)["detail"]["verdicts"]
-    assert [[row[name] for name in names] for row in shown if row["of_rank"] == 0] == [wanted]
+    assert [[row[name] for name in names] for row in shown if row["rank"] == 0] == [wanted]
     data = load(
         lambda sql, parameters: rows(client, sql, parameters), JOB, "", "", f"{START + timedelta(minutes=5):%F %T}", 0.0
     )
-    [episode] = [row for row in data.episodes if row["of_rank"] == 0]
+    [episode] = [row for row in data.episodes if row["rank"] == 0]
     assert [episode[name] for name in (*names, "confidence", "evidence")] == [*wanted, "high", "wanted"]
     assert "Cause: slow compute; it had more to compute" in " ".join(summary(data))
     client.close()

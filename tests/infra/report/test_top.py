@@ -21,7 +21,7 @@ JOB = {"job": "[red]job[/red]", "run": "r1", "ranks": 4, "hosts": 2, "kernels": 
 
 
 def window(rank, state="ok", late_ms=0.5):
-    return {"of_rank": rank, "host": "node-a", "first_step": 20, "last_step": 39, "severity": 3, "state": state,
+    return {"rank": rank, "host": "node-a", "first_step": 20, "last_step": 39, "severity": "critical", "state": state,
             "cause": "slow_copy", "detail": "pageable", "lost_share": 0.26, "step_ms": 100.0,
             "late_ms": late_ms}  # fmt: skip
 
@@ -54,7 +54,7 @@ def test_ranks_verdicts_losses_and_freshness_are_shown():
 
 def test_the_alarm_is_shown_not_what_one_window_was_on_its_own():
     seen = snapshot()
-    [judged] = [row for row in seen.detail.window if row["of_rank"] == 3]
+    [judged] = [row for row in seen.detail.window if row["rank"] == 3]
     for state, said in (
         ("suspect", "suspect 26% lost: slow copy pageable"), ("insufficient_data", "insufficient data"),
     ):  # fmt: skip

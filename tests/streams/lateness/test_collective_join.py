@@ -15,7 +15,7 @@ NOTHING = rows([])
 def test_the_rank_with_the_shortest_kernel_was_late():
     found = matched(7, {0: rows([50, 10]), 1: rows([20, 10]), 2: rows([60, 12])}, 3, 0.8)
     assert found["step"].tolist() == [7, 7, 7]
-    assert found["of_rank"].tolist() == [0, 1, 2]
+    assert found["rank"].tolist() == [0, 1, 2]
     assert found["wait_ns"].tolist() == [30, 0, 42]
     assert found["lateness_ns"].tolist() == [12, 42, 0]
     assert found["floor_ns"].tolist() == [30, 30, 30]
@@ -48,7 +48,7 @@ def test_a_step_whose_ranks_disagree_on_the_count_is_skipped():
 
 def test_a_rank_that_lost_its_last_rows_is_left_out_of_a_large_communicator():
     table = {rank: rows([5, 6, 7]) for rank in range(9)} | {9: rows([5, 6])}
-    assert matched(0, table, 10, 0.8)["of_rank"].tolist() == list(range(9))
+    assert matched(0, table, 10, 0.8)["rank"].tolist() == list(range(9))
 
 
 def test_a_lost_row_in_between_costs_only_its_collective():

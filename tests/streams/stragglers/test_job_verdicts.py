@@ -112,7 +112,7 @@ def test_a_late_root_of_a_broadcast_is_found():
 
 def test_what_is_late_together_is_named_in_each_row():
     job = batches(simulate(mesh(4, 2), 24, tuple(Fault(rank, "idle", 30 * MS) for rank in range(4))))
-    groups = rows_of(job, "of_group", "groups")[0]
+    groups = rows_of(job, "group", "groups")[0]
     assert groups == {JOB: "", **{rank: "host host0" if rank < 4 else "" for rank in range(8)}}
     evidence = rows_of(job, "evidence_json", "evidence")[0]
     assert json.loads(evidence[1])["late_together"] == [0, 1, 2, 3]

@@ -71,7 +71,7 @@ def test_a_whole_stage_late_together_is_found_against_its_past_and_named_as_a_gr
     )
     job = batches(late_job)
     assert blamed(judged(job)) == [{}] * 6 + [dict.fromkeys(late, cause)]
-    assert {rows_of(job, "of_group", "groups")[72][rank] for rank in late} == {f"communicator c{late}"}
+    assert {rows_of(job, "group", "groups")[72][rank] for rank in late} == {f"communicator c{late}"}
     assert sum(rows_of(job, "gpu_seconds_lost")[72].values()) == pytest.approx(6 * grew / 1e9, rel=0.1)
 
 

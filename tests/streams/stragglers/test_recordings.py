@@ -38,7 +38,7 @@ def rows(stream: Stream, window_steps: int = 5) -> list[Row]:
         c, first, last = batch.columns, int(batch.envelope["first_step"]), int(batch.envelope["last_step"])
         causes, details = batch.strings("cause", "causes"), batch.strings("detail", "details")
         for i in range(batch.rows):
-            rank, severity, share = int(c["of_rank"][i]), int(c["severity"][i]), float(c["lost_share"][i])
+            rank, severity, share = int(c["rank"][i]), int(c["severity"][i]), float(c["lost_share"][i])
             out.append(Row(first, last, rank, severity, causes[i], details[i], share))
     return out
 

@@ -64,7 +64,7 @@ class Worker:
         if not of:
             return None
         columns = (of[-1].columns["severity"], of[-1].strings("state", "states"), of[-1].strings("detail", "details"))
-        return dict(zip(of[-1].columns["of_rank"].tolist(), zip(*(list(c) for c in columns), strict=True), strict=True))
+        return dict(zip(of[-1].columns["rank"].tolist(), zip(*(list(c) for c in columns), strict=True), strict=True))
 
 
 def nothing(batch):
@@ -170,7 +170,7 @@ def test_shares_of_a_window_that_came_half_are_of_the_steps_that_came():
     worker.read(until(20))
     worker.wait(70, alive=ends(20))
     found = [batch for batch in worker.found if batch.envelope["first_step"] in (0, 12)]
-    shares = [float(batch.columns["lost_share"][batch.columns["of_rank"] == LATE][0]) for batch in found]
+    shares = [float(batch.columns["lost_share"][batch.columns["rank"] == LATE][0]) for batch in found]
     assert shares[0] == pytest.approx(shares[-1], abs=0.01)
     assert found[-1].envelope["steps_used"] == 9
 

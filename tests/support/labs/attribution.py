@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from support.straggler_simulator import ddp, fsdp, mesh
 
-from drumline.streams.core.thresholds import INSUFFICIENT, WARNING, StragglerConfig
+from drumline.streams.core.thresholds import WARNING, StragglerConfig
 from drumline.streams.offline import latest, verdicts
 
 LAYOUTS = {
@@ -33,7 +33,7 @@ def judged(stream, config=CONFIG) -> Verdicts:
     for (_, first), batch in sorted(latest(verdicts(stream, config)).items()):
         c, causes = batch.columns, batch.strings("cause", "causes")
         out[first] = {
-            int(c["of_rank"][i]): (int(c["severity"][i]), str(causes[i]), float(c["lost_share"][i]))
+            int(c["rank"][i]): (int(c["severity"][i]), str(causes[i]), float(c["lost_share"][i]))
             for i in range(batch.rows)
         }
     return out
@@ -42,6 +42,5 @@ def judged(stream, config=CONFIG) -> Verdicts:
 def blamed(found: Verdicts) -> list[dict[int, str]]:
     """For each window, rank -> cause of those blamed at warning or above."""
     return [
-        {rank: cause for rank, (severity, cause, _) in rows.items() if WARNING <= severity < INSUFFICIENT}
-        for rows in found.values()
+        {rank: cause for rank, (severity, cause, _) in rows.items() if severity >= WARNING} for rows in found.values()
     ]

@@ -44,7 +44,8 @@ def any_batch(topic: Topic, rows: int, process: str, sequence: int, seed: int = 
         "process_id": process, "sequence": sequence, "rows": rows, "base_time_ns": NOW_NS,
         **{name: [f"{name}-{i}" for i in range(3)] for name in shape.dictionaries},
     }  # fmt: skip
-    for name in shape.fields[14:]:
+    envelope = {name: value for name, value in envelope.items() if name in shape.envelope}
+    for name in shape.topic_fields:
         if name in ("window_start_ns", "window_end_ns", "start_ns") and name not in {c.name for c in shape.columns}:
             envelope[name] = NOW_NS + (10**10 if name == "window_end_ns" else 0)
     columns = {}

@@ -12,5 +12,5 @@ def rows_of(stream, column, dictionary=None, config=CONFIG):
     out = {}
     for (_, first), batch in sorted(latest(verdicts(stream, config)).items()):
         values = batch.strings(column, dictionary) if dictionary else batch.columns[column].tolist()
-        out[first] = dict(zip(batch.columns["of_rank"].tolist(), list(values), strict=True))
+        out[first] = dict(zip(batch.columns["rank"].tolist(), list(values), strict=True))
     return out
