@@ -13,7 +13,7 @@ import numpy as np
 
 from drumline.schemas.avro_check import malformed
 from drumline.schemas.columns import Array, Column, filled, fit, pack, unpack
-from drumline.schemas.confluent import varint
+from drumline.schemas.confluent import avro_length
 from drumline.schemas.envelope import checked, within_int32
 from drumline.schemas.errors import BadColumn, BadEnvelope, Unencodable
 from drumline.schemas.model import RecordModel
@@ -72,7 +72,7 @@ def encode(model: RecordModel, batch: Batch, prefix: bytes = b"") -> bytes:
         if isinstance(part, Column):
             array = _column(model, part, batch, record)
             packed = pack(part, array, record["base_time_ns"])
-            chunks += (varint(packed.nbytes), packed)
+            chunks += (avro_length(packed.nbytes), packed)
         else:
             out = BytesIO()
             fastavro.schemaless_writer(out, part, record)

@@ -28,12 +28,23 @@ def schema_id(value: bytes | None, topic: str = "") -> int:
     return int(number)
 
 
-def varint(size: int) -> bytes:
-    """A length as an Avro long: zigzag, then 7 bits a byte, low bits first. `size` >= 0."""
-    left = size << 1
+def framed_schema_id(value: bytes | None) -> int | None:
+    """Return the schema id of a Kafka value, or None if the value has no frame."""
+    if value is None or len(value) < HEADER.size or value[0] != 0:
+        return None
+    return int(HEADER.unpack_from(value)[1])
+
+
+def varint(value: int) -> bytes:
+    """Return `value` >= 0 as LEB128: 7 bits a byte, low bits first."""
     out = bytearray()
-    while left > 0x7F:
-        out.append(left & 0x7F | 0x80)
-        left >>= 7
-    out.append(left)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
     return bytes(out)
+
+
+def avro_length(size: int) -> bytes:
+    """Return a length as an Avro long (zigzag, then LEB128). `size` >= 0."""
+    return varint(size << 1)

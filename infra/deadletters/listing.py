@@ -11,12 +11,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from drumline.schemas.confluent import HEADER
+from drumline.schemas.confluent import framed_schema_id
+from drumline.schemas.dead_letters import read_headers
 
-#: Headers of ours begin so; what a producer sent along does not.
-HEADER_PREFIX = "drumline."
-#: Of a record that was put back: `TOPIC.dlq:PARTITION:OFFSET` of the letter.
-REPLAY_OF = f"{HEADER_PREFIX}replay.of"
 Origin = tuple[str, int, int]
 
 
@@ -60,38 +57,24 @@ class DeadLetter:
 
 
 def parse_dead_letter(message: Any, topic: str) -> DeadLetter:
-    """A record of the dead-letter topic of `topic`. What a program that is not ours put there has the reason "?"."""
-    raw: list[tuple[str, Any]] = [
-        (name, value.encode() if isinstance(value, str) else value) for name, value in message.headers() or []
-    ]
-    ours: dict[str, str] = {}
-    for name, value in raw:
-        if name.startswith(HEADER_PREFIX):  # a record that died twice brings older ones along: the first are the newest
-            ours.setdefault(name, (value or b"").decode("utf-8", "backslashreplace"))
-    value = message.value()
-    framed = value is not None and len(value) >= HEADER.size and value[0] == 0
+    """Return a record of the dead-letter topic of `topic`; records of foreign programs have the reason "?"."""
+    headers = read_headers(message.headers() or [])
+    partition, offset = int(message.partition()), int(message.offset())
     return DeadLetter(
         topic,
-        message.partition(),
-        message.offset(),
+        partition,
+        offset,
         message.timestamp()[1],
         message.key(),
-        value,
-        ours.get("drumline.error.code") or "?",
-        ours.get("drumline.error.text", ""),
-        ours.get("drumline.error.by") or "?",
-        _origin(ours, message),
-        int(HEADER.unpack_from(value)[1]) if framed else None,
-        ours.get(REPLAY_OF, ""),
-        tuple((name, value) for name, value in raw if not name.startswith(HEADER_PREFIX)),
+        message.value(),
+        headers.code,
+        headers.text,
+        headers.by,
+        headers.origin or ("dead letter", partition, offset),  # without origin it counts as a record of its own
+        framed_schema_id(message.value()),
+        headers.replay_of,
+        headers.record,
     )
-
-
-def _origin(ours: Mapping[str, str], message: Any) -> Origin:
-    partition, offset = (ours.get(f"drumline.origin.{name}", "") for name in ("partition", "offset"))
-    if partition.isdecimal() and offset.isdecimal():
-        return ours.get("drumline.origin.topic_id", ""), int(partition), int(offset)
-    return "dead letter", int(message.partition()), int(message.offset())  # no origin: counts for itself
 
 
 class Origins:

@@ -16,10 +16,11 @@ from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.deadletters.listing import REPLAY_OF, DeadLetter
+from drumline.infra.deadletters.listing import DeadLetter
 from drumline.infra.kafka.config import client_config, dead_letter_config
 from drumline.infra.kafka.connect import TIMEOUT_S, silence_librdkafka
 from drumline.infra.kafka.offsets import Offsets
+from drumline.schemas.dead_letters import REPLAY_OF
 from drumline.schemas.topics import dlq
 
 #: Letters sent at a time, fewer where they are large.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -13,10 +14,10 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.acls import acl_error
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import TIMEOUT_S, BrokerUnreachable, ConnectionProbe, to_error
+from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord
-from drumline.schemas.model import has_schema
-from drumline.schemas.rows import to_rows
+from drumline.schemas.model import IDENTITY, has_schema, model
 
 #: Never joined: librdkafka wants a name all the same, and asks the broker who coordinates it.
 GROUP = "drumline-tail"
@@ -92,6 +93,26 @@ def entries(
     if batches:
         return [{**place, **batch.envelope}]
     return ({**place, "_row": number, **row} for number, row in enumerate(to_rows(batch)))
+
+
+def to_rows(batch: Batch, identity: Sequence[str] = IDENTITY) -> list[dict[str, Any]]:
+    """Return the batch as one dict a row; slow, for people and scripts.
+
+    A row has the `identity` fields, the topic's own envelope fields (window, communicator, ...), then the columns as
+    Python numbers, dictionary columns as text. A topic without columns gives one row: its envelope.
+    """
+    record = model(batch.topic)
+    topic_fields = [name for name in record.topic_fields if name in record.envelope and name not in record.dictionaries]
+    identity_fields = [name for name in identity if name in record.envelope]
+    shared = {name: batch.envelope[name] for name in (*identity_fields, *topic_fields)}
+    if not record.columns:
+        return [copy.deepcopy(shared)]
+    names = [column.name for column in record.columns]
+    values = [
+        (batch.strings(c.name, c.dictionary) if c.dictionary else batch.columns[c.name]).tolist()
+        for c in record.columns
+    ]
+    return [{**copy.deepcopy(shared), **dict(zip(names, row, strict=True))} for row in zip(*values, strict=True)]
 
 
 def _text(value: str | bytes | None) -> str:

@@ -10,11 +10,12 @@ from confluent_kafka import Producer
 
 from drumline.infra.kafka.connect import DENIED, KafkaAccessDenied
 from drumline.infra.runtime.version import drumline_version
-from drumline.schemas.confluent import HEADER
+from drumline.schemas.confluent import framed_schema_id
+from drumline.schemas.dead_letters import Header, Origin, Rejection, write_headers
 from drumline.schemas.topics import dlq
 from drumline.sinks.ranges.record import Disposition, RangeEntry
 
-#: What a letter says of who wrote it; a stream worker's says its app id.
+#: The value of the header error.by; a stream worker's is its app id.
 BY = "sink"
 
 
@@ -22,25 +23,16 @@ class DeadLettersFailed(RuntimeError):
     """Retry later: not all dead letters were acknowledged. Nothing of the range may be committed."""
 
 
-def headers(entry: RangeEntry, topic_id: str) -> list[tuple[str, str | bytes | None]]:
-    """Headers of a dead letter; the record's own come after ours."""
+def headers(entry: RangeEntry, topic_id: str) -> list[Header]:
+    """Return the headers of a dead letter; the record's own come after drumline's."""
     record = entry.record
-    value = record.value or b""
-    schema = str(HEADER.unpack_from(value)[1]) if len(value) >= HEADER.size and value[0] == 0 else ""
+    schema_id = framed_schema_id(record.value)
     code, text = entry.error
-    return [
-        ("drumline.origin.topic", record.topic),
-        ("drumline.origin.topic_id", topic_id),
-        ("drumline.origin.partition", str(record.partition)),
-        ("drumline.origin.offset", str(record.offset)),
-        ("drumline.origin.timestamp_ms", str(record.timestamp_ms)),
-        ("drumline.error.code", code),
-        ("drumline.error.text", text[:1_000]),
-        ("drumline.error.by", BY),
-        ("drumline.schema_id", schema),
-        ("drumline.version", drumline_version()),
-        *record.headers,
-    ]
+    return write_headers(
+        Origin(record.topic, record.partition, record.offset, topic_id, record.timestamp_ms),
+        Rejection(code, text, BY, "" if schema_id is None else str(schema_id), drumline_version()),
+        record.headers,
+    )
 
 
 class DeadLetterProducer:

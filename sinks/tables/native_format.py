@@ -13,21 +13,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from drumline.schemas.columns import Array
+from drumline.schemas.confluent import varint
 
 _U64 = struct.Struct("<Q")
 #: LowCardinality: serialisation version 1; flags "own dictionary in this block" and "replace the previous one".
 _LOW_CARDINALITY_VERSION = _U64.pack(1)
 _LOW_CARDINALITY_FLAGS = (1 << 9) | (1 << 10)
-
-
-def varint(value: int) -> bytes:
-    """LEB128, unsigned."""
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 def text(value: str | bytes) -> bytes:

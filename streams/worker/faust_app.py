@@ -27,7 +27,7 @@ from drumline.streams.worker.faust_patches.fetch import keep_asking
 from drumline.streams.worker.faust_patches.reconnect import be_patient
 from drumline.streams.worker.faust_patches.recovery import guard_recovery
 from drumline.streams.worker.lag import Lag
-from drumline.streams.worker.output_outgoing import NotTaken, Outgoing
+from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.partition_store import PartitionStore
 from drumline.streams.worker.stage_runner import StageRunner
 from drumline.streams.worker.status_file import Status
@@ -73,8 +73,8 @@ class StreamWorker:
         self._clock = Clock()
         be_patient()
         self.app: Any = faust.App(**faust_settings(settings, self._home.path, topics.partitions))
-        self._outgoing = Outgoing(self.app, codec)
-        send, ids = self._outgoing.send, topics.ids
+        self._output = OutputProducer(self.app, codec)
+        send, ids = self._output.send, topics.ids
         self.runners = {w.name: StageRunner(self.app, w.name, w.build, send, self._fail, ids) for w in wirings}
         self._readers: dict[str, list[StageRunner]] = {}
         for wiring in wirings:
@@ -122,7 +122,7 @@ class StreamWorker:
         except Disowned:
             metrics.STREAM_DISOWNED.labels(message.topic).inc()
             return None
-        except (NotTaken, RegistryUnavailable) as error:
+        except (ProducerFailed, RegistryUnavailable) as error:
             await self._fail(error)
             return None
         self.lag.handled(message.tp, message.offset)
@@ -141,12 +141,12 @@ class StreamWorker:
                 work = partial(_on_batch, batch=batch, offset=offset, now_ns=self._clock())
                 delivery.add(*await runner.apply(message.partition, work))
         except BadRecord as error:
-            delivery.writes.append(await self._outgoing.dead_letter(message, error))
-        except (Disowned, NotTaken, RegistryUnavailable):
+            delivery.writes.append(await self._output.send_dead_letter(message, error))
+        except (Disowned, ProducerFailed, RegistryUnavailable):
             raise
         except Exception as error:
             log.exception("stage failed", topic=message.topic, partition=message.partition, offset=message.offset)
-            delivery.writes.append(await self._outgoing.dead_letter(message, error))
+            delivery.writes.append(await self._output.send_dead_letter(message, error))
 
     async def _on_tick(self, event: Any) -> Delivery | None:
         if self.failure is not None:
@@ -154,7 +154,7 @@ class StreamWorker:
         delivery = Delivery(event.ack)
         try:
             await self._ticks.arrived(event.message.partition, self._clock(), delivery)
-        except NotTaken as error:
+        except ProducerFailed as error:
             await self._fail(error)
             return None
         return delivery

@@ -1,31 +1,68 @@
-"""Dead letters: the original key and bytes, with headers that say where from and why. Never the payload in a log."""
+"""Produce the worker's output through Faust's producer: results of its stages, and dead letters."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Awaitable
+from typing import Any
 
+import structlog
+
+from drumline.infra.telemetry import metrics
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.dead_letters import Header, Origin, Rejection, write_headers
 from drumline.schemas.errors import BadRecord
+from drumline.schemas.keys import record_key
+from drumline.schemas.topics import dlq
+from drumline.streams.worker.telemetry import count_output
 
-_MESSAGE_LIMIT = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Origin:
-    topic: str
-    partition: int
-    offset: int
+log = structlog.get_logger()
 
 
-def headers(origin: Origin, error: BaseException, app_id: str) -> list[tuple[str, bytes]]:
-    """Kafka headers of a dead letter. A BadRecord's message names topic and field; of anything else only the type is
-    told, since its text may hold data."""
-    message = str(error) if isinstance(error, BadRecord) else "unexpected error while processing; see the worker's log"
-    values = {
-        "drumline.origin.topic": origin.topic,
-        "drumline.origin.partition": str(origin.partition),
-        "drumline.origin.offset": str(origin.offset),
-        "drumline.error.code": type(error).__name__,
-        "drumline.error.text": message[:_MESSAGE_LIMIT],
-        "drumline.error.by": app_id,
-    }
-    return [(name, text.encode()) for name, text in values.items()]
+class ProducerFailed(RuntimeError):
+    """Fatal: the producer takes no more records; Kafka has been down for too long, or denies access."""
+
+
+def headers(origin: Origin, error: BaseException, app_id: str) -> list[Header]:
+    """Return the headers of a dead letter.
+
+    A BadRecord's message names topic and field. Of other errors only the type is written: their text may hold data.
+    """
+    text = str(error) if isinstance(error, BadRecord) else "unexpected error while processing; see the worker's log"
+    return write_headers(origin, Rejection(type(error).__name__, text, app_id))
+
+
+class OutputProducer:
+    """Passes records to Faust's producer, which keeps them until the broker has them.
+
+    Owned by `StreamWorker`; runs in its event loop. Every method returns an awaitable that is done when the broker has
+    acknowledged the record. Fatal: ProducerFailed.
+    """
+
+    def __init__(self, app: Any, codec: Codec) -> None:
+        self._app, self._codec = app, codec
+
+    async def send(self, batch: Batch) -> Awaitable[object]:
+        """Produce a result batch."""
+        value = self._codec.encode(batch)
+        arrived = await self._produce(batch.topic, record_key(batch).encode(), value)
+        count_output(batch)
+        return arrived
+
+    async def send_dead_letter(self, message: Any, error: Exception) -> Awaitable[object]:
+        """Produce the dead letter of a Kafka message that cannot be processed."""
+        metrics.STREAM_DEAD_LETTERS.labels(message.topic, type(error).__name__).inc()
+        origin = Origin(message.topic, message.partition, message.offset)
+        if isinstance(error, BadRecord):
+            log.warning("dead letter", reason=str(error), partition=origin.partition, offset=origin.offset)
+        written = headers(origin, error, self._app.conf.id)
+        return await self._produce(dlq(message.topic), message.key, message.value, written)
+
+    async def _produce(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: Any = None
+    ) -> Awaitable[object]:
+        try:
+            arrived: Awaitable[object] = await self._app.producer.send(topic, key, value, None, None, headers)
+        except Exception as error:
+            raise ProducerFailed(f"{topic}: {error!r}") from error
+        return arrived

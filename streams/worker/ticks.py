@@ -22,7 +22,7 @@ from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Delivery
 from drumline.streams.worker.checks.auth_errors import refused
 from drumline.streams.worker.lag import Lag
-from drumline.streams.worker.output_outgoing import NotTaken
+from drumline.streams.worker.output import ProducerFailed
 from drumline.streams.worker.stage_runner import Fail, StageRunner
 from drumline.streams.worker.telemetry import Readiness
 
@@ -96,7 +96,7 @@ class Ticks:
                     work = partial(_on_tick, now_ns=now_ns, caught_up=caught_up)
                     delivery.add(*await runner.apply(number, work))
                     self._fails(runner.name, number, False)
-            except NotTaken:
+            except ProducerFailed:
                 raise
             except Exception:  # a defect of ours: no record is at fault, and the other stages go on
                 log.exception("stage failed on a tick", stage=runner.name, partition=number)

@@ -12,8 +12,8 @@ from support.labs.sink import Pipeline, any_batch, process_id
 
 from drumline.infra.kafka.config import dead_letter_config
 from drumline.schemas.confluent import MAX_BYTES
+from drumline.schemas.dead_letters import Origin
 from drumline.schemas.topics import Topic, dlq
-from drumline.streams.worker.output import Origin
 from drumline.streams.worker.output import headers as stream_headers
 
 pytestmark = pytest.mark.stack

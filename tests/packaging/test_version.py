@@ -36,7 +36,7 @@ def test_the_agent_starts(tmp_path):
 def test_a_dead_letter_says_so():
     record = SimpleNamespace(value=b"", topic="t", partition=0, offset=1, timestamp_ms=2, headers=[])
     found = headers(SimpleNamespace(record=record, error=("c", "")), "id")
-    assert ("drumline.version", "0+unknown") in found
+    assert ("drumline.version", b"0+unknown") in found
 
 
 def test_the_command_says_so():

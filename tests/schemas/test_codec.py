@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from drumline.infra.kafka.tail import to_rows
 from drumline.schemas.batch import MAX_ROWS, Batch, encode
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import MAX_BYTES, header
 from drumline.schemas.errors import BadColumn, BadEnvelope, BadFrame, BadRecord, Unencodable, UnknownSchema, WrongSchema
 from drumline.schemas.model import has_schema, model
-from drumline.schemas.rows import to_rows
 from drumline.schemas.topics import Topic
 
 CODEC = Codec()

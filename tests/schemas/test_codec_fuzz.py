@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drumline.schemas.codec import Codec
-from drumline.schemas.confluent import varint
+from drumline.schemas.confluent import avro_length
 from drumline.schemas.errors import REASONS, BadRecord
 from drumline.schemas.model import model
 from drumline.schemas.registry import lock_file_registry
@@ -93,7 +93,7 @@ def test_absurd_numbers_anywhere(topic, number, data):
     zigzag = (number << 1) ^ (number >> 63)
     value = GOLDEN[topic]
     place = data.draw(st.integers(5, len(value) - 1))
-    check(topic, value[:place] + (varint(zigzag // 2) if zigzag % 2 == 0 else _odd(zigzag)) + value[place + 1 :])
+    check(topic, value[:place] + (avro_length(zigzag // 2) if zigzag % 2 == 0 else _odd(zigzag)) + value[place + 1 :])
 
 
 def _odd(left):
@@ -120,9 +120,9 @@ def test_arrays_in_blocks_with_a_size_decode_as_those_without():
     topic = "gpu.collective.v1"
     batch = CODEC.decode(topic, GOLDEN[topic])
     words = batch.envelope["operations"]
-    plain = varint(len(words)) + b"".join(varint(len(w.encode())) + w.encode() for w in words)
-    items = b"".join(varint(len(w.encode())) + w.encode() for w in words)
-    sized = bytes([2 * len(words) - 1]) + varint(len(items)) + items
+    plain = avro_length(len(words)) + b"".join(avro_length(len(w.encode())) + w.encode() for w in words)
+    items = b"".join(avro_length(len(w.encode())) + w.encode() for w in words)
+    sized = bytes([2 * len(words) - 1]) + avro_length(len(items)) + items
     assert GOLDEN[topic].count(plain) == 1
     again = CODEC.decode(topic, GOLDEN[topic].replace(plain, sized))
     assert again.envelope == batch.envelope

@@ -18,7 +18,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.columns import fit, pack
-from drumline.schemas.confluent import header, varint
+from drumline.schemas.confluent import avro_length, header
 from drumline.schemas.envelope import checked
 from drumline.schemas.model import AVRO, RecordModel, model, parse_model
 from drumline.schemas.registry import lock_file_registry
@@ -106,7 +106,7 @@ def render() -> str:
             column = columns[name]
             values = fit(column, batch.columns.get(name, np.zeros(batch.rows, column.dtype)), "")
             data = pack(column, values, full["base_time_ns"]).tobytes()
-            part, shown = varint(len(data)) + data, values.tolist()
+            part, shown = avro_length(len(data)) + data, values.tolist()
         else:
             out = BytesIO()
             fastavro.schemaless_writer(out, {"type": "record", "name": "P", "fields": [field]}, {name: full[name]})

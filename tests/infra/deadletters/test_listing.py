@@ -11,13 +11,13 @@ from typer.testing import CliRunner
 from drumline.infra.cli.operate import dlq as command_dlq
 from drumline.infra.config.settings import Settings
 from drumline.infra.deadletters import replay as deadletters_replay
-from drumline.infra.deadletters.listing import REPLAY_OF, Origins, due, grouped, parse_dead_letter, when
+from drumline.infra.deadletters.listing import Origins, due, grouped, parse_dead_letter, when
 from drumline.infra.localstack.kafka.broker import RESOURCES
+from drumline.schemas.dead_letters import REPLAY_OF, Origin
 from drumline.schemas.topics import DLQ_RETENTION_MS
 from drumline.sinks.kafka.dead_letters import DeadLetterProducer, DeadLettersFailed
 from drumline.sinks.kafka.dead_letters import headers as sink_headers
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
-from drumline.streams.worker.output import Origin
 from drumline.streams.worker.output import headers as stream_headers
 
 TOPIC = "gpu.kernel.v1"
