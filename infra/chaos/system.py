@@ -19,7 +19,7 @@ from drumline.infra.chaos.targets import OPTIONAL, PROGRAMS, STATUSES, Target
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
-from drumline.infra.kafka.drain import read_statuses
+from drumline.infra.kafka.worker_status import read_statuses
 from drumline.infra.localstack import stack as local_stack
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, running_stack
 from drumline.infra.localstack.processes import own_processes

@@ -14,8 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import silence_librdkafka
-from drumline.infra.kafka.drain import read_statuses
 from drumline.infra.kafka.offsets import Offsets
+from drumline.infra.kafka.worker_status import read_statuses
 from drumline.schemas.model import has_schema
 from drumline.schemas.topics import TOPICS
 

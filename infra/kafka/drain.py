@@ -1,28 +1,23 @@
 """Wait until everything has been worked off: by the stream workers on this machine (no lag, no open window, nothing in
 flight), and by the sinks, wherever they are.
 
-Every worker writes a status file each second (streams/status.py). Nothing follows if, in two statuses of every worker,
+Every worker writes a status file each second (worker_status.py). Nothing follows if, in two statuses of every worker,
 nothing is open and the same number of records was handled, and the broker, asked between the two, has no more than they
 say was applied. Then everything is stored when the sinks have committed up to the ends of all topics.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.offsets import Offsets
+from drumline.infra.kafka.worker_status import WorkerStatus, read_statuses
 from drumline.schemas.model import has_schema
 from drumline.schemas.topics import TOPICS
-
-#: A status older than this is that of a worker that has ended; s.
-FRESH_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,27 +30,8 @@ class Drained:
         return not self.reason
 
 
-def workers_dir(settings: Settings) -> Path:
-    """Where this app's stream workers on this machine write, each in a folder of its own (streams/home.py)."""
-    base = settings.stream.data_dir or settings.local.state / "stream"
-    return base / settings.stream.app_id
-
-
-def read_statuses(settings: Settings, since_ns: int) -> dict[str, dict[str, Any]]:
-    """Statuses of the workers of this app that are alive and were written after `since_ns`, by worker."""
-    found = {}
-    for path in sorted(workers_dir(settings).glob("*/status.json")):
-        try:
-            status = json.loads(path.read_text())
-        except (OSError, ValueError):
-            continue
-        if time.time_ns() - status["time_ns"] < FRESH_S * 1e9 and status["time_ns"] > since_ns:
-            found[path.parent.name] = status
-    return found
-
-
 def check_drained(
-    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]], ends: Mapping[str, int]
+    before: Mapping[str, WorkerStatus], after: Mapping[str, WorkerStatus], ends: Mapping[str, int]
 ) -> Drained:
     """From two readings of all workers' statuses, and what the broker said between them. Pure."""
     if not after:
@@ -68,9 +44,10 @@ def check_drained(
         old = before.get(name)
         if old is None or old["time_ns"] >= status["time_ns"]:
             return Drained(f"{name}: one more status to come")
-        for what in ("open", "unsettled"):
-            if old[what] or status[what]:
-                return Drained(f"{name}: {what} {status[what]}")
+        if old["open"] or status["open"]:
+            return Drained(f"{name}: open {status['open']}")
+        if old["unsettled"] or status["unsettled"]:
+            return Drained(f"{name}: unsettled {status['unsettled']}")
         if old["handled"] != status["handled"]:
             return Drained(f"{name}: records still come")
         for where, position in status["positions"].items():
@@ -87,7 +64,7 @@ def wait_drained(settings: Settings, timeout_s: float, meanwhile: Callable[[], o
     """
     kafka = Offsets(settings)
     since_ns, deadline = time.time_ns(), time.monotonic() + timeout_s
-    before: dict[str, dict[str, Any]] = {}
+    before: dict[str, WorkerStatus] = {}
     ends: dict[str, int] = {}
     while True:
         after = read_statuses(settings, since_ns)

@@ -82,7 +82,7 @@ class StreamWorker:
                 self._readers.setdefault(topic, []).append(self.runners[wiring.name])
         self.lag = Lag(self.app, self._readers)
         self._settlers: dict[str, Settler] = {}
-        self._status = Status(self._home.path / "status.json", topics.partitions, self.lag)
+        self._status = Status(self._home.path, topics.partitions, self.lag)
         for topic in self._readers:
             self._agent(topic, self._on_record)
         self._agent(Topic.TICK, self._on_tick)

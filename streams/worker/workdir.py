@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.drain import workers_dir
+from drumline.infra.kafka.worker_status import workers_dir
 
 #: Folders of workers without a name; @: no name that Kafka takes.
 UNNAMED = "unnamed@{}"

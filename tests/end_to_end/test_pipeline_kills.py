@@ -16,8 +16,8 @@ from support.pipeline import RESULTS, Pipeline
 
 from drumline.infra.config.servers import RetentionSettings
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.drain import read_statuses
 from drumline.infra.kafka.offsets import Offsets
+from drumline.infra.kafka.worker_status import read_statuses
 from drumline.infra.localstack.clickhouse.engine import wait_until
 from drumline.infra.localstack.processes import own_processes
 from drumline.infra.runtime.processes import ManagedProcess

@@ -12,8 +12,8 @@ from drumline.infra.bench.processes.process_watch import Watch
 from drumline.infra.bench.processes.replay_process import Replay, replaying
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.drain import read_statuses
 from drumline.infra.kafka.offsets import Offsets
+from drumline.infra.kafka.worker_status import read_statuses
 from drumline.infra.localstack.ephemeral import environment
 from drumline.infra.localstack.processes import own_processes
 from drumline.infra.runtime.processes import ManagedProcess
@@ -71,8 +71,9 @@ class Running:
 
     def lag(self) -> int | None:
         """Records that the worker has not applied yet."""
-        found = [status["lag"] for status in read_statuses(self.settings, 0).values()]
-        return None if not found or None in found else int(sum(found))
+        lags = [status["lag"] for status in read_statuses(self.settings, 0).values()]
+        known = [lag for lag in lags if lag is not None]
+        return sum(known) if lags and len(known) == len(lags) else None
 
     def all_stored(self) -> bool:
         """Nothing is left to work off, to emit or to store."""

@@ -13,8 +13,8 @@ from drumline.infra.config.settings import LocalSettings, Settings, StreamSettin
 from drumline.infra.demo import worker as demo_worker
 from drumline.infra.demo.worker import APP_ID, DemoFailed, begin_at_the_ends, no_other_worker
 from drumline.infra.kafka.config import client_config
-from drumline.infra.kafka.drain import workers_dir
 from drumline.infra.kafka.offsets import Offsets
+from drumline.infra.kafka.worker_status import workers_dir
 from drumline.schemas.topics import Topic
 
 

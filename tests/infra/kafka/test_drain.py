@@ -6,9 +6,9 @@ import time
 from structlog.testing import capture_logs
 
 from drumline.infra.config.settings import LocalSettings, Settings, StreamSettings
-from drumline.infra.kafka.drain import check_drained, read_statuses, workers_dir
+from drumline.infra.kafka.drain import check_drained
+from drumline.infra.kafka.worker_status import StatusFile, read_statuses, workers_dir
 from drumline.infra.telemetry import metrics
-from drumline.streams.worker.status_file import StatusFile
 
 ENDS = {"gpu.kernel.v1:0": 7, "gpu.kernel.v1:1": 0}
 
