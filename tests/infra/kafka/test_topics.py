@@ -144,7 +144,7 @@ def test_a_broker_that_goes_silent_while_a_topic_is_read_to_its_end_is_not_waite
     silent = SimpleNamespace(poll=lambda _: None, assign=lambda _: None, close=lambda: None)
     listed = SimpleNamespace(topics={KERNEL: SimpleNamespace(error=None, partitions=[0])})
     monkeypatch.setattr(topics_tail, "Consumer", lambda _: silent)
-    monkeypatch.setattr(topics_tail.Contact, "metadata", lambda *_: listed)
+    monkeypatch.setattr(topics_tail.ConnectionProbe, "metadata", lambda *_: listed)
     with pytest.raises(BrokerUnreachable, match="went silent"):
         list(topics_tail.read(Settings(), KERNEL, "beginning", follow=False, timeout_s=0.01))
 
