@@ -14,7 +14,7 @@ from drumline.producers.identity import Identity
 from drumline.producers.ipc import buffer_pool as pool_words
 from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.producers.ipc.policy import COLLECTIVES
-from drumline.producers.live.derivation import Live
+from drumline.producers.live.derivation import IncrementalDerivation
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.model import model
@@ -26,7 +26,7 @@ class SpoolOutput:
 
     def __init__(self, pool: BufferPool, spool: SpoolWriter, identity: Identity) -> None:
         self.spool, self.writer = spool, BatchWriter(identity, self._emit)
-        self.live = Live(self.writer)
+        self.live = IncrementalDerivation(self.writer)
         self._pool = pool
         self._refused = self._events_lost = 0
         self._reading = -1
@@ -75,7 +75,7 @@ class SpoolOutput:
 
     def unread(self, now_ns: int, since_ns: int = 0) -> None:
         """A buffer cannot be read, of what the host made since all was last known to be here, or since `since_ns`."""
-        self.live.lost(now_ns, (min(since_ns or now_ns, self.live.here_ns or now_ns), now_ns))
+        self.live.lost(now_ns, (min(since_ns or now_ns, self.live.complete_until_ns or now_ns), now_ns))
 
     def _emit(self, topic: Topic, key: str, batch: Batch) -> None:
         self.spool.append(str(topic), key, encode(model(topic), batch), batch.rows)

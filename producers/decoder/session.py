@@ -105,8 +105,8 @@ class Session:
             ended = self._off_at and off_ns > 2 * ADVANCE_NS + 500_000_000 and all_here
             self._spooling.report_losses(self._reader.dropped, now_ns)
             self._derive(self._spooling, now_ns, bool(ended))
-            self.pool.words[pool_words.LAUNCHES] = self._spooling.live.asks(now_ns)
-            self.pool.words[pool_words.BLIND_NS] = self._spooling.live.blind_ns
+            self.pool.words[pool_words.LAUNCHES] = self._spooling.live.wants_launches(now_ns)
+            self.pool.words[pool_words.BLIND_NS] = self._spooling.live.no_kernels_since_ns
             self._off_at = 0 if ended else self._off_at
             self._watch(self._spooling.spool)
         if self._spooling and now_ns >= self._report_at:
@@ -166,7 +166,7 @@ class Session:
         if here_ns:
             self._here_ns, self._held_ns = here_ns, max(self._held_ns, now_ns - here_ns)
         if self._spooling:
-            self._spooling.live.here_ns = self._here_ns
+            self._spooling.live.complete_until_ns = self._here_ns
 
     def _derive(self, spooling: SpoolOutput, now_ns: int, final: bool) -> None:
         """Steps, collectives and ranges. A stretch that cannot be derived is given up; kernels go on."""
@@ -190,7 +190,7 @@ class Session:
                 most, segment_s = spool_limits({})
             spool = SpoolWriter(root, self._record(who), max_bytes=most, segment_s=segment_s)
             self._spooling = SpoolOutput(self.pool, spool, who)
-            self._spooling.live.here_ns = self._here_ns
+            self._spooling.live.complete_until_ns = self._here_ns
             self._watch(spool)
             if self._attached.get("decoders", 1) > 1:  # the one before had calls whose kernels come now
                 self._spooling.live.give_up(now_ns)

@@ -1,22 +1,24 @@
-"""A live process's activity, as it comes, into the rows that are published: derive() over stretches that are complete.
+"""Incremental derivation: `derive` over segments of a live process's activity that are complete.
 
 Kernels and copies are published at once. Steps, collectives and ranges need more: the k-th NCCL kernel belongs to the
-k-th NCCL call, a step's budget ends with its last collective, and the GPU is behind the host. So a stretch ends with a
-step all of whose collectives have run, and what lies behind it is kept. Of its last steps calls and NCCL kernels
-are kept too, with the pairs that they made, and derived again with the next one: the next step's budget begins where
-their collectives end, and where a kernel was lost only a row of steps tells which kernels belong to which calls.
+k-th NCCL call, a step's budget ends with its last collective, and the GPU is behind the host. So a segment ends with a
+step all of whose collectives have run, and what follows stays pending. Calls and NCCL kernels of its last steps are
+kept too, with their matches, and derived again with the next segment: the next step's budget begins where their
+collectives end, and after a lost kernel only several steps in a row identify which kernels belong to which calls.
 
-A lost kernel looks like a late one. So when CUPTI has dropped records, or counts and distances disagree, a stretch ends
-with a step that was found again by distances, until all that is kept came after the loss. Where that takes longer,
-launches are asked for (launched.py). Without steps, a stretch ends where the GPU has caught up with the host.
+A lost kernel looks like a late one. So when CUPTI has dropped records, or counts and distances disagree, segments end
+with a step that was found again by distances, until all pending activity is newer than the loss. Where that takes
+longer, launches are recorded (`launch_records`). Without steps, a segment ends where the GPU has caught up with the
+host.
 
-Pure: no clock, no I/O. Times are ns since the epoch.
+Times are ns since the epoch.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,227 +31,316 @@ from drumline.producers.derive.nvtx import ranges as nested_ranges
 from drumline.producers.derive.rows import Derived, derive
 from drumline.producers.derive.steps.steps import OPTIMIZER_PATTERN, STEP_PATTERN, Steps, marked_steps
 from drumline.producers.ipc.buffer_pool import HELD_NS
-from drumline.producers.live.emitter import Telling
-from drumline.producers.live.match_history import Pairs
-from drumline.producers.live.pending import NOTHING, Waiting
-from drumline.producers.live.segment import before_end, closed, endless, host_launches, lag
-from drumline.producers.live.segment_stretch_end import KEPT_STEPS, SETTLE_NS, End, Ends
+from drumline.producers.live.emitter import RowEmitter
+from drumline.producers.live.match_history import MatchHistory
+from drumline.producers.live.pending import NOTHING, PendingActivity
+from drumline.producers.live.segment import (
+    KEPT_STEPS,
+    SETTLE_NS,
+    SegmentEnd,
+    SegmentEndFinder,
+    closed,
+    endless_ranges,
+    host_calls,
+    in_segment,
+    kernels_behind,
+)
 from drumline.schemas.columns import Array
 
 #: A step that is open for longer does not hold back what lies before its end.
-PATIENCE_NS = 60_000_000_000
-#: Steps that wait for one to be found again behind them (resync.py), at most. After a loss they are then told as
-#: skipped; where none is known they are believed, and so do not wait long.
+TIMEOUT_NS = 60_000_000_000
+#: Steps that wait for a later one to be found again (resync), at most. After a loss they are then emitted as skipped;
+#: where no loss is known they are believed, and so wait shorter.
 MOST_WAITING = 2 * KEPT_STEPS
 FEW_WAITING = 2
-#: Kernels kept for a stretch that does not end; beyond it the stretch is given up. Half of them, and nothing waits for
-#: more than its own end.
+#: Pending kernels beyond which all are given up. From half of them on, no segment waits for anything but its end.
 MOST_KERNELS = 1_000_000
 _NONE = np.empty(0, np.int64)
 
 
-class Live:
-    """One process. `counts`: what could not be told so far. `here_ns`: what the host did before has come, kernels that
-    it launched too; None = everything that has ended."""
+@dataclass(frozen=True)
+class _Segment:
+    """Pending activity and the segment's end in it; `endless`: ids of ranges whose end was lost."""
+
+    kernels: Table
+    copies: Table
+    markers: Table
+    payloads: Table
+    nccl_kernels: Table
+    steps: Steps
+    ends: SegmentEndFinder
+    end: SegmentEnd
+    endless: Array
+
+
+@dataclass(frozen=True)
+class _DerivedSegment:
+    """Rows of a segment.
+
+    `inside`: which kernels belong to it. `open_range_ids`: ranges that are open at its end. `behind`: kernels lost at
+    its end, see kernels_behind().
+    """
+
+    rows: Derived
+    end: SegmentEnd
+    inside: Array
+    open_range_ids: Array
+    behind: int | None
+
+
+class IncrementalDerivation:
+    """Derives rows from the activity of one live process as it arrives, and passes them to a batch writer.
+
+    The decoder's output makes one for each process. Runs in the decoder's thread, without I/O or clock.
+
+    Attributes:
+        counts: rows that could not be derived or read, by reason.
+        complete_until_ns: activity of the host before this has arrived, with the kernels that it launched; None = all
+            that has ended.
+    """
 
     def __init__(self, writer: BatchWriter, pattern: str = STEP_PATTERN) -> None:
         self.counts: Counter[str] = Counter()
-        self._writer, self._pattern, self._waiting = writer, pattern, Waiting()
-        self.here_ns: int | None = None
-        self._settled = self._unheard_ns = 0
-        self._pairs = Pairs()
-        self._lost_ns = self._over_ns = 0
+        self._writer, self._pattern, self._pending = writer, pattern, PendingActivity()
+        self.complete_until_ns: int | None = None
+        self._settled_ns = self._no_segment_since_ns = 0
+        self._matches = MatchHistory()
+        self._lost_ns = self._ranges_lost_ns = 0
         self._found_again = self._communicates = False
-        self._asking = LaunchRecordRequest()
-        self._telling = Telling(writer)
+        self._launch_records = LaunchRecordRequest()
+        self._emitter = RowEmitter(writer)
 
     def recording(self, on: bool, time_ns: int) -> None:
-        """Recording was switched on or off. Steps that the API marks go on without it, but nothing is known of them."""
-        self._telling.recording(on, time_ns)
+        """Note that recording was switched on or off; steps of the API that continue without it are not emitted."""
+        self._emitter.recording(on, time_ns)
 
     def lost(self, now_ns: int, made_ns: tuple[int, int] | None = None) -> None:
-        """Records were dropped: counts of kernels say nothing until steps were found again, or recording was switched
-        off and on. `made_ns`: from when to when the host made what CUPTI has no record of, where that is known."""
+        """Note that records were dropped.
+
+        Counts of kernels prove nothing until steps were found again, or recording was switched off and on. `made_ns`:
+        first and last time of the host's activity that has no record, where that is known.
+        """
         self._lost_ns = now_ns
         if made_ns:
-            self._telling.lost(*made_ns)
+            self._emitter.lost(*made_ns)
 
     def marks_lost(self, now_ns: int) -> None:
-        """Steps and scopes of the API were lost: what is open may have ended."""
-        self._over_ns = now_ns
+        """Note that steps and scopes of the API were lost: ranges that are open may have ended."""
+        self._ranges_lost_ns = now_ns
 
-    def asks(self, now_ns: int) -> bool:
-        """Whether it should be recorded when the host launches what."""
-        wanted = self._asking.wanted(now_ns, self._lost_ns > 0 and self._communicates)
-        if self._asking.times:
-            self.counts["launches_asked"] = self._asking.times
+    def wants_launches(self, now_ns: int) -> bool:
+        """Return whether launches on the host should be recorded."""
+        wanted = self._launch_records.wanted(now_ns, self._lost_ns > 0 and self._communicates)
+        if self._launch_records.times:
+            self.counts["launches_asked"] = self._launch_records.times
         return wanted
 
     @property
-    def blind_ns(self) -> int:
-        """Since when no step that was recorded has had a kernel; 0 = the last one had."""
-        return self._telling.blind_ns or self._unheard_ns
+    def no_kernels_since_ns(self) -> int:
+        """Return the begin of the first of the latest recorded steps without a kernel; 0 = the last one had some."""
+        return self._emitter.no_kernels_since_ns or self._no_segment_since_ns
 
     def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table, launched: Table = NOTHING) -> None:
-        """What came with one buffer; columns as in Activity, of `launched` as in Decoded."""
-        late = int((markers["time_ns"] < self._telling.host_ns).sum()) if markers.rows else 0
-        if late:  # what they belong to was told without them
+        """Append the activity of one buffer; columns as in Activity, of `launched` as in Decoded."""
+        late = int((markers["time_ns"] < self._emitter.host_ns).sum()) if markers.rows else 0
+        if late:  # their steps were emitted without them
             self.counts["late_markers"] += late
-        self._waiting.add(kernels, copies, markers, payloads, launched)
+        self._pending.add(kernels, copies, markers, payloads, launched)
 
     def advance(self, now_ns: int, final: bool = False) -> None:
-        """Publish what is complete. `final`: nothing follows (the process ended, or recording was switched off)."""
-        settled, self._settled = self._settled, self._waiting.newest
-        if now_ns - self._settled > SETTLE_NS:
-            settled = self._settled  # quiet for so long: all of it is here
+        """Emit what is complete. `final`: nothing follows (the process ended, or recording was switched off)."""
+        settled_ns, self._settled_ns = self._settled_ns, self._pending.newest_kernel_ns
+        if now_ns - self._settled_ns > SETTLE_NS:
+            settled_ns = self._settled_ns  # no kernel for so long: all have arrived
         if final:
-            settled = now_ns
-        if self._waiting.marked:
-            self._stretch(settled, now_ns, final)
-            if final and self._waiting.marked:
-                self._stretch(settled, now_ns, final)  # what lies behind the last step
-        else:  # nobody asks for steps, collectives or ranges
-            self._waiting.clear_gpu()
-        if self._telling.blind_ns <= self._waiting.newest:
-            self._telling.blind_ns = 0  # a kernel has come since, of a step that is still to be told, or of none
+            settled_ns = now_ns
+        if self._pending.has_markers:
+            self._process_segment(settled_ns, now_ns, final)
+            if final and self._pending.has_markers:
+                self._process_segment(settled_ns, now_ns, final)  # what lies behind the last step
+        else:  # without markers there are no steps, collectives or ranges
+            self._pending.clear_gpu()
+        if self._emitter.no_kernels_since_ns <= self._pending.newest_kernel_ns:
+            self._emitter.no_kernels_since_ns = 0  # a kernel has come since
         if final:
-            self._waiting.clear()
-            self._pairs.forget()
-            self._found_again, self._lost_ns, self._unheard_ns = False, 0, 0
-        elif len(self._waiting) > MOST_KERNELS:
+            self._pending.clear()
+            self._matches.forget()
+            self._found_again, self._lost_ns, self._no_segment_since_ns = False, 0, 0
+        elif len(self._pending) > MOST_KERNELS:
             self.give_up(now_ns)
-        self._writer.heartbeat(now_ns, self.watermark(now_ns), self._telling.step)
+        self._writer.heartbeat(now_ns, self.watermark(now_ns), self._emitter.step)
 
     def watermark(self, now_ns: int) -> int:
-        """No row that is still to come starts before this, as far as one can know: a kernel that runs is not here."""
-        here = min(now_ns - 2 * SETTLE_NS, self._awaited(now_ns))
-        return min(here, self._telling.host_ns or here)
+        """Return the time before which no later row starts; kernels that still run have not arrived."""
+        complete = min(now_ns - 2 * SETTLE_NS, self._waited_until_ns(now_ns))
+        return min(complete, self._emitter.host_ns or complete)
 
     def give_up(self, now_ns: int) -> None:
-        """Too much is waiting: forget it. Its steps are missing downstream, which shows there as skipped. Calls went
-        whose kernels are still to come, so it is as after a loss."""
-        self.counts["given_up_kernels"] += len(self._waiting)
-        self._waiting.clear()
-        self._pairs.forget(calls_went=True)
+        """Drop all pending activity as too much. Downstream its steps are missing, and so skipped.
+
+        Kernels of dropped calls may still come, so this counts as a loss.
+        """
+        self.counts["given_up_kernels"] += len(self._pending)
+        self._pending.clear()
+        self._matches.forget(kernels_may_come=True)
         self.lost(now_ns)
 
-    def _stretch(self, settled: int, now_ns: int, final: bool) -> None:
-        kernels, copies, markers, payloads = self._waiting.tables()
+    def _process_segment(self, settled_ns: int, now_ns: int, final: bool) -> None:
+        """Derive and emit one segment, if one is complete."""
+        segment = self._find_segment(settled_ns, now_ns, final)
+        derived = self._derive_segment(segment, now_ns, final) if segment else None
+        if segment and derived:
+            self._emit(segment, derived, now_ns)
+            self._retain(segment, derived, final)
+
+    def _find_segment(self, settled_ns: int, now_ns: int, final: bool) -> _Segment | None:
+        """Return the pending activity with the end of a segment; None if there is no end yet."""
+        kernels, copies, markers, payloads = self._pending.tables()
         ranges, _ = nested_ranges(markers)
         steps, source = marked_steps(ranges, self._pattern)
-        launches = host_launches(ranges, payloads, steps)
-        patterns = (self._pattern, OPTIMIZER_PATTERN)
-        named = any(re.search(pattern, name) for name in self._waiting.names for pattern in patterns)
-        own = self._pairs.launches(kernels, self._waiting.launched)
-        self._communicates = len(launches.start_ns) > 0
-        waits = None if final else self._telling.step >= 0 or named
-        possible = Ends(
+        calls = host_calls(ranges, payloads, steps)
+        nccl_kernels = self._matches.nccl_kernels(kernels, self._pending.launched)
+        self._communicates = len(calls.start_ns) > 0
+        ends = SegmentEndFinder(
             steps=steps,
-            launches=launches,
-            own=own,
-            settled=settled,
+            calls=calls,
+            nccl_kernels=nccl_kernels,
+            settled_ns=settled_ns,
             now_ns=now_ns,
-            here_ns=now_ns if final else self._awaited(now_ns),
-            told_ns=self._telling.host_ns,
-            told_gpu_ns=self._telling.gpu_ns,
-            begun=self._pairs.begun,
-            waits=waits,
-            late=self._late(now_ns),
+            complete_until_ns=now_ns if final else self._waited_until_ns(now_ns),
+            emitted_ns=self._emitter.host_ns,
+            emitted_gpu_ns=self._emitter.gpu_ns,
+            begun=self._matches.begun,
+            expects_steps=None if final else self._emitter.step >= 0 or self._steps_are_named(),
+            timed_out=self._timed_out(now_ns),
         )
-        end = possible.latest()
-        self._unheard_ns = 0
-        if end is None:  # where NCCL's kernels do not come, it never ends
-            ended = (steps.start_ns > self._waiting.newest) & (steps.end_ns <= self._here(now_ns) - SETTLE_NS)
-            self._unheard_ns = int(steps.start_ns[ended][0]) if ended.any() else 0
-            return
-        # A kernel behind the stretch that ran before the host was there is one too many in it: the first ones belong
-        # to calls that were not recorded (recording began between a call and its kernel).
-        surplus = int((own["launched_ns"][end.launches :] < end.host_ns - CLOCK_SLACK_NS).sum())
+        end = ends.latest()
+        self._no_segment_since_ns = 0
+        if end is None:  # where NCCL's kernels do not come, there never is one
+            ended = (steps.start_ns > self._pending.newest_kernel_ns) & (
+                steps.end_ns <= self._complete_until_ns(now_ns) - SETTLE_NS
+            )
+            self._no_segment_since_ns = int(steps.start_ns[ended][0]) if ended.any() else 0
+            return None
+        if self._drop_surplus(kernels, nccl_kernels, end):
+            return None  # the next tick takes the segment
+        endless = _NONE
+        if end.step >= 0:
+            before_ns = max(self._ranges_lost_ns, min(self._lost_ns, now_ns - TIMEOUT_NS))
+            endless = endless_ranges(markers, end.host_ns, self._pattern, source, before_ns)
+            markers = markers.take(~np.isin(markers["id"], endless))
+        return _Segment(kernels, copies, markers, payloads, nccl_kernels, steps, ends, end, endless)
+
+    def _drop_surplus(self, kernels: Table, nccl_kernels: Table, end: SegmentEnd) -> bool:
+        """Drop kernels whose calls were not recorded, as recording began between the two; return whether any were.
+
+        Each kernel behind the segment that ran before the host was there means one too many in it: the first ones.
+        """
+        surplus = int((nccl_kernels["launched_ns"][end.launches :] < end.host_ns - CLOCK_SLACK_NS).sum())
         if surplus:
             self.counts["kernels_without_call"] += surplus
-            kernels = kernels.take(np.setdiff1d(np.arange(kernels.rows), own["row"][:surplus]))
-            self._waiting.keep_kernels(kernels)
-            self._pairs.again = max(0, self._pairs.again - surplus)
-            return  # the next turn takes the stretch
-        gone = _NONE
-        if end.step >= 0:
-            past = max(self._over_ns, min(self._lost_ns, now_ns - PATIENCE_NS))
-            gone = endless(markers, end.host_ns, self._pattern, source, past)
-            markers = markers.take(~np.isin(markers["id"], gone))
+            self._pending.keep_kernels(
+                kernels.take(np.setdiff1d(np.arange(kernels.rows), nccl_kernels["row"][:surplus]))
+            )
+            self._matches.emitted = max(0, self._matches.emitted - surplus)
+        return surplus > 0
+
+    def _derive_segment(self, segment: _Segment, now_ns: int, final: bool) -> _DerivedSegment | None:
+        """Return the segment's rows, for a sooner end where only that is certain; None if it has to wait."""
         counted = not self._lost_ns
-        found, chosen, dangling = self._derived(kernels, copies, markers, payloads, own, end, counted)
-        self._found_again |= found.confidence.kernels >= 0
-        if not found.confidence.agree and counted and not final:
-            self.lost(now_ns)  # CUPTI did not say so
-            return  # the next turn takes the stretch
-        if found.confidence.kernels < end.launches and self._findable(steps) and not final:
-            sooner = possible.latest(found.confidence.kernels)
+        derived = self._derived(segment, segment.end, counted)
+        confidence = derived.rows.confidence
+        self._found_again |= confidence.kernels >= 0
+        if not confidence.agree and counted and not final:
+            self.lost(now_ns)  # a loss that CUPTI did not report
+            return None  # the next tick takes the segment
+        if confidence.kernels < segment.end.launches and self._findable(segment.steps) and not final:
+            sooner = segment.ends.latest(confidence.kernels)
             if sooner is not None:
-                end = sooner
-                found, chosen, dangling = self._derived(kernels, copies, markers, payloads, own, end, counted)
-            elif self._may_wait(steps, end, now_ns):
-                return
-        if len(gone):
-            self.counts["endless_ranges"] += len(gone)
-        self._over_ns = 0
-        self.counts["skipped_steps"] += self._telling.tell(found, dangling, end, now_ns, self._here(now_ns))
-        found_lag = lag(own, found.collectives, end)
-        behind = found_lag or 0
-        fresh = own["start_ns"][self._pairs.again : max(end.launches - behind, 0)]
-        self.counts["unattributed_collectives"] += int((~np.isin(fresh, found.collectives["start_ns"])).sum())
-        if found.matches and not final:
-            self._pairs.learn(found.matches)
-        paired = found.confidence.kernels >= end.launches and (found_lag is not None or end.step < 0)
-        if paired and end.kept_ns > self._lost_ns:
-            # All that is kept came later, and stands where its calls do.
-            self._lost_ns, self._over_ns = 0, self._lost_ns
+                return self._derived(segment, sooner, counted)
+            if self._may_wait(segment.steps, segment.end, now_ns):
+                return None
+        return derived
 
-        keep = ~chosen | (end_ns(kernels) > end.kept_gpu_ns)
-        first = min(max(end.kept_launches - behind, 0), own.rows)  # so that the last kernels stand where their calls do
-        keep[own["row"][:first]] = False
-        keep[own["row"][first:]] = True
-        self._pairs.keep(own, first, end.launches)
-        late = (markers["time_ns"] >= end.kept_ns) | np.isin(markers["id"], dangling)
-        known = np.isin(payloads["id"], markers["id"][late])
-        later = end_ns(copies) > end.kept_gpu_ns
-        self._waiting.keep(kernels.take(keep), copies.take(later), markers.take(late), payloads.take(known))
-        self._waiting.forget_launches(end.kept_ns)
-
-    def _derived(
-        self, kernels: Table, copies: Table, markers: Table, payloads: Table, own: Table, end: End, counted: bool
-    ) -> tuple[Derived, Array, Array]:
-        """(a stretch, which kernels are in it, ids of ranges that are open at its end). `counted`: see Told."""
-        inside, dangling = closed(markers, end.host_ns)
-        chosen = before_end(kernels, own, end)
+    def _derived(self, segment: _Segment, end: SegmentEnd, counted: bool) -> _DerivedSegment:
+        """Derive the rows up to an end. `counted`: see NcclKernels."""
+        markers, open_range_ids = closed(segment.markers, end.host_ns)
+        inside = in_segment(segment.kernels, segment.nccl_kernels, end)
         activity = Activity(
-            kernels=self._pairs.turned(kernels.take(chosen)),
-            copies=copies.take(copies["start_ns"] < end.gpu_ns),
-            markers=inside,
-            payloads=payloads,
+            kernels=self._matches.unwrap_ids(segment.kernels.take(inside)),
+            copies=segment.copies.take(segment.copies["start_ns"] < end.gpu_ns),
+            markers=markers,
+            payloads=segment.payloads,
         )
-        told = self._pairs.told(self._waiting.launched, counted)
-        return derive(activity, self._pattern, known=told), chosen, dangling
+        known = self._matches.known_matches(self._pending.launched, counted)
+        rows = derive(activity, self._pattern, known=known)
+        behind = kernels_behind(segment.nccl_kernels, rows.collectives, end)
+        return _DerivedSegment(rows, end, inside, open_range_ids, behind)
 
-    def _here(self, now_ns: int) -> int:
-        return now_ns if self.here_ns is None else min(self.here_ns, now_ns)
+    def _emit(self, segment: _Segment, derived: _DerivedSegment, now_ns: int) -> None:
+        """Emit the new rows of a segment and count what could not be derived."""
+        rows, end = derived.rows, derived.end
+        if len(segment.endless):
+            self.counts["endless_ranges"] += len(segment.endless)
+        self._ranges_lost_ns = 0
+        self.counts["skipped_steps"] += self._emitter.emit(
+            rows, derived.open_range_ids, end, now_ns, self._complete_until_ns(now_ns)
+        )
+        last = max(end.launches - (derived.behind or 0), 0)
+        fresh = segment.nccl_kernels["start_ns"][self._matches.emitted : last]
+        self.counts["unattributed_collectives"] += int((~np.isin(fresh, rows.collectives["start_ns"])).sum())
 
-    def _awaited(self, now_ns: int) -> int:
-        """What the host did before is here, or is not waited for any more."""
-        return max(self._here(now_ns), now_ns - HELD_NS)
+    def _retain(self, segment: _Segment, derived: _DerivedSegment, final: bool) -> None:
+        """Keep the activity that the next segment needs, and the matches."""
+        rows, end, nccl_kernels = derived.rows, derived.end, segment.nccl_kernels
+        if rows.matches and not final:
+            self._matches.learn(rows.matches)
+        matched = rows.confidence.kernels >= end.launches and (derived.behind is not None or end.step < 0)
+        if matched and end.kept_ns > self._lost_ns:
+            # All that is kept is newer than the loss, and matched.
+            self._lost_ns, self._ranges_lost_ns = 0, self._lost_ns
+        keep = ~derived.inside | (end_ns(segment.kernels) > end.kept_gpu_ns)
+        # The last kernels stay at the position of their calls.
+        first = min(max(end.kept_launches - (derived.behind or 0), 0), nccl_kernels.rows)
+        keep[nccl_kernels["row"][:first]] = False
+        keep[nccl_kernels["row"][first:]] = True
+        self._matches.keep(nccl_kernels, first, end.launches)
+        markers = segment.markers.take(
+            (segment.markers["time_ns"] >= end.kept_ns) | np.isin(segment.markers["id"], derived.open_range_ids)
+        )
+        self._pending.keep(
+            segment.kernels.take(keep),
+            segment.copies.take(end_ns(segment.copies) > end.kept_gpu_ns),
+            markers,
+            segment.payloads.take(np.isin(segment.payloads["id"], markers["id"])),
+        )
+        self._pending.forget_launches(end.kept_ns)
+
+    def _complete_until_ns(self, now_ns: int) -> int:
+        return now_ns if self.complete_until_ns is None else min(self.complete_until_ns, now_ns)
+
+    def _waited_until_ns(self, now_ns: int) -> int:
+        """Return the time before which the host's activity has arrived, or is not waited for any more."""
+        return max(self._complete_until_ns(now_ns), now_ns - HELD_NS)
+
+    def _steps_are_named(self) -> bool:
+        """Return whether a pending marker has the name of a step."""
+        patterns = (self._pattern, OPTIMIZER_PATTERN)
+        return any(re.search(pattern, name) for name in self._pending.names for pattern in patterns)
 
     def _findable(self, steps: Steps) -> bool:
-        """Steps are found again by distances in this job, as far as one knows."""
-        return self._found_again or (not self._pairs.begun and len(steps.number) > 0)
+        """Return whether steps are found again by distances in this job, as far as is known."""
+        return self._found_again or (not self._matches.begun and len(steps.number) > 0)
 
-    def _may_wait(self, steps: Steps, end: End, now_ns: int) -> bool:
-        """May a stretch wait for a step behind it that is found again?"""
-        if self._late(now_ns):
+    def _may_wait(self, steps: Steps, end: SegmentEnd, now_ns: int) -> bool:
+        """Return whether a segment may wait for a later step that is found again."""
+        if self._timed_out(now_ns):
             return False
-        waiting = int(((steps.end_ns > self._telling.host_ns) & (steps.end_ns <= end.host_ns)).sum())
+        waiting = int(((steps.end_ns > self._emitter.host_ns) & (steps.end_ns <= end.host_ns)).sum())
         if self._lost_ns:
             return waiting < MOST_WAITING
         return waiting < FEW_WAITING and now_ns - end.gpu_ns < 2 * SETTLE_NS
 
-    def _late(self, now_ns: int) -> bool:
-        waited = now_ns - (self._telling.host_ns or self._waiting.began)
-        return waited > PATIENCE_NS or len(self._waiting) > MOST_KERNELS // 2
+    def _timed_out(self, now_ns: int) -> bool:
+        waited = now_ns - (self._emitter.host_ns or self._pending.first_marker_ns)
+        return waited > TIMEOUT_NS or len(self._pending) > MOST_KERNELS // 2

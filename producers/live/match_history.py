@@ -1,7 +1,7 @@
-"""Pairs of NCCL kernels and calls, remembered from one stretch of a live process to the next (live.py). Pure.
+"""Matches of NCCL kernels with calls, remembered from one segment of a live process to the next.
 
-CUPTI's correlation ids count up and wrap around at 32 bits. Of a stretch they are counted from a *turn*, the last id
-that the process is done with, so that their order is that of the launches.
+CUPTI's correlation ids count up and wrap around at 32 bits. In a segment they are counted from an *id base*, the last
+id that the process is done with, so that their order is that of the launches.
 """
 
 from __future__ import annotations
@@ -18,73 +18,73 @@ from drumline.schemas.columns import Array
 _NONE = np.empty(0, np.int64)
 
 
-class Pairs:
-    """`begun`: by a stretch before. `again`: how many of the kernels that wait were told already, in launch order."""
+class MatchHistory:
+    """Remembers the matches of earlier segments; `emitted`: number of pending kernels, in launch order, in them."""
 
     def __init__(self) -> None:
-        self.again = 0
-        self._turn = 0
-        self._told: KnownMatches | None = None
+        self.emitted = 0
+        self._id_base = 0
+        self._matches: KnownMatches | None = None
 
     @property
     def begun(self) -> bool:
-        return self._told is not None
+        """Return whether an earlier segment was derived."""
+        return self._matches is not None
 
-    def launches(self, kernels: Table, launched: Table) -> Table:
-        """NCCL kernels that have a call of their own: see communication() and launched_at()."""
-        return launched_at(communication(kernels, self._turn), launched)
+    def nccl_kernels(self, kernels: Table, launched: Table) -> Table:
+        """Return the NCCL kernels that have a call; see nccl_in_launch_order() and with_launch_time()."""
+        return with_launch_time(nccl_in_launch_order(kernels, self._id_base), launched)
 
-    def turned(self, kernels: Table) -> Table:
-        """With correlation ids that rise."""
-        return Table(
-            {**kernels.columns, "correlation": since(kernels["correlation"], self._turn)}, kernels.dictionaries
-        )
+    def unwrap_ids(self, kernels: Table) -> Table:
+        """Return the kernels with correlation ids that rise."""
+        unwrapped = rising_ids(kernels["correlation"], self._id_base)
+        return Table({**kernels.columns, "correlation": unwrapped}, kernels.dictionaries)
 
-    def told(self, launched: Table, counted: bool) -> KnownMatches:
-        """What is known of kernels that are `turned`. `counted`: see Told."""
-        before = self._told or KnownMatches(_NONE, _NONE)
-        correlation = since(before.correlation, self._turn).astype(np.int64)
-        which, first = np.unique(since(launched["correlation"], self._turn).astype(np.int64), return_index=True)
+    def known_matches(self, launched: Table, counted: bool) -> KnownMatches:
+        """Return the matches known for kernels with unwrapped ids. `counted`: see NcclKernels."""
+        before = self._matches or KnownMatches(_NONE, _NONE)
+        correlation = rising_ids(before.correlation, self._id_base).astype(np.int64)
+        ids = rising_ids(launched["correlation"], self._id_base).astype(np.int64)
+        which, first = np.unique(ids, return_index=True)
         return KnownMatches(correlation, before.call_ns, not self.begun, counted, which, launched["start_ns"][first])
 
-    def learn(self, told: KnownMatches) -> None:
-        """The pairs of a stretch, of kernels that were `turned`."""
-        self._told = replace(told, correlation=since(told.correlation, -self._turn))
+    def learn(self, matches: KnownMatches) -> None:
+        """Remember the matches of a segment, of kernels with unwrapped ids."""
+        self._matches = replace(matches, correlation=rising_ids(matches.correlation, -self._id_base))
 
-    def keep(self, own: Table, first: int, launches: int) -> None:
-        """Of `launches` kernels that were told, these wait on from the `first` one."""
-        self.again = min(launches, own.rows) - first
+    def keep(self, nccl_kernels: Table, first: int, launches: int) -> None:
+        """Note that of `launches` emitted kernels those from the `first` one stay pending."""
+        self.emitted = min(launches, nccl_kernels.rows) - first
         if first:
-            self._turn = int(own["correlation"][first - 1])
+            self._id_base = int(nccl_kernels["correlation"][first - 1])
 
-    def forget(self, calls_went: bool = False) -> None:
-        """Nothing waits on. `calls_went`: kernels of theirs may still come."""
-        self._told, self.again = KnownMatches(_NONE, _NONE) if calls_went else None, 0
+    def forget(self, kernels_may_come: bool = False) -> None:
+        """Forget all matches, as nothing is pending. `kernels_may_come`: kernels of forgotten calls may still come."""
+        self._matches, self.emitted = KnownMatches(_NONE, _NONE) if kernels_may_come else None, 0
 
 
-def communication(kernels: Table, turn: int) -> Table:
-    """NCCL kernels that have a call of their own, in launch order, with their `row` in `kernels`."""
-    own = np.zeros(0, np.int64)
+def nccl_in_launch_order(kernels: Table, id_base: int) -> Table:
+    """Return the NCCL kernels that have a call of their own, in launch order, with their `row` in `kernels`."""
+    rows = np.zeros(0, np.int64)
     if kernels.rows:
-        own = np.flatnonzero(nccl.is_kernel(kernels.dictionaries["names"])[kernels["name"]] & (kernels["graph"] == 0))
-    own = own[np.lexsort((kernels["start_ns"][own], since(kernels["correlation"][own], turn)))]
-    columns = {name: kernels[name][own] for name in ("start_ns", "duration_ns", "correlation")}
-    return Table({**columns, "row": own})
+        rows = np.flatnonzero(nccl.is_kernel(kernels.dictionaries["names"])[kernels["name"]] & (kernels["graph"] == 0))
+    rows = rows[np.lexsort((kernels["start_ns"][rows], rising_ids(kernels["correlation"][rows], id_base)))]
+    columns = {name: kernels[name][rows] for name in ("start_ns", "duration_ns", "correlation")}
+    return Table({**columns, "row": rows})
 
 
-def launched_at(own: Table, launched: Table) -> Table:
-    """With `launched_ns`: when the host launched each kernel where that is known (`launched`, see cupti_decode), else
-    when it ran."""
+def with_launch_time(nccl_kernels: Table, launched: Table) -> Table:
+    """Return the kernels with `launched_ns`: when the host launched each one, or its start where that is unknown."""
     order = np.argsort(launched["correlation"], kind="stable")
-    at = np.searchsorted(launched["correlation"][order], own["correlation"])
+    at = np.searchsorted(launched["correlation"][order], nccl_kernels["correlation"])
     which = np.append(order, 0)[at]
-    known = np.append(launched["correlation"], 0)[which] == own["correlation"]
+    known = np.append(launched["correlation"], 0)[which] == nccl_kernels["correlation"]
     known &= at < launched.rows
-    found = np.where(known, np.append(launched["start_ns"], 0)[which], own["start_ns"])
-    return Table({**own.columns, "launched_ns": found}, own.dictionaries)
+    launched_ns = np.where(known, np.append(launched["start_ns"], 0)[which], nccl_kernels["start_ns"])
+    return Table({**nccl_kernels.columns, "launched_ns": launched_ns}, nccl_kernels.dictionaries)
 
 
-def since(correlation: Array, turn: int) -> Array:
-    """Correlation ids so that the order is that of the launches, also where CUPTI's 32 bits wrap around."""
-    shifted: Array = correlation.astype(np.uint32) + np.array([(1 << 31) - turn & 0xFFFF_FFFF], np.uint32)
-    return shifted
+def rising_ids(correlation: Array, id_base: int) -> Array:
+    """Return correlation ids in the order of the launches, also where CUPTI's 32 bits wrap around."""
+    rising: Array = correlation.astype(np.uint32) + np.array([(1 << 31) - id_base & 0xFFFF_FFFF], np.uint32)
+    return rising

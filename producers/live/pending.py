@@ -1,4 +1,4 @@
-"""What of a live process's activity waits to be derived: slim tables, and words for no more than is in them."""
+"""Activity of a live process that waits to be derived: slim tables, and dictionaries of only the strings in them."""
 
 from __future__ import annotations
 
@@ -11,62 +11,65 @@ from drumline.producers.activity.table import Table, compacted, concatenated
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 
-#: What is kept of a kernel: what steps and collectives are derived from, half of its columns.
+#: Columns of kernels that are kept: steps and collectives are derived from these, half of all.
 KEPT = ("name", "start_ns", "duration_ns", "stream", "correlation", "graph", "grid_x", "grid_y", "grid_z")
-
 
 NOTHING = Table({})
 _NO_LAUNCHES = Table({"correlation": np.empty(0, np.uint32), "start_ns": np.empty(0, np.int64)})
 
 
-class Words:
-    """A dictionary that grows. `words`: in order of index."""
+class StringTable:
+    """Grows a dictionary; `strings` are in order of index."""
 
     def __init__(self) -> None:
-        self.words: list[str] = []
+        self.strings: list[str] = []
         self._index: dict[str, int] = {}
 
-    def take(self, indices: Array, words: Sequence[str]) -> Array:
-        """Indices into `words` as indices into ours; u4."""
-        compact, used = compacted(indices, words)
-        for word in used:
-            if word not in self._index:
-                self._index[word] = len(self.words)
-                self.words.append(word)
-        return np.array([self._index[word] for word in used], np.uint32)[compact]
+    def take(self, indices: Array, strings: Sequence[str]) -> Array:
+        """Return indices into `strings` as indices into this table; u4."""
+        compact, used = compacted(indices, strings)
+        for string in used:
+            if string not in self._index:
+                self._index[string] = len(self.strings)
+                self.strings.append(string)
+        return np.array([self._index[string] for string in used], np.uint32)[compact]
 
 
-class Waiting:
-    """`began`: time of the first marker, `newest`: end of the latest kernel; ns, 0 = none yet."""
+class PendingActivity:
+    """Holds the activity that no segment has taken yet.
+
+    IncrementalDerivation owns it. Attributes: `first_marker_ns`, time of the first marker; `newest_kernel_ns`, end of
+    the latest kernel; 0 = none yet.
+    """
 
     def __init__(self) -> None:
-        self.began = self.newest = 0
+        self.first_marker_ns = self.newest_kernel_ns = 0
         self._kernels: list[Table] = []
         self._copies: list[Table] = []
         self._markers: list[Table] = []
         self._payloads: list[Table] = []
         self._launched: list[Table] = []
-        self._names, self._domains = Words(), Words()
+        self._names, self._domains = StringTable(), StringTable()
 
     def __len__(self) -> int:
-        """Kernels that wait."""
+        """Return the number of pending kernels."""
         return sum(table.rows for table in self._kernels)
 
     @property
-    def marked(self) -> bool:
-        """Markers wait: somebody asks for steps, collectives or ranges."""
+    def has_markers(self) -> bool:
+        """Return whether markers are pending, which steps, collectives and ranges are derived from."""
         return bool(self._markers)
 
     @property
     def names(self) -> list[str]:
-        """Names of the markers that wait."""
-        return self._names.words
+        """Return the names of the pending markers."""
+        return self._names.strings
 
     def add(self, kernels: Table, copies: Table, markers: Table, payloads: Table, launched: Table = NOTHING) -> None:
-        """Columns as in Activity; `launched` as in Decoded. Words of `markers` are copied."""
+        """Append activity; columns as in Activity, of `launched` as in Decoded. Strings of `markers` are copied."""
         markers = self._named(markers) if markers.rows else markers
-        if markers.rows and not self.began:
-            self.began = int(markers["time_ns"].min())
+        if markers.rows and not self.first_marker_ns:
+            self.first_marker_ns = int(markers["time_ns"].min())
         slim = Table({name: kernels[name] for name in KEPT} if kernels.rows else {}, kernels.dictionaries)
         for table, pending in (
             (slim, self._kernels),
@@ -78,48 +81,48 @@ class Waiting:
             if table.rows:
                 pending.append(table)
         if kernels.rows:
-            self.newest = max(self.newest, int(end_ns(kernels).max()))
+            self.newest_kernel_ns = max(self.newest_kernel_ns, int(end_ns(kernels).max()))
 
     def tables(self) -> tuple[Table, Table, Table, Table]:
-        """(kernels, copies, markers, payloads); there are markers."""
-        kernels = _one(self._kernels) if self._kernels else empty(Topic.KERNEL)
-        copies = _one(self._copies) if self._copies else empty(Topic.MEMCPY)
-        payloads = _one(self._payloads) if self._payloads else Activity().payloads
-        return kernels, copies, _one(self._markers), payloads
+        """Return (kernels, copies, markers, payloads); there must be markers."""
+        kernels = _merged(self._kernels) if self._kernels else empty(Topic.KERNEL)
+        copies = _merged(self._copies) if self._copies else empty(Topic.MEMCPY)
+        payloads = _merged(self._payloads) if self._payloads else Activity().payloads
+        return kernels, copies, _merged(self._markers), payloads
 
     @property
     def launched(self) -> Table:
-        """When the host launched some of the kernels, as in Decoded."""
-        return _one(self._launched) if self._launched else _NO_LAUNCHES
+        """Return when the host launched some of the kernels; columns as in Decoded."""
+        return _merged(self._launched) if self._launched else _NO_LAUNCHES
 
     def forget_launches(self, before_ns: int) -> None:
-        """Kernels of calls before that wait no more."""
+        """Drop launches of calls before a time."""
         late = self.launched
-        self._launched = _some(late.take(late["start_ns"] >= before_ns))
+        self._launched = _nonempty(late.take(late["start_ns"] >= before_ns))
 
     def keep(self, kernels: Table, copies: Table, markers: Table, payloads: Table) -> None:
-        """Only these go on waiting."""
+        """Keep only this activity."""
         self.keep_kernels(kernels)
-        self._copies, self._payloads = _some(copies), _some(payloads)
-        self._names, self._domains = Words(), Words()
-        self._markers = _some(self._named(markers))
+        self._copies, self._payloads = _nonempty(copies), _nonempty(payloads)
+        self._names, self._domains = StringTable(), StringTable()
+        self._markers = _nonempty(self._named(markers))
 
     def keep_kernels(self, kernels: Table) -> None:
-        """Of kernels, only these go on waiting."""
-        self._kernels = _some(kernels)
+        """Keep only these of the kernels."""
+        self._kernels = _nonempty(kernels)
 
     def clear_gpu(self) -> None:
-        """No kernels and copies wait any more."""
+        """Drop all kernels, copies and launches."""
         self._kernels.clear()
         self._copies.clear()
         self._launched.clear()
 
     def clear(self) -> None:
-        """Nothing waits any more."""
+        """Drop everything."""
         self.clear_gpu()
         self._markers.clear()
         self._payloads.clear()
-        self._names, self._domains = Words(), Words()
+        self._names, self._domains = StringTable(), StringTable()
 
     def _named(self, markers: Table) -> Table:
         columns = {
@@ -127,13 +130,13 @@ class Waiting:
             "name": self._names.take(markers["name"], markers.dictionaries["names"]),
             "domain": self._domains.take(markers["domain"], markers.dictionaries["domains"]),
         }
-        return Table(columns, {"names": self._names.words, "domains": self._domains.words})
+        return Table(columns, {"names": self._names.strings, "domains": self._domains.strings})
 
 
-def _one(pending: list[Table]) -> Table:
+def _merged(pending: list[Table]) -> Table:
     pending[:] = [concatenated(pending)]
     return pending[0]
 
 
-def _some(table: Table) -> list[Table]:
+def _nonempty(table: Table) -> list[Table]:
     return [table] if table.rows else []

@@ -19,15 +19,15 @@ from drumline.producers.derive.nccl.names import is_kernel
 from drumline.producers.derive.rows import derive
 from drumline.producers.identity import Identity
 from drumline.producers.ipc.buffer_pool import REQUEST_NS
-from drumline.producers.live.derivation import Live
-from drumline.producers.live.emitter import Telling
+from drumline.producers.live.derivation import IncrementalDerivation
+from drumline.producers.live.emitter import RowEmitter
 from drumline.producers.replay.trace import read_trace
 from drumline.schemas.batch import decode, encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 TICK_NS = 500_000_000
-WHO = Identity("job", "run", 0, 0, 1, "host", "GPU-0", "process")
+IDENTITY = Identity("job", "run", 0, 0, 1, "host", "GPU-0", "process")
 
 
 @cache
@@ -37,13 +37,13 @@ def recorded(path):
 
 
 def when_launched(activity):
-    """When the host launched each NCCL kernel: what CUPTI says of CUDA calls."""
+    """Return when the host launched each NCCL kernel, as CUPTI's records of CUDA calls give it."""
     pairs = derive(activity).matches
     return Table({"correlation": pairs.correlation.astype(np.uint32), "start_ns": pairs.call_ns + 500})
 
 
-def made_ns(activity):
-    """When the host made what CUPTI tells of: markers, and launches of kernels; by the correlation of NCCL's."""
+def host_times(activity):
+    """Return when the host made each record: markers, and launches of kernels; by the correlation of NCCL's."""
     known = when_launched(activity)
     order = np.argsort(known["correlation"])
     at = np.interp(activity.kernels["correlation"], known["correlation"][order], known["start_ns"][order])
@@ -52,8 +52,8 @@ def made_ns(activity):
 
 
 def of_steps(markers):
-    """Which markers begin or end a step."""
-    named = np.array([word.startswith("step") for word in markers.dictionaries["names"]])[markers["name"]]
+    """Return which markers begin or end a step."""
+    named = np.array([name.startswith("step") for name in markers.dictionaries["names"]])[markers["name"]]
     return np.isin(markers["id"], markers["id"][named])
 
 
@@ -65,21 +65,24 @@ def played(
     given_up_ns=(),
     launched=None,
     held=(0, 0),
-    told_of=True,
+    pool_reports=True,
     killed_ns=0,
-    refused=(1 << 62, 0),
+    denied=(1 << 62, 0),
     pieces=1,
 ):
-    """Feed an activity as CUPTI would deliver it: kernels when they have ended. Batches sent, by topic. `lost_ns`: of
-    records that CUPTI dropped, of which it says only how many. `given_up_ns`: when too much waited. `launched`: what is
-    delivered while it is asked for. `held`: what the host makes from then on comes at that time, as a kernel takes so
-    long; but for steps, as those of the API are no records of CUPTI's. `told_of`: the pool tells so.
-    `killed_ns`: the end. `refused`: from when to when CUPTI got no buffers; told in `pieces` a tick."""
+    """Feed an activity as CUPTI would deliver it, kernels when they have ended; return the batches by topic.
+
+    `lost_ns`: of records that CUPTI dropped, of which it reports only the number. `given_up_ns`: when too much was
+    pending. `launched`: delivered while it is wanted. `held`: activity of the host from the first time on comes at the
+    second, as a kernel takes so long; steps come at once, as those of the API are no records of CUPTI's. `pool_reports`:
+    the pool reports that. `killed_ns`: the end. `denied`: from when to when CUPTI got no buffers; reported in `pieces`
+    a tick.
+    """
     sent = defaultdict(list)
     writer = BatchWriter(
-        WHO, lambda topic, key, batch: sent[topic].append(decode(model(topic), encode(model(topic), batch)))
+        IDENTITY, lambda topic, key, batch: sent[topic].append(decode(model(topic), encode(model(topic), batch)))
     )
-    live = Live(writer)
+    live = IncrementalDerivation(writer)
     for on, time_ns in windows:
         live.recording(on, time_ns)
     arrive = {
@@ -89,8 +92,8 @@ def played(
     }
     at_id = dict(zip(activity.markers["id"].tolist(), activity.markers["time_ns"].tolist(), strict=True))
     steps = of_steps(activity.markers)
-    for name, made in made_ns(activity).items() if held[1] else ():
-        late = (made >= held[0]) & (arrive[name] < held[1]) & ~(steps if name == "markers" else False)
+    for name, made_ns in host_times(activity).items() if held[1] else ():
+        late = (made_ns >= held[0]) & (arrive[name] < held[1]) & ~(steps if name == "markers" else False)
         arrive[name] = np.where(late, held[1], arrive[name])
         at_id |= dict(zip(activity.markers["id"].tolist(), arrive["markers"].tolist(), strict=True))
     arrive["payloads"] = np.array([at_id.get(i, 0) for i in activity.payloads["id"].tolist()], np.int64)
@@ -101,17 +104,17 @@ def played(
         for name, times in arrive.items():
             table = getattr(activity, name)
             parts[name] = table.take((times >= now) & (times < now + tick))
-        if launched is not None and live.asks(now):
+        if launched is not None and live.wants_launches(now):
             at = launched["start_ns"]
             parts["launched"] = launched.take((at >= now) & (at < now + tick))
         live.add(**parts)
         for begin in range(now, now + tick, tick // pieces):
-            if refused[0] < begin + tick // pieces and refused[1] >= begin:
-                live.lost(now + tick, (max(begin, refused[0]), min(begin + tick // pieces, refused[1])))
-        for times, told in ((lost_ns, live.lost), (given_up_ns, live.give_up)):
+            if denied[0] < begin + tick // pieces and denied[1] >= begin:
+                live.lost(now + tick, (max(begin, denied[0]), min(begin + tick // pieces, denied[1])))
+        for times, note in ((lost_ns, live.lost), (given_up_ns, live.give_up)):
             if ((np.asarray(times) >= now) & (np.asarray(times) < now + tick)).any():
-                told(now + tick)
-        live.here_ns = held[0] if told_of and held[0] <= now + tick < held[1] else None
+                note(now + tick)
+        live.complete_until_ns = held[0] if pool_reports and held[0] <= now + tick < held[1] else None
         live.advance(now + tick)
     live.advance(last + tick, final=True)
     writer.finish(last + tick)
@@ -184,7 +187,7 @@ def test_promises_are_kept():
 
 
 def test_what_waits_for_the_end_of_a_step_is_small_and_bounded():
-    live = Live(BatchWriter(WHO, lambda *_: None))
+    live = IncrementalDerivation(BatchWriter(IDENTITY, lambda *_: None))
     activity = recorded(DEMO)[0]
     none = activity.copies.take(slice(0))
     live.add(activity.kernels.take(slice(0)), none, activity.markers.take(slice(1)), activity.payloads.take(slice(0)))
@@ -209,15 +212,17 @@ def test_what_waits_for_the_end_of_a_step_is_small_and_bounded():
 
 
 def from_then_on(activity, since, too_many=0):
-    """What CUPTI records when it is switched on at a time: ranges that begin later, kernels launched later, and
-    `too_many` NCCL kernels of calls before."""
+    """Return what CUPTI records when it is switched on at a time: ranges and kernels that begin later.
+
+    `too_many`: number of NCCL kernels whose calls came before.
+    """
     whole = derive(activity)
     called = whole.ranges.take(whole.ranges["start_ns"] >= since)
     nccl_kernels = np.flatnonzero(is_kernel(activity.kernels.dictionaries["names"])[activity.kernels["name"]])
     order = nccl_kernels[np.argsort(activity.kernels["correlation"][nccl_kernels])]
-    made = nccl_calls(whole.ranges, activity.payloads).start_ns
-    before = int((made < since).sum())
-    assert len(made) == len(order), "one kernel a call"
+    calls_ns = nccl_calls(whole.ranges, activity.payloads).start_ns
+    before = int((calls_ns < since).sum())
+    assert len(calls_ns) == len(order), "one kernel a call"
     first = activity.kernels["correlation"][order[before - too_many]]
     ids = np.unique(called["id"])
     kept = np.isin(activity.markers["id"], ids) & (activity.markers["time_ns"] >= since)
@@ -234,43 +239,43 @@ def from_then_on(activity, since, too_many=0):
 def test_recording_that_begins_in_the_middle_finds_its_place(too_many):
     activity = recorded(DEMO)[2]
     whole = derive(activity)
-    cut = from_then_on(activity, int(np.quantile(activity.markers["time_ns"], 0.3)), too_many)
-    sent, _live = played(cut)
+    activity_from_then = from_then_on(activity, int(np.quantile(activity.markers["time_ns"], 0.3)), too_many)
+    sent, _live = played(activity_from_then)
     columns = ["start_ns", "ordinal", "step"]
     expected = {row[0]: row for row in zip(*(whole.collectives[c].tolist() for c in columns), strict=True)}
     skipped = {row[0] for row in joined(sent[Topic.STEP], ["step", "skipped"]) if row[1]}
     rows = [row for row in joined(sent[Topic.COLLECTIVE], columns) if row[2] >= 0]
-    apart = expected[rows[-1][0]][2] - rows[-1][2]  # the recording's warm-up has numbers of its own
+    number_gap = expected[rows[-1][0]][2] - rows[-1][2]  # the recording's warm-up has numbers of its own
     first = min(row[2] for row in rows)
     assert len(rows) > 1000
-    wrong = [row for row in rows if row[2] > first and (row[0], row[1], row[2] + apart) != expected[row[0]]]
+    wrong = [row for row in rows if row[2] > first and (row[0], row[1], row[2] + number_gap) != expected[row[0]]]
     assert not [row for row in wrong if row[2] not in skipped]
 
 
-WHO_AND_WHEN = ["start_ns", "ordinal", "step", "bytes"]
+ROW_KEY = ["start_ns", "ordinal", "step", "bytes"]
 
 
-def told(sent):
-    return {row for row in joined(sent[Topic.COLLECTIVE], WHO_AND_WHEN) if row[2] >= 0}
+def emitted_rows(sent):
+    return {row for row in joined(sent[Topic.COLLECTIVE], ROW_KEY) if row[2] >= 0}
 
 
 def truth(whole):
-    rows = zip(*(whole.collectives[c].tolist() for c in WHO_AND_WHEN), strict=True)
+    rows = zip(*(whole.collectives[c].tolist() for c in ROW_KEY), strict=True)
     return {row for row in rows if row[2] >= 0}
 
 
-@pytest.mark.parametrize(("lost", "most", "said"), [(1, 1, False), (1, 1, True), (60, 16, True)])
-def test_lost_kernels_cost_their_steps_and_make_no_wrong_row(lost, most, said):
+@pytest.mark.parametrize(("lost", "most", "reported"), [(1, 1, False), (1, 1, True), (60, 16, True)])
+def test_lost_kernels_cost_their_steps_and_make_no_wrong_row(lost, most, reported):
     activity = recorded(DEMO)[2]
     whole = derive(activity)
     nccl = np.flatnonzero(is_kernel(activity.kernels.dictionaries["names"])[activity.kernels["name"]])
     nccl = nccl[np.argsort(activity.kernels["correlation"][nccl], kind="stable")]
-    gone = nccl[len(nccl) // 2 : len(nccl) // 2 + lost]
-    less = replace(activity, kernels=activity.kernels.take(np.setdiff1d(np.arange(activity.kernels.rows), gone)))
-    dropped = end_ns(activity.kernels)[gone] if said else ()
+    lost_rows = nccl[len(nccl) // 2 : len(nccl) // 2 + lost]
+    less = replace(activity, kernels=activity.kernels.take(np.setdiff1d(np.arange(activity.kernels.rows), lost_rows)))
+    dropped = end_ns(activity.kernels)[lost_rows] if reported else ()
     tick = 2 * int(np.median(whole.steps["duration_ns"]))
     sent, live = played(less, tick, lost_ns=dropped, launched=when_launched(activity))
-    rows, expected = told(sent), truth(whole)
+    rows, expected = emitted_rows(sent), truth(whole)
     assert rows <= expected
     skipped = {row[0] for row in joined(sent[Topic.STEP], ["step", "skipped"]) if row[1]}
     missing = {row[2] for row in expected - rows}
@@ -287,7 +292,7 @@ def test_lost_kernels_make_no_wrong_row_and_no_wrong_budget(share, kept, seed):
         dropped = lost[~np.isin(lost, end_ns(damaged.kernels))]
         sent, _live = played(damaged, lost_ns=dropped, launched=when_launched(recorded(DEMO)[rank]))
         whole = derive(recorded(DEMO)[rank])
-        rows, expected = told(sent), truth(whole)
+        rows, expected = emitted_rows(sent), truth(whole)
         assert rows <= expected
         assert len(rows) > kept * len(expected)
         budget = ["step", "gpu_start_ns", "gpu_duration_ns", "collectives"]
@@ -309,21 +314,21 @@ def unusual(share, steps=134):
     """For renumbered(): a share of the steps makes more CUDA calls than the others."""
     dice = np.random.default_rng(1)
 
-    def more(apart):
-        chosen = (dice.random(steps) < share)[np.arange(len(apart)) * steps // len(apart)]
-        return apart + np.where(chosen, dice.integers(0, 3, len(apart)), 0)
+    def more(gaps):
+        chosen = (dice.random(steps) < share)[np.arange(len(gaps)) * steps // len(gaps)]
+        return gaps + np.where(chosen, dice.integers(0, 3, len(gaps)), 0)
 
     return more
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
-def test_steps_that_make_other_cuda_calls_than_usual_are_told_as_well(share):
+def test_steps_with_other_cuda_calls_than_the_template_are_emitted_too(share):
     activity = recorded(DEMO)[0]
     expected = truth(derive(activity))
     uneven = renumbered(activity, unusual(share))
     assert truth(derive(uneven)) == expected
     sent, live = played(uneven)
-    assert told(sent) == expected
+    assert emitted_rows(sent) == expected
     assert not live.counts["skipped_steps"]
 
 
@@ -331,12 +336,12 @@ def test_steps_that_make_other_cuda_calls_than_usual_are_told_as_well(share):
 def test_some_time_after_a_loss_counts_are_believed_again(share):
     activity = renumbered(recorded(DEMO)[0], unusual(share))
     nccl = np.flatnonzero(is_kernel(activity.kernels.dictionaries["names"])[activity.kernels["name"]])
-    gone = nccl[np.argsort(activity.kernels["correlation"][nccl], kind="stable")][len(nccl) // 4]
-    less = activity.kernels.take(np.arange(activity.kernels.rows) != gone)
+    lost_rows = nccl[np.argsort(activity.kernels["correlation"][nccl], kind="stable")][len(nccl) // 4]
+    less = activity.kernels.take(np.arange(activity.kernels.rows) != lost_rows)
     expected = truth(derive(activity))
-    dropped = end_ns(activity.kernels)[[gone]]
+    dropped = end_ns(activity.kernels)[[lost_rows]]
     sent, live = played(replace(activity, kernels=less), lost_ns=dropped, launched=when_launched(activity))
-    rows = told(sent)
+    rows = emitted_rows(sent)
     assert rows <= expected
     missing = {row[2] for row in expected - rows}
     assert max(missing) - min(missing) <= 30
@@ -349,11 +354,11 @@ def earlier(activity, ns):
     return replace(activity, markers=Table(markers, activity.markers.dictionaries))
 
 
-def test_after_what_waited_was_given_up_nothing_wrong_is_told():
+def test_after_pending_activity_was_given_up_nothing_wrong_is_emitted():
     activity = earlier(recorded(DEMO)[2], 300_000_000)  # calls are given up whose kernels are still to come
     expected = truth(derive(activity))
     sent, live = played(activity, given_up_ns=np.quantile(activity.kernels["start_ns"], [0.4, 0.6]))
-    rows = told(sent)
+    rows = emitted_rows(sent)
     assert {row[:1] + row[3:] for row in rows} <= {row[:1] + row[3:] for row in expected}
     steps = {row[0]: row[2] for row in expected}
     wrong = [row for row in rows if row[2] != steps[row[0]]]
@@ -363,8 +368,10 @@ def test_after_what_waited_was_given_up_nothing_wrong_is_told():
 
 
 def without(activity, low, high, steps=True):
-    """What is left where CUPTI dropped all records of a while: kernels by their end, markers by their time. `steps`:
-    those of steps too."""
+    """Return what is left where CUPTI dropped all records of a while: kernels by their end, markers by their time.
+
+    `steps`: markers of steps are dropped too.
+    """
 
     def left(table, times):
         return table.take((times < low) | (times >= high))
@@ -397,7 +404,7 @@ def test_seconds_without_records_are_got_over_however_far_the_host_is_ahead(path
     whole = derive(activity)
     low, high = np.quantile(whole.steps["start_ns"], [0.3, 0.6]).astype(np.int64).tolist()
     sent, live = played(without(activity, low, high), lost_ns=[high], launched=when_launched(activity))
-    rows, expected = told(sent), truth(whole)
+    rows, expected = emitted_rows(sent), truth(whole)
     assert rows <= expected
     called = dict(zip(whole.steps["step"].tolist(), whole.steps["start_ns"].tolist(), strict=True))
     again = high + 3 * TICK_NS
@@ -415,7 +422,7 @@ def test_steps_that_are_marked_while_another_threads_calls_are_dropped_are_skipp
     whole = derive(activity)
     low, high = np.quantile(whole.steps["start_ns"], [0.3, 0.4]).astype(np.int64).tolist()
     left = without(activity, low, high, steps=False)
-    sent, _live = played(left, refused=(low, high), pieces=pieces, launched=when_launched(activity))
+    sent, _live = played(left, denied=(low, high), pieces=pieces, launched=when_launched(activity))
     rows = joined(sent[Topic.STEP], ["step", "skipped", "collectives", "gpu_start_ns", "gpu_duration_ns"])
     expected = truth_of_steps(whole)
     good = {row[0]: row[2:] for row in rows if not row[1]}
@@ -433,47 +440,47 @@ def test_steps_that_are_marked_while_another_threads_calls_are_dropped_are_skipp
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_losses_reach_the_steps_that_they_touch_however_they_are_told(seed):
+def test_losses_reach_the_steps_that_they_touch_in_any_order(seed):
     random, second = np.random.default_rng(seed), 1_000_000_000
     start = np.arange(100) * second
     steps = Table({"start_ns": start, "duration_ns": np.full(100, second)})
     firsts = 200_000_000 + np.sort(random.integers(0, 90 * second, 12))
     windows = [(int(first), int(first + random.integers(0, 3 * second))) for first in firsts]
-    telling = Telling(BatchWriter(WHO, lambda *_: None))
-    assert not telling._dropped(steps).any()
+    emitter = RowEmitter(BatchWriter(IDENTITY, lambda *_: None))
+    assert not emitter._in_losses(steps).any()
     for first, last in windows if seed % 2 else random.permutation(windows).tolist():
-        telling.lost(first, last)
+        emitter.lost(first, last)
     touched = [any(f - REQUEST_NS <= at + second and at <= last for f, last in windows) for at in start.tolist()]
-    found = telling._dropped(steps)
-    assert not (np.array(touched) & ~found).any()
+    result = emitter._in_losses(steps)
+    assert not (np.array(touched) & ~result).any()
     if seed % 2:  # in order, none but these
-        assert found.tolist() == touched
+        assert result.tolist() == touched
 
 
 def test_losses_of_long_ago_are_forgotten():
-    telling = Telling(BatchWriter(WHO, lambda *_: None))
+    emitter = RowEmitter(BatchWriter(IDENTITY, lambda *_: None))
     for i in range(1_000):
-        telling.lost(i * 1_000_000_000, i * 1_000_000_000)
-    assert 100 < len(telling._lost) < 130
+        emitter.lost(i * 1_000_000_000, i * 1_000_000_000)
+    assert 100 < len(emitter._lost) < 130
 
 
-def test_a_process_of_which_no_kernel_comes_any_more_is_heard_of_though_its_calls_wait_for_them(monkeypatch):
-    heard, advance = [], Live.advance
+def test_a_process_whose_kernels_stop_is_reported_though_its_calls_wait_for_them(monkeypatch):
+    reported, advance = [], IncrementalDerivation.advance
 
     def noted(live, now_ns, final=False):
         advance(live, now_ns, final)
-        if live.blind_ns and not final:
-            heard.append((now_ns, live.blind_ns))
+        if live.no_kernels_since_ns and not final:
+            reported.append((now_ns, live.no_kernels_since_ns))
 
-    monkeypatch.setattr(Live, "advance", noted)
+    monkeypatch.setattr(IncrementalDerivation, "advance", noted)
     activity = recorded(DEMO)[0]
     played(activity)
-    assert not heard
+    assert not reported
     end = int(np.median(end_ns(activity.kernels)))
     played(replace(activity, kernels=activity.kernels.take(end_ns(activity.kernels) < end)))
-    assert heard[0][0] - end < 4_000_000_000
-    assert {since for _, since in heard} == {heard[0][1]}
-    assert abs(heard[0][1] - end) < 1_000_000_000
+    assert reported[0][0] - end < 4_000_000_000
+    assert {since for _, since in reported} == {reported[0][1]}
+    assert abs(reported[0][1] - end) < 1_000_000_000
 
 
 def test_steps_whose_kernels_are_all_elsewhere_are_skipped():
@@ -495,40 +502,40 @@ def test_as_many_calls_lost_as_kernels_are_no_pairs_at_the_end_of_the_job():
     activity = earlier(recorded(DEMO)[2], 50_000_000)
     whole = derive(activity)
     low, high = np.quantile(whole.steps["start_ns"], [0.75, 0.9]).astype(np.int64).tolist()
-    sent, _live = played(without(activity, low, high), lost_ns=[high])  # nobody says when the host launched what
-    assert told(sent) <= truth(whole)
-    assert len(told(sent)) > 0.7 * len(truth(whole))
+    sent, _live = played(without(activity, low, high), lost_ns=[high])  # without launch records
+    assert emitted_rows(sent) <= truth(whole)
+    assert len(emitted_rows(sent)) > 0.7 * len(truth(whole))
 
 
 @pytest.mark.parametrize(("path", "ahead"), [(DEMO, 50_000_000), (folder("fsdp"), 100_000_000)])
-def test_nobody_asks_for_launches_where_nothing_was_lost(path, ahead):
+def test_launches_are_not_recorded_where_nothing_was_lost(path, ahead):
     activity = earlier(recorded(path)[1], ahead)
     sent, live = played(activity, launched=when_launched(activity))
-    assert told(sent) == truth(derive(activity))
+    assert emitted_rows(sent) == truth(derive(activity))
     assert "launches_asked" not in live.counts
 
 
 def test_a_step_whose_end_was_lost_is_missing_but_no_other_one():
     activity = recorded(DEMO)[0]
     whole = derive(activity)
-    words, markers = activity.markers.dictionaries["names"], activity.markers
-    (step,) = markers["id"][np.flatnonzero(np.array([word == "step 40" for word in words])[markers["name"]])][:1]
+    names, markers = activity.markers.dictionaries["names"], activity.markers
+    (step,) = markers["id"][np.flatnonzero(np.array([name == "step 40" for name in names])[markers["name"]])][:1]
     ended = (markers["id"] == step) & (markers["time_ns"] > markers["time_ns"][markers["id"] == step].min())
     sent, live = played(replace(activity, markers=markers.take(~ended)))
-    told_steps = {row[0] for row in joined(sent[Topic.STEP], ["step"])}
-    (missing,) = set(whole.steps["step"].tolist()) - told_steps
-    assert {row for row in truth(whole) if row[2] != missing} == told(sent)
+    numbers = {row[0] for row in joined(sent[Topic.STEP], ["step"])}
+    (missing,) = set(whole.steps["step"].tolist()) - numbers
+    assert {row for row in truth(whole) if row[2] != missing} == emitted_rows(sent)
     assert live.counts["endless_ranges"] == 1
 
 
-def test_where_distances_tell_nothing_counts_are_believed_until_records_were_dropped():
+def test_where_distances_match_nothing_counts_are_believed_until_records_were_dropped():
     dice = np.random.default_rng(1)
-    activity = renumbered(recorded(DEMO)[0], lambda apart: dice.integers(1, 100, len(apart)))
+    activity = renumbered(recorded(DEMO)[0], lambda gaps: dice.integers(1, 100, len(gaps)))
     expected = truth(derive(activity))
-    assert told(played(activity)[0]) == expected
+    assert emitted_rows(played(activity)[0]) == expected
     half = int(np.median(activity.kernels["start_ns"]))
     sent, live = played(activity, lost_ns=[half])
-    rows = told(sent)
+    rows = emitted_rows(sent)
     assert rows < expected
     assert len(rows) > 0.4 * len(expected)
     assert max(row[0] for row in rows) < half + TICK_NS
@@ -536,7 +543,7 @@ def test_where_distances_tell_nothing_counts_are_believed_until_records_were_dro
 
 
 def half_of(activity):
-    return int(np.median(made_ns(activity)["kernels"]))
+    return int(np.median(host_times(activity)["kernels"]))
 
 
 @pytest.mark.parametrize(("path", "ahead"), [(DEMO, 0), (DEMO, 300_000_000), (folder("fsdp"), 100_000_000)])
@@ -544,50 +551,50 @@ def test_a_kernel_of_five_seconds_holds_back_steps_and_costs_none(path, ahead):
     activity = earlier(recorded(path)[1], ahead)
     half = half_of(activity)
     sent, live = played(activity, held=(half, half + 5_000_000_000))
-    assert told(sent) == truth(derive(activity))
+    assert emitted_rows(sent) == truth(derive(activity))
     assert not steps_like_the_whole(sent, derive(activity))
     assert "late_markers" not in live.counts
 
 
-def test_markers_that_come_when_their_steps_are_told_are_counted():
+def test_markers_that_come_after_their_steps_were_emitted_are_counted():
     activity = earlier(recorded(DEMO)[1], 300_000_000)
     half = half_of(activity)
-    sent, live = played(activity, held=(half, half + 5_000_000_000), told_of=False)
-    missing = truth(derive(activity)) - told(sent)
+    sent, live = played(activity, held=(half, half + 5_000_000_000), pool_reports=False)
+    missing = truth(derive(activity)) - emitted_rows(sent)
     assert missing
     assert live.counts["late_markers"] >= 2 * len(missing)
 
 
-def steps_told(sent):
+def emitted_steps(sent):
     """Number -> (skipped, collectives) of each step."""
     return {row[0]: row[1:] for row in joined(sent[Topic.STEP], ["step", "skipped", "collectives"])}
 
 
-def test_a_step_is_not_waited_for_longer_than_forty_seconds_and_then_told_as_skipped(monkeypatch):
+def test_a_step_is_not_waited_for_longer_than_forty_seconds_and_then_skipped(monkeypatch):
     monkeypatch.setattr("drumline.producers.live.derivation.HELD_NS", 3_000_000_000)
     activity = earlier(recorded(DEMO)[1], 300_000_000)
     half = half_of(activity)
     sent, live = played(activity, held=(half, half + 5_000_000_000))
-    whole = steps_told({Topic.STEP: [SimpleNamespace(columns=derive(activity).steps.columns)]})
-    found = steps_told(sent)
-    assert found.keys() == whole.keys()
-    wrong = {step for step in found if found[step][1] != whole[step][1]}
-    skipped = {step for step in found if found[step][0]}
+    whole = emitted_steps({Topic.STEP: [SimpleNamespace(columns=derive(activity).steps.columns)]})
+    result = emitted_steps(sent)
+    assert result.keys() == whole.keys()
+    wrong = {step for step in result if result[step][1] != whole[step][1]}
+    skipped = {step for step in result if result[step][0]}
     assert wrong
     assert wrong <= skipped
     assert 5 < len(skipped) < 30, "two seconds of 67 ms each; not all five"
     assert live.counts["skipped_steps"] == len(skipped)
 
 
-def test_steps_whose_calls_went_with_the_process_are_told_as_skipped():
+def test_steps_whose_calls_were_lost_with_the_process_are_skipped():
     activity = earlier(recorded(DEMO)[1], 300_000_000)
     half = half_of(activity)
     sent, _live = played(activity, held=(half, 1 << 62), killed_ns=half + 1_000_000_000)
-    whole = steps_told({Topic.STEP: [SimpleNamespace(columns=derive(activity).steps.columns)]})
-    found = steps_told(sent)
-    wrong = {step for step in found if found[step][1] != whole[step][1]}
+    whole = emitted_steps({Topic.STEP: [SimpleNamespace(columns=derive(activity).steps.columns)]})
+    result = emitted_steps(sent)
+    wrong = {step for step in result if result[step][1] != whole[step][1]}
     assert wrong
-    assert wrong <= {step for step in found if found[step][0]}
+    assert wrong <= {step for step in result if result[step][0]}
 
 
 def test_steps_numbered_from_the_start_again_count_on():
@@ -603,12 +610,14 @@ def test_steps_numbered_from_the_start_again_count_on():
         if int(n) in fresh and t >= half
     ]
     low = min(inside)
-    words = names + [f"step {n - low}" for n in sorted(set(inside))]
+    all_names = names + [f"step {n - low}" for n in sorted(set(inside))]
     renamed = markers["name"].copy()
     for row in np.flatnonzero(markers["time_ns"] >= half).tolist():
         if int(renamed[row]) in fresh:
             renamed[row] = len(names) + sorted(set(inside)).index(numbers[int(renamed[row])])
-    table = Table({**markers.columns, "name": renamed}, {"names": words, "domains": markers.dictionaries["domains"]})
+    table = Table(
+        {**markers.columns, "name": renamed}, {"names": all_names, "domains": markers.dictionaries["domains"]}
+    )
     again = type(activity)(**{**activity.__dict__, "markers": table})
     sent, _ = played(again)
     numbers_sent = [row[0] for row in joined(sent[Topic.STEP], ["step"])]
@@ -621,8 +630,8 @@ def test_steps_that_were_not_recorded_from_start_to_end_are_left_out():
     activity = recorded(DEMO)[0]
     whole = derive(activity)
     at = np.quantile(whole.steps["start_ns"], [0.2, 0.4, 0.7]).astype(np.int64).tolist()
-    refused = (False, at[1] + 1_000_000_000)  # by another profiler, which is said once more
-    windows = [(True, at[0]), (False, at[1]), refused, (True, at[2])]
+    denied = (False, at[1] + 1_000_000_000)  # by another profiler; reported twice
+    windows = [(True, at[0]), (False, at[1]), denied, (True, at[2])]
     sent, _ = played(activity, windows=windows)
     begin, end = whole.steps["start_ns"], whole.steps["start_ns"] + whole.steps["duration_ns"]
     inside = ((begin >= at[0]) & (end <= at[1])) | (begin >= at[2])
