@@ -74,9 +74,8 @@ def played(
 
     `lost_ns`: of records that CUPTI dropped, of which it reports only the number. `given_up_ns`: when too much was
     pending. `launched`: delivered while it is wanted. `held`: activity of the host from the first time on comes at the
-    second, as a kernel takes so long; steps come at once, as those of the API are no records of CUPTI's. `pool_reports`:
-    the pool reports that. `killed_ns`: the end. `denied`: from when to when CUPTI got no buffers; reported in `pieces`
-    a tick.
+    second, as a kernel takes long; steps of the API come at once. `pool_reports`: whether the pool reports that.
+    `killed_ns`: the end. `denied`: first and last time at which CUPTI got no buffers; reported in `pieces` a tick.
     """
     sent = defaultdict(list)
     writer = BatchWriter(
