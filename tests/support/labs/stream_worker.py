@@ -16,7 +16,7 @@ from drumline.infra.kafka.config import client_config, producer_config
 from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 from drumline.schemas.codec import Codec
 
-HERE = Path(__file__).parents[2] / "tests"
+HERE = Path(__file__).parents[2]
 
 
 def unique(prefix):
