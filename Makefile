@@ -14,10 +14,15 @@ PAGES := README.md CONTRIBUTING.md CHANGELOG.md docs/index.md docs/glossary.md d
 .DEFAULT_GOAL := help
 .PHONY: help setup java test test-long demo docs lint
 
-help: ## This list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+##@ drumline
 
-setup: java $(VENV)/ready ## Java, Maven, a C compiler (by apt where root), a virtual environment, Kafka's jars
+help: ## Print this list
+	@awk -F ':.*## ' '/^##@ / { printf "%s%s:\n", gap, substr($$0, 5); gap = "\n" } \
+		/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+##@ Run it
+
+setup: java $(VENV)/ready ## Install everything: Java, Maven and a C compiler (with apt as root), Python packages, Kafka's jars
 	@$(BIN)/python -m drumline.infra.localstack.kafka.jars > /dev/null
 	@echo "ready: $(BIN)/drumline"
 
@@ -42,23 +47,27 @@ $(VENV)/ready: pyproject.toml
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-test: setup lint ## Style, types, imports; then all tests, with a real Kafka and a real ClickHouse engine
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile
-
-test-long: setup ## Kill campaigns, outages, security and the agent on real stacks; benchmarks' smoke tests
-	@$(BIN)/pytest -m long
-
-demo: setup ## A recorded GPU job through the whole platform (KEEP=1 leaves the stack up)
+demo: setup ## Run a recorded GPU job through the whole platform (KEEP=1 leaves the stack up)
 	@$(BIN)/drumline demo $(if $(KEEP),--keep)
 
-docs: setup ## docs/grafana.md, tables.md and cookbook.md anew: recordings through a real stack, every named query
-	@PYTHONPATH=tests $(BIN)/python docs/generate/grafana_page.py
-	@PYTHONPATH=tests $(BIN)/python docs/generate/tables_page.py
-	@PYTHONPATH=tests $(BIN)/python docs/generate/cookbook.py
+##@ Check it
 
-lint: $(VENV)/ready ## Style, types, import directions, documentation
+lint: $(VENV)/ready ## Check style, types, imports, documentation
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@PYTHONPATH=.typing $(BIN)/lint-imports > /dev/null || PYTHONPATH=.typing $(BIN)/lint-imports
 	@$(BIN)/python tests/style/check_docs.py $(PAGES)
+
+test: setup lint ## Run lint, then all tests, with a real Kafka and a real ClickHouse engine (JOBS=3 processes)
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile
+
+test-long: setup ## Run the long tests: chaos runs, outages, security, benchmarks (real stacks)
+	@$(BIN)/pytest -m long
+
+##@ Generate
+
+docs: setup ## Write the generated pages of docs/reference (recordings through a real stack, every named query)
+	@PYTHONPATH=tests $(BIN)/python docs/generate/grafana_page.py
+	@PYTHONPATH=tests $(BIN)/python docs/generate/tables_page.py
+	@PYTHONPATH=tests $(BIN)/python docs/generate/cookbook.py

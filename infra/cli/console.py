@@ -1,27 +1,52 @@
-"""How a command ends when it cannot do its work, and how it shows words that anybody may have written."""
+"""Messages of commands: one line on stderr with an exit code, and text made safe for a terminal."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
-from drumline.infra.config.state_dir import StackError
+import typer
+
+from drumline.infra.cli.exit_codes import FAILED, INTERRUPTED
+
+
+def exit_with(command: str, code: int, message: str) -> NoReturn:
+    """Print `drumline COMMAND: MESSAGE` on stderr and end the command with `code` (infra/cli/exit_codes.py)."""
+    print(f"drumline {command}: {message}", file=sys.stderr)
+    raise typer.Exit(code) from None
 
 
 @contextmanager
-def explained(code: int = 1) -> Iterator[None]:
-    """Print a StackError as one plain message on stderr and exit with `code`; Ctrl-C exits with 130."""
+def exit_on_error(command: str, *errors: type[Exception], code: int = FAILED, prefix: str = "") -> Iterator[None]:
+    """End the command with one message instead of a traceback when the block raises one of `errors`.
+
+    Ctrl-C ends it with INTERRUPTED. `prefix` comes before the error's text.
+    """
     try:
         yield
-    except StackError as error:
-        print(f"drumline: {error}", file=sys.stderr)
-        sys.exit(code)
     except KeyboardInterrupt:
-        print("drumline: interrupted", file=sys.stderr)
-        sys.exit(130)
+        raise typer.Exit(INTERRUPTED) from None
+    except errors as error:
+        exit_with(command, code, prefix + error_text(error))
 
 
-def plain(text: str) -> str:
-    """`text` with what would steer a terminal as an escape: "\\x1b"."""
+def error_text(error: Exception) -> str:
+    """Return an error's text for a person, with a hint where ClickHouse lacks tables and with the file's name."""
+    if getattr(error, "code", 0):  # ClickHouse's
+        from drumline.infra.clickhouse.client import with_hint
+
+        return with_hint(error)
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    if type(error).__name__ == "KafkaException":
+        from drumline.infra.config.settings import settings
+
+        return f"Kafka at {settings().bootstrap} refused: {error.args[0].str()}"
+    return str(error)
+
+
+def escape_controls(text: str) -> str:
+    r"""Return `text` with control characters escaped ("\x1b"), so that foreign text cannot steer a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

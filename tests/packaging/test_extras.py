@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from drumline.infra.cli.app import COMMANDS
+from drumline.infra.cli.app import MODULES
 
 WITHOUT = """
 import importlib, json, sys
@@ -51,7 +51,7 @@ def test_a_gpu_nodes_programs_start_with_what_their_extra_brings_and_nothing_els
         if not {canonicalize_name(owner) for owner in owners} & allowed
     ]
     assert "faust" in refused
-    modules = ["drumline.infra.cli.app", f"drumline.infra.cli.{COMMANDS[command][0]}"]
+    modules = ["drumline.infra.cli.app", f"drumline.infra.cli.{MODULES[command]}"]
     if command != "config":
         modules += [
             "drumline.producers.nvml.samples",

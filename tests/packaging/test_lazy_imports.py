@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.infra.cli.app import COMMANDS
+from drumline.infra.cli.app import MODULES
 
 CLI = Path(__file__).parents[2] / "infra" / "cli"
 PROGRAMS = tuple(
@@ -14,9 +14,9 @@ PROGRAMS = tuple(
 )
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", MODULES)
 def test_a_command_imports_programs_only_inside_functions(command):
-    path = CLI / (COMMANDS[command][0].replace(".", "/") + ".py")
+    path = CLI / (MODULES[command].replace(".", "/") + ".py")
     for node in ast.parse(path.read_text()).body:
         if isinstance(node, ast.ImportFrom | ast.Import):
             source = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name

@@ -12,6 +12,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from drumline.infra.cli.exit_codes import FAILED, INTERRUPTED, OK
+
 app = typer.Typer(add_completion=False)
 #: How long a campaign goes on that is told neither a time nor a number of kills.
 MINUTES = 5.0
@@ -93,4 +95,4 @@ def chaos(
         typer.echo(json.dumps(report.as_json()))
     else:
         show(report, Console())
-    raise typer.Exit(130 if report.interrupted else 0 if report.clean else 1)
+    raise typer.Exit(INTERRUPTED if report.interrupted else OK if report.clean else FAILED)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
+from drumline.infra.cli.console import exit_with
+from drumline.infra.cli.exit_codes import FAILED, OK, UNDECIDED
 from drumline.infra.config.settings import settings
 
 app = typer.Typer(add_completion=False)
@@ -27,7 +28,7 @@ def audit(
     a job or run that nothing is stored of is "unknown", not clean.
     Ask when nothing is being stored: of a range that has its rows and not its ledger yet, they look doubled.
 
-    Exit 0: clean. 1: not clean, each finding named. 2: cannot tell (Kafka or ClickHouse does not answer).
+    Exit codes: 0 clean. 1 not clean; each finding is named. 10 undecided: Kafka or ClickHouse does not answer.
     """
     from rich.console import Console
     from rich.table import Table
@@ -49,11 +50,10 @@ def audit(
             finally:
                 kafka.close()
     except (ClickHouseFailed, KafkaUnreachable, StackError) as error:
-        print(f"drumline audit: cannot tell: {with_hint(error)}", file=sys.stderr)
-        raise typer.Exit(2) from None
+        exit_with("audit", UNDECIDED, f"cannot decide: {with_hint(error)}")
     if as_json:
         print(json.dumps(report.as_json(), default=str))
-        raise typer.Exit(0 if report.clean else 1)
+        raise typer.Exit(OK if report.clean else FAILED)
     columns = ("records", "stored", "empty", "duplicate", "dead", "waiting", "rows_published", "rows_stored")
     view = Table(box=None, pad_edge=False)
     view.add_column("topic", no_wrap=True)
@@ -75,4 +75,4 @@ def audit(
     for finding in report.findings:
         console.print(f"[bold red]{finding.kind}[/] {finding.where}: {finding.text}", highlight=False)
     console.print("[bold green]clean[/]" if report.clean else f"[bold red]{len(report.findings)} findings[/]")
-    raise typer.Exit(0 if report.clean else 1)
+    raise typer.Exit(OK if report.clean else FAILED)

@@ -11,5 +11,8 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def config() -> None:
-    """Print the settings in force as JSON. Set one with drumline..., e.g. DRUMLINE_KAFKA__BOOTSTRAP=host:9092."""
+    """Print the settings in force as JSON, without secrets.
+
+    Set one with an environment variable DRUMLINE_..., for instance DRUMLINE_KAFKA__BOOTSTRAP=host:9092.
+    """
     typer.echo(settings().model_dump_json(indent=2))

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from drumline.infra.cli.console import plain
+from drumline.infra.cli.console import escape_controls, exit_on_error, exit_with
+from drumline.infra.cli.exit_codes import BAD_INPUT
 from drumline.infra.config.settings import settings
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def list_letters(as_json: AsJson = False) -> None:
     from drumline.infra.deadletters.listing import grouped
     from drumline.schemas.topics import TOPICS
 
-    with _explained():
+    with _exit_on_error():
         groups, records = grouped(one for spec in TOPICS if spec.dead_letters for one in _letters(spec.topic.value))
     if as_json:
         print(json.dumps({"groups": [group.as_json() for group in groups], "records": records}))
@@ -52,10 +53,8 @@ def list_letters(as_json: AsJson = False) -> None:
     for name in names:
         table.add_column(name, justify="right" if name in ("letters", "records", "bytes") else "left")
     for group in groups:
-        told = group.as_json()
-        table.add_row(
-            *(f"{told[name]:,}" if isinstance(told[name], int) else escape(plain(told[name])) for name in names)
-        )
+        values = [group.as_json()[name] for name in names]
+        table.add_row(*(f"{v:,}" if isinstance(v, int) else escape(escape_controls(v)) for v in values))
     Console(width=max(Console().width, 120)).print(table)
     print("; ".join(f"{topic}: {count:,} records in all" for topic, count in records.items()))
 
@@ -69,18 +68,18 @@ def show(
 ) -> None:
     """Print dead letters: origin, key, reason, schema id, size, headers. Never their bytes."""
     name, shown = _topic(topic), 0
-    with _explained():
+    with _exit_on_error():
         for one in _letters(name):
             if reason not in ("", one.reason):
                 continue
-            told = one.as_json()
+            fields = one.as_json()
             if as_json:
-                print(json.dumps(told))
+                print(json.dumps(fields))
             else:
-                origin = told.pop("origin")
+                origin = fields.pop("origin")
                 place = f"{origin['topic']}[{origin['partition']}]@{origin['offset']}"
-                rest = " ".join(f"{n}={v}" for n, v in told.items() if v not in ("", None, {}) and n != "text")
-                print(plain(f"{place} {rest}") + (f"\n    {plain(one.text)}" if one.text else ""))
+                rest = " ".join(f"{n}={v}" for n, v in fields.items() if v not in ("", None, {}) and n != "text")
+                print(escape_controls(f"{place} {rest}") + (f"\n    {escape_controls(one.text)}" if one.text else ""))
             shown += 1
             if shown == most:
                 break
@@ -110,18 +109,18 @@ def replay(
     from drumline.infra.deadletters.replay import DeadLetterReplay, ReplayProgress
 
     name = _topic(topic)
-    with _explained():
+    with _exit_on_error():
         memory = ReplayProgress(settings())
         letters = [dataclasses.replace(one, value=None) for one in _letters(name)]
         done = memory.read(name, (one.reason for one in letters), (one.partition for one in letters))
         places = [(one.partition, one.offset) for one in due(letters, done, reason)][:most]
         if places and not (dry_run or yes):
             if not sys.stdin.isatty():
-                _fail(f"{len(places)} records would go back to {name}; say --yes (or --dry-run)", code=2)
+                exit_with("dlq", BAD_INPUT, f"{len(places)} records would go back to {name}; confirm with --yes")
             try:
                 typer.confirm(f"Put {len(places)} records back to {name}?", err=True, abort=True)
             except typer.Abort:  # no, Ctrl-C or Ctrl-D
-                raise typer.Exit(2) from None
+                raise typer.Exit(BAD_INPUT) from None
         sent = 0
         if places and not dry_run:
             wanted, back = set(places), DeadLetterReplay(settings(), name, lambda now: memory.write(name, now))
@@ -151,28 +150,15 @@ def _topic(name: str) -> str:
 
     topic = name.removesuffix(".dlq")
     if topic not in [spec.topic.value for spec in TOPICS if spec.dead_letters]:
-        _fail(f"{name} has no dead letters; `drumline topics list` names the topics that do", code=2)
+        exit_with("dlq", BAD_INPUT, f"{name} has no dead letters; `drumline topics list` names the topics that do")
     return topic
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
+def _exit_on_error() -> AbstractContextManager[None]:
     from confluent_kafka import KafkaException
 
     from drumline.infra.deadletters.replay import ReplayFailed
     from drumline.infra.kafka.connect import BrokerUnreachable
     from drumline.infra.kafka.tail import NoSuchTopic
 
-    try:
-        yield
-    except (BrokerUnreachable, NoSuchTopic, ReplayFailed) as error:
-        _fail(str(error))
-    except KafkaException as error:
-        _fail(f"Kafka at {settings().bootstrap} refused: {error.args[0].str()}")
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-
-
-def _fail(message: str, code: int = 1) -> None:
-    typer.echo(f"drumline dlq: {message}", err=True)
-    raise typer.Exit(code)
+    return exit_on_error("dlq", BrokerUnreachable, NoSuchTopic, ReplayFailed, KafkaException)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from drumline.infra.cli.console import exit_on_error, exit_with
+from drumline.infra.cli.exit_codes import BAD_INPUT, DIFFERENT
 from drumline.infra.config.settings import settings
 
 if TYPE_CHECKING:
@@ -29,21 +29,10 @@ Policies = Annotated[
 ]
 
 
-@contextmanager
-def _explained() -> Iterator[None]:
+def _exit_on_error() -> AbstractContextManager[None]:
     from drumline.infra.grafana.server import GrafanaFailed
 
-    try:
-        yield
-    except GrafanaFailed as error:
-        print(f"drumline grafana: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except OSError as error:
-        print(f"drumline grafana: {error.filename}: {error.strerror}", file=sys.stderr)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        print("drumline grafana: interrupted", file=sys.stderr)
-        raise typer.Exit(130) from None
+    return exit_on_error("grafana", GrafanaFailed, OSError)
 
 
 @app.command()
@@ -59,7 +48,7 @@ def apply(
     from drumline.infra.grafana.server import Server
 
     done: list[Change] = []
-    with _explained():
+    with _exit_on_error():
         for change in Server(settings()).changes(with_policies):
             if change.kind != "same" and not dry_run:
                 change.does()
@@ -74,18 +63,18 @@ def apply(
 
 @app.command()
 def diff(with_policies: Policies = False, as_json: AsJson = False) -> None:
-    """What `apply` would change, and where. Exit 0: nothing; 3: something."""
+    """Show what `apply` would change, and where. Exit codes: 0 nothing, 9 something."""
     from drumline.infra.grafana.server import Server
 
-    with _explained():
-        found = [change for change in Server(settings()).changes(with_policies) if change.kind != "same"]
+    with _exit_on_error():
+        changes = [change for change in Server(settings()).changes(with_policies) if change.kind != "same"]
     if as_json:
-        print(json.dumps({"changes": [_plain(change) for change in found]}))
+        print(json.dumps({"changes": [_plain(change) for change in changes]}))
     else:
-        for change in found:
+        for change in changes:
             print(f"{change.kind} {change.what}" + (f": {', '.join(change.differs)}" if change.differs else ""))
-    if found:
-        raise typer.Exit(3)
+    if changes:
+        raise typer.Exit(DIFFERENT)
 
 
 @app.command()
@@ -95,7 +84,7 @@ def export(
     """Fetch our dashboards and rules as a server has them now, for instance after they were edited there."""
     from drumline.infra.grafana.server import Server
 
-    with _explained():
+    with _exit_on_error():
         for name, content in Server(settings()).export():
             out.mkdir(parents=True, exist_ok=True)
             (out / name).write_text(content)
@@ -119,7 +108,7 @@ def generate(
         bool, typer.Option("--ca", help="With --tls: by a CA of your own; Grafana's environment has its certificate, "
                            "PEM, in DRUMLINE_CLICKHOUSE_CA."),
     ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit 3 if a file would change.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 9 if a file would change.")] = False,
 ) -> None:  # fmt: skip
     """Write the dashboards' JSON and the provisioning files. The same sources give the same bytes."""
     from drumline.infra.grafana.catalog import HERE, dashboard_files
@@ -128,16 +117,12 @@ def generate(
 
     chosen = [kind for kind in CONTACTS if kind in (contact or ["webhook"])]
     if unknown := set(contact or ()) - set(CONTACTS):
-        print(
-            f"drumline grafana: no contact {', '.join(sorted(unknown))}; there are {', '.join(CONTACTS)}",
-            file=sys.stderr,
-        )
-        raise typer.Exit(2)
+        text = f"no contact {', '.join(sorted(unknown))}; there are {', '.join(CONTACTS)}"
+        exit_with("grafana", BAD_INPUT, text)
     if ca and not tls:
-        print("drumline grafana: --ca is for --tls", file=sys.stderr)
-        raise typer.Exit(2)
+        exit_with("grafana", BAD_INPUT, "--ca is for --tls")
     changed = []
-    with _explained():
+    with _exit_on_error():
         for path, content in {**dashboard_files(), **provisioning_files(chosen, tls=tls, ca=ca)}.items():
             target = (out or HERE) / path.relative_to(HERE)
             if target.is_file() and target.read_text() == content:
@@ -149,7 +134,7 @@ def generate(
     for target in changed:
         print(f"{'differs' if check else 'wrote'}: {target}")
     if check and changed:
-        raise typer.Exit(3)
+        raise typer.Exit(DIFFERENT)
 
 
 def _plain(change: Change) -> dict[str, object]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Annotated
 
 import typer
 
+from drumline.infra.cli.console import exit_on_error
 from drumline.infra.config.settings import settings
 
 app = typer.Typer(add_completion=False)
@@ -28,11 +28,8 @@ def migrate(
     from drumline.infra.clickhouse.migration_lock import MigrationConflict
 
     config = settings()
-    try:
+    with exit_on_error("migrate", ClickHouseFailed, MigrationConflict):
         done = apply(connect(config), config, dry_run=dry_run)
-    except (ClickHouseFailed, MigrationConflict) as error:
-        print(f"drumline migrate: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
     if as_json:
         print(json.dumps({"database": config.clickhouse.database, "dry_run": dry_run, "steps": done}))
         return

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
+from drumline.infra.cli.console import exit_with
+from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED
 from drumline.infra.config.settings import settings
 
 app = typer.Typer(add_completion=False)
@@ -26,7 +27,7 @@ def roles(
     engine has these rights built in (docs/guide/local-stack.md) and takes no such SQL.
     """
     if context.invoked_subcommand is None:
-        for statement in _made(cluster, writer, analyst, grafana):
+        for statement in _statements(cluster, writer, analyst, grafana):
             print(statement + ";")
 
 
@@ -41,34 +42,29 @@ def apply(
     """Run it on DRUMLINE_CLICKHOUSE__URL; DRUMLINE_CLICKHOUSE__USER needs access_management. Safe to run again."""
     from drumline.infra.clickhouse.client import ClickHouseFailed, command, connect
 
-    made = _made(cluster, writer, analyst, grafana)
+    statements = _statements(cluster, writer, analyst, grafana)
     if not settings().clickhouse.url:
-        _fail(2, "set DRUMLINE_CLICKHOUSE__URL; the local engine has its roles built in")
+        exit_with("roles", BAD_INPUT, "set DRUMLINE_CLICKHOUSE__URL; the local engine has its roles built in")
     if dry_run:
-        for statement in made:
+        for statement in statements:
             print("to do: " + " ".join(statement.split()))
         return
     try:
         client = connect(settings())
-        for statement in made:
+        for statement in statements:
             command(client, statement)
             print("done: " + " ".join(statement.split()))
     except ClickHouseFailed as error:
         hint = "; this user needs access_management, or the grants to create roles, profiles and quotas"
-        _fail(1, f"{error}{hint if error.code in (497, 514) else ''}")
+        exit_with("roles", FAILED, f"{error}{hint if error.code in (497, 514) else ''}")
 
 
-def _made(cluster: str, writer: str, analyst: str, grafana: str) -> list[str]:
-    from drumline.infra.clickhouse.roles import BadName, statements
+def _statements(cluster: str, writer: str, analyst: str, grafana: str) -> list[str]:
+    from drumline.infra.clickhouse.roles import BadName
+    from drumline.infra.clickhouse.roles import statements as role_statements
 
     users = {role: user for role, user in (("writer", writer), ("analyst", analyst), ("grafana", grafana)) if user}
     try:
-        return statements(settings().clickhouse.database, cluster, users)
+        return role_statements(settings().clickhouse.database, cluster, users)
     except BadName as error:
-        _fail(2, str(error))
-        raise
-
-
-def _fail(code: int, reason: str) -> None:
-    print(f"drumline roles: {reason}", file=sys.stderr)
-    raise typer.Exit(code)
+        exit_with("roles", BAD_INPUT, str(error))

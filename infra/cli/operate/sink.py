@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from drumline.infra.cli.console import exit_with
+from drumline.infra.cli.exit_codes import (
+    ACCESS_DENIED,
+    BAD_INPUT,
+    CLICKHOUSE_REJECTED,
+    DEAD_LETTER_LIMIT,
+    FAILED,
+    INSTANCE_IN_USE,
+    RECORDS_LOST,
+)
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.signals import ShutdownSignal
 from drumline.infra.telemetry.logging import configure
+
+if TYPE_CHECKING:
+    from drumline.infra.config.settings import Settings
+    from drumline.infra.telemetry.health import Health
+    from drumline.schemas.topics import Topic
+    from drumline.sinks.sink import Sink
 
 app = typer.Typer(add_completion=False)
 
@@ -20,48 +37,34 @@ app = typer.Typer(add_completion=False)
 def sink(
     topic: Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")] = None,
     instance: Annotated[
-        str, typer.Option(help="Static group membership: a name of its own per sink process; restarts do not wait.")
+        str, typer.Option(help="Static group membership: a name per sink process. A restart needs no rebalance.")
     ] = "",
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Go on behind records that Kafka removed before they were stored.")
+        bool, typer.Option("--accept-loss", help="Continue after records that Kafka removed before they were stored.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object at the end.")] = False,
 ) -> None:
-    """Write topics to ClickHouse, exactly once; all topics by default. Runs until SIGTERM (exit 0)
-    or Ctrl-C (exit 130); a second one does not wait for what is in hand.
+    """Write topics to ClickHouse, exactly once; all topics by default.
 
-    Killed at any moment, it goes on where it was: no row is lost or doubled. ClickHouse may go away and come back.
+    A killed sink resumes where it was: no row is lost or doubled. ClickHouse may be away for any time.
 
     Metrics and health: http://127.0.0.1:19465/metrics, /healthz, /readyz (DRUMLINE_SINK__METRICS_PORT, 0 = none).
 
-    It stops by itself, changing nothing, with exit code
+    Runs until SIGTERM (exit 0) or Ctrl-C (exit 130). The first signal completes the work in progress, a second one does
+    not. It ends by itself, without a change, with exit code
 
     \b
-    1  no Kafka broker answers at the start, or Kafka's client is beyond repair: start it again
-    2  a wrong setting, an unknown topic, or topics that are missing (`drumline topics apply`)
+    1  no Kafka broker answers at the start, or Kafka's client cannot recover: start it again
+    2  a wrong setting, an unknown topic, or missing topics (`drumline topics apply`)
     3  too many dead letters (DRUMLINE_SINK__DEAD_LETTER_RUN, DRUMLINE_SINK__DEAD_LETTER_RATIO)
-    4  records are gone from Kafka, or an announced range cannot be rebuilt
-    5  ClickHouse refuses: wrong password, missing grant or table (`drumline migrate`), ...
+    4  Kafka no longer has records that are not stored, or a range with a committed intent cannot be rebuilt
+    5  ClickHouse rejects: wrong password, missing grant or table (`drumline migrate`), ...
     6  another sink runs under the same --instance
-    7  Kafka or the schema registry refuses: certificate, user, password, or a missing ACL, which is named
+    7  Kafka or the schema registry rejects: certificate, user, password, or a missing ACL, which is named
        (docs/guide/security.md)
     """
-    from confluent_kafka import KafkaException, Producer
-
-    from drumline.infra.clickhouse import client as clickhouse
-    from drumline.infra.kafka.acls import MissingTopics, require_acls
-    from drumline.infra.kafka.config import dead_letter_config
-    from drumline.infra.kafka.connect import BrokerUnreachable, KafkaAccessDenied, silence_librdkafka
-    from drumline.infra.kafka.registry import codec
-    from drumline.infra.telemetry.health import CachedProbe, Health, serve_health
-    from drumline.schemas.errors import RegistryRejected
-    from drumline.schemas.topics import TOPICS, Topic, dlq
-    from drumline.sinks.errors import Fenced, LostRecords, TransientKafkaError
-    from drumline.sinks.intake import TooManyDeadLetters
-    from drumline.sinks.kafka.consumer import SinkConsumer
-    from drumline.sinks.kafka.dead_letters import DeadLetterProducer
-    from drumline.sinks.ranges.partition import ReplayImpossible
-    from drumline.sinks.sink import Sink
+    from drumline.infra.telemetry.health import Health
+    from drumline.schemas.topics import Topic
     from drumline.sinks.tables.tables import TABLES
 
     config = settings()
@@ -71,49 +74,86 @@ def sink(
     known: list[str] = [stored.topic.value for stored in TABLES]
     unknown = [name for name in topic or [] if name not in known]
     if unknown:
-        _stop(2, f"{unknown[0]} has no table; topics are {', '.join(known)}")
+        exit_with("sink", BAD_INPUT, f"{unknown[0]} has no table; topics are {', '.join(known)}")
     topics = [Topic(name) for name in topic or known]
-    health = Health()
-    health.probe("clickhouse", CachedProbe(lambda: clickhouse.readiness_reason(config), "ClickHouse does not answer"))
-    serve_health("sink", config.sink.metrics_port, health)
-    rights = {name.value: ("READ",) for name in topics}
-    rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}
-    try:
-        require_acls(config, "drumline-sink", rights, {config.sink.group: ("READ",)})  # till here a signal just ends it
+    health = _serve_health(config, Health())
+    with _exit_on_error(config):
+        _require_acls(config, topics)  # before the signal handlers: until here a signal just ends the process
         stopping = ShutdownSignal()
-        kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
-        letters = DeadLetterProducer(
-            lambda: Producer(silence_librdkafka(dead_letter_config(config, "drumline-sink-dead-letters")))
-        )
-        program = Sink(
-            config, kafka, letters, lambda: clickhouse.connect(config), codec(config), stopping=stopping, health=health,
-        )  # fmt: skip
+        program = _build(config, topics, accept_loss, stopping, health)
         program.run()
-    except TooManyDeadLetters as error:
-        _stop(
-            3,
-            f"stopped by dead letters: {error}. Nothing of this is committed; "
-            "mend the producer or upgrade, then restart",
-        )
-    except (LostRecords, ReplayImpossible) as error:
-        _stop(4, str(error))
-    except clickhouse.PermanentError as error:
-        _stop(5, f"ClickHouse refuses: {clickhouse.with_hint(error)}")
-    except Fenced as error:
-        _stop(6, f"another sink runs as this instance (if not, start this one again): {error}")
-    except MissingTopics as error:
-        _stop(2, str(error))
-    except (KafkaAccessDenied, RegistryRejected) as error:
-        _stop(7, str(error))
-    except BrokerUnreachable as error:
-        _stop(1, str(error))
-    except (TransientKafkaError, KafkaException) as error:
-        _stop(1, f"Kafka at {config.bootstrap}: {error}")
     if as_json:
         print(json.dumps(asdict(program.counts)))
     raise typer.Exit(stopping.code)
 
 
-def _stop(code: int, reason: str) -> None:
-    print(f"drumline sink: {reason}", file=sys.stderr)
-    raise typer.Exit(code)
+def _serve_health(config: Settings, health: Health) -> Health:
+    from drumline.infra.clickhouse import client as clickhouse
+    from drumline.infra.telemetry.health import CachedProbe, serve_health
+
+    health.probe("clickhouse", CachedProbe(lambda: clickhouse.readiness_reason(config), "ClickHouse does not answer"))
+    serve_health("sink", config.sink.metrics_port, health)
+    return health
+
+
+def _require_acls(config: Settings, topics: list[Topic]) -> None:
+    from drumline.infra.kafka.acls import require_acls
+    from drumline.schemas.topics import TOPICS, dlq
+
+    rights = {name.value: ("READ",) for name in topics}
+    rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}
+    require_acls(config, "drumline-sink", rights, {config.sink.group: ("READ",)})
+
+
+def _build(config: Settings, topics: list[Topic], accept_loss: bool, stopping: ShutdownSignal, health: Health) -> Sink:
+    from confluent_kafka import Producer
+
+    from drumline.infra.clickhouse import client as clickhouse
+    from drumline.infra.kafka.config import dead_letter_config
+    from drumline.infra.kafka.connect import silence_librdkafka
+    from drumline.infra.kafka.registry import codec
+    from drumline.sinks.kafka.consumer import SinkConsumer
+    from drumline.sinks.kafka.dead_letters import DeadLetterProducer
+    from drumline.sinks.sink import Sink
+
+    kafka = SinkConsumer(config, topics, accept_loss=accept_loss)
+    producer_config = silence_librdkafka(dead_letter_config(config, "drumline-sink-dead-letters"))
+    dead_letters = DeadLetterProducer(lambda: Producer(producer_config))
+    return Sink(
+        config, kafka, dead_letters, lambda: clickhouse.connect(config), codec(config), stopping=stopping, health=health
+    )
+
+
+@contextmanager
+def _exit_on_error(config: Settings) -> Iterator[None]:
+    """End the command with the exit code of the error that stopped the sink."""
+    from confluent_kafka import KafkaException
+
+    from drumline.infra.clickhouse import client as clickhouse
+    from drumline.infra.kafka.acls import MissingTopics
+    from drumline.infra.kafka.connect import BrokerUnreachable, KafkaAccessDenied
+    from drumline.schemas.errors import RegistryRejected
+    from drumline.sinks.errors import Fenced, TransientKafkaError, LostRecords
+    from drumline.sinks.intake import TooManyDeadLetters
+    from drumline.sinks.ranges.partition import ReplayImpossible
+
+    try:
+        yield
+    except TooManyDeadLetters as error:
+        text = f"stopped by dead letters: {error}. Nothing of them is committed; fix the producer or upgrade"
+        exit_with("sink", DEAD_LETTER_LIMIT, text)
+    except (LostRecords, ReplayImpossible) as error:
+        exit_with("sink", RECORDS_LOST, str(error))
+    except clickhouse.PermanentError as error:
+        exit_with("sink", CLICKHOUSE_REJECTED, f"ClickHouse refuses: {clickhouse.with_hint(error)}")
+    except Fenced as error:
+        text = f"another sink runs as this instance (if not, start this one again): {error}"
+        exit_with("sink", INSTANCE_IN_USE, text)
+    except MissingTopics as error:
+        exit_with("sink", BAD_INPUT, str(error))
+    except (KafkaAccessDenied, RegistryRejected) as error:
+        exit_with("sink", ACCESS_DENIED, str(error))
+    except BrokerUnreachable as error:
+        exit_with("sink", FAILED, str(error))
+    except (TransientKafkaError, KafkaException) as error:
+        exit_with("sink", FAILED, f"Kafka at {config.bootstrap}: {error}")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from drumline.infra.cli.exit_codes import ACCESS_DENIED, BAD_INPUT, FAILED, INSTANCE_IN_USE, INTERRUPTED
 from drumline.infra.config.settings import settings
 from drumline.infra.telemetry.logging import configure
 
@@ -19,8 +20,8 @@ def stream(
     instance: Annotated[
         str | None,
         typer.Option(
-            help="A name of its own per worker: after a restart it gets its partitions back at once, without a "
-            "rebalance. '' is none. Default DRUMLINE_STREAM__INSTANCE."
+            help="Static group membership: a name per worker. After a restart the worker gets its partitions back "
+            "without a rebalance. '' is none. Default DRUMLINE_STREAM__INSTANCE."
         ),
     ] = None,
 ) -> None:
@@ -30,32 +31,44 @@ def stream(
     Reads   gpu.kernel.v1 gpu.memcpy.v1 gpu.collective.v1 gpu.step.v1 gpu.device.v1
     Writes  gpu.kernel-frequency.v1 gpu.memcpy-bandwidth.v1 gpu.lateness.v1 gpu.straggler.v1
 
-    Start as many as there are partitions; they share the work. State lives in Kafka (changelog topics): a worker that
-    is killed loses nothing and counts nothing twice. Records that cannot be read go to TOPIC.dlq, and are counted.
+    Start at most as many workers as there are partitions; they share the work. State is kept in Kafka (changelog
+    topics): a killed worker loses nothing and counts nothing twice. Unreadable records go to TOPIC.dlq and are counted.
 
     Metrics and health: http://127.0.0.1:19464/metrics, /healthz, /readyz (DRUMLINE_STREAM__METRICS_PORT, 0 = none).
 
-    Runs until SIGINT (exit 130) or SIGTERM (exit 0). Exit 1 when it failed while it ran: start it again. Exit 2 when it
-    could not start: no broker, wrong certificate or password, missing topics or ACLs, settings that do not fit, or
-    another worker of this machine has its name.
+    Runs until SIGTERM (exit 0) or Ctrl-C (exit 130). It ends by itself with exit code
+
+    \b
+    1  it failed while it ran, or Kafka or the schema registry does not answer: start it again
+    2  a wrong setting, missing topics, or topics with unequal partitions
+    6  another worker of this machine has its name
+    7  Kafka or the schema registry rejects: certificate, user, password, or a missing ACL
     """
     from drumline.infra.kafka.acls import MissingTopics
-    from drumline.schemas.errors import RegistryUnavailable
+    from drumline.infra.kafka.connect import BrokerUnreachable, KafkaAccessDenied
+    from drumline.schemas.errors import RegistryRejected, RegistryUnavailable
     from drumline.streams.worker.checks.preflight import TopicsNotReady
     from drumline.streams.worker.faust_patches.recovery import UnsupportedFaust
     from drumline.streams.worker.main import serve
+    from drumline.streams.worker.workdir import NameTaken
 
     config = settings()
     if instance is not None:
         config.stream.instance = instance
     configure(config, "stream")
+    errors: dict[tuple[type[Exception], ...], int] = {  # the first that fits
+        (KafkaAccessDenied, RegistryRejected): ACCESS_DENIED,
+        (BrokerUnreachable, RegistryUnavailable): FAILED,
+        (NameTaken,): INSTANCE_IN_USE,
+        (TopicsNotReady, MissingTopics, UnsupportedFaust, ValueError, OSError): BAD_INPUT,
+    }
     try:
         code = serve(config)
-    except (TopicsNotReady, MissingTopics, RegistryUnavailable, UnsupportedFaust, ValueError, OSError) as error:
-        print(f"drumline stream: {error}", file=sys.stderr)
-        code = 2
     except KeyboardInterrupt:
-        code = 130
+        code = INTERRUPTED
+    except tuple(kind for kinds in errors for kind in kinds) as error:
+        print(f"drumline stream: {error}", file=sys.stderr)
+        code = next(number for kinds, number in errors.items() if isinstance(error, kinds))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # Faust's threads and tasks are stopped; what its libraries still hold must not delay the exit

@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from drumline.infra.cli.console import plain
+from drumline.infra.cli.console import escape_controls, exit_on_error, exit_with
+from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED
 from drumline.infra.config.settings import settings
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create, check and read the Kafka topics.")
@@ -40,20 +41,16 @@ def apply(
     from drumline.infra.kafka.connect import BrokerUnreachable
     from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 
-    try:
+    with exit_on_error("topics", BrokerUnreachable, KafkaException):
         admin = TopicsAdmin(settings())
         topics = declared_topics(settings(), partitions)
         steps = plan(topics, admin.existing(topic.name for topic in topics))
         if not dry_run:
             steps = admin.apply(topics, steps)
-    except BrokerUnreachable as error:
-        _fail(str(error))
-    except KafkaException as error:
-        _fail(f"Kafka at {settings().bootstrap} refused: {error.args[0].str()}")
-    words = {"create": "created", "alter": "altered"} if not dry_run else {"create": "to create", "alter": "to alter"}
+    states = {"create": "created", "alter": "altered"} if not dry_run else {"create": "to create", "alter": "to alter"}
     table = Table("topic", "state", "what")
     for step in steps:
-        state = words.get(step.action, step.action)
+        state = states.get(step.action, step.action)
         drift = {name: {"was": was, "wanted": value} for name, (was, value) in step.drift.items()}
         if as_json:
             print(json.dumps({"topic": step.topic, "state": state, "drift": drift, "problem": step.problem}))
@@ -62,7 +59,7 @@ def apply(
     if not as_json:
         Console().print(table)
     if any(step.action == "error" for step in steps):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @app.command("list")
@@ -78,12 +75,12 @@ def list_topics(
         table.add_column(heading, no_wrap=heading != "key")
     for spec in TOPICS:
         record = model(spec.topic).name if has_schema(spec.topic) else None
-        letters = dlq(spec.topic) if spec.dead_letters else None
+        dead_letters = dlq(spec.topic) if spec.dead_letters else None
         if as_json:
-            line = {"topic": spec.topic, "key": spec.key, "config": spec.config, "record": record, "dlq": letters}
+            line = {"topic": spec.topic, "key": spec.key, "config": spec.config, "record": record, "dlq": dead_letters}
             print(json.dumps({**line, "partitions": settings().kafka.partitions}))
         days = "newest per key" if spec.cleanup == "compact" else _days(spec.retention_ms / DAY_MS)
-        table.add_row(spec.topic, spec.key, days, record or "internal", letters or "")
+        table.add_row(spec.topic, spec.key, days, record or "internal", dead_letters or "")
     if not as_json:
         Console(width=max(Console().width, 140)).print(table)
 
@@ -117,25 +114,20 @@ def tail(
 
     known = [name for spec in TOPICS for name in (spec.topic, *([dlq(spec.topic)] if spec.dead_letters else []))]
     if topic not in known:
-        _fail(f"{topic} is not a topic of ours; `drumline topics list` names them", code=2)
+        exit_with("topics", BAD_INPUT, f"{topic} is not one of drumline's topics; `drumline topics list` names them")
     where = {name: value for name, value in (("job", job), ("run", run)) if value is not None}
     printed = 0
     try:
-        decoder = codec(settings())
-        for message in read(settings(), topic, start.value, follow):
-            for entry in entries(decoder, message, where, batches=batches):
-                print(json.dumps(jsonable(entry)) if as_json else _line(entry), flush=True)
-                printed += 1
-                if printed == most:
-                    return
-    except KeyboardInterrupt:
-        raise typer.Exit(130) from None
-    except BrokenPipeError:  # `| head` has seen enough; the interpreter must not flush into the closed pipe at exit
+        with exit_on_error("topics", BrokerUnreachable, NoSuchTopic, RegistryUnavailable, KafkaException):
+            decoder = codec(settings())
+            for message in read(settings(), topic, start.value, follow):
+                for entry in entries(decoder, message, where, batches=batches):
+                    print(json.dumps(jsonable(entry)) if as_json else _line(entry), flush=True)
+                    printed += 1
+                    if printed == most:
+                        return
+    except BrokenPipeError:  # `| head` has ended; the interpreter must not flush into the closed pipe at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (BrokerUnreachable, NoSuchTopic, RegistryUnavailable) as error:
-        _fail(str(error))
-    except KafkaException as error:
-        _fail(f"Kafka at {settings().bootstrap} refused: {error.args[0].str()}")
 
 
 def _line(entry: dict[str, Any]) -> str:
@@ -144,9 +136,4 @@ def _line(entry: dict[str, Any]) -> str:
     rest = (
         f"{name}={value}" for name, value in entry.items() if not name.startswith("_") and value not in ("", {}, [])
     )
-    return plain(f"{place} {' '.join(rest)}")
-
-
-def _fail(message: str, code: int = 1) -> None:
-    typer.echo(f"drumline topics: {message}", err=True)
-    raise typer.Exit(code)
+    return escape_controls(f"{place} {' '.join(rest)}")

@@ -14,11 +14,12 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from drumline.infra.cli.console import exit_with
+from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from drumline.infra.config.settings import settings
 from drumline.infra.evaluate.scoring import INSUFFICIENT, WHOLE_JOB, BadManifest, Phase, Report, Row, judge_phases
 
 app = typer.Typer(add_completion=False)
-BAD_INPUT, INTERRUPTED = 2, 130
 
 
 @app.command()
@@ -55,8 +56,7 @@ def evaluate(
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except (BadManifest, OSError, ValueError) as error:
-        typer.echo(f"drumline evaluate: {folder}: {error}", err=True)
-        raise typer.Exit(BAD_INPUT) from None
+        exit_with("evaluate", BAD_INPUT, f"{folder}: {error}")
     if as_json and not side_by_side:
         typer.echo(json.dumps(report.as_json()))
     elif not side_by_side:
@@ -69,7 +69,7 @@ def evaluate(
         )
     if note := unheard(rows):
         typer.echo(f"drumline evaluate: {note}", err=True)
-    raise typer.Exit(0 if report.right else 1)
+    raise typer.Exit(OK if report.right else FAILED)
 
 
 def _compare(folder: Path, steps: int, phases: list[dict[str, Any]], ours: Report, as_json: bool) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
+from drumline.infra.cli.console import exit_on_error, exit_with
+from drumline.infra.cli.exit_codes import BAD_INPUT
 from drumline.infra.config.settings import settings
 
 app = typer.Typer(add_completion=False)
@@ -37,7 +38,7 @@ def report(
     Exit 0: written. 1: ClickHouse does not answer. 2: no such job or run, nothing of it in that time, or the
     file cannot be written.
     """
-    from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows, with_hint
+    from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.infra.report.data import NoSuchRun, load
@@ -47,23 +48,22 @@ def report(
     config = settings()
     start, end = _time("--from", since), _time("--to", until)
     if start and end and start >= end:
-        _fail(2, f"--from {since} is not before --to {until}")
+        exit_with("report", BAD_INPUT, f"--from {since} is not before --to {until}")
     cost = config.stream.price_per_gpu_hour if price is None else price
-    try:
-        with ensure_engine(config):
-            client = connect(config, reader=True, database=config.clickhouse.database)
-            data = load(lambda sql, parameters: rows(client, sql, parameters), job, run, start, end, cost)
-    except NoSuchRun as error:
-        _fail(2, str(error))
-    except (ClickHouseFailed, StackError) as error:
-        _fail(1, with_hint(error))
+    with (
+        exit_on_error("report", NoSuchRun, code=BAD_INPUT),
+        exit_on_error("report", ClickHouseFailed, StackError),
+        ensure_engine(config),
+    ):
+        client = connect(config, reader=True, database=config.clickhouse.database)
+        data = load(lambda sql, parameters: rows(client, sql, parameters), job, run, start, end, cost)
     text = page(data)
     part = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         part.write_text(text, "utf-8")
         part.replace(output)  # who looks at the old one never sees half of the new one
     except OSError as error:
-        _fail(2, f"{output}: {error.strerror}")
+        exit_with("report", BAD_INPUT, f"{output}: {error.strerror}")
     finally:
         part.unlink(missing_ok=True)
     if as_json:
@@ -79,13 +79,12 @@ def _time(name: str, text: str) -> str:
     if not text:
         return ""
     try:
-        found = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
-        _fail(2, f"{name} {text!r} is no time; write it as 2026-11-21T10:40 or 2026-11-21T10:40:07.5+01:00")
-    found = found.astimezone(UTC) if found.tzinfo else found
-    return f"{found:%Y-%m-%d %H:%M:%S.%f}"
-
-
-def _fail(code: int, reason: str) -> NoReturn:
-    print(f"drumline report: {reason}", file=sys.stderr)
-    raise typer.Exit(code)
+        exit_with(
+            "report",
+            BAD_INPUT,
+            f"{name} {text!r} is no time; write it as 2026-11-21T10:40 or 2026-11-21T10:40:07.5+01:00",
+        )
+    time = time.astimezone(UTC) if time.tzinfo else time
+    return f"{time:%Y-%m-%d %H:%M:%S.%f}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from drumline.infra.cli.console import exit_with
+from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED
 from drumline.infra.config.settings import settings
 
 if TYPE_CHECKING:
@@ -52,19 +54,21 @@ def sql(
     from drumline.infra.sqlshell.output import run_statement
 
     if as_json and as_csv:
-        _fail(2, "--json or --csv, not both")
+        exit_with("sql", BAD_INPUT, "--json or --csv, not both")
     if named:
         return _list(as_json)
     words, values = _options([*([query] if query is not None else []), *context.args])
     if len(words) > 1:
-        _fail(2, f"one query, please; did you forget quotes? (got {len(words)} arguments)")
+        exit_with("sql", BAD_INPUT, f"one query, please; did you forget quotes? (got {len(words)} arguments)")
     if not words and sys.stdin.isatty():
-        _fail(2, 'no query; give one: drumline sql "SELECT ...", pipe it in, or see drumline sql --list')
+        exit_with(
+            "sql", BAD_INPUT, 'no query; give one: drumline sql "SELECT ...", pipe it in, or see drumline sql --list'
+        )
     statement = (words[0] if words else sys.stdin.read()).strip().rstrip(";").strip()
     if not statement:
-        _fail(2, "the query is empty")
+        exit_with("sql", BAD_INPUT, "the query is empty")
     if advice := unsupported_statement_hint(statement):
-        _fail(2, advice)
+        exit_with("sql", BAD_INPUT, advice)
     statement, values = _named(statement, values)
     if text:
         print(statement)
@@ -80,7 +84,7 @@ def sql(
                 _note(client, values["job"], values.get("run", ""))
     except (ClickHouseFailed, StackError) as error:
         hint = HINTS.get(getattr(error, "code", 0), "")
-        _fail(1, f"{error}; {hint}" if hint else str(error))
+        exit_with("sql", FAILED, f"{error}; {hint}" if hint else str(error))
     except BrokenPipeError:  # `| head` has seen enough
         sys.stderr.close()
 
@@ -96,7 +100,7 @@ def _options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
             continue
         value = flag[2] if flag[2] is not None else next(rest, None)
         if value is None:
-            _fail(2, f"--{flag[1]} needs a value")
+            exit_with("sql", BAD_INPUT, f"--{flag[1]} needs a value")
         values[flag[1]] = value or ""
     return words, values
 
@@ -110,7 +114,7 @@ def _named(statement: str, values: dict[str, str]) -> tuple[str, dict[str, str]]
         found = find(statement) if _NAME.fullmatch(statement) else adhoc(statement)
         return found.sql, found.values(values)
     except (UnknownQuery, BadParameters) as error:
-        _fail(2, str(error))
+        exit_with("sql", BAD_INPUT, str(error))
 
 
 def _list(as_json: bool) -> None:
@@ -136,11 +140,6 @@ def _list(as_json: bool) -> None:
             view.add_row(f"\n[bold]{theme}[/bold]")
         view.add_row(each.name, each.question, " ".join(p.name + "*" * (p.default is None) for p in each.parameters))
     Console(width=None if sys.stdout.isatty() else 160).print(view)
-
-
-def _fail(code: int, reason: str) -> NoReturn:
-    print(f"drumline sql: {reason}", file=sys.stderr)
-    raise typer.Exit(code)
 
 
 def _note(client: Client, job: str, run: str) -> None:

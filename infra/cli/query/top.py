@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from drumline.infra.cli.console import exit_with
+from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.config.settings import settings
 
 if TYPE_CHECKING:
@@ -47,10 +49,9 @@ def top(
 
     config, console = settings(), Console()
     try:
-        seen = _look(config, job)
+        seen = _query(config, job)
         if seen.missing and (once or not console.is_terminal):
-            print(f"drumline top: {seen.missing}", file=sys.stderr)
-            raise typer.Exit(2)
+            exit_with("top", BAD_INPUT, seen.missing)
         if as_json:
             _lines(config, job, interval, once, seen)
         elif once or not console.is_terminal:
@@ -58,15 +59,14 @@ def top(
         else:
             _live(config, console, job, interval, seen)
     except (ClickHouseFailed, StackError) as error:
-        print(f"drumline top: {with_hint(error)}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        exit_with("top", FAILED, with_hint(error))
     except BrokenPipeError:  # `| head` has seen enough
         sys.stderr.close()
     except KeyboardInterrupt:
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
 
 
-def _look(config: Settings, job: str) -> Snapshot:
+def _query(config: Settings, job: str) -> Snapshot:
     """A new connection each time: a server that was restarted, or has another address now, is no trouble."""
     from drumline.infra.clickhouse.client import connect, rows
     from drumline.infra.top.data import snapshot
@@ -78,15 +78,13 @@ def _look(config: Settings, job: str) -> Snapshot:
         client.close()
 
 
-def _shown(
-    console: Console, config: Settings, seen: Snapshot, interval: float = 0, trouble: str = ""
-) -> RenderableType:
+def _shown(console: Console, config: Settings, seen: Snapshot, interval: float = 0, error: str = "") -> RenderableType:
     from drumline.infra.top.view import view
 
     now = f"{datetime.now(UTC):%H:%M:%S} UTC"
     live = f"  every {interval:g} s, Ctrl-C ends" if interval else ""
     header = f"drumline top  {now}  {config.clickhouse_url}{live}"
-    return view(seen, console.width, console.height, header, trouble)
+    return view(seen, console.width, console.height, header, error)
 
 
 def _lines(config: Settings, job: str, interval: float, once: bool, seen: Snapshot) -> None:
@@ -95,7 +93,7 @@ def _lines(config: Settings, job: str, interval: float, once: bool, seen: Snapsh
         if once:
             return
         time.sleep(interval)
-        seen = _look(config, job)
+        seen = _query(config, job)
 
 
 def _live(config: Settings, console: Console, job: str, interval: float, seen: Snapshot) -> None:
@@ -106,9 +104,9 @@ def _live(config: Settings, console: Console, job: str, interval: float, seen: S
     with Live(_shown(console, config, seen, interval), console=console, screen=True, auto_refresh=False) as live:
         while True:
             time.sleep(interval)
-            trouble = ""
+            problem = ""
             try:
-                seen = _look(config, job)
+                seen = _query(config, job)
             except ClickHouseFailed as error:
-                trouble = with_hint(error)
-            live.update(_shown(console, config, seen, interval, trouble), refresh=True)
+                problem = with_hint(error)
+            live.update(_shown(console, config, seen, interval, problem), refresh=True)

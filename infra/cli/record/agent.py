@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from drumline.infra.cli.console import exit_with
+from drumline.infra.cli.exit_codes import BAD_INPUT, INSTANCE_IN_USE, NOT_ARCHIVED
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.signals import ShutdownSignal
 from drumline.infra.telemetry.logging import configure
@@ -41,8 +42,8 @@ def agent(
 
     Metrics and health: http://127.0.0.1:19466/metrics, /healthz, /readyz (DRUMLINE_AGENT__METRICS_PORT, 0 = none).
 
-    Exit codes: 0 stopped, or empty (and archived), 130 stopped by Ctrl-C, 2 the spool's root cannot be used or a
-    setting is wrong, 6 another agent serves it, 7 (--until-empty) everything is in Kafka, but not in the archive.
+    Exit codes: 0 stopped, or the spool is empty (and archived). 2 the spool's root or a setting cannot be used.
+    6 another agent serves this spool. 8 (--until-empty) everything is in Kafka, but not in the archive. 130 Ctrl-C.
     """
     from drumline.infra.kafka.registry import codec
     from drumline.infra.telemetry.health import Health, serve_health
@@ -62,15 +63,17 @@ def agent(
     root = config.spool.root
     try:
         if (root / IDENTITY).exists():
-            _stop(2, f"{root} is the folder of one process: name the one that it lies in")
+            exit_with("agent", BAD_INPUT, f"{root} is the folder of one process: name the one that it lies in")
         if until_empty and not root.exists():
-            _stop(2, f"{root}: no such folder: nothing is there to publish")
+            exit_with("agent", BAD_INPUT, f"{root}: no such folder: nothing to publish")
         make_root(root)
         cursor = Cursor(root)
     except OtherAgent as error:
-        _stop(6, str(error))
+        exit_with("agent", INSTANCE_IN_USE, str(error))
     except OSError as error:
-        _stop(2, f"{root}: {error.strerror}: name another folder with --spool or DRUMLINE_SPOOL__ROOT")
+        exit_with(
+            "agent", BAD_INPUT, f"{root}: {error.strerror}: name another folder with --spool or DRUMLINE_SPOOL__ROOT"
+        )
     health = Health()
     serve_health("agent", config.agent.metrics_port, health)
     topics = [str(spec.topic) for spec in TOPICS if not spec.derived]
@@ -93,20 +96,22 @@ def agent(
         if archiver is not None and until_empty:
             waiting = archiver.drain(go_on)
     except OtherAgent as error:  # the spool was removed and another agent came first
-        _stop(6, str(error))
+        exit_with("agent", INSTANCE_IN_USE, str(error))
     finally:
         if archiver is not None:
             archiver.stop()
         cursor.close()
     if archiver is not None and until_empty and not stopping() and (waiting or archiver.left_out):
-        _stop(7, _unarchived(waiting, archiver))
+        exit_with("agent", NOT_ARCHIVED, _unarchived(waiting, archiver))
     raise typer.Exit(stopping.code)
 
 
 def _unarchived(waiting: int, archiver: Archiver) -> str:
-    said = [f"{waiting} segments wait for it ({archiver.problem or 'it is slow'}): run this again"] if waiting else []
-    said += [f"{archiver.left_out} were left out, the log says why"] if archiver.left_out else []
-    return f"everything is in Kafka, but not in the archive: {'; '.join(said)}"
+    reasons = (
+        [f"{waiting} segments wait for it ({archiver.problem or 'it is slow'}): run this again"] if waiting else []
+    )
+    reasons += [f"{archiver.left_out} were left out, the log says why"] if archiver.left_out else []
+    return f"everything is in Kafka, but not in the archive: {'; '.join(reasons)}"
 
 
 def _archiver(config: Settings, folder: Path, health: Health) -> Archiver:
@@ -116,13 +121,8 @@ def _archiver(config: Settings, folder: Path, health: Health) -> Archiver:
     try:
         store, compress = s3(config.archive), zstd()
     except (ArchiveMissing, ValueError) as error:
-        _stop(2, str(error))
+        exit_with("agent", BAD_INPUT, str(error))
     archiver = Archiver(folder, socket.gethostname(), config.archive.backlog_mb << 20, store, compress)
     health.probe("archive", lambda: archiver.problem)
     archiver.start()
     return archiver
-
-
-def _stop(code: int, reason: str) -> NoReturn:
-    print(f"drumline agent: {reason}", file=sys.stderr)
-    raise typer.Exit(code)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from drumline.infra.cli.exit_codes import FAILED
 from drumline.infra.config.settings import settings
 
 app = typer.Typer(add_completion=False)
@@ -58,7 +59,7 @@ def doctor(
                 console.print(f"{'':<24}to do: {escape(check.fix)}", soft_wrap=True)
         console.print(f"\n{failed} of {len(found)} checks failed" if failed else "\nnothing failed")
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def kafka() -> tuple[str, str, str]:

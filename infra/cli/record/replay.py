@@ -16,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from drumline.infra.cli.console import exit_with
+from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.config.settings import settings
 from drumline.infra.telemetry.logging import configure
 
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from drumline.producers.replay.replay import ReplaySummary
 
 app = typer.Typer(add_completion=False)
-FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 
 @app.command()
@@ -68,7 +69,7 @@ def replay(
         manifest = load_manifest(folder, phases=True)  # only to pick healthy ranks for --ranks
         recording = Recording(folder, job=job, ranks=ranks, loop=loop, manifest=manifest)
     except ValueError as error:  # BadTrace, BadRanks
-        _fail(str(error), BAD_INPUT)
+        exit_with("replay", BAD_INPUT, str(error))
     publisher: Target
     try:
         if spool is not None:
@@ -77,7 +78,7 @@ def replay(
             require_acls(settings(), "drumline-replay", dict.fromkeys(recording.topics, ("WRITE",)))
             publisher = Publisher(settings(), codec(settings(), recording.topics), "drumline-replay")
     except (BrokerUnreachable, MissingTopics, RegistryUnavailable, BadSchema) as error:
-        _fail(str(error), FAILED)
+        exit_with("replay", FAILED, str(error))
     # Only now: till here nothing was published, and a signal just ends it.
     with _stopping() as stop, _progress(sum(recording.rows.values()), folder.name) as advance:
         summary = publish(recording, publisher, speed=pace, keep_time=keep_time, stop=stop, progress=advance)
@@ -86,10 +87,9 @@ def replay(
     else:
         _print(summary)
     if summary.problem:
-        _fail(f"{summary.problem}; {summary.dropped} rows were not acknowledged", FAILED)
+        exit_with("replay", FAILED, f"{summary.problem}; {summary.dropped} rows were not acknowledged")
     if summary.interrupted:
-        typer.echo(f"drumline replay: interrupted, {summary.unsent:,} rows were not sent", err=True)
-        raise typer.Exit(INTERRUPTED)
+        exit_with("replay", INTERRUPTED, f"interrupted, {summary.unsent:,} rows were not sent")
 
 
 def _pace(speed: str) -> float | None:
@@ -153,8 +153,3 @@ def _print(summary: ReplaySummary) -> None:
     for text, count in notes.items():
         if count:
             console.print(f"{count:,} {text}")
-
-
-def _fail(message: str, code: int) -> Any:
-    typer.echo(f"drumline replay: {message}", err=True)
-    raise typer.Exit(code)

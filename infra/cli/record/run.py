@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from drumline.infra.cli.console import exit_with
+from drumline.infra.cli.exit_codes import BAD_INPUT, CANNOT_EXECUTE, NOT_FOUND
+
 app = typer.Typer(add_completion=False)
 
 
@@ -48,8 +51,7 @@ def run(
     quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
     if not command[0] or command[0].startswith("-"):
         text = f"{command[0]}: no such option; drumline run --help names all there are" if command[0] else "no command"
-        typer.echo(f"drumline run: {text}", err=True)
-        raise typer.Exit(2)
+        exit_with("run", BAD_INPUT, text)
     try:
         variables = environment(
             os.environ, command, job=job, run=run_name, policy=policy, spool=spool, labels=label or [], quiet=quiet
@@ -60,19 +62,16 @@ def run(
         if not quiet and not for_jobs_only(os.environ):
             from drumline.infra.config.settings import Settings  # 0.1 s
 
-            for each in find_unknown_variables(
-                Settings, os.environ
-            ):  # whatever it is: it must not keep a job from running
-                typer.echo(f"drumline run: {each.text}", err=True)
+            for variable in find_unknown_variables(Settings, os.environ):  # only a warning: the job must run
+                typer.echo(f"drumline run: {variable.text}", err=True)
         if lacks_shared_run(variables) and not quiet:
             text = "each rank has a run of its own: name it with --run, or put drumline run before the launcher"
             typer.echo(f"drumline run: {text}", err=True)
-        if (why := unwritable(spool_root(variables))) and not quiet:
-            typer.echo(f"drumline run: nothing will be recorded: {why}", err=True)
+        if (reason := unwritable(spool_root(variables))) and not quiet:
+            typer.echo(f"drumline run: nothing will be recorded: {reason}", err=True)
         os.execvpe(command[0], command, variables)
     except BadLaunch as error:
-        typer.echo(f"drumline run: {error}", err=True)
-        raise typer.Exit(2) from None
+        exit_with("run", BAD_INPUT, str(error))
     except OSError as error:
-        typer.echo(f"drumline run: {command[0]}: {error.strerror}", err=True)
-        raise typer.Exit(127 if isinstance(error, FileNotFoundError) else 126) from None
+        code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
+        exit_with("run", code, f"{command[0]}: {error.strerror}")

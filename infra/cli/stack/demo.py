@@ -25,16 +25,11 @@ def demo(
 
     Exit code: 0 all counts equal and every injected straggler found, 1 not, 130 interrupted.
     """
+    from drumline.infra.cli.console import exit_on_error
+    from drumline.infra.cli.exit_codes import FAILED, OK
     from drumline.infra.demo.run import run_demo
     from drumline.infra.demo.worker import DemoFailed
 
-    console = Console()
-    try:
-        fine = run_demo(settings(), console, keep)
-    except DemoFailed as error:
-        console.print(f"drumline demo: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(1) from None
-    except KeyboardInterrupt:
-        console.print("interrupted; the next run starts clean")
-        raise typer.Exit(130) from None
-    raise typer.Exit(0 if fine else 1)
+    with exit_on_error("demo", DemoFailed):
+        is_right = run_demo(settings(), Console(), keep)
+    raise typer.Exit(OK if is_right else FAILED)

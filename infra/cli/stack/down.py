@@ -15,9 +15,10 @@ def down() -> None:
 
     Also finds and stops a broker or an engine whose supervisor was killed.
     """
-    from drumline.infra.cli.console import explained
+    from drumline.infra.cli.console import exit_on_error
+    from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack import stack
 
-    with explained():
+    with exit_on_error("down", StackError):
         stopped = stack.down(settings())
     typer.echo("stopped" if stopped else "nothing was running")

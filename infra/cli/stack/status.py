@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from drumline.infra.cli.exit_codes import FAILED
 from drumline.infra.config.settings import settings
 
 app = typer.Typer(add_completion=False)
@@ -29,7 +30,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSO
     else:
         show(found)
     if not all(entry.get("answers", True) for entry in found["processes"].values()):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def show(found: dict[str, Any]) -> None:

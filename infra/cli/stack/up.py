@@ -29,21 +29,22 @@ def up(
     does no harm. Needs Java 17 or newer; the first time, Maven fetches Kafka's jars (45 MB). Ports and the state
     directory are settings (DRUMLINE_LOCAL__...; `drumline config`).
     """
-    from drumline.infra.cli.console import explained
+    from drumline.infra.cli.console import exit_on_error
+    from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack import stack
 
     chosen = settings()
     if bootstrap:
         chosen = chosen.model_copy(update={"kafka": chosen.kafka.model_copy(update={"bootstrap": bootstrap})})
-    with explained():
-        found = stack.up(chosen, wait=wait, foreground=foreground)
+    with exit_on_error("up", StackError):
+        addresses = stack.up(chosen, wait=wait, foreground=foreground)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(addresses))
         return
-    typer.echo("already up" if found["already_running"] else "up" if wait else "starting")
-    typer.echo(f"  Kafka               {found['kafka']}")
-    typer.echo(f"  ClickHouse, HTTP    {found['clickhouse_http']}")
-    typer.echo(f"  ClickHouse, native  {found['clickhouse_native']}")
-    typer.echo(f"  state               {found['state']}")
+    typer.echo("already up" if addresses["already_running"] else "up" if wait else "starting")
+    typer.echo(f"  Kafka               {addresses['kafka']}")
+    typer.echo(f"  ClickHouse, HTTP    {addresses['clickhouse_http']}")
+    typer.echo(f"  ClickHouse, native  {addresses['clickhouse_native']}")
+    typer.echo(f"  state               {addresses['state']}")
     if bootstrap:
         typer.echo(f"for the other commands: export DRUMLINE_KAFKA__BOOTSTRAP={bootstrap}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.labs.agent_command import agent
 
-from drumline.infra.cli.app import COMMANDS
+from drumline.infra.cli.app import MODULES
 from drumline.infra.config.settings import Settings
 
 UNITS = Path(__file__).parents[3] / "infra" / "systemd"
@@ -88,7 +88,7 @@ def test_the_unit_runs_a_command_there_is_with_settings_there_are(monkeypatch, t
     unit = configparser.ConfigParser(strict=False)
     unit.optionxform = str
     unit.read(UNITS / "drumline-agent.service")
-    assert unit["Service"]["ExecStart"].split()[-1] in COMMANDS
+    assert unit["Service"]["ExecStart"].split()[-1] in MODULES
     lines = (UNITS / "agent.env").read_text().splitlines()
     for line in lines:
         name, _, value = line.removeprefix("#").partition("=")

@@ -18,7 +18,7 @@ import pytest
 import typer.main
 import yaml
 
-from drumline.infra.cli.app import COMMANDS
+from drumline.infra.cli.app import MODULES
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
 
@@ -150,7 +150,7 @@ def command_lines():
 )
 def test_every_command_line_is_one_of_ours(service, arguments):
     name, *rest = arguments
-    command = typer.main.get_command(importlib.import_module(f"drumline.infra.cli.{COMMANDS[name][0]}").app)
+    command = typer.main.get_command(importlib.import_module(f"drumline.infra.cli.{MODULES[name]}").app)
     if hasattr(command, "commands"):
         name, *rest = rest
         command = command.commands[name]

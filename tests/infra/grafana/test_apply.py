@@ -63,7 +63,7 @@ def test_diff_says_where_somebody_edited(grafana):
     grafana.things["dashboards"]["drumline-fleet"]["dashboard"]["panels"][0]["title"] = "mine"
     grafana.things["groups"]["drumline-jobs"]["rules"][0]["for"] = "9m"
     answer = call("diff")
-    assert answer.exit_code == 3
+    assert answer.exit_code == 9
     assert "change dashboard Fleet: panels[0].title" in answer.output
     assert "change rules drumline-jobs: rules[0].for" in answer.output
     assert call("apply").exit_code == 0
@@ -186,5 +186,5 @@ def test_generate_writes_the_same_elsewhere_and_knows_contacts(tmp_path):
     assert "WEBHOOK" not in points
     assert call("generate", "-o", str(tmp_path), "--contact", "slack", "--check").exit_code == 0
     (tmp_path / "dashboards/drumline-job.json").write_text("{}")
-    assert call("generate", "-o", str(tmp_path), "--contact", "slack", "--check").exit_code == 3
+    assert call("generate", "-o", str(tmp_path), "--contact", "slack", "--check").exit_code == 9
     assert call("generate", "--contact", "pigeon").exit_code == 2

@@ -145,7 +145,7 @@ def test_an_outage_while_it_runs_is_shown_and_asked_again_until_ctrl_c(monkeypat
 
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
     monkeypatch.setattr("rich.console.Console", lambda: terminal)
-    monkeypatch.setattr(command_top, "_look", look)
+    monkeypatch.setattr(command_top, "_query", look)
     monkeypatch.setattr(command_top, "settings", lambda: ephemeral_settings(tmp_path))
     monkeypatch.setattr(command_top.time, "sleep", lambda _: None)
     monkeypatch.setattr(command_top, "_shown", lambda *a: shown.append(a[4:]) or "")
@@ -161,7 +161,7 @@ def test_a_name_that_is_no_jobs_ends_it_with_those_that_there_are(monkeypatch, t
 
     seen = top_data.snapshot(query, "other")
     assert "no job 'other' is stored; there are: 'demo'" in text(seen)
-    monkeypatch.setattr(command_top, "_look", lambda *_: seen)
+    monkeypatch.setattr(command_top, "_query", lambda *_: seen)
     monkeypatch.setattr(command_top, "settings", lambda: ephemeral_settings(tmp_path))
     with pytest.raises(typer.Exit) as end:
         command_top.top(job="other", interval=1.0, once=True, as_json=True)

@@ -274,6 +274,6 @@ def test_what_will_never_be_archived_is_no_success(moto, tmp_path):
                  aws_secret_access_key="secret").create_bucket(Bucket="left")  # fmt: skip
     program = agent(tmp_path, "--until-empty", **setting)
     _, errors = program.communicate(timeout=60)
-    assert program.returncode == 7, errors
+    assert program.returncode == 8, errors
     assert "not in the archive: 2 were left out" in errors
     assert "Traceback" not in errors
