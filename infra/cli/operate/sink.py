@@ -133,7 +133,7 @@ def _exit_on_error(config: Settings) -> Iterator[None]:
     from drumline.infra.kafka.acls import MissingTopics
     from drumline.infra.kafka.connect import BrokerUnreachable, KafkaAccessDenied
     from drumline.schemas.errors import RegistryRejected
-    from drumline.sinks.errors import Fenced, TransientKafkaError, LostRecords
+    from drumline.sinks.errors import Fenced, LostRecords, TransientKafkaError
     from drumline.sinks.intake import TooManyDeadLetters
     from drumline.sinks.ranges.partition import ReplayImpossible
 
