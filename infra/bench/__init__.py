@@ -1,2 +1,4 @@
-"""Benchmarks and the baselines beside them, for `drumline bench` only. Baselines are what a reader would build first;
-production code cannot import this package (import-linter, tests/test_imports.py)."""
+"""Benchmarks and their baselines, for `drumline bench` only.
+
+A baseline is the simplest design that solves the same task. The programs cannot import this package.
+"""

@@ -1,4 +1,4 @@
-"""Recorded data, prepared outside what is measured."""
+"""Recorded data, prepared outside of the measured time."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from drumline.schemas.topics import Topic
 
 
 def kernel_batches(folder: Path, rows: int, limit: int = 64) -> list[Batch]:
-    """Up to `limit` recorded gpu.kernel.v1 batches of exactly `rows` rows: those that filled up, cut to size.
+    """Return up to `limit` recorded gpu.kernel.v1 batches, cut to exactly `rows` rows.
 
-    Raises ValueError where the recording has no batch that large.
+    Raises: ValueError where the recording has no batch that large.
     """
-    found: list[Batch] = []
+    batches: list[Batch] = []
     for outgoing in recorded_batches(folder, topics=[Topic.KERNEL]):
         batch = outgoing.batch
         if batch.rows >= rows:
             envelope = {**batch.envelope, "rows": rows, "sent_ns": batch.envelope["base_time_ns"]}
             columns = {name: np.ascontiguousarray(values[:rows]) for name, values in batch.columns.items()}
-            found.append(Batch(batch.topic, envelope, columns))
-            if len(found) == limit:
+            batches.append(Batch(batch.topic, envelope, columns))
+            if len(batches) == limit:
                 break
-    if not found:
+    if not batches:
         raise ValueError(f"{folder}: no batch of {rows} kernels")
-    return found
+    return batches

@@ -1,5 +1,7 @@
-"""Recorded jobs in a real engine without Kafka: the stream stages and the sink's own blocks, in one process; and more
-of the same by repetition inside the engine."""
+"""Loads recorded jobs into a real engine without Kafka, and multiplies them inside the engine.
+
+The stream stages and the sink's block writer run in this process.
+"""
 
 from __future__ import annotations
 
@@ -31,11 +33,10 @@ from drumline.streams.windows.stage import ProcessWindows
 from drumline.streams.windows.watermark import WindowConfig
 
 FLUSH_ROWS = 100_000
-Progress = Callable[[int], None]
 
 
 def stages(config: StragglerConfig) -> list[tuple[Collection[str], Stage]]:
-    """Those of the stream worker, each over one partition."""
+    """Return the stream worker's stages, each over one partition."""
     windows = WindowConfig()
     return [
         ((Topic.KERNEL,), ProcessWindows({}, windows, KernelFrequency())),
@@ -47,7 +48,11 @@ def stages(config: StragglerConfig) -> list[tuple[Collection[str], Stage]]:
 
 @dataclass
 class Loader:
-    """Writes batches in ranges of FLUSH_ROWS, as a sink with one partition would. `rows`: stored so far, by topic."""
+    """Writes batches in ranges of FLUSH_ROWS, as a sink with one partition would.
+
+    mark: prefix of the topic ids.
+    rows: rows stored so far, by topic.
+    """
 
     client: Client
     settings: Settings
@@ -59,6 +64,7 @@ class Loader:
     _names: KernelNames = field(default_factory=KernelNames)
 
     def take(self, batch: Batch, key: str, time_ns: int) -> None:
+        """Add a batch to the open range of its topic; insert the range when it is full."""
         topic = Topic(batch.topic)
         stored, batch = table(topic), self._codec.decode(topic, self._codec.encode(batch))
         rows = row_count(stored, batch)
@@ -73,6 +79,7 @@ class Loader:
             self.flush(topic)
 
     def flush(self, topic: Topic) -> None:
+        """Insert the open range of a topic and its ledger rows."""
         held = self._held.pop(topic, [])
         if not held:
             return
@@ -83,76 +90,87 @@ class Loader:
         writer.insert_ledger(pending)
 
     def flush_all(self) -> None:
+        """Insert the open ranges of all topics."""
         for topic in list(self._held):
             self.flush(topic)
 
 
-def load(
-    client: Client,
-    settings: Settings,
-    folder: Path,
-    *,
-    job: str,
-    run: str,
-    ranks: int | None = None,
-    loop: int = 1,
-    shift_ns: int = 0,
-    config: StragglerConfig | None = None,
-    progress: Progress = lambda _: None,
-) -> dict[str, int]:
-    """A recorded job, relabelled to `ranks` and repeated, with all that the stream stages make of it; rows by topic."""
-    config = config or StragglerConfig(window_steps=5)
-    loader = Loader(client, settings, f"{job}-{run}")
-    recording = Recording(folder, job=job, ranks=ranks, loop=loop)
-    seen = 0
+@dataclass(frozen=True)
+class JobCopy:
+    """Describes how a recorded job is loaded: its new name, number of ranks, and shift in time."""
+
+    folder: Path
+    job: str
+    run: str
+    ranks: int | None = None
+    shift_ns: int = 0
+
+
+def load(client: Client, settings: Settings, copy: JobCopy) -> dict[str, int]:
+    """Store a recorded job and all derived rows that the stream stages make of it; return rows by topic."""
+    config = StragglerConfig(window_steps=5)
+    loader = Loader(client, settings, f"{copy.job}-{copy.run}")
+    recording = Recording(copy.folder, job=copy.job, ranks=copy.ranks)
 
     def raw() -> Iterator[tuple[int, Batch]]:
-        nonlocal seen
-        for out in recording.batches(run, shift_ns):
+        for out in recording.batches(copy.run, copy.shift_ns):
             loader.take(out.batch, out.key, out.time_ns)
-            seen += out.batch.rows if out.batch.topic == Topic.KERNEL else 0
-            progress(seen)
             yield out.time_ns, out.batch
 
-    now = recording.last_ns + shift_ns
+    now = recording.last_ns + copy.shift_ns
     for batch in results(raw(), stages(config), config.idle_ns):
-        loader.take(batch, str(batch.envelope["process_id"] or job), int(batch.envelope.get("window_end_ns") or now))
+        key = str(batch.envelope["process_id"] or copy.job)
+        loader.take(batch, key, int(batch.envelope.get("window_end_ns") or now))
     loader.flush_all()
     return loader.rows
 
 
-def repeat(
-    client: Client, database: str, source: str, job: str, times: int, period_ns: int, steps: int, progress: Progress
-) -> None:
-    """All that is stored of the job `source` as rows of `job`, `times` times, each `period_ns` and `steps` after the
-    one before; rollups count them. What a looped replay would store, without its Python and its stream stages."""
-    found = rows(
+@dataclass(frozen=True)
+class Repetition:
+    """Describes `times` copies of the job `source` as `job`, each `period_ns` and `steps` after the one before."""
+
+    source: str
+    job: str
+    times: int
+    period_ns: int
+    steps: int
+
+
+def repeat(client: Client, database: str, copies: Repetition, progress: Callable[[int], None]) -> None:
+    """Copy all stored rows of a job inside the engine; rollups count them.
+
+    Stores what a looped replay would, without its Python and its stream stages.
+    """
+    tables = rows(
         client,
         "SELECT table, groupArray((name, type)) AS columns FROM system.columns WHERE database = {d:String} "
         "AND default_kind = '' AND table IN {tables:Array(String)} GROUP BY table",
-        {"d": database, "tables": [*(each.target for each in TABLES), "ledger"]},
+        {"d": database, "tables": [*(known.target for known in TABLES), "ledger"]},
     )
-    most = rows(client, f"SELECT max(id) + 1 AS n FROM {database}.ranges WHERE job = {{j:String}}", {"j": source})
-    ids = int(most[0]["n"])
-    for number in range(times):
-        for row in found:
+    next_id = f"SELECT max(id) + 1 AS n FROM {database}.ranges WHERE job = {{j:String}}"
+    ids = int(rows(client, next_id, {"j": copies.source})[0]["n"])
+    for number in range(copies.times):
+        for row in tables:
             names = ", ".join(name for name, _ in row["columns"])
             moved = ", ".join(
-                _moved(name, kind, job, number * period_ns, number * steps, number * ids)
+                _moved(name, kind, copies.job, number * copies.period_ns, number * copies.steps, number * ids)
                 for name, kind in row["columns"]
             )
             command(
                 client,
                 f"INSERT INTO {database}.{row['table']} ({names}) SELECT {moved} FROM {database}.{row['table']} AS r "
                 "WHERE r.job = {source:String}",
-                {"source": source},
+                {"source": copies.source},
                 settings={**INSERT_SETTINGS, "insert_deduplicate": 0},
             )
         progress(number + 1)
 
 
 def _moved(name: str, kind: str, job: str, time_ns: int, steps: int, ids: int) -> str:
-    """What was unique in the recording stays so: ids of ranges, collectives outside steps (step -1) by their number."""
+    """Return the expression that moves a column to the next repetition.
+
+    Unique values stay unique: ids of ranges, and collectives outside of steps (step -1) by their ordinal.
+    """
     if name == "job":
         return f"'{job}'"
     if kind.startswith("DateTime64"):

@@ -1,4 +1,4 @@
-"""The busiest seconds of a recording, repeated for any number of ranks: the same load a rank at every size."""
+"""Publishes the busiest seconds of a recording for any number of ranks, with the same load per rank at every size."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
-#: What the worker reads from producers.
+#: Topics that the worker reads from producers.
 TOPICS = (Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE)
 BY_PROCESS = (Topic.KERNEL, Topic.MEMCPY)
-#: How far the last watermark of a process moves on: beyond any window that is open.
+#: Advance of the last watermark of a process: beyond the end of every open window.
 CLOSING_NS = 60_000_000_000
 
 
 @dataclass(frozen=True)
-class Load:
-    """What was published. `seconds`: of job time in all, repetitions together. Counts are per topic."""
+class PeakLoad:
+    """Describes a published load: `seconds` of job time over all repetitions, and counts by topic."""
 
     ranks: int
     seconds: float
@@ -38,7 +38,7 @@ class Load:
 
 
 def busiest(folder: Path, seconds: float) -> tuple[int, int]:
-    """(from, to) of the span of so many seconds with most kernels; ns after the recording's first event."""
+    """Return (from, to) of the span of that length with most kernels; ns after the recording's first event."""
     recording = Recording(folder, topics=[Topic.KERNEL])
     sent = [(batch.time_ns - recording.first_ns, batch.batch.rows) for batch in recording.batches("busiest")]
     times, rows = (np.array(values, np.int64) for values in zip(*sent, strict=True))
@@ -50,8 +50,11 @@ def busiest(folder: Path, seconds: float) -> tuple[int, int]:
 
 
 def repeated(recording: Recording, run: str, shift_ns: int, span: tuple[int, int]) -> Iterator[Outgoing]:
-    """The batches of `span` in each repetition, numbered anew; then, for each process and topic by process, a batch
-    without rows whose watermark closes every window."""
+    """Yield the batches of `span` in each repetition, with consecutive sequence numbers.
+
+    At the end follows, for each process and topic keyed by process, a batch without rows whose watermark closes every
+    window.
+    """
     numbers: Counter[tuple[str, str, str]] = Counter()
     closing: dict[tuple[str, str, str], Outgoing] = {}
     for outgoing in recording.batches(run, shift_ns):
@@ -70,20 +73,20 @@ def repeated(recording: Recording, run: str, shift_ns: int, span: tuple[int, int
 def _closing(batch: Batch, sequence: int) -> Batch:
     spec = model(batch.topic)
     empty = {column.name: np.zeros(0, column.dtype) for column in spec.columns}
-    words: dict[str, list[str]] = {name: [] for name in spec.dictionaries}
+    dictionaries: dict[str, list[str]] = {name: [] for name in spec.dictionaries}
     later = batch.envelope["watermark_ns"] + CLOSING_NS
     return Batch(
-        batch.topic, {**batch.envelope, **words, "rows": 0, "sequence": sequence, "watermark_ns": later}, empty
+        batch.topic, {**batch.envelope, **dictionaries, "rows": 0, "sequence": sequence, "watermark_ns": later}, empty
     )
 
 
-def publish_busy(settings: Settings, folder: Path, ranks: int, repetitions: int, span: tuple[int, int]) -> Load:
-    """To Kafka, as fast as possible. Raises NotDelivered, BadRanks (a ValueError)."""
+def publish_busy(settings: Settings, folder: Path, ranks: int, repetitions: int, span: tuple[int, int]) -> PeakLoad:
+    """Publish to Kafka as fast as possible. Raises NotDelivered, BadRanks (a ValueError)."""
     manifest = load_manifest(folder, phases=True)
     recording = Recording(folder, ranks=ranks, loop=repetitions, topics=TOPICS, manifest=manifest)
     publisher = Publisher(settings, Codec(), "drumline-bench")
     now = time.time_ns()
-    load = Load(ranks, repetitions * (span[1] - span[0]) / 1e9)
+    load = PeakLoad(ranks, repetitions * (span[1] - span[0]) / 1e9)
     for outgoing in repeated(recording, mint_run(now), time_shift(recording, None, False, now), span):
         publisher.publish(outgoing, now)
     publisher.flush()

@@ -1,4 +1,4 @@
-"""A report on the terminal, and as a page of docs/results/bench."""
+"""Renders a report on the terminal and as a page of docs/results/bench."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from drumline.infra.bench.result import Figure, Report
+from drumline.infra.bench.result import BenchReport, Result
 
 #: First line of a page, by which a benchmark knows that it may replace the file.
 MARK = "<!-- Written by drumline bench. -->"
@@ -16,30 +16,32 @@ HEAD = ("metric", "drumline", "baseline", "ratio", "target", "met")
 
 
 def number(value: float) -> str:
-    """Three digits at least: 12,345,678; 123; 1.23; 0.0123."""
+    """Format with three digits at least: 12,345,678; 123; 1.23; 0.0123."""
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
 
 
-def cells(figure: Figure) -> list[str]:
-    bar = "" if figure.bar is None else f"{'<=' if figure.most else '>='} {number(figure.bar)}"
+def cells(result: Result) -> list[str]:
+    """Return one row of the table of results, in the order of HEAD."""
+    target = "" if result.target is None else f"{'<=' if result.at_most else '>='} {number(result.target)}"
     return [
-        figure.name,
-        figure.words or f"{number(figure.value)} {figure.unit}",
-        "" if figure.baseline is None else number(figure.baseline),
-        "" if figure.ratio is None else f"{number(figure.ratio)}x",
-        bar,
-        {None: "", True: "yes", False: "no"}[figure.met],
+        result.name,
+        result.text or f"{number(result.value)} {result.unit}",
+        "" if result.baseline is None else number(result.baseline),
+        "" if result.ratio is None else f"{number(result.ratio)}x",
+        target,
+        {None: "", True: "yes", False: "no"}[result.met],
     ]
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: BenchReport, console: Console) -> None:
+    """Print the report as a table with notes."""
     table = Table(title=f"{report.name}: {report.data}", title_justify="left", box=None)
     for name in HEAD:
         table.add_column(name, justify="left" if name == HEAD[0] else "right", no_wrap=name != HEAD[0])
-    for figure in report.figures:
-        table.add_row(*cells(figure))
+    for result in report.results:
+        table.add_row(*cells(result))
     console.print(table)
     console.print(f"baseline: {report.baseline}", style="dim", markup=False)
     for note in report.notes:
@@ -47,21 +49,21 @@ def show(report: Report, console: Console) -> None:
     console.print(where(report), style="dim", markup=False, highlight=False)
 
 
-def where(report: Report) -> str:
-    """On what it was measured."""
+def where(report: BenchReport) -> str:
+    """Return the machine and versions of the run, as a sentence."""
     return f"Machine and versions: {'; '.join(f'{name} {value}' for name, value in report.machine.items())}."
 
 
-def page(report: Report, command: str, title: str) -> str:
+def page(report: BenchReport, command: str, title: str) -> str:
     """Return the report as a Markdown page."""
     lines = [MARK, f"# {title}", "", f"`{command}`", "", f"Data: {report.data}.", ""]
-    lines += [f"Baseline, in the same run: {report.baseline}.", "", *_table(HEAD, map(cells, report.figures))]
+    lines += [f"Baseline, in the same run: {report.baseline}.", "", *_table(HEAD, map(cells, report.results))]
     lines += ["", *(f"- {note}" for note in report.notes)] if report.notes else []
     return "\n".join([*lines, "", *_table(("machine and versions", ""), report.machine.items()), ""])
 
 
-def write(report: Report, command: str, path: Path) -> None:
-    """Replace the page `path` by this report; the page's title is the name of the file."""
+def write(report: BenchReport, command: str, path: Path) -> None:
+    """Replace the page `path` by this report; its title is the name of the file. Raises OSError."""
     path.write_text(page(report, command, path.stem))
 
 

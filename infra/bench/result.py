@@ -1,4 +1,4 @@
-"""What a benchmark measured: figures, each beside its baseline and its bar, and the machine it ran on."""
+"""Results of a benchmark, each beside its baseline and target, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,62 +17,70 @@ import numpy as np
 PACKAGES = ("drumline", "numpy", "fastavro", "confluent-kafka", "faust-streaming", "aiokafka", "clickhouse-connect",
             "chdb-core")  # fmt: skip
 
+#: Takes a text about the work that begins now.
+Progress = Callable[[str], None]
+
 
 @dataclass(frozen=True)
-class Figure:
-    """`baseline`: the same figure of the baseline, measured in the same run. `bar`: what the design asks for, at least
-    (`most`: at most) that value. `words`: shown instead of a value that says nothing by itself."""
+class Result:
+    """Holds one measured value.
+
+    baseline: the same value of the baseline, measured in the same run.
+    target: the design's limit: at least, or with `at_most` at most, that value.
+    text: shown instead of a value that has no meaning by itself.
+    """
 
     name: str
     value: float
     unit: str
     baseline: float | None = None
-    bar: float | None = None
-    most: bool = False
-    words: str = ""
+    target: float | None = None
+    at_most: bool = False
+    text: str = ""
 
     @property
     def ratio(self) -> float | None:
-        """How many times the baseline; None without one."""
+        """Return the value as a multiple of the baseline; None without one."""
         return self.value / self.baseline if self.baseline else None
 
     @property
     def met(self) -> bool | None:
-        """Whether the bar is met; None without one."""
-        if self.bar is None:
+        """Return True if the target is met; None without one."""
+        if self.target is None:
             return None
-        return self.value <= self.bar if self.most else self.value >= self.bar
+        return self.value <= self.target if self.at_most else self.value >= self.target
 
 
 @dataclass
-class Report:
-    """One benchmark's result. `notes`: what a reader must know to judge the figures."""
+class BenchReport:
+    """Collects the results of one benchmark. `notes` states the conditions under which they hold."""
 
     name: str
     data: str
     baseline: str
-    figures: list[Figure] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     machine: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, value: float, unit: str, baseline: float | None = None, **more: Any) -> None:
-        self.figures.append(Figure(name, value, unit, baseline, **more))
+        """Append a result; `more` are fields of Result."""
+        self.results.append(Result(name, value, unit, baseline, **more))
 
     def as_json(self) -> dict[str, Any]:
-        """All fields, and `ratio` and `met` of each figure."""
-        figures = [{**asdict(figure), "ratio": figure.ratio, "met": figure.met} for figure in self.figures]
-        return {**asdict(self), "figures": figures}
+        """Return all fields, and `ratio` and `met` of each result."""
+        results = [{**asdict(result), "ratio": result.ratio, "met": result.met} for result in self.results]
+        return {**asdict(self), "results": results}
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """p50, p95, p99 (linear interpolation); empty without values."""
+    """Return p50, p95 and p99 (linear interpolation); empty without values."""
     if not values:
         return {}
     return {f"p{q}": float(np.percentile(values, q)) for q in (50, 95, 99)}
 
 
 def commit() -> str:
-    """Of the checkout that this runs from, "+" behind it if files differ; "?" where that cannot be told."""
+    """Return the commit of this checkout, with "+" behind it if files differ; "?" where git fails."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=+", "--exclude=*"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -82,7 +90,7 @@ def commit() -> str:
 
 
 def machine() -> dict[str, str]:
-    """Processor, cores, memory, load at the moment (1 and 5 minutes), and versions; `commit`: "+" = with changes."""
+    """Return processor, cores, memory, the load of the last 1 and 5 minutes, commit and versions."""
     try:
         with open("/proc/cpuinfo") as lines:
             names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -90,7 +98,7 @@ def machine() -> dict[str, str]:
         names = []
     load = os.getloadavg()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    found = {
+    facts = {
         "processor": f"{names[0] if names else platform.processor() or platform.machine()}, {os.cpu_count()} cores",
         "memory": f"{memory:.0f} GiB",
         "load before": f"{load[0]:.1f} (1 min), {load[1]:.1f} (5 min)",
@@ -100,7 +108,7 @@ def machine() -> dict[str, str]:
     }
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            facts[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return facts

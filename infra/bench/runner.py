@@ -1,4 +1,4 @@
-"""A benchmark as a command: its progress, its result, and what stopped it."""
+"""Runs a benchmark as a command: progress, result, and exit code."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 from drumline.infra.bench.render import is_replaceable, show, write
-from drumline.infra.bench.result import Report, machine
+from drumline.infra.bench.result import BenchReport, Progress, machine
 from drumline.infra.runtime.resources import DEMO_RECORDING
 
-#: Takes a recording and whom to tell what it does.
-Measure = Callable[[Path, Callable[[str], None]], Report]
+#: Takes a recording and a function that shows progress.
+Measure = Callable[[Path, Progress], BenchReport]
 
 
 def run(name: str, data: Path | None, measure: Measure, as_json: bool, path: Path | None) -> None:
-    """Measure with the recording in `data` (None: the demo's), then show the report, or print it as JSON; with `path`,
-    write it there too. Raises typer.BadParameter, and typer.Exit with 130, 2 or 1."""
+    """Measure with the recording in `data` (None: the demo's), then print the report as text or JSON.
+
+    With `path`, write it as a page too. Raises typer.BadParameter, and typer.Exit with 130, 2 or 1.
+    """
     if data is None:
         data = DEMO_RECORDING
     if path is not None:
@@ -58,7 +60,7 @@ def run(name: str, data: Path | None, measure: Measure, as_json: bool, path: Pat
 
 
 def _require_usable(path: Path) -> None:
-    """Before anything is measured. Raises typer.BadParameter."""
+    """Check the path before anything is measured. Raises typer.BadParameter."""
     try:
         if path.exists():
             if not is_replaceable(path):
@@ -71,9 +73,9 @@ def _require_usable(path: Path) -> None:
 
 
 def _options() -> str:
-    """What the command was asked for, but for how to show it."""
-    asked = list(sys.argv[3:])
-    for position in [i for i, word in enumerate(asked) if word == "--write"]:
-        asked[position : position + 2] = ["", ""]
-    kept = [word for word in asked if word and word != "--json" and not word.startswith("--write=")]
+    """Return the command's options, without those that choose the output."""
+    arguments = list(sys.argv[3:])
+    for position in [i for i, argument in enumerate(arguments) if argument == "--write"]:
+        arguments[position : position + 2] = ["", ""]
+    kept = [text for text in arguments if text and text != "--json" and not text.startswith("--write=")]
     return f" {shlex.join(kept)}" if kept else ""

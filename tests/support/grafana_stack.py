@@ -9,7 +9,7 @@ from typing import Any
 
 from support.recordings import folder
 
-from drumline.infra.bench.direct_load import load
+from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.settings import Settings
@@ -68,7 +68,7 @@ def _loaded(state: str, settings_json: str) -> Stored:
     migrate(clickhouse.connect(settings), settings)
     database = settings.clickhouse.database
     writer = clickhouse.connect(settings, database=database)
-    load(writer, settings, FOLDER, job=JOB, run=RUN)
+    load(writer, settings, JobCopy(FOLDER, JOB, RUN))
     reader = clickhouse.connect(settings, reader=True, database=database)
     first, last = writer.query(  # type: ignore[attr-defined]
         "SELECT toUnixTimestamp64Milli(min(start)) / 1e3, toUnixTimestamp64Milli(max(end_time)) / 1e3 FROM kernels "

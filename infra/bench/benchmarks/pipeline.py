@@ -1,22 +1,20 @@
-"""The whole pipeline on one machine: as fast as it goes, then at the speed of the recorded job."""
+"""Measures the whole pipeline on one machine: at full speed, then at the speed of the recorded job."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-from drumline.infra.bench.benchmarks.sink import DISK_BAR, bytes_a_row
+from drumline.infra.bench.benchmarks.sink import DISK_TARGET, bytes_a_row
 from drumline.infra.bench.benchmarks.verdict_latency import replay_paced
 from drumline.infra.bench.processes.ephemeral_stack import private_stack
 from drumline.infra.bench.processes.process_watch import over_time
 from drumline.infra.bench.processes.profiling import profiled
-from drumline.infra.bench.processes.running_pipeline import Running
-from drumline.infra.bench.result import Report
+from drumline.infra.bench.processes.running_pipeline import RunningPipeline
+from drumline.infra.bench.result import BenchReport, Progress
 
-BAR, MEMORY_MIB = 200e3, 400
-Progress = Callable[[str], None]
+TARGET, MEMORY_MIB = 200e3, 400
 
 
 def bench_pipeline(
@@ -25,16 +23,15 @@ def bench_pipeline(
     paced: int = 3,
     progress: Progress = lambda _: None,
     profile: Path | None = None,
-) -> Report:
-    """`loops` repetitions as fast as possible, then `paced` as fast as recorded, for delays: event time
-    is the clock's then.
+) -> BenchReport:
+    """Replay `loops` repetitions as fast as possible, then `paced` at the recorded speed, for delays.
 
-    `profile`: a folder for pipeline-stream.txt and pipeline-sink.txt, of the first part.
+    With `profile`, a folder, write pipeline-stream.txt and pipeline-sink.txt of the first part.
     """
-    report = Report("pipeline", f"the recorded job, {loops} loops at full speed, {paced} at its own", "none")
+    report = BenchReport("pipeline", f"the recorded job, {loops} loops at full speed, {paced} at its own", "none")
     progress("starting Kafka and ClickHouse")
     with private_stack() as settings:
-        running = Running(settings, folder)
+        running = RunningPipeline(settings, folder)
         with running.started():
             progress("as fast as possible")
             _full_speed(running, loops, report, profile)
@@ -43,7 +40,7 @@ def bench_pipeline(
     return report
 
 
-def _full_speed(running: Running, loops: int, report: Report, profile: Path | None) -> None:
+def _full_speed(running: RunningPipeline, loops: int, report: BenchReport, profile: Path | None) -> None:
     began = time.monotonic()
     with ExitStack() as stack:
         watch = stack.enter_context(running.watch())
@@ -59,7 +56,7 @@ def _full_speed(running: Running, loops: int, report: Report, profile: Path | No
         wall = time.monotonic() - began
         on_disk = bytes_a_row(running.client, running.settings.clickhouse.database, "kernels")
     rows, messages = sum(summary["rows"].values()), sum(summary["batches"].values())
-    report.add("kernels, first published to last stored", kernels / wall, "kernels/s", bar=BAR)
+    report.add("kernels, first published to last stored", kernels / wall, "kernels/s", target=TARGET)
     report.add("all rows", rows / wall, "rows/s")
     report.add("messages", messages / wall, "1/s")
     report.add("replay alone until acknowledged", kernels / published, "kernels/s")
@@ -67,13 +64,13 @@ def _full_speed(running: Running, loops: int, report: Report, profile: Path | No
         report.add(f"CPU per million rows: {name}", used / rows * 1e6, "s")
     for name in ("stream", "sink", "broker", "engine"):
         values = watch.memory.get(name, [])
-        bar = {"bar": MEMORY_MIB, "most": True} if name in ("stream", "sink") else {}
-        report.add(f"memory of {name}, most", max(values, default=0) / 2**20, "MiB", **bar)
+        target = {"target": MEMORY_MIB, "at_most": True} if name in ("stream", "sink") else {}
+        report.add(f"memory of {name}, most", max(values, default=0) / 2**20, "MiB", **target)
         report.notes.append(f"Memory of {name}, mean of each tenth of the time, MiB: {over_time(values, 2**20)}.")
     for name, behind in watch.lag.items():
         report.add(f"lag of {name}, most", max(behind, default=0), "records")
         report.notes.append(f"Lag of {name}, mean of each tenth, records: {over_time(behind)}.")
-    report.add("bytes a row on disk, kernels, as left", on_disk, "B", bar=DISK_BAR, most=True)
+    report.add("bytes a row on disk, kernels, as left", on_disk, "B", target=DISK_TARGET, at_most=True)
     report.notes.append(
         f"Full speed: {kernels:,} kernels, {rows:,} rows in {wall:.1f} s, of which {published:.1f} s publishing "
         "on the same cores. Nothing limits the replay, so lag rises while it publishes."

@@ -1,10 +1,10 @@
-"""The cookbook's questions, dashboards' statements and alert rules over many recorded kernels, in the engine."""
+"""Measures the cookbook's queries, the dashboards' statements and the alert rules over many recorded kernels."""
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from drumline.infra.bench.benchmarks.sink import DISK_BAR, bytes_a_row
-from drumline.infra.bench.direct_load import load, repeat
-from drumline.infra.bench.result import Report
+from drumline.infra.bench.benchmarks.sink import DISK_TARGET, bytes_a_row
+from drumline.infra.bench.direct_load import JobCopy, Repetition, load, repeat
+from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import Client
 from drumline.infra.clickhouse.migrate import migrate
@@ -30,16 +30,15 @@ from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.producers.replay.recording import Recording
 
 JOB, OTHER, RUN, RANKS = "bench", "other", "r1", 16
-COOKBOOK_BAR, DASHBOARD_BAR = 1.0, 0.2
-#: What is chosen where a dashboard has no "All"; points of a panel as wide as a screen.
+COOKBOOK_TARGET_S, DASHBOARD_TARGET_S = 1.0, 0.2
+#: Choices where a dashboard has no "All"; points of a panel as wide as a screen.
 FIXED, SCREEN = {"job": JOB, "rank": "2"}, 1_800
-Progress = Callable[[str], None]
-Ask = Callable[[str, Mapping[str, str]], tuple[float, float]]
+RunQuery = Callable[[str, Mapping[str, str]], tuple[float, float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
-    """`seconds`: of each repetition, wall clock. `cpu_s`: of the engine, a repetition."""
+class QueryTimes:
+    """Holds the wall-clock `seconds` of each repetition, and the mean CPU seconds of the engine."""
 
     name: str
     seconds: tuple[float, ...]
@@ -47,14 +46,17 @@ class Timed:
 
     @property
     def p95(self) -> float:
+        """Return the 95th percentile of the repetitions; s."""
         return float(np.percentile(self.seconds, 95))
 
 
-def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress = lambda _: None) -> Report:
-    """Load at least `rows` kernels of a job of 16 ranks that ends now, and the recording once as another job; let
-    merges finish; ask each question `repeats` times after once for warmth, as the reader, with two threads. Data lies
-    in a temporary folder."""
-    report = Report("queries", "", "none")
+def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress = lambda _: None) -> BenchReport:
+    """Run each query `repeats` times after one warm-up, as the reader, with two threads.
+
+    Loads at least `rows` kernels of a job of 16 ranks that ends now, and the recording once as another job; waits for
+    merges. Data lies in a temporary folder.
+    """
+    report = BenchReport("queries", "", "none")
     with tempfile.TemporaryDirectory(prefix="drumline-bench-", ignore_cleanup_errors=True) as state:
         settings = ephemeral_settings(Path(state) / "state", log_level="WARNING")
         with temporary_engine(settings):
@@ -62,32 +64,22 @@ def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress 
             migrate(client, settings)
             stored, span_s, until_ns = _fill(client, settings, folder, rows, progress)
             _settle(client, progress)
-            each = bytes_a_row(client, settings.clickhouse.database, "kernels")
+            row_bytes = bytes_a_row(client, settings.clickhouse.database, "kernels")
             database = settings.clickhouse.database
-            with _asker(settings) as ask:
-                cookbook = [
-                    timed
-                    for name, sql, values in _cookbook()
-                    for timed in _timed(name, ask, repeats, sql, values, report, progress)
-                ]
-                panels = [
-                    timed
-                    for name, sql in dashboard_statements(until_ns // 1_000_000).items()
-                    for timed in _timed(name, ask, repeats, sql, {}, report, progress)
-                ]
-                alerts = [
-                    timed
-                    for name, sql in rule_statements(until_ns // 1_000_000).items()
-                    for timed in _timed(name, ask, repeats, sql, {}, report, progress)
-                ]
+            with _query_runner(settings) as run_query:
+                timer = _Timer(run_query, repeats, report, progress)
+                now_ms = until_ns // 1_000_000
+                cookbook = timer.times(_cookbook())
+                panels = timer.times((name, sql, {}) for name, sql in dashboard_statements(now_ms).items())
+                alerts = timer.times((name, sql, {}) for name, sql in rule_statements(now_ms).items())
             disk = _disk(client, database)
     report.data = f"{stored:,} recorded kernels, {RANKS} ranks, {span_s / 60:.0f} minutes"
-    _add(report, "cookbook", cookbook, COOKBOOK_BAR)
-    _add(report, "dashboards", panels, DASHBOARD_BAR)
-    _add(report, "alert rules", alerts, DASHBOARD_BAR)
+    _add(report, "cookbook", cookbook, COOKBOOK_TARGET_S)
+    _add(report, "dashboards", panels, DASHBOARD_TARGET_S)
+    _add(report, "alert rules", alerts, DASHBOARD_TARGET_S)
     failed = sum(note.startswith("FAILED") for note in report.notes)
-    report.add("queries that failed", failed, "", bar=0, most=True)
-    report.add("bytes a row on disk, kernels", each, "B", bar=DISK_BAR, most=True)
+    report.add("queries that failed", failed, "", target=0, at_most=True)
+    report.add("bytes a row on disk, kernels", row_bytes, "B", target=DISK_TARGET, at_most=True)
     for name, share in disk.items():
         report.add(f"{name}: space beside kernels", share, "%")
     report.notes.append(
@@ -103,7 +95,7 @@ def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress 
 
 
 def _fill(client: Client, settings: Settings, folder: Path, rows: int, progress: Progress) -> tuple[int, float, int]:
-    """(kernels stored of JOB, seconds that they span, when they end; ns)."""
+    """Load the data; return (kernels stored of JOB, seconds that they span, time of their end in ns)."""
     progress("loading the recording")
     recording = Recording(folder, ranks=RANKS)
     period = recording.period_ns
@@ -111,13 +103,14 @@ def _fill(client: Client, settings: Settings, folder: Path, rows: int, progress:
     until = time.time_ns()
     shift = until - recording.first_ns - times * period
     del recording
-    seed = load(client, settings, folder, job=OTHER, run=RUN, ranks=RANKS, shift_ns=shift)
+    seed = load(client, settings, JobCopy(folder, OTHER, RUN, RANKS, shift))
     steps = clickhouse.rows(client, f"SELECT max(step) + 1 AS n FROM {settings.clickhouse.database}.steps")[0]["n"]
 
-    def tell(done: int) -> None:
+    def report_progress(done: int) -> None:
         progress(f"{done} of {times} repetitions")
 
-    repeat(client, settings.clickhouse.database, OTHER, JOB, times, period, int(steps), tell)
+    repetition = Repetition(OTHER, JOB, times, period, int(steps))
+    repeat(client, settings.clickhouse.database, repetition, report_progress)
     return times * seed["gpu.kernel.v1"], times * period / 1e9, until
 
 
@@ -129,20 +122,23 @@ def _settle(client: Client, progress: Progress, most_s: float = 120.0) -> None:
 
 
 def _disk(client: Client, database: str) -> dict[str, float]:
-    """Bytes of the largest other tables, in % of those of `kernels`."""
-    found = clickhouse.rows(
+    """Return the bytes of the largest other tables, in % of those of `kernels`."""
+    parts = clickhouse.rows(
         client,
         "SELECT table, sum(bytes_on_disk) AS bytes FROM system.parts "
         f"WHERE active AND database = '{database}' GROUP BY table ORDER BY bytes DESC",
     )
-    sizes = {str(row["table"]): int(row["bytes"]) for row in found}
+    sizes = {str(row["table"]): int(row["bytes"]) for row in parts}
     kernels = sizes.pop("kernels")
     return {name: 100 * size / kernels for name, size in list(sizes.items())[:6]}
 
 
 @contextmanager
-def _asker(settings: Settings) -> Iterator[Ask]:
-    """A function that asks once: (seconds, CPU seconds of the engine). Grafana's user: its quota takes so many."""
+def _query_runner(settings: Settings) -> Iterator[RunQuery]:
+    """Yield a function that runs a query once and returns (seconds, CPU seconds of the engine).
+
+    Queries run as Grafana's user, whose quota admits that many.
+    """
     reader = {"reader": "grafana", "reader_password": local_password(settings, "grafana")}
     grafana = settings.model_copy(update={"clickhouse": settings.clickhouse.model_copy(update=reader)})
     client = clickhouse.connect(grafana, reader=True, database=settings.clickhouse.database)
@@ -153,40 +149,52 @@ def _asker(settings: Settings) -> Iterator[Ask]:
     def cpu() -> float:
         return sum(sum(engine.cpu_times()[:2]) for engine in engines)
 
-    def ask(sql: str, values: Mapping[str, str]) -> tuple[float, float]:
+    def run_query(sql: str, values: Mapping[str, str]) -> tuple[float, float]:
         before, started = cpu(), time.perf_counter()
         client.raw_query(sql, parameters=dict(values), fmt="Native", settings={"max_threads": 2})
         return time.perf_counter() - started, cpu() - before
 
-    yield ask
+    yield run_query
     client.close()
 
 
-def _timed(
-    name: str, ask: Ask, repeats: int, sql: str, values: Mapping[str, str], report: Report, progress: Progress
-) -> list[Timed]:
-    """One Timed; none where the question fails: the report says so."""
-    progress(name)
-    try:
-        ask(sql, values)
-        took = [ask(sql, values) for _ in range(repeats)]
-    except Exception as error:
-        report.notes.append(f"FAILED {name}: {clickhouse.failure(error)}")
-        return []
-    return [Timed(name, tuple(wall for wall, _ in took), sum(cpu for _, cpu in took) / repeats)]
+@dataclass(frozen=True)
+class _Timer:
+    """Times queries; the report notes those that fail."""
+
+    run_query: RunQuery
+    repeats: int
+    report: BenchReport
+    progress: Progress
+
+    def times(self, queries: Iterable[tuple[str, str, Mapping[str, str]]]) -> list[QueryTimes]:
+        timed = []
+        for name, sql, values in queries:
+            self.progress(name)
+            try:
+                self.run_query(sql, values)
+                took = [self.run_query(sql, values) for _ in range(self.repeats)]
+            except Exception as error:
+                self.report.notes.append(f"FAILED {name}: {clickhouse.failure(error)}")
+                continue
+            cpu_s = sum(cpu for _, cpu in took) / self.repeats
+            timed.append(QueryTimes(name, tuple(wall for wall, _ in took), cpu_s))
+        return timed
 
 
 def _cookbook() -> Iterator[tuple[str, str, Mapping[str, str]]]:
-    ours = {"job": JOB, "other": OTHER}
+    parameters = {"job": JOB, "other": OTHER}
     for query in queries().values():
-        example = {name: ours.get(name, value) for name, value in query.example.items()}
+        example = {name: parameters.get(name, value) for name, value in query.example.items()}
         yield query.name, query.sql, query.values(example)
 
 
 def dashboard_statements(now_ms: int) -> dict[str, str]:
-    """Name -> statement as ClickHouse gets it, of every panel, variable and annotation, each text once: over the
-    dashboard's default range up to `now_ms`, with the choices that it opens with."""
-    found = dict[str, str]()
+    """Return name -> statement of every panel, variable and annotation, as ClickHouse gets it; each text once.
+
+    Statements cover the dashboard's default range up to `now_ms`, with its default choices.
+    """
+    names = dict[str, str]()
     for statement in statements():
         board, panel = statement.dashboard, statement.panel
         chosen: dict[str, Value] = {v.name: ALL if v.every else FIXED.get(v.name, v.default) for v in board.variables}
@@ -195,12 +203,12 @@ def dashboard_statements(now_ms: int) -> dict[str, str]:
         least = _length_ms(panel.min_interval) if panel and panel.min_interval else 1_000
         at = Moment(now_ms - span_ms, now_ms, max(span_ms // points, least), chosen)
         name = statement.id if statement.kind == "panel" else f"{statement.id} ({statement.kind})"
-        found.setdefault(expand(statement.sql, at), name)
-    return {name: text for text, name in found.items()}
+        names.setdefault(expand(statement.sql, at), name)
+    return {name: text for text, name in names.items()}
 
 
 def rule_statements(now_ms: int) -> dict[str, str]:
-    """Title -> the statement that decides, of every alert rule, over its range up to `now_ms`."""
+    """Return title -> deciding statement of every alert rule, over its range up to `now_ms`."""
     return {
         f"rule {rule.title}": expand_alert(rule.values[0].sql, Moment(now_ms - rule.range_s * 1_000, now_ms))
         for rule in rules()
@@ -208,26 +216,26 @@ def rule_statements(now_ms: int) -> dict[str, str]:
 
 
 def _span_ms(since: str) -> int:
-    """Of `now-6h`. Raises ValueError on other forms."""
+    """Return the length of a range such as `now-6h`. Raises ValueError on other forms."""
     if not since.startswith("now-"):
         raise ValueError(f"a default range of {since}: now-<number><s|m|h|d> is understood")
     return _length_ms(since.removeprefix("now-"))
 
 
 def _length_ms(text: str) -> int:
-    """Of `10s`. Raises KeyError or ValueError on other forms."""
+    """Return the length of a text such as `10s`. Raises KeyError or ValueError on other forms."""
     return int(text[:-1]) * {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[text[-1]]
 
 
-def _add(report: Report, title: str, timed: list[Timed], bar: float) -> None:
+def _add(report: BenchReport, title: str, timed: list[QueryTimes], target_s: float) -> None:
     if not timed:
         return
-    worst = sorted(timed, key=lambda each: -each.p95)
-    report.add(f"{title}: {len(timed)} queries, slowest p95", worst[0].p95, "s", bar=bar, most=True)
+    worst = sorted(timed, key=lambda times: -times.p95)
+    report.add(f"{title}: {len(timed)} queries, slowest p95", worst[0].p95, "s", target=target_s, at_most=True)
     report.add(
         f"{title}: p95 over all repetitions", float(np.percentile([s for t in timed for s in t.seconds], 95)), "s"
     )
-    report.add(f"{title}: most CPU", max(each.cpu_s for each in timed), "s", bar=bar, most=True)
-    for each in worst[:8]:
-        report.add(f"{each.name}: p95", each.p95, "s", bar=bar, most=True)
-        report.add(f"{each.name}: CPU", each.cpu_s, "s")
+    report.add(f"{title}: most CPU", max(times.cpu_s for times in timed), "s", target=target_s, at_most=True)
+    for times in worst[:8]:
+        report.add(f"{times.name}: p95", times.p95, "s", target=target_s, at_most=True)
+        report.add(f"{times.name}: CPU", times.cpu_s, "s")

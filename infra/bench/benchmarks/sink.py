@@ -1,15 +1,14 @@
-"""The exactly-once sink against plain at-least-once inserts of the same blocks."""
+"""Measures the exactly-once sink beside plain at-least-once inserts of the same blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from drumline.infra.bench.processes.child_process import add_both, child
+from drumline.infra.bench.processes.child_process import add_common, child
 from drumline.infra.bench.processes.ephemeral_stack import engine_cpu_s, private_stack
 from drumline.infra.bench.processes.sink_child import PLAIN
-from drumline.infra.bench.result import Report
+from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import Client
 from drumline.infra.config.settings import Settings
@@ -19,12 +18,11 @@ from drumline.producers.replay.replay import replay
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 
-BAR, DISK_BAR = 500e3, 6.0
-Progress = Callable[[str], None]
+TARGET, DISK_TARGET = 500e3, 6.0
 
 
 def publish(settings: Settings, folder: Path, topics: list[Topic] | None, loops: int) -> tuple[dict[str, int], int]:
-    """Replay as fast as possible: (rows by topic, messages). Raises RuntimeError if something was not taken."""
+    """Replay as fast as possible and return (rows by topic, messages). Raises RuntimeError if not all arrived."""
     publisher = Publisher(settings, Codec(), "drumline-bench")
     summary = replay(Recording(folder, topics=topics, loop=loops), publisher)
     if summary.problem or summary.interrupted:
@@ -33,21 +31,23 @@ def publish(settings: Settings, folder: Path, topics: list[Topic] | None, loops:
 
 
 def bytes_a_row(client: Client, database: str, table: str) -> float:
-    """Bytes on disk of a table's active parts, all files of them, a row."""
-    found = clickhouse.rows(
+    """Return the bytes a row of all files of a table's active parts."""
+    sizes = clickhouse.rows(
         client,
         "SELECT sum(bytes_on_disk) / sum(rows) AS each FROM system.parts "
         f"WHERE active AND database = '{database}' AND table = '{table}'",
     )
-    return float(found[0]["each"])
+    return float(sizes[0]["each"])
 
 
 def bench_sink(
     folder: Path, loops: int = 6, progress: Progress = lambda _: None, profile: Path | None = None
-) -> Report:
-    """Kernels only. CPU is that of the sink's process, librdkafka's threads included; the engine's stands beside it.
-    `profile`: a folder for sink.txt."""
-    report = Report("sink", f"recorded kernels, {loops} loops", "the same blocks without intent, token and ledger")
+) -> BenchReport:
+    """Measure kernels only. CPU is that of the sink's process with librdkafka's threads; the engine's is separate.
+
+    With `profile`, a folder, write sink.txt.
+    """
+    report = BenchReport("sink", f"recorded kernels, {loops} loops", "the same blocks without intent, token and ledger")
     progress("starting Kafka and ClickHouse")
     with private_stack() as settings:
         database = settings.clickhouse.database
@@ -62,7 +62,7 @@ def bench_sink(
         plain_engine = engine_cpu_s(settings) - before
         progress("the sink")
         before = engine_cpu_s(settings)
-        ours = child(settings, "sink_child", "ours", messages, profile / "sink.txt" if profile else None)
+        measured = child(settings, "sink_child", "drumline", messages, profile / "sink.txt" if profile else None)
         engine = engine_cpu_s(settings) - before
         stored = clickhouse.rows(client, f"SELECT count() AS n FROM {database}.kernels")[0]["n"]
         left = bytes_a_row(client, database, "kernels")
@@ -70,15 +70,15 @@ def bench_sink(
         clickhouse.command(client, f"OPTIMIZE TABLE {database}.kernels FINAL")
         merged = bytes_a_row(client, database, "kernels")
         client.close()
-    if not wanted == ours["rows"] == plain["rows"] == stored:
+    if not wanted == measured["rows"] == plain["rows"] == stored:
         raise RuntimeError(
-            f"{wanted} rows published, {ours['rows']} by the sink, {stored} stored, {plain['rows']} plain"
+            f"{wanted} rows published, {measured['rows']} by the sink, {stored} stored, {plain['rows']} plain"
         )
-    _add(report, ours, plain, wanted, messages)
+    _add(report, measured, plain, wanted, messages)
     million = wanted / 1e6
     report.add("engine CPU per million rows", engine / million, "s", plain_engine / million)
-    report.add("bytes a row on disk, kernels, as the sink left them", left, "B", bar=DISK_BAR, most=True)
-    report.add("bytes a row on disk, kernels, merged", merged, "B", bar=DISK_BAR, most=True)
+    report.add("bytes a row on disk, kernels, as the sink left them", left, "B", target=DISK_TARGET, at_most=True)
+    report.add("bytes a row on disk, kernels, merged", merged, "B", target=DISK_TARGET, at_most=True)
     report.notes.append(
         f"{wanted:,} rows in {messages:,} messages; all stored once. The clock starts with the first record. Bytes on "
         "disk are all files of the table's active parts, indexes too. The engine also keeps rollups of the sink's rows."
@@ -86,11 +86,11 @@ def bench_sink(
     return report
 
 
-def _add(report: Report, ours: dict[str, Any], plain: dict[str, Any], wanted: int, messages: int) -> None:
-    rows, rows_plain = (wanted * done["records"] / messages for done in (ours, plain))
-    report.add("sink, one core", rows / ours["cpu_s"], "rows/CPU s", rows_plain / plain["cpu_s"], bar=BAR)
-    report.add("wall clock", rows / ours["wall_s"], "rows/s", rows_plain / plain["wall_s"], bar=BAR)
-    report.add("messages", ours["records"] / ours["wall_s"], "1/s", plain["records"] / plain["wall_s"])
-    report.add("sink CPU per million rows", ours["cpu_s"] / rows * 1e6, "s", plain["cpu_s"] / rows_plain * 1e6)
-    report.add("share of its core used", ours["cpu_s"] / ours["wall_s"], "", plain["cpu_s"] / plain["wall_s"])
-    add_both(report, ours, plain, "sink", "the plain inserts ran the same way, and first")
+def _add(report: BenchReport, measured: dict[str, Any], plain: dict[str, Any], wanted: int, messages: int) -> None:
+    rows, rows_plain = (wanted * done["records"] / messages for done in (measured, plain))
+    report.add("sink, one core", rows / measured["cpu_s"], "rows/CPU s", rows_plain / plain["cpu_s"], target=TARGET)
+    report.add("wall clock", rows / measured["wall_s"], "rows/s", rows_plain / plain["wall_s"], target=TARGET)
+    report.add("messages", measured["records"] / measured["wall_s"], "1/s", plain["records"] / plain["wall_s"])
+    report.add("sink CPU per million rows", measured["cpu_s"] / rows * 1e6, "s", plain["cpu_s"] / rows_plain * 1e6)
+    report.add("share of its core used", measured["cpu_s"] / measured["wall_s"], "", plain["cpu_s"] / plain["wall_s"])
+    add_common(report, measured, plain, "sink", "the plain inserts ran the same way, and first")

@@ -1,43 +1,43 @@
-"""The pipeline for an hour at half of what it can do: does memory stay flat and lag bounded, is the audit clean?"""
+"""Runs the pipeline for an hour at half of its capacity and checks memory, lag and audit."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from drumline.infra.bench.processes.ephemeral_stack import private_stack
-from drumline.infra.bench.processes.process_watch import Watch
-from drumline.infra.bench.processes.replay_process import Replay
-from drumline.infra.bench.processes.running_pipeline import DRAIN_S, Running
-from drumline.infra.bench.processes.steady_state import EVERY_S, watched
-from drumline.infra.bench.result import Report
+from drumline.infra.bench.processes.process_watch import ProcessWatch
+from drumline.infra.bench.processes.replay_process import ReplayProcess
+from drumline.infra.bench.processes.running_pipeline import DRAIN_S, RunningPipeline
+from drumline.infra.bench.processes.steady_state import EVERY_S, add_steady_state
+from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.localstack.ephemeral import run_audit
 from drumline.producers.replay.recording import Recording
 from drumline.schemas.topics import Topic
 
-#: Loops at full speed that tell the rate, and the share of it that the soak runs at.
+#: Loops at full speed that measure the rate, and the share of it that the soak runs at.
 PROBE_LOOPS, SHARE = 6, 0.5
-#: Memory and lag are watched from here on: before, caches and heaps fill; s.
+#: Memory and lag are watched from then on: before, caches and heaps fill; s.
 WARM_S = 300.0
-Progress = Callable[[str], None]
 
 
 def bench_soak(
     folder: Path, minutes: float = 60.0, rate: float | None = None, ranks: int = 16, progress: Progress = lambda _: None
-) -> Report:
-    """`rate`: kernels/s, default half of what a probe at full speed reaches first. `ranks`: the recording's job is
-    stretched to so many and replayed at the speed that gives the rate. Raises RuntimeError."""
+) -> BenchReport:
+    """Replay the recording as `ranks` ranks at the speed that gives `rate` kernels/s.
+
+    `rate` defaults to half of what a probe at full speed reaches first. Raises RuntimeError.
+    """
     recording = Recording(folder, ranks=ranks, topics=[Topic.KERNEL])
     recorded = recording.rows[Topic.KERNEL] / ((recording.last_ns - recording.first_ns) / 1e9)
     del recording
     wanted = f"{rate:,.0f} kernels/s wanted" if rate else f"{SHARE:g} of the rate at full speed wanted"
-    report = Report("soak", f"the recorded job stretched to {ranks} ranks, {minutes:g} minutes, {wanted}", "none")
+    report = BenchReport("soak", f"the recorded job stretched to {ranks} ranks, {minutes:g} minutes, {wanted}", "none")
     progress("starting Kafka and ClickHouse")
     with private_stack() as settings:
-        running = Running(settings, folder)
+        running = RunningPipeline(settings, folder)
         for program in running.programs.values():
-            program.restarts = 0  # a program that dies ends the soak: nothing is hidden
+            program.restarts = 0  # a program that exits ends the soak: no failure is hidden
         with running.started():
             if rate is None:
                 progress("probe at full speed")
@@ -48,8 +48,8 @@ def bench_soak(
     return report
 
 
-def _probe(running: Running) -> float:
-    """Kernels/s, first published to last stored."""
+def _probe(running: RunningPipeline) -> float:
+    """Return kernels/s from the first published to the last stored."""
     began = time.monotonic()
     with running.replay("--speed", "max", "--loop", str(PROBE_LOOPS), "--job", "probe") as replay:
         kernels = int(replay.summary()["rows"][Topic.KERNEL])
@@ -58,13 +58,15 @@ def _probe(running: Running) -> float:
     return kernels / (time.monotonic() - began)
 
 
-def _soak(running: Running, seconds: float, speed: float, ranks: int, report: Report, progress: Progress) -> None:
+def _soak(
+    running: RunningPipeline, seconds: float, speed: float, ranks: int, report: BenchReport, progress: Progress
+) -> None:
     began = time.monotonic()
     warm_s = min(WARM_S, seconds / 4)
     options = ("--speed", repr(speed), "--ranks", str(ranks), "--loop", "100000", "--job", "soak")
     with running.replay(*options) as replay:
 
-        def wait_until(end_s: float, watch: Watch | None = None) -> None:
+        def wait_until(end_s: float, watch: ProcessWatch | None = None) -> None:
             while (left := end_s - (time.monotonic() - began)) > 0:
                 _alive(running, replay, watch)
                 progress(
@@ -84,37 +86,37 @@ def _soak(running: Running, seconds: float, speed: float, ranks: int, report: Re
     progress("draining")
     _drain(running, report)
     stored = int(running.query("SELECT count() AS n FROM kernels WHERE job = 'soak'")[0]["n"])
-    report.add("kernels published and not stored", kernels - stored, "", bar=0, most=True)
+    report.add("kernels published and not stored", kernels - stored, "", target=0, at_most=True)
     report.add("length", published_s / 60, "min")
     report.add("kernels", kernels / published_s, "kernels/s")
     report.add("rows in all, of the job", sum(summary["rows"].values()) / 1e6, "million")
-    watched(report, watch, seconds - warm_s, sum(summary["batches"].values()) / published_s)
+    add_steady_state(report, watch, seconds - warm_s, sum(summary["batches"].values()) / published_s)
     progress("audit")
     _audit(running, report)
 
 
-def _drain(running: Running, report: Report) -> None:
+def _drain(running: RunningPipeline, report: BenchReport) -> None:
     began = time.monotonic()
     try:
         running.wait(running.all_stored, "not drained")
-    except RuntimeError as error:  # an hour's figures are not thrown away for it
+    except RuntimeError as error:  # the results of an hour are kept
         report.notes.append(f"{error}: lag of the worker {running.lag()}, of the sink {running.sink_lag()} records.")
-    report.add("drained after the last record", time.monotonic() - began, "s", bar=DRAIN_S, most=True)
+    report.add("drained after the last record", time.monotonic() - began, "s", target=DRAIN_S, at_most=True)
 
 
-def _audit(running: Running, report: Report) -> None:
+def _audit(running: RunningPipeline, report: BenchReport) -> None:
     began = time.monotonic()
-    found = run_audit(running.env)
-    report.add("audit findings", len(found["findings"]), "", bar=0, most=True)
-    report.notes += [f"Audit: {finding['kind']} {finding['where']}: {finding['text']}" for finding in found["findings"]]
-    records, rows = (sum(topic[name] for topic in found["topics"]) for name in ("records", "rows_stored"))
+    audit = run_audit(running.env)
+    report.add("audit findings", len(audit["findings"]), "", target=0, at_most=True)
+    report.notes += [f"Audit: {finding['kind']} {finding['where']}: {finding['text']}" for finding in audit["findings"]]
+    records, rows = (sum(topic[name] for topic in audit["topics"]) for name in ("records", "rows_stored"))
     report.notes.append(f"The audit took {time.monotonic() - began:.0f} s: {records:,} records, {rows:,} rows stored.")
 
 
-def _alive(running: Running, replay: Replay, watch: Watch | None) -> None:
+def _alive(running: RunningPipeline, replay: ReplayProcess, watch: ProcessWatch | None) -> None:
     for program in running.programs.values():
         program.check()
-    if not replay.runs():
+    if not replay.is_running():
         raise RuntimeError("drumline replay ended before its time")
     if watch is not None:
         watch.check()

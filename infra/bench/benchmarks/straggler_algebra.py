@@ -1,14 +1,14 @@
-"""The straggler algebra alone, without Kafka: CPU of both stages for a second of a large job."""
+"""Measures the straggler algebra without Kafka: CPU of both stages for a second of a large job."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from drumline.infra.bench.result import Report
+from drumline.infra.bench.result import BenchReport, Progress
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
@@ -19,13 +19,15 @@ from drumline.streams.stragglers.stage import JobStage
 RANKS, STEPS, COLLECTIVES = 1024, 40, 24
 STEP_NS, BEGIN_NS = 1_000_000_000, 10**18
 #: Cores.
-BAR = 1.0
-Progress = Callable[[str], None]
+TARGET = 1.0
 
 
 def job(ranks: int, steps: int, collectives: int, late: int) -> Iterator[tuple[int, Batch]]:
-    """(time, batch): one step a second on all ranks, in one communicator; of each rank and step a batch of collectives,
-    one of steps and one of samples. Rank `late` comes to each step 0.1 s after the others."""
+    """Yield (time, batch) of a synthetic job: one step a second on all ranks, in one communicator.
+
+    Of each rank and step there is a batch of collectives, one of steps and one of samples. Rank `late` enters each step
+    0.1 s after its peers.
+    """
     dice = np.random.default_rng(0)
     operations = ["AllReduce"]
     for step in range(steps):
@@ -35,9 +37,9 @@ def job(ranks: int, steps: int, collectives: int, late: int) -> Iterator[tuple[i
         wait[:, 0] += 100_000_000
         wait[late, 0] = 0
         for rank in range(ranks):
-            who = {"job": "bench", "run": "bench", "rank": rank, "world_size": ranks}
-            who |= {"host": f"host{rank // 8}", "gpu_uuid": f"GPU-{rank}"}
-            head = {**who, "complete_step": step}
+            identity = {"job": "bench", "run": "bench", "rank": rank, "world_size": ranks}
+            identity |= {"host": f"host{rank // 8}", "gpu_uuid": f"GPU-{rank}"}
+            head = {**identity, "complete_step": step}
             waited = int(wait[rank].sum())
             number = np.full(collectives, step)
             start = begin + np.arange(collectives) * (STEP_NS // collectives)
@@ -55,33 +57,35 @@ def job(ranks: int, steps: int, collectives: int, late: int) -> Iterator[tuple[i
             sample = {"time_ns": begin, "sm_clock": 1980, "throttle_reasons": 0, "processes": 1}
             sample |= {"ecc_uncorrected": 0, "xid": 0}
             columns = {name: np.array([value]) for name, value in sample.items()}
-            yield begin + STEP_NS, Batch(Topic.DEVICE, {**who, "rows": 1}, columns)
+            yield begin + STEP_NS, Batch(Topic.DEVICE, {**identity, "rows": 1}, columns)
 
 
 def bench_algebra(
     ranks: int = RANKS, steps: int = STEPS, collectives: int = COLLECTIVES, progress: Progress = lambda _: None
-) -> Report:
-    """CPU seconds of both stages for a second of the job, and whether they found the late rank."""
+) -> BenchReport:
+    """Measure CPU seconds of both stages for a second of the job, and whether they name the late rank."""
     late, config = ranks // 3, StragglerConfig()
     lateness, jobs = CommunicatorStage({}, config), JobStage({}, config)
     stages = [((Topic.COLLECTIVE,), lateness), ((Topic.LATENESS, Topic.STEP, Topic.DEVICE), jobs)]
     progress(f"{ranks:,} ranks: making {steps} steps")
-    made = list(job(ranks, steps, collectives, late))
-    progress(f"{ranks:,} ranks: judging")
+    batches = list(job(ranks, steps, collectives, late))
+    progress(f"{ranks:,} ranks: evaluating")
     began = time.process_time()
-    said = [batch for batch in results(made, stages, config.idle_ns) if batch.topic == Topic.STRAGGLER]  # type: ignore[arg-type]
+    verdicts = [batch for batch in results(batches, stages, config.idle_ns) if batch.topic == Topic.STRAGGLER]  # type: ignore[arg-type]
     spent = (time.process_time() - began) / steps
     state = sum(len(key) + len(value) for stage in (lateness, jobs) for key, value in stage.store.items())
-    named = {tuple(b.columns["rank"][np.isin(b.columns["severity"], (2, 3))].tolist()) for b in said}
-    report = Report("algebra", f"{ranks:,} made-up ranks, one late, {steps} steps of a second", "none")
-    report.add(f"straggler algebra alone, {ranks:,} ranks at one step a second", spent, "cores", bar=BAR, most=True)
-    report.add("batches", len(made) / steps, "1/s")
+    named = {tuple(b.columns["rank"][np.isin(b.columns["severity"], (2, 3))].tolist()) for b in verdicts}
+    report = BenchReport("algebra", f"{ranks:,} made-up ranks, one late, {steps} steps of a second", "none")
+    report.add(
+        f"straggler algebra alone, {ranks:,} ranks at one step a second", spent, "cores", target=TARGET, at_most=True
+    )
+    report.add("batches", len(batches) / steps, "1/s")
     report.add("state of both stages", state / 2**20, "MiB")
     report.notes.append(
         f"CPU seconds of the lateness and straggler stages in one process for a second of the job, without Kafka, "
         f"decoding or a changelog (state in a dict). {collectives} collectives a step in a communicator of all ranks. "
         f"Of each rank a batch of collectives, one of steps and one GPU sample a second. "
-        f"{len(said)} verdicts, ranks they name: {', '.join(str(list(ranks)) for ranks in sorted(named)) or 'none'}; "
+        f"{len(verdicts)} verdicts, ranks they name: {', '.join(map(str, map(list, sorted(named)))) or 'none'}; "
         f"late was [{late}]."
     )
     return report

@@ -1,30 +1,28 @@
-"""The Faust worker's kernel frequency over real windows, against one event a message in a windowed Faust table."""
+"""Measures the Faust worker's kernel frequency beside a windowed Faust table fed one event a message."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka import Producer
 
 from drumline.infra.bench.benchmarks.sink import publish
-from drumline.infra.bench.processes.child_process import add_both, child
+from drumline.infra.bench.processes.child_process import add_common, child
 from drumline.infra.bench.processes.ephemeral_stack import private_stack
 from drumline.infra.bench.processes.stream_child import SINGLE
-from drumline.infra.bench.result import Report
+from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.kafka.topics import DeclaredTopic, TopicsAdmin, plan
 from drumline.producers.replay.recording import recorded_batches
 from drumline.schemas.topics import Topic
 
-BAR, RATIO_BAR = 2e6, 300
-Progress = Callable[[str], None]
+TARGET, RATIO_TARGET = 2e6, 300
 
 
 def publish_single(settings: Settings, folder: Path, events: int) -> int:
-    """The first `events` kernels of the recording, one JSON message each, with the kernel's start as its time."""
+    """Publish the first `events` kernels of the recording, one JSON message each, timed by the kernel's start."""
     admin = TopicsAdmin(settings)
     wanted = [DeclaredTopic(SINGLE, settings.kafka.partitions, settings.kafka.replication, {})]
     admin.apply(wanted, plan(wanted, {}))
@@ -54,11 +52,13 @@ def bench_stream(
     events: int = 30_000,
     progress: Progress = lambda _: None,
     profile: Path | None = None,
-) -> Report:
-    """Both workers catch up on what is in Kafka, each alone on one core, from the first record handled to the last.
-    `profile`: a folder for stream.txt."""
+) -> BenchReport:
+    """Let both workers catch up with records in Kafka, one after the other, each with a core of its own.
+
+    With `profile`, a folder, write stream.txt.
+    """
     data = f"recorded kernels, {loops} loops; baseline {events:,} of them"
-    report = Report("stream", data, "one JSON event a message, counted in a hopping Faust table")
+    report = BenchReport("stream", data, "one JSON event a message, counted in a hopping Faust table")
     progress("starting Kafka and ClickHouse")
     with private_stack() as settings:
         progress("publishing")
@@ -66,24 +66,26 @@ def bench_stream(
         rows = rows_by_topic[Topic.KERNEL]
         sent = publish_single(settings, folder, events)
         progress("one event a message")
-        theirs = child(settings, "stream_child", "single", sent)
+        baseline = child(settings, "stream_child", "single", sent)
         progress("the worker")
-        ours = child(
+        measured = child(
             settings, "stream_child", "kernel-frequency", messages, profile / "stream.txt" if profile else None
         )
-    done = rows * ours["records"] / messages  # the first records come before the clock starts
-    events_done = theirs["records"]
-    cpu, cpu_single = done / ours["cpu_s"], events_done / theirs["cpu_s"]
-    report.add("kernel frequency, one core", cpu, "kernels/CPU s", cpu_single, bar=BAR)
-    report.add("times the baseline, CPU", cpu / cpu_single, "x", bar=RATIO_BAR)
-    wall, wall_single = done / ours["wall_s"], events_done / theirs["wall_s"]
-    report.add("wall clock", wall, "kernels/s", wall_single, bar=BAR)
-    report.add("times the baseline, wall clock", wall / wall_single, "x", bar=RATIO_BAR)
-    report.add("share of its core used", ours["cpu_s"] / ours["wall_s"], "", theirs["cpu_s"] / theirs["wall_s"])
-    report.add("messages", ours["records"] / ours["wall_s"], "1/s", events_done / theirs["wall_s"])
-    report.add("CPU per message", ours["cpu_s"] / ours["records"] * 1e6, "us", 1e6 / cpu_single)
+    done = rows * measured["records"] / messages  # the first records come before the clock starts
+    events_done = baseline["records"]
+    cpu, cpu_single = done / measured["cpu_s"], events_done / baseline["cpu_s"]
+    report.add("kernel frequency, one core", cpu, "kernels/CPU s", cpu_single, target=TARGET)
+    report.add("times the baseline, CPU", cpu / cpu_single, "x", target=RATIO_TARGET)
+    wall, wall_single = done / measured["wall_s"], events_done / baseline["wall_s"]
+    report.add("wall clock", wall, "kernels/s", wall_single, target=TARGET)
+    report.add("times the baseline, wall clock", wall / wall_single, "x", target=RATIO_TARGET)
+    report.add(
+        "share of its core used", measured["cpu_s"] / measured["wall_s"], "", baseline["cpu_s"] / baseline["wall_s"]
+    )
+    report.add("messages", measured["records"] / measured["wall_s"], "1/s", events_done / baseline["wall_s"])
+    report.add("CPU per message", measured["cpu_s"] / measured["records"] * 1e6, "us", 1e6 / cpu_single)
     report.add("CPU per million kernels", 1e6 / cpu, "s", 1e6 / cpu_single)
-    add_both(report, ours, theirs, "worker", "the baseline ran the same way")
+    add_common(report, measured, baseline, "worker", "the baseline ran the same way")
     report.notes.append(
         f"{rows / messages:,.0f} kernels a message on average. The worker also keeps GPU time, grid and block sizes "
         "and duration quantiles and writes its windows; the baseline only counts, in memory, with a changelog."

@@ -1,6 +1,6 @@
-"""One process of `drumline bench overhead`: the same steps under one way of observing them, or none.
+"""Runs one process of `drumline bench overhead`: the same steps under one mode of observation, or none.
 
-usage: python -m drumline.infra.bench.overhead.job MODE SECONDS WORKLOAD...   (prints one JSON object)
+usage: python -m drumline.infra.bench.overhead.job MODE SECONDS WORKLOAD... (prints one JSON object)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from importlib import import_module
 from itertools import count
 from typing import Any
 
-from drumline.infra.bench.overhead.paired import in_turn, recycled
+from drumline.infra.bench.overhead.paired import interleaved_blocks, recycled
 from drumline.producers.collector import attach, cupti
 from drumline.producers.collector.recorder import KINDS
 from drumline.producers.ipc import buffer_pool
@@ -25,12 +25,12 @@ from drumline.producers.ipc.buffer_pool import new_pool
 
 #: Steps before measuring; the allocator and cuBLAS settle.
 WARM_UP = 5
-#: How often the probe wants Python's lock, and for how long it is asked; s.
+#: Period in which the probe asks for the GIL, and for how long; s.
 PROBE_S, PROBED_S = 0.001, 1.0
 
 
 def gpu_bound(torch: Any) -> Callable[[], None]:
-    """Large matrix products, about 60 ms on an H200: the GPU is the limit."""
+    """Return a step of large matrix products, about 60 ms on an H200: the GPU is the limit."""
     layers = [torch.nn.Linear(8192, 8192, bias=False, device="cuda", dtype=torch.bfloat16) for _ in range(14)]
     model = torch.nn.Sequential(*layers)
     data = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
@@ -45,7 +45,7 @@ def gpu_bound(torch: Any) -> Callable[[], None]:
 
 
 def launch_bound(torch: Any) -> Callable[[], None]:
-    """A small transformer, about 900 launches: the host is the limit."""
+    """Return a step of a small transformer, about 900 launches: the host is the limit."""
     block = torch.nn.TransformerEncoderLayer(128, 4, 256, 0.0, batch_first=True, device="cuda")
     model = torch.nn.TransformerEncoder(block, 12, enable_nested_tensor=False)
     data = torch.randn(4, 32, 128, device="cuda")
@@ -60,7 +60,7 @@ def launch_bound(torch: Any) -> Callable[[], None]:
 
 
 def tiny_kernels(torch: Any) -> Callable[[], None]:
-    """2,000 kernels of a few microseconds, launched in a plain loop."""
+    """Return a step of 2,000 kernels of a few microseconds, launched in a plain loop."""
     data, out = torch.randn(256, 256, device="cuda"), torch.empty(256, 256, device="cuda")
 
     def step() -> None:
@@ -71,7 +71,7 @@ def tiny_kernels(torch: Any) -> Callable[[], None]:
 
 
 def graph_replay(torch: Any) -> Callable[[], None]:
-    """A CUDA graph of 400 small kernels, replayed five times."""
+    """Return a step that replays a CUDA graph of 400 small kernels five times."""
     data, out = torch.randn(256, 256, device="cuda"), torch.empty(256, 256, device="cuda")
     torch.erfinv(data, out=out)
     graph = torch.cuda.CUDAGraph()
@@ -91,12 +91,13 @@ WORKLOADS = {f.__name__: f for f in (gpu_bound, launch_bound, tiny_kernels, grap
 
 @contextmanager
 def nothing(torch: Any) -> Iterator[None]:
+    """Attach nothing."""
     yield
 
 
 @contextmanager
-def cupti_alone(torch: Any) -> Iterator[None]:
-    """CUPTI with the same kinds; its buffers go back unread."""
+def cupti_only(torch: Any) -> Iterator[None]:
+    """Record with CUPTI and the same kinds of activity; its buffers are returned unread."""
     library, pool, callbacks = cupti.load(attach.prepare()), new_pool(), cupti.Callbacks()
     address = ctypes.addressof(ctypes.c_char.from_buffer(pool.memory))
     callbacks.open(address, library.address("cuptiActivityGetNumDroppedRecords"))
@@ -113,8 +114,8 @@ def cupti_alone(torch: Any) -> Iterator[None]:
 
 @contextmanager
 def cupti_off(torch: Any) -> Iterator[None]:
-    """CUPTI that has recorded once and is switched off: what a duty cycle costs between its windows."""
-    with cupti_alone(torch):
+    """Record once with CUPTI, then switch it off: the state of a duty cycle between its windows."""
+    with cupti_only(torch):
         torch.zeros(1, device="cuda").add_(1)
         torch.cuda.synchronize()
     yield
@@ -122,7 +123,7 @@ def cupti_off(torch: Any) -> Iterator[None]:
 
 @contextmanager
 def record_callback(torch: Any) -> Iterator[None]:
-    """cupti-python as its samples use it: a Python object per record."""
+    """Record as the samples of cupti-python do: a Python object per record."""
     binding = import_module("cupti.cupti")
     seen = [0]
 
@@ -145,15 +146,16 @@ def record_callback(torch: Any) -> Iterator[None]:
 
 @contextmanager
 def torch_profiler(torch: Any) -> Iterator[None]:
+    """Record with PyTorch's profiler."""
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities):
         yield
 
 
-#: mode -> what surrounds a workload; drumline's own come from `drumline run`.
+#: Mode -> context of a workload; `drumline run` attaches drumline itself.
 MODES = {
     "plain": nothing,
-    "cupti": cupti_alone,
+    "cupti": cupti_only,
     "cupti_off": cupti_off,
     "drumline": nothing,
     "paired": nothing,
@@ -163,9 +165,11 @@ MODES = {
 }
 
 
-def lock_waits(step: Callable[[], None], torch: Any) -> list[float]:
-    """How long another thread that wants Python's lock every millisecond gets it too late, while steps run; ms each.
-    Measured apart from the step times, which such a thread changes."""
+def gil_delays(step: Callable[[], None], torch: Any) -> list[float]:
+    """Return by how much a thread that asks for the GIL every millisecond gets it too late, while steps run; ms.
+
+    Measured after the step times, which such a thread changes.
+    """
     late: list[float] = []
     stop = threading.Event()
 
@@ -187,73 +191,82 @@ def lock_waits(step: Callable[[], None], torch: Any) -> list[float]:
 
 
 def forget_peak() -> None:
-    """From here on the most memory is of what comes now (proc(5), clear_refs); what was kept before is in it."""
+    """Reset the peak of memory (proc(5), clear_refs); memory still in use stays in it."""
     with suppress(OSError), open("/proc/self/clear_refs", "w") as file:
         file.write("5")
 
 
 def peak_mb(pid: int) -> float:
-    """The most memory that a process has had; MB of 1,048,576 bytes."""
+    """Return the peak memory of a process; MB of 1,048,576 bytes."""
     with open(f"/proc/{pid}/status") as file:
         return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
 
 
 def main() -> None:
+    """Run the workloads of the command line under one mode and print the results."""
     mode, seconds, names = sys.argv[1], float(sys.argv[2]), sys.argv[3:]
     torch = import_module("torch")
     torch.cuda.init()
     expected = mode in ("drumline", "paired", "duty")
     assert (attach.attached() is not None) == expected, attach.status()
-    found: dict[str, Any] = {}
     began = time.monotonic()
-    for name in names:
-        forget_peak()
-        step = WORKLOADS[name](torch)
-        for _ in range(WARM_UP):
-            step()
-        torch.cuda.synchronize()
-        number = count()
-
-        def timed(step: Callable[[], None] = step, number: Iterator[int] = number) -> float:
-            at = time.perf_counter()
-            torch.cuda.nvtx.range_push(f"step {next(number)}")
-            step()
-            torch.cuda.synchronize()
-            torch.cuda.nvtx.range_pop()
-            return (time.perf_counter() - at) * 1e3
-
-        took: list[float] = []
-        one = attach.attached()
-        with MODES[mode](torch):
-            cpu, begin = time.process_time(), time.perf_counter()
-            if mode == "paired" and one is not None:
-                found[name] = in_turn(one, timed, seconds) | {"peak_mb": peak_mb(os.getpid())}
-                continue
-            while time.perf_counter() - begin < seconds or len(took) < 20:
-                took.append(timed())
-            wall = time.perf_counter() - begin
-            cpu = time.process_time() - cpu
-            late = lock_waits(step, torch)
-        found[name] = {"ms": took, "cpu": cpu / wall, "lock_ms": late, "peak_mb": peak_mb(os.getpid())}
+    workloads = {name: _run_workload(torch, mode, name, seconds) for name in names}
     result: dict[str, Any] = {
         "seconds": time.monotonic() - began,
-        "workloads": found,
+        "workloads": workloads,
         "versions": {"PyTorch": torch.__version__, "CUPTI": str(cupti.load(attach.prepare()).version())},
     }
-    one = attach.attached()
-    if one is not None:
-        words = one.pool.words
-        result["thread_s"] = words[buffer_pool.THREAD_NS] / 1e9
-        result["locked_s"] = max(0, words[buffer_pool.THREAD_NS] - words[buffer_pool.UNLOCKED_NS]) / 1e9
-        result["callback_s"] = words[buffer_pool.CALLBACK_NS] / 1e9
-        result["callback_max_us"] = words[buffer_pool.CALLBACK_MAX_NS] / 1e3
-        result["refused"] = words[buffer_pool.REFUSED]
-        result["dropped"] = words[buffer_pool.CUPTI_DROPPED]
-        with open(f"/proc/{one.decoder}/stat") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-        result["decoder_cpu_s"] = (int(fields[11]) + int(fields[12])) / 100
-        result["decoder_mb"] = peak_mb(one.decoder)
+    attachment = attach.attached()
+    if attachment is not None:
+        result |= _cost(attachment)
     print(json.dumps(result))
+
+
+def _run_workload(torch: Any, mode: str, name: str, seconds: float) -> dict[str, Any]:
+    forget_peak()
+    step = WORKLOADS[name](torch)
+    for _ in range(WARM_UP):
+        step()
+    torch.cuda.synchronize()
+    number = count()
+
+    def timed() -> float:
+        at = time.perf_counter()
+        torch.cuda.nvtx.range_push(f"step {next(number)}")
+        step()
+        torch.cuda.synchronize()
+        torch.cuda.nvtx.range_pop()
+        return (time.perf_counter() - at) * 1e3
+
+    took: list[float] = []
+    attachment = attach.attached()
+    with MODES[mode](torch):
+        cpu, begin = time.process_time(), time.perf_counter()
+        if mode == "paired" and attachment is not None:
+            return interleaved_blocks(attachment, timed, seconds) | {"peak_mb": peak_mb(os.getpid())}
+        while time.perf_counter() - begin < seconds or len(took) < 20:
+            took.append(timed())
+        wall = time.perf_counter() - begin
+        cpu = time.process_time() - cpu
+        delays = gil_delays(step, torch)
+    return {"ms": took, "cpu": cpu / wall, "gil_ms": delays, "peak_mb": peak_mb(os.getpid())}
+
+
+def _cost(attachment: attach.Attachment) -> dict[str, Any]:
+    """Return what drumline used in this process and in its decoder, from the header of the buffer pool."""
+    header = attachment.pool.words
+    with open(f"/proc/{attachment.decoder}/stat") as file:
+        fields = file.read().rsplit(")", 1)[1].split()
+    return {
+        "thread_s": header[buffer_pool.THREAD_NS] / 1e9,
+        "locked_s": max(0, header[buffer_pool.THREAD_NS] - header[buffer_pool.UNLOCKED_NS]) / 1e9,
+        "callback_s": header[buffer_pool.CALLBACK_NS] / 1e9,
+        "callback_max_us": header[buffer_pool.CALLBACK_MAX_NS] / 1e3,
+        "refused": header[buffer_pool.REFUSED],
+        "dropped": header[buffer_pool.CUPTI_DROPPED],
+        "decoder_cpu_s": (int(fields[11]) + int(fields[12])) / 100,
+        "decoder_mb": peak_mb(attachment.decoder),
+    }
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""drumline and CUPTI alone in turn, in blocks of steps of one process.
+"""Interleaves drumline and CUPTI alone, in blocks of steps of one process.
 
-Processes of the same mode differ by more than the bar of a point where the host is the limit; blocks of one process
-do not. "Alone" here: the decoder is stopped, the collector's thread waits, and CUPTI's buffers go back unread.
+Where the host is the limit, processes of the same mode differ by more than the target of one point. Blocks of one
+process do not. In a block of CUPTI alone the decoder is stopped, the collector's thread waits, and CUPTI's buffers are
+returned unread.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from drumline.producers.collector.attach import Attachment
 from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.schemas.columns import Array
 
-#: How long a block is, and how many steps after each turn are not counted.
+#: Length of a block, s; steps at its start that are not counted.
 BLOCK_S, SETTLE = 0.5, 3
-#: How often buffers are given back unread; s. The decoder looks as often.
+#: Period in which buffers are returned unread; s. The decoder polls as often.
 RECYCLE_S = 0.05
 #: Resamples of an interval.
 DRAWS = 2000
@@ -29,7 +30,7 @@ DRAWS = 2000
 
 @contextmanager
 def recycled(pool: BufferPool) -> Iterator[None]:
-    """Completed buffers go back unread."""
+    """Return completed buffers unread, from a thread of its own, until the block ends."""
     stop = threading.Event()
 
     def run() -> None:
@@ -47,22 +48,26 @@ def recycled(pool: BufferPool) -> Iterator[None]:
 
 
 @contextmanager
-def alone(one: Attachment) -> Iterator[None]:
-    """Nothing of drumline's is at work but CUPTI and its callbacks."""
-    with one.collector._lock:
-        while one.pool.done():  # the decoder reads what it was given first
+def cupti_only(attachment: Attachment) -> Iterator[None]:
+    """Suspend all of drumline but CUPTI and its callbacks until the block ends."""
+    with attachment.collector._lock:
+        while attachment.pool.done():  # the decoder reads first what it was given
             time.sleep(0.01)
-        os.kill(one.decoder, signal.SIGSTOP)
+        os.kill(attachment.decoder, signal.SIGSTOP)
         try:
-            with recycled(one.pool):
+            with recycled(attachment.pool):
                 yield
         finally:
-            os.kill(one.decoder, signal.SIGCONT)
+            os.kill(attachment.decoder, signal.SIGCONT)
 
 
-def in_turn(one: Attachment, timed: Callable[[], float], seconds: float) -> dict[str, list[list[float]]]:
-    """Blocks of step times, as many of each, the order changing from pair to pair. `timed` makes a step and says how
-    long it took; ms."""
+def interleaved_blocks(
+    attachment: Attachment, timed: Callable[[], float], seconds: float
+) -> dict[str, list[list[float]]]:
+    """Return equally many blocks of step times with drumline and with CUPTI alone; their order alternates.
+
+    `timed` runs one step and returns its time; ms.
+    """
 
     def block() -> list[float]:
         for _ in range(SETTLE):
@@ -72,40 +77,41 @@ def in_turn(one: Attachment, timed: Callable[[], float], seconds: float) -> dict
             took.append(timed())
         return took
 
-    ours: list[list[float]] = []
-    theirs: list[list[float]] = []
+    drumline: list[list[float]] = []
+    cupti: list[list[float]] = []
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds:
-        if len(ours) % 2:
-            ours.append(block())
-        with alone(one):
-            theirs.append(block())
-        if len(ours) < len(theirs):
-            ours.append(block())
-    return {"ours": ours, "alone": theirs}
+        if len(drumline) % 2:
+            drumline.append(block())
+        with cupti_only(attachment):
+            cupti.append(block())
+        if len(drumline) < len(cupti):
+            drumline.append(block())
+    return {"drumline": drumline, "cupti": cupti}
 
 
 def differences(blocks: dict[str, list[list[float]]]) -> Array:
-    """Of each pair of blocks, how much larger the median of ours is: f8, a share of the median of CUPTI alone.
+    """Return by how much drumline's median exceeds that of CUPTI alone, per pair of blocks: f8, a share of the latter.
 
-    A share, since where other machines use the same cores, all steps are a third slower for seconds at a time."""
-    ours, other = (np.array([np.median(block) for block in blocks[name]]) for name in ("ours", "alone"))
-    share: Array = (ours - other) / other
+    A share, because load of other machines on the same cores slows all steps by a third for seconds at a time.
+    """
+    drumline, cupti = (np.array([np.median(block) for block in blocks[name]]) for name in ("drumline", "cupti"))
+    share: Array = (drumline - cupti) / cupti
     return share
 
 
-def middle(pairs: Sequence[Array]) -> float:
-    """Median of the pairs of all processes: a neighbour who comes or goes between two blocks moves a mean by much."""
+def median_of_pairs(pairs: Sequence[Array]) -> float:
+    """Return the median over the pairs of all processes. Load that changes between two blocks would distort a mean."""
     return float(np.median(np.concatenate(pairs)))
 
 
-def drawn(pairs: Sequence[Array], random: np.random.Generator) -> float:
-    """`middle` of a resample: of processes first, then of the pairs of each."""
-    return middle([random.choice(pairs[i], len(pairs[i])) for i in random.integers(0, len(pairs), len(pairs))])
+def resampled_median(pairs: Sequence[Array], random: np.random.Generator) -> float:
+    """Return `median_of_pairs` of a resample: of processes first, then of the pairs of each."""
+    return median_of_pairs([random.choice(pairs[i], len(pairs[i])) for i in random.integers(0, len(pairs), len(pairs))])
 
 
 def interval(draw: Callable[[np.random.Generator], float]) -> tuple[float, float]:
-    """95% bootstrap interval (percentile method, Efron 1979) of what `draw` computes from a resample."""
+    """Return the 95% bootstrap interval (percentile method, Efron 1979) of what `draw` computes from a resample."""
     random = np.random.default_rng(0)
     low, high = np.percentile([draw(random) for _ in range(DRAWS)], (2.5, 97.5))
     return float(low), float(high)

@@ -1,4 +1,4 @@
-"""A measured program in a process of its own, on a core of its own, while broker and engine run on the others."""
+"""Runs a measured program in a process and on a core of its own; broker and engine run on the other cores."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from drumline.infra.bench.processes.cpu_pinning import off_that_core
+from drumline.infra.bench.processes.cpu_pinning import keep_off_last_core
 from drumline.infra.bench.processes.process_watch import over_time
-from drumline.infra.bench.result import Report
+from drumline.infra.bench.result import BenchReport
 from drumline.infra.config.settings import Settings
 from drumline.infra.localstack.ephemeral import environment
 from drumline.infra.localstack.processes import own_processes
 
 
 def child(settings: Settings, module: str, which: str, wanted: int, profile: Path | None = None) -> dict[str, Any]:
-    """Run `drumline.infra.bench.processes.<module>` until it has dealt with `wanted` records; what it measured.
+    """Run `drumline.infra.bench.processes.<module>` until it has handled `wanted` records.
 
-    Raises RuntimeError with its last words.
+    Returns the values that it measured of itself (self_sampling.py). Raises RuntimeError with the end of its stderr.
     """
-    off_that_core(p.pid for processes in own_processes(settings).values() for p in processes)
+    keep_off_last_core(p.pid for processes in own_processes(settings).values() for p in processes)
     command = [sys.executable, "-m", f"drumline.infra.bench.processes.{module}", which, str(wanted)]
     command += [str(profile.resolve())] if profile is not None else []
     done = subprocess.run(command, capture_output=True, text=True, env=environment(settings), check=False)
@@ -34,12 +34,16 @@ def child(settings: Settings, module: str, which: str, wanted: int, profile: Pat
     return result
 
 
-def add_both(report: Report, ours: dict[str, Any], theirs: dict[str, Any], who: str, others: str) -> None:
-    """What two such programs took, beside what they did. `who`: ours; `others`: how the baseline ran."""
-    report.add("memory, most", max(ours["memory"]) / 2**20, "MiB", max(theirs["memory"]) / 2**20, bar=400, most=True)
-    report.notes.append(f"Memory, mean of each tenth of the time, MiB: {over_time(ours['memory'], 2**20)}.")
-    report.notes.append(f"Lag, mean of each tenth, messages: {over_time(ours['left'])}.")
+def add_common(report: BenchReport, measured: dict[str, Any], baseline: dict[str, Any], program: str, how: str) -> None:
+    """Add memory, lag and conditions, which such programs report alike.
+
+    `program` names the measured program in the notes; `how` describes how the baseline ran.
+    """
+    most, baseline_most = (max(sampled["memory"]) / 2**20 for sampled in (measured, baseline))
+    report.add("memory, most", most, "MiB", baseline_most, target=400, at_most=True)
+    report.notes.append(f"Memory, mean of each tenth of the time, MiB: {over_time(measured['memory'], 2**20)}.")
+    report.notes.append(f"Lag, mean of each tenth, messages: {over_time(measured['left'])}.")
     report.notes.append(
-        f"The messages lay in Kafka already. The {who} had {ours['core']} to itself, except for other programs of the "
-        f"machine; broker and engine were kept off it; {others}."
+        f"The messages lay in Kafka already. The {program} had {measured['core']} to itself, except for other "
+        f"programs of the machine; broker and engine were kept off it; {how}."
     )

@@ -1,4 +1,4 @@
-"""What is measured gets a core of its own; what serves it runs on the others. Other programs may still be on any."""
+"""Reserves the last core for the measured program. Programs outside of the benchmark may still run on it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import suppress
 import psutil
 
 
-def own_core() -> str:
-    """Keep this process, threads that come later included, on the last core; says so. Nothing on a single core."""
+def take_last_core() -> str:
+    """Keep this process and its future threads on the last core and return its name. Does nothing on a single core."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         return "one core for all"
@@ -18,8 +18,8 @@ def own_core() -> str:
     return f"core {cores[-1]}"
 
 
-def off_that_core(pids: Iterable[int]) -> None:
-    """Keep processes, all their threads, off the core that own_core() takes. Nothing on a single core."""
+def keep_off_last_core(pids: Iterable[int]) -> None:
+    """Keep all threads of these processes off the core of `take_last_core`. Does nothing on a single core."""
     cores = sorted(os.sched_getaffinity(0))
     for pid in pids if len(cores) > 1 else ():
         with suppress(psutil.Error, OSError):

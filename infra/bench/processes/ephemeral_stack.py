@@ -1,4 +1,4 @@
-"""A stack of its own for one benchmark: temporary, gone afterwards."""
+"""Starts a private, temporary stack for one benchmark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from drumline.infra.localstack.processes import own_processes
 
 @contextmanager
 def private_stack() -> Iterator[Settings]:
-    """A running broker and engine with topics and tables; data is deleted at the end. Raises StackError."""
+    """Yield the settings of a running broker and engine with topics and tables; delete all data at the end. Raises
+    StackError.
+    """
     with tempfile.TemporaryDirectory(prefix="drumline-bench-", ignore_cleanup_errors=True) as folder:
         settings = ephemeral_settings(
             Path(folder) / "state",
@@ -27,6 +29,6 @@ def private_stack() -> Iterator[Settings]:
 
 
 def engine_cpu_s(settings: Settings) -> float:
-    """CPU seconds that the local ClickHouse engine has used so far."""
+    """Return the CPU seconds that the local ClickHouse engine has used so far."""
     used = [process.cpu_times() for process in own_processes(settings)["engine"]]
     return sum(times.user + times.system for times in used)

@@ -9,9 +9,15 @@ import numpy as np
 import psutil
 
 
-class Watch:
-    """Samples every `every_s`. `memory`: name -> resident bytes over time; `lag`: name -> records behind over time, as
-    the callables given say. What they raise is raised by `check` and at the end of the block."""
+class ProcessWatch:
+    """Samples memory and lag from a daemon thread for as long as its block runs.
+
+    An error of a lag source ends the sampling; `check` and the end of the block raise it.
+
+    memory: name -> resident bytes over time.
+    lag: name -> records behind over time; a source that returns None adds nothing.
+    cpu_s: name -> CPU seconds within the block, set at its end.
+    """
 
     def __init__(
         self, pids: Mapping[str, int], lag: Mapping[str, Callable[[], int | None]], every_s: float = 0.5
@@ -20,12 +26,12 @@ class Watch:
         self.cpu_s: dict[str, float] = dict.fromkeys(pids, 0.0)
         self.lag: dict[str, list[int]] = {name: [] for name in lag}
         self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
-        self._ask, self._every = lag, every_s
+        self._lag_sources, self._every_s = lag, every_s
         self._stop = threading.Event()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ProcessWatch:
         self._before = self._cpu()
         self._thread.start()
         return self
@@ -38,40 +44,40 @@ class Watch:
             self.check()
 
     def check(self) -> None:
-        """Raise what ended the sampling, if something did."""
+        """Raise the error that ended the sampling, if there was one."""
         if self._error is not None:
             raise self._error
 
     def _cpu(self) -> dict[str, float]:
-        found = {}
+        used = {}
         for name, process in self._processes.items():
             try:
                 times = process.cpu_times()
             except psutil.Error:
                 continue
-            found[name] = times.user + times.system
-        return found
+            used[name] = times.user + times.system
+        return used
 
     def _sample(self) -> None:
         try:
-            self._look_again_and_again()
+            self._sample_until_stopped()
         except BaseException as error:
             self._error = error
 
-    def _look_again_and_again(self) -> None:
-        while not self._stop.wait(self._every):
+    def _sample_until_stopped(self) -> None:
+        while not self._stop.wait(self._every_s):
             for name, process in self._processes.items():
                 try:
                     self.memory[name].append(process.memory_info().rss)
                 except psutil.Error:
                     continue
-            for name, ask in self._ask.items():
-                behind = ask()
+            for name, source in self._lag_sources.items():
+                behind = source()
                 if behind is not None:
                     self.lag[name].append(behind)
 
 
 def over_time(values: Sequence[float], unit: float = 1.0, slices: int = 10) -> str:
-    """Means of so many equal parts of the time, oldest first, in `unit`s: "12, 13, 13"."""
+    """Return the means of equal parts of the time, oldest first, in `unit`s: "12, 13, 13"."""
     parts = np.array_split(np.asarray(values, dtype=float) / unit, slices)
     return ", ".join(f"{part.mean():,.0f}" for part in parts if len(part))

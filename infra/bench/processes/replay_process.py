@@ -1,4 +1,4 @@
-"""`drumline replay` as a child of a benchmark: what it said at its end, or the reason in its last words."""
+"""Runs `drumline replay` as a child process of a benchmark."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 
 from drumline.infra.localstack.clickhouse.engine import log_tail
 
-#: Exit code of a replay that was asked to stop.
-INTERRUPTED = 130
+#: Exit code of a replay that was stopped.
+STOPPED = 130
 
 
-class Replay:
-    """Runs from its construction on. `log`: where its stderr goes."""
+class ReplayProcess:
+    """Starts a replay when it is made. Its stderr goes to `log`, its summary to stdout. `stop` or `summary` ends it."""
 
     def __init__(self, folder: Path, env: Mapping[str, str], log: Path, *options: str) -> None:
         self._log, self._fine = log, {0}
@@ -31,32 +31,32 @@ class Replay:
     def pid(self) -> int:
         return self._process.pid
 
-    def runs(self) -> bool:
-        """Raises RuntimeError if it failed."""
+    def is_running(self) -> bool:
+        """Return whether the process runs. Raises RuntimeError if it failed."""
         code = self._process.poll()
         if code is not None and code not in self._fine:
             raise RuntimeError(f"drumline replay ended with {code}: {log_tail(self._log)}")
         return code is None
 
     def summary(self) -> dict[str, Any]:
-        """What it published (`ReplaySummary`), once it has ended. Raises RuntimeError if it failed."""
+        """Wait for the end and return the published counts (`ReplaySummary`). Raises RuntimeError if it failed."""
         output, _ = self._process.communicate()
-        self.runs()
-        found: dict[str, Any] = json.loads(output)
-        return found
+        self.is_running()
+        summary: dict[str, Any] = json.loads(output)
+        return summary
 
     def stop(self, timeout_s: float = 120.0) -> None:
-        """Let it finish what it has begun; nothing if it has ended. Raises subprocess.TimeoutExpired."""
+        """Let it complete the open batches and end; no effect if it has ended. Raises subprocess.TimeoutExpired."""
         if self._process.poll() is None:
-            self._fine.add(INTERRUPTED)
+            self._fine.add(STOPPED)
             self._process.terminate()
             self._process.wait(timeout_s)
 
 
 @contextmanager
-def replaying(folder: Path, env: Mapping[str, str], log: Path, *options: str) -> Iterator[Replay]:
-    """A replay that does not outlive the block."""
-    replay = Replay(folder, env, log, *options)
+def replaying(folder: Path, env: Mapping[str, str], log: Path, *options: str) -> Iterator[ReplayProcess]:
+    """Yield a replay that is stopped at the end of the block."""
+    replay = ReplayProcess(folder, env, log, *options)
     try:
         yield replay
     finally:

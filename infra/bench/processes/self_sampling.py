@@ -1,4 +1,4 @@
-"""What a program measures of itself from its first record on: CPU, wall clock; memory and records left over time."""
+"""Measures a program from within, from its first record on: CPU, wall clock, memory, and records left over time."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import psutil
 
-from drumline.infra.bench.processes.cpu_pinning import own_core
+from drumline.infra.bench.processes.cpu_pinning import take_last_core
 
 EVERY_S = 0.05
-#: Every so many samples, a fixed piece of work is timed: other programs make a CPU second worth less, here and there.
-YARDSTICK_EVERY = 5
+#: Samples from one reference workload to the next: other programs change what a CPU second is worth.
+REFERENCE_EVERY = 5
 _NUMBERS = np.arange(20_000, dtype=np.int64) * 7919 % 65_536
 
 
-def yardstick() -> float:
-    """CPU seconds that a fixed piece of Python and numpy takes now, about a millisecond."""
+def reference_workload() -> float:
+    """Return the CPU seconds of a fixed piece of Python and numpy work, about a millisecond."""
     began = time.thread_time()
     order = np.argsort(_NUMBERS, kind="stable")
     np.add.reduceat(_NUMBERS[order], np.arange(0, len(order), 64))
@@ -27,14 +27,18 @@ def yardstick() -> float:
     return time.thread_time() - began
 
 
-class Sampled:
-    """Start it before the work, `result` after it. `handled`: records so far; the clock starts with the first."""
+class SelfSampler:
+    """Samples this process from a daemon thread.
+
+    Make it before the work begins, and call `result` after it. The clock starts with the first record. `handled`
+    returns the records handled so far.
+    """
 
     def __init__(self, handled: Callable[[], int], wanted: int) -> None:
-        self._handled, self._wanted, self._core = handled, wanted, own_core()
+        self._handled, self._wanted, self._core = handled, wanted, take_last_core()
         self._memory: list[int] = []
         self._left: list[int] = []
-        self._yardstick: list[float] = []
+        self._reference: list[float] = []
         self._began: tuple[int, float, float] | None = None
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -49,12 +53,15 @@ class Sampled:
             if self._began:
                 self._memory.append(me.memory_info().rss)
                 self._left.append(self._wanted - handled)
-                if len(self._left) % YARDSTICK_EVERY == 1:
-                    self._yardstick.append(yardstick())
+                if len(self._left) % REFERENCE_EVERY == 1:
+                    self._reference.append(reference_workload())
 
     def result(self) -> dict[str, Any]:
-        """`records` of `handled` lie within `wall_s` and `cpu_s`, s. `memory`: resident bytes; `left`: records;
-        `yardstick_s`: mean CPU of the yardstick meanwhile."""
+        """Stop the sampling and return the measured values.
+
+        `records` of the `handled` lie within `wall_s` and `cpu_s`, s. `memory`: resident bytes over time. `left`:
+        records over time. `reference_s`: mean CPU seconds of the reference workload meanwhile.
+        """
         self._done.set()
         self._thread.join()
         before, began, cpu = self._began or (0, time.perf_counter(), time.process_time())
@@ -65,6 +72,6 @@ class Sampled:
             "cpu_s": time.process_time() - cpu,
             "memory": self._memory,
             "left": self._left,
-            "yardstick_s": float(np.mean(self._yardstick)) if self._yardstick else yardstick(),
+            "reference_s": float(np.mean(self._reference)) if self._reference else reference_workload(),
             "core": self._core,
         }

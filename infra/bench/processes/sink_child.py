@@ -1,7 +1,9 @@
-"""One sink in a process of its own, over kernel records that are in Kafka already: `... ours|plain RECORDS [PROFILE]`.
+"""Runs one sink over kernel records that are already in Kafka.
 
-`ours`: the product's. `plain`: at least once, as simple as it gets. Prints what it measured of itself (sampled.py) and
-the rows it stored as one JSON object.
+usage: ... drumline|plain RECORDS [PROFILE]
+
+`drumline` is the product's sink; `plain` inserts at least once, in the simplest way. Prints one JSON object: the values
+of self_sampling.py, and the rows stored.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from drumline.infra.bench.processes.profiling import profiled
-from drumline.infra.bench.processes.self_sampling import Sampled
+from drumline.infra.bench.processes.self_sampling import SelfSampler
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import INSERT_SETTINGS
 from drumline.infra.config.settings import Settings, SinkSettings, settings
@@ -35,8 +37,11 @@ STUCK_S = 300.0
 Work = tuple[Callable[[], int], Callable[[], int]]
 
 
-def plain(settings: Settings, messages: int) -> Work:
-    """Read, decode, insert at flush_rows, commit: (what does it and says how many rows, records so far)."""
+def plain_sink(settings: Settings, messages: int) -> Work:
+    """Read, decode, insert at flush_rows, commit.
+
+    Returns a function that works and returns the number of rows, and one that returns the records handled so far.
+    """
     codec, stored = Codec(), table(Topic.KERNEL)
     names = [column.name for column in stored.columns]
     options: dict[str, str | int] = {
@@ -92,31 +97,32 @@ def plain(settings: Settings, messages: int) -> Work:
     return run, lambda: seen[0]
 
 
-def ours(settings: Settings, messages: int) -> Work:
-    """The product's sink, until it has dealt with so many records."""
+def product_sink(settings: Settings, messages: int) -> Work:
+    """Run the product's sink until it has handled that many records; returns as `plain_sink` does."""
     until = time.monotonic() + STUCK_S
 
     def stopping() -> bool:
-        return made.counts.records >= messages or time.monotonic() > until
+        return sink.counts.records >= messages or time.monotonic() > until
 
-    letters = DeadLetterProducer(lambda: Producer({**producer_config(settings, "bench-letters"), "log_level": 2}))
+    dead_letters = DeadLetterProducer(lambda: Producer({**producer_config(settings, "bench-letters"), "log_level": 2}))
     consumer = SinkConsumer(settings, [Topic.KERNEL])
-    made = Sink(settings, consumer, letters, lambda: clickhouse.connect(settings), Codec(), stopping=stopping)
+    sink = Sink(settings, consumer, dead_letters, lambda: clickhouse.connect(settings), Codec(), stopping=stopping)
 
     def run() -> int:
-        made.run()
-        return made.counts.rows
+        sink.run()
+        return sink.counts.rows
 
-    return run, lambda: made.counts.records
+    return run, lambda: sink.counts.records
 
 
 def main() -> None:
+    """Run the sink of the command line and print its measurements."""
     which, wanted = sys.argv[1], int(sys.argv[2])
-    run, handled = (plain if which == "plain" else ours)(settings(), wanted)
-    sampled = Sampled(handled, wanted)
+    run, handled = (plain_sink if which == "plain" else product_sink)(settings(), wanted)
+    sampler = SelfSampler(handled, wanted)
     with profiled(Path(sys.argv[3]) if len(sys.argv) > 3 else None, f"sink, {wanted} messages"):
         rows = run()
-    print(json.dumps({**sampled.result(), "rows": rows}), flush=True)
+    print(json.dumps({**sampler.result(), "rows": rows}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""One Faust worker in a process of its own, over records that are in Kafka: `... STAGE|single RECORDS [PROFILE]`.
+"""Runs one Faust worker over records that are already in Kafka.
 
-STAGE: one of the product's stages (streams/app.py), alone. `single`: one event a message. Prints what it measured of
-itself (sampled.py) as one JSON object.
+usage: ... STAGE|single RECORDS [PROFILE]
+
+STAGE is one of the product's stages (streams/worker/app.py), without the others; `single` reads one event a message.
+Prints one JSON object: the values of self_sampling.py.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 import uvloop
 
 from drumline.infra.bench.processes.profiling import profiled
-from drumline.infra.bench.processes.self_sampling import Sampled
+from drumline.infra.bench.processes.self_sampling import SelfSampler
 from drumline.infra.config.settings import Settings, settings
 from drumline.infra.kafka.registry import codec
 from drumline.streams.worker.app import READ, WRITTEN, wirings
@@ -33,7 +35,7 @@ START_S, STUCK_S = 60.0, 400.0
 
 
 def stage(config: Settings, name: str) -> tuple[Any, Callable[[], int]]:
-    """The product's worker with one of its stages: (app, records handled so far)."""
+    """Return the product's worker with one of its stages: (app, function that returns the records handled so far)."""
     config.stream.app_id += f"-{name}"
     wiring = next(w for w in wirings(config) if w.name == name)
     worker = StreamWorker(config, [wiring], preflight(config, READ, WRITTEN, [wiring.name]), codec(config))
@@ -41,7 +43,7 @@ def stage(config: Settings, name: str) -> tuple[Any, Callable[[], int]]:
 
 
 def single(config: Settings) -> tuple[Any, Callable[[], int]]:
-    """Faust as its documentation shows it: one event a message, counted per kernel in a hopping table."""
+    """Return a worker as Faust's documentation shows it: one event a message, counted per kernel in a hopping table."""
     import faust
 
     config.stream.app_id += "-single"
@@ -63,22 +65,23 @@ def single(config: Settings) -> tuple[Any, Callable[[], int]]:
 
 
 async def measure(app: Any, handled: Callable[[], int], wanted: int, profile: Path | None) -> dict[str, Any]:
-    """From the first handled record until `wanted` are."""
+    """Measure from the first handled record until `wanted` are handled."""
     starting = asyncio.create_task(app.start())
     until = time.monotonic() + START_S
-    sampled = Sampled(handled, wanted)
+    sampler = SelfSampler(handled, wanted)
     while not handled() and time.monotonic() < until and not app.crashed:
         await asyncio.sleep(0.005)
     until = time.monotonic() + STUCK_S
     with profiled(profile, f"{sys.argv[1]}, {wanted} messages"):
         while handled() < wanted and time.monotonic() < until and not app.crashed:
             await asyncio.sleep(0.02)
-        result = sampled.result()
+        result = sampler.result()
     starting.cancel()
     return result
 
 
 def main() -> None:
+    """Run the worker of the command line and print its measurements."""
     which, wanted = sys.argv[1], int(sys.argv[2])
     profile = Path(sys.argv[3]) if len(sys.argv) > 3 else None
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

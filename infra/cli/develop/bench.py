@@ -1,4 +1,4 @@
-"""`drumline bench`: figures beside their baselines, from one run."""
+"""`drumline bench`: results beside their baselines, from one run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 
 
 class Kinds(TyperGroup):
-    """Says which benchmarks there are to who names another."""
+    """Lists the benchmarks where another name is given."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] not in self.commands:
@@ -26,27 +26,27 @@ Write = Annotated[
     typer.Option(metavar="FILE", help="write the result as this Markdown page, e.g. docs/results/bench/codec.md"),
 ]
 Profile = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="also sample with py-spy, into DIR/*.txt; figures suffer a little")
+    Path | None, typer.Option(metavar="DIR", help="also sample with py-spy, into DIR/*.txt; results suffer a little")
 ]
 Seconds = Annotated[float, typer.Option(min=0.01, help="CPU seconds per measurement")]
 
 
 @app.callback()
 def bench() -> None:
-    """Measure drumline on recorded data, each figure beside its baseline in the same run.
+    """Measure drumline on recorded data, each result beside its baseline from the same run.
 
-    Figures are per CPU second where they say so: other load on the machine changes them less than it changes wall time.
-    Recordings other than the demo's are in a checkout only.
+    Many results are per CPU second, which other load on the machine changes less than wall time. Recordings other than
+    the demo's are in a checkout only.
     """
 
 
 @app.command()
 def codec(seconds: Seconds = 3.0, data: Folder = None, as_json: AsJson = False, write: Write = None) -> None:
-    """Packed batches: encode and decode, beside Avro arrays and one record a message. Needs no Kafka."""
+    """Encode and decode packed batches, beside Avro arrays and one record a message. Needs no Kafka."""
     from drumline.infra.bench.benchmarks.codec import bench_codec
     from drumline.infra.bench.runner import run
 
-    run("codec", data, lambda folder, say: bench_codec(folder, seconds, progress=say), as_json, write)
+    run("codec", data, lambda folder, show: bench_codec(folder, seconds, progress=show), as_json, write)
 
 
 @app.command()
@@ -57,11 +57,11 @@ def sink(
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """Exactly-once sink, Kafka to ClickHouse, beside plain at-least-once inserts. Starts a stack of its own."""
+    """Measure the exactly-once sink beside plain at-least-once inserts. Starts a private stack."""
     from drumline.infra.bench.benchmarks.sink import bench_sink
     from drumline.infra.bench.runner import run
 
-    run("sink", data, lambda folder, say: bench_sink(folder, loops, say, profile), as_json, write)
+    run("sink", data, lambda folder, show: bench_sink(folder, loops, show, profile), as_json, write)
 
 
 @app.command()
@@ -73,11 +73,11 @@ def stream(
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """The Faust worker's kernel frequency, beside a windowed Faust table fed one event a message. Own stack."""
+    """Measure the worker's kernel frequency beside a windowed Faust table with one event a message. Private stack."""
     from drumline.infra.bench.benchmarks.stream import bench_stream
     from drumline.infra.bench.runner import run
 
-    run("stream", data, lambda folder, say: bench_stream(folder, loops, events, say, profile), as_json, write)
+    run("stream", data, lambda folder, show: bench_stream(folder, loops, events, show, profile), as_json, write)
 
 
 @app.command()
@@ -89,11 +89,11 @@ def pipeline(
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """Broker, worker, sink and engine together: throughput, memory, lag, delay of verdicts. Own stack."""
+    """Measure the whole pipeline: throughput, memory, lag, delay of verdicts. Starts a private stack."""
     from drumline.infra.bench.benchmarks.pipeline import bench_pipeline
     from drumline.infra.bench.runner import run
 
-    run("pipeline", data, lambda folder, say: bench_pipeline(folder, loops, paced, say, profile), as_json, write)
+    run("pipeline", data, lambda folder, show: bench_pipeline(folder, loops, paced, show, profile), as_json, write)
 
 
 @app.command()
@@ -105,17 +105,17 @@ def agent(
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """The node agent beside a job that writes into the spool: CPU, memory, backlog; then catching up. Own stack."""
+    """Measure the node agent beside a job that writes into spools, then catching up. Starts a private stack."""
     from drumline.infra.bench.benchmarks.agent import bench_agent
     from drumline.infra.bench.runner import run
 
-    run("agent", data, lambda folder, say: bench_agent(folder, seconds, rate, ranks, say), as_json, write)
+    run("agent", data, lambda folder, show: bench_agent(folder, seconds, rate, ranks, show), as_json, write)
 
 
 @app.command()
 def overhead(
-    rounds: Annotated[int, typer.Option(min=1, help="processes of each mode, in turn")] = 3,
-    seconds: Annotated[float, typer.Option(min=0.5, help="how long each workload runs in each process")] = 4.0,
+    rounds: Annotated[int, typer.Option(min=1, help="processes of each mode, interleaved")] = 3,
+    seconds: Annotated[float, typer.Option(min=0.5, help="time of each workload in each process")] = 4.0,
     mode: Annotated[
         list[str] | None,
         typer.Option(
@@ -129,30 +129,30 @@ def overhead(
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """What recording costs training steps on this machine's GPU, beside nothing and CUPTI alone. Needs PyTorch."""
+    """Measure the cost of recording on this machine's GPU, beside CUPTI alone and nothing. Needs PyTorch."""
     from drumline.infra.bench.overhead.benchmark import bench_overhead
     from drumline.infra.bench.overhead.job import WORKLOADS
     from drumline.infra.bench.runner import run
 
     modes, workloads = mode or ["cupti", "cupti_off", "drumline", "paired", "duty"], workload or list(WORKLOADS)
     none = Path()  # no recording is read, and a GPU machine may have none
-    run("overhead", none, lambda _, say: bench_overhead(rounds, seconds, modes, workloads, say, gpus), as_json, write)
+    run("overhead", none, lambda _, show: bench_overhead(rounds, seconds, modes, workloads, show, gpus), as_json, write)
 
 
 @app.command()
 def soak(
-    minutes: Annotated[float, typer.Option(min=0.5, help="how long")] = 60.0,
+    minutes: Annotated[float, typer.Option(min=0.5, help="length of the run")] = 60.0,
     rate: Annotated[float | None, typer.Option(min=1, help="kernels/s; default: half of a probe at full speed")] = None,
     ranks: Annotated[int, typer.Option(min=1, help="ranks that the recorded job is stretched to")] = 16,
     data: Folder = None,
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """The pipeline at half of its rate for an hour: memory and lag over time, then the audit. Own stack; 10 GB."""
+    """Run the pipeline at half of its rate for an hour: memory, lag, then the audit. Private stack; 10 GB."""
     from drumline.infra.bench.benchmarks.soak import bench_soak
     from drumline.infra.bench.runner import run
 
-    run("soak", data, lambda folder, say: bench_soak(folder, minutes, rate, ranks, say), as_json, write)
+    run("soak", data, lambda folder, show: bench_soak(folder, minutes, rate, ranks, show), as_json, write)
 
 
 @app.command()
@@ -162,11 +162,11 @@ def algebra(
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """The straggler algebra alone at 1,024 ranks and one step a second: CPU seconds a second. Needs no Kafka."""
+    """Measure the straggler algebra alone at 1,024 ranks and one step a second. Needs no Kafka."""
     from drumline.infra.bench.benchmarks.straggler_algebra import bench_algebra
     from drumline.infra.bench.runner import run
 
-    run("algebra", None, lambda _, say: bench_algebra(ranks, steps, progress=say), as_json, write)
+    run("algebra", None, lambda _, show: bench_algebra(ranks, steps, progress=show), as_json, write)
 
 
 @app.command()
@@ -178,11 +178,11 @@ def scale(
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """The worker's stages at several job sizes: CPU a kernel, messages, memory, workers. Own stacks; 57 M kernels."""
+    """Measure the worker's stages at several job sizes: CPU, messages, memory. Private stacks; 57 M kernels."""
     from drumline.infra.bench.benchmarks.scale import RANKS, bench_scale
     from drumline.infra.bench.runner import run
 
-    run("scale", data, lambda folder, say: bench_scale(folder, ranks or RANKS, kernels, seconds, say), as_json, write)
+    run("scale", data, lambda folder, show: bench_scale(folder, ranks or RANKS, kernels, seconds, show), as_json, write)
 
 
 @app.command()
@@ -190,13 +190,13 @@ def queries(
     rows: Annotated[
         int, typer.Option(min=10_000, help="kernels, at least; the default takes 2 GB of disk")
     ] = 100_000_000,
-    repeats: Annotated[int, typer.Option(min=1, help="times each question is asked")] = 7,
+    repeats: Annotated[int, typer.Option(min=1, help="repetitions of each query")] = 7,
     data: Folder = None,
     as_json: AsJson = False,
     write: Write = None,
 ) -> None:
-    """Every cookbook query, panel and alert rule over recorded kernels in the real engine: time, CPU, bytes a row."""
+    """Time every cookbook query, panel and alert rule over recorded kernels in the real engine."""
     from drumline.infra.bench.benchmarks.queries import bench_queries
     from drumline.infra.bench.runner import run
 
-    run("queries", data, lambda folder, say: bench_queries(folder, rows, repeats, say), as_json, write)
+    run("queries", data, lambda folder, show: bench_queries(folder, rows, repeats, show), as_json, write)

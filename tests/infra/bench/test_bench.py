@@ -1,4 +1,4 @@
-"""Benchmarks give figures and ratios; how large those are depends on the machine and is no test."""
+"""Benchmarks give results and ratios; how large those are depends on the machine and is no test."""
 
 import importlib
 import inspect
@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from drumline.infra.bench import runner as command
 from drumline.infra.bench.benchmarks.codec import bench_codec
-from drumline.infra.bench.benchmarks.scale import Load, Size
+from drumline.infra.bench.benchmarks.scale import JobSize, PeakLoad
 from drumline.infra.bench.benchmarks.scale import _add as add_size
 from drumline.infra.bench.benchmarks.straggler_algebra import bench_algebra
 from drumline.infra.bench.benchmarks.verdict_latency import first_delays
@@ -29,10 +29,10 @@ from drumline.infra.bench.overhead import job as overhead_job
 from drumline.infra.bench.overhead import paired
 from drumline.infra.bench.processes import profiling as profiled
 from drumline.infra.bench.processes import steady_state as steady
-from drumline.infra.bench.processes.process_watch import Watch, over_time
+from drumline.infra.bench.processes.process_watch import ProcessWatch, over_time
 from drumline.infra.bench.processes.replay_process import replaying
 from drumline.infra.bench.render import HEAD, MARK, cells, show, write
-from drumline.infra.bench.result import Figure, Report, machine, percentiles
+from drumline.infra.bench.result import BenchReport, Result, machine, percentiles
 from drumline.infra.cli.develop import bench as command_bench
 from drumline.producers.ipc import buffer_pool
 from drumline.producers.ipc.buffer_pool import BufferPool
@@ -43,27 +43,27 @@ RESULTS = Path(__file__).parents[3] / "docs" / "results" / "bench"
 KINDS = sorted(known.callback.__name__ for known in command_bench.app.registered_commands)
 
 
-def test_codec_figures_stand_beside_both_baselines():
+def test_codec_results_stand_beside_both_baselines():
     report = bench_codec(DEMO, seconds=0.001, rows=64)
-    assert {f.name.split(",")[0] for f in report.figures if f.unit == "rows/CPU s"} == {"encode", "decode"}
-    for figure in report.figures:
-        assert np.isfinite(figure.value)
-        assert figure.ratio == pytest.approx(figure.value / figure.baseline)
+    assert {f.name.split(",")[0] for f in report.results if f.unit == "rows/CPU s"} == {"encode", "decode"}
+    for result in report.results:
+        assert np.isfinite(result.value)
+        assert result.ratio == pytest.approx(result.value / result.baseline)
 
 
-def test_the_algebra_alone_names_the_late_rank_and_has_one_core_as_its_bar():
+def test_the_algebra_alone_names_the_late_rank_and_has_one_core_as_its_target():
     report = bench_algebra(ranks=8, steps=40, collectives=3)
-    assert (report.figures[0].unit, report.figures[0].bar, report.figures[0].most) == ("cores", 1.0, True)
-    assert report.figures[0].value > 0.0
+    assert (report.results[0].unit, report.results[0].target, report.results[0].at_most) == ("cores", 1.0, True)
+    assert report.results[0].value > 0.0
     assert "2 verdicts, ranks they name: [2]; late was [2]" in report.notes[0]
 
 
-def test_a_bar_is_met_from_its_side():
-    assert Figure("rate", 10, "rows/s", bar=10).met
-    assert not Figure("rate", 9, "rows/s", bar=10).met
-    assert Figure("delay", 5, "s", bar=5, most=True).met
-    assert not Figure("delay", 6, "s", bar=5, most=True).met
-    assert Figure("rate", 1, "rows/s").met is None
+def test_a_target_is_met_from_its_side():
+    assert Result("rate", 10, "rows/s", target=10).met
+    assert not Result("rate", 9, "rows/s", target=10).met
+    assert Result("delay", 5, "s", target=5, at_most=True).met
+    assert not Result("delay", 6, "s", target=5, at_most=True).met
+    assert Result("rate", 1, "rows/s").met is None
 
 
 def test_percentiles_of_nothing_are_nothing():
@@ -74,8 +74,8 @@ def test_percentiles_of_nothing_are_nothing():
 def test_writing_again_replaces_the_page(tmp_path):
     path = tmp_path / "codec.md"
     for value in (1.0, 2.0):
-        report = Report("codec", "data", "arrays", notes=["a note"], machine={"processor": "a chip, 2 cores"})
-        report.add("encode", value, "rows/s", 4.0, bar=3.0)
+        report = BenchReport("codec", "data", "arrays", notes=["a note"], machine={"processor": "a chip, 2 cores"})
+        report.add("encode", value, "rows/s", 4.0, target=3.0)
         write(report, "drumline bench codec", path)
     assert path.read_text() == (
         "<!-- Written by drumline bench. -->\n# codec\n\n`drumline bench codec`\n\nData: data.\n\n"
@@ -95,8 +95,8 @@ def test_each_page_of_results_is_as_a_benchmark_writes_it(page):
     assert "| " + " | ".join(HEAD) + " |" in rest
 
 
-def test_text_says_on_what_it_was_measured(capsys):
-    report = Report("codec", "data", "arrays", machine=machine())
+def test_text_names_the_machine(capsys):
+    report = BenchReport("codec", "data", "arrays", machine=machine())
     show(report, Console(width=1_000))
     out = capsys.readouterr().out
     assert f"load before {report.machine['load before']}" in out
@@ -135,58 +135,58 @@ def test_memory_of_one_workload_is_not_taken_for_anothers():
 
 
 def test_overhead_stands_beside_plain_and_cupti_alone():
-    def one(ms, lock, peak_mb=1_000.0, **more):
-        steps = {"ms": [ms] * 100, "cpu": 0.9, "lock_ms": [lock] * 10, "peak_mb": peak_mb}
+    def mode_run(ms, lock, peak_mb=1_000.0, **more):
+        steps = {"ms": [ms] * 100, "cpu": 0.9, "gil_ms": [lock] * 10, "peak_mb": peak_mb}
         return {"seconds": 10.0, "workloads": {"launch_bound": steps}, **more}
 
-    ours = {"thread_s": 0.02, "locked_s": 0.01, "callback_s": 0.001, "decoder_cpu_s": 1.0, "callback_max_us": 9.0,
+    cost = {"thread_s": 0.02, "locked_s": 0.01, "callback_s": 0.001, "decoder_cpu_s": 1.0, "callback_max_us": 9.0,
             "decoder_mb": 90.0, "dropped": 0}  # fmt: skip
-    plain = one(10, 0.1, versions={"CUPTI": "130400"})
-    found = {
+    plain = mode_run(10, 0.1, versions={"CUPTI": "130400"})
+    runs = {
         "plain": [plain],
-        "cupti": [one(11, 0.2)],
-        "drumline": [one(11.05, 0.3, 1_040.0, **ours), one(11.05, 0.3, 1_160.0, **ours)],
+        "cupti": [mode_run(11, 0.2)],
+        "drumline": [mode_run(11.05, 0.3, 1_040.0, **cost), mode_run(11.05, 0.3, 1_160.0, **cost)],
     }
-    report = overhead.report(found, ["launch_bound"])
-    figures = {figure.name: figure for figure in report.figures}
+    report = overhead.build_report(runs, ["launch_bound"])
+    results = {result.name: result for result in report.results}
     assert report.machine["CUPTI"] == "130400"
-    assert figures["launch_bound: drumline above CUPTI alone"].value == pytest.approx(0.5)
-    assert figures["launch_bound: drumline above CUPTI alone"].met
-    memory = figures["launch_bound, drumline: memory of the job above plain"]
+    assert results["launch_bound: drumline above CUPTI alone"].value == pytest.approx(0.5)
+    assert results["launch_bound: drumline above CUPTI alone"].met
+    memory = results["launch_bound, drumline: memory of the job above plain"]
     assert (memory.value, memory.met) == (160.0, False)
-    late = figures["launch_bound, drumline: wait for the GIL, p99"]
+    late = results["launch_bound, drumline: wait for the GIL, p99"]
     assert (late.value, late.baseline) == pytest.approx((0.3, 0.1))
-    assert figures["drumline: CPU of the collector's thread in the job"].value == pytest.approx(2.0)
+    assert results["drumline: CPU of the collector's thread in the job"].value == pytest.approx(2.0)
     name = "drumline: CPU of the collector's thread in the job with the GIL, at most"
-    assert figures[name].value == pytest.approx(1.0)
+    assert results[name].value == pytest.approx(1.0)
 
 
-def test_drumline_and_cupti_alone_in_turn_are_compared_block_by_block():
-    def one(ms):
-        steps = {"ms": [ms] * 9, "cpu": 0.9, "lock_ms": [0.1], "peak_mb": 1_000.0}
+def test_drumline_and_cupti_alone_interleaved_are_compared_block_by_block():
+    def mode_run(ms):
+        steps = {"ms": [ms] * 9, "cpu": 0.9, "gil_ms": [0.1], "peak_mb": 1_000.0}
         return {"workloads": {"tiny_kernels": steps}}
 
-    def turns(slow):  # this process is slower than others, in both ways alike
-        ours, alone = [[10.1 * slow] * 5, [12.12 * slow] * 5], [[10.0 * slow] * 5, [12.0 * slow] * 5]
-        return {"workloads": {"tiny_kernels": {"ours": ours, "alone": alone, "peak_mb": 1_000.0}}}
+    def paired_run(slow):  # this process is slower than others, in both ways alike
+        drumline, cupti = [[10.1 * slow] * 5, [12.12 * slow] * 5], [[10.0 * slow] * 5, [12.0 * slow] * 5]
+        return {"workloads": {"tiny_kernels": {"drumline": drumline, "cupti": cupti, "peak_mb": 1_000.0}}}
 
-    met = turns(2.0)
-    met["workloads"]["tiny_kernels"]["ours"][1] = [40.0] * 5  # a neighbour came for one block
-    found = {"plain": [one(10.0)], "paired": [turns(1.0), turns(1.3), met]}
-    figures = {figure.name: figure.value for figure in overhead.report(found, ["tiny_kernels"]).figures}
+    met = paired_run(2.0)
+    met["workloads"]["tiny_kernels"]["drumline"][1] = [40.0] * 5  # a neighbour came for one block
+    runs = {"plain": [mode_run(10.0)], "paired": [paired_run(1.0), paired_run(1.3), met]}
+    results = {result.name: result.value for result in overhead.build_report(runs, ["tiny_kernels"]).results}
     name = "tiny_kernels: drumline above CUPTI alone, paired, 6 pairs of 3 processes"
-    alone_ms = 14.3  # the median of all steps with CUPTI alone: 1.43 of plain
-    assert figures[name] == pytest.approx(0.01 * alone_ms / 10.0 * 100)
-    assert figures[f"{name}, 95% interval from"] == pytest.approx(figures[name])
-    assert figures[f"{name}, 95% interval to"] >= figures[name]
+    cupti_ms = 14.3  # the median of all steps with CUPTI alone: 1.43 of plain
+    assert results[name] == pytest.approx(0.01 * cupti_ms / 10.0 * 100)
+    assert results[f"{name}, 95% interval from"] == pytest.approx(results[name])
+    assert results[f"{name}, 95% interval to"] >= results[name]
 
 
-def test_in_turn_the_decoder_rests_and_buffers_go_back_unread(monkeypatch):
+def test_interleaved_the_decoder_rests_and_buffers_go_back_unread(monkeypatch):
     monkeypatch.setattr(paired, "BLOCK_S", 0.02)
     monkeypatch.setattr(paired, "RECYCLE_S", 0.002)
     pool = BufferPool(buffers=4, buffer_bytes=1 << 16)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as decoder:
-        one = SimpleNamespace(pool=pool, decoder=decoder.pid, collector=SimpleNamespace(_lock=threading.Lock()))
+        attachment = SimpleNamespace(pool=pool, decoder=decoder.pid, collector=SimpleNamespace(_lock=threading.Lock()))
         given_back = []
 
         def timed():
@@ -197,50 +197,59 @@ def test_in_turn_the_decoder_rests_and_buffers_go_back_unread(monkeypatch):
                 given_back.append(not pool.done())
             return 10.0 if stopped else 11.0
 
-        blocks = paired.in_turn(one, timed, 0.5)
+        blocks = paired.interleaved_blocks(attachment, timed, 0.5)
         decoder.kill()
-    assert len(blocks["ours"]) == len(blocks["alone"]) >= 1
-    assert {ms for block in blocks["ours"] for ms in block} == {11.0}
-    assert {ms for block in blocks["alone"] for ms in block} == {10.0}
+    assert len(blocks["drumline"]) == len(blocks["cupti"]) >= 1
+    assert {ms for block in blocks["drumline"] for ms in block} == {11.0}
+    assert {ms for block in blocks["cupti"] for ms in block} == {10.0}
     assert any(given_back)
 
 
 def test_each_gpu_has_a_lane_of_its_own(monkeypatch):
     ran = []
     monkeypatch.setattr(overhead, "run_once", lambda mode, s, w, folder, lane, lanes: ran.append((lane, mode)) or {})
-    found = overhead.measure(3, 1.0, ["plain", "cupti"], ["launch_bound"], lambda text: None, lanes=2)
-    assert {mode: len(runs) for mode, runs in found.items()} == {"plain": 6, "cupti": 6}
+    measured = overhead.measure(3, 1.0, ["plain", "cupti"], ["launch_bound"], lambda text: None, lanes=2)
+    assert {mode: len(runs) for mode, runs in measured.items()} == {"plain": 6, "cupti": 6}
     order = [mode for lane, mode in ran if lane == 0]
     assert order == ["plain", "cupti", "cupti", "plain", "plain", "cupti"]
 
 
-def test_whoever_holds_pythons_lock_is_seen_by_the_probe(monkeypatch):
+def test_the_probe_sees_who_holds_the_gil(monkeypatch):
     monkeypatch.setattr(overhead_job, "PROBED_S", 0.05)
     steps = []
     torch = SimpleNamespace(cuda=SimpleNamespace(synchronize=lambda: None))
-    late = overhead_job.lock_waits(lambda: steps.append(sum(range(50_000))), torch)
+    late = overhead_job.gil_delays(lambda: steps.append(sum(range(50_000))), torch)
     assert steps
     assert late
     assert min(late) >= 0
 
 
-def test_what_was_asked_for_is_written_beside_the_figures(monkeypatch):
-    asked = ["drumline", "bench", "overhead", "--rounds", "2", "--write", "docs/results/bench/overhead.md", "--json"]
-    monkeypatch.setattr(command.sys, "argv", asked)
+def test_what_was_asked_for_is_written_beside_the_results(monkeypatch):
+    arguments = [
+        "drumline",
+        "bench",
+        "overhead",
+        "--rounds",
+        "2",
+        "--write",
+        "docs/results/bench/overhead.md",
+        "--json",
+    ]
+    monkeypatch.setattr(command.sys, "argv", arguments)
     assert command._options() == " --rounds 2"
 
 
 @pytest.fixture
 def measured(monkeypatch):
     """No benchmark measures: each takes what its command gives it and returns this report."""
-    made = Report("made up", "nothing", "none", notes=["a note"])
-    made.add("rate", 5.0, "rows/s", 2.0, bar=4.0)
-    made.add("workers", 0, "", words="no number suffices")
+    report = BenchReport("made up", "nothing", "none", notes=["a note"])
+    report.add("rate", 5.0, "rows/s", 2.0, target=4.0)
+    report.add("workers", 0, "", text="no number suffices")
 
     def instead(real):
         def fake(*args, **kwargs):
             inspect.signature(real).bind(*args, **kwargs)
-            return made
+            return report
 
         return fake
 
@@ -248,7 +257,7 @@ def measured(monkeypatch):
     for kind in KINDS:
         module = importlib.import_module(f"drumline.infra.bench.{elsewhere.get(kind, f'benchmarks.{kind}')}")
         monkeypatch.setattr(module, f"bench_{kind}", instead(getattr(module, f"bench_{kind}")))
-    return made
+    return report
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -256,9 +265,9 @@ def test_every_kind_of_benchmark_prints_one_json_object_of_the_same_shape(measur
     answer = CliRunner().invoke(command_bench.app, [kind, "--json"])
     assert answer.exit_code == 0, answer.output
     report = json.loads(answer.stdout, parse_constant=pytest.fail)
-    assert set(report) == {"name", "data", "baseline", "figures", "notes", "machine"}
-    assert report["figures"][0] == {
-        "name": "rate", "value": 5.0, "unit": "rows/s", "baseline": 2.0, "bar": 4.0, "most": False, "words": "",
+    assert set(report) == {"name", "data", "baseline", "results", "notes", "machine"}
+    assert report["results"][0] == {
+        "name": "rate", "value": 5.0, "unit": "rows/s", "baseline": 2.0, "target": 4.0, "at_most": False, "text": "",
         "ratio": 2.5, "met": True,
     }  # fmt: skip
     assert {"processor", "load before", "when", "Python"} < set(report["machine"])
@@ -288,18 +297,18 @@ def test_results_are_printed_even_if_the_file_became_unusable_meanwhile(measured
     assert "No space left" in answer.stderr
 
 
-def test_who_names_no_benchmark_is_told_which_there_are():
+def test_who_names_no_benchmark_sees_which_there_are():
     answer = CliRunner().invoke(command_bench.app, ["nothing"])
-    said = re.sub(r"[^\w,']+", " ", answer.output)
+    text = re.sub(r"[^\w,']+", " ", answer.output)
     assert answer.exit_code == 2
-    assert "no benchmark 'nothing' there are codec, sink, stream, pipeline, agent, overhead" in said
+    assert "no benchmark 'nothing' there are codec, sink, stream, pipeline, agent, overhead" in text
 
 
 def test_what_ends_the_watching_is_raised():
-    asked = threading.Event()
+    polled = threading.Event()
 
-    def gone():
-        asked.set()
+    def fail():
+        polled.set()
         raise RuntimeError("the broker is gone")
 
     def check_for_ever(watch):
@@ -307,18 +316,18 @@ def test_what_ends_the_watching_is_raised():
             watch.check()
             time.sleep(0.001)
 
-    with pytest.raises(RuntimeError, match="broker is gone"), Watch({}, {"lag": gone}, 0.001):
-        asked.wait(60)
-    with pytest.raises(RuntimeError, match="broker is gone"), Watch({}, {"lag": gone}, 0.001) as watch:
+    with pytest.raises(RuntimeError, match="broker is gone"), ProcessWatch({}, {"lag": fail}, 0.001):
+        polled.wait(60)
+    with pytest.raises(RuntimeError, match="broker is gone"), ProcessWatch({}, {"lag": fail}, 0.001) as watch:
         check_for_ever(watch)
 
 
 def steady_report(memory, behind, seconds=1200.0):
     """As if `memory` (MiB) and `behind` (records) had been seen every five seconds, at ten records a second."""
     watch = SimpleNamespace(memory={"sink": [m * 2**20 for m in memory]}, cpu_s={}, lag={"the sink": behind})
-    report = Report("soak", "data", "none")
-    steady.watched(report, watch, seconds, records=10.0)
-    return {figure.name: figure.met for figure in report.figures}
+    report = BenchReport("soak", "data", "none")
+    steady.add_steady_state(report, watch, seconds, records=10.0)
+    return {result.name: result.met for result in report.results}
 
 
 def test_memory_that_settles_is_flat_and_a_leak_of_one_small_object_a_record_is_not():
@@ -336,24 +345,24 @@ def test_lag_that_grows_is_not_bounded():
     assert steady_report([1] * 240, growing)["lag of the sink, slope"] is False
 
 
-def test_a_replay_that_fails_says_why(tmp_path):
+def test_a_replay_that_fails_gives_the_reason(tmp_path):
     replay = replaying(tmp_path, os.environ, tmp_path / "log")
     with pytest.raises(RuntimeError, match=r"drumline replay ended with 2: .*manifest"), replay as process:
         process.summary()
 
 
-def test_no_number_of_workers_is_said_in_words():
-    def figures(cpu_s):
-        load = Load(1024, 1.0)
+def test_no_number_of_workers_is_a_text():
+    def results(cpu_s):
+        load = PeakLoad(1024, 1.0)
         load.rows[Topic.KERNEL] = 1
-        done = {"cpu_s": cpu_s, "yardstick_s": 1.0, "records": 1, "wall_s": 1.0, "memory": [1]}
+        done = {"cpu_s": cpu_s, "reference_s": 1.0, "records": 1, "wall_s": 1.0, "memory": [1]}
         stages = dict.fromkeys(("kernel-frequency", "communicator", "job"), done)
-        report, size = Report("scale", "data", "none"), Size(load, stages)
+        report, size = BenchReport("scale", "data", "none"), JobSize(load, stages)
         add_size(report, size, size)
-        return cells(report.figures[-1])
+        return cells(report.results[-1])
 
-    assert figures(0.2)[:2] == ["1,024 ranks: workers", "1 "]
-    assert figures(0.9)[1] == "no number suffices: communicator alone needs 0.90 s a second of one"
+    assert results(0.2)[:2] == ["1,024 ranks: workers", "1 "]
+    assert results(0.9)[1] == "no number suffices: communicator alone needs 0.90 s a second of one"
 
 
 def test_a_profile_puts_numpy_down_to_who_called_it_and_the_loop_to_itself():
@@ -364,15 +373,15 @@ def test_a_profile_puts_numpy_down_to_who_called_it_and_the_loop_to_itself():
         "main (infra/cli.py:1);Runner.run (asyncio/runners.py:118) 1",
         "run (threading.py:3) 1",
     ]
-    found = profiled.text("worker", stacks, {"python": 1.0}, 1.0).splitlines()
-    first = next(i for i, line in enumerate(found) if line.endswith("by who works"))
-    assert [line.split(maxsplit=1) for line in found[first + 1 : first + 5]] == [
+    lines = profiled.text("worker", stacks, {"python": 1.0}, 1.0).splitlines()
+    first = next(i for i, line in enumerate(lines) if line.endswith("by who works"))
+    assert [line.split(maxsplit=1) for line in lines[first + 1 : first + 5]] == [
         ["60.0%", "schemas: decoding and encoding batches"], ["20.0%", "aiokafka"], ["10.0%", "event loop"],
         ["10.0%", "Python"],
     ]  # fmt: skip
 
 
-def test_memory_that_follows_the_lag_is_told_apart_from_memory_that_is_kept():
+def test_memory_that_follows_the_lag_is_distinguished_from_memory_that_is_kept():
     lag = [100 + 50 * (i // 60 % 2) + i % 7 for i in range(240)]
     follows, keeps = ([1e6 * n + kept * i for i, n in enumerate(lag)] for kept in (0.0, 500.0))
     assert steady.slope_beside(follows, lag, 5.0) == pytest.approx(0.0, abs=1e-3)

@@ -6,7 +6,7 @@ import re
 import cookbook
 import pytest
 
-from drumline.infra.bench.direct_load import load
+from drumline.infra.bench.direct_load import JobCopy, load
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.distributed import distribute
@@ -32,7 +32,7 @@ def settings_of(folder, database="gpu"):
 def fill(settings):
     client = clickhouse.connect(settings)
     for job, folder in cookbook.JOBS.items():
-        load(client, settings, folder, job=job, run="r1")
+        load(client, settings, JobCopy(folder, job, "r1"))
 
 
 @pytest.fixture(scope="module")
@@ -207,5 +207,5 @@ def test_an_insert_repeated_over_two_servers_counts_once(two):
     client = clickhouse.connect(over)
     before = rows(client, "SELECT sum(launches) AS n FROM gpu_all.kernels_per_minute")[0]["n"]
     stored = rows(client, "SELECT count() AS n FROM gpu_all.kernels")[0]["n"]
-    load(client, over, cookbook.JOBS["fusion"], job="fusion", run="r1")
+    load(client, over, JobCopy(cookbook.JOBS["fusion"], "fusion", "r1"))
     assert rows(client, "SELECT sum(launches) AS n FROM gpu_all.kernels_per_minute")[0]["n"] == before == stored
