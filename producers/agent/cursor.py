@@ -1,5 +1,8 @@
-"""How far each taken segment is in Kafka: one small file, replaced at once and synced, so that a killed agent goes on
-there. What Kafka got after the last `save` is published again; sinks recognise it by its sequence."""
+"""Positions up to which each taken segment is in Kafka: one small file, replaced atomically and synced.
+
+A killed agent resumes there. Batches acknowledged after the last `save` are published again; sinks recognise them by
+their sequence.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from drumline.producers.spool.layout import BadSpool
 from drumline.producers.spool.reader import open_file
 
 #: Below the spool's root; process folders never begin with a dot.
-OWN = ".agent"
+AGENT_FOLDER = ".agent"
 #: folder -> segment number -> offset up to which Kafka has everything.
 Positions = dict[str, dict[int, int]]
 
@@ -26,10 +29,10 @@ class OtherAgent(RuntimeError):
     """Another agent serves this spool."""
 
 
-def served(root: Path) -> bool:
-    """Whether an agent serves a spool, as far as one may see: its folder may be another user's."""
+def is_served(root: Path) -> bool:
+    """Return whether an agent serves a spool, as far as permissions show: its folder may be another user's."""
     try:
-        with open(open_file(root / OWN / "lock"), "rb") as lock:
+        with open(open_file(root / AGENT_FOLDER / "lock"), "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except (FileNotFoundError, BadSpool):
         return False
@@ -38,30 +41,34 @@ def served(root: Path) -> bool:
     return False
 
 
-def own(folder: Path) -> int:
-    """The inode of the agent's own folder, which is made if need be. Anybody may write into the spool's root, and the
-    agent may write where others may not: a folder that somebody else can have filled with links is not used. Raises
-    OSError."""
+def ensure_agent_folder(folder: Path) -> int:
+    """Create the agent's folder if need be and return its inode.
+
+    All users may write into the spool's root, and the agent may write where others may not. So a folder that
+    another user can have filled with links is not used. Raises OSError.
+    """
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)  # never the root: it is for all users
     about = folder.lstat()
     if not stat.S_ISDIR(about.st_mode) or about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
-        raise OSError(errno.EPERM, f"{OWN} is a link, another user's, or others may write there: remove it")
+        raise OSError(errno.EPERM, f"{AGENT_FOLDER} is a link, another user's, or others may write there: remove it")
     return about.st_ino
 
 
 class Cursor:
-    """The agent's own folder in the spool, and its lock, held until `close`. Raises OtherAgent, OSError."""
+    """Saved positions in the agent's folder of the spool, and its lock, held until `close`. Raises OtherAgent,
+    OSError.
+    """
 
     def __init__(self, root: Path) -> None:
-        self.folder = root / OWN
+        self.folder = root / AGENT_FOLDER
         self._path = self.folder / "cursor.json"
         self._lock = self._locked()
         self.positions = self._load()
         self._saved = json.dumps(self.positions)
 
     def _locked(self) -> BinaryIO:
-        self._inode = own(self.folder)
+        self._inode = ensure_agent_folder(self.folder)
         lock = (self.folder / "lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,21 +78,25 @@ class Cursor:
         return lock
 
     def _load(self) -> Positions:
-        """What was saved; nothing where there is none: then segments are published from their beginning."""
+        """Return the saved positions; none where there are none, so that segments are published from their
+        beginning.
+        """
         try:
-            found = json.loads(self._path.read_bytes())
-            return {str(f): {int(n): int(offset) for n, offset in at.items()} for f, at in found.items()}
+            saved = json.loads(self._path.read_bytes())
+            return {str(f): {int(n): int(offset) for n, offset in at.items()} for f, at in saved.items()}
         except (OSError, ValueError, AttributeError, TypeError):
             return {}
 
     def save(self, positions: Mapping[str, Mapping[int, int]]) -> None:
-        """Durable when this returns; nothing is written where nothing changed. Where somebody removed the spool, the
-        folder and its lock are made again once the root is there. Raises OtherAgent, OSError."""
+        """Write the positions durably if they changed.
+
+        Where the spool was removed, recreate the folder and its lock once the root is back. Raises OtherAgent, OSError.
+        """
         text = json.dumps(positions)
         if not self._is_there():
-            again = self._locked()
+            lock = self._locked()
             self._lock.close()
-            self._lock, self._saved = again, ""
+            self._lock, self._saved = lock, ""
         if text == self._saved:
             return
         scratch = self._path.with_suffix(".tmp")

@@ -1,4 +1,4 @@
-"""From a frame of the spool to Kafka messages. Pure."""
+"""Conversion of the spool's frames to Kafka messages."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _SHARED: Any = fastavro.parse_schema(
 
 
 def values(frame: Frame, ids: Mapping[str, int], codec: Codec) -> Iterator[bytes]:
-    """The Kafka values of a frame: the batch itself, or an empty batch for each one that was lost.
+    """Yield the Kafka values of a frame: the batch itself, or an empty batch for each one that was lost.
 
-    `ids`: topic -> id of the schema that its writer used. Raises KeyError for a topic without one, and ValueError
-    where a loss cannot be read.
+    `ids`: topic -> id of the schema that its writer used. Raises KeyError for a topic without one, and ValueError where
+    a loss cannot be decoded.
     """
     if frame.kind == DATA:
         yield header(ids[frame.topic]) + frame.body
@@ -34,8 +34,10 @@ def values(frame: Frame, ids: Mapping[str, int], codec: Codec) -> Iterator[bytes
 
 
 def losses(frame: Frame, codec: Codec) -> Iterator[bytes]:
-    """An empty batch in the place of each that was lost, or of a DATA frame that Kafka refuses: so sequences have no
-    gap, and the last one's `dropped_before` says how many rows are missing."""
+    """Yield an empty batch in the place of each lost one, or of a DATA frame that Kafka rejects.
+
+    So sequences have no gap, and the last one's `dropped_before` holds the number of missing rows.
+    """
     shared = _shared(frame)
     lost = frame.rows + (shared["dropped_before"] if frame.kind == DATA else 0)
     if frame.topic == Topic.COLLECTIVE:
@@ -47,14 +49,16 @@ def losses(frame: Frame, codec: Codec) -> Iterator[bytes]:
 
 
 def sent_ns(frame: Frame) -> int:
-    """When its producer sent a batch; ns of the wall clock. Raises ValueError where that cannot be read."""
+    """Return when a batch was sent by its producer; ns since the epoch. Raises ValueError where it cannot be
+    decoded.
+    """
     return int(_shared(frame)["sent_ns"])
 
 
 def _shared(frame: Frame) -> dict[str, Any]:
-    """The fields that every record begins with. Raises ValueError."""
+    """Return the fields that every record begins with. Raises ValueError."""
     try:
-        found: Any = fastavro.schemaless_reader(BytesIO(frame.body), _SHARED, None)
+        fields: Any = fastavro.schemaless_reader(BytesIO(frame.body), _SHARED, None)
     except Exception as error:  # fastavro raises whatever the bytes lead it to
         raise ValueError(f"a batch of {frame.topic} cannot be read ({type(error).__name__})") from None
-    return dict(found)
+    return dict(fields)

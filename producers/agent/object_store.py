@@ -1,4 +1,4 @@
-"""S3-compatible storage, and how what goes there is compressed. Both need the extra `archive`."""
+"""S3-compatible storage and compression for the archive. Both need the extra `archive`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ LEVEL = 3
 
 
 class ArchiveMissing(RuntimeError):
-    """The extra that archives is not installed."""
+    """The extra `archive` is not installed."""
 
 
 class Store(Protocol):
-    """Puts one object; raises whatever went wrong."""
+    """Uploads one object; raises its client's errors."""
 
     def __call__(self, name: str, content: bytes) -> None: ...
 
 
 def s3(settings: ArchiveSettings) -> Store:
-    """Objects below settings.url. Without keys in the settings they come from where AWS's own tools look: environment,
-    web identity, instance. Raises ArchiveMissing, ValueError."""
+    """Return a store for objects below settings.url.
+
+    Without keys in the settings they come from the sources of AWS's tools: environment, web identity, instance. Raises
+    ArchiveMissing, ValueError.
+    """
     try:
         obstore, store = importlib.import_module("obstore"), importlib.import_module("obstore.store")
     except ModuleNotFoundError:
@@ -42,7 +45,7 @@ def s3(settings: ArchiveSettings) -> Store:
             settings.url,
             config=config,
             client_options={"timeout": "60s", "connect_timeout": "5s", "allow_http": "true"},
-            retry_config={"max_retries": 0},  # the archiver tries again itself, and says so
+            retry_config={"max_retries": 0},  # the archiver retries, and logs it
         )
     except Exception as error:  # obstore's own types
         raise ValueError(f"DRUMLINE_ARCHIVE__URL: {error}") from None
@@ -50,7 +53,7 @@ def s3(settings: ArchiveSettings) -> Store:
 
 
 def zstd() -> Callable[[bytes], bytes]:
-    """Compress; the standard library's from Python 3.14 on. Raises ArchiveMissing."""
+    """Return the compression function; the standard library has one from Python 3.14 on. Raises ArchiveMissing."""
     for name in ("compression.zstd", "backports.zstd"):
         try:
             library = importlib.import_module(name)

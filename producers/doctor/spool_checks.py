@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 from glob import glob
 from pathlib import Path
 
-from drumline.producers.agent.cursor import served
+from drumline.producers.agent.cursor import is_served
 from drumline.producers.doctor.checks import FAIL, OK, WARN, Check
 from drumline.producers.ipc.policy import BadPolicy, parse, written
 from drumline.producers.launcher import unwritable
@@ -33,7 +33,7 @@ def spool(root: Path, host_bytes: int) -> Check:
     text = f"{root}: {waiting / 1e6:.0f} of at most {most / 1e6:.0f} MB waiting"
     if lost := _lost(root):
         text += f", {lost:,} rows had no room and will be told as lost"
-    alone = waiting > 0 and not served(root)
+    alone = waiting > 0 and not is_served(root)
     if alone:
         text += ", and no agent serves it"
     if spare < 0:

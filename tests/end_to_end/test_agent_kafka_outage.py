@@ -1,5 +1,5 @@
 """Kafka is away while a job records and the agent runs: the job ends as ever, the spool keeps its bound, and afterwards
-what is stored and what is told as lost are what CUPTI delivered. DRUMLINE_OUTAGE_S makes the outage longer."""
+the rows stored and dropped are those that CUPTI delivered. DRUMLINE_OUTAGE_S makes the outage longer."""
 
 import contextlib
 import json
@@ -16,18 +16,18 @@ from drumline.infra.localstack import stack as local_stack
 from drumline.schemas.topics import Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]
-HERE = Path(__file__).parents[2] / "tests"
+TESTS = Path(__file__).parents[2] / "tests"
 OUTAGE_S = float(os.environ.get("DRUMLINE_OUTAGE_S", "40"))
 #: Seconds of a job in the recorded buffers, which are played once after the other.
 PLAYED_S = 0.52
 
 
-def wait_for(what, seconds=60.0):
+def wait_for(condition, seconds=60.0):
     until = time.monotonic() + seconds
-    while not (found := what()):
+    while not (result := condition()):
         assert time.monotonic() < until, "not in time"
         time.sleep(0.05)
-    return found
+    return result
 
 
 def size(root):
@@ -49,7 +49,7 @@ def test_an_outage_reaches_the_job_as_nothing_and_is_counted_exactly(
     environment = {
         **pipeline.environment, "DRUMLINE_SPOOL__ROOT": str(root), "DRUMLINE_SPOOL__MAX_MB": str(bound_mb),
         "DRUMLINE_SPOOL__SEGMENT_S": "2", "DRUMLINE_AGENT__METRICS_PORT": "0", "DRUMLINE_AGENT__GPU_S": "0",
-        "DRUMLINE_JOB": "outage", "DRUMLINE_RUN": "r1", "PYTHONPATH": str(HERE),
+        "DRUMLINE_JOB": "outage", "DRUMLINE_RUN": "r1", "PYTHONPATH": str(TESTS),
     }  # fmt: skip
     agent = subprocess.Popen(
         [sys.executable, "-m", "drumline.infra.cli.app", "agent"],
@@ -58,7 +58,7 @@ def test_an_outage_reaches_the_job_as_nothing_and_is_counted_exactly(
     pipeline.sinks.append(agent)
     repetitions = int((OUTAGE_S + 20) / PLAYED_S)
     job = subprocess.Popen(
-        [sys.executable, str(HERE / "support/collector_job.py"), "paced", str(repetitions)],
+        [sys.executable, str(TESTS / "support/collector_job.py"), "paced", str(repetitions)],
         env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -81,22 +81,22 @@ def test_an_outage_reaches_the_job_as_nothing_and_is_counted_exactly(
     assert (job.returncode, errors) == (0, "")
     report = json.loads(output.splitlines()[0])
     assert report["dropped"] == 0
-    assert most <= (bound_mb << 20) + 100_000, "segments of a bound, and who the process is"
+    assert most <= (bound_mb << 20) + 100_000, "segments of a bound, and the identity"
     agent.terminate()
     assert agent.wait(30) == 0
     pipeline.start("--instance", "1")
     pipeline.published |= dict.fromkeys(map(str, (Topic.KERNEL, Topic.MEMCPY, Topic.STEP, Topic.PROCESS)), 0)
     pipeline.wait_drained(120)
-    found = pipeline.audit()
+    audited = pipeline.audit()
     pipeline.stop()
-    assert found.clean, json.dumps(found.as_json(), indent=1, default=str)
-    stored = {account.topic: account.rows_stored for account in found.topics}
+    assert audited.clean, json.dumps(audited.as_json(), indent=1, default=str)
+    stored = {account.topic: account.rows_stored for account in audited.topics}
     dropped = {Topic.KERNEL: 0, Topic.MEMCPY: 0}
-    for each in found.dropped:
-        dropped[each["topic"]] = dropped.get(each["topic"], 0) + each["dropped"]
+    for entry in audited.dropped:
+        dropped[entry["topic"]] = dropped.get(entry["topic"], 0) + entry["dropped"]
     delivered = report["delivered"]
     print(f"{OUTAGE_S:.0f} s: {delivered['10']} kernels, {stored[Topic.KERNEL]} stored", end=", ")
-    print(f"{dropped[Topic.KERNEL]} told as lost; spool at most {most / 2**20:.1f} MiB of {bound_mb}")
+    print(f"{dropped[Topic.KERNEL]} counted as dropped; spool at most {most / 2**20:.1f} MiB of {bound_mb}")
     assert stored[Topic.KERNEL] + dropped[Topic.KERNEL] == delivered["10"]
     assert stored[Topic.MEMCPY] + dropped[Topic.MEMCPY] == delivered["1"] + delivered["2"]
     assert 0 <= dropped[Topic.KERNEL] < delivered["10"]

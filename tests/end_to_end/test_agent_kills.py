@@ -1,4 +1,4 @@
-"""The node agent against a real broker while things die: published + told as lost = written, and the audit is clean."""
+"""The node agent against a real broker while things die: published + dropped = written, and the audit is clean."""
 
 import json
 import os
@@ -47,7 +47,7 @@ class Job:
         return agent
 
     def wait_for_progress(self, agent):
-        """Until the agent has saved its cursor anew: it publishes."""
+        """Until the agent has saved its cursor again: it publishes."""
         cursor = self.root / ".agent" / "cursor.json"
         before = cursor.read_text() if cursor.exists() else ""
         while not cursor.exists() or cursor.read_text() == before:
@@ -64,22 +64,22 @@ class Job:
         assert os.listdir(self.root) == [".agent"]
 
     def stored(self):
-        """(kernels stored, told as dropped, records recognised as published twice), from a clean audit."""
+        """(kernels stored, dropped, records recognised as published twice), from a clean audit."""
         self.pipeline.start("--instance", "1")
         self.pipeline.published |= {KERNEL: self.written, Topic.PROCESS.value: len(self.spools)}
         self.pipeline.wait_drained()
         report = self.pipeline.audit()
         assert report.clean, json.dumps(report.as_json(), indent=1, default=str)
         [kernels] = [account for account in report.topics if account.topic == KERNEL]
-        dropped = sum(found["dropped"] for found in report.dropped if found["topic"] == KERNEL)
+        dropped = sum(entry["dropped"] for entry in report.dropped if entry["topic"] == KERNEL)
         return kernels.rows_stored, dropped, kernels.duplicate
 
 
 @pytest.fixture
 def pipeline(clean_stack, environment_of):
-    made = Pipeline(clean_stack, environment_of(clean_stack))
-    yield made
-    made.stop()
+    started = Pipeline(clean_stack, environment_of(clean_stack))
+    yield started
+    started.stop()
 
 
 def test_killed_again_and_again_it_loses_nothing_and_what_it_repeats_is_known(pipeline, tmp_path):
@@ -107,7 +107,7 @@ def test_killed_again_and_again_it_loses_nothing_and_what_it_repeats_is_known(pi
     assert twice > 0, "no kill fell between an acknowledgement and the cursor"
 
 
-def test_what_a_full_spool_lost_is_told_to_the_row(pipeline, tmp_path):
+def test_what_a_full_spool_lost_is_counted_to_the_row(pipeline, tmp_path):
     job = Job(pipeline, tmp_path, max_bytes=400_000, segment_bytes=50_000)
     job.write(200)
     agent = job.agent()

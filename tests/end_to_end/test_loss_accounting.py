@@ -1,5 +1,7 @@
-"""What a job loses, followed from CUPTI to the audit: the disk is full, its spool cannot be read, the job is killed.
-What is stored and what is told as lost are what CUPTI delivered, and the job ends as ever."""
+"""Losses of a job from CUPTI to the audit: the disk is full, its spool cannot be read, the job is killed.
+
+The rows stored and dropped are those that CUPTI delivered, and the job ends as ever.
+"""
 
 import contextlib
 import json
@@ -18,7 +20,7 @@ from drumline.infra.clickhouse.queries import queries
 from drumline.schemas.topics import Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(400)]
-HERE = Path(__file__).parents[2] / "tests"
+TESTS = Path(__file__).parents[2] / "tests"
 TOPICS = (Topic.KERNEL, Topic.MEMCPY, Topic.STEP, Topic.PROCESS)
 
 
@@ -44,12 +46,12 @@ class Lab:
         self.environment = {
             **self.pipeline.environment, "DRUMLINE_SPOOL__ROOT": str(root), "DRUMLINE_AGENT__METRICS_PORT": "0",
             "DRUMLINE_AGENT__GPU_S": "0", "DRUMLINE_SPOOL__SEGMENT_S": "1", "DRUMLINE_JOB": "losses",
-            "PYTHONPATH": str(HERE),
+            "PYTHONPATH": str(TESTS),
         }  # fmt: skip
 
     def job(self, how, repetitions, **extra):
         return subprocess.Popen(
-            [sys.executable, str(HERE / "support/collector_job.py"), how, str(repetitions)],
+            [sys.executable, str(TESTS / "support/collector_job.py"), how, str(repetitions)],
             env={**self.environment, **extra}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 
@@ -61,17 +63,17 @@ class Lab:
 
     def folder(self):
         """The job's, once it is there."""
-        while not (found := [path.parent for path in self.root.glob("*/identity.json")]):
+        while not (folders := [path.parent for path in self.root.glob("*/identity.json")]):
             time.sleep(0.05)
-        return found[0]
+        return folders[0]
 
-    def account(self, job, code, said=()):
-        """(delivered, stored, told as lost), kernels and copies of each, from a clean audit; and who the job was.
-        `said`: what its lines on stderr end with."""
+    def account(self, job, code, messages=()):
+        """(delivered, stored, dropped), kernels and copies of each, from a clean audit; and the job's process.
+        `messages`: ends of its lines on stderr."""
         output, errors = job.communicate(timeout=90)
         lines = errors.splitlines()
-        assert (job.returncode, len(lines)) == (code, len(said)), errors
-        assert all(line.endswith(end) for line, end in zip(lines, said, strict=True)), errors
+        assert (job.returncode, len(lines)) == (code, len(messages)), errors
+        assert all(line.endswith(end) for line, end in zip(lines, messages, strict=True)), errors
         report = json.loads(output.splitlines()[0])
         assert report["dropped"] == 0
         agent = self.agent("--until-empty")
@@ -80,57 +82,57 @@ class Lab:
         self.pipeline.start("--instance", "1")
         self.pipeline.published |= dict.fromkeys(map(str, TOPICS), 0)
         self.pipeline.wait_drained(120)
-        found = self.pipeline.audit()
+        audited = self.pipeline.audit()
         question = queries()["collecting"]
         client = clickhouse.connect(self.pipeline.settings, database=self.pipeline.settings.clickhouse.database)
-        [who] = clickhouse.rows(client, question.sql, question.values({"job": "losses"}))
+        [process] = clickhouse.rows(client, question.sql, question.values({"job": "losses"}))
         self.pipeline.stop()
-        assert found.clean, json.dumps(found.as_json(), indent=1, default=str)
-        stored = {account.topic: account.rows_stored for account in found.topics}
+        assert audited.clean, json.dumps(audited.as_json(), indent=1, default=str)
+        stored = {account.topic: account.rows_stored for account in audited.topics}
         lost = Counter()
-        for each in found.dropped:
-            lost[each["topic"]] += each["dropped"]
+        for entry in audited.dropped:
+            lost[entry["topic"]] += entry["dropped"]
         delivered = report["delivered"]
         given = (delivered["10"], delivered["1"] + delivered["2"])
-        kept, gone = ((each[Topic.KERNEL], each[Topic.MEMCPY]) for each in (stored, lost))
-        print(f"kernels and copies: {given} delivered, {kept} stored, {gone} told as lost")
-        assert tuple(a + b for a, b in zip(kept, gone, strict=True)) == given
-        assert (who["kernels"], who["problems"]) == (given[0], "")
-        assert who["decoder"] > 0 < who["in_job"]
-        assert bool(who["dropped"]) == any(gone)
-        return given, kept, gone, who
+        kept, lost_rows = ((entry[Topic.KERNEL], entry[Topic.MEMCPY]) for entry in (stored, lost))
+        print(f"kernels and copies: {given} delivered, {kept} stored, {lost_rows} dropped")
+        assert tuple(a + b for a, b in zip(kept, lost_rows, strict=True)) == given
+        assert (process["kernels"], process["problems"]) == (given[0], "")
+        assert process["decoder"] > 0 < process["in_job"]
+        assert bool(process["dropped"]) == any(lost_rows)
+        return given, kept, lost_rows, process
 
 
 @pytest.fixture
 def lab(clean_stack, environment_of, tmp_path):
-    made = Lab(clean_stack, environment_of(clean_stack), tmp_path / "spool")
-    yield made
-    made.pipeline.stop()
+    started = Lab(clean_stack, environment_of(clean_stack), tmp_path / "spool")
+    yield started
+    started.pipeline.stop()
 
 
-def test_a_killed_job_says_so_and_loses_nothing_that_cupti_had_handed_over(lab):
-    _, _, gone, who = lab.account(lab.job("kill", 5), -9)
-    assert gone == (0, 0)
-    assert who["policy"] == "off: the process ended without a word"
+def test_a_killed_job_is_reported_and_loses_nothing_that_cupti_had_delivered(lab):
+    _, _, lost_rows, process = lab.account(lab.job("kill", 5), -9)
+    assert lost_rows == (0, 0)
+    assert process["policy"] == "off: the process ended without a word"
 
 
-def test_a_full_disk_costs_what_is_told(lab, tmp_path):
+def test_a_full_disk_costs_what_is_counted(lab, tmp_path):
     with small_disk(tmp_path / "disk", 24) as disk:
         lab.root = disk / "spool"
         job = lab.job("paced", 24, DRUMLINE_SPOOL__ROOT=str(lab.root))
         folder = lab.folder()
         time.sleep(3)
-        with contextlib.suppress(OSError), (disk / "somebody-elses").open("wb", buffering=0) as file:
+        with contextlib.suppress(OSError), (disk / "another-users").open("wb", buffering=0) as file:
             while True:
                 file.write(bytes(100_000))
         held = sum(path.stat().st_size for path in folder.iterdir())
         time.sleep(4)
         assert sum(path.stat().st_size for path in folder.iterdir()) < held / 2, "others need it"
-        (disk / "somebody-elses").unlink()
+        (disk / "another-users").unlink()
         lab.environment["DRUMLINE_SPOOL__ROOT"] = str(lab.root)
-        said = f"nothing is recorded in {lab.root} until it can be written"
-        given, kept, gone, _ = lab.account(job, 0, [said])
-        assert 0 < gone[0] < given[0]
+        messages = f"nothing is recorded in {lab.root} until it can be written"
+        given, kept, lost_rows, _ = lab.account(job, 0, [messages])
+        assert 0 < lost_rows[0] < given[0]
         assert kept[0] > 0
 
 
@@ -148,6 +150,6 @@ def test_a_spool_that_the_agent_cannot_read_fills_and_is_published_when_it_can(l
     time.sleep(2)
     agent.terminate()
     assert agent.wait(20) == 0
-    given, kept, gone, _ = lab.account(job, 0)
-    assert 0 < gone[0] < given[0]
+    given, kept, lost_rows, _ = lab.account(job, 0)
+    assert 0 < lost_rows[0] < given[0]
     assert kept[0] > 0

@@ -49,7 +49,7 @@ def agent(
     from drumline.infra.telemetry.health import Health, serve_health
     from drumline.producers.agent.agent import Agent, deleted
     from drumline.producers.agent.cursor import Cursor, OtherAgent
-    from drumline.producers.agent.producer import Sender
+    from drumline.producers.agent.producer import KafkaSender
     from drumline.producers.nvml.sampler import device_sampler
     from drumline.producers.spool.directory import make_root
     from drumline.producers.spool.layout import IDENTITY
@@ -79,7 +79,7 @@ def agent(
     topics = [str(spec.topic) for spec in TOPICS if not spec.derived]
     archiver = _archiver(config, cursor.folder / "archive", health) if config.archive.url else None
     program = Agent(
-        config, cursor, Sender(config, topics), codec(config), health,
+        config, cursor, KafkaSender(config, topics), codec(config), health,
         stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted,
     )  # fmt: skip
     sampler = None if until_empty or config.agent.gpu_s == 0 else device_sampler(config, lambda: program.processes)

@@ -40,7 +40,7 @@ def test_a_second_agent_ends_with_6(tmp_path):
 
 
 @pytest.mark.parametrize("laid", ["a link", "open to all"])
-def test_a_folder_that_somebody_laid_for_the_agent_is_not_used(tmp_path, laid):
+def test_a_folder_that_another_user_laid_for_the_agent_is_not_used(tmp_path, laid):
     (tmp_path / "theirs").mkdir()
     (tmp_path / "spool").mkdir()
     if laid == "a link":
@@ -57,30 +57,30 @@ def test_a_folder_that_somebody_laid_for_the_agent_is_not_used(tmp_path, laid):
 
 
 @pytest.mark.parametrize(
-    ("root", "setting", "said"),
+    ("root", "setting", "message"),
     [
         ("file/spool", {}, "DRUMLINE_SPOOL__ROOT"),
         ("spool", {"ARCHIVE__URL": "s3://b", "ARCHIVE__SECRET_FILE": "/nowhere"}, "DRUMLINE_ARCHIVE__SECRET_FILE"),
     ],
 )
-def test_what_cannot_work_ends_with_2_and_names_the_setting(tmp_path, root, setting, said):
+def test_what_cannot_work_ends_with_2_and_names_the_setting(tmp_path, root, setting, message):
     (tmp_path / "file").write_text("")
     program = agent(tmp_path / root, **setting)
     _, errors = program.communicate(timeout=60)
     assert program.returncode == 2, errors
-    assert said in errors
+    assert message in errors
     assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(
-    ("spool", "said"), [("spoool", "no such folder"), ("spool/p0-1", "is the folder of one process")]
+    ("spool", "message"), [("spoool", "no such folder"), ("spool/p0-1", "is the folder of one process")]
 )
-def test_a_spool_to_be_emptied_that_is_none_ends_with_2(tmp_path, spool, said):
+def test_a_spool_to_be_emptied_that_is_none_ends_with_2(tmp_path, spool, message):
     (tmp_path / "spool" / "p0-1").mkdir(parents=True)
     (tmp_path / "spool" / "p0-1" / "identity.json").write_text("{}")
     program = agent(tmp_path / spool, "--until-empty")
     _, errors = program.communicate(timeout=60)
-    assert (program.returncode, said in errors) == (2, True), errors
+    assert (program.returncode, message in errors) == (2, True), errors
     assert not (tmp_path / "spoool").exists()
 
 

@@ -116,7 +116,7 @@ def test_an_agent_whose_client_has_gone_astray_makes_another(broker, monkeypatch
     config, answers, old = agent_sender.producer_config, [], OLD | {"enable.idempotence": False}
     monkeypatch.setattr(agent_sender, "producer_config", lambda *args: config(*args) | old | NEVER_AGAIN)
     monkeypatch.setattr(agent_sender, "AGAIN_S", 0.1)
-    sender = agent_sender.Sender(Settings(kafka={"bootstrap": f"127.0.0.1:{broker.port}"}), [TOPIC])
+    sender = agent_sender.KafkaSender(Settings(kafka={"bootstrap": f"127.0.0.1:{broker.port}"}), [TOPIC])
     assert wait_until(sender.ready, 10)
     first = sender._client
     assert forgets_its_broker(broker, first, within_s=1)

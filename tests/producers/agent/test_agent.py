@@ -20,15 +20,15 @@ from drumline.schemas.topics import Topic
 
 @pytest.fixture
 def lab(tmp_path):
-    made = Lab(tmp_path).start()
-    yield made
-    made.cursor.close()
+    started = Lab(tmp_path).start()
+    yield started
+    started.cursor.close()
 
 
 def test_batches_arrive_as_written_and_the_folder_goes_with_its_process(lab):
     spool = SpoolWriter(lab.root, process(k8s_pod="pod-7"), segment_bytes=4_000)
     write(spool, range(30))
-    lab.turn()
+    lab.tick()
     assert [batch.envelope for batch in lab.batches()] == [
         lab.codec.decode(Topic.KERNEL, lab.codec.encode(any_batch(Topic.KERNEL, 10, "p0", i))).envelope
         for i in range(30)
@@ -37,11 +37,11 @@ def test_batches_arrive_as_written_and_the_folder_goes_with_its_process(lab):
     assert len(list(spool.folder.glob("*.taken"))) == 1, "only the one that is being written is left"
     write(spool, [30])
     spool.identify({"gpu_uuid": "GPU-late"})
-    lab.turn()
+    lab.tick()
     assert lab.account()[0][-1] == 30
     assert [b.envelope["gpu_uuid"] for b in lab.batches(Topic.PROCESS)] == ["GPU-0", "GPU-late"]
     spool.close()
-    lab.turn()
+    lab.tick()
     assert not spool.folder.exists()
 
 
@@ -50,7 +50,7 @@ def test_what_the_full_spool_lost_is_an_empty_batch_each_in_its_place(lab):
     for sequence in range(200):
         write(spool, [sequence])
         write(spool, [sequence], 3, Topic.COLLECTIVE, "job:00c0ffee", communicator="00c0ffee")
-    lab.turn()
+    lab.tick()
     for topic, rows in ((Topic.KERNEL, 2_000), (Topic.COLLECTIVE, 600)):
         sequences, kept, lost = lab.account(topic)
         assert sequences == list(range(200)), "no gap for the audit"
@@ -63,14 +63,14 @@ def test_what_the_full_spool_lost_is_an_empty_batch_each_in_its_place(lab):
 def test_killed_it_repeats_what_the_cursor_does_not_know_and_nothing_else(lab):
     spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     write(spool, range(3))
-    lab.turn()
+    lab.tick()
     write(spool, range(3, 6))
-    while lab.agent.turn():  # published, but no look in which the cursor is saved
+    while lab.agent.tick():  # published, but without a refresh, which saves the cursor
         lab.sender.poll(0)
     assert lab.account()[0] == [0, 1, 2, 3, 4, 5]
     lab.start()
     spool.close()
-    lab.turn()
+    lab.tick()
     sequences = lab.account()[0]
     assert sorted(set(sequences)) == list(range(6))
     assert sequences[:6] == [0, 1, 2, 3, 4, 5]
@@ -87,11 +87,11 @@ def test_killed_between_taking_a_segment_and_its_first_frame(lab, alive, written
         segment.rename(segment.with_suffix(".taken"))
     if not alive:
         spool.close()
-    lab.start().turn()
+    lab.start().tick()
     if alive:
         write(spool, range(written, written + 3))
         spool.close()
-        lab.turn()
+        lab.tick()
     assert lab.account() == (list(range(written + 3 * alive)), 10 * (written + 3 * alive), 0)
     assert not spool.folder.exists()
 
@@ -101,11 +101,11 @@ def test_agents_that_die_at_any_moment_never_hold_up_a_writer_and_lose_nothing(l
     chance = random.Random(seed)
     spool = SpoolWriter(lab.root, process(), max_bytes=40_000, segment_bytes=2_000, clock=lambda: lab.now)
     for sequence in range(300):
-        write(spool, [sequence])  # asserts that there is room, whoever has taken what
+        write(spool, [sequence])  # asserts that there is space, whatever is taken
         assert sum(file.stat().st_size for file in spool.folder.glob("0*")) <= 40_000
         lab.kafka.held = chance.random() < 0.7  # an outage now and then: the spool fills
         if chance.random() < 0.3:
-            lab.agent.turn()
+            lab.agent.tick()
             lab.sender.poll(0)
         if chance.random() < 0.1:
             if chance.random() < 0.5:
@@ -116,53 +116,53 @@ def test_agents_that_die_at_any_moment_never_hold_up_a_writer_and_lose_nothing(l
         lab.now += chance.random()
     spool.close()
     lab.kafka.held = False
-    lab.turn(10)
+    lab.tick(10)
     assert not spool.folder.exists()
     once = {batch.envelope["sequence"]: batch.envelope for batch in lab.batches()}
     assert sorted(once) == list(range(300)), "each one came, or an empty one in its place"
-    told = sum(e["rows"] + e["dropped_before"] for e in once.values())
-    assert told == spool.rows[str(Topic.KERNEL)] == 3_000
+    published = sum(e["rows"] + e["dropped_before"] for e in once.values())
+    assert published == spool.rows[str(Topic.KERNEL)] == 3_000
     assert sum(e["dropped_before"] for e in once.values()) == spool.dropped[str(Topic.KERNEL)]
 
 
 def test_a_lost_cursor_means_repeating_what_is_still_there(lab):
     spool = SpoolWriter(lab.root, process())
     write(spool, range(3))
-    lab.turn()
+    lab.tick()
     (lab.root / ".agent" / "cursor.json").write_text("{broken")
-    lab.start().turn()
+    lab.start().tick()
     assert lab.account()[0] == [0, 1, 2, 0, 1, 2]
     spool.close()
 
 
 def test_kafka_takes_nothing_and_nothing_is_deleted_until_it_does(lab):
     spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
-    lab.kafka.held, lab.kafka.room = True, 5
+    lab.kafka.held, lab.kafka.capacity = True, 5
     write(spool, range(40))
-    lab.turn()
+    lab.tick()
     spool.close()
-    lab.turn()
+    lab.tick()
     assert len(lab.kafka.queue) == 5
-    assert [topic for topic, *_ in lab.kafka.queue].count(Topic.PROCESS) == 1, "said once, however long it takes"
+    assert [topic for topic, *_ in lab.kafka.queue].count(Topic.PROCESS) == 1, "published once, however long it takes"
     assert spool.folder.exists()
     lab.kafka.held = False
-    lab.turn()
+    lab.tick()
     assert lab.account() == (list(range(40)), 400, 0)
     assert not spool.folder.exists()
 
 
-def test_without_kafka_or_its_topics_it_waits_and_says_so(lab):
+def test_without_kafka_or_its_topics_it_waits_and_reports_it(lab):
     spool = SpoolWriter(lab.root, process())
     write(spool, [0])
     lab.kafka.topics = None
-    lab.turn()
+    lab.tick()
     assert "no Kafka broker answers" in lab.health.ready()["kafka"]
     lab.kafka.topics = ["gpu.kernel.v1"]
-    lab.turn()
+    lab.tick()
     assert "drumline topics apply" in lab.health.ready()["kafka"]
     assert not lab.kafka.log
     lab.kafka.topics = TOPIC_NAMES
-    lab.turn()
+    lab.tick()
     assert lab.account()[0] == [0]
     assert lab.health.ready() == {}
     spool.close()
@@ -171,30 +171,30 @@ def test_without_kafka_or_its_topics_it_waits_and_says_so(lab):
 def test_without_kafka_it_knows_who_lives_here_so_that_gpu_samples_name_their_jobs(lab):
     lab.kafka.topics = None
     spools = [SpoolWriter(lab.root, process(name, job=name)) for name in ("p0", "p1")]
-    lab.start().turn()
-    assert sorted(who["job"] for who in lab.agent.processes) == ["p0", "p1"]
+    lab.start().tick()
+    assert sorted(process_row["job"] for process_row in lab.agent.processes) == ["p0", "p1"]
     spools[0].close()
-    lab.turn()
-    assert [who["job"] for who in lab.agent.processes] == ["p1"], "it has ended meanwhile"
+    lab.tick()
+    assert [process_row["job"] for process_row in lab.agent.processes] == ["p1"], "it has ended meanwhile"
 
 
 def test_kafka_that_is_away_for_long_is_one_line_however_often_it_is_noticed(lab):
-    lab.turn()
+    lab.tick()
     lab.kafka.topics = None
     with capture_logs() as logs:
         for _ in range(5):
-            lab.kafka.said(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-            lab.turn(10.0)
+            lab.kafka.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+            lab.tick(10.0)
     assert [line["event"] for line in logs] == ["kafka"]
 
 
-def test_a_batch_too_large_for_kafka_is_told_as_lost(lab):
+def test_a_batch_too_large_for_kafka_is_counted_as_dropped(lab):
     spool = SpoolWriter(lab.root, process())
     write(spool, [0, 1, 2])
     big = lab.codec.encode(any_batch(Topic.KERNEL, 10, "p0", 1))
-    lab.kafka.refuse = lambda topic, value: KafkaError.MSG_SIZE_TOO_LARGE if value == big else None
+    lab.kafka.reject = lambda topic, value: KafkaError.MSG_SIZE_TOO_LARGE if value == big else None
     spool.close()
-    lab.turn()
+    lab.tick()
     sequences, rows, lost = lab.account()
     assert (sorted(sequences), rows, lost) == ([0, 1, 2], 20, 10)
     assert not spool.folder.exists()
@@ -209,9 +209,9 @@ def test_an_answer_that_passes_is_waited_for(lab, passing):
     spool = SpoolWriter(lab.root, process())
     write(spool, range(5))
     answers = iter([None, passing, None, passing])
-    lab.kafka.refuse = lambda topic, value: next(answers, None)
-    lab.turn(0.0)
-    lab.turn()
+    lab.kafka.reject = lambda topic, value: next(answers, None)
+    lab.tick(0.0)
+    lab.tick()
     assert sorted(lab.account()[0]) == list(range(5)), "each once"
     spool.close()
 
@@ -220,12 +220,12 @@ def test_a_client_beyond_repair_is_replaced_and_what_it_had_is_sent_again(lab):
     spool = SpoolWriter(lab.root, process())
     write(spool, range(5))
     lab.kafka.held = True
-    lab.turn()
-    lab.kafka.said(KafkaError(KafkaError._FATAL, "fenced", True))
+    lab.tick()
+    lab.kafka.on_error(KafkaError(KafkaError._FATAL, "fenced", True))
     lab.sender.poll(0)
-    assert lab.kafka.made == 2
+    assert lab.kafka.clients == 2
     lab.kafka.held = False
-    lab.turn()
+    lab.tick()
     assert sorted(lab.account()[0]) == list(range(5))
     spool.close()
 
@@ -238,25 +238,25 @@ def test_a_process_of_another_release_keeps_its_schema_or_waits(lab):
     identity.write_text(known.replace(model(Topic.KERNEL).fingerprint, "0" * 64))
     other = SpoolWriter(lab.root, process("p1"))
     write(other, [7])
-    lab.turn()
+    lab.tick()
     assert "upgrade it" in lab.health.ready()["spool"]
     assert lab.account()[0] == [7], "the other process is not held up"
     identity.write_text(known)
-    lab.turn()
+    lab.tick()
     assert sorted(lab.account()[0]) == [0, 7]
     spool.close()
     other.close()
 
 
 def test_a_registry_that_does_not_answer_is_asked_for_one_folder_at_a_time(lab):
-    asked, away = [], True
+    requests, away = [], True
 
     class Registry:
         def __getattr__(self, name):
             return getattr(Codec().registry, name)
 
         def id_of_version(self, topic, fingerprint):
-            asked.append(topic)
+            requests.append(topic)
             if away:
                 raise RegistryUnavailable("schema registry r:1 does not answer")
             return Codec().registry.id_of_version(topic, fingerprint)
@@ -265,13 +265,13 @@ def test_a_registry_that_does_not_answer_is_asked_for_one_folder_at_a_time(lab):
     spools = [SpoolWriter(lab.root, process(f"p{i}")) for i in range(5)]
     for spool in spools:
         write(spool, [0])
-    lab.agent.turn()
-    assert len(asked) == 1
+    lab.agent.tick()
+    assert len(requests) == 1
     assert {tail.problem for tail in lab.agent.tails.values()} == {"schema registry r:1 does not answer"}
-    lab.turn()
+    lab.tick()
     assert "does not answer" in lab.health.ready()["spool"]
     away = False
-    lab.turn(20.0)
+    lab.tick(20.0)
     assert lab.account()[0] == [0] * 5
     assert lab.health.ready() == {}
     for spool in spools:
@@ -283,11 +283,11 @@ def test_a_killed_process_costs_its_last_frame_only(lab):
     write(spool, [0])
     segment = spool.folder / "000000000000.seg"
     segment.write_bytes(segment.read_bytes() + segment.read_bytes()[8:100])
-    lab.turn()
+    lab.tick()
     assert lab.account()[0] == [0]
     assert spool.folder.exists()
     spool.close()  # its lock is free now, as if it had been killed
-    lab.turn()
+    lab.tick()
     assert lab.account()[0] == [0]
     assert not spool.folder.exists()
 
@@ -299,12 +299,12 @@ def test_a_killed_process_costs_its_last_frame_only(lab):
     '{"format": 1, "process": {"process_id": "p"}, "schemas": {"gpu.kernel.v1": 7, "nonsense": "0"}}',
     '{"format": 1, "process": {"process_id": "p", "nonsense": 1}, "schemas": {}}',
 ])  # fmt: skip
-def test_nonsense_in_one_folder_is_said_and_the_others_go_on(lab, text):
+def test_nonsense_in_one_folder_is_reported_and_the_others_go_on(lab, text):
     bad = SpoolWriter(lab.root, process())
     (bad.folder / "identity.json").write_text(text)
     good = SpoolWriter(lab.root, process("p1"))
     write(good, [0])
-    lab.turn()
+    lab.tick()
     assert lab.account()[0] == [0]
     assert bad.folder.name in lab.health.ready()["spool"] or "gpu." in lab.health.ready()["spool"]
     bad.close()
@@ -317,118 +317,118 @@ def test_a_folder_that_cannot_be_looked_into_is_named_and_logged_once(lab):
     os.utime(folder, (0, 0))
     spool = SpoolWriter(lab.root, process())
     write(spool, range(3))
-    with capture_logs() as said:
+    with capture_logs() as logs:
         for _ in range(3):
-            lab.turn()
-    assert [entry["folder"] for entry in said if "left alone" in entry["event"]] == ["another users"]
+            lab.tick()
+    assert [entry["folder"] for entry in logs if "cannot be read" in entry["event"]] == ["another users"]
     assert "another users" in lab.health.ready()["spool"]
     assert lab.account()[0] == [0, 1, 2]
     shutil.rmtree(folder)
-    lab.turn()
+    lab.tick()
     assert lab.health.ready() == {}
     spool.close()
 
 
 def test_a_folder_that_no_writer_made_is_left_alone_and_named_once(lab):
-    others = {"lost+found": None, "results": "a.txt", "somebody's": "lock"}
-    for name, file in others.items():
+    foreign = {"lost+found": None, "results": "a.txt", "somebody's": "lock"}
+    for name, file in foreign.items():
         (lab.root / name).mkdir()
         if file:
             (lab.root / name / file).write_text("of theirs")
     (lab.root / "somebody's" / "notes").write_text("of theirs")
     (lab.root / "one level too high" / "p0-1").mkdir(parents=True)
-    for name in (*others, "one level too high"):
+    for name in (*foreign, "one level too high"):
         if name != "results":  # somebody writes there
             os.utime(lab.root / name, (0, 0))
     lab.agent._until_empty = True
-    with capture_logs() as said:
+    with capture_logs() as logs:
         lab.agent.run()
-    assert {*others, "one level too high"} <= set(os.listdir(lab.root))
+    assert {*foreign, "one level too high"} <= set(os.listdir(lab.root))
     assert (lab.root / "results" / "a.txt").read_text() == "of theirs"
     assert (lab.root / "one level too high" / "p0-1").is_dir()
-    assert sorted(entry["folder"] for entry in said if "no process's" in entry["event"]) == sorted(
-        [*others, "one level too high"]
+    assert sorted(entry["folder"] for entry in logs if "foreign" in entry["event"]) == sorted(
+        [*foreign, "one level too high"]
     )
     assert lab.health.ready() == {}
 
 
-def test_segments_without_an_identity_are_kept_and_said(lab):
+def test_segments_without_an_identity_are_kept_and_reported(lab):
     spool = SpoolWriter(lab.root, process())
     write(spool, range(3))
     spool.close()
     (spool.folder / "identity.json").unlink()
     os.utime(spool.folder, (0, 0))
-    lab.turn()
+    lab.tick()
     assert "identity.json is missing" in lab.health.ready()["spool"]
     assert list(spool.folder.glob("*.seg"))
 
 
-def test_what_a_writer_left_that_died_before_it_said_who_it_is_goes_after_a_minute(lab):
+def test_a_folder_whose_writer_died_without_an_identity_goes_after_a_minute(lab):
     spool = SpoolWriter(lab.root, process())
     for file in spool.folder.iterdir():
         if file.name not in ("lock", "reserve"):
             file.unlink()
-    lab.turn()
+    lab.tick()
     assert spool.folder.exists()
     os.utime(spool.folder, (0, 0))
-    lab.turn()
+    lab.tick()
     assert spool.folder.exists(), "its writer lives"
     spool.close()
     os.utime(spool.folder, (0, 0))
-    lab.turn()
+    lab.tick()
     assert not spool.folder.exists()
 
 
 @pytest.mark.parametrize("left", ["reserve", None])
-def test_what_somebody_was_killed_over_goes_after_a_minute(lab, left):
+def test_what_an_agent_was_killed_over_goes_after_a_minute(lab, left):
     """A writer before it had a lock, or an agent that removed it."""
     folder = lab.root / "p0-0123abcd"
     folder.mkdir()
     if left:
         (folder / left).write_bytes(b"0")
-    lab.turn()
+    lab.tick()
     assert folder.exists()
     os.utime(folder, (0, 0))
-    lab.turn()
+    lab.tick()
     assert not folder.exists()
 
 
 def test_kafka_that_went_away_is_asked_again_though_nothing_is_to_be_sent(lab):
-    lab.turn()
+    lab.tick()
     lab.kafka.topics = None
-    lab.kafka.said(KafkaError(KafkaError._ALL_BROKERS_DOWN))
-    lab.turn()
+    lab.kafka.on_error(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+    lab.tick()
     assert "no Kafka broker" in lab.health.ready()["kafka"]
     lab.kafka.topics = TOPIC_NAMES
-    lab.turn()
+    lab.tick()
     assert lab.health.ready() == {}
 
 
-def test_a_folder_that_vanishes_is_no_trouble(lab):
+def test_a_folder_that_vanishes_is_no_error(lab):
     spool = SpoolWriter(lab.root, process())
     write(spool, [0])
-    lab.turn()
+    lab.tick()
     lab.kafka.held = True
     write(spool, [1])
-    lab.turn()
+    lab.tick()
     lab.agent.tails[spool.folder.name].folder.remove()
-    lab.turn()
+    lab.tick()
     lab.kafka.held = False
-    lab.turn()
+    lab.tick()
     assert lab.account()[0] == [0, 1], "what Kafka was given before, arrives"
     assert not lab.agent.tails
     assert lab.health.ready() == {}
     spool.close()
 
 
-def test_a_spool_that_somebody_removed_is_served_again_when_it_is_back(lab):
+def test_a_spool_that_was_removed_is_served_again_when_it_is_back(lab):
     shutil.rmtree(lab.root)
-    lab.turn()
+    lab.tick()
     assert {"root", "cursor"} <= set(lab.health.ready())
     lab.root.mkdir()
     spool = SpoolWriter(lab.root, process())
     write(spool, [0])
-    lab.turn()
+    lab.tick()
     assert lab.account()[0] == [0]
     assert lab.health.ready() == {}
     with pytest.raises(OtherAgent):
@@ -438,17 +438,17 @@ def test_a_spool_that_somebody_removed_is_served_again_when_it_is_back(lab):
 
 
 def test_a_folder_laid_in_place_of_the_agents_own_is_not_written_into(lab, tmp_path_factory):
-    theirs = tmp_path_factory.mktemp("theirs")
+    foreign_folder = tmp_path_factory.mktemp("theirs")
     shutil.rmtree(lab.root / ".agent")
-    (lab.root / ".agent").symlink_to(theirs)
+    (lab.root / ".agent").symlink_to(foreign_folder)
     spool = SpoolWriter(lab.root, process())
     write(spool, [0])
-    lab.turn()
+    lab.tick()
     assert "remove it" in lab.health.ready()["cursor"]
-    assert not list(theirs.iterdir())
+    assert not list(foreign_folder.iterdir())
     assert lab.account()[0] == [0], "publishing goes on"
     (lab.root / ".agent").unlink()
-    lab.turn()
+    lab.tick()
     assert lab.health.ready() == {}
     spool.close()
 

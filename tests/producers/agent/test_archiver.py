@@ -37,7 +37,7 @@ class Store:
 
 
 class ArchiveLab(Lab):
-    """A lab whose agent archives. `turn` moves the archiver too."""
+    """A lab whose agent archives. `tick` moves the archiver too."""
 
     def __init__(self, root, store, most_bytes=1 << 20):
         super().__init__(root)
@@ -52,16 +52,16 @@ class ArchiveLab(Lab):
             clock=lambda: self.now,
         )  # fmt: skip
 
-    def turn(self, seconds=30.0):
-        super().turn(seconds)
-        self.archiver.turn()
+    def tick(self, seconds=30.0):
+        super().tick(seconds)
+        self.archiver.archive_pending()
 
 
 @pytest.fixture
 def lab(tmp_path):
-    made = ArchiveLab(tmp_path / "spool", Store())
-    yield made
-    made.cursor.close()
+    started = ArchiveLab(tmp_path / "spool", Store())
+    yield started
+    started.cursor.close()
 
 
 def restored(objects: dict[str, bytes], root: Path) -> None:
@@ -79,8 +79,8 @@ def test_what_is_in_kafka_is_archived_and_can_be_published_from_there(lab, tmp_p
     spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     write(spool, range(20))
     spool.close()
-    lab.turn()
-    lab.turn()
+    lab.tick()
+    lab.tick()
     assert lab.account()[0] == list(range(20))
     name = spool.folder.name
     assert f"host-1/{name}/identity.json" in lab.store.objects
@@ -89,7 +89,7 @@ def test_what_is_in_kafka_is_archived_and_can_be_published_from_there(lab, tmp_p
     assert not any((lab.root / ".agent" / "archive").iterdir())
     restored(lab.store.objects, tmp_path / "again")
     other = Lab(tmp_path / "again").start()
-    other.turn()
+    other.tick()
     assert [value for _, _, value in other.kafka.log] == [value for _, _, value in lab.kafka.log]
     other.cursor.close()
 
@@ -98,18 +98,18 @@ def test_a_failing_storage_stops_nothing_and_is_tried_again(lab):
     spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     lab.store.problem = ConnectionError("no route")
     write(spool, range(20))
-    lab.turn()
+    lab.tick()
     assert lab.account()[0] == list(range(20))
     assert "no route" in lab.archiver.problem
     lab.store.problem = None
-    lab.turn()
+    lab.tick()
     assert lab.archiver.problem == ""
     assert len(lab.store.segments) >= 3
     spool.close()
 
 
 def test_a_link_in_place_of_a_segment_is_not_followed(lab, tmp_path):
-    """Who may write into the spool must not have the agent read for them what they may not."""
+    """A user who may write into the spool must not make the agent read files for them."""
     (tmp_path / "secret").write_text("secret")
     spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     write(spool, range(20))
@@ -122,8 +122,8 @@ def test_a_link_in_place_of_a_segment_is_not_followed(lab, tmp_path):
         take(segment, folder)
 
     lab.agent._done = replaced
-    lab.turn()
-    lab.turn()
+    lab.tick()
+    lab.tick()
     assert lab.archiver.problem == ""
     numbers = [name.split("/")[-1] for name in lab.store.segments]
     assert numbers, "the others go on"
@@ -138,11 +138,11 @@ def test_its_backlog_is_bounded_and_the_oldest_goes(tmp_path):
     spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
     write(spool, range(40))
     spool.close()
-    lab.turn()
-    lab.turn()
+    lab.tick()
+    lab.tick()
     assert lab.account()[0] == list(range(40)), "Kafka has it all"
     lab.store.problem = None
-    lab.turn()
+    lab.tick()
     numbers = [int(name.split("/")[-1].partition(".")[0]) for name in lab.store.segments]
     assert len(numbers) < 6
     assert numbers == list(range(numbers[0], numbers[-1] + 1)), "the newest ones"
@@ -163,8 +163,8 @@ def test_a_segment_sent_twice_is_one_object(lab):
             raise TimeoutError("the answer got lost")
 
     lab.archiver._store = fail_after
-    lab.turn()
-    lab.turn()
+    lab.tick()
+    lab.tick()
     assert sent.count(sent[1]) == 2
     assert len(lab.store.segments) == len(set(sent)) - 1
 
@@ -188,24 +188,24 @@ def test_objects_arrive_over_the_s3_api(moto, tmp_path):
     write(spool, range(10))
     write(spool, [10], rows=60_000)  # an object of several MB
     spool.close()
-    lab.turn()
-    lab.turn()
+    lab.tick()
+    lab.tick()
     listed = client.list_objects_v2(Bucket="bucket")["Contents"]
-    assert {found["Key"].split("/host-1/")[0] for found in listed} == {"some/prefix"}
-    assert len([found for found in listed if found["Key"].endswith(".seg.zst")]) >= 3
+    assert {objects["Key"].split("/host-1/")[0] for objects in listed} == {"some/prefix"}
+    assert len([objects for objects in listed if objects["Key"].endswith(".seg.zst")]) >= 3
     objects = {o["Key"]: client.get_object(Bucket="bucket", Key=o["Key"])["Body"].read() for o in listed}
     restored(objects, tmp_path / "again")
     assert sum(path.stat().st_size for path in (tmp_path / "again").glob("*/*.seg")) > 4_000_000
     lab.cursor.close()
 
 
-def test_a_bucket_that_is_not_there_is_said_and_nothing_is_lost(moto, tmp_path):
+def test_a_missing_bucket_is_reported_and_nothing_is_lost(moto, tmp_path):
     settings = ArchiveSettings(url="s3://nowhere", endpoint=moto, key_id="key", secret=SecretStr("secret"))
     lab = ArchiveLab(tmp_path, s3(settings))
     spool = SpoolWriter(lab.root, process())
     write(spool, [0])
     spool.close()
-    lab.turn()
+    lab.tick()
     assert "nowhere" in lab.archiver.problem or "NoSuchBucket" in lab.archiver.problem
     assert "secret" not in lab.archiver.problem
     assert len(list((lab.root / ".agent" / "archive").glob("*/*.seg"))) == 1
@@ -242,9 +242,9 @@ def test_who_waits_for_the_archive_gives_up_when_it_takes_nothing_and_not_before
     archiver = Archiver(waiting(tmp_path, 3), "host-1", 1 << 20, store, agent_storage.zstd())
     store.problem = ConnectionError("down")
     archiver.start()
-    assert archiver.drain(lambda: True, patience_s=0.5) == 3
-    asked = iter([True, False])
-    assert archiver.drain(lambda: next(asked)) == 3, "Ctrl-C"
+    assert archiver.drain(lambda: True, stall_timeout_s=0.5) == 3
+    requests = iter([True, False])
+    assert archiver.drain(lambda: next(requests)) == 3, "Ctrl-C"
     store.problem = None
     assert archiver.drain(lambda: True) == 0
     archiver.stop()
@@ -252,15 +252,15 @@ def test_who_waits_for_the_archive_gives_up_when_it_takes_nothing_and_not_before
 
 
 def test_an_agent_that_ends_when_all_is_done_has_archived_it(moto, tmp_path):
-    made = boto3.client("s3", endpoint_url=moto, region_name="us-east-1", aws_access_key_id="key",
+    client = boto3.client("s3", endpoint_url=moto, region_name="us-east-1", aws_access_key_id="key",
                         aws_secret_access_key="secret")  # fmt: skip
-    made.create_bucket(Bucket="done")
+    client.create_bucket(Bucket="done")
     waiting(tmp_path, 4)
     setting = {"ARCHIVE__URL": "s3://done", "ARCHIVE__ENDPOINT": moto, "ARCHIVE__KEY_ID": "key", "ARCHIVE__SECRET": "s"}
     program = agent(tmp_path, "--until-empty", **setting)
     _, errors = program.communicate(timeout=60)
     assert program.returncode == 0, errors
-    names = [found["Key"] for found in made.list_objects_v2(Bucket="done")["Contents"]]
+    names = [entry["Key"] for entry in client.list_objects_v2(Bucket="done")["Contents"]]
     assert len([name for name in names if name.endswith(".zst")]) == 4
 
 

@@ -27,7 +27,7 @@ def test_the_same_batches_in_the_same_order_of_each_feed(tmp_path):
     summary = replayed(recording, tmp_path, max_bytes=1 << 30)
     assert summary.rows == {str(topic): rows for topic, rows in recording.rows.items()}
     lab = Lab(tmp_path).start()
-    lab.turn()
+    lab.tick()
     lab.cursor.close()
     direct: dict[tuple[str, str], list[bytes]] = {}
     for outgoing in recording.batches("r1", NOW_NS - recording.last_ns):
@@ -47,7 +47,7 @@ def test_rows_beyond_the_spools_bound_are_in_the_account(tmp_path):
     summary = replayed(recording, tmp_path, max_bytes=600_000)
     assert summary.dropped > 0
     lab = Lab(tmp_path).start()
-    lab.turn()
+    lab.tick()
     lab.cursor.close()
     kept, lost = Counter(), 0
     for topic, _, value in lab.kafka.log:

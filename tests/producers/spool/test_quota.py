@@ -167,7 +167,7 @@ def test_what_gave_way_is_published_as_lost_in_the_dead_process_s_own_sequence(t
     write(dead, range(30))
     dead.close()
     assert evict_oldest_segments(dead.folder, 6_000) > 6_000
-    lab.turn()
+    lab.tick()
     sequences, rows, lost = lab.account()
     assert sequences == list(range(30))
     assert (rows + lost, lost > 0, rows > 0) == (300, True, True)
@@ -305,9 +305,9 @@ def test_an_agent_and_two_that_throw_away_one_killed_again_and_again_tell_each_b
     time.sleep(dice.random() * 0.5)
     until = time.monotonic() + 60
     while spool.folder.exists() and time.monotonic() < until:
-        lab.kafka.room = dice.choice([0, 3, 10])
+        lab.kafka.capacity = dice.choice([0, 3, 10])
         lab.now += 0.4
-        lab.agent.turn()
+        lab.agent.tick()
         if dice.random() < 0.5:
             lab.sender.poll(0)
         if dice.random() < 0.1 and children[0].poll() is None:

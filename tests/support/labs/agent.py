@@ -9,7 +9,7 @@ from drumline.infra.config.settings import AgentSettings, Settings, SpoolSetting
 from drumline.infra.telemetry.health import Health
 from drumline.producers.agent.agent import Agent
 from drumline.producers.agent.cursor import Cursor
-from drumline.producers.agent.producer import Sender
+from drumline.producers.agent.producer import KafkaSender
 from drumline.schemas.batch import encode
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import model
@@ -19,16 +19,16 @@ TOPIC_NAMES = [str(spec.topic) for spec in TOPICS if not spec.derived]
 
 
 class FakeKafka:
-    """`refuse`: topic, value -> error code or None. `room`: messages its queue takes. `held`: answers nothing."""
+    """`reject`: topic, value -> error code or None. `capacity`: messages its queue takes. `held`: answers nothing."""
 
     def __init__(self):
-        self.room, self.held, self.topics = 1_000_000, False, list(TOPIC_NAMES)
-        self.refuse = lambda topic, value: None
+        self.capacity, self.held, self.topics = 1_000_000, False, list(TOPIC_NAMES)
+        self.reject = lambda topic, value: None
         self.queue, self.log = deque(), []
-        self.made = 0
+        self.clients = 0
 
-    def __call__(self, _settings, said):
-        self.said, self.made = said, self.made + 1
+    def __call__(self, _settings, on_error):
+        self.on_error, self.clients = on_error, self.clients + 1
         return self
 
     def list_topics(self, timeout):
@@ -37,14 +37,14 @@ class FakeKafka:
         return type("Metadata", (), {"topics": dict.fromkeys(self.topics)})
 
     def produce(self, topic, value, key, on_delivery):
-        if len(self.queue) >= self.room:
+        if len(self.queue) >= self.capacity:
             raise BufferError
         self.queue.append((topic, key.decode(), value, on_delivery))
 
     def poll(self, timeout):
         while self.queue and not self.held:
             topic, key, value, answer = self.queue.popleft()
-            code = self.refuse(topic, value)
+            code = self.reject(topic, value)
             if code is None:
                 self.log.append((topic, key, value))
             answer(KafkaError(code) if code is not None else None, None)
@@ -72,17 +72,17 @@ class Lab:
         if self.agent is not None:
             self.cursor.close()  # killed: nothing else is done
         self.cursor = Cursor(self.root)
-        sender = Sender(self.settings, TOPIC_NAMES, self.kafka, clock=lambda: self.now)
+        sender = KafkaSender(self.settings, TOPIC_NAMES, self.kafka, clock=lambda: self.now)
         self.agent = Agent(self.settings, self.cursor, sender, codec or self.codec, self.health,
                            clock=lambda: self.now)  # fmt: skip
         self.sender = sender
         return self
 
-    def turn(self, seconds=3.0):
+    def tick(self, seconds=3.0):
         """Time passes and all that can move moves."""
         self.now += seconds
         for _ in range(4):
-            while self.agent.turn():
+            while self.agent.tick():
                 self.sender.poll(0)
             self.sender.poll(0)
             self.now += 1.1
@@ -91,9 +91,13 @@ class Lab:
         return [self.codec.decode(t, value) for t, _, value in self.kafka.log if t == topic]
 
     def account(self, topic=Topic.KERNEL):
-        """(sequences, rows, rows told as lost)"""
-        found = [batch.envelope for batch in self.batches(topic)]
-        return [e["sequence"] for e in found], sum(e["rows"] for e in found), sum(e["dropped_before"] for e in found)
+        """(sequences, rows, lost rows)"""
+        envelopes = [batch.envelope for batch in self.batches(topic)]
+        return (
+            [e["sequence"] for e in envelopes],
+            sum(e["rows"] for e in envelopes),
+            sum(e["dropped_before"] for e in envelopes),
+        )
 
 
 def process(name="p0", **more):
