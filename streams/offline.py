@@ -1,4 +1,4 @@
-"""Stages over a stream of batches without Kafka, killed by nobody: for `drumline evaluate`, tests, and comparison."""
+"""Running stages over batches without Kafka, for `drumline evaluate`, benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ TICK_NS = 1_000_000_000
 def results(
     batches: Iterable[tuple[int, Batch]], stages: Sequence[tuple[Collection[str], Stage]], idle_ns: int
 ) -> Iterator[Batch]:
-    """All that the stages send, all revisions, as it becomes ready; stages read each other's results too.
+    """Yield all batches that the stages return, all revisions; stages read each other's batches too.
 
     `batches`: (time in ns, batch); the largest time so far is the clock. `stages`: (topics that it reads, stage). At
-    the end everything falls silent for `idle_ns`.
+    the end all sources fall silent for `idle_ns`.
     """
     now, ticked, offset = 0, 0, 0
 
@@ -31,8 +31,8 @@ def results(
             if batch.topic in topics:
                 yield from sent(stage, stage.on_batch(batch, offset, now))
 
-    def sent(stage: Stage, found: list[Batch]) -> Iterator[Batch]:
-        for batch in found:
+    def sent(stage: Stage, returned: list[Batch]) -> Iterator[Batch]:
+        for batch in returned:
             yield from read(batch)
             stage.mark_sent(batch)
             yield batch
@@ -47,13 +47,13 @@ def results(
         if now - ticked >= TICK_NS:
             ticked = now
             yield from tick()
-    for _ in range(2):  # first the communicators fall silent, then what they still said is judged
+    for _ in range(2):  # first the communicators fall silent, then their last batches are evaluated
         now += idle_ns + TICK_NS
         yield from tick()
 
 
 def verdicts(batches: Iterable[tuple[int, Batch]], config: StragglerConfig) -> Iterator[Batch]:
-    """gpu.straggler.v1 batches of both straggler stages."""
+    """Return the gpu.straggler.v1 batches of the lateness stage and the straggler stage, all revisions."""
     stages: list[tuple[Collection[str], Stage]] = [
         ((Topic.COLLECTIVE,), CommunicatorStage({}, config)),
         ((Topic.LATENESS, Topic.STEP, Topic.DEVICE), JobStage({}, config)),
@@ -61,9 +61,9 @@ def verdicts(batches: Iterable[tuple[int, Batch]], config: StragglerConfig) -> I
     return (batch for batch in results(batches, stages, config.idle_ns) if batch.topic == Topic.STRAGGLER)
 
 
-def latest(found: Iterable[Batch]) -> dict[tuple[str, int], Batch]:
-    """(run, first step) -> the highest revision of each window."""
+def latest(published: Iterable[Batch]) -> dict[tuple[str, int], Batch]:
+    """Return (run, first step) -> the highest revision of each window."""
     out: dict[tuple[str, int], Batch] = {}
-    for batch in found:
+    for batch in published:
         out[(batch.envelope["run"], int(batch.envelope["first_step"]))] = batch
     return out

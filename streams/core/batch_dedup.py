@@ -1,16 +1,19 @@
-"""Which batches of a process were applied: a producer that restarts may publish one again, at another offset."""
+"""The sequence numbers of applied batches, to drop a batch that a restarted producer publishes at another offset."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 
-#: Runs of consecutive numbers that are told apart. Beyond it the oldest gap counts as filled: what would still come
-#: for it is taken for a repetition.
+#: Runs of consecutive numbers kept. Beyond it the oldest gap counts as filled: a batch that still comes for it is taken
+#: for a duplicate.
 MAX_RUNS = 64
 
 
 class Sequences:
-    """A set of sequence numbers, as runs [first, last]; `runs` is what is stored."""
+    """Holds a set of sequence numbers as runs [first, last].
+
+    `runs` is the stored form, sorted.
+    """
 
     def __init__(self, runs: list[list[int]] | None = None) -> None:
         self.runs = [list(run) for run in runs or []]
@@ -20,7 +23,7 @@ class Sequences:
         return i >= 0 and self.runs[i][0] <= number <= self.runs[i][1]
 
     def add(self, number: int) -> bool:
-        """False if it was there."""
+        """Add a number and return whether it is new."""
         if number in self:
             return False
         i = bisect_right(self.runs, [number, 1 << 63])

@@ -1,4 +1,4 @@
-"""The step that everybody has completed: the lowest of many, known without looking at all of them for every record."""
+"""The step that all sources have completed: the lowest of many, without a scan of all of them for every record."""
 
 from __future__ import annotations
 
@@ -7,35 +7,41 @@ from typing import Protocol
 
 
 class Follower(Protocol):
-    """A rank or a communicator. `complete`: all its steps up to this one are in; `silent`: nobody waits for it."""
+    """Describes a rank or a communicator whose progress counts.
+
+    `complete`: all its steps up to this one have arrived. `silent`: it is excluded.
+    """
 
     complete: int
     silent: bool
 
 
 class Frontier:
-    """Counts how many stand at the lowest step, and looks at all of `followers` only once the last of them has left it:
-    with N ranks about once a step, not N times a step."""
+    """Keeps the lowest completed step and the number of followers at it.
+
+    All followers are scanned only once the last of them has left the lowest step: with N ranks about once a step, not N
+    times.
+    """
 
     def __init__(self, followers: Callable[[], Iterable[Follower]]) -> None:
         self._followers = followers
         self._low, self._at = -1, 0
 
     def lowest(self) -> int | None:
-        """The lowest `complete` of those not silent; None where there are none."""
+        """Return the lowest `complete` of the followers that are not silent, None if there are none."""
         if not self._at:
-            steps = [one.complete for one in self._followers() if not one.silent]
+            steps = [follower.complete for follower in self._followers() if not follower.silent]
             if not steps:
                 return None
             self._low = min(steps)
             self._at = steps.count(self._low)
         return self._low
 
-    def moved(self, before: int, after: int) -> None:
-        """One that was not silent before, and is not now, went from step to step; never back."""
+    def advance(self, before: int, after: int) -> None:
+        """Record that a follower, not silent before or after, went from one step to a later one."""
         if before == self._low and after > before and self._at:
             self._at -= 1
 
-    def unknown(self) -> None:
-        """Somebody came, left, fell silent or spoke again."""
+    def invalidate(self) -> None:
+        """Scan again at the next call: a follower was added or removed, fell silent, or became active."""
         self._at = 0

@@ -1,4 +1,4 @@
-"""The norm that a rank is compared with."""
+"""The median of a rank's peers, which the rank is compared with."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ Floats = NDArray[np.float64]
 
 
 def peers_median(values: Floats) -> Floats:
-    """[m, S] -> [m, S]: per column the median of the *other* rows, NaN where there is no other. Skips NaN.
+    """Return [m, S]: per column the median of the *other* rows of `values` [m, S], NaN where there is no other.
 
-    Leaving oneself out makes half of the ranks being late together (one of two hosts) still stand out.
+    NaN values are skipped. A row does not count for itself, so half of the ranks that are late together (one of two
+    hosts) still stand out.
     """
     m, s = values.shape
     valid = np.isfinite(values)

@@ -1,6 +1,6 @@
-"""State values of the straggler stages: a small head and a numpy record array, packed into bytes.
+"""The values of the state stores: a small JSON head and a numpy record array, packed into bytes.
 
-Layout: u1 version, i8 last source offset applied, u4 length of the head, the head as JSON, the rows as they are.
+Layout: u1 version, i8 last source offset applied, u4 length of the head, the head as JSON, the rows in memory layout.
 """
 
 from __future__ import annotations
@@ -16,13 +16,19 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.void]
 _PREFIX = struct.Struct("<BqI")
-#: To be raised with every change of what is packed: fields of rows, names in heads (tests/test_state_version.py).
+#: Raise it with every change of the packed data: fields of rows, names in heads. test_state_version.py guards it.
 _VERSION = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
-    """`offset`: rows from source offsets up to this one are in; a replay at or below it must change nothing."""
+class StateRecord:
+    """Holds an unpacked value.
+
+    Attributes:
+        offset: last source offset applied; a replay at or below it must change nothing.
+        head: JSON object.
+        rows: record array, a read-only view of the value.
+    """
 
     offset: int
     head: dict[str, Any]
@@ -30,21 +36,22 @@ class Packed:
 
 
 def pack_rows(offset: int, head: dict[str, Any], rows: Rows) -> bytes:
+    """Return the value of a head and rows."""
     text = json.dumps(head, separators=(",", ":")).encode()
     return _PREFIX.pack(_VERSION, offset, len(text)) + text + rows.tobytes()
 
 
-def unpack_rows(data: bytes, dtype: np.dtype[Any]) -> Packed:
-    """Rows are a read-only view. Raises ValueError on a value this version did not write."""
+def unpack_rows(data: bytes, dtype: np.dtype[Any]) -> StateRecord:
+    """Return the unpacked value. Raises ValueError if another version wrote it."""
     version, offset, length = _PREFIX.unpack_from(data)
     if version != _VERSION:
         raise ValueError(f"state value of version {version}, this program reads {_VERSION}")
     body = _PREFIX.size + length
-    return Packed(offset, json.loads(data[_PREFIX.size : body]), np.frombuffer(data, dtype, offset=body))
+    return StateRecord(offset, json.loads(data[_PREFIX.size : body]), np.frombuffer(data, dtype, offset=body))
 
 
 def stacked(parts: Sequence[Rows]) -> Rows:
-    """np.concatenate for records of the same dtype, at least one: without looking into fields, 10 times as fast."""
+    """Return the concatenation of at least one array of the same dtype; 10 times as fast as np.concatenate."""
     out = np.empty(sum(map(len, parts)), parts[0].dtype)
     at = 0
     for part in parts:
@@ -54,5 +61,5 @@ def stacked(parts: Sequence[Rows]) -> Rows:
 
 
 def key(*parts: object) -> str:
-    """A state key: its parts joined by "|"; the run is last, since only it may hold any character."""
+    """Return a state key: its parts joined by "|". The run comes last, since only it may hold any character."""
     return "|".join(str(part) for part in parts)

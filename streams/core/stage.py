@@ -1,4 +1,4 @@
-"""What a processing stage is to the worker. Stages are pure: no Faust, no I/O, the clock is an argument."""
+"""The contract between the worker and a processing stage. Stages do no I/O, know no Faust, and read no clock."""
 
 from __future__ import annotations
 
@@ -8,17 +8,29 @@ from drumline.schemas.batch import Batch
 
 
 class Stage(Protocol):
-    """One stage for one partition, built from a store that holds that partition's state and nothing else.
+    """Processing logic of one stage for one partition.
 
-    What a stage drops it counts in `too_old` (rows) and `duplicates` (batches that came again), where it has such.
-    Calls come one at a time and never block. After a rebalance or a restart a new stage is built from the store.
+    The worker builds a stage from the partition's state store after each assignment and drops it on revocation.
+    Methods are called one at a time from the worker's event loop; they must not block, do I/O or read a clock.
+    Changes to the store reach the changelog before the input is acknowledged.
+
+    A stage may count dropped input in `too_old` (rows) and `duplicates` (batches that were applied before).
     """
 
     def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply one batch; `offset` is that of its own topic. Applying it again changes nothing. What to send."""
+        """Apply an input batch and return the batches to produce.
+
+        `offset` is that of the batch in its own topic and partition, `now_ns` the worker's clock.
+
+        Idempotent: after a crash or rebalance the same (topic, offset) may be applied again. If it raises, the input
+        goes to the dead-letter topic and the worker continues.
+        """
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
-        """About once a second. `caught_up`: the worker has no lag, so silence is silence. What to send."""
+        """Close what has timed out and return the batches to produce; called about once a second.
+
+        `caught_up` states that the worker has no lag. Nothing may be treated as silent without it.
+        """
 
     def mark_sent(self, batch: Batch) -> None:
-        """The broker has acknowledged this batch, one that an earlier call returned."""
+        """Record that the broker acknowledged a returned batch. Unmarked batches are produced again after a restart."""

@@ -1,5 +1,7 @@
-"""Every number the straggler verdicts depend on. Each one's reason and source: docs/design/stragglers.md, Thresholds
-(tests/test_thresholds.py compares that table with this file)."""
+"""The thresholds of straggler verdicts. Reasons and sources: docs/design/stragglers.md, Thresholds.
+
+A test compares that table with this file (tests/streams/stragglers/test_thresholds_doc.py).
+"""
 
 from __future__ import annotations
 
@@ -11,26 +13,26 @@ INSUFFICIENT, OK, SUSPECT, WARNING, CRITICAL = -1, 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True)
 class StragglerConfig:
-    """Frozen, so that every stage of one worker judges alike. Shares are 0..1 of the job's time."""
+    """Holds the thresholds of one worker, the same for all its stages. Shares are 0..1 of the job's time."""
 
     #: Windows are runs of steps, never spans of time.
     window_steps: int = 20
-    #: A rank or communicator not heard for so long no longer holds anything up; ns of the worker's clock.
+    #: A rank or communicator without a batch for this long is silent; ns of the worker's clock.
     idle_ns: int = 5_000_000_000
-    #: Steps that do not come for so long, and for `stall_steps` of the longest lately, have stopped: nothing waits for
-    #: whoever is in them; ns, worker's clock.
+    #: A source without a new step for this long, and for `stall_steps` of the longest recent steps, is stuck: no window
+    #: waits for it; ns of the worker's clock.
     stall_ns: int = 60_000_000_000
     stall_steps: int = 5
-    #: How long a communicator smaller than the job waits for more ranks when it is first seen; ns, worker's clock.
+    #: How long a communicator smaller than the job waits for more ranks when first seen; ns of the worker's clock.
     settle_ns: int = 2_000_000_000
     #: How long a run that has just begun waits for its other ranks and its first communicator while the worker lags:
-    #: what is missing may be in Kafka. Without lag idle_ns is enough; ns, worker's clock.
+    #: their batches may be in Kafka. Without lag idle_ns is enough; ns of the worker's clock.
     join_ns: int = 60_000_000_000
-    #: State of a run that is silent for so long is dropped; ns of the worker's clock.
+    #: State of a run that is silent for this long is deleted; ns of the worker's clock.
     forget_ns: int = 3_600_000_000_000
     price_per_gpu_hour: float = 0.0
 
-    #: Severity from which share on.
+    #: Lost share from which each severity applies.
     suspect: float = 0.02
     warning: float = 0.04
     critical: float = 0.20
@@ -39,7 +41,7 @@ class StragglerConfig:
     quorum: float = 0.8
     #: Share of a window's steps that a rank must have been compared in.
     used_steps: float = 0.5
-    #: Share of a step's collectives that must be there of all ranks compared; below it, the step is skipped.
+    #: Share of a step's collectives that must be present of all ranks compared; below it, the step is skipped.
     whole_share: float = 0.5
 
     #: One component explains the excess from this share on (high confidence from the second).
@@ -50,23 +52,23 @@ class StragglerConfig:
     #: ... if compute is at least this part of the excess (the rest may be launches and allocation for that work).
     imbalance_compute: float = 0.25
 
-    #: Peers' SM clock over its own from which on a rank is throttled, if in this share of its samples its GPU says why.
+    #: Peers' SM clock over the rank's from which it is throttled, if its GPU gives a reason in this share of samples.
     clock_ratio: float = 1.03
     reason_share: float = 0.5
     #: Kernels and blocks within this ratio are the same work.
     equal_ratio: float = 1.01
 
-    #: Windows without a late rank that make up the job's own past, and how many of them are needed to speak of it.
+    #: Healthy windows that make up the baseline, and the number of them that it needs.
     past_windows: int = 16
     past_windows_min: int = 3
 
-    #: All ranks slower together: steps longer than the past's median by this ratio, and by as many times its spread
+    #: All ranks slower together: steps longer than the baseline's median by this ratio, and by as many times its spread
     #: (1.4826 MAD). A job may change by design, so it is never more than `suspect`.
     changed_ratio: float = 1.1
     changed_spreads: float = 5.0
     changed_windows_min: int = 5
 
-    #: A collective's floor above its own history by this ratio, with nobody late, is a slow link.
+    #: A collective's floor above its own history by this ratio, without a late rank, is a slow link.
     link_ratio: float = 1.3
     #: Healthy windows of the same collectives needed before there is a history.
     link_history: int = 3
@@ -77,20 +79,20 @@ class StragglerConfig:
     raise_of: int = 3
     clear_windows: int = 3
 
-    #: Steps kept behind the slowest live rank for rows that come late; older rows are counted and dropped. Up to
-    #: max_steps while ranks or communicators are awaited: one topic may be far behind another then.
+    #: Steps kept behind the slowest live rank for late rows; older rows are counted and dropped. Up to max_steps while
+    #: ranks or communicators are missing: one topic may be far behind another then.
     retention_steps: int = 64
-    #: Steps kept at most, however far the ranks drift apart; a bound on memory.
+    #: Largest number of steps kept, however far the ranks drift from each other; a bound on memory.
     max_steps: int = 4096
     #: Verdicts kept for the alarm; windows.
     history_windows: int = 64
-    #: An emission that was handed out and not confirmed is handed out again after this; ns of the worker's clock.
+    #: A returned batch that is not acknowledged is returned again after this; ns of the worker's clock.
     resend_ns: int = 30_000_000_000
 
     def severity(self, share: float) -> int:
-        """The level of one window that lost `share` of its time."""
+        """Return the severity of a window that lost `share` of its time."""
         return int(share >= self.suspect) + int(share >= self.warning) + int(share >= self.critical)
 
     def window_of(self, step: int) -> int:
-        """Window k covers steps [k * window_steps, (k + 1) * window_steps)."""
+        """Return the window of a step: window k covers steps [k * window_steps, (k + 1) * window_steps)."""
         return step // self.window_steps

@@ -1,4 +1,4 @@
-"""The k-th collective of a communicator in a step, over its ranks: who waited, who was late. Durations only, no clock.
+"""Joining the k-th collective of a communicator in a step over its ranks: wait and lateness, without a common clock.
 
 All ranks leave a collective together, so the one that entered last has the shortest kernel. For collective j:
 floor = min over ranks of D, wait of a rank = D - floor, lateness = max over ranks of D - D (docs/design/stragglers.md).
@@ -16,27 +16,27 @@ import numpy as np
 from drumline.streams.core.medians import peers_median
 from drumline.streams.core.records import Rows, stacked
 
-#: What an operation's durations tell. LOCKSTEP: no rank can leave before the last has entered. ROOTED: all wait for one
-#: rank, which may leave before them: waiting, but no lateness. POINT_TO_POINT: two ranks. OTHER: nothing (a reduction's
-#: leaf may leave early).
+#: What the durations of an operation show. LOCKSTEP: no rank can leave before the last has entered. ROOTED: all wait
+#: for one rank, which may leave before them: waiting, but no lateness. POINT_TO_POINT: two ranks. OTHER: nothing (a
+#: leaf of a reduction may leave early).
 OTHER, LOCKSTEP, POINT_TO_POINT, ROOTED = 0, 1, 2, 3
 KIND = {
     **dict.fromkeys(("AllReduce", "AllGather", "ReduceScatter", "AllToAll"), LOCKSTEP),
     **dict.fromkeys(("Send", "Recv", "SendRecv"), POINT_TO_POINT),
     **dict.fromkeys(("Broadcast", "Scatter"), ROOTED),
 }
-#: Operations by their number in rows here; others have larger ones, see `operation_number`.
+#: Operations by their number in COLLECTIVE_ROW; other operations have larger numbers, see `operation_number`.
 OPERATIONS = tuple(KIND)
-#: What the ranks of a communicator do with their sends and receives, as gpu.lateness.v1 says it.
+#: The use of sends and receives in a communicator, as gpu.lateness.v1 writes it.
 EXCHANGE, PIPELINE = "exchange", "pipeline"
 
-#: One collective of one rank, as the communicator stage keeps it. `lockstep`: KIND. `operation`: operation_number.
+#: One collective of one rank, as the lateness stage keeps it. `lockstep`: KIND. `operation`: operation_number.
 COLLECTIVE_ROW = np.dtype(
     [("step", "<i8"), ("ordinal", "<i4"), ("lockstep", "u1"), ("operation", "<u4"), ("bytes", "<u8")]
     + [(name, "<i8") for name in ("start_ns", "duration_ns", "covered_ns")]
 )
 _SUMS = ("wait_ns", "lateness_ns", "exposed_wait_ns", "floor_ns")
-#: One rank in one step: gpu.lateness.v1's columns. collectives = 0 says that the step could not be compared.
+#: One rank in one step: gpu.lateness.v1's columns. collectives = 0: the step could not be compared.
 LATENESS_ROW = np.dtype(
     [
         *(("step", "<i8"), ("rank", "<i4"), ("collectives", "<i4")),
@@ -51,23 +51,23 @@ LATENESS_ROW = np.dtype(
         ),
     ]
 )
-#: Collectives of one operation and size in one step: how many, and the sum of their floors.
+#: Collectives of one operation and size in one step: their number, and the sum of their floors.
 KIND_ROW = np.dtype(
     [("step", "<i8"), ("operation", "u1"), ("bytes", "<i8"), ("collectives", "<i4"), ("floor_ns", "<i8")]
 )
 
 
 def operation_number(name: str) -> int:
-    """The same for the same operation in every process."""
+    """Return the number of an operation, the same in every process."""
     return OPERATIONS.index(name) if name in KIND else 256 + (zlib.crc32(name.encode()) >> 1)
 
 
 def merge(old: Rows, new: Rows) -> Rows:
-    """Rows of one rank, sorted by (step, ordinal), each once.
+    """Return the rows of one rank, sorted by (step, ordinal), each once.
 
     A step number that comes twice (a warm-up that counts from 0 too, a restart) is the later one: of equal
     (step, ordinal) the later start wins, and what started before the step's first collective belongs to the earlier.
-    The result depends on the set of rows only, not on the order they came in.
+    The result depends on the set of rows only, not on their order.
     """
     rows = stacked([old, new])
     rows = rows[np.lexsort((rows["start_ns"], rows["ordinal"], rows["step"]))]
@@ -87,7 +87,7 @@ def merge(old: Rows, new: Rows) -> Rows:
 def match_step(
     step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float, whole_share: float
 ) -> tuple[Rows, Rows]:
-    """LATENESS_ROW rows of the ranks that can be compared in a step, and its KIND_ROW rows.
+    """Return LATENESS_ROW rows of the ranks that can be compared in a step, and its KIND_ROW rows.
 
     `rows_of`: rank -> its collectives of this step, sorted by ordinal. `ranks`: ranks seen in the communicator.
     Ranks that disagree with most on the count (last ordinal + 1) are left out; if fewer than `quorum` of all ranks
@@ -97,13 +97,13 @@ def match_step(
     whole = {rank: _without_point_to_point(rows) for rank, rows in rows_of.items()}
     count_of = {rank: int(rows["ordinal"][-1]) + 1 for rank, rows in whole.items() if len(rows)}
     counts = Counter(count_of.values())
-    usual = max(counts, key=lambda n: (counts[n], n), default=0)
-    chosen = sorted(rank for rank, count in count_of.items() if count == usual)
-    held = np.zeros(usual, np.int64)
+    agreed = max(counts, key=lambda n: (counts[n], n), default=0)
+    chosen = sorted(rank for rank, count in count_of.items() if count == agreed)
+    held = np.zeros(agreed, np.int64)
     for rank in chosen:
         held[whole[rank]["ordinal"]] += 1
     common = held == len(chosen)
-    if len(chosen) < max(2.0, quorum * ranks) or common.sum() < whole_share * usual:
+    if len(chosen) < max(2.0, quorum * ranks) or common.sum() < whole_share * agreed:
         skipped = np.zeros(len(rows_of), LATENESS_ROW)
         skipped["step"], skipped["rank"] = step, sorted(rows_of)
         return skipped, np.zeros(0, KIND_ROW)
@@ -119,21 +119,27 @@ def match_step(
 
 
 def point_to_point(rows_of: Mapping[int, Rows]) -> str:
-    """What the ranks of one communicator do in one step: EXCHANGE if their k-th operations are the same, PIPELINE if
-    one sends what another receives, "" if that cannot be told. Lost rows leave holes and decide nothing."""
-    some = [rows for rows in rows_of.values() if (rows["lockstep"] == POINT_TO_POINT).any()]
-    if len(some) < 2:
+    """Return how the ranks of one communicator use sends and receives in one step.
+
+    EXCHANGE if their k-th operations are the same, PIPELINE if one sends what another receives, "" if it is unknown.
+    Lost rows leave holes and decide nothing.
+    """
+    senders = [rows for rows in rows_of.values() if (rows["lockstep"] == POINT_TO_POINT).any()]
+    if len(senders) < 2:
         return ""
-    for rows in some[1:]:
-        _, mine, first = np.intersect1d(rows["ordinal"], some[0]["ordinal"], return_indices=True)
-        if (rows["operation"][mine] != some[0]["operation"][first]).any():
+    first = senders[0]
+    for rows in senders[1:]:
+        _, at, at_first = np.intersect1d(rows["ordinal"], first["ordinal"], return_indices=True)
+        if (rows["operation"][at] != first["operation"][at_first]).any():
             return PIPELINE
     return EXCHANGE
 
 
 def _without_point_to_point(rows: Rows) -> Rows:
-    """The other operations, counted on their own: ranks send and receive in unequal numbers. With a hole in the
-    ordinals the count is unknown, and the rank has no rows."""
+    """Return the other operations with ordinals of their own: ranks send and receive in unequal numbers.
+
+    With a hole in the ordinals the count is unknown, and the rank has no rows.
+    """
     other = rows["lockstep"] != POINT_TO_POINT
     if other.all():
         return rows
@@ -152,16 +158,15 @@ def _compare(table: np.ndarray[Any, Any], out: Rows) -> None:
     behind = peers_median(duration[:, lockstep].astype(np.float64)) - duration[:, lockstep]
     out["lag_ns"] = behind.max(1)
     worst = late.argmax(1)
-    every = np.arange(len(out))
     out["worst_ordinal"] = table["ordinal"][0][worst]
     out["worst_operation"] = table["operation"][0][worst]
-    out["worst_longest_ns"], out["worst_own_ns"] = longest[worst], duration[every, worst]
+    out["worst_longest_ns"], out["worst_own_ns"] = longest[worst], duration[np.arange(len(out)), worst]
 
 
 def _kinds(step: int, table: np.ndarray[Any, Any]) -> Rows:
-    found, index = np.unique(table[["operation", "bytes"]][0], return_inverse=True)
-    out = np.zeros(len(found), KIND_ROW)
-    out["step"], out["operation"], out["bytes"] = step, found["operation"], found["bytes"]
+    kinds, index = np.unique(table[["operation", "bytes"]][0], return_inverse=True)
+    out = np.zeros(len(kinds), KIND_ROW)
+    out["step"], out["operation"], out["bytes"] = step, kinds["operation"], kinds["bytes"]
     out["collectives"] = np.bincount(index)
     np.add.at(out["floor_ns"], index, table["duration_ns"].min(0))
     return out

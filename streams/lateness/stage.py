@@ -1,8 +1,7 @@
-"""Per communicator: join the k-th collective of a step over its ranks, emit each rank's lateness (gpu.lateness.v1).
+"""The lateness stage: joins each collective of a communicator over its ranks (gpu.lateness.v1).
 
-Pure: the store is any mapping of bytes (a Faust table in production), the clock is an argument. Build a new stage
-after recovery or a rebalance; it reads its index from the store and emits what it holds once more, which changes
-nothing downstream.
+The store is any mapping of bytes, in production a Faust table. After recovery or a rebalance a new stage reads its
+index from the store and emits all steps again, which changes nothing downstream.
 """
 
 from __future__ import annotations
@@ -19,37 +18,41 @@ from drumline.streams.lateness.collective_join import KIND_ROW, LATENESS_ROW, OP
 from drumline.streams.lateness.state import NO_ROWS, CommunicatorState, Store
 
 TOPIC = "gpu.lateness.v1"
-#: What a record may hold (92 bytes a row, Kafka takes 1 MB); of a step, all ranks are in one record.
+#: Most rows of a record (92 bytes a row, Kafka takes 1 MB); all ranks of a step are in one record.
 MAX_ROWS = 8192
 Key = tuple[str, str]
 
 
 class CommunicatorStage:
-    """Reads gpu.collective.v1. Send what `on_batch` and `on_tick` return, keyed by job, then call `mark_sent`."""
+    """Emits the lateness of each rank from gpu.collective.v1, once all live ranks have completed a step. A `Stage`.
+
+    Publish the batches that the methods return, keyed by job, then call `mark_sent` for each.
+    """
 
     def __init__(self, store: Store, config: StragglerConfig) -> None:
         self.store, self.config = store, config
         self.states: dict[Key, CommunicatorState] = {}
-        self._handed: dict[tuple[str, int], tuple[Key, list[int], int]] = {}
+        #: (process id, sequence) -> (communicator, steps, time of emission), not acknowledged yet.
+        self._in_flight: dict[tuple[str, int], tuple[Key, list[int], int]] = {}
         self._restore()
 
     @property
     def open_windows(self) -> int:
-        """Steps not emitted as they are now, and emissions not acknowledged."""
-        return sum(len(state.dirty) for state in self.states.values()) + len(self._handed)
+        """Return the number of steps with changes not emitted yet, and of batches not acknowledged."""
+        return sum(len(state.dirty) for state in self.states.values()) + len(self._in_flight)
 
     @property
     def too_old(self) -> int:
-        """Rows that came for steps already forgotten; counted, never silent."""
+        """Return the number of rows that came for steps already dropped."""
         return sum(state.too_old for state in self.states.values())
 
     @property
     def duplicates(self) -> int:
-        """Batches that came again."""
+        """Return the number of batches that were applied before."""
         return sum(state.duplicates for state in self.states.values())
 
     def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply one gpu.collective.v1 batch; what became complete with it."""
+        """Apply a gpu.collective.v1 batch and return the lateness of steps that it completes (see `Stage`)."""
         state = self._state(batch.envelope["run"], batch.envelope["communicator"])
         state.apply(batch, offset, now_ns)
         if self._frontier(state, now_ns) <= state.emitted:
@@ -57,18 +60,18 @@ class CommunicatorStage:
         return self._emit(state, now_ns)
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
-        """Once a second. `caught_up`: no lag, so that silence is silence and not a slow worker."""
+        """Mark silent ranks, then return the lateness of completed and of changed steps (see `Stage`)."""
         out: list[Batch] = []
-        for process_sequence, (where, steps, handed_ns) in list(self._handed.items()):
-            if now_ns - handed_ns > self.config.resend_ns:
-                del self._handed[process_sequence]
+        for process_sequence, (where, steps, emitted_ns) in list(self._in_flight.items()):
+            if now_ns - emitted_ns > self.config.resend_ns:
+                del self._in_flight[process_sequence]
                 if where in self.states:
                     self.states[where].dirty.update(steps)
         for where, state in list(self.states.items()):
             for member in state.members.values():
                 member.seen_ns = member.seen_ns or now_ns  # restored: silent from now on
                 member.silent = member.silent or (caught_up and now_ns - member.seen_ns > self.config.idle_ns)
-            state.frontier.unknown()
+            state.frontier.invalidate()
             if caught_up and all(now_ns - m.seen_ns > self.config.forget_ns for m in state.members.values()):
                 self._forget(where)
                 continue
@@ -78,10 +81,10 @@ class CommunicatorStage:
         return out
 
     def mark_sent(self, batch: Batch) -> None:
-        """The broker has it."""
+        """Store how far the communicator was emitted (see `Stage`)."""
         envelope = batch.envelope
         where = (envelope["run"], envelope["communicator"])
-        if self._handed.pop((envelope["process_id"], int(envelope["sequence"])), None) is None:
+        if self._in_flight.pop((envelope["process_id"], int(envelope["sequence"])), None) is None:
             return
         head = {"emitted": int(envelope["complete_step"]), "sequence": int(envelope["sequence"]) + 1}
         self.store[key("e", where[1], where[0])] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
@@ -110,32 +113,32 @@ class CommunicatorStage:
             state.dirty = {step for step in state.dirty if step >= state.horizon}
 
     def _frontier(self, state: CommunicatorState, now_ns: int) -> int:
-        """The last step that every live rank has completed; with no rank alive, everything there is."""
-        whole = 0 < state.world_size <= len(state.members)
-        settled = whole or now_ns - state.first_seen_ns > self.config.settle_ns
+        """Return the last step that all live ranks have completed; with no live rank, the last step of any."""
+        is_whole = 0 < state.world_size <= len(state.members)
+        settled = is_whole or now_ns - state.first_seen_ns > self.config.settle_ns
         if len(state.members) < 2 or not settled:
             return -1
         lowest = state.frontier.lowest()
         return max(state.dirty | {m.complete for m in state.members.values()}) if lowest is None else lowest
 
     def _emit(self, state: CommunicatorState, now_ns: int) -> list[Batch]:
-        """What is complete, in records that Kafka takes."""
+        """Return the completed steps, in records that Kafka takes."""
         frontier = self._frontier(state, now_ns)
         steps = sorted(step for step in state.dirty if step <= frontier)
         most = max(1, MAX_ROWS // len(state.members))
         cuts = [steps[at : at + most] for at in range(0, len(steps), most)] or [[]]
-        out = [self._emit_steps(state, some, some[-1], now_ns) for some in cuts[:-1]]
+        out = [self._emit_steps(state, cut, cut[-1], now_ns) for cut in cuts[:-1]]
         out.append(self._emit_steps(state, cuts[-1], frontier, now_ns))
         newest = max(member.complete for member in state.members.values())
         horizon = max(frontier - self.config.retention_steps, newest - self.config.max_steps)
-        # What nobody acknowledged yet is made again after a kill.
-        here = (state.run, state.communicator)
-        unsaid = [step for where, handed, _ in self._handed.values() if where == here for step in handed]
-        state.drop_before(min([horizon, *unsaid]))
+        # Steps that are not acknowledged yet are emitted again after a crash.
+        this = (state.run, state.communicator)
+        unacked = [step for where, emitted, _ in self._in_flight.values() if where == this for step in emitted]
+        state.drop_before(min([horizon, *unacked]))
         return out
 
     def _emit_steps(self, state: CommunicatorState, steps: list[int], through: int, now_ns: int) -> Batch:
-        """`through`: the last step that is complete with this batch."""
+        """Return the lateness of steps as one batch. `through`: the last step that is complete with it."""
         rows_of = state.rows_of_steps(steps)
         ranks, needed, whole = len(state.members), self.config.quorum, self.config.whole_share
         parts = [match_step(s, rows_of[s], ranks, needed, whole) for s in steps if rows_of[s]]
@@ -146,7 +149,7 @@ class CommunicatorStage:
         kinds = stacked([np.zeros(0, KIND_ROW), *(part for _, part in parts)])
         batch = self._batch(state, rows, kinds, now_ns)
         where = (state.run, state.communicator)
-        self._handed[(batch.envelope["process_id"], state.sequence)] = (where, steps, now_ns)
+        self._in_flight[(batch.envelope["process_id"], state.sequence)] = (where, steps, now_ns)
         state.sequence += 1
         return batch
 

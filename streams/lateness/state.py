@@ -1,8 +1,12 @@
-"""What is kept of one communicator of one run: its ranks' collectives of the last steps, in a store of bytes.
+"""The state of one communicator of one run: its ranks' collectives of the last steps, in a store of bytes.
 
-Keys: m|chunk|rank|communicator|run: one rank's rows of a few steps. e|communicator|run: what was emitted.
-h|communicator|run: the horizon; what lies before it is being deleted, rank by rank, and is no longer whole.
-A batch rewrites only the chunks its steps fall in; everything else here is an index that `restore` builds again.
+Keys of the store:
+
+- m|chunk|rank|communicator|run: one rank's rows of CHUNK_STEPS steps.
+- e|communicator|run: the last emitted step and sequence number.
+- h|communicator|run: the horizon. Rows before it are being deleted rank by rank, and are incomplete.
+
+A batch rewrites only the chunks that its steps fall in. The index in memory is rebuilt by `restore_chunk`.
 """
 
 from __future__ import annotations
@@ -16,10 +20,10 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.core.frontier import Frontier
-from drumline.streams.core.records import Packed, Rows, key, pack_rows, unpack_rows
+from drumline.streams.core.records import Rows, StateRecord, key, pack_rows, unpack_rows
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, merge, operation_number
 
-#: Steps a chunk holds: what one batch rewrites, against the number of keys.
+#: Steps of a chunk: more of them mean fewer keys, but more bytes rewritten by each batch.
 CHUNK_STEPS = 4
 Store = MutableMapping[str, bytes]
 NO_ROWS = np.dtype([("none", "u1")])
@@ -28,8 +32,15 @@ _NOTHING = np.zeros(0, COLLECTIVE_ROW)
 
 @dataclass(slots=True)
 class Member:
-    """One rank. `complete`: its collectives up to this step are in. `seen_ns`: worker's clock. `host`, `gpu_uuid`: of
-    its last batch."""
+    """Tracks one rank of a communicator.
+
+    Attributes:
+        complete: its collectives up to this step have arrived.
+        seen_ns: worker's clock at its last batch.
+        silent: no step waits for it.
+        host, gpu_uuid: of its last batch.
+        chunks: its stored chunks.
+    """
 
     complete: int = -1
     seen_ns: int = 0
@@ -40,7 +51,7 @@ class Member:
 
 
 def collective_rows(batch: Batch) -> Rows:
-    """COLLECTIVE_ROW rows of a gpu.collective.v1 batch that belong to a step."""
+    """Return the COLLECTIVE_ROW rows of a gpu.collective.v1 batch that belong to a step."""
     inside = batch.columns["step"] >= 0
     rows = np.zeros(int(inside.sum()), COLLECTIVE_ROW)
     for name in ("step", "ordinal", "bytes", "start_ns", "duration_ns", "covered_ns"):
@@ -54,7 +65,18 @@ def collective_rows(batch: Batch) -> Rows:
 
 
 class CommunicatorState:
-    """Index and access of one (run, communicator)."""
+    """Keeps the state of one (run, communicator): the index in memory, and access to the store.
+
+    Attributes:
+        members: rank -> its progress.
+        dirty: steps with changes not emitted yet.
+        emitted: last step that was emitted as complete.
+        sequence: of the next batch.
+        horizon: first step that still takes rows.
+        first_seen_ns: worker's clock at the first batch, 0 = none yet.
+        patterns: use of sends and receives -> number of steps with it.
+        too_old, duplicates: rows that came for dropped steps; batches that were applied before.
+    """
 
     def __init__(self, store: Store, run: str, communicator: str) -> None:
         self.store, self.run, self.communicator = store, run, communicator
@@ -65,16 +87,19 @@ class CommunicatorState:
         self.emitted, self.sequence, self.horizon = -1, 0, 0
         self.too_old, self.duplicates, self.first_seen_ns = 0, 0, 0
         self.patterns: Counter[str] = Counter()
-        self._cache: dict[str, tuple[bytes, Packed]] = {}
+        self._cache: dict[str, tuple[bytes, StateRecord]] = {}
 
     def chunk_key(self, chunk: int, rank: int) -> str:
+        """Return the store's key of a chunk of a rank."""
         return key("m", chunk, rank, self.communicator, self.run)
 
     @property
     def horizon_key(self) -> str:
+        """Return the store's key of the horizon."""
         return key("h", self.communicator, self.run)
 
-    def chunk(self, chunk: int, rank: int) -> Packed | None:
+    def chunk(self, chunk: int, rank: int) -> StateRecord | None:
+        """Return a stored chunk, unpacked once for each value."""
         name = self.chunk_key(chunk, rank)
         data = self.store.get(name)
         if data is None:
@@ -86,20 +111,20 @@ class CommunicatorState:
         return cached[1]
 
     def restore_chunk(self, chunk: int, rank: int) -> None:
-        """Index a chunk found in the store. Its steps may have been emitted or not: they are, once more."""
-        packed = self.chunk(chunk, rank)
-        assert packed is not None
+        """Index a chunk of the store. Its steps are emitted again: the store does not say which of them were."""
+        record = self.chunk(chunk, rank)
+        assert record is not None
         member = self.members.setdefault(rank, Member())
         member.chunks.add(chunk)
-        if int(packed.head["complete"]) >= member.complete:
-            member.complete = int(packed.head["complete"])
-            member.host, member.gpu_uuid = packed.head["host"], packed.head["gpu_uuid"]
-        self.first_seen_ns = 1  # long ago: nobody is waited for again
-        self.job, self.world_size = packed.head["job"], packed.head["world_size"]
-        self.dirty.update(np.unique(packed.rows["step"]).tolist())
+        if int(record.head["complete"]) >= member.complete:
+            member.complete = int(record.head["complete"])
+            member.host, member.gpu_uuid = record.head["host"], record.head["gpu_uuid"]
+        self.first_seen_ns = 1  # long ago: the settling time is over
+        self.job, self.world_size = record.head["job"], record.head["world_size"]
+        self.dirty.update(np.unique(record.rows["step"]).tolist())
 
     def apply(self, batch: Batch, offset: int, now_ns: int) -> None:
-        """Take a batch in. A chunk that has seen this offset stays as it is; rows behind the horizon are counted."""
+        """Apply a batch. A chunk written at this offset or later stays; rows behind the horizon are counted."""
         envelope = batch.envelope
         rank = int(envelope["rank"])
         self.job, self.world_size = envelope["job"], int(envelope["world_size"])
@@ -110,28 +135,30 @@ class CommunicatorState:
                 for other in self.members.values():
                     other.silent, other.seen_ns = False, now_ns if other.silent else other.seen_ns
             member = self.members.setdefault(rank, Member())
-            self.frontier.unknown()
+            self.frontier.invalidate()
         member.seen_ns, member.silent = now_ns, False
         member.host, member.gpu_uuid = envelope["host"], envelope["gpu_uuid"]
         rows = collective_rows(batch)
-        fresh = rows["step"] >= self.horizon
-        self.too_old += int(len(rows) - fresh.sum())
-        rows = rows[fresh]
+        accepted = rows["step"] >= self.horizon
+        self.too_old += int(len(rows) - accepted.sum())
+        rows = rows[accepted]
         complete = int(envelope["complete_step"])
         chunks = set(np.unique(rows["step"] // CHUNK_STEPS).tolist())
         if complete > member.complete and complete >= self.horizon:
             chunks.add(complete // CHUNK_STEPS)
         head = {"complete": max(complete, member.complete), "job": self.job, "world_size": self.world_size}
         head |= {"host": member.host, "gpu_uuid": member.gpu_uuid}
-        seen = 0
+        is_duplicate = False
         for chunk in sorted(chunks):
-            seen += not self._apply_chunk(chunk, rank, rows[rows["step"] // CHUNK_STEPS == chunk], offset, head)
+            is_new = self._apply_chunk(chunk, rank, rows[rows["step"] // CHUNK_STEPS == chunk], offset, head)
+            is_duplicate |= not is_new
             member.chunks.add(chunk)
-        self.duplicates += seen > 0
+        self.duplicates += is_duplicate
         before, member.complete = member.complete, max(member.complete, complete)
-        self.frontier.moved(before, member.complete)
+        self.frontier.advance(before, member.complete)
 
     def _apply_chunk(self, chunk: int, rank: int, rows: Rows, offset: int, head: dict[str, Any]) -> bool:
+        """Merge rows into a chunk and return whether this offset is new to it."""
         old = self.chunk(chunk, rank)
         if old is not None and offset <= old.offset:
             return False
@@ -142,22 +169,24 @@ class CommunicatorState:
         return True
 
     def rows_of_steps(self, steps: list[int]) -> dict[int, dict[int, Rows]]:
-        """step -> rank -> its rows, for ranks that have any."""
+        """Return step -> rank -> its rows, for ranks that have any."""
         out: dict[int, dict[int, Rows]] = {step: {} for step in steps}
         for rank, member in self.members.items():
             for chunk in {step // CHUNK_STEPS for step in steps} & member.chunks:
-                packed = self.chunk(chunk, rank)
-                if packed is None:
+                record = self.chunk(chunk, rank)
+                if record is None:
                     continue
                 inside = [step for step in steps if step // CHUNK_STEPS == chunk]
-                for step, (first, end) in zip(inside, _bounds(packed.rows["step"], inside), strict=True):
+                for step, (first, end) in zip(inside, _bounds(record.rows["step"], inside), strict=True):
                     if end > first:
-                        out[step][rank] = packed.rows[first:end]
+                        out[step][rank] = record.rows[first:end]
         return out
 
     def drop_before(self, horizon: int) -> None:
-        """Forget the chunks that lie wholly before a step. The horizon is written first: a worker that dies in between
-        must not emit what is left of a step."""
+        """Delete the chunks that lie wholly before a step.
+
+        The horizon is written first: after a crash in between, the rest of a step must not be emitted.
+        """
         horizon = horizon // CHUNK_STEPS * CHUNK_STEPS
         if horizon > self.horizon:
             self.horizon = horizon
@@ -172,5 +201,6 @@ class CommunicatorState:
 
 
 def _bounds(steps: Any, wanted: list[int]) -> list[tuple[int, int]]:
+    """Return (first, end) indices of each wanted step in sorted steps."""
     ends = np.searchsorted(steps, [bound for step in wanted for bound in (step, step + 1)])
     return list(zip(ends[::2].tolist(), ends[1::2].tolist(), strict=True))

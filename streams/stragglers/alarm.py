@@ -1,4 +1,4 @@
-"""From windows to an alarm: recurrence before it is raised, good windows before it is cleared. Pure and foldable."""
+"""The alarm of a rank: raised by recurring bad windows, cleared by good windows in a row."""
 
 from __future__ import annotations
 
@@ -14,9 +14,15 @@ CLEARED, NO_DATA = 4, 5
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """State after a window. `state`: index into STATES. `level`: severity in force. `recent`: severities of the last
-    windows with data, oldest first. `below`: the severity of each window in a row that stayed below `level`. `first`,
-    `last`: first and last bad window of the episode it is in, or that this window cleared; -1 = none."""
+    """Holds the state of an alarm after a window.
+
+    Attributes:
+        state: index into STATES.
+        level: severity in force.
+        recent: severities of the last windows with data, oldest first.
+        below: severities of the last windows in a row that stayed below `level`.
+        first, last: first and last bad window of the episode, or of the one that this window cleared; -1 = none.
+    """
 
     state: int = OK
     level: int = OK
@@ -27,8 +33,7 @@ class Alarm:
 
 
 def advance(alarm: Alarm, severity: int, config: StragglerConfig, window: int = -1) -> Alarm:
-    """The next state, after `window`. A window without data changes neither level nor recurrence: no news is no good
-    news."""
+    """Return the alarm after `window`. A window without data changes neither level nor recurrence."""
     if severity == INSUFFICIENT:
         return replace(alarm, state=NO_DATA)
     if alarm.level == OK:  # no episode, or one that was cleared before
@@ -38,7 +43,7 @@ def advance(alarm: Alarm, severity: int, config: StragglerConfig, window: int = 
     recent = (*alarm.recent, severity)[-config.raise_of :]
     raised = sorted(recent, reverse=True)[config.raise_windows - 1] if len(recent) >= config.raise_windows else OK
     if severity > OK and alarm.level == OK:
-        raised = max(raised, SUSPECT)  # the first window is said at once, at the lowest level
+        raised = max(raised, SUSPECT)  # the first bad window is published at once, at the lowest level
     if raised > alarm.level or severity >= alarm.level:
         level = max(raised, alarm.level)
         return replace(alarm, state=level, level=level, recent=recent, below=())
@@ -50,18 +55,18 @@ def advance(alarm: Alarm, severity: int, config: StragglerConfig, window: int = 
 
 
 def hold(alarm: Alarm) -> Alarm:
-    """After a window that could not be judged in this respect: what is in force stays, and nothing is counted."""
+    """Return the alarm after a window that was not evaluated for it: the level in force stays, nothing is counted."""
     return replace(alarm, state=alarm.level)
 
 
 def fold(alarm: Alarm, severities: Iterable[int], config: StragglerConfig) -> Alarm:
-    """The state after several windows."""
+    """Return the alarm after several windows."""
     for severity in severities:
         alarm = advance(alarm, severity, config)
     return alarm
 
 
-def stored(values: Sequence[Any]) -> Alarm:
-    """An alarm from its fields, as they come back from JSON."""
+def load_alarm(values: Sequence[Any]) -> Alarm:
+    """Return an alarm from its fields, as JSON has them."""
     state, level, recent, below, first, last = values
     return Alarm(state, level, tuple(recent), tuple(below), first, last)

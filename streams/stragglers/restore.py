@@ -1,4 +1,4 @@
-"""The index of the job stage, read back from its store after recovery."""
+"""Restoring the index of the straggler stage from its store, after recovery or a rebalance."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from drumline.streams.stragglers.step_rows import STEP_ROW
 
 
 def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
-    """Run -> state. Every window that still has all its rows is judged once more; only what changed is emitted. Raises
-    ValueError if windows have another length now: state is kept by window number."""
+    """Return run -> state. Every window that still has all its rows is evaluated again.
+
+    Raises ValueError if the stored windows have another length: state is kept by window number.
+    """
     states: dict[str, JobState] = {}
 
     def state_of(run: str) -> JobState:
@@ -25,7 +27,7 @@ def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
         elif kind == "l":
             step, communicator, run = rest.split("|", 2)
             state, at = state_of(run), config.window_of(int(step))
-            state.windows.setdefault(at, Cells()).meetings.add((int(step), communicator))
+            state.windows.setdefault(at, Cells()).lateness.add((int(step), communicator))
         elif kind == "c":
             communicator, run = rest.split("|", 1)
             state, head = state_of(run), unpack_rows(store[name], NO_ROWS).head
@@ -40,11 +42,11 @@ def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
         elif kind == "v":
             window, run = rest.split("|", 1)
             state, head = state_of(run), unpack_rows(store[name], NO_ROWS).head
-            state.heads[int(window)] = head
+            state.published[int(window)] = head
             state.sequence = max(state.sequence, head["sequence"])
         elif kind == "h":
             head = unpack_rows(store[name], NO_ROWS).head
-            _same_windows(head["window_steps"], config)
+            _check_window_length(head["window_steps"], config)
             state_of(rest).horizon = int(head["horizon"])
     for state in states.values():
         state.dirty = {window for window, cells in state.windows.items() if cells.ranks and window >= state.horizon}
@@ -52,17 +54,17 @@ def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
 
 
 def _restore_steps(state: JobState, window: int, rank: int, data: bytes) -> None:
-    packed = unpack_rows(data, STEP_ROW)
-    _same_windows(packed.head["window_steps"], state.config)
+    record = unpack_rows(data, STEP_ROW)
+    _check_window_length(record.head["window_steps"], state.config)
     state.windows.setdefault(window, Cells()).ranks.add(rank)
     source = state.sources.ranks.setdefault(rank, Source())
-    if packed.head["complete"] >= source.complete:
-        source.complete = int(packed.head["complete"])
-        source.place = Place(packed.head["host"], packed.head["gpu_uuid"])
-        source.steps_from = packed.head["steps_from"]
-    state.job, state.world_size = packed.head["job"], max(state.world_size, int(packed.head["world_size"]))
+    if record.head["complete"] >= source.complete:
+        source.complete = int(record.head["complete"])
+        source.place = Place(record.head["host"], record.head["gpu_uuid"])
+        source.steps_from = record.head["steps_from"]
+    state.job, state.world_size = record.head["job"], max(state.world_size, int(record.head["world_size"]))
 
 
-def _same_windows(kept: int, config: StragglerConfig) -> None:
+def _check_window_length(kept: int, config: StragglerConfig) -> None:
     if kept != config.window_steps:
         raise ValueError(f"windows of {kept} steps were kept, DRUMLINE_STREAM__WINDOW_STEPS is {config.window_steps}")

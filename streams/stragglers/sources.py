@@ -1,4 +1,4 @@
-"""Who feeds a run: its ranks and communicators, how far each has come, and whom nobody waits for. Pure."""
+"""The sources of a run: its ranks and communicators, their progress, and which of them count as silent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Name = TypeVar("Name", int, str)
 
 
 class Place(NamedTuple):
-    """Host and GPU of a rank; empty = unknown."""
+    """Names the host and the GPU of a rank; empty = unknown."""
 
     host: str = ""
     gpu_uuid: str = ""
@@ -24,10 +24,17 @@ NOWHERE = Place()
 
 @dataclass(slots=True)
 class Source:
-    """A rank or a communicator that feeds the run. `complete`: all its steps up to this one are in. `seen_ns`,
-    `moved_ns`: worker's clock when it was last heard, and when `complete` last grew. `stuck`: that is long ago;
-    `silent`: it is stuck or not heard any more. `steps_from`: who says where a rank's steps are, as gpu.step.v1 has
-    it."""
+    """Tracks a rank or a communicator of a run.
+
+    Attributes:
+        complete: all its steps up to this one have arrived.
+        seen_ns: worker's clock at its last batch.
+        moved_ns: worker's clock when `complete` last grew.
+        stuck: `moved_ns` is longer ago than the stall timeout.
+        silent: it is stuck, or sent no batch for longer than `idle_ns`. No window waits for it.
+        place: host and GPU of a rank.
+        steps_from: origin of a rank's step numbers, as gpu.step.v1 has it.
+    """
 
     complete: int = -1
     seen_ns: int = 0
@@ -39,9 +46,13 @@ class Source:
 
 
 class Sources:
-    """All of one run. `first_seen_ns`: worker's clock when the first one was heard, 0 = none was since the restart.
-    `frontier`: the step that all who are not silent have completed. `stopped`: what was said of a job whose steps
-    stopped (stopped.py), until one comes."""
+    """Tracks all sources of one run.
+
+    Attributes:
+        frontier: the step that all sources that are not silent have completed.
+        first_seen_ns: worker's clock at the first batch, 0 = none since the restart.
+        stopped: the detail published for a job whose steps stopped (stalled.py), until a step comes.
+    """
 
     def __init__(self) -> None:
         self.ranks: dict[int, Source] = {}
@@ -55,23 +66,23 @@ class Sources:
 
     @property
     def hosts(self) -> dict[int, str]:
-        """Rank -> host."""
+        """Return rank -> host."""
         return {rank: source.place.host for rank, source in self.ranks.items()}
 
     @property
     def places(self) -> dict[int, Place]:
-        """Rank -> host and GPU."""
+        """Return rank -> host and GPU."""
         return {rank: source.place for rank, source in self.ranks.items()}
 
-    def rank_heard(self, rank: int, complete: int, now_ns: int) -> Source:
-        """A rank says how far it has come; it may be new."""
-        return self._heard(self.ranks, rank, complete, now_ns)
+    def update_rank(self, rank: int, complete: int, now_ns: int) -> Source:
+        """Record a batch of a rank, new or known, and return the rank's source."""
+        return self._update(self.ranks, rank, complete, now_ns)
 
-    def communicator_heard(self, communicator: str, complete: int, now_ns: int) -> Source:
-        """The same of a communicator."""
-        return self._heard(self.communicators, communicator, complete, now_ns)
+    def update_communicator(self, communicator: str, complete: int, now_ns: int) -> Source:
+        """Record a batch of a communicator, new or known, and return the communicator's source."""
+        return self._update(self.communicators, communicator, complete, now_ns)
 
-    def _heard(self, sources: dict[Name, Source], name: Name, complete: int, now_ns: int) -> Source:
+    def _update(self, sources: dict[Name, Source], name: Name, complete: int, now_ns: int) -> Source:
         self.first_seen_ns = self.first_seen_ns or now_ns
         source = sources.get(name)
         moved = source is None or complete > source.complete
@@ -79,17 +90,17 @@ class Sources:
             if source is not None:
                 self._wake(now_ns)
             source = sources.setdefault(name, Source())
-            self.frontier.unknown()
+            self.frontier.invalidate()
         before, source.complete = source.complete, max(source.complete, complete)
         source.seen_ns = now_ns
         if moved:
             source.moved_ns, source.stuck, self.stopped = now_ns, False, ""
         source.silent = source.stuck
-        self.frontier.moved(before, source.complete)
+        self.frontier.advance(before, source.complete)
         return source
 
     def _wake(self, now_ns: int) -> None:
-        """Who fell silent together comes back together, one topic perhaps long before another."""
+        """Mark all silent sources as live: they fell silent together, and one topic may return before another."""
         for other in self:
             if other.silent:
                 other.silent, other.stuck, other.seen_ns, other.moved_ns = False, False, now_ns, now_ns

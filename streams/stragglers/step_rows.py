@@ -1,4 +1,4 @@
-"""Rows of gpu.step.v1 as the job stage keeps them."""
+"""The rows of gpu.step.v1 that the straggler stage keeps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.streams.core.records import Rows
 
-#: Columns that verdicts use; ns but for `kernels` and `blocks`, -1 = unknown.
+#: Columns that verdicts use; ns except `kernels` and `blocks`, -1 = unknown.
 BUDGET = (
     *("gpu_duration_ns", "compute_ns", "compute_overlapped_ns", "copy_ns", "comm_exposed_ns", "idle_ns"),
     *("copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns", "kernels", "blocks"),
@@ -18,7 +18,7 @@ STEP_ROW = np.dtype(
 
 
 def step_rows(batch: Batch) -> Rows:
-    """STEP_ROW rows of a gpu.step.v1 batch that have a number."""
+    """Return the STEP_ROW rows of a gpu.step.v1 batch that have a step number."""
     numbered = np.flatnonzero(batch.columns["step"] >= 0)
     rows = np.zeros(len(numbered), STEP_ROW)
     for name in STEP_ROW.names or ():
@@ -27,6 +27,6 @@ def step_rows(batch: Batch) -> Rows:
 
 
 def latest_steps(rows: Rows) -> Rows:
-    """Sorted by step, each once: of a number that comes twice the later start."""
+    """Return the rows sorted by step, each step once: of a number that comes twice, the row with the later start."""
     rows = rows[np.lexsort((rows["start_ns"], rows["step"]))]
     return rows[np.r_[rows["step"][1:] != rows["step"][:-1], True]] if len(rows) else rows

@@ -1,4 +1,4 @@
-"""A judged window as a gpu.straggler.v1 batch."""
+"""Conversion of a verdict into a gpu.straggler.v1 batch."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ TOPIC = "gpu.straggler.v1"
 
 
 def process_id(run: str) -> str:
-    """Whose sequence the verdicts of a run are counted in."""
+    """Return the process id under which the verdicts of a run are counted."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, key(TOPIC, run)))
 
 
-def said(row: RankVerdict, alarm: Alarm) -> str:
-    """What a row says about its rank; while it stays the same, rows are heartbeats."""
+def summarize(row: RankVerdict, alarm: Alarm) -> str:
+    """Return the text that identifies a row's result; rows with the same text as before are heartbeats."""
     return "|".join((STATES[alarm.state], str(row.severity), row.cause.cause, row.cause.detail, row.group))
 
 
 def verdict_batch(
     verdict: WindowVerdict,
     alarms: Mapping[int, Alarm],
-    before: Mapping[int, str],
+    summaries: Mapping[int, str],
     places: Mapping[int, Place],
     window_steps: int,
     envelope: dict[str, Any],
 ) -> Batch:
-    """`alarms`: by rank, after the window. `before`: what `said` was of each rank in the window before. `places`: by
-    rank. `envelope`: job, run, revision, sequence and the window's range."""
+    """Return the batch of a verdict.
+
+    `alarms`: by rank, after the window. `summaries`: rank -> `summarize` of the window before. `places`: by rank.
+    `envelope`: job, run, revision, sequence and the window's range.
+    """
     rows = verdict.rows
     after = [alarms[row.rank] for row in rows]
     texts: dict[str, tuple[list[str], list[int]]] = {}
@@ -60,7 +63,7 @@ def verdict_batch(
         "gpu_uuid": np.array(texts["gpu_uuids"][1], "<u4"),
         "severity": np.array([row.severity for row in rows], "i1"),
         "state": np.array(texts["states"][1], "<u4"),
-        "changed": np.array([said(r, a) != before.get(r.rank) for r, a in zip(rows, after, strict=True)], "u1"),
+        "changed": np.array([summarize(r, a) != summaries.get(r.rank) for r, a in zip(rows, after, strict=True)], "u1"),
         "episode_first_step": np.array([a.first * window_steps if a.first >= 0 else -1 for a in after], "<i8"),
         "episode_last_step": np.array([(a.last + 1) * window_steps - 1 if a.last >= 0 else -1 for a in after], "<i8"),
         "cause": np.array(texts["causes"][1], "<u4"),
@@ -75,7 +78,7 @@ def verdict_batch(
         "money_lost": np.array([row.money_lost for row in rows], "<f8"),
         "evidence_json": np.array(texts["evidence"][1], "<u4"),
     }
-    whole = {
+    complete_envelope = {
         **envelope,
         "process_id": process_id(envelope["run"]),
         "rows": len(rows),
@@ -83,17 +86,17 @@ def verdict_batch(
         "steps_used": verdict.steps_used,
         "steps_skipped": verdict.steps_skipped,
         "step_ns": verdict.step_ns,
-        **{name: words for name, (words, _) in texts.items()},
+        **{name: strings for name, (strings, _) in texts.items()},
     }
-    return Batch(TOPIC, whole, columns)
+    return Batch(TOPIC, complete_envelope, columns)
 
 
 def digest(batch: Batch) -> str:
-    """Of what a batch says, not of when or how often it was said."""
+    """Return a hash of the batch's content, without its times, revision and sequence."""
     out = hashlib.blake2b(digest_size=16)
     numbers = ("ranks_seen", "steps_used", "steps_skipped", "step_ns", "window_start_ns", "window_end_ns")
-    words = ("hosts", "gpu_uuids", "causes", "details", "states", "evidence", "groups", "confidences")
-    out.update(json.dumps([batch.envelope[name] for name in (*numbers, *words)]).encode())
+    dictionaries = ("hosts", "gpu_uuids", "causes", "details", "states", "evidence", "groups", "confidences")
+    out.update(json.dumps([batch.envelope[name] for name in (*numbers, *dictionaries)]).encode())
     for column in batch.columns.values():
         out.update(column.tobytes())
     return out.hexdigest()

@@ -1,4 +1,4 @@
-"""From the state of a run to the arrays that a window is judged on."""
+"""Loading a window of steps from the state of a run, as the arrays that it is evaluated on."""
 
 from __future__ import annotations
 
@@ -8,76 +8,77 @@ import numpy as np
 
 from drumline.streams.core.records import Rows, stacked
 from drumline.streams.lateness.collective_join import LATENESS_ROW
-from drumline.streams.stragglers.analysis.attribution import Meeting, WindowTable
-from drumline.streams.stragglers.analysis.pipelines_roles import joined, stage_of
+from drumline.streams.stragglers.analysis.pipelines import joined, pipeline_stages
+from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Ints, WindowData
 from drumline.streams.stragglers.state import JobState
 from drumline.streams.stragglers.step_rows import BUDGET
 
 
 def world_size(state: JobState, window: int) -> int:
-    """Ranks of the job as its ranks were told in this window (an elastic job may change); 0 = unknown."""
-    packed = (state.rank_rows(window, rank) for rank in state.windows[window].ranks)
-    return max((int(one.head["world_size"]) for one in packed if one is not None and len(one.rows)), default=0)
+    """Return the world size that the ranks reported in this window (an elastic job may change); 0 = unknown."""
+    records = (state.rank_rows(window, rank) for rank in state.windows[window].ranks)
+    return max((int(r.head["world_size"]) for r in records if r is not None and len(r.rows)), default=0)
 
 
-def window_table(state: JobState, window: int) -> tuple[WindowTable, int, int]:
-    """The table, and the window's host start (earliest rank) and end (latest rank); ns, 0 without rows.
+def load_window(state: JobState, window: int) -> tuple[WindowData, tuple[int, int]]:
+    """Return a window, and its host times: start of the earliest rank, end of the latest; ns, 0 without rows.
 
-    Rows marked as skipped by their rank, or without a budget, count as missing, as do lateness rows without compared
+    Missing are steps that their rank reported as skipped or without a budget, and lateness rows without compared
     collectives.
     """
     cells = state.windows[window]
-    found = {rank: packed.rows for rank in sorted(cells.ranks) if (packed := state.rank_rows(window, rank))}
-    found = {rank: rows for rank, rows in found.items() if len(rows)}
-    ranks = np.array(sorted(found), np.int64)
-    steps = np.unique(np.concatenate([np.zeros(0, np.int64), *(rows["step"] for rows in found.values())]))
+    records = ((rank, state.rank_rows(window, rank)) for rank in sorted(cells.ranks))
+    rows_of = {rank: record.rows for rank, record in records if record is not None and len(record.rows)}
+    ranks = np.array(sorted(rows_of), np.int64)
+    steps = np.unique(np.concatenate([np.zeros(0, np.int64), *(rows["step"] for rows in rows_of.values())]))
     budget = {name: np.full((len(ranks), len(steps)), np.nan) for name in BUDGET}
-    for index, rows in enumerate(found.values()):
+    for index, rows in enumerate(rows_of.values()):
         usable = rows[(rows["skipped"] == 0) & (rows["gpu_duration_ns"] > 0) & (rows["comm_exposed_ns"] >= 0)]
         at = np.searchsorted(steps, usable["step"])
         for name in BUDGET:
             budget[name][index, at] = usable[name]
-    start = min((int(rows["start_ns"].min()) for rows in found.values()), default=0)
-    end = max((int((rows["start_ns"] + rows["duration_ns"]).max()) for rows in found.values()), default=0)
-    meetings = _meetings(state, window, ranks, steps)
-    together = {m.communicator: frozenset(ranks[m.members].tolist()) for m in meetings}
-    stages = stage_of(state.pipelines.values(), together)
+    start_ns = min((int(rows["start_ns"].min()) for rows in rows_of.values()), default=0)
+    end_ns = max((int((rows["start_ns"] + rows["duration_ns"]).max()) for rows in rows_of.values()), default=0)
+    groups = _communicators(state, window, ranks, steps)
+    ranks_of = {group.name: frozenset(ranks[group.members].tolist()) for group in groups}
+    stages = pipeline_stages(state.pipelines.values(), ranks_of)
     if stages is None:
-        return WindowTable(ranks, steps, budget, meetings), start, end
+        return WindowData(ranks, steps, budget, groups), (start_ns, end_ns)
     roles = np.array([stages.get(rank, -1 - rank) for rank in ranks.tolist()], np.int64)
-    meetings = [replace(meeting, roles=roles[meeting.members]) for meeting in meetings]
-    chains = [np.flatnonzero(np.isin(ranks, list(chain))) for chain in joined(state.pipelines.values())]
-    return WindowTable(ranks, steps, budget, meetings, chains), start, end
+    groups = [replace(group, roles=roles[group.members]) for group in groups]
+    pipelines = [np.flatnonzero(np.isin(ranks, list(pipeline))) for pipeline in joined(state.pipelines.values())]
+    return WindowData(ranks, steps, budget, groups, pipelines), (start_ns, end_ns)
 
 
-def _meetings(state: JobState, window: int, ranks: np.ndarray, steps: np.ndarray) -> list[Meeting]:
+def _communicators(state: JobState, window: int, ranks: Ints, steps: Ints) -> list[CommunicatorWindow]:
+    """Return the group of each communicator that at least two ranks can be compared in."""
     rows_of: dict[str, list[Rows]] = {}
     kinds_of: dict[str, dict[tuple[str, int], np.ndarray]] = {}
     known = set(steps.tolist())
-    for step, communicator in sorted(state.windows[window].meetings):
-        packed = state.lateness_rows(step, communicator)
-        if packed is not None and step in known:
-            rows_of.setdefault(communicator, []).append(packed.rows)
-            for operation, size, *found in packed.head["kinds"]:
+    for step, communicator in sorted(state.windows[window].lateness):
+        record = state.lateness_rows(step, communicator)
+        if record is not None and step in known:
+            rows_of.setdefault(communicator, []).append(record.rows)
+            for operation, size, *sums in record.head["kinds"]:
                 kinds = kinds_of.setdefault(communicator, {})
-                kinds.setdefault((operation, size), np.zeros((2, len(steps))))[:, np.searchsorted(steps, step)] = found
+                kinds.setdefault((operation, size), np.zeros((2, len(steps))))[:, np.searchsorted(steps, step)] = sums
     out = []
     for communicator in sorted(rows_of):
-        every = stacked(rows_of[communicator])
-        rows = every[(every["collectives"] > 0) & np.isin(every["rank"], ranks)]
-        members = np.unique(rows["rank"])
-        if len(members) >= 2:
-            size = max(len(members), len(state.members.get(communicator, ())))
-            meeting = _meeting(communicator, size, rows, members, ranks, steps)
-            out.append(replace(meeting, kinds=kinds_of.get(communicator, {})))
+        rows = stacked(rows_of[communicator])
+        rows = rows[(rows["collectives"] > 0) & np.isin(rows["rank"], ranks)]
+        group = _communicator(communicator, rows, ranks, steps)
+        if len(group.members) >= 2:
+            size = max(group.size, len(state.members.get(communicator, ())))
+            out.append(replace(group, size=size, kinds=kinds_of.get(communicator, {})))
     return out
 
 
-def _meeting(name: str, size: int, rows: Rows, members: np.ndarray, ranks: np.ndarray, steps: np.ndarray) -> Meeting:
-    who, when = np.searchsorted(members, rows["rank"]), np.searchsorted(steps, rows["step"])
+def _communicator(name: str, rows: Rows, ranks: Ints, steps: Ints) -> CommunicatorWindow:
+    """Return the group of the ranks that have rows."""
+    members = np.unique(rows["rank"])
+    row, column = np.searchsorted(members, rows["rank"]), np.searchsorted(steps, rows["step"])
     wait, late, lag = (np.full((len(members), len(steps)), np.nan) for _ in range(3))
-    wait[who, when], late[who, when], lag[who, when] = rows["wait_ns"], rows["lateness_ns"], rows["lag_ns"]
+    wait[row, column], late[row, column], lag[row, column] = rows["wait_ns"], rows["lateness_ns"], rows["lag_ns"]
     worst = np.zeros((len(members), len(steps)), LATENESS_ROW)
-    worst[who, when] = rows
-    at = np.searchsorted(ranks, members)
-    return Meeting(name, size, at, wait, late, worst, lag)
+    worst[row, column] = rows
+    return CommunicatorWindow(name, len(members), np.searchsorted(ranks, members), wait, late, worst, lag)

@@ -1,7 +1,7 @@
-"""Panes: hopping windows are sums of panes as long as the hop, so a row is counted once, not window/hop times.
+"""Panes: rolling windows are sums of panes as long as the hop, so a row is counted once, not window/hop times.
 
 A pane holds, per group (a kernel name, a direction of copies), sums, minima, maxima and a histogram of durations.
-One operation, `combine`, makes panes of rows and windows of panes. Pure numpy; unsigned 64-bit sums wrap.
+One operation, `combine`, merges panes into larger panes and into windows. Unsigned 64-bit sums wrap.
 """
 
 from __future__ import annotations
@@ -30,8 +30,14 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Pane:
-    """`ids`: u4[g], rising. `sums` u8[S, g], `minima` u8[M, g], `maxima` u8[X, g]. `cells`: u4[h], rising,
-    group id << BUCKET_BITS | bucket; `counts` u4[h]."""
+    """Holds the measures of g groups, and h histogram cells.
+
+    Attributes:
+        ids: u4[g], rising.
+        sums, minima, maxima: u8[S, g], u8[M, g], u8[X, g].
+        cells: u4[h], rising: group id << BUCKET_BITS | bucket.
+        counts: u4[h].
+    """
 
     ids: Array
     sums: Array
@@ -42,7 +48,7 @@ class Pane:
 
 
 def buckets(duration_ns: Array) -> Array:
-    """The histogram bucket of each duration; u4[n]."""
+    """Return the histogram bucket of each duration; u4[n]."""
     exponent = np.ceil(np.log(np.maximum(duration_ns, 1).astype(np.float64)) * (1 / np.log(GAMMA)) - 1e-9)
     bucket: Array = np.minimum(exponent, _LAST_BUCKET).astype(np.uint32)
     return bucket
@@ -51,7 +57,7 @@ def buckets(duration_ns: Array) -> Array:
 def pane_of_rows(
     ids: Array, sums: Sequence[Array], minima: Sequence[Array], maxima: Sequence[Array], cell: Array
 ) -> Pane:
-    """Rows are panes of one row each. `ids`: u4[n]; measures: n values each; `cell`: buckets(durations), or empty."""
+    """Return the pane of n rows. `ids`: u4[n]; measures: n values each; `cell`: buckets(durations), or empty."""
     cells = np.sort(ids << np.uint32(BUCKET_BITS) | cell) if len(cell) else cell.astype(np.uint32)
     first = _firsts(cells)
     counts = np.diff(np.append(first, len(cells))).astype(np.uint32)
@@ -60,7 +66,7 @@ def pane_of_rows(
 
 
 def combine(panes: Sequence[Pane]) -> Pane:
-    """The sum of panes of the same shape; at least one."""
+    """Return the sum of panes of the same shape; at least one."""
     if len(panes) == 1:
         return panes[0]
     ids = np.concatenate([pane.ids for pane in panes])
@@ -77,7 +83,7 @@ def combine(panes: Sequence[Pane]) -> Pane:
 
 
 def coarsen(pane: Pane) -> Pane:
-    """The same pane with at most MAX_CELLS histogram cells: neighbouring buckets are joined into the upper one."""
+    """Return the pane with at most MAX_CELLS histogram cells: neighbouring buckets are joined into the upper one."""
     shift = 0
     while len(pane.cells) > MAX_CELLS and shift < BUCKET_BITS:
         shift += 1
@@ -90,7 +96,7 @@ def coarsen(pane: Pane) -> Pane:
 
 
 def quantiles(pane: Pane, shares: Sequence[float]) -> Array:
-    """f8[len(shares), g]: per group the duration of rank floor(share * (n - 1)), within RELATIVE_ERROR."""
+    """Return f8[len(shares), g]: per group the duration of rank floor(share * (n - 1)), within RELATIVE_ERROR."""
     group = np.searchsorted(pane.ids, pane.cells >> np.uint32(BUCKET_BITS))
     total = np.bincount(group, weights=pane.counts, minlength=len(pane.ids))
     before = np.concatenate([[0.0], np.cumsum(total)[:-1]])
@@ -108,7 +114,7 @@ def quantiles(pane: Pane, shares: Sequence[float]) -> Array:
 
 
 def pack_pane(pane: Pane, offset: int) -> bytes:
-    """State value: version, shape, last source offset applied, then the arrays, little-endian."""
+    """Return the state value: version, shape, last source offset applied, then the arrays, little-endian."""
     shape = (len(pane.sums), len(pane.minima), len(pane.maxima))
     head = _HEADER.pack(_VERSION, *shape, offset, len(pane.ids), len(pane.cells))
     wide = (pane.sums, pane.minima, pane.maxima)
@@ -117,7 +123,7 @@ def pack_pane(pane: Pane, offset: int) -> bytes:
 
 
 def unpack_pane(data: bytes) -> tuple[Pane, int]:
-    """(pane, last source offset applied); arrays are read-only views. Raises ValueError on another version."""
+    """Return (pane, last source offset applied); arrays are read-only views. Raises ValueError on another version."""
     version, s, m, x, offset, groups, cells = _HEADER.unpack_from(data)
     if version != _VERSION:
         raise ValueError(f"pane of version {version}, this program reads {_VERSION}")
@@ -135,7 +141,7 @@ def unpack_pane(data: bytes) -> tuple[Pane, int]:
 
 
 def _firsts(rising: Array) -> Array:
-    """Where each run of equal values begins."""
+    """Return the index of the first of each run of equal values."""
     if len(rising) == 0:
         return np.zeros(0, np.intp)
     return np.flatnonzero(np.concatenate([[True], rising[1:] != rising[:-1]]))

@@ -1,7 +1,7 @@
-"""Rolling windows of one process: panes, watermark, late rows, revisions, silence. What is summed is the reducer's.
+"""The windows stage: rolling windows of each process, with watermark, late rows, revisions and silence.
 
-Pure: the store is any mapping of bytes, the clock is an argument. Replaying a batch changes nothing, and because the
-panes of a batch are written before its progress, neither does a crash between those writes.
+A `Reducer` defines the sums. The store is any mapping of bytes, in production a Faust table. Replaying a batch changes
+nothing. Neither does a crash between two writes, because the panes of a batch are written before the process state.
 """
 
 from __future__ import annotations
@@ -13,200 +13,206 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.streams.core.records import key
 from drumline.streams.windows.panes import Array, Pane, coarsen, combine, pack_pane, unpack_pane
-from drumline.streams.windows.process_state import Names, Progress, Store, Window, identity_of, load
+from drumline.streams.windows.process_state import Names, ProcessState, RollingWindow, Store, identity_of, load_process
 from drumline.streams.windows.watermark import WindowConfig, accepted, advanced, latest_plausible
 
 Key = tuple[str, str]
+#: A window as (dictionaries of the envelope, columns, number of rows).
+WindowResult = tuple[dict[str, object], dict[str, Array], int]
 
 
 class Reducer(Protocol):
-    """What is counted, and as what. `source`, `target`: topics."""
+    """Defines the measures of a windows stage. `source`, `target`: topics."""
 
     source: str
     target: str
 
     def pane(self, batch: Batch, rows: Array | slice, names: Names) -> Pane:
-        """The chosen rows of a batch as one pane."""
+        """Return the chosen rows of a batch as one pane."""
 
-    def result(self, pane: Pane, names: Names) -> tuple[dict[str, object], dict[str, Array], int]:
-        """A window as (dictionaries of the envelope, columns, rows)."""
+    def result(self, pane: Pane, names: Names) -> WindowResult:
+        """Return a window as the content of a batch."""
 
 
 class ProcessWindows:
-    """One stage for one partition. Send what `on_batch` and `on_tick` return, keyed by process, then call
-    `mark_sent` for each: until then a window is not handed out again, after a restart it is."""
+    """Counts the rows of each process in rolling windows, as a reducer defines it. A `Stage`.
+
+    Publish the batches that the methods return, keyed by process, then call `mark_sent` for each. Until then a window
+    is not returned again; after a restart it is.
+
+    Attributes:
+        duplicates: batches that were applied before, since the stage was built.
+        too_old: rows that no window takes, since the stage was built.
+    """
 
     def __init__(self, store: Store, config: WindowConfig, reducer: Reducer) -> None:
         self.store, self.config, self.reducer = store, config, reducer
-        self.processes: dict[Key, Progress] = {}
-        self.duplicates = 0  # batches that came again, since this stage was built
-        self.too_old = 0  # rows that no window takes, since this stage was built
+        self.processes: dict[Key, ProcessState] = {}
+        self.duplicates = 0
+        self.too_old = 0
         panes: dict[Key, set[int]] = {}
         for name in list(store):
             kind, rest = name.split("|", 1)
             if kind == "p":
-                process, run = rest.split("|", 1)
-                self._progress(process, run)
+                process_id, run = rest.split("|", 1)
+                self._process(process_id, run)
             elif kind == "w":
-                start, process, run = rest.split("|", 2)
-                panes.setdefault((process, run), set()).add(int(start))
+                start, process_id, run = rest.split("|", 2)
+                panes.setdefault((process_id, run), set()).add(int(start))
         for where, starts in panes.items():
-            self._progress(*where).panes = starts
+            self._process(*where).panes = starts
 
     @property
     def open_windows(self) -> int:
-        """Windows, and counts of late rows, that have not been sent as they are now."""
+        """Return the number of windows and of late-row counts with changes that are not acknowledged."""
         return sum(
-            sum(window.dirty for window in p.windows.values()) + (p.late != p.late_said)
+            sum(window.dirty for window in p.windows.values()) + (p.late != p.late_published)
             for p in self.processes.values()
         )
 
     def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply one batch; the windows that its watermark closes, and closed ones that late rows changed."""
-        progress = self._progress(batch.envelope["process_id"], batch.envelope["run"])
-        progress.seen_ns = now_ns
-        if offset > progress.offset and progress.applied.add(int(batch.envelope["sequence"])):
-            self._apply(progress, batch, offset, now_ns)
-            self._save(progress)
+        """Apply a batch; return the windows that its watermark closes, and closed ones that late rows changed."""
+        process = self._process(batch.envelope["process_id"], batch.envelope["run"])
+        process.seen_ns = now_ns
+        if offset > process.offset and process.applied.add(int(batch.envelope["sequence"])):
+            self._apply(process, batch, offset, now_ns)
+            self._save(process)
         else:
             self.duplicates += 1
-        return self._emit(progress, progress.watermark_ns, now_ns)
+        return self._emit(process, process.watermark_ns, now_ns)
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
-        """Close what has been silent. Without `caught_up` nothing is: the worker may just be slow."""
+        """Return the open windows of silent processes, and delete the state of long silent ones (see `Stage`)."""
         out: list[Batch] = []
-        for where, progress in list(self.processes.items()):
-            progress.seen_ns = progress.seen_ns or now_ns
-            silent_ns = now_ns - progress.seen_ns
+        for where, process in list(self.processes.items()):
+            process.seen_ns = process.seen_ns or now_ns
+            silent_ns = now_ns - process.seen_ns
             if not caught_up or silent_ns <= self.config.idle_ns:
                 continue
-            out += self._emit(progress, None, now_ns)
-            if progress.late != progress.late_said and not progress.late_handed and not _on_the_way(progress):
-                out.append(self._late_only(progress, now_ns))
-            if silent_ns > self.config.retire_ns and not any(w.dirty for w in progress.windows.values()):
-                self._retire(progress)
-            if silent_ns > self.config.forget_ns and progress.late == progress.late_said:
+            out += self._emit(process, None, now_ns)
+            if process.late != process.late_published and not process.late_in_flight and not _in_flight(process):
+                out.append(self._late_only(process, now_ns))
+            if silent_ns > self.config.retire_ns and not any(w.dirty for w in process.windows.values()):
+                self._retire(process)
+            if silent_ns > self.config.forget_ns and process.late == process.late_published:
                 self._forget(where)
         return out
 
     def mark_sent(self, batch: Batch) -> None:
-        """The broker has it."""
+        """Store the next revision and sequence of the batch's process (see `Stage`)."""
         envelope = batch.envelope
-        progress = self.processes.get((envelope["process_id"], envelope["run"]))
-        if progress is None:
+        process = self.processes.get((envelope["process_id"], envelope["run"]))
+        if process is None:
             return
-        window = progress.windows.get(int(envelope["window_start_ns"]))
-        if batch.rows and window is not None and window.handed >= 0:
+        window = process.windows.get(int(envelope["window_start_ns"]))
+        if batch.rows and window is not None and window.in_flight >= 0:
             window.revision = int(envelope["revision"]) + 1
-            window.dirty, window.handed = window.changes != window.handed, -1
+            window.dirty, window.in_flight = window.changes != window.in_flight, -1
         if not batch.rows:
-            progress.late_handed = False
-        progress.sent = max(progress.sent, int(envelope["sequence"]) + 1)
-        progress.late_said = max(progress.late_said, int(envelope["late_rows"]))
-        self._save(progress)
+            process.late_in_flight = False
+        process.sent = max(process.sent, int(envelope["sequence"]) + 1)
+        process.late_published = max(process.late_published, int(envelope["late_rows"]))
+        self._save(process)
 
-    def _progress(self, process: str, run: str) -> Progress:
-        where = (process, run)
+    def _process(self, process_id: str, run: str) -> ProcessState:
+        where = (process_id, run)
         if where not in self.processes:
-            self.processes[where] = load(self.store, process, run, Names(self.store, process, run))
+            self.processes[where] = load_process(self.store, process_id, run, Names(self.store, process_id, run))
         return self.processes[where]
 
-    def _apply(self, progress: Progress, batch: Batch, offset: int, now_ns: int) -> None:
+    def _apply(self, process: ProcessState, batch: Batch, offset: int, now_ns: int) -> None:
         config, starts = self.config, batch.columns["start_ns"]
         latest = latest_plausible(batch, now_ns, config)
-        good = accepted(starts, latest, progress.watermark_ns, config)
+        good = accepted(starts, latest, process.watermark_ns, config)
         all_good = bool(good.all())
         pane_of_row = config.pane_of(starts)
         for start in np.unique(pane_of_row if all_good else pane_of_row[good]).tolist():
             rows = pane_of_row == start
             if not all_good:
                 rows &= good
-            self._add(
-                progress, start, self.reducer.pane(batch, slice(None) if rows.all() else rows, progress.names), offset
-            )
+            pane = self.reducer.pane(batch, slice(None) if rows.all() else rows, process.names)
+            self._add(process, start, pane, offset)
         late = len(starts) - int(np.count_nonzero(good))
-        progress.late += late
+        process.late += late
         self.too_old += late
-        progress.identity = identity_of(batch)
-        progress.offset = offset
-        progress.watermark_ns = advanced(progress.watermark_ns, batch, latest)
+        process.identity = identity_of(batch)
+        process.offset = offset
+        process.watermark_ns = advanced(process.watermark_ns, batch, latest)
 
-    def _add(self, progress: Progress, start: int, part: Pane, offset: int) -> None:
-        name = progress.pane_key(start)
+    def _add(self, process: ProcessState, start: int, part: Pane, offset: int) -> None:
+        name = process.pane_key(start)
         data = self.store.get(name)
         if data is not None:
             pane, applied = unpack_pane(data)
             part = combine([pane, part]) if offset > applied else pane
         if data is None or offset > applied:
             self.store[name] = pack_pane(coarsen(part), offset)
-        progress.panes.add(start)
-        progress.touch(self.config.windows_of(start))
+        process.panes.add(start)
+        process.touch(self.config.windows_of(start))
 
-    def _save(self, progress: Progress) -> None:
-        """Store progress, then drop panes that nothing can need any more: never the other way round, since a crash in
-        between must not leave a window to be sent whose panes are gone."""
-        config, watermark = self.config, progress.watermark_ns
-        for start, window in list(progress.windows.items()):
+    def _save(self, process: ProcessState) -> None:
+        """Store the process, then delete panes that no window needs.
+
+        This order matters: a crash in between must not leave a window to emit without its panes.
+        """
+        config, watermark = self.config, process.watermark_ns
+        for start, window in list(process.windows.items()):
             if not window.dirty and start + config.window_ns + config.grace_ns <= watermark:
-                del progress.windows[start]
-        progress.save(self.store)
-        needed = {pane for w, window in progress.windows.items() if window.dirty for pane in config.panes_of(w)}
-        for pane in [p for p in progress.panes if config.pane_is_done(p, watermark) and p not in needed]:
-            progress.panes.discard(pane)
-            self.store.pop(progress.pane_key(pane), None)
+                del process.windows[start]
+        process.save(self.store)
+        needed = {pane for w, window in process.windows.items() if window.dirty for pane in config.panes_of(w)}
+        for pane in [p for p in process.panes if config.pane_is_done(p, watermark) and p not in needed]:
+            process.panes.discard(pane)
+            self.store.pop(process.pane_key(pane), None)
 
-    def _emit(self, progress: Progress, watermark_ns: int | None, now_ns: int) -> list[Batch]:
-        """Windows that changed and are over at this watermark; None = all that changed."""
+    def _emit(self, process: ProcessState, watermark_ns: int | None, now_ns: int) -> list[Batch]:
+        """Return the changed windows that end at or before the watermark; None = all changed windows."""
         length = self.config.window_ns
-        due = [w for w in progress.dirty if watermark_ns is None or w + length <= watermark_ns]
-        return [self._window(progress, start, progress.windows[start], now_ns) for start in due]
+        due = [w for w in process.dirty if watermark_ns is None or w + length <= watermark_ns]
+        return [self._window(process, start, process.windows[start], now_ns) for start in due]
 
-    def _window(self, progress: Progress, start: int, window: Window, now_ns: int) -> Batch:
-        found = [
-            unpack_pane(self.store[progress.pane_key(p)])[0] for p in self.config.panes_of(start) if p in progress.panes
-        ]
-        dictionaries, columns, rows = self.reducer.result(combine(found), progress.names)
-        window.handed = window.changes
-        return self._batch(progress, start, window.revision, now_ns, rows, dictionaries, columns)
+    def _window(self, process: ProcessState, start: int, window: RollingWindow, now_ns: int) -> Batch:
+        keys = [process.pane_key(pane) for pane in self.config.panes_of(start) if pane in process.panes]
+        panes = [unpack_pane(self.store[name])[0] for name in keys]
+        result = self.reducer.result(combine(panes), process.names)
+        window.in_flight = window.changes
+        return self._batch(process, start, window.revision, result, now_ns)
 
-    def _late_only(self, progress: Progress, now_ns: int) -> Batch:
-        """No rows: only says how many came too late. Its window is the newest one known."""
-        progress.late_handed = True
-        start = max(progress.windows, default=progress.watermark_ns // self.config.hop_ns * self.config.hop_ns)
-        revision = progress.windows[start].revision if start in progress.windows else 0
-        return self._batch(progress, start, revision, now_ns, 0, {}, {})
+    def _late_only(self, process: ProcessState, now_ns: int) -> Batch:
+        """Return a batch without rows that reports the number of late rows. Its window is the newest one."""
+        process.late_in_flight = True
+        start = max(process.windows, default=process.watermark_ns // self.config.hop_ns * self.config.hop_ns)
+        revision = process.windows[start].revision if start in process.windows else 0
+        return self._batch(process, start, revision, ({}, {}, 0), now_ns)
 
-    def _batch(
-        self, progress: Progress, start: int, revision: int, now_ns: int, rows: int, words: object, columns: object
-    ) -> Batch:
+    def _batch(self, process: ProcessState, start: int, revision: int, result: WindowResult, now_ns: int) -> Batch:
+        dictionaries, columns, rows = result
         envelope = {
-            **progress.identity,
-            "sequence": progress.sequence,
+            **process.identity,
+            "sequence": process.sequence,
             "rows": rows,
-            "watermark_ns": progress.watermark_ns,
+            "watermark_ns": process.watermark_ns,
             "sent_ns": now_ns,
             "window_start_ns": start,
             "window_end_ns": start + self.config.window_ns,
             "revision": revision,
-            "late_rows": progress.late,
+            "late_rows": process.late,
         }
-        progress.sequence += 1
-        assert isinstance(words, dict)
-        assert isinstance(columns, dict)
-        return Batch(self.reducer.target, {**envelope, **words}, columns)
+        process.sequence += 1
+        return Batch(self.reducer.target, {**envelope, **dictionaries}, columns)
 
-    def _retire(self, progress: Progress) -> None:
-        """Silent for long: its panes go, and rows that would still fall into them are late from now on."""
-        if progress.panes:
-            end = max(progress.panes) + self.config.window_ns + self.config.grace_ns
-            progress.watermark_ns = max(progress.watermark_ns, end)
-            self._save(progress)
+    def _retire(self, process: ProcessState) -> None:
+        """Delete the panes of a long silent process; rows that would fall into them are late from now on."""
+        if process.panes:
+            end = max(process.panes) + self.config.window_ns + self.config.grace_ns
+            process.watermark_ns = max(process.watermark_ns, end)
+            self._save(process)
 
     def _forget(self, where: Key) -> None:
-        progress = self.processes.pop(where)
-        progress.names.drop()
+        process = self.processes.pop(where)
+        process.names.drop()
         self.store.pop(key("p", *where), None)
 
 
-def _on_the_way(progress: Progress) -> bool:
-    return any(window.handed >= 0 for window in progress.windows.values())
+def _in_flight(process: ProcessState) -> bool:
+    return any(window.in_flight >= 0 for window in process.windows.values())

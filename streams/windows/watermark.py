@@ -1,4 +1,4 @@
-"""Event time of one process: which windows a row falls in, which rows come too late, when a window is over."""
+"""Event time of one process: the panes and windows of a row, late rows, and the end of a window."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ SECOND_NS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class WindowConfig:
-    """All in ns. Windows start at multiples of `hop_ns`, which divides `window_ns`."""
+    """Holds the times of rolling windows, all in ns.
+
+    Windows start at multiples of `hop_ns`, which divides `window_ns`.
+    """
 
     window_ns: int = 10 * SECOND_NS
     hop_ns: int = 5 * SECOND_NS
     grace_ns: int = 30 * SECOND_NS
-    #: A process not heard for so long is silent; worker's clock.
+    #: A process without a batch for this long is silent; worker's clock.
     idle_ns: int = 5 * SECOND_NS
-    #: How far a row may lie after the time it was sent at, and before the newest row beside it. What lies outside is a
-    #: broken clock: it is counted as late and allocates nothing.
+    #: How far a row may lie after the time its batch was sent, and before the newest row of its batch. Rows outside
+    #: come from a broken clock: they are counted as late and allocate nothing.
     horizon_ns: int = 3600 * SECOND_NS
-    #: Silence after which panes are dropped, and after which even the counts of a process are.
+    #: Silence after which panes are dropped, and after which all state of a process is.
     retire_ns: int = 600 * SECOND_NS
     forget_ns: int = 86_400 * SECOND_NS
 
@@ -36,7 +39,7 @@ class WindowConfig:
 
     @classmethod
     def of(cls, settings: StreamSettings) -> WindowConfig:
-        """Raises ValueError if the hop does not divide the window."""
+        """Return the configuration of settings. Raises ValueError if the hop does not divide the window."""
         return cls(
             window_ns=round(settings.window_s * SECOND_NS),
             hop_ns=round(settings.hop_s * SECOND_NS),
@@ -45,35 +48,38 @@ class WindowConfig:
         )
 
     def pane_of(self, time_ns: Array) -> Array:
-        """Start of the pane that each time falls in; i8[n]."""
+        """Return the start of the pane that each time falls in; i8[n]."""
         return time_ns // self.hop_ns * self.hop_ns
 
     def windows_of(self, pane: int) -> range:
-        """Starts of the windows that a pane is part of."""
+        """Return the starts of the windows that a pane is part of."""
         return range(pane - self.window_ns + self.hop_ns, pane + self.hop_ns, self.hop_ns)
 
     def panes_of(self, window: int) -> range:
-        """Starts of the panes that a window is made of."""
+        """Return the starts of the panes that a window consists of."""
         return range(window, window + self.window_ns, self.hop_ns)
 
     def pane_is_closed(self, pane: int, watermark_ns: int) -> bool:
-        """No row is taken into it any more: the earliest window it belongs to is over, and grace as well."""
+        """Return whether the pane takes no more rows: its earliest window and the grace are over."""
         return pane + self.hop_ns + self.grace_ns <= watermark_ns
 
     def pane_is_done(self, pane: int, watermark_ns: int) -> bool:
-        """No window can need it any more."""
+        """Return whether no window needs the pane any more."""
         return pane + self.window_ns + self.grace_ns <= watermark_ns
 
 
 def latest_plausible(batch: Batch, now_ns: int, config: WindowConfig) -> int:
-    """The latest start that this batch may hold: an activity is reported after it began, so it cannot begin after the
-    batch was sent (or, where the batch does not say when, after now)."""
+    """Return the latest plausible start of a row in this batch.
+
+    An activity is recorded after it began, so it cannot begin after the batch was sent, or after now where the batch
+    has no time.
+    """
     sent_ns = int(batch.envelope["sent_ns"])
     return (min(sent_ns, now_ns) if sent_ns > 0 else now_ns) + config.horizon_ns
 
 
 def accepted(starts: Array, latest: int, watermark_ns: int, config: WindowConfig) -> Array:
-    """bool[n]: rows to count. The others are late (their pane is closed) or their clock is broken."""
+    """Return bool[n]: the rows to count. The others are late (their pane is closed) or their clock is broken."""
     good = starts <= latest
     if not good.any():
         return good
@@ -84,5 +90,5 @@ def accepted(starts: Array, latest: int, watermark_ns: int, config: WindowConfig
 
 
 def advanced(watermark_ns: int, batch: Batch, latest: int) -> int:
-    """The watermark after a batch: never falling, never beyond what the batch could know."""
+    """Return the watermark after a batch: it never falls, and never exceeds the latest plausible start."""
     return max(watermark_ns, min(int(batch.envelope["watermark_ns"]), latest))

@@ -1,4 +1,4 @@
-"""An independent answer to "what did rank r cost the job": waiting in raw NCCL durations, no budgets, no streams code.
+"""An independent measure of the cost of each rank to the job: waiting in raw NCCL durations, no code of streams.
 
 For the k-th collective of a communicator in a step, a rank's wait is its duration minus the shortest. A rank's waiting
 in a step is what its own kernels and copies did not cover of all its waits, or the longest covered wait, whichever is
@@ -20,7 +20,7 @@ LOCKSTEP = ("AllReduce", "AllGather", "ReduceScatter", "AllToAll")
 
 
 def costs(derived, first, last):
-    """Share of the job's time that each rank cost in steps first..last: float [ranks], negative for who waited most.
+    """Return the share of the job's time that each rank cost in steps first..last; negative if it waited.
 
     `derived`: of all ranks, from drumline.producers.derive.rows.
     """
@@ -45,23 +45,23 @@ def costs(derived, first, last):
     out = np.zeros(ranks)
     for rank in range(ranks):
         groups = [sorted(members - {rank}) for _, members in meets[rank]]
-        longest = max((np.median(waiting[others]) - waiting[rank] for others in groups), default=0.0)
-        everybody = sorted(_reached(rank, meets) - {rank})
-        out[rank] = min(longest, np.median(waiting[everybody]) - waiting[rank]) / time if everybody else 0.0
+        longest = max((np.median(waiting[peers]) - waiting[rank] for peers in groups), default=0.0)
+        lockstep = sorted(_reached(rank, meets) - {rank})
+        out[rank] = min(longest, np.median(waiting[lockstep]) - waiting[rank]) / time if lockstep else 0.0
     return out
 
 
 def _reached(rank, meets):
-    """The ranks that a rank meets, those that they meet, and so on; itself too."""
+    """Return the ranks that a rank meets directly or through other ranks, and itself."""
     out, new = set(), {rank}
     while new:
         out |= new
-        new = set().union(*(members for one in new for _, members in meets[one])) - out
+        new = set().union(*(members for member in new for _, members in meets[member])) - out
     return out
 
 
 def step_ms(derived, first, last):
-    """Mean time of a step in ms, GPU intervals."""
+    """Return the mean time of a step in ms, GPU intervals."""
     steps = [s for s in derived[0].steps["step"].tolist() if first <= s <= last]
     return float(np.mean([_time(d.steps, steps) for d in derived])) / len(steps) / 1e6
 
@@ -71,14 +71,14 @@ def _time(table, steps):
 
 
 def _collectives(derived, steps):
-    """((communicator, step, ordinal) -> rank -> (duration, covered)) of lockstep ones; the rest as a list."""
+    """Return the lockstep collectives: (communicator, step, ordinal) -> rank -> (duration, covered); and the rest."""
     joined, whole = {}, []
     for rank, d in enumerate(derived):
-        rows, words = d.collectives, d.collectives.dictionaries["operations"]
+        rows, operations = d.collectives, d.collectives.dictionaries["operations"]
         keep = np.flatnonzero(np.isin(rows["step"], steps))
         names = ("communicator", "step", "ordinal", "operation", "duration_ns", "covered_ns")
         for c, step, k, operation, duration, covered in zip(*(rows[n][keep].tolist() for n in names), strict=True):
-            if words[operation] in LOCKSTEP:
+            if operations[operation] in LOCKSTEP:
                 joined.setdefault((c, step, k), {})[rank] = (duration, covered)
             else:
                 whole.append((rank, step, duration, covered))

@@ -26,9 +26,9 @@ def ddp(n: int, buckets: int = 4) -> Layout:
 
 
 def fsdp(n: int, layers: int = 3) -> Layout:
-    every = (tuple(range(n)),)
+    world = (tuple(range(n)),)
     operations = ["AllGather"] * layers + ["AllGather", "ReduceScatter"] * layers
-    return Layout(n, tuple((1 / len(operations), operation, every) for operation in operations))
+    return Layout(n, tuple((1 / len(operations), operation, world) for operation in operations))
 
 
 def mesh(*sizes: int, world: bool = True) -> Layout:
@@ -45,17 +45,17 @@ def mesh(*sizes: int, world: bool = True) -> Layout:
 
 @dataclass(frozen=True)
 class Fault:
-    """`kind`: idle, copy, compute, or work (compute and as much more grid). `cost_ns` in every `every`-th step."""
+    """`kind`: idle, copy, compute, or work (compute and as much more grid). `cost_ns` in each `period`-th step."""
 
     rank: int
     kind: str
     cost_ns: int
-    every: int = 1
+    period: int = 1
     first: int = 0
     last: int = 1 << 30
 
     def hits(self, step: int) -> bool:
-        return self.first <= step <= self.last and step % self.every == 0
+        return self.first <= step <= self.last and step % self.period == 0
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Recording:
 
 
 def worked(now: int, work: int, spans: list[tuple[int, int]], slow: float) -> int:
-    """When `work` ns of compute are done that begin `now`; in the spans, sorted, it goes slower by `slow`."""
+    """Return the end of `work` ns of compute that begin `now`; in the spans, sorted, it is slower by `slow`."""
     for begin, end in (span for span in spans if span[1] > now):
         if now < begin:
             if now + work <= begin:
@@ -209,14 +209,14 @@ def batches(
         columns["skipped"] = np.zeros(len(rows), np.uint8)
         out.append((sent, Batch("gpu.step.v1", {**envelope, "rows": len(rows)}, columns)))
         for communicator in sorted({c for r, c, k in by_flush if r == rank and k == chunk}):
-            found = by_flush[rank, communicator, chunk]
-            operations = sorted({row[4] for row in found})
+            chosen = by_flush[rank, communicator, chunk]
+            operations = sorted({row[4] for row in chosen})
             fields = ("step", "ordinal", "operation", "bytes", "start_ns", "duration_ns")
             values = [
-                (r[2], r[3], operations.index(r[4]), r[5], r[6] * scale + late + 10**18, r[7] * scale) for r in found
+                (r[2], r[3], operations.index(r[4]), r[5], r[6] * scale + late + 10**18, r[7] * scale) for r in chosen
             ]
             columns = dict(zip(fields, np.array(values, np.int64).T, strict=True))
-            columns["covered_ns"] = np.zeros(len(found), np.int64)
-            head = {**envelope, "communicator": communicator, "operations": operations, "rows": len(found)}
+            columns["covered_ns"] = np.zeros(len(chosen), np.int64)
+            head = {**envelope, "communicator": communicator, "operations": operations, "rows": len(chosen)}
             out.append((sent, Batch("gpu.collective.v1", head, columns)))
     return sorted(out, key=lambda item: item[0])

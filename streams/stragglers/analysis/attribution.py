@@ -1,70 +1,41 @@
-"""Whose own time the others waited for: lost time of each rank in a window (derivation: docs/design/stragglers.md).
+"""Attribution of lost time: which rank's own time its peers waited for (derivation: docs/design/stragglers.md).
 
-Between two meetings every rank spends the same time: own time + waiting, I = own + U, with U the time in which only
-communication ran (gpu.step.v1 comm_exposed_ns). So U_w - U_r is how much longer r worked than w. U holds the waiting in
-*all* communicators: a rank that is late here because it waited there has as large a U as everybody, and gets no blame.
+Between two collectives all ranks of a communicator spend the same interval: own time + waiting, I = own + U, with U the
+time in which only communication ran (`comm_exposed_ns` of gpu.step.v1). So U_w - U_r is how much longer r worked than
+w. U holds the waiting in *all* communicators: a rank that is late in one because it waited in another has a U as large
+as its peers', and no lost time is attributed to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from drumline.streams.core.medians import peers_median
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-#: First character of a communicator that is only guessed (gpu.collective.v1).
-GUESSED = "~"
+from drumline.streams.stragglers.analysis.window_data import (
+    CommunicatorWindow,
+    Floats,
+    Ints,
+    WindowData,
+    comparable,
+    peer_median,
+    step_length,
+)
 
 
 @dataclass(frozen=True)
-class Meeting:
-    """One communicator in a window. `members` [m]: indices into WindowTable.ranks.
+class Attribution:
+    """Holds the lost time of each rank of a window; all arrays are [R].
 
-    [m, S], NaN = not comparable: `wait_ns`, `lateness_ns`, `lag_ns`, `worst`. `kinds`: (operation, bytes) -> [2, S]:
-    how many collectives of that kind, and the sum of their floors in ns. `roles` [m]: members are compared with members
-    of the same role (pipeline stage); None = all are alike. `usual`: a pipeline without peers: budget column -> [m]
-    what each member's step usually has. Members are compared by what they have more than that; waiting is not known.
+    Attributes:
+        lost_ns: over the rank's compared steps.
+        share: lost_ns / time_ns.
+        steps: number of compared steps.
+        via: index of the group with the largest loss in `WindowData.communicators`, -1 = compared in none.
+        time_ns: length of the compared steps.
     """
-
-    communicator: str
-    size: int
-    members: Ints
-    wait_ns: Floats
-    lateness_ns: Floats
-    worst: NDArray[np.void]
-    lag_ns: Floats = field(default_factory=lambda: np.zeros((0, 0)))
-    roles: Ints | None = None
-    usual: dict[str, Floats] | None = None
-    kinds: dict[tuple[str, int], Floats] = field(default_factory=dict)
-
-    @property
-    def guessed(self) -> bool:
-        """Its members may not really meet: without NCCL's payloads producers go by stream and operation, and say so."""
-        return self.communicator.startswith(GUESSED)
-
-
-@dataclass(frozen=True)
-class WindowTable:
-    """One window of one run. `ranks` [R] sorted, `steps` [S], `budget`: gpu.step.v1 column -> [R, S], NaN = no row.
-    `chains`: indices of the ranks of each pipeline. `paces`: all that a rank is compared with in the end (pace.py)."""
-
-    ranks: Ints
-    steps: Ints
-    budget: dict[str, Floats]
-    meetings: list[Meeting] = field(default_factory=list)
-    chains: list[Ints] = field(default_factory=list)
-    paces: list[Meeting] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Blame:
-    """Per rank [R]: `lost_ns` over its compared steps, `share` of those steps' time, `steps` compared, `via` the
-    meeting with the largest loss (-1 = compared nowhere), `time_ns` the length of the compared steps."""
 
     lost_ns: Floats
     share: Floats
@@ -73,77 +44,58 @@ class Blame:
     time_ns: Floats
 
 
-def blame(table: WindowTable, quorum: float, hidden: Callable[[Meeting], Floats] | None = None) -> Blame:
-    """Lost time of every rank: over each communicator it is in, what it worked longer than its median peer there, but
-    no more than it worked longer than the median of all that go at its pace, nor than those peers really waited there,
-    nor than the steps took; the communicator with the largest counts. `hidden`: of a meeting -> [m], what U misses
-    (inflation.py); ns over the window."""
-    length = step_length(table)
-    count = len(table.ranks)
-    everybody, unseen = np.full(table.budget["comm_exposed_ns"].shape, np.inf), np.zeros(count)
-    for pace in table.paces:
-        everybody[pace.members] = norm(pace, comparable(table, pace, "comm_exposed_ns", quorum))
-        unseen[pace.members] = 0.0 if hidden is None else hidden(pace)
+def attribute_lost_time(
+    data: WindowData, quorum: float, hidden_wait: Callable[[CommunicatorWindow], Floats] | None = None
+) -> Attribution:
+    """Return the lost time of every rank: the largest over its communicators.
+
+    In one communicator the lost time is how much longer the rank worked than its median peer there, limited to
+
+    - how much longer it worked than the median of its lockstep group,
+    - how long the peers really waited in this communicator,
+    - the length of the steps.
+
+    `hidden_wait`: group -> [m] waiting that U misses; ns over the window (overlap.py).
+    """
+    length = step_length(data)
+    count = len(data.ranks)
+    lockstep_u, lockstep_hidden = np.full(data.budget["comm_exposed_ns"].shape, np.inf), np.zeros(count)
+    for group in data.lockstep_groups:
+        lockstep_u[group.members] = peer_median(group, comparable(data, group, "comm_exposed_ns", quorum))
+        lockstep_hidden[group.members] = 0.0 if hidden_wait is None else hidden_wait(group)
     lost, via = np.zeros(count), np.full(count, -1)
-    compared = np.zeros((count, len(table.steps)), bool)
-    for index, meeting in enumerate(table.meetings):
-        who, mine = meeting.members, comparable(table, meeting, "comm_exposed_ns", quorum)
-        peers = norm(meeting, mine)
-        met = np.isfinite(mine) & np.isfinite(peers)
-        longer = np.where(met, peers - mine, 0.0).sum(1) + (0.0 if hidden is None else hidden(meeting))
-        if meeting.usual is None:
-            # A peer with less work waits for whoever is as long as everybody: that is no fault.
-            than_all = np.where(met, everybody[who] - mine, 0.0).sum(1) + unseen[who]
-            longer = np.minimum(longer, than_all) - _astray(table, meeting, met, quorum)
-        # Without known waiting: what the others' waiting grew, which is what `peers` then is.
-        waiting = meeting.wait_ns if meeting.usual is None else mine
-        waited = np.where(met, norm(meeting, np.where(met, waiting, np.nan)), 0.0).sum(1)
-        here = np.clip(np.minimum(longer, waited), 0.0, np.where(met, length, 0.0).sum(1))
-        better = met.any(1) & ((via[who] < 0) | (here > lost[who]))
-        if meeting.usual is not None:
-            better &= via[who] < 0  # the past is asked only where there are no peers
+    compared = np.zeros((count, len(data.steps)), bool)
+    for index, group in enumerate(data.communicators):
+        members, exposed = group.members, comparable(data, group, "comm_exposed_ns", quorum)
+        peers = peer_median(group, exposed)
+        met = np.isfinite(exposed) & np.isfinite(peers)
+        longer = np.where(met, peers - exposed, 0.0).sum(1) + (0.0 if hidden_wait is None else hidden_wait(group))
+        if group.baseline is None:
+            # A peer with less work waits for a member that is as long as all others: the member is not at fault.
+            than_lockstep = np.where(met, lockstep_u[members] - exposed, 0.0).sum(1) + lockstep_hidden[members]
+            longer = np.minimum(longer, than_lockstep) - _interval_mismatch(data, group, met, quorum)
+        # Without known waiting: the growth of the peers' waiting, which `exposed` is for a group with a baseline.
+        waiting = group.wait_ns if group.baseline is None else exposed
+        waited = np.where(met, peer_median(group, np.where(met, waiting, np.nan)), 0.0).sum(1)
+        loss = np.clip(np.minimum(longer, waited), 0.0, np.where(met, length, 0.0).sum(1))
+        better = met.any(1) & ((via[members] < 0) | (loss > lost[members]))
+        if group.baseline is not None:
+            better &= via[members] < 0  # the baseline counts only where there are no peers
             met &= better[:, None]
-        lost[who[better]], via[who[better]] = here[better], index
-        compared[who] |= met
-    # All its compared steps, not only those of the communicator: one that meets once a window weighs once.
+        lost[members[better]], via[members[better]] = loss[better], index
+        compared[members] |= met
+    # All compared steps, not only those of this communicator: a communicator that meets once a window weighs once.
     time = np.where(compared, length, 0.0).sum(1)
     share = np.divide(lost, time, out=np.zeros(count), where=time > 0)
-    return Blame(lost, share, compared.sum(1), via, time)
+    return Attribution(lost, share, compared.sum(1), via, time)
 
 
-def _astray(table: WindowTable, meeting: Meeting, met: NDArray[np.bool_], quorum: float) -> Floats:
-    """[m] ns by which a member's steps of the window took another time than its peers'. It is 0 but for jitter, unless
-    ranks do not number steps alike: a step that is long for all lies in the windows of some only, and what differs by
-    it says nothing of who worked longer."""
-    interval = comparable(table, meeting, "gpu_duration_ns", quorum)
-    off: Floats = np.abs(np.where(met, interval - norm(meeting, interval), 0.0).sum(1))
-    return off
+def _interval_mismatch(data: WindowData, group: CommunicatorWindow, met: NDArray[np.bool_], quorum: float) -> Floats:
+    """Return [m] ns by which the length of a member's steps differs from its peers'.
 
-
-def norm(meeting: Meeting, values: Floats) -> Floats:
-    """[m, S] -> [m, S]: for each member the median of the others of its role, NaN where there is none."""
-    if meeting.roles is None:
-        return peers_median(values)
-    out = np.full(values.shape, np.nan)
-    for role in np.unique(meeting.roles):
-        out[meeting.roles == role] = peers_median(values[meeting.roles == role])
-    return out
-
-
-def comparable(table: WindowTable, meeting: Meeting, column: str, quorum: float) -> Floats:
-    """[m, S]: a budget column of a meeting's members, NaN where the rank, or too much of the meeting, is missing.
-    Where there are no peers: what it has more than usual."""
-    values = np.where(np.isfinite(meeting.wait_ns), table.budget[column][meeting.members], np.nan)
-    if meeting.usual is not None:
-        values -= meeting.usual.get(column, np.full(len(meeting.members), np.nan))[:, None]
-    values[:, np.isfinite(values).sum(0) < max(2.0, quorum * meeting.size)] = np.nan
-    return values
-
-
-def step_length(table: WindowTable) -> Floats:
-    """[S]: median over the ranks of the budget interval; ns, NaN for a step nobody reported."""
-    interval = table.budget["gpu_duration_ns"]
-    out = np.full(interval.shape[1], np.nan)
-    seen = np.isfinite(interval).any(0)
-    out[seen] = np.nanmedian(interval[:, seen], axis=0)
-    return out
+    It is 0 but for jitter, unless ranks number steps differently. Then a step that is long for all ranks lies in the
+    windows of some ranks only, and the difference does not show who worked longer.
+    """
+    interval = comparable(data, group, "gpu_duration_ns", quorum)
+    mismatch: Floats = np.abs(np.where(met, interval - peer_median(group, interval), 0.0).sum(1))
+    return mismatch

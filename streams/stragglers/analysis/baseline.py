@@ -1,4 +1,4 @@
-"""What a job was like when nobody was late: the measure for what no comparison between ranks can show. Pure."""
+"""The job's baseline: medians of earlier healthy windows, for changes that no comparison between ranks can show."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.stragglers.analysis.attribution import Ints, WindowTable, step_length
-from drumline.streams.stragglers.analysis.slow_link import Summary
+from drumline.streams.stragglers.analysis.slow_link import LinkSummary
+from drumline.streams.stragglers.analysis.window_data import Ints, WindowData, step_length
 
 #: Budget columns kept of a window.
 KEPT = ("compute_ns", "compute_overlapped_ns", "copy_ns", "idle_ns", "comm_exposed_ns", "kernels", "blocks")
@@ -18,64 +18,76 @@ STEP = "step_ns"
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
-    """`links`: see links.py, oldest first. `jobs`: of each window the mean step (STEP) and the median rank's KEPT.
-    `ranks`: lowest rank of a pipeline's stage -> the same of that stage's median rank."""
+class Baseline:
+    """Holds what was kept of earlier healthy windows, oldest first.
 
-    links: Sequence[Summary] = ()
+    Attributes:
+        links: floors of collectives (slow_link.py).
+        jobs: of each window the mean step (STEP) and the median rank's KEPT columns.
+        ranks: lowest rank of a pipeline stage -> the same of that stage's median rank.
+    """
+
+    links: Sequence[LinkSummary] = ()
     jobs: Sequence[Mapping[str, float]] = ()
     ranks: Mapping[int, Sequence[Mapping[str, float]]] = field(default_factory=dict)
 
-    def usual(self, config: StragglerConfig) -> dict[str, float]:
-        """Medians over the windows; empty below `config.past_windows_min`."""
+    def job_step(self, config: StragglerConfig) -> dict[str, float]:
+        """Return the job's median step, or {} with fewer than `config.past_windows_min` windows."""
         return medians(self.jobs) if len(self.jobs) >= config.past_windows_min else {}
 
-    def usual_of(self, rank: int, config: StragglerConfig) -> dict[str, float]:
-        mine = self.ranks.get(rank, ())
-        return medians(mine) if len(mine) >= config.past_windows_min else {}
+    def stage_step(self, rank: int, config: StragglerConfig) -> dict[str, float]:
+        """Return the median step of the pipeline stage with this lowest rank, or {} as `job_step` does."""
+        windows = self.ranks.get(rank, ())
+        return medians(windows) if len(windows) >= config.past_windows_min else {}
 
 
 def medians(entries: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the median of each kept column, and of the step."""
     return {name: float(np.median([entry[name] for entry in entries])) for name in (*KEPT, STEP)}
 
 
-def of_window(table: WindowTable, stages: Mapping[int, Ints]) -> dict[str, Any]:
-    """What is kept of a window, as JSON: `job` and, of each stage of a pipeline (chains.py), `ranks`. Empty without
-    rows."""
-    length = step_length(table)
+def summarize_window(data: WindowData, stages: Mapping[int, Ints]) -> dict[str, Any]:
+    """Return what the baseline keeps of a window, as JSON: `job` and, of each pipeline stage, `ranks`.
+
+    `stages`: of pipelines.stage_members. Empty without rows.
+    """
+    length = step_length(data)
     if not np.isfinite(length).any():
         return {}
     mean = float(np.nanmean(length))
-    job = {name: float(np.nanmedian(table.budget[name])) for name in KEPT} | {STEP: mean}
+    job = {name: float(np.nanmedian(data.budget[name])) for name in KEPT} | {STEP: mean}
     ranks = {}
     for rank, stage in stages.items():
-        seen = stage[np.isfinite(table.budget["comm_exposed_ns"][stage]).any(1)]
+        seen = stage[np.isfinite(data.budget["comm_exposed_ns"][stage]).any(1)]
         if len(seen):
-            mine = {name: float(np.median(np.nanmean(table.budget[name][seen], axis=1))) for name in KEPT}
-            ranks[str(rank)] = mine | {STEP: mean}
+            columns = {name: float(np.median(np.nanmean(data.budget[name][seen], axis=1))) for name in KEPT}
+            ranks[str(rank)] = columns | {STEP: mean}
     return {"job": job, "ranks": ranks}
 
 
-def read(entries: Iterable[Mapping[str, Any]], config: StragglerConfig) -> Past:
-    """From what earlier windows kept, oldest first; the last `config.past_windows` of each kind count."""
+def load_baseline(entries: Iterable[Mapping[str, Any]], config: StragglerConfig) -> Baseline:
+    """Return the baseline of the last `config.past_windows` entries of each kind.
+
+    `entries`: of `summarize_window` and `summarize_links`, oldest first; {} for a window that was not healthy.
+    """
     kept = [entry for entry in entries if entry]
     last = slice(-config.past_windows, None)
     ranks: dict[int, list[Mapping[str, float]]] = {}
     for entry in kept:
         for rank, values in entry.get("ranks", {}).items():
             ranks.setdefault(int(rank), []).append(values)
-    return Past(
+    return Baseline(
         links=[entry["links"] for entry in kept if entry.get("links")][last],
         jobs=[entry["job"] for entry in kept if entry.get("job")][last],
         ranks={rank: values[last] for rank, values in ranks.items()},
     )
 
 
-def same_work(table: WindowTable, usual: Mapping[str, float], ratio: float) -> bool:
-    """Does the median rank run as many kernels and blocks a step as usual, within a ratio?"""
+def same_work(data: WindowData, baseline_step: Mapping[str, float], ratio: float) -> bool:
+    """Return whether the median rank runs as many kernels and blocks in a step as the baseline, within a ratio."""
     for name in ("kernels", "blocks"):
-        now = float(np.nanmedian(table.budget[name])) if np.isfinite(table.budget[name]).any() else 0.0
-        low, high = sorted((now, usual[name]))
+        now = float(np.nanmedian(data.budget[name])) if np.isfinite(data.budget[name]).any() else 0.0
+        low, high = sorted((now, baseline_step[name]))
         if high > ratio * low:
             return False
     return True

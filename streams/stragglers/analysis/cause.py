@@ -1,4 +1,4 @@
-"""Why a rank was late: its own time budget against the ranks that go at its pace, component by component."""
+"""The cause of a rank's lateness: its time budget against that of its lockstep group, component by component."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.stragglers.analysis.attribution import Floats, Meeting, WindowTable, comparable, norm
+from drumline.streams.stragglers.analysis.window_data import (
+    CommunicatorWindow,
+    Floats,
+    WindowData,
+    comparable,
+    peer_median,
+)
 
-#: Budget component -> the cause it speaks for. Their sum is a rank's own time (see blame.py).
+#: Budget component -> the cause that it indicates. Their sum is a rank's own time (attribution.py).
 COMPONENTS = {"idle_ns": "host_stall", "copy_ns": "slow_copy", "compute_ns": "slow_compute"}
-#: Parts of a component that only some producers know (-1 otherwise) -> what they make of its cause.
+#: Parts of a component that only some producers know (-1 otherwise) -> the detail of the cause that they indicate.
 DETAILS = {
     "idle_ns": {"input_ns": "data_loading", "sync_ns": "host_sync", "launch_late_ns": "launch_late"},
     "copy_ns": {"copy_pageable_ns": "pageable"},
@@ -20,8 +26,14 @@ DETAILS = {
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """`excess_ns`: component -> what the rank spent more than its median peer; ns over the window, may be negative.
-    `slowdown`: its compute over the peers'."""
+    """Holds the cause class of a verdict and the numbers behind it.
+
+    Attributes:
+        cause, detail, confidence: as gpu.straggler.v1 writes them.
+        excess_ns: component -> how much more the rank spent than its median peer; ns over the window, may be negative.
+        ratios: `kernels` and `blocks` of the rank over those of its peers.
+        slowdown: compute of the rank over that of its peers.
+    """
 
     cause: str
     detail: str = ""
@@ -34,80 +46,100 @@ class Cause:
 NO_CAUSE = Cause("ok")
 
 
+@dataclass(frozen=True)
+class _MemberBudget:
+    """Compares row `member` of a group with the member's peers."""
+
+    data: WindowData
+    group: CommunicatorWindow
+    member: int
+    config: StragglerConfig
+
+    def values(self, column: str) -> Floats:
+        return comparable(self.data, self.group, column, self.config.quorum)
+
+    def excess(self, column: str) -> float:
+        values = self.values(column)
+        return float(np.nansum((values - peer_median(self.group, values))[self.member]))
+
+    def excess_over(self, column: str, baseline_ns: float) -> float:
+        """Return the excess over a baseline, in the steps that have peers."""
+        values = self.values(column)
+        compared = np.isfinite(peer_median(self.group, values))
+        return float(np.where(compared, values - baseline_ns, 0.0)[self.member].sum())
+
+    def ratio(self, column: str) -> float:
+        values = self.values(column)
+        spent = float(np.nansum(values[self.member]))
+        if self.group.baseline is not None:  # `spent` is the excess over the member's own baseline
+            baseline = float(self.group.baseline[column][self.member]) * int(np.isfinite(values[self.member]).sum())
+            return round(1.0 + spent / baseline, 4) if baseline > 0 else 1.0
+        peers = float(np.nansum(peer_median(self.group, values)[self.member]))
+        return round(spent / peers, 4) if peers > 0 else 1.0
+
+    def slowdown(self, compute_excess: float) -> float:
+        compute = float(np.nansum(self.values("compute_ns")[self.member])) if self.group.baseline is None else 0.0
+        return compute / (compute - compute_excess) if compute > compute_excess > 0.0 else 1.0
+
+    def detail(self, component: str, excess: float) -> str:
+        """Return the part that makes up most of a component's excess.
+
+        A rank that has none of a part where its peers have some may report -1.
+        """
+        for column, detail in DETAILS.get(component, {}).items():
+            if not (self.data.budget[column][self.group.members[self.member]] >= 0).any():
+                continue
+            values = np.maximum(self.values(column), 0.0)
+            part = float(np.nansum((values - peer_median(self.group, values))[self.member]))
+            if part >= self.config.cause_share * excess:
+                return detail
+        return ""
+
+
 def find_cause(
-    table: WindowTable,
-    meeting: Meeting,
+    data: WindowData,
+    group: CommunicatorWindow,
     member: int,
     config: StragglerConfig,
-    usual_compute_ns: float | None = None,
+    baseline_compute_ns: float | None = None,
     lost_ns: float = 0.0,
 ) -> Cause:
-    """The cause for row `member` of a meeting.
+    """Return the cause for row `member` of a group.
 
     Peers' compute is inflated while they wait (their kernels share the GPU with a spinning NCCL kernel), which can only
-    make an excess of compute smaller; negative excesses therefore explain nothing and are left out of the sum.
-    `usual_compute_ns`: a step's compute of the median rank when nobody was late, if the work is the same as then; peers
-    count as no slower than that, but only for what the other components leave of `lost_ns`, the rank's loss: all GPUs
-    may be slower than they were.
+    make an excess of compute smaller. Negative excesses therefore explain nothing and are left out of the sum.
+
+    `baseline_compute_ns`: compute of the median rank in the baseline's step, None if the work differs from it. Peers
+    count as no slower than that, but only for what the other components leave of `lost_ns`: all GPUs may be slower than
+    in the baseline.
     """
-    excess = {name: _excess(table, meeting, member, name, config) for name in COMPONENTS}
-    if usual_compute_ns is not None and meeting.usual is None:
-        values = comparable(table, meeting, "compute_ns", config.quorum)
-        compared = np.isfinite(norm(meeting, values))
-        past = float(np.where(compared, values - usual_compute_ns, 0.0)[member].sum())
+    budget = _MemberBudget(data, group, member, config)
+    excess = {name: budget.excess(name) for name in COMPONENTS}
+    if baseline_compute_ns is not None and group.baseline is None:
+        growth = budget.excess_over("compute_ns", baseline_compute_ns)
         rest = lost_ns - max(0.0, excess["idle_ns"]) - max(0.0, excess["copy_ns"])
-        excess["compute_ns"] = max(excess["compute_ns"], min(past, rest))
+        excess["compute_ns"] = max(excess["compute_ns"], min(growth, rest))
     gains = {name: max(0.0, value) for name, value in excess.items()}
     total = sum(gains.values())
-    ratios = {name: _ratio(table, meeting, member, name, config) for name in ("kernels", "blocks")}
-    found = {name: round(value) for name, value in excess.items()}
+    ratios = {name: budget.ratio(name) for name in ("kernels", "blocks")}
+    excess_ns = {name: round(value) for name, value in excess.items()}
     if total <= 0.0:
-        return Cause("unknown", "", "low", found, ratios)
-    other_work = max(ratios.values()) >= config.imbalance_ratio
+        return Cause("unknown", "", "low", excess_ns, ratios)
     compute = gains["compute_ns"] / total
-    if other_work and compute >= config.imbalance_compute:
+    if max(ratios.values()) >= config.imbalance_ratio and compute >= config.imbalance_compute:
         share = compute + gains["idle_ns"] / total
         if share >= config.cause_share:
-            return Cause("slow_compute", "more_work", _confidence(share, config), found, ratios)
+            return Cause("slow_compute", "more_work", _confidence(share, config), excess_ns, ratios)
     leading = max(gains, key=lambda name: gains[name])
     share = gains[leading] / total
     if share < config.cause_share:
-        return Cause("unknown", "mixed", "low", found, ratios)
+        return Cause("unknown", "mixed", "low", excess_ns, ratios)
     alike = all(1 <= config.equal_ratio * ratio <= config.equal_ratio**2 for ratio in ratios.values())
     detail = "" if leading != "compute_ns" else "same_work" if alike else "other_work"
-    detail = detail or _detail(table, meeting, member, leading, gains[leading], config)
-    values = comparable(table, meeting, "compute_ns", config.quorum)
-    own = float(np.nansum(values[member])) if meeting.usual is None else 0.0
-    slowdown = own / (own - excess["compute_ns"]) if own > excess["compute_ns"] > 0.0 else 1.0
-    return Cause(COMPONENTS[leading], detail, _confidence(share, config), found, ratios, round(slowdown, 4))
+    detail = detail or budget.detail(leading, gains[leading])
+    slowdown = round(budget.slowdown(excess["compute_ns"]), 4)
+    return Cause(COMPONENTS[leading], detail, _confidence(share, config), excess_ns, ratios, slowdown)
 
 
 def _confidence(share: float, config: StragglerConfig) -> str:
     return "high" if share >= config.cause_share_high else "medium"
-
-
-def _excess(table: WindowTable, meeting: Meeting, member: int, column: str, config: StragglerConfig) -> float:
-    values = comparable(table, meeting, column, config.quorum)
-    return float(np.nansum((values - norm(meeting, values))[member]))
-
-
-def _ratio(table: WindowTable, meeting: Meeting, member: int, column: str, config: StragglerConfig) -> float:
-    values: Floats = comparable(table, meeting, column, config.quorum)
-    if meeting.usual is not None:  # against its own past
-        peers = float(meeting.usual[column][member]) * int(np.isfinite(values[member]).sum())
-        return round(1.0 + float(np.nansum(values[member])) / peers, 4) if peers > 0 else 1.0
-    own, peers = float(np.nansum(values[member])), float(np.nansum(norm(meeting, values)[member]))
-    return round(own / peers, 4) if peers > 0 else 1.0
-
-
-def _detail(
-    table: WindowTable, meeting: Meeting, member: int, component: str, excess: float, config: StragglerConfig
-) -> str:
-    """The part that makes up most of a component's excess. A rank that has none of it where others do may say -1."""
-    for column, detail in DETAILS.get(component, {}).items():
-        if not (table.budget[column][meeting.members[member]] >= 0).any():
-            continue
-        values = np.maximum(comparable(table, meeting, column, config.quorum), 0.0)
-        if float(np.nansum((values - norm(meeting, values))[member])) >= config.cause_share * excess:
-            return detail
-    return ""

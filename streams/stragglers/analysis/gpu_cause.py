@@ -1,4 +1,4 @@
-"""Why the same work takes a rank longer: its GPU's samples against its peers' (gpu.device.v1). Pure."""
+"""The reason that the same work takes a rank longer: its GPU's samples against its peers' (gpu.device.v1)."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ REASONS = {
     0x40: "hw_thermal",
     0x80: "hw_power_brake",
 }
-#: Peers looked at, at most: enough for a median, whatever the size of the job.
+#: Largest number of peers compared: enough for a median, whatever the size of the job.
 PEERS = 16
 
 
 def sample_rows(batch: Batch) -> Rows:
-    """SAMPLE_ROW rows of a gpu.device.v1 batch."""
+    """Return the SAMPLE_ROW rows of a gpu.device.v1 batch."""
     rows = np.zeros(batch.rows, SAMPLE_ROW)
     for name in SAMPLE_ROW.names or ():
         rows[name] = np.minimum(batch.columns[name], np.iinfo(SAMPLE_ROW[name]).max)
@@ -34,36 +34,41 @@ def sample_rows(batch: Batch) -> Rows:
 
 
 def merged(old: Rows, new: Rows) -> Rows:
-    """By time, each sample once."""
+    """Return the samples of both by time, each once."""
     return np.unique(stacked([old, new]))
 
 
 def device_detail(
-    own: Rows, peers: Sequence[Rows], slowdown: float, config: StragglerConfig
+    samples: Rows, peers: Sequence[Rows], slowdown: float, config: StragglerConfig
 ) -> tuple[str, dict[str, object]]:
-    """(detail, evidence) of a rank whose compute takes `slowdown` (1.2 = 20%) times its peers', for the same work.
+    """Return (detail, evidence) of a rank whose compute takes longer than its peers' for the same work.
 
-    shared_gpu: more processes on it than on the peers'; that comes first, since a GPU with more to do reaches its power
-    cap. throttled: its SM clock is lower, by enough to explain it, and NVML gives a reason that slows it. slow_part:
-    neither, with all of it known, and nobody else on it. "" where the samples do not tell.
+    `slowdown`: its compute over theirs (1.2 = 20% longer). The details, in this order:
+
+    - shared_gpu: more processes on the GPU than on the peers'. It comes first, since a GPU with more to do reaches its
+      power cap.
+    - throttled: the SM clock is lower, by enough to explain the slowdown, and NVML gives a reason that slows it.
+    - slow_part: neither, with all of it known, and no other process on the GPU.
+    - "": the samples do not decide.
     """
-    if not len(own) or not any(len(rows) for rows in peers):
+    if not len(samples) or not any(len(rows) for rows in peers):
         return "", {}
-    mine, usual = _median(own, "sm_clock"), _peers(peers, "sm_clock")
-    reasons = [name for bit, name in REASONS.items() if _share(own, bit) >= config.reason_share]
-    found: dict[str, object] = {"sm_clock_mhz": mine, "peers_sm_clock_mhz": usual, "clock_reasons": reasons}
-    errors = int(own["ecc_uncorrected"].max() - own["ecc_uncorrected"].min())
-    found |= {"ecc_uncorrected": errors} if errors else {}
-    found |= {"xid": int(own["xid"].max())} if own["xid"].max() > 0 else {}
-    clocks = mine > 0 and usual > 0
-    processes, others = _median(own, "processes"), _peers(peers, "processes")
-    if processes > max(1.0, others) and others > 0:
-        return "shared_gpu", found | {"processes": processes, "peers_processes": others}
-    if clocks and usual >= config.clock_ratio * mine and usual / mine - 1 >= config.cause_share * (slowdown - 1):
-        return "throttled" if reasons else "", found
-    if clocks and 0 < processes <= 1 and others > 0:
-        return "slow_part", found
-    return "", found
+    clock, peer_clock = _median(samples, "sm_clock"), _peers(peers, "sm_clock")
+    reasons = [name for bit, name in REASONS.items() if _share(samples, bit) >= config.reason_share]
+    evidence: dict[str, object] = {"sm_clock_mhz": clock, "peers_sm_clock_mhz": peer_clock, "clock_reasons": reasons}
+    errors = int(samples["ecc_uncorrected"].max() - samples["ecc_uncorrected"].min())
+    evidence |= {"ecc_uncorrected": errors} if errors else {}
+    evidence |= {"xid": int(samples["xid"].max())} if samples["xid"].max() > 0 else {}
+    has_clocks = clock > 0 and peer_clock > 0
+    processes, peer_processes = _median(samples, "processes"), _peers(peers, "processes")
+    if processes > max(1.0, peer_processes) and peer_processes > 0:
+        return "shared_gpu", evidence | {"processes": processes, "peers_processes": peer_processes}
+    explained = has_clocks and peer_clock / clock - 1 >= config.cause_share * (slowdown - 1)
+    if explained and peer_clock >= config.clock_ratio * clock:
+        return "throttled" if reasons else "", evidence
+    if has_clocks and 0 < processes <= 1 and peer_processes > 0:
+        return "slow_part", evidence
+    return "", evidence
 
 
 def _median(rows: Rows, name: str) -> float:

@@ -1,4 +1,4 @@
-"""The job as a whole got slower: nobody is late, no link is slow, yet steps take longer than in the job's own past."""
+"""Detection of a slower job: no rank is late and no link is slow, yet steps take longer than in the baseline."""
 
 from __future__ import annotations
 
@@ -7,16 +7,24 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.stragglers.analysis.attribution import WindowTable, step_length
-from drumline.streams.stragglers.analysis.baseline import STEP, Past, same_work
+from drumline.streams.stragglers.analysis.baseline import STEP, Baseline, same_work
+from drumline.streams.stragglers.analysis.window_data import WindowData, step_length
 
-#: Budget column -> what it says of a job that grew most there.
+#: Budget column -> detail of a job that grew most there.
 DETAILS = {"compute_ns": "compute", "copy_ns": "copy", "idle_ns": "idle", "comm_exposed_ns": "communication"}
 
 
 @dataclass(frozen=True, slots=True)
-class ChangedJob:
-    """`detail`: more_work, or the part of the median rank's step that grew most. `grew_ns`: per step, by part."""
+class JobRegression:
+    """Holds how much longer the steps of a job became.
+
+    Attributes:
+        ratio: mean step over the baseline's.
+        detail: more_work, or the part of the median rank's step that grew most.
+        lost_ns: over the window.
+        share: of the window's time.
+        grew_ns: part of the step -> growth per step.
+    """
 
     ratio: float
     detail: str
@@ -25,21 +33,25 @@ class ChangedJob:
     grew_ns: dict[str, int] = field(default_factory=dict)
 
 
-def changed_job(table: WindowTable, past: Past, config: StragglerConfig) -> ChangedJob | None:
-    """Mean step without the longest (one checkpoint or pause is no change) against the median of earlier windows."""
-    usual = past.usual(config)
-    length = step_length(table)
+def find_job_regression(data: WindowData, baseline: Baseline, config: StragglerConfig) -> JobRegression | None:
+    """Return how much longer the mean step is than the baseline's, or None if it is within `config`'s thresholds.
+
+    The longest step is left out: one checkpoint is no change.
+    """
+    baseline_step = baseline.job_step(config)
+    length = step_length(data)
     seen = np.isfinite(length)
-    if not usual or len(past.jobs) < config.changed_windows_min or not seen.any():
+    if not baseline_step or len(baseline.jobs) < config.changed_windows_min or not seen.any():
         return None
-    steps = np.array([job[STEP] for job in past.jobs])
-    spread = 1.4826 * float(np.median(np.abs(steps - usual[STEP])))
+    before = baseline_step[STEP]
+    steps = np.array([job[STEP] for job in baseline.jobs])
+    spread = 1.4826 * float(np.median(np.abs(steps - before)))
     now = float(np.sort(length[seen])[: max(1, seen.sum() - 1)].mean())
-    if now < config.changed_ratio * usual[STEP] or now < usual[STEP] + config.changed_spreads * spread:
+    if now < config.changed_ratio * before or now < before + config.changed_spreads * spread:
         return None
-    grew = {name: float(np.nanmedian(table.budget[name])) - usual[name] for name in DETAILS}
-    alike = same_work(table, usual, config.imbalance_ratio)
+    grew = {name: float(np.nanmedian(data.budget[name])) - baseline_step[name] for name in DETAILS}
+    alike = same_work(data, baseline_step, config.imbalance_ratio)
     detail = DETAILS[max(grew, key=lambda name: grew[name])] if alike else "more_work"
-    grown = {name: round(value) for name, value in grew.items()}
-    lost = (now - usual[STEP]) * float(seen.sum())
-    return ChangedJob(round(now / usual[STEP], 3), detail, lost, 1.0 - usual[STEP] / now, grown)
+    grew_ns = {name: round(value) for name, value in grew.items()}
+    lost = (now - before) * float(seen.sum())
+    return JobRegression(round(now / before, 3), detail, lost, 1.0 - before / now, grew_ns)

@@ -1,8 +1,8 @@
-"""Waiting that hides in compute: a kernel that shares the GPU with a spinning NCCL kernel takes longer.
+"""Waiting that is hidden in compute: a kernel that shares the GPU with a spinning NCCL kernel takes longer.
 
-Who waits in a collective that overlaps compute shows more compute, not more exposed communication U (blame.py), and U
-counts that as own time. It is what compute took longer for the same work, and no more than compute and communication
-overlapped longer, or the GPU would just be slower:
+A rank that waits in a collective that overlaps compute shows more compute, not more exposed communication U
+(attribution.py), and U counts that as own time. The hidden wait is how much longer compute took for the same work. It
+is limited to the growth of the overlap of compute and communication; otherwise the GPU is just slower:
 
     hidden = min( longer compute, more overlap )
 """
@@ -14,59 +14,76 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from drumline.streams.stragglers.analysis.attribution import Floats, Meeting, WindowTable, comparable, norm, step_length
 from drumline.streams.stragglers.analysis.baseline import STEP
+from drumline.streams.stragglers.analysis.window_data import (
+    CommunicatorWindow,
+    Floats,
+    WindowData,
+    comparable,
+    peer_median,
+    step_length,
+)
 
-#: What the work is, and how it went; per step.
+#: Columns that describe the work of a step, and columns that hold its time.
 WORK = ("kernels", "blocks")
-TOOK = ("compute_ns", "compute_overlapped_ns")
+TIMES = ("compute_ns", "compute_overlapped_ns")
 Sums = Mapping[str, Floats]
 
 
-def hidden(
-    table: WindowTable, meeting: Meeting, quorum: float, equal_ratio: float, usual: Mapping[str, float]
+def hidden_wait(
+    data: WindowData,
+    group: CommunicatorWindow,
+    quorum: float,
+    equal_ratio: float,
+    baseline_step: Mapping[str, float],
 ) -> Floats:
-    """[m] ns over the window: how much waiting of its median peer U misses, less what it misses of a member's own.
-    0 where ranks are not alike by design.
+    """Return [m] ns over the window: the hidden wait of a member's median peer, less the member's own.
 
-    `usual`: the job's step when nobody was late (past.py). A rank whose kernels and blocks are as many as then, within
-    `equal_ratio`, is measured by it; the job lost no more than its steps grew, nor than the member ever was behind,
-    though: all GPUs may be slower together. A member with less work than then may have waited as long as it overlapped
-    more. Where `usual` is empty, all have other work than then, or the communicator is only guessed, the member and its
-    peers are measured by each other, if their work is the same.
+    0 where ranks differ by design (roles, or a baseline of their own).
+
+    `baseline_step`: the job's step in the baseline. A rank with as many kernels and blocks as the baseline, within
+    `equal_ratio`, is measured by it. Its hidden wait is at most what the steps grew, and at most how far the member was
+    behind: all GPUs may be slower together. A member with less work than the baseline may have waited as long as its
+    overlap grew. Members and peers are measured by each other, if their work is the same, where the baseline is empty,
+    all have other work than the baseline, or the communicator is only guessed.
     """
-    if meeting.usual is not None or meeting.roles is not None:
-        return np.zeros(len(meeting.members))
-    values = {name: comparable(table, meeting, name, quorum) for name in (*WORK, *TOOK, "comm_exposed_ns")}
-    others = {name: norm(meeting, of) for name, of in values.items()}
-    both = np.isfinite(others["comm_exposed_ns"]) & np.isfinite(values["comm_exposed_ns"])
-    own, peers = ({name: np.where(both, of, 0.0).sum(1) for name, of in side.items()} for side in (values, others))
-    alike = _same_work(own, peers, equal_ratio)
-    theirs, mine = (np.where(alike, waited, 0.0) for waited in (_waited(own, peers), _waited(peers, own)))
-    if usual and not meeting.guessed:
-        then = {name: usual[name] * both.sum(1) for name in (*WORK, *TOOK)}
-        as_then = _same_work(peers, then, equal_ratio)
-        grew = np.where(both, step_length(table) - usual[STEP], 0.0).sum(1)
-        seen = peers["comm_exposed_ns"] - own["comm_exposed_ns"]
-        theirs = np.where(as_then, np.clip(grew - seen, 0.0, _waited(then, peers)), theirs)
-        # With less work than then, compute says nothing of how much of it was waiting: up to all that overlaps more.
-        more = np.maximum(own["compute_overlapped_ns"] - then["compute_overlapped_ns"], 0.0)
-        more = np.where(_no_more(own, then, equal_ratio), more, 0.0)
-        mine = np.where(as_then, np.where(_same_work(own, then, equal_ratio), _waited(then, own), more), mine)
-    if not meeting.guessed:
-        theirs = np.clip(theirs, 0.0, np.maximum(np.where(both, meeting.lag_ns, 0.0).sum(1), 0.0))
-    return theirs - mine
+    if group.baseline is not None or group.roles is not None:
+        return np.zeros(len(group.members))
+    values = {name: comparable(data, group, name, quorum) for name in (*WORK, *TIMES, "comm_exposed_ns")}
+    medians = {name: peer_median(group, column) for name, column in values.items()}
+    both = np.isfinite(medians["comm_exposed_ns"]) & np.isfinite(values["comm_exposed_ns"])
+    member, peer = (
+        {name: np.where(both, column, 0.0).sum(1) for name, column in side.items()} for side in (values, medians)
+    )
+    alike = _same_work(member, peer, equal_ratio)
+    peer_hidden = np.where(alike, _growth(member, peer), 0.0)
+    member_hidden = np.where(alike, _growth(peer, member), 0.0)
+    if baseline_step and not group.guessed:
+        base = {name: baseline_step[name] * both.sum(1) for name in (*WORK, *TIMES)}
+        peer_as_base = _same_work(peer, base, equal_ratio)
+        steps_grew = np.where(both, step_length(data) - baseline_step[STEP], 0.0).sum(1)
+        seen = peer["comm_exposed_ns"] - member["comm_exposed_ns"]
+        peer_hidden = np.where(peer_as_base, np.clip(steps_grew - seen, 0.0, _growth(base, peer)), peer_hidden)
+        # With less work than the baseline, compute does not show how much of it was waiting: at most the added overlap.
+        more = np.maximum(member["compute_overlapped_ns"] - base["compute_overlapped_ns"], 0.0)
+        more = np.where(_no_more(member, base, equal_ratio), more, 0.0)
+        measured = np.where(_same_work(member, base, equal_ratio), _growth(base, member), more)
+        member_hidden = np.where(peer_as_base, measured, member_hidden)
+    if not group.guessed:
+        behind = np.maximum(np.where(both, group.lag_ns, 0.0).sum(1), 0.0)
+        peer_hidden = np.clip(peer_hidden, 0.0, behind)
+    return peer_hidden - member_hidden
 
 
-def _no_more(one: Sums, other: Sums, ratio: float) -> NDArray[np.bool_]:
-    fits: NDArray[np.bool_] = np.all([one[name] <= ratio * other[name] for name in WORK], axis=0)
+def _no_more(left: Sums, right: Sums, ratio: float) -> NDArray[np.bool_]:
+    fits: NDArray[np.bool_] = np.all([left[name] <= ratio * right[name] for name in WORK], axis=0)
     return fits
 
 
-def _same_work(one: Sums, other: Sums, ratio: float) -> NDArray[np.bool_]:
-    return _no_more(one, other, ratio) & _no_more(other, one, ratio)
+def _same_work(left: Sums, right: Sums, ratio: float) -> NDArray[np.bool_]:
+    return _no_more(left, right, ratio) & _no_more(right, left, ratio)
 
 
-def _waited(before: Sums, now: Sums) -> Floats:
-    longer, overlap = (now[name] - before[name] for name in TOOK)
+def _growth(before: Sums, now: Sums) -> Floats:
+    longer, overlap = (now[name] - before[name] for name in TIMES)
     return np.clip(longer, 0.0, np.maximum(overlap, 0.0))

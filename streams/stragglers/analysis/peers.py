@@ -1,8 +1,8 @@
-"""Ranks that go at one pace: those that meet in some communicator, or meet others that do. Pure.
+"""Lockstep groups: ranks that meet in some communicator, directly or through other ranks.
 
-What a rank lost the job, and where its time went, is measured against all of them too, not only against those it meets
-itself: of two that meet one cannot tell who is at fault, and a rank with less work waits there for a partner that is as
-fast as everybody.
+The lost time and the cause of a rank are measured against its lockstep group too, not only against the ranks of one
+communicator. Of two ranks that meet, the data does not show which is at fault, and a rank with less work waits for a
+partner that is as fast as all others.
 """
 
 from __future__ import annotations
@@ -10,31 +10,35 @@ from __future__ import annotations
 import numpy as np
 
 from drumline.streams.lateness.collective_join import LATENESS_ROW
-from drumline.streams.stragglers.analysis.attribution import GUESSED, Ints, Meeting, WindowTable
-from drumline.streams.stragglers.analysis.pipelines_roles import joined
+from drumline.streams.stragglers.analysis.pipelines import joined
+from drumline.streams.stragglers.analysis.window_data import GUESSED, CommunicatorWindow, Ints, WindowData
 
 
-def paces(table: WindowTable) -> list[Meeting]:
-    """A meeting for each set of ranks of one role that go at one pace; of size 0: however few are there, they are
-    compared. `wait_ns` is 0 where a rank was compared in any communicator, NaN elsewhere; `lag_ns` is its largest."""
-    real = [meeting for meeting in table.meetings if meeting.usual is None]
-    shape = table.budget["comm_exposed_ns"].shape
+def lockstep_groups(data: WindowData) -> list[CommunicatorWindow]:
+    """Return a group for each set of ranks of one role that run in lockstep.
+
+    Its size is 0, so that its members are compared however few are present. `wait_ns` is 0 where a rank was compared in
+    any communicator, NaN elsewhere; `lag_ns` is the largest of its communicators.
+    """
+    communicators = [group for group in data.communicators if group.baseline is None]
+    shape = data.budget["comm_exposed_ns"].shape
     wait, lag = np.full(shape, np.nan), np.full(shape, np.nan)
-    for meeting in real:
-        who = meeting.members
-        wait[who] = np.where(np.isfinite(meeting.wait_ns), 0.0, wait[who])
-        lag[who] = np.fmax(lag[who], meeting.lag_ns)
-    name = GUESSED if any(meeting.guessed for meeting in real) else ""
+    for group in communicators:
+        members = group.members
+        wait[members] = np.where(np.isfinite(group.wait_ns), 0.0, wait[members])
+        lag[members] = np.fmax(lag[members], group.lag_ns)
+    name = GUESSED if any(group.guessed for group in communicators) else ""
+    have_roles = any(group.roles is not None for group in communicators)
     out = []
-    for pace in joined(group.tolist() for meeting in real for group in _by_role(meeting)):
-        who = np.array(sorted(pace), np.int64)
-        roles = None if all(meeting.roles is None for meeting in real) else np.zeros(len(who), np.int64)
-        worst = np.zeros((len(who), shape[1]), LATENESS_ROW)
-        out.append(Meeting(name, 0, who, wait[who], wait[who], worst, lag[who], roles))
+    for ranks in joined(part.tolist() for group in communicators for part in _by_role(group)):
+        members = np.array(sorted(ranks), np.int64)
+        roles = np.zeros(len(members), np.int64) if have_roles else None
+        worst = np.zeros((len(members), shape[1]), LATENESS_ROW)
+        out.append(CommunicatorWindow(name, 0, members, wait[members], wait[members], worst, lag[members], roles))
     return out
 
 
-def _by_role(meeting: Meeting) -> list[Ints]:
-    if meeting.roles is None:
-        return [meeting.members]
-    return [meeting.members[meeting.roles == role] for role in np.unique(meeting.roles)]
+def _by_role(group: CommunicatorWindow) -> list[Ints]:
+    if group.roles is None:
+        return [group.members]
+    return [group.members[group.roles == role] for role in np.unique(group.roles)]

@@ -1,4 +1,4 @@
-"""A slow link: nobody is late, yet a communicator's collectives take longer than they used to."""
+"""Detection of a slow link: no rank is late, yet a communicator's collectives take longer than in earlier windows."""
 
 from __future__ import annotations
 
@@ -10,16 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from drumline.streams.core.thresholds import OK, StragglerConfig
-from drumline.streams.stragglers.analysis.attribution import Floats, Meeting, WindowTable, step_length
+from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Floats, WindowData, step_length
 
 #: communicator -> `kinds`: "operation bytes" -> floor of one such collective, ns; `least`: see _least.
-Summary = Mapping[str, Mapping[str, Any]]
+LinkSummary = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class SlowLink:
-    """`operation`, `bytes`: the collectives that lost most; `ratio`: their floor over its history. `lost_ns`, `share`:
-    of the window, by all of the communicator."""
+    """Holds how much slower a communicator became.
+
+    Attributes:
+        communicator: its name.
+        operation, bytes: the collectives that lost most.
+        ratio: their floor over its history.
+        lost_ns, share: lost time over the window, and its share, of all of the communicator's collectives.
+    """
 
     communicator: str
     operation: str
@@ -29,13 +35,13 @@ class SlowLink:
     share: float
 
 
-def summarise(table: WindowTable) -> Summary:
-    """What the history keeps of a window: the floor of each communicator, operation and size."""
+def summarize_links(data: WindowData) -> LinkSummary:
+    """Return what the history keeps of a window: the floor of each communicator, operation and size."""
     out = {}
-    for meeting in (meeting for meeting in table.meetings if meeting.kinds):
-        met = np.any([counts > 0 for counts, _ in meeting.kinds.values()], axis=0)
-        kinds = {f"{operation} {size}": _floor(kind) for (operation, size), kind in meeting.kinds.items()}
-        out[meeting.communicator] = {"kinds": kinds, "least": _least(table.budget["comm_exposed_ns"], meeting, met)}
+    for group in (group for group in data.communicators if group.kinds):
+        met = np.any([counts > 0 for counts, _ in group.kinds.values()], axis=0)
+        kinds = {f"{operation} {size}": _floor(kind) for (operation, size), kind in group.kinds.items()}
+        out[group.name] = {"kinds": kinds, "least": _least(data.budget["comm_exposed_ns"], group, met)}
     return out
 
 
@@ -44,32 +50,32 @@ def _floor(kind: Floats) -> int:
     return round(float(np.median(floors[counts > 0] / counts[counts > 0])))
 
 
-def _least(exposed: Floats, meeting: Meeting, met: NDArray[np.bool_]) -> int:
-    """The least exposed communication of a member in a step, ns."""
-    values = exposed[meeting.members][:, met]
+def _least(exposed: Floats, group: CommunicatorWindow, met: NDArray[np.bool_]) -> int:
+    """Return the least exposed communication of a member in a step, ns."""
+    values = exposed[group.members][:, met]
     seen = values[np.isfinite(values).any(1)]
     return round(float(np.nanmin(np.nanmedian(seen, axis=1)))) if len(seen) else 0
 
 
-def slow_link(table: WindowTable, history: Sequence[Summary], config: StragglerConfig) -> SlowLink | None:
-    """The communicator that lost the job most against its own history, if that is a loss worth a word.
+def find_slow_link(data: WindowData, history: Sequence[LinkSummary], config: StragglerConfig) -> SlowLink | None:
+    """Return the communicator that lost the job most against its own history, or None below `config.suspect`.
 
-    `history`: windows before this one in which nobody was late and no link was slow. Collectives are compared with
-    those of the same communicator, operation and size. The loss is what the floors of those above the ratio grew, but
-    no more than every member's exposed communication grew: a slower transfer behind compute costs nothing.
+    `history`: earlier healthy windows. Collectives are compared with those of the same communicator, operation and
+    size. The loss is the growth of the floors above `config.link_ratio`, limited to the growth of every member's
+    exposed communication: a slower transfer behind compute costs nothing.
     """
     worst: SlowLink | None = None
-    length = step_length(table)
+    length = step_length(data)
     time, steps = float(np.nansum(length)), int(np.isfinite(length).sum())
-    now = summarise(table)
-    for meeting in (meeting for meeting in table.meetings if meeting.kinds and time > 0.0):
-        name, grew = meeting.communicator, {}
-        for (operation, size), (counts, _) in meeting.kinds.items():
+    now = summarize_links(data)
+    for group in (group for group in data.communicators if group.kinds and time > 0.0):
+        name, grew = group.name, {}
+        for (operation, size), (counts, _) in group.kinds.items():
             kind = f"{operation} {size}"
-            past = [entry[name]["kinds"][kind] for entry in history if kind in entry.get(name, {}).get("kinds", ())]
-            usual, floor = float(np.median(past)) if past else 0.0, now[name]["kinds"][kind]
-            if len(past) >= config.link_history and floor >= config.link_ratio * usual > 0.0:
-                grew[(floor - usual) * float(counts.sum())] = (operation, size, round(floor / usual, 3))
+            floors = [entry[name]["kinds"][kind] for entry in history if kind in entry.get(name, {}).get("kinds", ())]
+            baseline, floor = float(np.median(floors)) if floors else 0.0, now[name]["kinds"][kind]
+            if len(floors) >= config.link_history and floor >= config.link_ratio * baseline > 0.0:
+                grew[(floor - baseline) * float(counts.sum())] = (operation, size, round(floor / baseline, 3))
         if not grew:
             continue
         least = np.median([entry[name]["least"] for entry in history if name in entry])

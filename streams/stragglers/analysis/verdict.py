@@ -1,144 +1,236 @@
-"""One window of one run judged on its own: a verdict per rank and one (rank -1) for the job as a whole. Pure."""
+"""Evaluation of one window of one run: a verdict for each rank, and one (rank -1) for the job as a whole."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
-from drumline.streams.stragglers.analysis.attribution import (
-    Blame,
-    Floats,
-    Ints,
-    Meeting,
-    WindowTable,
-    blame,
-    step_length,
-)
-from drumline.streams.stragglers.analysis.baseline import Past, of_window, same_work
+from drumline.streams.stragglers.analysis.attribution import Attribution, attribute_lost_time
+from drumline.streams.stragglers.analysis.baseline import Baseline, same_work, summarize_window
 from drumline.streams.stragglers.analysis.cause import Cause
 from drumline.streams.stragglers.analysis.cost import priced
-from drumline.streams.stragglers.analysis.job_change import changed_job
-from drumline.streams.stragglers.analysis.overlap import hidden
-from drumline.streams.stragglers.analysis.peers import paces
-from drumline.streams.stragglers.analysis.pipelines import alone, chain_meetings, stages
-from drumline.streams.stragglers.analysis.slow_link import slow_link, summarise
-from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict, grouped, job_row, rank_row, totals
+from drumline.streams.stragglers.analysis.job_change import JobRegression, find_job_regression
+from drumline.streams.stragglers.analysis.overlap import hidden_wait
+from drumline.streams.stragglers.analysis.peers import lockstep_groups
+from drumline.streams.stragglers.analysis.pipelines import pipeline_windows, ranks_without_peers, stage_members
+from drumline.streams.stragglers.analysis.slow_link import SlowLink, find_slow_link, summarize_links
+from drumline.streams.stragglers.analysis.verdict_rows import (
+    RankVerdict,
+    SamplesOf,
+    grouped,
+    insufficient_job_row,
+    job_row,
+    rank_row,
+    totals,
+)
+from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, Floats, Ints, WindowData, step_length
 
-#: Detail of insufficient_data: ranks are there, but met, or were recorded, in few steps of the window.
+#: Detail of insufficient_data: ranks are present, but were compared, or recorded, in few steps of the window.
 FEW_STEPS = "few_steps_compared"
-#: What gpu.step.v1 says of steps that the producer made out from the collectives.
+#: Value of gpu.step.v1 `steps_from` for steps that the producer derived from the collectives.
 INFERRED = "inferred"
+
+
+@dataclass(frozen=True)
+class WindowContext:
+    """Holds what a window is evaluated against besides its own data.
+
+    Attributes:
+        baseline: of the windows before.
+        world_size: ranks of the job as configured, 0 = unknown.
+        hosts: rank -> host.
+        samples: rank -> samples of its GPU; None = there are none.
+        inferred: the job marks no steps; evidence states it.
+    """
+
+    baseline: Baseline = field(default_factory=Baseline)
+    world_size: int = 0
+    hosts: Mapping[int, str] = field(default_factory=dict)
+    samples: SamplesOf | None = None
+    inferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class WindowVerdict:
-    """`rows`: the job first, then ranks ascending. `past`: what later windows compare with; empty if a rank was late, a
-    link slow, or too little came."""
+    """Holds the evaluation of one window.
+
+    Attributes:
+        rows: the job first, then ranks ascending.
+        ranks_seen: ranks compared in enough steps.
+        steps_used, steps_skipped: steps of the window that were compared, and that were not.
+        step_ns: median length of a step.
+        baseline: what later windows compare with; {} if a rank was late, a link slow, or the data insufficient.
+    """
 
     rows: tuple[RankVerdict, ...]
     ranks_seen: int
     steps_used: int
     steps_skipped: int
     step_ns: int
-    past: dict[str, Any]
+    baseline: dict[str, Any]
 
 
-def judge(
-    table: WindowTable,
-    world_size: int,
-    past: Past,
-    config: StragglerConfig,
-    hosts: Mapping[int, str] | None = None,
-    samples: Callable[[int], Rows] | None = None,
-    inferred: bool = False,
-) -> WindowVerdict:
-    """`world_size`: ranks of the job as told, 0 = unknown. `past`: of the windows before. `hosts`: rank -> host.
-    `samples`: rank -> SAMPLE_ROW rows of its GPU during its steps. `inferred`: nobody marked the steps, evidence says
-    so.
+@dataclass(frozen=True)
+class _Coverage:
+    """Holds which ranks of a window can be evaluated; arrays are bool [R].
 
-    A function of its arguments only. Below the quorum of ranks that were compared in enough steps, every row says
-    insufficient data: silence is never health.
+    Attributes:
+        enough: ranks compared in enough steps.
+        present: ranks that reported enough steps.
+        without_peers: ranks that nothing can be compared with, by the shape of the job.
+        expected: ranks of the job.
+        quorum: ranks needed.
     """
-    usual = past.usual(config)
-    table = replace(table, paces=paces(table))
-    found = _blame(table, usual, config)
-    lonely = alone(table, found)
-    if len(lonely):
-        table = replace(table, meetings=[*table.meetings, *chain_meetings(table, past, config)])
-        found = _blame(table, usual, config)
-    expected = max(world_size, len(table.ranks), 1)
-    least = config.used_steps * config.window_steps
-    enough = found.steps >= least
-    present = np.isfinite(table.budget["gpu_duration_ns"]).sum(1) >= least
-    quorate, there = (bool(which.sum() >= config.quorum * expected) for which in (enough, present))
-    #: Ranks that nothing can be compared with, by the shape of the job.
-    unlike = np.isin(np.arange(len(table.ranks)), lonely) | (expected == 1)
-    few = len(table.ranks) >= config.quorum * expected and not bool((enough | unlike).all())
-    compute = usual["compute_ns"] if usual and same_work(table, usual, config.equal_ratio) else None
-    wait, late = totals(table)
-    rows = []
-    for index, rank in enumerate(table.ranks.tolist()):
-        if quorate and enough[index]:
-            row = rank_row(table, found, index, compute, samples, config)
-        else:
-            detail = FEW_STEPS if few and not enough[index] else ""
-            detail = detail if not unlike[index] else "no_peers" if expected == 1 else "no_past"
-            steps = {"steps": int(found.steps[index])} if detail == FEW_STEPS else {}
-            row = RankVerdict(rank, INSUFFICIENT, Cause("insufficient_data", detail), evidence=steps)
-        rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))
-    rows = grouped(rows, table, hosts or {})
-    late_ranks = any(row.names_rank for row in rows)
-    judged = quorate or (there and bool((enough | unlike)[present].all()))
-    link = slow_link(table, past.links, config) if judged and not late_ranks else None
-    changed = changed_job(table, past, config) if judged and not late_ranks and link is None else None
-    complete = len(table.ranks) >= expected and bool((enough | unlike).all())
-    if not complete and (link is not None or changed is not None):  # a rank that is not heard may be late for all
-        judged, link, changed = False, None, None
-    if changed is not None and table.chains:
-        behind = replace(table, meetings=chain_meetings(table, past, config), paces=[])
-        if together := _late_stages(behind, stages(table).values(), samples, config):
-            rows = grouped([_as(together.get(row.rank, row), row) for row in rows], table, hosts or {})
-            table = replace(table, meetings=[*table.meetings, *behind.meetings])
-            late_ranks, changed = True, None
-    rows.insert(0, job_row(judged, FEW_STEPS if few else "", link, changed, config))
-    healthy = judged and not late_ranks and link is None
-    if inferred:
+
+    enough: NDArray[np.bool_]
+    present: NDArray[np.bool_]
+    without_peers: NDArray[np.bool_]
+    expected: int
+    quorum: float
+
+    @property
+    def settled(self) -> NDArray[np.bool_]:
+        return self.enough | self.without_peers
+
+    @property
+    def quorate(self) -> bool:
+        return bool(self.enough.sum() >= self.quorum)
+
+    @property
+    def job_evaluable(self) -> bool:
+        return self.quorate or (bool(self.present.sum() >= self.quorum) and bool(self.settled[self.present].all()))
+
+    @property
+    def complete(self) -> bool:
+        return len(self.enough) >= self.expected and bool(self.settled.all())
+
+    @property
+    def few_steps(self) -> bool:
+        return len(self.enough) >= self.quorum and not bool(self.settled.all())
+
+
+def evaluate_window(data: WindowData, context: WindowContext, config: StragglerConfig) -> WindowVerdict:
+    """Return the verdict on a window; a function of its arguments only.
+
+    Below the quorum of ranks that were compared in enough steps, every row reports insufficient data.
+    """
+    baseline_step = context.baseline.job_step(config)
+    data = replace(data, lockstep_groups=lockstep_groups(data))
+    attribution = _attribute(data, baseline_step, config)
+    without_peers = ranks_without_peers(data, attribution)
+    if len(without_peers):
+        groups = pipeline_windows(data, context.baseline, config)
+        data = replace(data, communicators=[*data.communicators, *groups])
+        attribution = _attribute(data, baseline_step, config)
+    coverage = _coverage(data, attribution, without_peers, context.world_size, config)
+    rows = grouped(_rank_rows(data, attribution, coverage, context, config), data, context.hosts)
+    has_late_ranks = any(row.names_rank for row in rows)
+    evaluated, link, regression = coverage.job_evaluable, None, None
+    if evaluated and not has_late_ranks:
+        evaluated, link, regression = _evaluate_job(data, context.baseline, coverage.complete, config)
+    if regression is not None and data.pipelines:
+        behind = replace(data, communicators=pipeline_windows(data, context.baseline, config), lockstep_groups=[])
+        if late := _late_stages(behind, context.samples, config, stage_members(data)):
+            rows = grouped([_replaced(row, late.get(row.rank)) for row in rows], data, context.hosts)
+            data = replace(data, communicators=[*data.communicators, *behind.communicators])
+            has_late_ranks, regression = True, None
+    detail = FEW_STEPS if coverage.few_steps else ""
+    rows.insert(0, job_row(link, regression, config) if evaluated else insufficient_job_row(detail))
+    if context.inferred:
         rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]
-    length = step_length(table)
-    used = int(found.steps.max(initial=0))
+    is_healthy = evaluated and not has_late_ranks and link is None
+    length = step_length(data)
+    used = int(attribution.steps.max(initial=0))
     return WindowVerdict(
-        rows=tuple(priced(rows, table, config)),
-        ranks_seen=int(enough.sum()),
+        rows=tuple(priced(rows, data, config)),
+        ranks_seen=int(coverage.enough.sum()),
         steps_used=used,
-        steps_skipped=len(table.steps) - used,
+        steps_skipped=len(data.steps) - used,
         step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
-        past={"links": summarise(table), **of_window(table, stages(table))} if healthy else {},
+        baseline={"links": summarize_links(data), **summarize_window(data, stage_members(data))} if is_healthy else {},
     )
 
 
+def _attribute(data: WindowData, baseline_step: Mapping[str, float], config: StragglerConfig) -> Attribution:
+    def hidden(group: CommunicatorWindow) -> Floats:
+        return hidden_wait(data, group, config.quorum, config.equal_ratio, baseline_step)
+
+    return attribute_lost_time(data, config.quorum, hidden)
+
+
+def _coverage(
+    data: WindowData, attribution: Attribution, without_peers: Ints, world_size: int, config: StragglerConfig
+) -> _Coverage:
+    expected = max(world_size, len(data.ranks), 1)
+    least = config.used_steps * config.window_steps
+    return _Coverage(
+        enough=attribution.steps >= least,
+        present=np.isfinite(data.budget["gpu_duration_ns"]).sum(1) >= least,
+        without_peers=np.isin(np.arange(len(data.ranks)), without_peers) | (expected == 1),
+        expected=expected,
+        quorum=config.quorum * expected,
+    )
+
+
+def _rank_rows(
+    data: WindowData, attribution: Attribution, coverage: _Coverage, context: WindowContext, config: StragglerConfig
+) -> list[RankVerdict]:
+    """Return a row for each rank."""
+    baseline_step = context.baseline.job_step(config)
+    comparable_work = bool(baseline_step) and same_work(data, baseline_step, config.equal_ratio)
+    baseline_compute_ns = baseline_step["compute_ns"] if comparable_work else None
+    wait, late = totals(data)
+    rows = []
+    for index, rank in enumerate(data.ranks.tolist()):
+        if coverage.quorate and coverage.enough[index]:
+            row = rank_row(data, attribution, index, baseline_compute_ns, context.samples, config)
+        else:
+            row = _insufficient_row(rank, coverage, index, int(attribution.steps[index]))
+        rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))
+    return rows
+
+
+def _insufficient_row(rank: int, coverage: _Coverage, index: int, steps: int) -> RankVerdict:
+    if coverage.without_peers[index]:
+        detail = "no_peers" if coverage.expected == 1 else "no_past"
+    else:
+        detail = FEW_STEPS if coverage.few_steps and not coverage.enough[index] else ""
+    evidence = {"steps": steps} if detail == FEW_STEPS else {}
+    return RankVerdict(rank, INSUFFICIENT, Cause("insufficient_data", detail), evidence=evidence)
+
+
+def _evaluate_job(
+    data: WindowData, baseline: Baseline, complete: bool, config: StragglerConfig
+) -> tuple[bool, SlowLink | None, JobRegression | None]:
+    """Return (evaluated, slow link, slower job) of a job without late ranks."""
+    link = find_slow_link(data, baseline.links, config)
+    regression = find_job_regression(data, baseline, config) if link is None else None
+    if not complete and (link is not None or regression is not None):  # a silent rank may be late for all
+        return False, None, None
+    return True, link, regression
+
+
 def _late_stages(
-    behind: WindowTable, whole: Iterable[Ints], samples: Callable[[int], Rows] | None, config: StragglerConfig
+    behind: WindowData, samples: SamplesOf | None, config: StragglerConfig, stages: Mapping[int, Ints]
 ) -> dict[int, RankVerdict]:
-    """Rank -> its row, of ranks that hold a pipeline back with their `whole` stage: of those they are compared with
-    nobody is faster, but what they did before takes them longer than before. `behind`: meetings with the past."""
-    found = blame(behind, config.quorum)
-    rows = [rank_row(behind, found, int(index), None, samples, config) for index in np.flatnonzero(found.via >= 0)]
+    """Return rank -> row, of ranks that hold a pipeline back together with their whole stage.
+
+    None of a stage's ranks is faster than its peers, but the same work takes all of them longer than their baseline.
+    `behind`: the window with the groups of `pipeline_windows` only.
+    """
+    attribution = attribute_lost_time(behind, config.quorum)
+    indices = np.flatnonzero(attribution.via >= 0).tolist()
+    rows = [rank_row(behind, attribution, index, None, samples, config) for index in indices]
     late = {row.rank: row for row in rows if row.severity > OK and row.cause.detail not in ("more_work", "other_work")}
-    of_stages = [set(behind.ranks[stage].tolist()) for stage in whole if len(stage) > 1]
-    return {rank: late[rank] for stage in of_stages if stage <= late.keys() for rank in stage}
+    ranks_of_stages = [set(behind.ranks[stage].tolist()) for stage in stages.values() if len(stage) > 1]
+    return {rank: late[rank] for stage in ranks_of_stages if stage <= late.keys() for rank in stage}
 
 
-def _as(row: RankVerdict, before: RankVerdict) -> RankVerdict:
-    return replace(row, wait_ns=before.wait_ns, lateness_ns=before.lateness_ns)
-
-
-def _blame(table: WindowTable, usual: Mapping[str, float], config: StragglerConfig) -> Blame:
-    def unseen(meeting: Meeting) -> Floats:
-        return hidden(table, meeting, config.quorum, config.equal_ratio, usual)
-
-    return blame(table, config.quorum, unseen)
+def _replaced(row: RankVerdict, late: RankVerdict | None) -> RankVerdict:
+    """Return the late row with the waiting of the row that it replaces."""
+    return row if late is None else replace(late, wait_ns=row.wait_ns, lateness_ns=row.lateness_ns)

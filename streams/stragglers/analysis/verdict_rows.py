@@ -1,4 +1,4 @@
-"""The rows of a verdict: one rank, the job as a whole, what is late together, what it costs. Pure."""
+"""The rows of a verdict: one for each rank, one for the job as a whole, and the groups that are late together."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ import numpy as np
 from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 from drumline.streams.lateness.collective_join import OPERATIONS
-from drumline.streams.stragglers.analysis.attribution import Blame, Meeting, WindowTable
+from drumline.streams.stragglers.analysis.attribution import Attribution
 from drumline.streams.stragglers.analysis.cause import NO_CAUSE, Cause, find_cause
 from drumline.streams.stragglers.analysis.gpu_cause import PEERS, device_detail
 from drumline.streams.stragglers.analysis.groups import groups_late, labels
-from drumline.streams.stragglers.analysis.job_change import ChangedJob
+from drumline.streams.stragglers.analysis.job_change import JobRegression
 from drumline.streams.stragglers.analysis.slow_link import SlowLink
+from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
 
+#: The rank of the row that is about the job as a whole.
 WHOLE_JOB = -1
+#: Rank -> SAMPLE_ROW rows of its GPU during its steps of the window.
+SamplesOf = Callable[[int], Rows]
 
 
 @dataclass(frozen=True, slots=True)
 class RankVerdict:
-    """A row of gpu.straggler.v1 without the alarm state; times in ns, money in the configured currency."""
+    """Holds a row of gpu.straggler.v1 without the alarm state; times in ns, money in the configured currency."""
 
     rank: int
     severity: int
@@ -39,107 +43,107 @@ class RankVerdict:
 
     @property
     def names_rank(self) -> bool:
-        """Whether it holds a rank, not the job as a whole, for late."""
+        """Return whether the row holds a rank for late, not the job as a whole."""
         return self.rank != WHOLE_JOB and self.severity >= SUSPECT
 
 
-def totals(table: WindowTable) -> tuple[list[int], list[int]]:
-    wait, late = np.zeros(len(table.ranks)), np.zeros(len(table.ranks))
-    for meeting in table.meetings:
-        wait[meeting.members] += np.nansum(meeting.wait_ns, axis=1)
-        late[meeting.members] += np.nansum(meeting.lateness_ns, axis=1)
+def totals(data: WindowData) -> tuple[list[int], list[int]]:
+    """Return wait and lateness of each rank, ns over all communicators of the window."""
+    wait, late = np.zeros(len(data.ranks)), np.zeros(len(data.ranks))
+    for group in data.communicators:
+        wait[group.members] += np.nansum(group.wait_ns, axis=1)
+        late[group.members] += np.nansum(group.lateness_ns, axis=1)
     return [round(v) for v in wait.tolist()], [round(v) for v in late.tolist()]
 
 
 def rank_row(
-    table: WindowTable,
-    found: Blame,
+    data: WindowData,
+    attribution: Attribution,
     index: int,
-    usual_compute_ns: float | None,
-    samples: Callable[[int], Rows] | None,
+    baseline_compute_ns: float | None,
+    samples: SamplesOf | None,
     config: StragglerConfig,
 ) -> RankVerdict:
-    rank, share = int(table.ranks[index]), float(found.share[index])
+    """Return the row of the rank at `index` of `data.ranks`. `baseline_compute_ns`: see `find_cause`."""
+    rank, share = int(data.ranks[index]), float(attribution.share[index])
     severity = config.severity(share)
-    lost = round(float(found.lost_ns[index]))
+    lost = round(float(attribution.lost_ns[index]))
     if severity == OK:
         return RankVerdict(rank, OK, NO_CAUSE, lost, share)
-    meeting = table.meetings[int(found.via[index])]
-    peers = meeting if meeting.usual is not None else next(p for p in table.paces if index in p.members)
-    cause = find_cause(table, peers, _row(peers, index), config, usual_compute_ns, lost)
-    seen: dict[str, object] = {}
+    group = data.communicators[int(attribution.via[index])]
+    peers = group if group.baseline is not None else next(g for g in data.lockstep_groups if index in g.members)
+    cause = find_cause(data, peers, _row(peers, index), config, baseline_compute_ns, lost)
+    more: dict[str, object] = {}
     if samples is not None and cause.detail == "same_work":
-        others = table.ranks[peers.members[peers.members != index]].tolist()
-        theirs = [samples(other) for other in others[:: -(-len(others) // PEERS)]]
-        detail, seen = device_detail(samples(rank), theirs, cause.slowdown, config)
+        peer_ranks = data.ranks[peers.members[peers.members != index]].tolist()
+        peer_samples = [samples(peer) for peer in peer_ranks[:: -(-len(peer_ranks) // PEERS)]]
+        detail, more = device_detail(samples(rank), peer_samples, cause.slowdown, config)
         cause = replace(cause, detail=detail or cause.detail)
-    if meeting.guessed:
-        cause, seen = replace(cause, confidence="low"), {**seen, "communicators": "guessed"}
+    if group.guessed:
+        cause, more = replace(cause, confidence="low"), {**more, "communicators": "guessed"}
     evidence = {
-        **_collective(meeting, index),
+        **_collective(group, index),
         "excess_ns": cause.excess_ns,
         "ratios": cause.ratios,
-        "steps": int(found.steps[index]),
-        **seen,
+        "steps": int(attribution.steps[index]),
+        **more,
     }
     return RankVerdict(rank, severity, cause, lost, share, evidence=evidence)
 
 
-def _row(meeting: Meeting, index: int) -> int:
-    return int(np.flatnonzero(meeting.members == index)[0])
+def _row(group: CommunicatorWindow, index: int) -> int:
+    return int(np.flatnonzero(group.members == index)[0])
 
 
-def _collective(meeting: Meeting, index: int) -> dict[str, Any]:
-    """The collective in which a rank was latest; of a pipeline without peers, whose ranks meet nobody, the pipeline."""
-    if meeting.usual is not None:
-        return {"pipeline": meeting.communicator}
-    worst = meeting.worst[_row(meeting, index)]
+def _collective(group: CommunicatorWindow, index: int) -> dict[str, Any]:
+    """Return the collective in which a rank was latest, or the pipeline of a rank that meets no peers."""
+    if group.baseline is not None:
+        return {"pipeline": group.name}
+    worst = group.worst[_row(group, index)]
     at = worst[int(np.argmax(worst["worst_longest_ns"] - worst["worst_own_ns"]))]
-    which = {"step": int(at["step"]), "ordinal": int(at["worst_ordinal"])}
+    position = {"step": int(at["step"]), "ordinal": int(at["worst_ordinal"])}
     return {
-        "communicator": meeting.communicator,
-        "collective": {"operation": OPERATIONS[int(at["worst_operation"])], **which},
+        "communicator": group.name,
+        "collective": {"operation": OPERATIONS[int(at["worst_operation"])], **position},
         "longest_ns": int(at["worst_longest_ns"]),
         "own_ns": int(at["worst_own_ns"]),
     }
 
 
-def grouped(rows: list[RankVerdict], table: WindowTable, hosts: Mapping[int, str]) -> list[RankVerdict]:
-    """The rows, with what is late as a whole named in those of its ranks."""
-    blamed = {r.rank: (r.cause.cause, r.share) for r in rows if r.names_rank}
-    if len(blamed) < 2:
+def grouped(rows: list[RankVerdict], data: WindowData, hosts: Mapping[int, str]) -> list[RankVerdict]:
+    """Return the rows, with the group that is late as a whole in the rows of its ranks."""
+    late = {r.rank: (r.cause.cause, r.share) for r in rows if r.names_rank}
+    if len(late) < 2:
         return rows
-    everybody = table.ranks.tolist()
+    ranks = data.ranks.tolist()
     candidates = labels(
-        {rank: hosts.get(rank, "") for rank in everybody},
-        {meeting.communicator: table.ranks[meeting.members].tolist() for meeting in table.meetings},
+        {rank: hosts.get(rank, "") for rank in ranks},
+        {group.name: data.ranks[group.members].tolist() for group in data.communicators},
     )
-    late = groups_late(blamed, everybody, candidates)
-    return [
-        replace(
-            row, group=late[row.rank], evidence={**row.evidence, "late_together": sorted(candidates[late[row.rank]])}
-        )
-        if row.rank in late
-        else row
-        for row in rows
-    ]
+    label_of = groups_late(late, ranks, candidates)
+    return [_in_group(row, label_of[row.rank], candidates) if row.rank in label_of else row for row in rows]
 
 
-def job_row(
-    judged: bool, why: str, link: SlowLink | None, changed: ChangedJob | None, config: StragglerConfig
-) -> RankVerdict:
-    """`why`: the detail, if it could not be judged."""
-    if not judged:
-        return RankVerdict(WHOLE_JOB, INSUFFICIENT, Cause("insufficient_data", why))
+def _in_group(row: RankVerdict, label: str, candidates: Mapping[str, frozenset[int]]) -> RankVerdict:
+    return replace(row, group=label, evidence={**row.evidence, "late_together": sorted(candidates[label])})
+
+
+def insufficient_job_row(detail: str) -> RankVerdict:
+    """Return the row of a job that could not be evaluated."""
+    return RankVerdict(WHOLE_JOB, INSUFFICIENT, Cause("insufficient_data", detail))
+
+
+def job_row(link: SlowLink | None, regression: JobRegression | None, config: StragglerConfig) -> RankVerdict:
+    """Return the row of a job that was evaluated: a slow link, a slower job, or neither."""
     if link is not None:
         cause = Cause("slow_link", "above_own_history", "medium")
         evidence: dict[str, Any] = {"communicator": link.communicator, "operation": link.operation}
         evidence |= {"bytes": link.bytes, "ratio": link.ratio}
         severity, lost = config.severity(link.share), round(link.lost_ns)
         return RankVerdict(WHOLE_JOB, severity, cause, lost, link.share, evidence=evidence)
-    if changed is not None:
-        cause = Cause("changed_job", changed.detail, "medium")
-        evidence = {"ratio": changed.ratio, "grew_ns": changed.grew_ns}
-        lost = round(changed.lost_ns)
-        return RankVerdict(WHOLE_JOB, SUSPECT, cause, lost, changed.share, evidence=evidence)
+    if regression is not None:
+        cause = Cause("changed_job", regression.detail, "medium")
+        evidence = {"ratio": regression.ratio, "grew_ns": regression.grew_ns}
+        lost = round(regression.lost_ns)
+        return RankVerdict(WHOLE_JOB, SUSPECT, cause, lost, regression.share, evidence=evidence)
     return RankVerdict(WHOLE_JOB, OK, NO_CAUSE)

@@ -15,7 +15,7 @@ from drumline.streams.lateness.stage import CommunicatorStage
 
 
 @dataclass
-class One:
+class Rank:
     complete: int = -1
     silent: bool = False
 
@@ -24,34 +24,34 @@ MOVES = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(["on", "on", "on",
 
 
 @given(MOVES)
-def test_the_lowest_step_is_that_of_a_look_at_everybody(moves):
-    everybody: dict[int, One] = {}
-    frontier = Frontier(everybody.values)
-    for who, what, step in moves:
-        one = everybody.get(who)
-        if what == "silent" and one is not None:
-            one.silent = True
-            frontier.unknown()
-        elif what == "on":
-            if one is None or one.silent:
-                one = everybody.setdefault(who, One())
-                one.silent = False
-                frontier.unknown()
-            before, one.complete = one.complete, max(one.complete, step)
-            frontier.moved(before, one.complete)
-        live = [one.complete for one in everybody.values() if not one.silent]
+def test_the_lowest_step_is_that_of_a_full_scan(moves):
+    ranks: dict[int, Rank] = {}
+    frontier = Frontier(ranks.values)
+    for number, move, step in moves:
+        rank = ranks.get(number)
+        if move == "silent" and rank is not None:
+            rank.silent = True
+            frontier.invalidate()
+        elif move == "on":
+            if rank is None or rank.silent:
+                rank = ranks.setdefault(number, Rank())
+                rank.silent = False
+                frontier.invalidate()
+            before, rank.complete = rank.complete, max(rank.complete, step)
+            frontier.advance(before, rank.complete)
+        live = [rank.complete for rank in ranks.values() if not rank.silent]
         assert frontier.lowest() == (min(live) if live else None)
 
 
-def test_a_step_looks_at_everybody_about_once():
-    ranks, looks = [One() for _ in range(100)], []
-    frontier = Frontier(lambda: looks.append(1) or ranks)
+def test_a_step_scans_all_followers_about_once():
+    ranks, scans = [Rank() for _ in range(100)], []
+    frontier = Frontier(lambda: scans.append(1) or ranks)
     for step in range(10):
-        for one in ranks:
-            before, one.complete = one.complete, step
-            frontier.moved(before, step)
+        for rank in ranks:
+            before, rank.complete = rank.complete, step
+            frontier.advance(before, step)
             frontier.lowest()
-    assert len(looks) <= 12
+    assert len(scans) <= 12
 
 
 def test_stacked_records_are_what_numpy_makes_of_them():
@@ -65,17 +65,17 @@ def test_steps_that_become_complete_at_once_go_out_in_records_that_kafka_takes(m
         key=lambda batch: batch.envelope["rank"],  # the last rank's come last: until then no step is complete
     )
 
-    def said(rows_at_most):
+    def emitted(rows_at_most):
         monkeypatch.setattr(communicator_stage, "MAX_ROWS", rows_at_most)
-        stage, found = CommunicatorStage({}, StragglerConfig()), []
+        stage, out = CommunicatorStage({}, StragglerConfig()), []
         for offset, batch in enumerate(held_up):
-            found += stage.on_batch(batch, offset, 1 + offset)
-        for batch in found:
+            out += stage.on_batch(batch, offset, 1 + offset)
+        for batch in out:
             stage.mark_sent(batch)
         assert stage.open_windows == 0
-        return found
+        return out
 
-    whole, cut = said(1_000_000), said(8)
+    whole, cut = emitted(1_000_000), emitted(8)
     assert max(batch.rows for batch in cut) == 8 < max(batch.rows for batch in whole)
     for name in whole[0].columns:
         expected = np.concatenate([batch.columns[name] for batch in whole])

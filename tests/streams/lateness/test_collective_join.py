@@ -13,37 +13,37 @@ NOTHING = rows([])
 
 
 def test_the_rank_with_the_shortest_kernel_was_late():
-    found = matched(7, {0: rows([50, 10]), 1: rows([20, 10]), 2: rows([60, 12])}, 3, 0.8)
-    assert found["step"].tolist() == [7, 7, 7]
-    assert found["rank"].tolist() == [0, 1, 2]
-    assert found["wait_ns"].tolist() == [30, 0, 42]
-    assert found["lateness_ns"].tolist() == [12, 42, 0]
-    assert found["floor_ns"].tolist() == [30, 30, 30]
-    assert (found["worst_ordinal"][1], found["worst_longest_ns"][1], found["worst_own_ns"][1]) == (0, 60, 20)
+    result = matched(7, {0: rows([50, 10]), 1: rows([20, 10]), 2: rows([60, 12])}, 3, 0.8)
+    assert result["step"].tolist() == [7, 7, 7]
+    assert result["rank"].tolist() == [0, 1, 2]
+    assert result["wait_ns"].tolist() == [30, 0, 42]
+    assert result["lateness_ns"].tolist() == [12, 42, 0]
+    assert result["floor_ns"].tolist() == [30, 30, 30]
+    assert (result["worst_ordinal"][1], result["worst_longest_ns"][1], result["worst_own_ns"][1]) == (0, 60, 20)
 
 
 def test_waiting_behind_own_work_is_not_exposed():
     waiting = rows([50])
     waiting["covered_ns"] = 20
-    found = matched(0, {0: waiting, 1: rows([10])}, 2, 0.8)
-    assert found["exposed_wait_ns"].tolist() == [20, 0]
+    result = matched(0, {0: waiting, 1: rows([10])}, 2, 0.8)
+    assert result["exposed_wait_ns"].tolist() == [20, 0]
 
 
 def test_operations_that_may_be_left_early_are_not_compared():
-    found = matched(0, {0: rows([50], lockstep=0), 1: rows([10], lockstep=0)}, 2, 0.8)
-    assert found["collectives"].tolist() == [0, 0]
-    assert found["wait_ns"].tolist() == [0, 0]
+    result = matched(0, {0: rows([50], lockstep=0), 1: rows([10], lockstep=0)}, 2, 0.8)
+    assert result["collectives"].tolist() == [0, 0]
+    assert result["wait_ns"].tolist() == [0, 0]
 
 
 def test_collectives_whose_operation_differs_are_not_compared():
-    found = matched(0, {0: rows([50, 9], operation=[1, 2]), 1: rows([10, 9], operation=[1, 3])}, 2, 0.8)
-    assert found["collectives"].tolist() == [1, 1]
-    assert found["wait_ns"].tolist() == [40, 0]
+    result = matched(0, {0: rows([50, 9], operation=[1, 2]), 1: rows([10, 9], operation=[1, 3])}, 2, 0.8)
+    assert result["collectives"].tolist() == [1, 1]
+    assert result["wait_ns"].tolist() == [40, 0]
 
 
 def test_a_step_whose_ranks_disagree_on_the_count_is_skipped():
-    found = matched(0, {0: rows([5, 5]), 1: rows([5])}, 2, 0.8)
-    assert found["collectives"].tolist() == [0, 0]
+    result = matched(0, {0: rows([5, 5]), 1: rows([5])}, 2, 0.8)
+    assert result["collectives"].tolist() == [0, 0]
 
 
 def test_a_rank_that_lost_its_last_rows_is_left_out_of_a_large_communicator():
@@ -52,14 +52,14 @@ def test_a_rank_that_lost_its_last_rows_is_left_out_of_a_large_communicator():
 
 
 def test_a_lost_row_in_between_costs_only_its_collective():
-    found = matched(0, {0: rows([5, 6, 7]), 1: rows([3, 4], ordinals=[0, 2])}, 2, 0.8)
-    assert found["collectives"].tolist() == [2, 2]
-    assert found["wait_ns"].tolist() == [2 + 3, 0]
+    result = matched(0, {0: rows([5, 6, 7]), 1: rows([3, 4], ordinals=[0, 2])}, 2, 0.8)
+    assert result["collectives"].tolist() == [2, 2]
+    assert result["wait_ns"].tolist() == [2 + 3, 0]
 
 
 def test_a_step_that_lost_most_of_its_rows_is_skipped():
-    found = matched(0, {0: rows([5, 6, 7]), 1: rows([4], ordinals=[2])}, 2, 0.8)
-    assert found["collectives"].tolist() == [0, 0]
+    result = matched(0, {0: rows([5, 6, 7]), 1: rows([4], ordinals=[2])}, 2, 0.8)
+    assert result["collectives"].tolist() == [0, 0]
 
 
 def test_a_rank_that_is_missing_from_a_pair_skips_the_step():

@@ -1,4 +1,4 @@
-"""When an alarm is raised and when it is cleared, window by window."""
+"""Alarms are raised and cleared, window by window."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from drumline.streams.core.thresholds import CRITICAL, INSUFFICIENT, OK, SUSPECT
 from drumline.streams.stragglers.alarm import STATES, Alarm, advance, fold
 
 CONFIG = StragglerConfig()
-LETTER = {"o": OK, "s": SUSPECT, "w": WARNING, "c": CRITICAL, "i": INSUFFICIENT}
+SEVERITY = {"o": OK, "s": SUSPECT, "w": WARNING, "c": CRITICAL, "i": INSUFFICIENT}
 
 
 def states(windows: str) -> list[str]:
     alarm, out = Alarm(), []
-    for letter in windows:
-        alarm = advance(alarm, LETTER[letter], CONFIG)
+    for symbol in windows:
+        alarm = advance(alarm, SEVERITY[symbol], CONFIG)
         out.append(STATES[alarm.state])
     return out
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.labs.attribution import CAUSES, LAYOUTS, blamed, judged
+from support.labs.attribution import CAUSES, LAYOUTS, evaluated, named_ranks
 from support.straggler_simulator import MS, Fault, batches, ddp, simulate
 
 from drumline.schemas.topics import Topic
@@ -23,11 +23,11 @@ costs = st.floats(0.07, 2.0)
 
 @given(layouts, st.integers(0, 7), kinds, costs, st.integers(1, 4), st.integers(0, 3))
 @settings(max_examples=40, deadline=None)
-def test_a_planted_rank_is_found_with_its_cause_and_nobody_else(layout, rank, kind, cost, every, seed):
+def test_a_planted_rank_is_found_with_its_cause_and_no_other_rank(layout, rank, kind, cost, period, seed):
     shape = LAYOUTS[layout]
-    fault = Fault(rank % shape.ranks, kind, int(cost * 60 * MS * every), every)
-    found = blamed(judged(batches(simulate(shape, STEPS, (fault,), seed=seed))))
-    assert found == [{fault.rank: CAUSES[kind]}] * 2
+    fault = Fault(rank % shape.ranks, kind, int(cost * 60 * MS * period), period)
+    result = named_ranks(evaluated(batches(simulate(shape, STEPS, (fault,), seed=seed))))
+    assert result == [{fault.rank: CAUSES[kind]}] * 2
 
 
 @given(layouts, st.permutations(range(4)), kinds, kinds, st.floats(0.15, 1.0), st.floats(0.6, 1.0))
@@ -36,8 +36,8 @@ def test_two_planted_ranks_are_both_found(layout, order, kind, other, cost, rati
     shape = LAYOUTS[layout]
     first = Fault(order[0], kind, int(cost * 60 * MS))
     second = Fault(order[1], other, int(cost * ratio * 60 * MS))
-    found = blamed(judged(batches(simulate(shape, STEPS, (first, second)))))
-    assert found == [{first.rank: CAUSES[kind], second.rank: CAUSES[other]}] * 2
+    result = named_ranks(evaluated(batches(simulate(shape, STEPS, (first, second)))))
+    assert result == [{first.rank: CAUSES[kind], second.rank: CAUSES[other]}] * 2
 
 
 @pytest.mark.parametrize("layout", ["ddp4", "ddp8", "fsdp4", "mesh2x2", "mesh4x2", "mesh2x2x2"])
@@ -45,14 +45,14 @@ def test_a_whole_host_late_together_is_found_whole(layout):
     shape = LAYOUTS[layout]
     late = range(shape.ranks // 2)
     faults = tuple(Fault(rank, "idle", 30 * MS) for rank in late)
-    assert blamed(judged(batches(simulate(shape, STEPS, faults)))) == [dict.fromkeys(late, "host_stall")] * 2
+    assert named_ranks(evaluated(batches(simulate(shape, STEPS, faults)))) == [dict.fromkeys(late, "host_stall")] * 2
 
 
 @given(layouts, st.integers(0, 20), st.floats(0.0, 0.01))
 @settings(max_examples=20, deadline=None)
-def test_healthy_jobs_blame_nobody(layout, seed, noise):
-    found = judged(batches(simulate(LAYOUTS[layout], STEPS, noise=noise, seed=seed)))
-    assert all(severity == OK for rows in found.values() for severity, _, _ in rows.values())
+def test_healthy_jobs_name_no_rank(layout, seed, noise):
+    result = evaluated(batches(simulate(LAYOUTS[layout], STEPS, noise=noise, seed=seed)))
+    assert all(severity == OK for rows in result.values() for severity, _, _ in rows.values())
 
 
 @pytest.mark.parametrize("kind", ["work", "compute"])
@@ -62,7 +62,7 @@ def test_a_rank_with_less_work_or_a_faster_gpu_does_not_make_the_others_late(lay
     """Not even its partner where two meet: nobody goes faster if the partner works less too."""
     shape = LAYOUTS[layout]
     faults = tuple(Fault(rank, kind, 10 * MS) for rank in range(shape.ranks) if rank != fast)
-    assert blamed(judged(batches(simulate(shape, STEPS, faults)))) == [{}, {}]
+    assert named_ranks(evaluated(batches(simulate(shape, STEPS, faults)))) == [{}, {}]
 
 
 @pytest.mark.parametrize("less", [10 * MS, 30 * MS])
@@ -72,7 +72,7 @@ def test_a_late_rank_is_found_beside_one_with_less_work_and_its_cause_is_its_own
     shape = LAYOUTS[layout]
     faults = [Fault(rank, "work", less) for rank in range(shape.ranks) if rank != 1]
     faults.append(Fault(late, "idle", 20 * MS))
-    assert blamed(judged(batches(simulate(shape, STEPS, tuple(faults))))) == [{late: "host_stall"}] * 2
+    assert named_ranks(evaluated(batches(simulate(shape, STEPS, tuple(faults))))) == [{late: "host_stall"}] * 2
 
 
 @pytest.mark.parametrize("by", [-1, 1, 5])
@@ -80,24 +80,24 @@ def test_a_late_rank_is_found_beside_one_with_less_work_and_its_cause_is_its_own
 @pytest.mark.parametrize(("rank", "fault"), [(1, 2), (2, 2)])
 def test_a_rank_that_numbers_its_steps_otherwise_is_not_named_for_it(layout, rank, fault, by):
     """Every seventh step is long for all; it lies in windows of 12 that are not the same time on all ranks."""
-    recording = simulate(LAYOUTS[layout], 48, (Fault(fault, "idle", 90 * MS, every=7),))
+    recording = simulate(LAYOUTS[layout], 48, (Fault(fault, "idle", 90 * MS, period=7),))
     stream = []
     for time, batch in batches(recording):
         if batch.envelope["rank"] == rank:
             batch.envelope["complete_step"] += by
             batch.columns["step"] = batch.columns["step"] + by
         stream.append((time, batch))
-    assert [named for named in blamed(judged(stream)) if set(named) - {fault}] == []
+    assert [named for named in named_ranks(evaluated(stream)) if set(named) - {fault}] == []
 
 
-def test_a_fault_in_one_window_is_blamed_in_that_window():
+def test_a_fault_in_one_window_is_attributed_in_that_window():
     fault = Fault(2, "copy", 20 * MS, first=12, last=23)
-    assert blamed(judged(batches(simulate(ddp(4), 36, (fault,))))) == [{}, {2: "slow_copy"}, {}]
+    assert named_ranks(evaluated(batches(simulate(ddp(4), 36, (fault,))))) == [{}, {2: "slow_copy"}, {}]
 
 
 def test_a_slow_link_is_the_jobs_not_a_ranks():
-    found = blamed(judged(batches(simulate(ddp(4), 72, slow_link=(48, 8.0, "")))))
-    assert found == [{}] * 4 + [{-1: "slow_link"}] * 2
+    result = named_ranks(evaluated(batches(simulate(ddp(4), 72, slow_link=(48, 8.0, "")))))
+    assert result == [{}] * 4 + [{-1: "slow_link"}] * 2
 
 
 @given(layouts, st.randoms(use_true_random=False), st.integers(2, 1000))
@@ -108,7 +108,7 @@ def test_renaming_ranks_and_scaling_time_change_nothing_else(layout, random, sca
     order = list(range(shape.ranks))
     random.shuffle(order)
     names = dict(enumerate(order))
-    plain, other = judged(batches(recording)), judged(batches(recording, names=names, scale=scale))
+    plain, other = evaluated(batches(recording)), evaluated(batches(recording, names=names, scale=scale))
     for first, rows in plain.items():
         for rank, (severity, cause, share) in rows.items():
             same = other[first][names.get(rank, -1)]
@@ -119,17 +119,17 @@ def test_renaming_ranks_and_scaling_time_change_nothing_else(layout, random, sca
 @pytest.mark.parametrize("layout", ["ddp8", "mesh4x2", "mesh2x2x2"])
 @pytest.mark.parametrize("kind", ["idle", "compute"])
 @pytest.mark.parametrize("lost", ["never heard", "silent while late", "its collectives while late"])
-def test_whom_the_others_wait_for_may_be_unheard_and_still_nobody_else_is_named(layout, kind, lost):
+def test_a_late_rank_may_be_silent_and_still_no_other_rank_is_named(layout, kind, lost):
     bad, first, last = 3, 60, 83  # after more healthy windows than a past needs
 
     def kept(batch):
-        mine = batch.envelope["rank"] == bad
+        this_rank = batch.envelope["rank"] == bad
         late = first <= batch.columns["step"][0] <= last
         collective = batch.topic == Topic.COLLECTIVE
-        return not (mine and {"never heard": True, "silent while late": late}.get(lost, late and collective))
+        return not (this_rank and {"never heard": True, "silent while late": late}.get(lost, late and collective))
 
     shape = LAYOUTS[layout]
     stream = batches(simulate(shape, 96, (Fault(bad, kind, 40 * MS, first=first, last=last),), seed=1))
-    found = judged(item for item in stream if kept(item[1]))
-    assert found
-    assert [named for named in blamed(found) if set(named) - {bad}] == []
+    result = evaluated(item for item in stream if kept(item[1]))
+    assert result
+    assert [named for named in named_ranks(result) if set(named) - {bad}] == []

@@ -8,12 +8,12 @@ import pytest
 from drumline.streams.core.medians import peers_median
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW
-from drumline.streams.stragglers.analysis.attribution import Meeting, WindowTable
 from drumline.streams.stragglers.analysis.cause import find_cause
+from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
 from drumline.streams.stragglers.step_rows import BUDGET
 
 
-def table(**more: float) -> tuple[WindowTable, Meeting]:
+def table(**more: float) -> tuple[WindowData, CommunicatorWindow]:
     """Four ranks over two steps; rank 1 has `more` of some components in each step."""
     plain = {"compute_ns": 50.0, "idle_ns": 5.0, "copy_ns": 1.0, "kernels": 100.0, "blocks": 1000.0}
     plain |= {"launch_late_ns": -1.0, "sync_ns": -1.0, "input_ns": -1.0, "gpu_duration_ns": 100.0}
@@ -21,8 +21,8 @@ def table(**more: float) -> tuple[WindowTable, Meeting]:
     for name, value in more.items():
         budget[name][1] += value
     zeros = np.zeros((4, 2))
-    meeting = Meeting("c", 4, np.arange(4), zeros, zeros, np.zeros((4, 2), LATENESS_ROW))
-    return WindowTable(np.arange(4), np.arange(2), budget, [meeting]), meeting
+    group = CommunicatorWindow("c", 4, np.arange(4), zeros, zeros, np.zeros((4, 2), LATENESS_ROW))
+    return WindowData(np.arange(4), np.arange(2), budget, [group]), group
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,19 @@ def table(**more: float) -> tuple[WindowTable, Meeting]:
     ],
 )
 def test_cause(more, cause, detail, confidence):
-    found = find_cause(*table(**more), 1, StragglerConfig())
-    assert (found.cause, found.detail, found.confidence) == (cause, detail, confidence)
+    result = find_cause(*table(**more), 1, StragglerConfig())
+    assert (result.cause, result.detail, result.confidence) == (cause, detail, confidence)
 
 
 def test_idle_in_the_input_range_is_data_loading_where_it_is_known():
-    window, meeting = table(idle_ns=30)
+    window, group = table(idle_ns=30)
     window.budget["input_ns"][:] = 0.0
     window.budget["input_ns"][1] = 25.0
-    assert find_cause(window, meeting, 1, StragglerConfig()).detail == "data_loading"
+    assert find_cause(window, group, 1, StragglerConfig()).detail == "data_loading"
 
 
 #: compute of all ranks, of rank 1 more, idle of rank 1 more, loss over two steps -> cause and what compute explains.
-PAST = {
+BASELINES = {
     "waiting peers compute slower": (20, 0, 0, 40, "slow_compute", 40),
     "no further than it lost": (20, 0, 0, 30, "slow_compute", 30),
     "all GPUs slower, it idles": (9, 0, 5, 10, "host_stall", 0),
@@ -69,13 +69,13 @@ PAST = {
 }
 
 
-@pytest.mark.parametrize(("slower", "more", "idle", "lost", "cause", "explained"), PAST.values(), ids=PAST)
-def test_the_past_explains_no_more_compute_than_was_lost(slower, more, idle, lost, cause, explained):
-    window, meeting = table(compute_ns=more, idle_ns=idle)
+@pytest.mark.parametrize(("slower", "more", "idle", "lost", "cause", "explained"), BASELINES.values(), ids=BASELINES)
+def test_the_baseline_explains_no_more_compute_than_was_lost(slower, more, idle, lost, cause, explained):
+    window, group = table(compute_ns=more, idle_ns=idle)
     window.budget["compute_ns"] += slower
-    found = find_cause(window, meeting, 1, StragglerConfig(), usual_compute_ns=50.0, lost_ns=lost)
-    assert (found.cause, found.excess_ns["compute_ns"]) == (cause, explained)
-    assert found.slowdown == pytest.approx(1 + explained / (2 * (50 + slower + more) - explained), abs=1e-4)
+    result = find_cause(window, group, 1, StragglerConfig(), baseline_compute_ns=50.0, lost_ns=lost)
+    assert (result.cause, result.excess_ns["compute_ns"]) == (cause, explained)
+    assert result.slowdown == pytest.approx(1 + explained / (2 * (50 + slower + more) - explained), abs=1e-4)
 
 
 def test_excess_is_summed_over_the_window():

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from support.labs.attribution import blamed, judged
+from support.labs.attribution import evaluated, named_ranks
 from support.labs.verdict_rows import rows_of
 from support.pipeline_simulator import simulate_pipeline
 from support.straggler_simulator import MS, Fault, Layout, batches, ddp, fsdp, mesh, simulate
@@ -20,7 +20,7 @@ from drumline.streams.stragglers.analysis.groups import groups_late, labels
 JOB = -1
 
 
-def everybody(kind, cost_ns, **when):
+def all_ranks(kind, cost_ns, **when):
     return tuple(Fault(rank, kind, cost_ns, **when) for rank in range(4))
 
 
@@ -28,55 +28,55 @@ def everybody(kind, cost_ns, **when):
     ("kind", "detail"), [("idle", "idle"), ("copy", "copy"), ("compute", "compute"), ("work", "more_work")]
 )
 def test_all_ranks_slower_together_is_the_jobs_and_only_suspect(kind, detail):
-    job = batches(simulate(ddp(4), 96, everybody(kind, 20 * MS, first=72)))
-    found = judged(job)
-    assert [found[first][JOB][:2] for first in (60, 72, 84)] == [(OK, "ok"), *[(SUSPECT, "changed_job")] * 2]
-    assert found[72][JOB][2] == pytest.approx(0.25, abs=0.02)
+    job = batches(simulate(ddp(4), 96, all_ranks(kind, 20 * MS, first=72)))
+    result = evaluated(job)
+    assert [result[first][JOB][:2] for first in (60, 72, 84)] == [(OK, "ok"), *[(SUSPECT, "changed_job")] * 2]
+    assert result[72][JOB][2] == pytest.approx(0.25, abs=0.02)
     assert rows_of(job, "detail", "details")[72][JOB] == detail
-    assert blamed(found) == [{}] * 8
+    assert named_ranks(result) == [{}] * 8
 
 
 @pytest.mark.parametrize(("kind", "cause"), [("idle", "host_stall"), ("copy", "slow_copy")])
 @pytest.mark.parametrize(("all_kind", "slower"), [("work", 5 * MS), ("compute", 12 * MS)])
 def test_a_rank_that_is_late_while_all_are_slower_has_its_own_cause(all_kind, slower, kind, cause):
-    faults = (*everybody(all_kind, slower, first=60), Fault(1, kind, 5 * MS, first=72))
-    assert blamed(judged(batches(simulate(ddp(4), 84, faults))))[6] == {1: cause}
+    faults = (*all_ranks(all_kind, slower, first=60), Fault(1, kind, 5 * MS, first=72))
+    assert named_ranks(evaluated(batches(simulate(ddp(4), 84, faults))))[6] == {1: cause}
 
 
 def test_one_long_step_is_no_changed_job():
-    found = judged(batches(simulate(ddp(4), 96, everybody("idle", 200 * MS, first=75, last=75))))
-    assert {rows[JOB][1] for rows in found.values()} == {"ok"}
+    result = evaluated(batches(simulate(ddp(4), 96, all_ranks("idle", 200 * MS, first=75, last=75))))
+    assert {rows[JOB][1] for rows in result.values()} == {"ok"}
 
 
 def test_a_job_that_stays_changed_becomes_usual():
-    found = judged(batches(simulate(ddp(4), 12 * 30, everybody("work", 20 * MS, first=72))))
-    assert [rows[JOB][0] for rows in found.values()][-5:] == [OK] * 5
+    result = evaluated(batches(simulate(ddp(4), 12 * 30, all_ranks("work", 20 * MS, first=72))))
+    assert [rows[JOB][0] for rows in result.values()][-5:] == [OK] * 5
 
 
 def test_a_healthy_job_after_a_fault_is_healthy_and_a_fault_is_no_changed_job():
-    found = judged(batches(simulate(ddp(4), 120, (Fault(1, "idle", 40 * MS, first=60, last=95),))))
-    assert blamed(found) == [{}] * 5 + [{1: "host_stall"}] * 3 + [{}] * 2
-    assert all(rows[JOB][0] == OK for rows in found.values())
+    result = evaluated(batches(simulate(ddp(4), 120, (Fault(1, "idle", 40 * MS, first=60, last=95),))))
+    assert named_ranks(result) == [{}] * 5 + [{1: "host_stall"}] * 3 + [{}] * 2
+    assert all(rows[JOB][0] == OK for rows in result.values())
 
 
 def test_the_past_outlasts_a_fault_of_any_length():
     config = StragglerConfig(window_steps=4, history_windows=8, retention_steps=8)
-    faults = (Fault(1, "idle", 40 * MS, first=24, last=179), *everybody("idle", 30 * MS, first=180))
+    faults = (Fault(1, "idle", 40 * MS, first=24, last=179), *all_ranks("idle", 30 * MS, first=180))
     jobs = [rows[JOB] for rows in rows_of(batches(simulate(ddp(4), 200, faults)), "severity", config=config).values()]
     assert jobs == [OK] * 45 + [SUSPECT] * 5
 
 
 def test_a_job_of_one_rank_has_no_peers_but_a_past():
-    alone = Layout(1, ((1.0, "AllReduce", ()),))
-    job = batches(simulate(alone, 96, (Fault(0, "idle", 30 * MS, first=72),)))
-    found = judged(job)
-    assert all(rows[0][0] == INSUFFICIENT for rows in found.values())
+    single = Layout(1, ((1.0, "AllReduce", ()),))
+    job = batches(simulate(single, 96, (Fault(0, "idle", 30 * MS, first=72),)))
+    result = evaluated(job)
+    assert all(rows[0][0] == INSUFFICIENT for rows in result.values())
     assert rows_of(job, "detail", "details")[0][0] == "no_peers"
-    assert [rows[JOB][1] for rows in found.values()] == ["ok"] * 6 + ["changed_job"] * 2
+    assert [rows[JOB][1] for rows in result.values()] == ["ok"] * 6 + ["changed_job"] * 2
 
 
 @pytest.mark.parametrize(
-    ("topics", "met", "judged_with"),
+    ("topics", "met", "expected"),
     [
         ({Topic.COLLECTIVE}, lambda step: step % 2 == 1, "host_stall"),
         ({Topic.COLLECTIVE}, lambda step: step % 4 == 3, "few_steps_compared"),
@@ -84,7 +84,7 @@ def test_a_job_of_one_rank_has_no_peers_but_a_past():
     ],
     ids=["met in every second step", "gradients of four steps", "recorded now and then"],
 )
-def test_steps_in_which_nobody_met_are_not_taken_for_health(topics, met, judged_with):
+def test_steps_in_which_no_ranks_meet_are_not_taken_for_health(topics, met, expected):
     stream = []
     for time_ns, batch in batches(simulate(ddp(4), 24, (Fault(2, "idle", 30 * MS),))):
         if batch.topic in topics:
@@ -92,22 +92,22 @@ def test_steps_in_which_nobody_met_are_not_taken_for_health(topics, met, judged_
             columns = {name: values[keep] for name, values in batch.columns.items()}
             batch = Batch(batch.topic, {**batch.envelope, "rows": int(keep.sum())}, columns)
         stream.append((time_ns, batch))
-    found = judged(stream)
-    assert len(found) == 2
-    if judged_with == "host_stall":
-        assert blamed(found) == [{2: "host_stall"}] * 2
+    result = evaluated(stream)
+    assert len(result) == 2
+    if expected == "host_stall":
+        assert named_ranks(result) == [{2: "host_stall"}] * 2
         return
-    assert {row[1] for rows in found.values() for row in rows.values()} == {"insufficient_data"}
+    assert {row[1] for rows in result.values() for row in rows.values()} == {"insufficient_data"}
     details = rows_of(stream, "detail", "details")
-    assert {detail for rows in details.values() for detail in rows.values()} == {judged_with}
+    assert {detail for rows in details.values() for detail in rows.values()} == {expected}
     assert json.loads(rows_of(stream, "evidence_json", "evidence")[0][2]) == {"steps": sum(met(s) for s in range(12))}
 
 
 def test_a_late_root_of_a_broadcast_is_found():
-    every = (tuple(range(4)),)
-    shape = Layout(4, ((0.1, "Broadcast", every), (0.9, "AllReduce", every)))
+    world = (tuple(range(4)),)
+    shape = Layout(4, ((0.1, "Broadcast", world), (0.9, "AllReduce", world)))
     for fault in (Fault(0, "idle", 20 * MS), Fault(2, "idle", 20 * MS)):
-        assert blamed(judged(batches(simulate(shape, 24, (fault,))))) == [{fault.rank: "host_stall"}] * 2
+        assert named_ranks(evaluated(batches(simulate(shape, 24, (fault,))))) == [{fault.rank: "host_stall"}] * 2
 
 
 def test_what_is_late_together_is_named_in_each_row():
@@ -129,20 +129,20 @@ def test_a_guessed_communicator_lowers_the_confidence():
         )
         for t, b in known
     ]
-    assert blamed(judged(guessed)) == [{1: "host_stall"}] * 2
+    assert named_ranks(evaluated(guessed)) == [{1: "host_stall"}] * 2
     assert rows_of(known, "confidence", "confidences")[0][1] == "high"
     assert rows_of(guessed, "confidence", "confidences")[0][1] == "low"
     assert json.loads(rows_of(guessed, "evidence_json", "evidence")[0][1])["communicators"] == "guessed"
 
 
-def test_steps_that_nobody_marked_are_said_to_be_inferred():
+def test_unmarked_steps_are_reported_as_inferred():
     job = batches(simulate(ddp(4), 24, (Fault(1, "idle", 20 * MS),)))
-    told = [
+    inferred = [
         (t, Batch(b.topic, {**b.envelope, "steps_from": "inferred"}, b.columns) if b.topic == "gpu.step.v1" else b)
         for t, b in job
     ]
-    assert blamed(judged(told)) == [{1: "host_stall"}] * 2
-    assert json.loads(rows_of(told, "evidence_json", "evidence")[12][1])["steps_from"] == "inferred"
+    assert named_ranks(evaluated(inferred)) == [{1: "host_stall"}] * 2
+    assert json.loads(rows_of(inferred, "evidence_json", "evidence")[12][1])["steps_from"] == "inferred"
     assert "steps_from" not in json.loads(rows_of(job, "evidence_json", "evidence")[12][1])
 
 
@@ -165,20 +165,20 @@ def test_the_evidence_of_a_pipeline_without_peers_has_no_collective():
 def test_a_link_that_is_slow_for_one_operation_only_is_found_by_its_own_history():
     """The communicator's nine collectives together take 1.27 times as long, less than what counts as slow."""
     job = batches(simulate(fsdp(4), 72, slow_link=(48, 1.8, "ReduceScatter"), transfer_ns=2 * MS))
-    assert blamed(judged(job)) == [{}] * 4 + [{JOB: "slow_link"}] * 2
+    assert named_ranks(evaluated(job)) == [{}] * 4 + [{JOB: "slow_link"}] * 2
     evidence = json.loads(rows_of(job, "evidence_json", "evidence")[60][JOB])
     ratio = pytest.approx(1.8, abs=0.05)
     assert evidence == {"communicator": "c0-1-2-3", "operation": "ReduceScatter", "bytes": 1 << 20, "ratio": ratio}
 
 
 def test_groups():
-    found = labels({0: "a", 1: "a", 2: "b", 3: "b"}, {"c": [1, 2], "w": [0, 1, 2, 3]})
+    result = labels({0: "a", 1: "a", 2: "b", 3: "b"}, {"c": [1, 2], "w": [0, 1, 2, 3]})
     idle = ("host_stall", 0.3)
-    assert groups_late({0: idle, 1: idle}, range(4), found) == {0: "host a", 1: "host a"}
-    assert groups_late({1: idle, 2: idle}, range(4), found) == {1: "communicator c", 2: "communicator c"}
-    assert groups_late({0: idle, 1: ("slow_copy", 0.3)}, range(4), found) == {}
-    assert groups_late({0: idle, 1: ("host_stall", 0.1)}, range(4), found) == {}
-    assert groups_late(dict.fromkeys(range(4), idle), range(4), found) == dict.fromkeys(
+    assert groups_late({0: idle, 1: idle}, range(4), result) == {0: "host a", 1: "host a"}
+    assert groups_late({1: idle, 2: idle}, range(4), result) == {1: "communicator c", 2: "communicator c"}
+    assert groups_late({0: idle, 1: ("slow_copy", 0.3)}, range(4), result) == {}
+    assert groups_late({0: idle, 1: ("host_stall", 0.1)}, range(4), result) == {}
+    assert groups_late(dict.fromkeys(range(4), idle), range(4), result) == dict.fromkeys(
         [0, 1], "host a"
     ) | dict.fromkeys([2, 3], "host b")
 
@@ -186,7 +186,7 @@ def test_groups():
 def test_what_it_costs_in_gpu_seconds_and_money():
     """Rank 2 makes three others wait 20 ms in each of 12 steps; then all four lose 20 ms a step."""
     config = StragglerConfig(window_steps=12, price_per_gpu_hour=3600.0)
-    faults = (Fault(2, "idle", 20 * MS, last=11), *everybody("idle", 20 * MS, first=84))
+    faults = (Fault(2, "idle", 20 * MS, last=11), *all_ranks("idle", 20 * MS, first=84))
     job = batches(simulate(ddp(4), 96, faults, noise=0.0))
     seconds, money = (rows_of(job, name, config=config) for name in ("gpu_seconds_lost", "money_lost"))
     assert seconds[0][2] == pytest.approx(12 * 0.020 * 3, rel=0.01)
@@ -217,8 +217,8 @@ def test_a_late_rank_of_a_pipeline_costs_all_its_ranks(replicas):
     fault = Fault(0, "idle", 40 * MS, first=60)
     job = batches(simulate_pipeline((1.0, 1.0), replicas, 72, (fault,), noise=0.0))
     seconds = rows_of(job, "gpu_seconds_lost")[60]
-    others = 2 * replicas - 1
-    assert 0.8 * others * 12 * 0.040 < seconds[0] < 1.01 * others * 12 * 0.040
+    peers = 2 * replicas - 1
+    assert 0.8 * peers * 12 * 0.040 < seconds[0] < 1.01 * peers * 12 * 0.040
 
 
 def test_episodes_and_heartbeats():
@@ -243,7 +243,7 @@ def samples(clock, *, reasons=0, processes=1, n=5):
 
 
 @pytest.mark.parametrize(
-    ("own", "slowdown", "detail"),
+    ("rows", "slowdown", "detail"),
     [
         (samples(1500, reasons=0x40), 1.3, "throttled"),
         (samples(1500, reasons=0x1), 1.3, ""),  # lower, and NVML does not say that anything slows it
@@ -257,9 +257,9 @@ def samples(clock, *, reasons=0, processes=1, n=5):
         (samples(1500, n=0), 1.3, ""),
     ],
 )
-def test_what_gpu_samples_say_of_slow_compute(own, slowdown, detail):
+def test_details_of_slow_compute_from_gpu_samples(rows, slowdown, detail):
     peers = [samples(1980) for _ in range(3)]
-    assert device_detail(own, peers, slowdown, StragglerConfig())[0] == detail
+    assert device_detail(rows, peers, slowdown, StragglerConfig())[0] == detail
 
 
 def test_a_gpu_that_is_shared_as_its_peers_are_is_no_slow_part():
@@ -290,7 +290,7 @@ def test_a_slow_link_does_not_clear_because_a_rank_is_late_for_a_while():
     """Windows of 12 steps: the link is slow from the third on, a rank is late in the sixth to the ninth."""
     late = Fault(2, "idle", 40 * MS, first=72, last=119)
     job = batches(simulate(ddp(4), 144, (late,), slow_link=(36, 8.0, "")))
-    assert [sorted(found) for found in blamed(judged(job))] == [[]] * 3 + [[JOB]] * 3 + [[2]] * 4 + [[JOB]] * 2
+    assert [sorted(ranks) for ranks in named_ranks(evaluated(job))] == [[]] * 3 + [[JOB]] * 3 + [[2]] * 4 + [[JOB]] * 2
     states = [ranks[JOB] for ranks in rows_of(job, "state", "states").values()]
     assert states[4:] == [states[5]] * 8
     assert states[5] in ("warning", "critical")

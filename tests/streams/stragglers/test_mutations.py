@@ -1,4 +1,4 @@
-"""Recorded jobs with damaged records: verdicts hold, or say that the data does not suffice; never a wrong name."""
+"""Recorded jobs with damaged records: verdicts hold, or report insufficient data; they never name a wrong rank."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ def undisturbed(folder):
     return rows(stream(folder))
 
 
-def unchanged(folder, found, names=None):
-    """The same windows name the same ranks, under their new `names`, for the same cause and about the same loss."""
+def unchanged(folder, result, names=None):
+    """Check that windows name the same ranks, under their new `names`, for the same cause and about the same loss."""
     expected = {(first, (names or {}).get(rank, rank)): row for (first, rank), row in undisturbed(folder).items()}
-    assert found.keys() == expected.keys()
-    for where, row in found.items():
+    assert result.keys() == expected.keys()
+    for where, row in result.items():
         was = expected[where]
         assert (row.severity, row.cause) == (was.severity, was.cause) or abs(row.share - was.share) < 0.002, where
         assert row.share == pytest.approx(was.share, abs=0.005), where
 
 
 def steady(folder, rank, first, last):
-    """Does a rank cost about as much in all windows of a phase."""
-    every = [r.share for r in undisturbed(folder).values() if r.rank == rank and first <= r.first_step <= last - 4]
-    return max(every) < 1.5 * min(every)
+    """Return whether a rank costs about as much in all windows of a phase."""
+    shares = [r.share for r in undisturbed(folder).values() if r.rank == rank and first <= r.first_step <= last - 4]
+    return max(shares) < 1.5 * min(shares)
 
 
-def unharmed(folder, found):
-    """Nobody is named who was not (outside of phases with jitter, where the steps that are left decide who was late
-    most); who clearly was, is not acquitted, unless the data is said not to suffice.
+def unharmed(folder, result):
+    """Check that no further rank is named, and that a rank that was clearly late is named or reported as insufficient.
 
-    Clearly: 10% lost in a window wholly inside a counted phase, and about as much in all its windows. Where steps are
-    bad now and then a window may lose just those, and a milder loss may only show against the job's past, which lost
-    windows take away."""
+    Phases with jitter are left out: there the steps that are left decide which rank was late most. Clearly: 10% lost in
+    a window wholly inside a counted phase, and about as much in all its windows. Where steps are bad now and then a
+    window may lose just those, and a milder loss may only show against the baseline, which lost windows take away.
+    """
     whole = [(p["first_step"], p["last_step"]) for p in phases(folder) if p["counted"]]
     jitter = [(p["first_step"], p["last_step"]) for p in phases(folder) if not p["counted"]]
-    for where, row in found.items():
+    for where, row in result.items():
         was = undisturbed(folder).get(where)
         if was is None or INSUFFICIENT in (row.severity, was.severity):
             continue
@@ -62,7 +62,7 @@ def unharmed(folder, found):
         for first, last in whole:
             if first <= row.first_step and row.last_step <= last and steady(folder, row.rank, first, last):
                 assert not (was.share >= CLEAR and row.severity == OK), (where, was, row)
-    for phase in report(folder, found).phases:
+    for phase in report(folder, result).phases:
         if phase.counted:
             assert set(phase.found_ranks) <= set(phase.expected_ranks), phase
 
@@ -75,26 +75,28 @@ def test_records_are_lost_at_random(folder, kinds, share):
         unharmed(folder, rows(stream(folder, mutations.lost(trace(folder), share, seed, kinds))))
 
 
-def silent(found):
-    """Share of the verdicts that say that the data does not suffice."""
-    return np.mean([row.severity == INSUFFICIENT for row in found.values()])
+def silent(result):
+    """Return the share of the verdicts that report insufficient data."""
+    return np.mean([row.severity == INSUFFICIENT for row in result.values()])
 
 
 @pytest.mark.parametrize("folder", JOBS)
 @pytest.mark.parametrize(("kinds", "most"), [(KINDS, 0.4), (("copies", "payloads"), 0.05)], ids=["all", "no kernels"])
-def test_a_thousandth_of_the_records_lost_leaves_most_windows_judged(folder, kinds, most):
-    """Which records are lost decides how many; usually, over several seeds, most are left."""
+def test_a_thousandth_of_the_records_lost_leaves_most_windows_evaluated(folder, kinds, most):
+    """The records that are lost decide on the number of windows; over several seeds most are left."""
     damaged = (mutations.lost(trace(folder), 0.001, seed, kinds) for seed in range(5))
-    assert np.median([silent(rows(stream(folder, one))) for one in damaged]) <= silent(undisturbed(folder)) + most
+    assert (
+        np.median([silent(rows(stream(folder, records))) for records in damaged]) <= silent(undisturbed(folder)) + most
+    )
 
 
 @pytest.mark.parametrize("folder", JOBS)
 @pytest.mark.parametrize("share", [0.001, 0.01, 0.02])
-def test_lost_kernels_other_than_nccls_leave_every_window_judged(folder, share):
-    found = rows(stream(folder, mutations.lost_work(trace(folder), share, 1)))
-    unharmed(folder, found)
-    unjudged = {where for where, row in found.items() if row.severity == INSUFFICIENT}
-    assert unjudged == {where for where, row in undisturbed(folder).items() if row.severity == INSUFFICIENT}
+def test_lost_kernels_other_than_nccls_leave_every_window_evaluated(folder, share):
+    result = rows(stream(folder, mutations.lost_work(trace(folder), share, 1)))
+    unharmed(folder, result)
+    insufficient = {where for where, row in result.items() if row.severity == INSUFFICIENT}
+    assert insufficient == {where for where, row in undisturbed(folder).items() if row.severity == INSUFFICIENT}
 
 
 @pytest.mark.parametrize("folder", JOBS)
@@ -110,27 +112,27 @@ def test_of_kernels_only_a_sample_is_kept(folder):
 
 
 @pytest.mark.parametrize("folder", JOBS)
-def test_steps_that_nobody_marked_are_inferred(folder):
+def test_unmarked_steps_are_inferred(folder):
     unmarked = mutations.unmarked(trace(folder))
-    found = report(folder, rows(stream(folder, unmarked)), unmarked)
-    assert all(phase.right for phase in found.phases if phase.counted and phase.windows)
-    assert all(phase.windows for phase in found.phases if phase.counted)
+    result = report(folder, rows(stream(folder, unmarked)), unmarked)
+    assert all(phase.right for phase in result.phases if phase.counted and phase.windows)
+    assert all(phase.windows for phase in result.phases if phase.counted)
 
 
 @pytest.mark.parametrize("folder", JOBS)
-@pytest.mark.parametrize("marked", [True, False])
-def test_communicators_that_nccl_does_not_name_are_guessed(folder, marked):
+@pytest.mark.parametrize("has_markers", [True, False])
+def test_communicators_that_nccl_does_not_name_are_guessed(folder, has_markers):
     """Milder faults than CLEAR may be missed: without communicators there is no lag."""
-    unpaid = mutations.unpaid(trace(folder) if marked else mutations.unmarked(trace(folder)))
-    found = rows(stream(folder, unpaid))
+    unnamed = mutations.unpaid(trace(folder) if has_markers else mutations.unmarked(trace(folder)))
+    result = rows(stream(folder, unnamed))
     loss = report(folder, undisturbed(folder)).phases
-    for phase, whole in zip(report(folder, found, None if marked else unpaid).phases, loss, strict=True):
+    for phase, whole in zip(report(folder, result, None if has_markers else unnamed).phases, loss, strict=True):
         if phase.counted and phase.windows:
             assert set(phase.found_ranks) <= set(phase.expected_ranks), phase
             assert (
                 phase.found_ranks
                 or whole.lost_share < 2 * CLEAR
-                or INSUFFICIENT in {r.severity for r in found.values()}
+                or INSUFFICIENT in {r.severity for r in result.values()}
             )
 
 
@@ -139,9 +141,9 @@ def test_one_ranks_batches_are_missing_for_two_seconds(folder):
     batches = stream(folder)
     busy = [time for time, batch in batches if batch.topic == "gpu.step.v1" and batch.rows]
     begin = busy[len(busy) // 3]
-    gone = mutations.without(batches, 1, begin, begin + 2000 * MS)
-    assert len(gone) < len(batches)
-    unharmed(folder, rows(gone))
+    kept = mutations.without(batches, 1, begin, begin + 2000 * MS)
+    assert len(kept) < len(batches)
+    unharmed(folder, rows(kept))
 
 
 @pytest.mark.parametrize("folder", JOBS)
@@ -168,13 +170,13 @@ def test_clocks_drift_by_100_ppm(folder):
 def test_names_follow_the_ranks(folder):
     count = len(trace(folder).activities)
     order = [(rank + 1) % count for rank in range(count)]
-    found = rows(stream(folder, mutations.permuted(trace(folder), order)))
-    unchanged(folder, found, dict(enumerate(order)))
+    result = rows(stream(folder, mutations.permuted(trace(folder), order)))
+    unchanged(folder, result, dict(enumerate(order)))
 
 
 @pytest.mark.parametrize("folder", JOBS)
 @pytest.mark.parametrize("how", ["renamed", "renumbered", "shuffled"])
-def test_names_of_kernels_numbers_of_streams_and_the_order_of_records_say_nothing(folder, how):
+def test_names_of_kernels_numbers_of_streams_and_the_order_of_records_change_nothing(folder, how):
     change = {
         "renamed": mutations.renamed,
         "renumbered": lambda t: mutations.renumbered(t, 3),

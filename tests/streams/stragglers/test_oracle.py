@@ -52,19 +52,19 @@ def test_the_oracle_agrees_with_how_much_slower_the_job_was(folder):
     healthy = [p for p in phases(folder) if p["counted"] and not p["fault_ranks"]]
     if not healthy:
         pytest.skip("no counted healthy phase to compare with")
-    usual = np.median([step_ms(derived(folder), p["first_step"] + 1, p["last_step"]) for p in healthy])
+    baseline = np.median([step_ms(derived(folder), p["first_step"] + 1, p["last_step"]) for p in healthy])
     for phase in (p for p in phases(folder) if p["counted"] and len(p["fault_ranks"]) == 1):
-        lost = 1 - usual / step_ms(derived(folder), phase["first_step"] + 1, phase["last_step"])
-        said = costs_of(folder, phase)[phase["fault_ranks"][0]]
-        assert 0.5 <= said / lost <= 2.0, (phase["phase"], said, lost)
+        lost = 1 - baseline / step_ms(derived(folder), phase["first_step"] + 1, phase["last_step"])
+        cost = costs_of(folder, phase)[phase["fault_ranks"][0]]
+        assert 0.5 <= cost / lost <= 2.0, (phase["phase"], cost, lost)
 
 
 @pytest.mark.parametrize("folder", JOBS)
-def test_nobody_is_named_whom_the_oracle_acquits(folder):
-    for phase, found in zip(phases(folder), verdicts(folder).phases, strict=True):
+def test_no_rank_is_named_that_the_oracle_acquits(folder):
+    for phase, result in zip(phases(folder), verdicts(folder).phases, strict=True):
         if phase["counted"]:
             cost = costs_of(folder, phase)
-            extra = set(found.found_ranks) - set(phase["fault_ranks"])
+            extra = set(result.found_ranks) - set(phase["fault_ranks"])
             assert all(cost[rank] >= MATTERS for rank in extra), (phase["phase"], extra, cost)
 
 
@@ -72,9 +72,9 @@ def test_nobody_is_named_whom_the_oracle_acquits(folder):
 def test_every_rank_that_the_oracle_and_the_manifest_agree_on_is_found(folder):
     missed = [
         (phase["phase"], rank, costs_of(folder, phase)[rank])
-        for phase, found in zip(phases(folder), verdicts(folder).phases, strict=True)
+        for phase, result in zip(phases(folder), verdicts(folder).phases, strict=True)
         for rank in phase["fault_ranks"]
-        if phase["counted"] and found.windows and rank not in found.found_ranks
+        if phase["counted"] and result.windows and rank not in result.found_ranks
     ]
     assert not missed
 
@@ -82,16 +82,16 @@ def test_every_rank_that_the_oracle_and_the_manifest_agree_on_is_found(folder):
 def processes(collectives, time=100, operation="AllReduce"):
     """Ranks with one step each; `collectives`: rank -> [(communicator, ordinal, duration, covered)]."""
     out = []
-    for mine in collectives.values():
+    for values in collectives.values():
         names = ("communicator", "ordinal", "duration_ns", "covered_ns")
-        columns = dict(zip(names, np.array(mine, np.int64).T, strict=True))
-        columns |= {"step": np.zeros(len(mine), np.int64), "operation": np.zeros(len(mine), np.int64)}
+        columns = dict(zip(names, np.array(values, np.int64).T, strict=True))
+        columns |= {"step": np.zeros(len(values), np.int64), "operation": np.zeros(len(values), np.int64)}
         steps = Table({"step": np.zeros(1, np.int64), "gpu_duration_ns": np.full(1, time)})
         out.append(SimpleNamespace(collectives=Table(columns, {"operations": (operation,)}), steps=steps))
     return out
 
 
-def test_the_oracle_blames_the_root_of_a_chain():
+def test_the_oracle_names_the_root_of_a_chain():
     # Rank 1 is late in {0, 1}; rank 0, which waited for it, then comes late in {0, 2}.
     chain = {0: [(7, 0, 31, 0), (8, 0, 1, 0)], 1: [(7, 0, 1, 0)], 2: [(8, 0, 31, 0)]}
     assert costs(processes(chain), 0, 0) == pytest.approx([-0.15, 0.3, -0.15])
@@ -103,14 +103,14 @@ def test_the_oracle_counts_a_lead_that_is_seen_in_many_collectives_once():
     assert costs(processes({0: ahead, 1: late, 2: ahead}), 0, 0) == pytest.approx([-0.05, 0.1, -0.05])
 
 
-def test_the_oracle_acquits_everybody_where_all_wait_alike():
+def test_the_oracle_acquits_all_ranks_where_all_wait_alike():
     assert costs(processes({rank: [(7, 0, 5, 0)] for rank in range(4)}), 0, 0) == pytest.approx([0.0] * 4)
 
 
 def test_the_oracle_finds_two_late_ranks_each_by_its_own_amount():
-    waits = {0: 41, 1: 1, 2: 41, 3: 16}  # 40 and 25 late: the median of the others waited 15 more than 1, and 40
-    found = costs(processes({rank: [(7, 0, wait, 0)] for rank, wait in waits.items()}), 0, 0)
-    assert found == pytest.approx([-0.25, 0.40, -0.25, 0.25])
+    waiting = {0: 41, 1: 1, 2: 41, 3: 16}  # 40 and 25 late: the median of the others waited 15 more than 1, and 40
+    result = costs(processes({rank: [(7, 0, wait, 0)] for rank, wait in waiting.items()}), 0, 0)
+    assert result == pytest.approx([-0.25, 0.40, -0.25, 0.25])
 
 
 def test_the_oracle_counts_what_is_covered_only_once_and_what_is_not_always():
@@ -121,16 +121,16 @@ def test_the_oracle_counts_what_is_covered_only_once_and_what_is_not_always():
 def test_the_oracle_acquits_the_partner_of_a_rank_with_less_work():
     """Rank 1 has less work: it waits in its pair, for rank 0, which is as long as 2 and 3 are."""
     meets = {0: [(8, 0, 1, 0)], 1: [(8, 0, 21, 0)], 2: [(9, 0, 1, 0)], 3: [(9, 0, 1, 0)]}
-    everybody = {rank: [*pair, (7, 0, 1, 0)] for rank, pair in meets.items()}
-    assert costs(processes(everybody), 0, 0) == pytest.approx([0.0, -0.2, 0.0, 0.0])
+    rows_of = {rank: [*pair, (7, 0, 1, 0)] for rank, pair in meets.items()}
+    assert costs(processes(rows_of), 0, 0) == pytest.approx([0.0, -0.2, 0.0, 0.0])
     assert costs(processes({rank: meets[rank] for rank in (0, 1)}), 0, 0) == pytest.approx([0.2, -0.2])
 
 
-def test_the_oracle_compares_a_sender_only_with_whom_it_meets():
+def test_the_oracle_compares_a_sender_only_with_ranks_that_it_meets():
     """Ranks 0 and 1 meet in 8; what 2 waits in its receive is not their affair."""
     meet = {rank: [(8, 0, 1, 0)] for rank in range(2)} | {2: [(9, 0, 1, 0)]}
-    ranks, alone = processes(meet), processes({2: [(9, 0, 80, 0)]}, operation="Recv")
-    ranks[2] = alone[0]
+    ranks, single = processes(meet), processes({2: [(9, 0, 80, 0)]}, operation="Recv")
+    ranks[2] = single[0]
     assert costs(ranks, 0, 0) == pytest.approx([0.0, 0.0, 0.0])
 
 
@@ -150,6 +150,6 @@ def test_the_oracle_takes_receives_whole():
 def test_the_oracle_looks_at_no_other_steps():
     late = processes({0: [(7, 0, 31, 0)], 1: [(7, 0, 1, 0)]})
     assert costs(late, 0, 0)[1] == pytest.approx(0.3)
-    for one in late:
-        one.collectives.columns["step"] = np.ones(1, np.int64)
+    for row in late:
+        row.collectives.columns["step"] = np.ones(1, np.int64)
     assert costs(late, 0, 0) == pytest.approx([0.0, 0.0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.labs.attribution import CAUSES, blamed, judged
+from support.labs.attribution import CAUSES, evaluated, named_ranks
 from support.labs.lateness import matched, rows
 from support.labs.verdict_rows import rows_of
 from support.pipeline_simulator import simulate_pipeline
@@ -14,7 +14,7 @@ from support.straggler_simulator import MS, Fault, batches
 
 from drumline.streams.core.thresholds import INSUFFICIENT, OK
 from drumline.streams.lateness.collective_join import EXCHANGE, LOCKSTEP, PIPELINE, POINT_TO_POINT, point_to_point
-from drumline.streams.stragglers.analysis.pipelines_roles import stage_of
+from drumline.streams.stragglers.analysis.pipelines import pipeline_stages
 
 UNEQUAL = (1.0, 1.3, 0.8, 1.1)
 
@@ -24,15 +24,15 @@ UNEQUAL = (1.0, 1.3, 0.8, 1.1)
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_unequal_stages_are_no_stragglers(replicas, one_communicator, world):
     job = simulate_pipeline(UNEQUAL, replicas, 24, world=world, one_communicator=one_communicator)
-    assert all(row[0] == OK for rows in judged(batches(job)).values() for row in rows.values())
+    assert all(row[0] == OK for rows in evaluated(batches(job)).values() for row in rows.values())
 
 
 def costly(fault, replicas, steps, **shape):
     """The job with the fault, and the share it really lost: a stage that is not the slowest has time to spare."""
     job, healthy = (simulate_pipeline(UNEQUAL, replicas, steps, f, **shape) for f in ((fault,), ()))
     last = slice(fault.first, None)
-    took, usual = (sum(row["duration_ns"] for row in j.steps[0][last]) for j in (job, healthy))
-    return job, 1 - usual / took
+    took, baseline = (sum(row["duration_ns"] for row in j.steps[0][last]) for j in (job, healthy))
+    return job, 1 - baseline / took
 
 
 @given(st.integers(0, 7), st.sampled_from(sorted(CAUSES)), st.floats(0.1, 1.0), st.booleans(), st.booleans())
@@ -40,7 +40,7 @@ def costly(fault, replicas, steps, **shape):
 def test_a_late_rank_of_a_replicated_stage_is_found_alone(rank, kind, cost, world, one_communicator):
     fault = Fault(rank, kind, int(cost * 60 * MS))
     job, lost = costly(fault, 2, 24, world=world, one_communicator=one_communicator)
-    for named in blamed(judged(batches(job))):
+    for named in named_ranks(evaluated(batches(job))):
         assert named == {rank: CAUSES[kind]} if lost > 0.05 else named.keys() <= {rank}
 
 
@@ -49,11 +49,11 @@ def test_a_late_rank_of_a_replicated_stage_is_found_alone(rank, kind, cost, worl
 def test_without_replicas_a_rank_is_compared_with_its_own_past(rank, kind, cost, world):
     fault = Fault(rank, kind, int(cost * 60 * MS), first=60)
     job, lost = costly(fault, 1, 84, world=world)
-    found = judged(batches(job))
-    learning = list(found.values())[:3]
+    result = evaluated(batches(job))
+    learning = list(result.values())[:3]
     assert all(row[0] == INSUFFICIENT for rows in learning for r, row in rows.items() if r >= 0)
-    assert blamed(found)[:5] == [{}] * 5
-    for named in blamed(found)[5:]:
+    assert named_ranks(result)[:5] == [{}] * 5
+    for named in named_ranks(result)[5:]:
         assert named == {rank: CAUSES[kind]} if lost > 0.05 else named.keys() <= {rank}
 
 
@@ -70,7 +70,7 @@ def test_a_whole_stage_late_together_is_found_against_its_past_and_named_as_a_gr
         row["duration_ns"] - was["duration_ns"] for row, was in zip(late_job.steps[7], healthy.steps[7], strict=True)
     )
     job = batches(late_job)
-    assert blamed(judged(job)) == [{}] * 6 + [dict.fromkeys(late, cause)]
+    assert named_ranks(evaluated(job)) == [{}] * 6 + [dict.fromkeys(late, cause)]
     assert {rows_of(job, "group", "groups")[72][rank] for rank in late} == {f"communicator c{late}"}
     assert sum(rows_of(job, "gpu_seconds_lost")[72].values()) == pytest.approx(6 * grew / 1e9, rel=0.1)
 
@@ -82,18 +82,18 @@ def test_longer_sequences_make_the_largest_stage_no_straggler(replicas, kind):
     faults = (
         Fault(rank, kind, int(0.5 * 60 * MS * UNEQUAL[rank // replicas]), first=72) for rank in range(4 * replicas)
     )
-    found = judged(batches(simulate_pipeline(UNEQUAL, replicas, 96, tuple(faults))))
-    assert blamed(found) == [{}] * 8
-    assert [rows[-1][1] for rows in found.values()] == ["ok"] * 6 + ["changed_job"] * 2
+    result = evaluated(batches(simulate_pipeline(UNEQUAL, replicas, 96, tuple(faults))))
+    assert named_ranks(result) == [{}] * 8
+    assert [rows[-1][1] for rows in result.values()] == ["ok"] * 6 + ["changed_job"] * 2
 
 
 @pytest.mark.parametrize("stage", [0, 1])
 def test_a_stage_that_got_more_work_is_a_changed_job(stage):
     """Layers may have been moved to it."""
     faults = tuple(Fault(rank, "work", 50 * MS, first=72) for rank in (2 * stage, 2 * stage + 1))
-    found = judged(batches(simulate_pipeline((1.0, 1.0), 2, 84, faults)))
-    assert blamed(found) == [{}] * 7
-    assert found[72][-1][1] == "changed_job"
+    result = evaluated(batches(simulate_pipeline((1.0, 1.0), 2, 84, faults)))
+    assert named_ranks(result) == [{}] * 7
+    assert result[72][-1][1] == "changed_job"
 
 
 def test_what_one_sends_the_other_receives():
@@ -122,17 +122,17 @@ def sets(**groups):
 def test_stages():
     pairs = [frozenset({0, 2}), frozenset({1, 3})]
     inside = sets(a={0, 1}, b={2, 3}, world={0, 1, 2, 3})
-    assert stage_of([], inside) is None
-    assert stage_of(pairs, inside) == {0: 0, 1: 0, 2: 2, 3: 2}
-    assert stage_of([frozenset(range(4))], inside) == {0: 0, 1: 0, 2: 2, 3: 2}
+    assert pipeline_stages([], inside) is None
+    assert pipeline_stages(pairs, inside) == {0: 0, 1: 0, 2: 2, 3: 2}
+    assert pipeline_stages([frozenset(range(4))], inside) == {0: 0, 1: 0, 2: 2, 3: 2}
     # the first and last stage of one pipeline share their embeddings
     chain = [frozenset({0, 1}), frozenset({1, 2}), frozenset({2, 3})]
-    assert stage_of(chain, sets(tied={0, 3}, world={0, 1, 2, 3})) == {}
+    assert pipeline_stages(chain, sets(tied={0, 3}, world={0, 1, 2, 3})) == {}
 
 
 def test_lost_rows_do_not_make_a_ring_a_pipeline():
-    random, found = np.random.default_rng(0), []
+    random, result = np.random.default_rng(0), []
     for _ in range(50):
         ring = {r: rows(np.full(20, 5), operation=[3] * 20, lockstep=POINT_TO_POINT) for r in range(4)}
-        found.append(point_to_point({r: row[random.random(20) > 0.1] for r, row in ring.items()}))
-    assert set(found) == {EXCHANGE}
+        result.append(point_to_point({r: row[random.random(20) > 0.1] for r, row in ring.items()}))
+    assert set(result) == {EXCHANGE}

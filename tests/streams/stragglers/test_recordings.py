@@ -43,8 +43,8 @@ def rows(stream: Stream, window_steps: int = 5) -> list[Row]:
     return out
 
 
-def judged(name: str, found: list[Row]) -> Report:
-    return judge_phases(json.loads((folder(name) / "manifest.json").read_text())["phases"], found)
+def evaluated(name: str, result: list[Row]) -> Report:
+    return judge_phases(json.loads((folder(name) / "manifest.json").read_text())["phases"], result)
 
 
 def altered(batch: Batch, rank: dict[int, int] | None = None, by: int = 0) -> Batch:
@@ -67,7 +67,7 @@ def test_every_fault_is_found_with_its_cause_and_no_victim(name):
 
 @pytest.mark.traces
 def test_the_long_recording_with_default_windows():
-    report = judged("ddp-long", rows(recorded("ddp-long"), 20))
+    report = evaluated("ddp-long", rows(recorded("ddp-long"), 20))
     assert report.right
     assert (report.recall, report.false_alarms, report.cause_accuracy) == (1.0, 0, 1.0)
 
@@ -76,7 +76,7 @@ def test_the_long_recording_with_default_windows():
 @pytest.mark.parametrize("window_steps", [4, 7, 10])
 @pytest.mark.parametrize("name", ["ddp-gpu-bound", "mesh-2x2"])
 def test_the_size_of_the_window_decides_nothing(name, window_steps):
-    report = judged(name, rows(recorded(name), window_steps))
+    report = evaluated(name, rows(recorded(name), window_steps))
     assert all(phase.right for phase in report.phases if phase.windows)
 
 
@@ -95,8 +95,8 @@ def test_order_across_keys_and_duplicates_change_nothing(name):
 
     def when(item):
         envelope = item[1].envelope
-        who = (envelope["rank"], item[1].topic, envelope.get("communicator"))
-        return item[0] + late.setdefault(who, dice.uniform(0, 1e9))
+        source = (envelope["rank"], item[1].topic, envelope.get("communicator"))
+        return item[0] + late.setdefault(source, dice.uniform(0, 1e9))
 
     mixed = [item for item in sorted(recorded(name), key=when) for _ in range(1 + (dice.random() < 0.2))]
     assert rows(mixed) == rows(recorded(name))
@@ -106,25 +106,25 @@ def test_order_across_keys_and_duplicates_change_nothing(name):
 def test_names_follow_the_ranks(name):
     other = {0: 3, 1: 0, 2: 1, 3: 2}
     expected = {(r.first_step, other.get(r.rank, -1)): (r.severity, r.cause) for r in rows(recorded(name))}
-    found = rows([(t, altered(b, other)) for t, b in recorded(name)])
-    assert {(r.first_step, r.rank): (r.severity, r.cause) for r in found} == expected
+    result = rows([(t, altered(b, other)) for t, b in recorded(name)])
+    assert {(r.first_step, r.rank): (r.severity, r.cause) for r in result} == expected
 
 
 @pytest.mark.parametrize("name", SHORT)
 @pytest.mark.parametrize("share", [0.001, 0.01])
-@pytest.mark.parametrize("what", ["batches", "rows"])
-def test_what_is_lost_never_names_another_rank(name, share, what):
+@pytest.mark.parametrize("unit", ["batches", "rows"])
+def test_what_is_lost_never_names_another_rank(name, share, unit):
     dice = np.random.default_rng(11)
     kept = []
     for time_ns, batch in recorded(name):
-        if what == "batches":
+        if unit == "batches":
             if dice.random() > share:
                 kept.append((time_ns, batch))
             continue
         keep = dice.random(batch.rows) > share
         columns = {column: values[keep] for column, values in batch.columns.items()}
         kept.append((time_ns, Batch(batch.topic, {**batch.envelope, "rows": int(keep.sum())}, columns)))
-    for phase in judged(name, rows(kept)).phases:
+    for phase in evaluated(name, rows(kept)).phases:
         if phase.counted:
             assert set(phase.found_ranks) <= set(phase.expected_ranks)
 
@@ -141,7 +141,7 @@ def test_the_phases_of_the_manifest_have_no_influence(tmp_path):
         phase["phase"] = "unknown"
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     lies = json.loads(CliRunner().invoke(app, [str(tmp_path), "--window-steps", "5", "--json"]).stdout)
-    truth = judged(name, rows(recorded(name)))
+    truth = evaluated(name, rows(recorded(name)))
     assert [(p["found_ranks"], p["found_cause"]) for p in lies["phases"]] == [
         (p.found_ranks, p.found_cause) for p in truth.phases
     ]
@@ -149,10 +149,10 @@ def test_the_phases_of_the_manifest_have_no_influence(tmp_path):
 
 def test_the_worked_example_of_the_design_is_what_comes_out():
     text = (Path(__file__).parents[3] / "docs" / "design" / "stragglers.md").read_text()
-    found = {row.rank: row for row in rows(recorded("mesh-2x2")) if row.first_step == 50}
-    shares = [f"{found[rank].share * 100:.3g}%" for rank in range(4)]
-    assert (found[1].cause, found[1].severity, f"= {shares[1]}, critical" in text) == ("host_stall", 3, True)
-    assert max(found[rank].share for rank in (0, 2, 3)) < 0.0005
+    result = {row.rank: row for row in rows(recorded("mesh-2x2")) if row.first_step == 50}
+    shares = [f"{result[rank].share * 100:.3g}%" for rank in range(4)]
+    assert (result[1].cause, result[1].severity, f"= {shares[1]}, critical" in text) == ("host_stall", 3, True)
+    assert max(result[rank].share for rank in (0, 2, 3)) < 0.0005
 
 
 def test_a_folder_that_is_no_recording_is_bad_input(tmp_path):
@@ -170,6 +170,6 @@ def test_a_folder_of_recordings_names_them(tmp_path):
     assert (result.exit_code, "2 recordings, evaluate each: one, two" in result.output) == (2, True)
 
 
-def test_a_job_of_one_rank_is_said_to_have_no_peers():
+def test_a_job_of_one_rank_is_reported_to_have_no_peers():
     result = CliRunner().invoke(app, [str(folder("fusion"))])
     assert (result.exit_code, "no rank was judged" in result.output, "no_peers" in result.output) == (0, True, True)

@@ -23,31 +23,33 @@ LEAD, LENGTH = 20, 40
 
 def jobs():
     """Recordings with healthy steps to mix faults with."""
-    found = [pytest.param(DEMO, id=DEMO.name)]
+    result = [pytest.param(DEMO, id=DEMO.name)]
     for folder in other_recordings():
         if any(p["counted"] and not p["fault_ranks"] and not p["accepted_causes"] for p in phases(folder)):
-            found.append(pytest.param(folder, id=folder.name, marks=pytest.mark.traces))
-    return found
+            result.append(pytest.param(folder, id=folder.name, marks=pytest.mark.traces))
+    return result
 
 
 def faults(folder):
     return [p for p in phases(folder) if p["counted"] and p["fault_ranks"]]
 
 
-def judged(folder, order, begin=0):
+def evaluated(folder, order, begin=0):
     """(rank -> share of windows from step `begin` on in which it is named, cost by the oracle)."""
     ranks = splice.spliced(folder, order)
-    every = splice.rows(folder, ranks)
-    found = [row for (first, rank), row in every.items() if rank >= 0 and begin <= first and row.last_step < len(order)]
-    assert not any(row.severity == INSUFFICIENT for row in found)
+    windows = splice.rows(folder, ranks)
+    result = [
+        row for (first, rank), row in windows.items() if rank >= 0 and begin <= first and row.last_step < len(order)
+    ]
+    assert not any(row.severity == INSUFFICIENT for row in result)
     named = {
-        rank: np.mean([row.severity >= WARNING for row in found if row.rank == rank]) for rank in range(len(ranks))
+        rank: np.mean([row.severity >= WARNING for row in result if row.rank == rank]) for rank in range(len(ranks))
     }
     return named, costs(ranks, begin, len(order) - 1)
 
 
 def right(guilty, named, cost, clearly=CLEARLY):
-    """Where two are late by turns each one waits for the other, and the oracle sees the difference only."""
+    """Two ranks that are late by turns wait for each other, and the oracle sees the difference only."""
     for rank, often in named.items():
         assert often == 0.0 or rank in guilty or cost[rank] >= MATTERS, ("innocent, and named", rank, named, cost)
         assert often >= 0.5 or cost[rank] < clearly, ("missed", rank, named, cost)
@@ -59,12 +61,12 @@ def healthy(folder):
 
 
 @pytest.mark.parametrize("folder", jobs())
-@pytest.mark.parametrize("every", [2, 3, 5])
-def test_a_fault_in_every_nth_step(folder, every):
+@pytest.mark.parametrize("nth", [2, 3, 5])
+def test_a_fault_in_every_nth_step(folder, nth):
     for fault in faults(folder):
-        some = splice.mixed((splice.steps_of(folder, fault["phase"]), 1), (healthy(folder), every - 1))
-        order = splice.first(LEAD, splice.mixed((healthy(folder), 1))) + splice.first(LENGTH, some)
-        right(fault["fault_ranks"], *judged(folder, order, LEAD))
+        chosen = splice.mixed((splice.steps_of(folder, fault["phase"]), 1), (healthy(folder), nth - 1))
+        order = splice.first(LEAD, splice.mixed((healthy(folder), 1))) + splice.first(LENGTH, chosen)
+        right(fault["fault_ranks"], *evaluated(folder, order, LEAD))
 
 
 @pytest.mark.parametrize("folder", jobs())
@@ -72,19 +74,19 @@ def test_a_fault_from_the_first_step_on(folder):
     """Without a past, a rank with other work that hides behind compute shows less than it costs."""
     for fault in faults(folder):
         order = splice.first(LENGTH, splice.mixed((splice.steps_of(folder, fault["phase"]), 1)))
-        right(fault["fault_ranks"], *judged(folder, order), clearly=2 * MATTERS)
+        right(fault["fault_ranks"], *evaluated(folder, order), clearly=2 * MATTERS)
 
 
 @pytest.mark.parametrize("folder", jobs())
 def test_two_faults_by_turns(folder):
-    for one, other in combinations(faults(folder), 2):
-        both = splice.mixed(*((splice.steps_of(folder, fault["phase"]), 1) for fault in (one, other)))
+    for first, other in combinations(faults(folder), 2):
+        both = splice.mixed(*((splice.steps_of(folder, fault["phase"]), 1) for fault in (first, other)))
         order = splice.first(LEAD, splice.mixed((healthy(folder), 1))) + splice.first(LENGTH, both)
-        right({*one["fault_ranks"], *other["fault_ranks"]}, *judged(folder, order, LEAD))
+        right({*first["fault_ranks"], *other["fault_ranks"]}, *evaluated(folder, order, LEAD))
 
 
 @pytest.mark.parametrize("folder", jobs())
-def test_healthy_steps_in_any_order_name_nobody(folder):
+def test_healthy_steps_in_any_order_name_no_rank(folder):
     order = np.random.default_rng(1).permutation(healthy(folder))[:60].tolist()
-    named, _ = judged(folder, order)
+    named, _ = evaluated(folder, order)
     assert not any(named.values()), named

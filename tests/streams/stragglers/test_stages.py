@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from support.labs.attribution import judged
+from support.labs.attribution import evaluated
 from support.labs.stage_feed import seen
 from support.straggler_simulator import MS, Fault, batches, ddp, mesh, simulate
 
@@ -23,17 +23,17 @@ STREAM = batches(simulate(SHAPE, 60, (Fault(1, "idle", 25 * MS, first=12, last=3
 SECOND = 1_000_000_000
 
 
-def said(stream, config=CONFIG):
+def published(stream, config=CONFIG):
     """Everything a consumer sees of the last revisions but times and revisions."""
     return seen(verdicts(stream, config))
 
 
-EXPECTED = said(STREAM)
+EXPECTED = published(STREAM)
 
 
-def test_the_reference_blames_both_ranks():
-    found = judged(STREAM, CONFIG)
-    assert [sorted(r for r, row in rows.items() if row[0] >= 2) for rows in found.values()] == [
+def test_the_reference_names_both_ranks():
+    result = evaluated(STREAM, CONFIG)
+    assert [sorted(r for r, row in rows.items() if row[0] >= 2) for rows in result.values()] == [
         *([2], [1, 2], [1, 2], [2], [2])
     ]
 
@@ -41,7 +41,7 @@ def test_the_reference_blames_both_ranks():
 @pytest.mark.parametrize("error_ns", [-500 * MS, 500 * MS])
 def test_a_hosts_clock_may_be_wrong(error_ns):
     recording = simulate(SHAPE, 60, (Fault(1, "idle", 25 * MS, first=12, last=35), Fault(2, "copy", 9 * MS, 2)))
-    assert said(batches(recording, shift_ns={2: error_ns, 3: error_ns})) == EXPECTED
+    assert published(batches(recording, shift_ns={2: error_ns, 3: error_ns})) == EXPECTED
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -49,31 +49,31 @@ def test_batches_of_different_ranks_may_come_in_any_order(seed):
     jitter = random.Random(seed)
     late = {(b.envelope["rank"], b.topic): jitter.uniform(0, 3 * SECOND) for _, b in STREAM}
     shuffled = sorted(STREAM, key=lambda item: item[0] + late[item[1].envelope["rank"], item[1].topic])
-    assert said(shuffled) == EXPECTED
+    assert published(shuffled) == EXPECTED
 
 
 def test_batches_may_come_twice():
     again = random.Random(1)
     twice = [item for item in STREAM for _ in range(1 + (again.random() < 0.3))]
-    assert said(twice) == EXPECTED
+    assert published(twice) == EXPECTED
 
 
-@pytest.mark.parametrize("pace_s", [0.1, 2])
-def test_a_worker_that_catches_up_may_read_all_steps_before_any_collective(pace_s):
+@pytest.mark.parametrize("rate_s", [0.1, 2])
+def test_a_worker_that_catches_up_may_read_all_steps_before_any_collective(rate_s):
     """For longer than a run waits for whoever is missing, and over more steps than late rows are kept for. Nothing is
     acknowledged, so all is sent again and again; what was replaced is not."""
     stream = batches(simulate(SHAPE, 120, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
     communicators = (("gpu.collective.v1",), CommunicatorStage({}, CONFIG))
     late = list(results(stream, [communicators], CONFIG.idle_ns))
     steps = [batch for _, batch in stream if batch.topic == "gpu.step.v1"]
-    jobs, now, found = JobStage({}, CONFIG), SECOND, []
+    jobs, now, result = JobStage({}, CONFIG), SECOND, []
     for offset, batch in enumerate([*steps, *late], 1):
-        now += int(pace_s * SECOND)
-        found += [*jobs.on_batch(batch, offset, now), *jobs.on_tick(now, False)]
+        now += int(rate_s * SECOND)
+        result += [*jobs.on_batch(batch, offset, now), *jobs.on_tick(now, False)]
     for _ in range(3):
         now += 2 * CONFIG.idle_ns
-        found += jobs.on_tick(now, True)
-    assert seen(found) == said(stream)
+        result += jobs.on_tick(now, True)
+    assert seen(result) == published(stream)
 
 
 def test_a_job_that_comes_back_from_a_silence_may_be_read_rank_by_rank_and_topic_by_topic():
@@ -83,13 +83,13 @@ def test_a_job_that_comes_back_from_a_silence_may_be_read_rank_by_rank_and_topic
     piled = [batch for _, batch in stream if batch.columns["step"][0] >= 24]
     rest = sorted(piled, key=lambda batch: (batch.topic != "gpu.step.v1", batch.envelope["rank"]))
     communicators, jobs = CommunicatorStage({}, CONFIG), JobStage({}, CONFIG)
-    found, now, late = [], SECOND, 0
+    result, now, late = [], SECOND, 0
 
     def read(queue, now):
         nonlocal late
         for offset, batch in queue:
             if batch.topic == "gpu.step.v1":
-                found.extend(jobs.on_batch(batch, offset, now))
+                result.extend(jobs.on_batch(batch, offset, now))
             else:
                 lateness(communicators.on_batch(batch, offset, now), now)
 
@@ -98,7 +98,7 @@ def test_a_job_that_comes_back_from_a_silence_may_be_read_rank_by_rank_and_topic
         for batch in batches:
             communicators.mark_sent(batch)
             late += 1
-            found.extend(jobs.on_batch(batch, late, now))
+            result.extend(jobs.on_batch(batch, late, now))
 
     read(enumerate(before), now)
     for caught_up, queue in ((True, ()), (True, ()), (False, enumerate(rest, len(before))), (True, ()), (True, ())):
@@ -106,13 +106,13 @@ def test_a_job_that_comes_back_from_a_silence_may_be_read_rank_by_rank_and_topic
         read(queue, now)
         for _ in range(2):
             lateness(communicators.on_tick(now, caught_up), now)
-            found.extend(jobs.on_tick(now, caught_up))
+            result.extend(jobs.on_tick(now, caught_up))
             now += SECOND
-    assert seen(found) == said(stream)
+    assert seen(result) == published(stream)
 
 
 @pytest.mark.parametrize(("steps", "most"), [(200, 4096), (900, 4096), (400, 96)])
-def test_a_window_judged_before_a_rank_was_heard_is_judged_again_however_fast_it_is_overtaken(steps, most):
+def test_a_window_evaluated_before_a_ranks_first_batch_is_evaluated_again_however_fast_it_is_overtaken(steps, most):
     """As where spools of a job that is over are published: many steps of each rank at once, hundreds between ticks. By
     more windows than verdicts are kept of, too, or rows."""
     config = StragglerConfig(window_steps=12, max_steps=most)
@@ -128,19 +128,19 @@ def test_a_window_judged_before_a_rank_was_heard_is_judged_again_however_fast_it
     for _ in range(3):
         now += 2 * CONFIG.idle_ns
         kafka.tick(now)
-    assert kafka.last() == said(stream, config)
+    assert kafka.last() == published(stream, config)
     revisions = [(batch.envelope["first_step"], batch.envelope["revision"]) for batch in kafka.verdicts]
     assert sorted(set(revisions)) == sorted(revisions)
-    assert len(kafka.jobs.states["run"].heads) <= CONFIG.history_windows + CONFIG.past_windows + 9
+    assert len(kafka.jobs.states["run"].published) <= CONFIG.history_windows + CONFIG.past_windows + 9
 
 
-def test_what_is_not_judged_again_is_kept_no_longer_than_the_bound():
+def test_what_is_not_evaluated_again_is_kept_no_longer_than_the_bound():
     config = StragglerConfig(window_steps=4, retention_steps=16, history_windows=8, max_steps=80)
     kafka, kept = Kafka(batches(simulate(ddp(4), 400, noise=0.0)), config), 0
     for offset, (time_ns, _) in enumerate(kafka.stream):
         kafka.read(offset, offset + 1, time_ns)
-        if "run" in kafka.jobs.states and (state := kafka.jobs.states["run"]).heads:
-            state.dirty.add(min(state.heads))  # and no tick comes
+        if "run" in kafka.jobs.states and (state := kafka.jobs.states["run"]).published:
+            state.dirty.add(min(state.published))  # and no tick comes
             kept = max(kept, len(state.windows))
     assert 80 // 4 < kept <= 80 // 4 + 4
 
@@ -148,9 +148,9 @@ def test_what_is_not_judged_again_is_kept_no_longer_than_the_bound():
 def test_runs_never_mix():
     other = batches(simulate(SHAPE, 60, (Fault(0, "compute", 30 * MS),)), run="other")
     both = sorted([*STREAM, *other], key=lambda item: item[0])
-    found = said(both)
-    assert {where: value for where, value in found.items() if where[0] == "run"} == EXPECTED
-    assert len(found) == 2 * len(EXPECTED)
+    result = published(both)
+    assert {where: value for where, value in result.items() if where[0] == "run"} == EXPECTED
+    assert len(result) == 2 * len(EXPECTED)
 
 
 class Kafka:
@@ -178,14 +178,14 @@ class Kafka:
         self.send_lateness(self.communicators.on_tick(now_ns, True), now_ns)
         self.send_verdicts(self.jobs.on_tick(now_ns, True))
 
-    def send_lateness(self, found: list[Batch], now_ns: int) -> None:
-        for batch in found:
+    def send_lateness(self, result: list[Batch], now_ns: int) -> None:
+        for batch in result:
             self.lateness.append(batch)
             self.communicators.mark_sent(batch)
             self.send_verdicts(self.jobs.on_batch(batch, len(self.lateness), now_ns))
 
-    def send_verdicts(self, found: list[Batch]) -> None:
-        for batch in found:
+    def send_verdicts(self, result: list[Batch]) -> None:
+        for batch in result:
             self.verdicts.append(batch)
             self.jobs.mark_sent(batch)
 
@@ -244,7 +244,7 @@ def test_a_kill_between_two_changes_of_the_state_changes_nothing(seed):
     chance, config = random.Random(seed), StragglerConfig(window_steps=4, retention_steps=24)
     stores, kills = (TornStore(chance), TornStore(chance)), 0
     lateness: list[Batch] = []
-    found: list[Batch] = []
+    result: list[Batch] = []
     at, read = where = 0, 0
     while at < len(STREAM) or read < len(lateness):
         flying: list[tuple[Batch, int, int]] = []
@@ -267,7 +267,7 @@ def test_a_kill_between_two_changes_of_the_state_changes_nothing(seed):
                 while flying and chance.random() < 0.2:
                     batch = flying.pop(0)[0]
                     of_job = batch.topic == "gpu.straggler.v1"
-                    (found if of_job else lateness).append(batch)
+                    (result if of_job else lateness).append(batch)
                     (jobs if of_job else communicators).mark_sent(batch)
         except Killed:
             kills += 1
@@ -279,14 +279,14 @@ def test_a_kill_between_two_changes_of_the_state_changes_nothing(seed):
     for second in (1, 7, 14):
         now = 10**18 + len(STREAM) * SECOND // 50 + second * SECOND
         lateness += communicators.on_tick(now, True)
-        found += [v for i, b in enumerate(lateness[read:], read) for v in jobs.on_batch(b, i, now)]
+        result += [v for i, b in enumerate(lateness[read:], read) for v in jobs.on_batch(b, i, now)]
         read = len(lateness)
-        found += jobs.on_tick(now, True)
+        result += jobs.on_tick(now, True)
     assert kills
-    assert seen(found) == said(STREAM, config)
+    assert seen(result) == published(STREAM, config)
 
 
-def test_what_was_not_confirmed_is_handed_out_again():
+def test_what_was_not_acknowledged_is_returned_again():
     stage = CommunicatorStage({}, CONFIG)
     out = [b for o, (t, x) in enumerate(STREAM) if x.topic == "gpu.collective.v1" for b in stage.on_batch(x, o, t)]
     now = STREAM[-1][0]
@@ -296,33 +296,33 @@ def test_what_was_not_confirmed_is_handed_out_again():
 
 def test_a_silent_rank_does_not_hold_the_verdict_up_nor_count_as_healthy():
     mute = [item for item in STREAM if not (item[1].envelope["rank"] == 3 and item[1].columns["step"][0] >= 24)]
-    found = judged(mute, CONFIG)
-    assert [rows[1][0] != INSUFFICIENT for rows in found.values()] == [True, True, False, False, False]
-    assert all(severity == INSUFFICIENT for rows in list(found.values())[2:] for severity, _, _ in rows.values())
+    result = evaluated(mute, CONFIG)
+    assert [rows[1][0] != INSUFFICIENT for rows in result.values()] == [True, True, False, False, False]
+    assert all(severity == INSUFFICIENT for rows in list(result.values())[2:] for severity, _, _ in rows.values())
 
 
 def test_a_rank_that_joins_late_is_missing_until_then():
     late = [item for item in STREAM if not (item[1].envelope["rank"] == 3 and item[1].columns["step"][-1] < 24)]
-    found = judged(late, CONFIG)
-    assert [rows[1][0] != INSUFFICIENT for rows in found.values()] == [False, False, True, True, True]
+    result = evaluated(late, CONFIG)
+    assert [rows[1][0] != INSUFFICIENT for rows in result.values()] == [False, False, True, True, True]
 
 
-def test_a_job_that_goes_on_with_fewer_ranks_is_judged_by_those():
+def test_a_job_that_goes_on_with_fewer_ranks_is_evaluated_by_those():
     """The survivors meet on new communicators; the world they are told is the smaller one."""
     before = [item for item in STREAM if item[1].columns["step"][0] < 24]
     job = batches(simulate(ddp(3), 60, (Fault(1, "idle", 25 * MS, first=24),)))
     after = [(t + SECOND, b) for t, b in job if b.columns["step"][0] >= 24]
-    found = judged([*before, *after], CONFIG)
-    assert [sorted(r for r, row in rows.items() if row[0] >= 2) for rows in found.values()] == [
+    result = evaluated([*before, *after], CONFIG)
+    assert [sorted(r for r, row in rows.items() if row[0] >= 2) for rows in result.values()] == [
         *([2], [1, 2], [1], [1], [1])
     ]
 
 
-def test_lost_batches_name_nobody_wrongly():
+def test_lost_batches_name_no_rank_wrongly():
     for seed in range(6):
         lost = random.Random(seed)
         kept = [item for item in STREAM if lost.random() > 0.03]
-        for first, rows in judged(kept, CONFIG).items():
+        for first, rows in evaluated(kept, CONFIG).items():
             named = {rank for rank, row in rows.items() if row[0] >= 2}
             assert named <= ({1, 2} if 12 <= first < 36 else {2})
 
@@ -333,13 +333,13 @@ def test_memory_stays_bounded():
     stage, jobs, sizes = CommunicatorStage(stores[0], config), JobStage(stores[1], config), []
     for offset, (time_ns, batch) in enumerate(batches(simulate(ddp(4), 400, noise=0.0))):
         if batch.topic == "gpu.step.v1":
-            found = jobs.on_batch(batch, offset, time_ns)
+            result = jobs.on_batch(batch, offset, time_ns)
         else:
             late = stage.on_batch(batch, offset, time_ns)
-            found = [v for b in late for v in jobs.on_batch(b, offset, time_ns)]
+            result = [v for b in late for v in jobs.on_batch(b, offset, time_ns)]
             for b in late:
                 stage.mark_sent(b)
-        for b in found:
+        for b in result:
             jobs.mark_sent(b)
         sizes.append(sum(len(v) for store in stores for v in store.values()))
     assert max(sizes[len(sizes) // 2 :]) <= 1.1 * max(sizes[: len(sizes) // 2])

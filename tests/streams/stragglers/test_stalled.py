@@ -1,4 +1,4 @@
-"""Jobs whose steps stop: judged up to where they came, said once, never taken for healthy; and they may go on."""
+"""Jobs whose steps stop: evaluated up to their last step, published once, never taken for healthy; they may go on."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ HEALTHY = [batch for _, batch in batches(simulate(ddp(4), 48))]
 
 
 class Worker:
-    """Both stages without lag; everything that was said, in `found`."""
+    """Runs both stages without lag; `published`: all verdicts."""
 
     def __init__(self) -> None:
         self.store: dict[str, bytes] = {}
         self.communicators, self.jobs = CommunicatorStage({}, CONFIG), JobStage(self.store, CONFIG)
-        self.now, self.offset, self.found = 10**18, 0, []
+        self.now, self.offset, self.published = 10**18, 0, []
 
     def read(self, stream):
         for batch in stream:
             self.offset += 1
             if batch.topic == "gpu.step.v1":
-                self._said(self.jobs.on_batch(batch, self.offset, self.now))
+                self._published(self.jobs.on_batch(batch, self.offset, self.now))
             else:
                 self._late(self.communicators.on_batch(batch, self.offset, self.now))
 
-    def wait(self, seconds, alive=(), every=1):
-        """`alive`: ranks that go on to say that nothing happened."""
-        for _ in range(seconds // every):
-            self.now += every * SECOND
+    def wait(self, seconds, alive=(), interval=1):
+        """`alive`: last batches of ranks that go on to publish batches without rows."""
+        for _ in range(seconds // interval):
+            self.now += interval * SECOND
             self.read(nothing(batch) for batch in alive)
             self._late(self.communicators.on_tick(self.now, True))
-            self._said(self.jobs.on_tick(self.now, True))
+            self._published(self.jobs.on_tick(self.now, True))
 
     def restart(self):
         self.jobs = JobStage(self.store, CONFIG)
@@ -51,16 +51,16 @@ class Worker:
         for batch in batches:
             self.communicators.mark_sent(batch)
             self.offset += 1
-            self._said(self.jobs.on_batch(batch, self.offset, self.now))
+            self._published(self.jobs.on_batch(batch, self.offset, self.now))
 
-    def _said(self, batches):
+    def _published(self, batches):
         for batch in batches:
             self.jobs.mark_sent(batch)
-            self.found.append(batch)
+            self.published.append(batch)
 
     def last(self, first):
-        """rank -> (severity, state, detail) of the last revision of a window, None where nothing was said."""
-        of = [batch for batch in self.found if batch.envelope["first_step"] == first]
+        """rank -> (severity, state, detail) of the last revision of a window, None without one."""
+        of = [batch for batch in self.published if batch.envelope["first_step"] == first]
         if not of:
             return None
         columns = (of[-1].columns["severity"], of[-1].strings("state", "states"), of[-1].strings("detail", "details"))
@@ -81,7 +81,7 @@ def ends(step, stream=STREAM):
     return list({b.envelope["rank"]: b for b in until(step, stream) if b.topic == "gpu.step.v1"}.values())
 
 
-def test_a_hung_job_whose_ranks_still_speak_is_judged_up_to_where_it_came_and_said_to_be_stalled():
+def test_a_hung_job_with_active_ranks_is_evaluated_up_to_its_last_step_and_reported_as_stalled():
     worker = Worker()
     worker.read(until(20))
     worker.wait(50, alive=ends(20))
@@ -90,19 +90,19 @@ def test_a_hung_job_whose_ranks_still_speak_is_judged_up_to_where_it_came_and_sa
     worker.wait(20, alive=ends(20))
     assert worker.last(12)[LATE][:2] == (CRITICAL, "critical")
     assert set(worker.last(24).values()) == {(INSUFFICIENT, "insufficient_data", "stalled")}
-    evidence = worker.found[-1].strings("evidence_json", "evidence")
+    evidence = worker.published[-1].strings("evidence_json", "evidence")
     assert [json.loads(text) for text in evidence] == [{"complete_step": 20}] * 5
 
 
-def test_it_is_said_once_and_not_again_by_a_worker_that_was_restarted():
+def test_a_stall_is_published_once_and_not_again_by_a_restarted_worker():
     worker = Worker()
     worker.read(until(20))
     worker.wait(70, alive=ends(20))
-    said = len(worker.found)
-    worker.wait(200, alive=ends(20), every=4)
+    published = len(worker.published)
+    worker.wait(200, alive=ends(20), interval=4)
     worker.restart()
-    worker.wait(200, alive=ends(20), every=4)
-    assert len(worker.found) == said
+    worker.wait(200, alive=ends(20), interval=4)
+    assert len(worker.published) == published
 
 
 @pytest.mark.parametrize("alive", [True, False])
@@ -113,25 +113,25 @@ def test_a_job_that_goes_on_ends_as_if_it_had_never_stopped(alive):
     worker.read([batch for batch in STREAM if batch.columns["step"][-1] > 20])
     worker.wait(30)
     times = (int(batch.columns["start_ns"].max()) for batch in STREAM)
-    assert seen(worker.found) == seen(verdicts(((time, b) for time, b in zip(times, STREAM, strict=True)), CONFIG))
-    revisions = [(batch.envelope["first_step"], batch.envelope["revision"]) for batch in worker.found]
+    assert seen(worker.published) == seen(verdicts(((time, b) for time, b in zip(times, STREAM, strict=True)), CONFIG))
+    revisions = [(batch.envelope["first_step"], batch.envelope["revision"]) for batch in worker.published]
     assert len(set(revisions)) == len(revisions)
 
 
-def test_a_level_in_force_does_not_stand_when_nobody_is_heard_any_more():
+def test_a_level_in_force_does_not_stand_when_no_rank_is_active():
     worker = Worker()
     worker.read(STREAM)
     worker.wait(50)
     assert (worker.last(36)[LATE][1], worker.last(48)) == ("critical", None)
-    worker.wait(400, every=4)
+    worker.wait(400, interval=4)
     assert set(worker.last(48).values()) == {(INSUFFICIENT, "insufficient_data", "silent")}
-    assert len([batch for batch in worker.found if batch.envelope["first_step"] == 48]) == 1
+    assert len([batch for batch in worker.published if batch.envelope["first_step"] == 48]) == 1
 
 
 def test_a_healthy_job_that_is_done_has_nothing_to_take_back():
     worker = Worker()
     worker.read(HEALTHY)
-    worker.wait(400, every=4)
+    worker.wait(400, interval=4)
     assert worker.last(36) is not None
     assert worker.last(48) is None
 
@@ -154,7 +154,7 @@ def test_long_steps_have_not_stopped():
     assert worker.last(24)[LATE][2] == "stalled"
 
 
-def test_a_rank_that_speaks_but_never_steps_holds_no_verdict_up():
+def test_a_rank_that_publishes_but_never_steps_delays_no_verdict():
     job = [batch for _, batch in batches(simulate(ddp(8), 48, (Fault(LATE, "idle", 40 * MS),)))]
     mute = nothing(next(batch for batch in job if batch.envelope["rank"] == 7 and batch.topic == "gpu.step.v1"))
     mute.envelope["complete_step"] = -1
@@ -169,19 +169,19 @@ def test_shares_of_a_window_that_came_half_are_of_the_steps_that_came():
     worker = Worker()
     worker.read(until(20))
     worker.wait(70, alive=ends(20))
-    found = [batch for batch in worker.found if batch.envelope["first_step"] in (0, 12)]
-    shares = [float(batch.columns["lost_share"][batch.columns["rank"] == LATE][0]) for batch in found]
+    published = [batch for batch in worker.published if batch.envelope["first_step"] in (0, 12)]
+    shares = [float(batch.columns["lost_share"][batch.columns["rank"] == LATE][0]) for batch in published]
     assert shares[0] == pytest.approx(shares[-1], abs=0.01)
-    assert found[-1].envelope["steps_used"] == 9
+    assert published[-1].envelope["steps_used"] == 9
 
 
-def test_a_late_rank_that_leaves_a_job_that_goes_on_does_not_keep_its_level_without_a_word():
-    """Seven of eight are a quorum, so the others are judged."""
+def test_a_late_rank_that_leaves_a_running_job_does_not_keep_its_level_unreported():
+    """Seven of eight are a quorum, so the others are evaluated."""
     job = [batch for _, batch in batches(simulate(ddp(8), 72, (Fault(LATE, "idle", 40 * MS, last=23),)))]
     worker = Worker()
-    gone = [b for b in job if b.envelope["rank"] != LATE or not 24 <= b.columns["step"][0] < 48]
+    kept = [b for b in job if b.envelope["rank"] != LATE or not 24 <= b.columns["step"][0] < 48]
     for first in range(0, 72, 12):
-        worker.read(b for b in gone if first <= b.envelope["complete_step"] < first + 12)
+        worker.read(b for b in kept if first <= b.envelope["complete_step"] < first + 12)
         worker.wait(8)
     assert worker.last(12)[LATE][1] == "critical"
     assert worker.last(24)[LATE] == worker.last(36)[LATE] == (INSUFFICIENT, "insufficient_data", "silent")

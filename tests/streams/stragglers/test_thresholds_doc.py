@@ -15,7 +15,7 @@ TEXT = (Path(__file__).parents[3] / "docs" / "design" / "stragglers.md").read_te
 TABLE = TEXT.split("## Thresholds")[1].split("## Limits")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split("|")] for line in TABLE.splitlines() if line.startswith("| ")]
 #: (name, value) as the table has them.
-NAMED = [found for row in ROWS for found in re.findall(r"`([\w.]+)` = ([\d.]+)", row[1])]
+NAMED = [pair for row in ROWS for pair in re.findall(r"`([\w.]+)` = ([\d.]+)", row[1])]
 MODULES = {
     "groups": "streams.stragglers.analysis.groups",
     "devices": "streams.stragglers.analysis.gpu_cause",

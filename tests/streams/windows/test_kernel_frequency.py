@@ -55,7 +55,7 @@ def test_late_rows_within_grace_raise_the_revision_and_older_ones_are_counted():
     assert lab.audit() == (4, 2)
 
 
-def test_late_rows_are_told_even_if_nothing_else_changes():
+def test_late_rows_are_published_even_if_nothing_else_changes():
     lab = Lab()
     lab.feed(kernels([(1, 1, "k")], watermark=90))
     lab.feed(kernels([(2, 1, "k")], watermark=90))
@@ -164,18 +164,18 @@ def test_replays_restarts_and_lost_acknowledgements_do_not_change_the_outcome(fe
     plain, rough = Lab(), Lab()
     total = 0
     sent = []
-    for offset, (rows, watermark, trouble) in enumerate(feeds):
+    for offset, (rows, watermark, event) in enumerate(feeds):
         batch = kernels(rows, watermark)
         sent.append(batch)
         total += len(rows)
         plain.feed(batch, 2 * offset)
-        rough.feed(batch, 2 * offset, acknowledge=trouble != "lost")
-        if trouble == "again":
+        rough.feed(batch, 2 * offset, acknowledge=event != "lost")
+        if event == "again":
             rough.feed(batch, 2 * offset)  # delivered again by Kafka
             rough.feed(sent[offset // 2], 2 * offset + 1)  # published again by its producer
-        elif trouble in ("restart", "lost"):
+        elif event in ("restart", "lost"):
             rough.restart()
-        elif trouble == "tick":
+        elif event == "tick":
             rough.tick(60, caught_up=False)
     for lab in (plain, rough):
         lab.silence()

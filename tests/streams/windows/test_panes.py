@@ -36,7 +36,7 @@ def expected(rows):
     return {g: (len(d), sum(d), min(d), max(d)) for g, d in sorted(groups.items())}
 
 
-def told(p):
+def rows_of(p):
     columns = zip(p.sums[0], p.sums[1], p.minima[0], p.maxima[0], strict=True)
     return {int(g): tuple(map(int, values)) for g, values in zip(p.ids, columns, strict=True)}
 
@@ -48,7 +48,7 @@ def same(a, b):
 @given(ROWS, st.integers(0, 60))
 def test_a_pane_of_parts_is_the_pane_of_all_rows(rows, cut):
     whole = pane(rows)
-    assert told(whole) == expected(rows)
+    assert rows_of(whole) == expected(rows)
     assert same(combine([pane(rows[:cut]), pane(rows[cut:])]), whole)
     assert same(combine([pane(rows[cut:]), pane([]), pane(rows[:cut])]), whole)
 
@@ -68,8 +68,8 @@ def test_a_state_value_of_another_version_is_refused():
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2**50)), min_size=1, max_size=80), st.floats(0, 1))
 def test_quantiles_are_within_the_documented_error(rows, share):
     p = pane(rows)
-    [found] = quantiles(p, [share])
-    for group, value in zip(p.ids, found, strict=True):
+    [result] = quantiles(p, [share])
+    for group, value in zip(p.ids, result, strict=True):
         durations = sorted(d for g, d in rows if g == group)
         true = durations[int(np.floor(share * (len(durations) - 1)))]
         assert abs(value - true) <= RELATIVE_ERROR * true * 1.0001

@@ -1,4 +1,4 @@
-"""Which rows count, where, and until when."""
+"""Late rows, broken clocks and sequence numbers: the rows that count, and their windows."""
 
 import numpy as np
 import pytest
@@ -64,16 +64,16 @@ def test_recorded_time_long_past_is_fine():
 
 @given(st.lists(st.integers(0, 40)))
 def test_every_sequence_number_is_new_once(numbers):
-    known, told = set(), Sequences()
+    known, applied = set(), Sequences()
     for number in numbers:
-        assert told.add(number) == (number not in known)
+        assert applied.add(number) == (number not in known)
         known.add(number)
-        told = Sequences(told.runs)
-    assert all((n in told) == (n in known) for n in range(42))
+        applied = Sequences(applied.runs)
+    assert all((n in applied) == (n in known) for n in range(42))
 
 
 def test_gaps_are_bounded(monkeypatch):
     monkeypatch.setattr(sequences, "MAX_RUNS", 3)
-    told = Sequences()
-    assert all(told.add(n) for n in range(0, 20, 2))
-    assert told.runs == [[0, 14], [16, 16], [18, 18]]
+    applied = Sequences()
+    assert all(applied.add(n) for n in range(0, 20, 2))
+    assert applied.runs == [[0, 14], [16, 16], [18, 18]]

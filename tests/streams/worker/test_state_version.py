@@ -19,7 +19,7 @@ from drumline.streams.stragglers.analysis.baseline import KEPT, STEP
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.stragglers.step_rows import STEP_ROW
-from drumline.streams.windows.process_state import _WINDOW, Names, Progress
+from drumline.streams.windows.process_state import _WINDOW, Names, ProcessState
 
 SHAPES = [COLLECTIVE_ROW, LATENESS_ROW, KIND_ROW, STEP_ROW, SAMPLE_ROW, _WINDOW]
 #: Parts of heads that go by names of their own, as ranks and communicators have: what is below them counts.
@@ -48,7 +48,7 @@ def test_a_change_of_what_is_kept_raises_the_version():
     stages = [((Topic.COLLECTIVE,), CommunicatorStage(one, config))]
     stages.append(((Topic.LATENESS, Topic.STEP), JobStage(other, config)))
     assert list(results(batches(simulate_pipeline((1.0, 1.0), 1, 60, world=True)), stages, config.idle_ns))
-    Progress("process", "run", Names(process, "process", "run"), {}).save(process)
+    ProcessState("process", "run", Names(process, "process", "run"), {}).save(process)
     kept = [heads(store) for store in (one, other, process)]
     assert [list(kinds) for kinds in kept] == [["e", "h", "m"], ["c", "h", "l", "s", "v"], ["p"]]
     assert {".past.ranks.*.idle_ns:float", ".past.links.*.least:int"} <= set(kept[1]["v"])

@@ -1,4 +1,4 @@
-"""Simulated windows of steps and what the analysis says of them."""
+"""Simulated windows of steps and their verdicts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CONFIG = StragglerConfig(window_steps=12)
 Verdicts = dict[int, dict[int, tuple[int, str, float]]]
 
 
-def judged(stream, config=CONFIG) -> Verdicts:
-    """first step -> rank -> (severity, cause, share)."""
+def evaluated(stream, config=CONFIG) -> Verdicts:
+    """Return first step -> rank -> (severity, cause, share)."""
     out: Verdicts = {}
     for (_, first), batch in sorted(latest(verdicts(stream, config)).items()):
         c, causes = batch.columns, batch.strings("cause", "causes")
@@ -39,8 +39,8 @@ def judged(stream, config=CONFIG) -> Verdicts:
     return out
 
 
-def blamed(found: Verdicts) -> list[dict[int, str]]:
-    """For each window, rank -> cause of those blamed at warning or above."""
+def named_ranks(result: Verdicts) -> list[dict[int, str]]:
+    """Return for each window rank -> cause of the ranks named at warning or above."""
     return [
-        {rank: cause for rank, (severity, cause, _) in rows.items() if severity >= WARNING} for rows in found.values()
+        {rank: cause for rank, (severity, cause, _) in rows.items() if severity >= WARNING} for rows in result.values()
     ]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from drumline.streams.offline import latest
 
 
-def seen(found):
+def seen(published):
     out = {}
-    for where, batch in latest(found).items():
+    for where, batch in latest(published).items():
         envelope = {
             k: v for k, v in batch.envelope.items() if not k.endswith("_ns") and k not in ("revision", "sequence")
         }

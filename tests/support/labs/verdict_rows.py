@@ -8,7 +8,7 @@ from drumline.streams.offline import latest, verdicts
 
 
 def rows_of(stream, column, dictionary=None, config=CONFIG):
-    """first step -> rank -> a column of the last revision."""
+    """Return first step -> rank -> a column of the last revision."""
     out = {}
     for (_, first), batch in sorted(latest(verdicts(stream, config)).items()):
         values = batch.strings(column, dictionary) if dictionary else batch.columns[column].tolist()

@@ -1,4 +1,4 @@
-"""Batches of kernels and copies, and a stage with a broker that acknowledges at once or not at all; not a test."""
+"""Batches of kernels and copies, and a windows stage with a broker that acknowledges at once or not at all."""
 
 import numpy as np
 
@@ -17,16 +17,16 @@ CONFIG = WindowConfig(grace_ns=10 * S)
 
 def kernels(rows, watermark=0, process="p", sent=None, run="r"):
     """rows: (start s after T0, duration ns, name)."""
-    words = sorted({name for _, _, name in rows})
+    texts = sorted({name for _, _, name in rows})
     n = len(rows)
     columns = {
-        "name": np.array([words.index(name) for _, _, name in rows], np.uint32),
+        "name": np.array([texts.index(name) for _, _, name in rows], np.uint32),
         "start_ns": np.array([T0 + round(at * S) for at, _, _ in rows], np.int64),
         "duration_ns": np.array([duration for _, duration, _ in rows], np.uint64),
         **{f"grid_{axis}": np.full(n, 2, np.int32) for axis in "xyz"},
         **{f"block_{axis}": np.full(n, size, np.int32) for axis, size in zip("xyz", (32, 2, 1), strict=True)},
     }
-    return Batch(Topic.KERNEL, _envelope(n, watermark, process, sent, run, names=words), columns)
+    return Batch(Topic.KERNEL, _envelope(n, watermark, process, sent, run, names=texts), columns)
 
 
 def copies(rows, watermark=0, process="p"):
@@ -51,7 +51,7 @@ def _envelope(rows, watermark, process, sent, run, **more):
 
 
 class Lab:
-    """A stage on a dict. `results`: (process, window start s after T0) -> the last batch the broker got."""
+    """Runs a stage on a dict. `results`: (process, window start s after T0) -> the last acknowledged batch."""
 
     def __init__(self, reducer=None, config=CONFIG, store=None):
         self.reducer, self.config = reducer or KernelFrequency(), config
@@ -91,22 +91,33 @@ class Lab:
             self.results[(e["process_id"], (e["window_start_ns"] - T0) / S)] = batch
         self.stage.mark_sent(batch)
 
-    def table(self, what="launches"):
-        """(process, window) -> {kernel: value} of the last revisions."""
+    def table(self, column="launches"):
+        """Return (process, window) -> {kernel: value} of the last revisions."""
         return {
-            where: dict(zip(b.envelope["names"], b.columns[what].tolist(), strict=True))
+            where: dict(zip(b.envelope["names"], b.columns[column].tolist(), strict=True))
             for where, b in self.results.items()
         }
 
     def audit(self, process="p"):
-        """Rows in windows that do not overlap, and rows counted as late."""
-        what = "launches" if isinstance(self.reducer, KernelFrequency) else "copies"
-        told = [b for (p, _), b in self.results.items() if p == process]
+        """Return the rows in windows that do not overlap, and the rows counted as late."""
+        column = "launches" if isinstance(self.reducer, KernelFrequency) else "copies"
+        published = [b for (p, _), b in self.results.items() if p == process]
         rows = sum(
-            int(b.columns[what].sum()) for b in told if b.envelope["window_start_ns"] % self.config.window_ns == 0
+            int(b.columns[column].sum())
+            for b in published
+            if b.envelope["window_start_ns"] % self.config.window_ns == 0
         )
         late = max((b.envelope["late_rows"] for b in self.sent if b.envelope["process_id"] == process), default=0)
         return rows, late
 
 
-__all__ = ["CONFIG", "T0", "KernelFrequency", "Lab", "MemcpyBandwidth", "S", "copies", "kernels"]
+__all__ = [  # glossary: Python's name
+    "CONFIG",
+    "T0",
+    "KernelFrequency",
+    "Lab",
+    "MemcpyBandwidth",
+    "S",
+    "copies",
+    "kernels",
+]

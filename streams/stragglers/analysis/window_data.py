@@ -1,0 +1,104 @@
+"""The arrays of one window of steps, and the comparisons that all of the analysis makes on them.
+
+Shapes: R ranks, S steps, m members of a group. Times are ns; NaN = no data, or not comparable.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from drumline.streams.core.medians import peers_median
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+#: First character of the name of a communicator that was derived without NCCL's payloads (gpu.collective.v1).
+GUESSED = "~"
+
+
+@dataclass(frozen=True)
+class CommunicatorWindow:
+    """Holds what one group of ranks did in one window: a communicator, a lockstep group, or a pipeline.
+
+    Attributes:
+        name: of the communicator.
+        size: ranks of the communicator, also those without data in this window.
+        members: [m] indices into `WindowData.ranks`.
+        wait_ns, lateness_ns, lag_ns: [m, S], see gpu.lateness.v1.
+        worst: [m, S] LATENESS_ROW rows, with the collective in which the member was latest.
+        roles: [m] pipeline stage of each member, which is compared with members of the same stage only; None = all are
+            alike.
+        baseline: set for a pipeline without peers only: budget column -> [m], each member's baseline of a step. Members
+            are compared by how far they exceed it; their waiting is not known.
+        kinds: (operation, bytes) -> [2, S]: number of collectives of that kind, and the sum of their floors in ns.
+    """
+
+    name: str
+    size: int
+    members: Ints
+    wait_ns: Floats
+    lateness_ns: Floats
+    worst: NDArray[np.void]
+    lag_ns: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    roles: Ints | None = None
+    baseline: dict[str, Floats] | None = None
+    kinds: dict[tuple[str, int], Floats] = field(default_factory=dict)
+
+    @property
+    def guessed(self) -> bool:
+        """Return whether the group was derived from streams and operations, so that its members may not really meet."""
+        return self.name.startswith(GUESSED)
+
+
+@dataclass(frozen=True)
+class WindowData:
+    """Holds one window of one run, as `evaluate_window` reads it.
+
+    Attributes:
+        ranks: [R], sorted.
+        steps: [S], sorted.
+        budget: column of gpu.step.v1 -> [R, S].
+        communicators: the groups whose members meet in collectives.
+        pipelines: indices of the ranks of each pipeline.
+        lockstep_groups: the groups that a rank is compared with in the end (peers.py).
+    """
+
+    ranks: Ints
+    steps: Ints
+    budget: dict[str, Floats]
+    communicators: list[CommunicatorWindow] = field(default_factory=list)
+    pipelines: list[Ints] = field(default_factory=list)
+    lockstep_groups: list[CommunicatorWindow] = field(default_factory=list)
+
+
+def peer_median(group: CommunicatorWindow, values: Floats) -> Floats:
+    """Return [m, S]: for each member the median of the other members of its role, NaN where there is none."""
+    if group.roles is None:
+        return peers_median(values)
+    out = np.full(values.shape, np.nan)
+    for role in np.unique(group.roles):
+        out[group.roles == role] = peers_median(values[group.roles == role])
+    return out
+
+
+def comparable(data: WindowData, group: CommunicatorWindow, column: str, quorum: float) -> Floats:
+    """Return [m, S]: a budget column of the members, NaN where the member or too much of the group is missing.
+
+    A group with a baseline yields the excess over the baseline instead.
+    """
+    values = np.where(np.isfinite(group.wait_ns), data.budget[column][group.members], np.nan)
+    if group.baseline is not None:
+        values -= group.baseline.get(column, np.full(len(group.members), np.nan))[:, None]
+    values[:, np.isfinite(values).sum(0) < max(2.0, quorum * group.size)] = np.nan
+    return values
+
+
+def step_length(data: WindowData) -> Floats:
+    """Return [S]: median over the ranks of the budget interval; ns, NaN for a step that no rank reported."""
+    interval = data.budget["gpu_duration_ns"]
+    out = np.full(interval.shape[1], np.nan)
+    seen = np.isfinite(interval).any(0)
+    out[seen] = np.nanmedian(interval[:, seen], axis=0)
+    return out
