@@ -1,1 +1,1 @@
-"""The contracts: Avro schemas with packed columns, wire format, registry, topics. Imports nothing of ours."""
+"""The contracts between the programs: Avro schemas with packed columns, wire format, registry, topics, record keys."""

@@ -1,5 +1,7 @@
-"""A walk over a body's numbers and lengths before fastavro reads it: its C reader wraps a number of more than 64 bits
-silently, which would be a wrong value instead of an error."""
+"""Check the numbers and lengths of an Avro body before fastavro reads it.
+
+fastavro's C reader wraps a number of more than 64 bits silently, which would give a wrong value instead of an error.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ WIDTHS = {"double": 8, "boolean": 1}
 
 
 def malformed(writer: RecordModel, body: bytes, start: int) -> str:
-    """What is wrong with the Avro structure of a body, as "field: what", or "". Ends after at most len(body) steps."""
+    """Return the error in the Avro structure of a body as "field: error", or "". Takes at most len(body) steps."""
     end = len(body)
     at = start
 

@@ -1,4 +1,4 @@
-"""A batch: one Kafka record, columns in memory. The codec between it and the Avro body."""
+"""Define a batch (one Kafka record, columns in memory), and encode it to Avro and back."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ MAX_ROWS = 1 << 20
 
 @dataclass(slots=True)
 class Batch:
-    """`envelope`: all Avro fields but columns, dictionaries among them as list[str]. `columns`: name -> 1-D array,
-    all of length envelope["rows"], dtypes as in the schema (dictionary columns hold indices)."""
+    """Holds the rows of one Kafka record, stored by column.
+
+    `envelope`: all Avro fields but columns; dictionaries among them are list[str]. `columns`: name -> 1-D array of
+    length envelope["rows"], dtypes as in the schema (dictionary columns hold indices).
+    """
 
     topic: str
     envelope: dict[str, Any]
@@ -33,12 +36,13 @@ class Batch:
 
     @property
     def rows(self) -> int:
+        """Return the number of rows."""
         return int(self.envelope["rows"])
 
     def strings(self, column: str, dictionary: str) -> Array:
-        """The text of a dictionary column: object array of str, one a row."""
-        words = np.array([*self.envelope[dictionary], ""], dtype=object)
-        return words[self.columns[column]]
+        """Return the text of a dictionary column: object array of str, one per row."""
+        texts = np.array([*self.envelope[dictionary], ""], dtype=object)
+        return texts[self.columns[column]]
 
 
 def dictionary(values: Iterable[str]) -> tuple[list[str], list[int]]:
@@ -48,21 +52,21 @@ def dictionary(values: Iterable[str]) -> tuple[list[str], list[int]]:
     return list(distinct), index
 
 
-def most_rows(model: RecordModel) -> int:
-    """The most rows that a record may claim; one without columns is a row itself, or none."""
+def max_rows(model: RecordModel) -> int:
+    """Return the largest number of rows that a record may have; a record without columns is one row, or none."""
     return MAX_ROWS if model.columns else 1
 
 
 def encode(model: RecordModel, batch: Batch, prefix: bytes = b"") -> bytes:
-    """`prefix` and the Avro body. Columns missing from the batch are written as their fill value.
+    """Return `prefix` and the Avro body. Columns that the batch lacks are written as their fill value.
 
-    Raises Unencodable, naming the field, where `decode` would not give the same batch back: unknown names, unequal
+    Raises Unencodable, naming the field, where `decode` would not return the same batch: unknown names, unequal
     lengths, values outside the dtype or the dictionary, floats in an integer column.
     """
     record = checked(model, batch.envelope)
     rows = record["rows"]
-    if not 0 <= rows <= most_rows(model):
-        raise Unencodable(f"{rows} rows, allowed are 0..{most_rows(model)}", topic=model.topic, field="rows")
+    if not 0 <= rows <= max_rows(model):
+        raise Unencodable(f"{rows} rows, allowed are 0..{max_rows(model)}", topic=model.topic, field="rows")
     if stray := batch.columns.keys() - {column.name for column in model.columns}:
         raise Unencodable("no such column in the schema", topic=model.topic, field=", ".join(sorted(stray)))
     # A record is its fields in order (Avro 1.12, "Complex types: records"). fastavro writes the small ones; columns are
@@ -94,8 +98,8 @@ def _column(model: RecordModel, column: Column, batch: Batch, record: dict[str, 
 def decode(writer: RecordModel, body: bytes, reader: RecordModel | None = None, start: int = 0) -> Batch:
     """Read a body, from byte `start`, written with `writer`, in the shape of `reader` (default: the same).
 
-    `reader` must be able to read `writer` (compatibility.py). Columns come read-only. Raises BadEnvelope (Avro does not
-    decode, value out of range, trailing bytes) or BadColumn (length, dictionary index), nothing else.
+    `reader` must be able to read `writer` (compatibility.py). Columns are read-only. Raises only BadEnvelope (Avro does
+    not decode, value out of range, trailing bytes) or BadColumn (length, dictionary index).
     """
     target = reader or writer
     topic = target.topic
@@ -110,15 +114,15 @@ def decode(writer: RecordModel, body: bytes, reader: RecordModel | None = None, 
             writer.parsed,
             None if target is writer else target.parsed,  # the same one twice costs a comparison
         )
-    except Exception as error:  # fastavro raises whatever the bytes lead it to
+    except Exception as error:  # fastavro raises many kinds
         raise BadEnvelope(f"Avro body does not decode ({type(error).__name__})", topic=topic) from None
     if stream.tell() != len(body):
         raise BadEnvelope(f"{len(body) - stream.tell()} bytes after the record", topic=topic)
     if (wide := within_int32(target, record)) is not None:
         raise BadEnvelope("value outside Avro's int", topic=topic, field=wide)
     rows = record["rows"]
-    if not 0 <= rows <= most_rows(target):
-        raise BadEnvelope(f"{rows} rows, allowed are 0..{most_rows(target)}", topic=topic, field="rows")
+    if not 0 <= rows <= max_rows(target):
+        raise BadEnvelope(f"{rows} rows, allowed are 0..{max_rows(target)}", topic=topic, field="rows")
     columns: dict[str, Array] = {}
     written = target.fields if target is writer else writer.fields
     for column in target.columns:
@@ -135,8 +139,8 @@ def decode(writer: RecordModel, body: bytes, reader: RecordModel | None = None, 
 
 
 def _outside(column: Column, array: Array, record: dict[str, Any]) -> str:
-    """What is wrong with a dictionary column's indices, or ""."""
-    words = len(record[column.dictionary])
-    if array.size and (largest := int(array.max())) >= words:
-        return f"index {largest} into {words} {column.dictionary}"
+    """Return the error in a dictionary column's indices, or ""."""
+    size = len(record[column.dictionary])
+    if array.size and (largest := int(array.max())) >= size:
+        return f"index {largest} into {size} {column.dictionary}"
     return ""

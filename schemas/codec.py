@@ -1,4 +1,4 @@
-"""Kafka value <-> batch: wire format, registry and batch codec in one place. What everybody calls."""
+"""Convert Kafka values to batches and back: wire format, registry and Avro in one place."""
 
 from __future__ import annotations
 
@@ -11,20 +11,27 @@ from drumline.schemas.registry import Registry, lock_file_registry
 
 
 class Codec:
-    """Encodes and decodes Kafka values of our topics. Safe to share between threads: it only remembers verdicts."""
+    """Encodes and decodes Kafka values of drumline's topics.
+
+    Safe to share between threads. May block where the registry does (see `decodes_at_once`).
+    """
 
     def __init__(self, registry: Registry | None = None) -> None:
         self.registry = registry or lock_file_registry()
         self._readable: set[tuple[int, str]] = set()
 
     def encode(self, batch: Batch) -> bytes:
-        """The Kafka value of a batch. Raises Unencodable naming the field; KeyError for a topic without a schema."""
+        """Return the Kafka value of a batch.
+
+        Raises Unencodable naming the field; KeyError for a topic without a schema.
+        """
         return encode(model(batch.topic), batch, header(self.registry.id_of(batch.topic)))
 
     def decode(self, topic: str, value: bytes | None) -> Batch:
-        """The batch in a Kafka value read from `topic`. Raises BadRecord (errors.py) whatever the bytes are.
+        """Return the batch in a Kafka value read from `topic`.
 
-        Also KeyError for a topic without a schema, and RegistryUnavailable, which is no verdict on the record.
+        Fatal for the record: BadRecord (errors.py), whatever the bytes are. Retry later: RegistryUnavailable, which
+        is no error of the record. Raises KeyError for a topic without a schema.
         """
         reader = model(topic)
         number = schema_id(value, topic)
@@ -33,18 +40,18 @@ class Codec:
         except UnknownSchema as error:
             raise UnknownSchema(error.detail, topic=topic) from None
         if writer is not reader and (number, topic) not in self._readable:
-            self._judge(number, writer, reader)
+            self._check_schema(number, writer, reader)
         assert value is not None
         return decode(writer, value, reader, HEADER.size)
 
     def decodes_at_once(self, value: bytes | None) -> bool:
-        """Whether `decode` needs no network: it knows the schema, or the bytes name none."""
+        """Return True if `decode` needs no network: the schema is in memory, or the bytes name none."""
         try:
             return self.registry.in_memory(schema_id(value))
         except BadFrame:
             return True
 
-    def _judge(self, number: int, writer: RecordModel, reader: RecordModel) -> None:
+    def _check_schema(self, number: int, writer: RecordModel, reader: RecordModel) -> None:
         if writer.name != reader.name:
             raise WrongSchema(f"schema id {number} is {writer.name}, not this topic's", topic=reader.topic)
         if faults := unreadable(writer, reader):

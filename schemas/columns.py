@@ -1,4 +1,4 @@
-"""The packed column: one `bytes` field of an Avro record that holds one numpy array.
+"""Pack numpy arrays into `bytes` fields of an Avro record, one array per field.
 
 Layout (docs/reference/record-format.md): little-endian values of the logical type's `dtype`, one after the other.
 encoding "plain": the values. encoding "delta": the first value (minus the batch's `base_time_ns` if `base`), then
@@ -22,8 +22,11 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One packed field. `dictionary` names the array<string> field that its values index, or is "".
-    `fill` is the value of rows whose writer did not know the column."""
+    """Declares one packed field.
+
+    `dictionary`: the array<string> field that its values index, or "". `fill`: the value of rows whose writer did not
+    have the column.
+    """
 
     name: str
     dtype: np.dtype[Any]
@@ -34,19 +37,24 @@ class Column:
 
 
 def filled(column: Column, rows: int) -> Array:
-    """`rows` times the column's fill value, read-only."""
+    """Return `rows` times the column's fill value, read-only."""
     array = np.full(rows, column.fill, column.dtype) if column.fill else np.zeros(rows, column.dtype)
     array.flags.writeable = False
     return array
 
 
 def fit(column: Column, values: Any, topic: str) -> Array:
-    """`values` as a contiguous 1-D array of the column's dtype. Raises Unencodable where that would change a value."""
+    """Return `values` as a contiguous 1-D array of the column's dtype.
+
+    Raises Unencodable where that would change a value.
+    """
     array = np.asarray(values)
     if array.ndim != 1:
         raise Unencodable(f"{array.ndim}-dimensional, columns have 1", topic=topic, field=column.name)
     dtype = column.dtype
-    wide = array.dtype.kind in "iu" and array.dtype.itemsize == 8 and dtype.kind == "f"  # numpy calls this cast safe
+    wide = (
+        array.dtype.kind in "iu" and array.dtype.itemsize == 8 and dtype.kind == "f"
+    )  # numpy treats this cast as safe
     if array.dtype == dtype or (not wide and np.can_cast(array.dtype, dtype, "safe")):
         return np.ascontiguousarray(array, dtype=dtype)
     if array.dtype.kind not in "iuf" or (array.dtype.kind == "f" and dtype.kind != "f"):
@@ -71,8 +79,10 @@ def fit(column: Column, values: Any, topic: str) -> Array:
 
 
 def pack(column: Column, array: Array, base_time_ns: int) -> Array:
-    """`array`: contiguous, 1-D, of the column's dtype (see `fit`). Returns an array whose memory is the packed bytes,
-    `array` itself where nothing is to be done: the caller copies it once, into the record."""
+    """Return an array whose memory is the packed bytes; `array`: contiguous, 1-D, of the column's dtype (see `fit`).
+
+    Returns `array` itself where nothing is to be done: the caller copies it once, into the record.
+    """
     if not column.delta or array.size == 0:
         return array
     out = np.empty_like(array)
@@ -82,7 +92,7 @@ def pack(column: Column, array: Array, base_time_ns: int) -> Array:
 
 
 def unpack(column: Column, data: bytes, rows: int, base_time_ns: int, topic: str = "") -> Array:
-    """Returns `rows` values, read-only; plain columns are a view of `data`. Raises BadColumn on another length."""
+    """Return `rows` values, read-only; plain columns are a view of `data`. Raises BadColumn on another length."""
     expected = rows * column.dtype.itemsize
     if len(data) != expected:
         raise BadColumn(f"{len(data)} bytes where {rows} rows need {expected}", topic=topic, field=column.name)

@@ -1,4 +1,4 @@
-"""Which schema can read which: Avro's rules, and ours for packed columns, whose meaning Avro cannot see."""
+"""Compare schema versions: Avro's rules, and drumline's for packed columns, which Avro treats as bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from drumline.schemas.model import RecordModel
 
 
 def unreadable(writer: RecordModel, reader: RecordModel) -> list[str]:
-    """Why `reader` cannot read what `writer` wrote; empty if it can. Either may be the newer one."""
+    """Return the reasons why `reader` cannot read what `writer` wrote; empty if it can. Either may be the newer one."""
     faults = []
     if writer.name != reader.name:
         faults.append(f"record {writer.name} became {reader.name}")
@@ -39,7 +39,9 @@ def unreadable(writer: RecordModel, reader: RecordModel) -> list[str]:
 
 
 def breaking(old: RecordModel, new: RecordModel) -> list[str]:
-    """Why `new` must not follow `old`: what cannot be read, and fields that are gone. Old readers would see a missing
-    column as its fill value, so a field that is no longer of use stays and is no longer filled."""
-    gone = [f"field {name}: removed" for name in old.fields if name not in new.fields]
-    return unreadable(old, new) + gone
+    """Return the reasons why `new` must not follow `old`: changes that cannot be read, and removed fields.
+
+    Old readers would see a missing column as its fill value. So an unused field stays and is no longer filled.
+    """
+    removed = [f"field {name}: removed" for name in old.fields if name not in new.fields]
+    return unreadable(old, new) + removed

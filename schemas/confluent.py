@@ -1,4 +1,7 @@
-"""Bytes around columns. Confluent wire format: byte 0, then the schema id (4 bytes, big endian), then the Avro body."""
+"""Read and write the bytes around columns.
+
+Confluent wire format: byte 0, then the schema id (4 bytes, big endian), then the Avro body.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,12 @@ MAX_BYTES = 16 << 20
 
 
 def header(schema_id: int) -> bytes:
-    """The five bytes before an Avro body."""
+    """Return the five bytes before an Avro body."""
     return HEADER.pack(0, schema_id)
 
 
 def schema_id(value: bytes | None, topic: str = "") -> int:
-    """The schema id of a Kafka value; the body starts at HEADER.size. Raises BadFrame."""
+    """Return the schema id of a Kafka value; the body starts at HEADER.size. Raises BadFrame."""
     if value is None or len(value) < HEADER.size:
         raise BadFrame(f"{0 if value is None else len(value)} bytes, shorter than the 5-byte header", topic=topic)
     if len(value) > MAX_BYTES:

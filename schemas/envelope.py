@@ -1,4 +1,4 @@
-"""What an envelope value may be, checked before writing and after reading: fastavro checks neither."""
+"""Check envelope values before writing and after reading: fastavro does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIMITS = {"int": (-(1 << 31), (1 << 31) - 1), "long": (-(1 << 63), (1 << 63) - 1
 
 
 def _scalar(kind: str, value: Any) -> Any:
-    """`value` as Avro's `kind`. Raises TypeError, ValueError or UnicodeEncodeError."""
+    """Return `value` as Avro's `kind`. Raises TypeError, ValueError or UnicodeEncodeError."""
     if kind == "string":
         if not isinstance(value, str):
             raise TypeError("not a string")
@@ -38,9 +38,9 @@ def _value(kind: str, value: Any) -> Any:
             raise TypeError("not a list")
         inner = kind[6:-1]
         if inner == "string":
-            words = list(value)
-            "".join(words).encode()  # one check of all words: kernel batches carry hundreds
-            return words
+            texts = list(value)
+            "".join(texts).encode()  # one check of all texts: kernel batches carry hundreds
+            return texts
         return [_scalar(inner, item) for item in value]
     if kind.startswith("map<"):
         return {_scalar("string", key): _scalar(kind[4:-1], item) for key, item in value.items()}
@@ -48,7 +48,10 @@ def _value(kind: str, value: Any) -> Any:
 
 
 def checked(model: RecordModel, envelope: dict[str, Any]) -> dict[str, Any]:
-    """A copy of an envelope with all fields of the schema, defaults filled in. Raises Unencodable naming the field."""
+    """Return a copy of an envelope with all fields of the schema, defaults filled in.
+
+    Raises Unencodable naming the field.
+    """
     record: dict[str, Any] = {}
     known = 0
     for name, kind in model.envelope.items():
@@ -71,7 +74,7 @@ def checked(model: RecordModel, envelope: dict[str, Any]) -> dict[str, Any]:
 
 
 def within_int32(model: RecordModel, record: dict[str, Any]) -> str | None:
-    """The first `int` field of a decoded record that holds more than 32 bits, or None."""
+    """Return the first `int` field of a decoded record that holds more than 32 bits, or None."""
     low, high = LIMITS["int"]
     for name, kind in model.envelope.items():
         if kind == "int":

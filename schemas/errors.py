@@ -1,4 +1,4 @@
-"""What can be wrong with a Kafka record, as types. Messages name topic and field, never the payload."""
+"""Define the errors of Kafka records and of the schema registry. Messages name topic and field, never the payload."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import ClassVar
 
 
 class BadRecord(ValueError):
-    """A Kafka record that can never be read: a dead letter.
+    """Fatal for the record: it can never be read and becomes a dead letter.
 
-    `reason`: stable short code of the class, fit for a metric label or the header `error.code`.
-    `detail`: the sentence; `topic` where known; `field`: the Avro field at fault, or "".
+    `reason`: stable short code of the class, for metric labels and JSON output. `detail`: the message; `topic` where
+    known; `field`: the Avro field at fault, or "".
     """
 
     reason: ClassVar[str] = "bad_record"
@@ -23,19 +23,19 @@ class BadRecord(ValueError):
 
 
 class BadFrame(BadRecord):
-    """Not Confluent wire format: no value, too short, absurdly long, or another magic byte."""
+    """The value is not in Confluent wire format: none, too short, far too long, or with another magic byte."""
 
     reason = "bad_frame"
 
 
 class UnknownSchema(BadRecord):
-    """The frame names a schema id that the registry does not know."""
+    """The frame has a schema id that the registry does not have."""
 
     reason = "unknown_schema"
 
 
 class WrongSchema(BadRecord):
-    """The schema id is known, but is another topic's, or cannot be read as this topic's."""
+    """The schema belongs to another topic, or cannot be read as this topic's."""
 
     reason = "wrong_schema"
 
@@ -57,7 +57,7 @@ REASONS = tuple(kind.reason for kind in (BadFrame, UnknownSchema, WrongSchema, B
 
 
 class Unencodable(ValueError):
-    """A batch that would not come back as it went in: a mistake of the caller, never a dead letter."""
+    """Reports a batch that would not decode to the same values: an error of the caller, never a dead letter."""
 
     def __init__(self, detail: str, *, topic: str, field: str = "") -> None:
         self.detail = detail
@@ -67,12 +67,12 @@ class Unencodable(ValueError):
 
 
 class BadSchema(ValueError):
-    """An .avsc that breaks the rules of docs/reference/record-format.md, or is not in the lock file."""
+    """Reports an .avsc that breaks the rules of docs/reference/record-format.md, or is not in the lock file."""
 
 
 class RegistryUnavailable(ConnectionError):
-    """The schema registry does not answer. Not a BadRecord: the record may be good, so stop or retry, never bury it."""
+    """Retry later: the schema registry does not answer. The record may be good, so it is no dead letter."""
 
 
 class RegistryRejected(RegistryUnavailable):
-    """Certificate, user or password: the schema registry would say the same next time, so nobody waits for it."""
+    """Fatal: the schema registry rejects certificate, user or password, so a retry would fail too."""

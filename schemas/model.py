@@ -1,4 +1,4 @@
-"""What one topic's records look like: the parsed .avsc, its columns and its dictionaries."""
+"""Describe the records of each topic: the parsed .avsc, its columns and its dictionaries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from drumline.schemas.errors import BadSchema
 
 AVRO = Path(str(resources.files("drumline.schemas"))) / "avro"
 
-#: Who a batch is from: part of every envelope, but for OF_ONE_RANK where the batch is about a whole job.
+#: The source of a batch: part of every envelope, except OF_ONE_RANK where the batch is about a whole job.
 IDENTITY = ("job", "run", "rank", "local_rank", "world_size", "host", "gpu_uuid", "process_id")
 #: Avro types of the fields that every record starts with, in this order; see any .avsc for their meaning.
 ENVELOPE: dict[str, str] = {
@@ -43,10 +43,13 @@ SCALARS = ("string", "int", "long", "double", "boolean")
 
 @dataclass(frozen=True)
 class RecordModel:
-    """One schema version. `parsed` is fastavro's form; `columns` and `dictionaries` are in schema order.
-    `envelope`: the other fields and their types, as "int" or "array<string>". `shared`: those of them that the record
-    starts with, ENVELOPE's or JOB_ENVELOPE's. `defaults`: fields that have one.
-    `parts`: the record in writing order, runs of envelope fields as Avro records of their own, columns alone."""
+    """Describes one schema version.
+
+    `parsed`: fastavro's form. `columns`, `dictionaries`: in schema order. `envelope`: the other fields and their types,
+    as "int" or "array<string>". `shared`: the first of them, ENVELOPE's or JOB_ENVELOPE's. `defaults`: fields that have
+    one. `parts`: the record in writing order; runs of envelope fields are Avro records of their own, columns stand
+    alone.
+    """
 
     topic: str
     text: str
@@ -62,17 +65,17 @@ class RecordModel:
 
     @property
     def name(self) -> str:
-        """The record's full Avro name."""
+        """Return the record's full Avro name."""
         return str(self.parsed["name"])
 
     @property
     def topic_fields(self) -> tuple[str, ...]:
-        """The fields after the shared ones, columns included."""
+        """Return the fields after the shared ones, columns included."""
         return self.fields[len(self.shared) :]
 
 
 def fingerprint(text: str) -> str:
-    """SHA-256 of a schema without its docs and layout: equal if and only if the bytes mean the same."""
+    """Return the SHA-256 of a schema without its docs and layout: equal if and only if the bytes mean the same."""
 
     def bare(node: Any) -> Any:
         if isinstance(node, dict):
@@ -117,7 +120,7 @@ def _envelope_type(name: str, kind: Any) -> str:
 
 
 def parse_model(topic: str, text: str) -> RecordModel:
-    """Parse an .avsc. Raises BadSchema where it breaks Avro's rules or ours (docs/reference/record-format.md)."""
+    """Parse an .avsc. Raises BadSchema where it breaks Avro's rules or drumline's (docs/reference/record-format.md)."""
     try:
         raw = json.loads(text)
         parsed: Any = fastavro.parse_schema(raw, named_schemas={})
@@ -170,7 +173,7 @@ def _parts(raw: dict[str, Any], columns: dict[str, Column]) -> tuple[Column | di
 
 
 def model(topic: str) -> RecordModel:
-    """The current model of a topic of ours, always the same object. Raises KeyError for a topic that has none."""
+    """Return the current model of a topic, always the same object. Raises KeyError for a topic without a schema."""
     return _model(str(topic))  # a cache takes Topic.KERNEL and its equal str for two keys
 
 
@@ -183,5 +186,5 @@ def _model(topic: str) -> RecordModel:
 
 
 def has_schema(topic: str) -> bool:
-    """Whether the topic's values are batches (an internal topic may hold something else)."""
+    """Return True if the topic's values are batches (an internal topic may hold something else)."""
     return (AVRO / f"{topic}.avsc").is_file()

@@ -1,4 +1,4 @@
-"""Schema ids. The lock file in the package gives every committed schema version an id that never changes."""
+"""Map schema versions to ids. The lock file in the package gives every committed version an id that never changes."""
 
 from __future__ import annotations
 
@@ -12,25 +12,29 @@ from drumline.schemas.model import AVRO, RecordModel, model, parse_model
 
 
 class Registry(Protocol):
-    """Where ids come from. Ids and schemas are answered from memory after the first time."""
+    """Assigns ids to schema versions; answers are cached. May block for a network request unless `in_memory`."""
 
     def id_of(self, topic: str) -> int:
-        """The id to write the topic's current schema with. Raises KeyError for a topic without a schema."""
+        """Return the id to write the topic's current schema with. Raises KeyError for a topic without a schema."""
 
     def id_of_version(self, topic: str, fingerprint: str) -> int:
-        """The id of the version with that fingerprint (model.fingerprint), maybe an older one. Raises UnknownSchema, or
-        RegistryUnavailable."""
+        """Return the id of the version with that fingerprint (model.fingerprint), perhaps an older one.
+
+        Fatal: UnknownSchema. Retry later: RegistryUnavailable.
+        """
 
     def model_of(self, schema_id: int) -> RecordModel:
-        """The schema that a record was written with; the very object `model(topic)` if it is the current one.
-        Raises UnknownSchema, or RegistryUnavailable if it cannot be asked."""
+        """Return the schema that a record was written with; the same object as `model(topic)` if it is the current one.
+
+        Fatal: UnknownSchema. Retry later: RegistryUnavailable.
+        """
 
     def in_memory(self, schema_id: int) -> bool:
-        """Whether `model_of` answers at once. Else it may take as long as a network takes."""
+        """Return True if `model_of` answers without a network request."""
 
 
 class LockFileRegistry:
-    """Ids from schemas/avro/lock.json; no network. Written by `python -m drumline.schemas.release`."""
+    """Reads ids from schemas/avro/lock.json, without network. `python -m drumline.schemas.release` writes the file."""
 
     def __init__(self, root: Path = AVRO) -> None:
         self._root = root
@@ -53,19 +57,19 @@ class LockFileRegistry:
         for number, (name, version) in self._versions.items():
             if name == topic and version["sha256"] == fingerprint:
                 return int(number)
-        raise UnknownSchema(f"{topic}: a version of its schema that this drumline does not know; upgrade it")
+        raise UnknownSchema(f"{topic}: its schema has a version that this drumline does not have; upgrade drumline")
 
     def model_of(self, schema_id: int) -> RecordModel:
-        found = self._models.get(schema_id)
-        if found is None:
+        record_model = self._models.get(schema_id)
+        if record_model is None:
             if schema_id not in self._versions:
                 raise UnknownSchema(f"schema id {schema_id} is not in the lock file")
             topic, version = self._versions[schema_id]
             current = model(topic)
             same = current.fingerprint == version["sha256"]
-            found = current if same else parse_model(topic, (self._root / version["file"]).read_text())
-            self._models[schema_id] = found
-        return found
+            record_model = current if same else parse_model(topic, (self._root / version["file"]).read_text())
+            self._models[schema_id] = record_model
+        return record_model
 
     def in_memory(self, schema_id: int) -> bool:
         return True
@@ -73,4 +77,5 @@ class LockFileRegistry:
 
 @cache
 def lock_file_registry() -> LockFileRegistry:
+    """Return the registry of the installed package."""
     return LockFileRegistry()

@@ -46,26 +46,26 @@ def _release(root: Path, current: RecordModel, version: int, number: int) -> dic
 
 
 def _against(old: RecordModel, new: RecordModel) -> list[str]:
-    """Faults of `new` as a successor: by the rules, and by reading a real record of `old`."""
+    """Return the errors of `new` as a successor of `old`: by the rules, and by reading a real record."""
     if faults := breaking(old, new):
         return faults
     required = {name: [] if "<" in kind else "" for name, kind in old.envelope.items() if name not in old.defaults}
-    words = {name: ["a"] for name in old.dictionaries}
+    dictionaries = {name: ["a"] for name in old.dictionaries}
     try:
-        decode(old, encode(old, Batch(old.topic, {**required, **words, "rows": 1})), new)
+        decode(old, encode(old, Batch(old.topic, {**required, **dictionaries, "rows": 1})), new)
     except BadRecord as error:
         return [str(error)]
     return []
 
 
 def check(root: Path = AVRO) -> list[str]:
-    """What is wrong with lock, released files and current schemas; empty if nothing is."""
+    """Return the errors in lock, released files and current schemas; empty if there are none."""
     lock, models, faults = _read(root), _models(root), []
     seen: set[int] = set()
     for topic, versions in lock.items():
         current = models.get(topic)
         if current is None:
-            faults.append(f"{topic}.avsc: gone, but released")
+            faults.append(f"{topic}.avsc: deleted, but released")
         for place, version in enumerate(versions, 1):
             path = root / version["file"]
             if version["version"] != place or version["id"] in seen:
@@ -82,8 +82,11 @@ def check(root: Path = AVRO) -> list[str]:
 
 
 def add(root: Path = AVRO, *, amend: bool = False) -> list[str]:
-    """Release every changed schema as its next version; with `amend`, in place of its newest one, under the same id.
-    Returns what was done. Raises BadSchema, and changes nothing, where the result would not be compatible."""
+    """Release every changed schema as its next version; return the versions released.
+
+    With `amend`, replaces its newest version, under the same id. Raises BadSchema, and changes nothing, where the
+    result would not be compatible.
+    """
     lock, models, done = _read(root), _models(root), []
     number = max((version["id"] for versions in lock.values() for version in versions), default=0)
     for topic, current in models.items():
@@ -108,12 +111,12 @@ def add(root: Path = AVRO, *, amend: bool = False) -> list[str]:
 
 
 def main(arguments: list[str] | None = None, root: Path = AVRO) -> int:
-    """Exit code 0 if all is well, 1 if not."""
+    """Run the command; return 0 without errors, otherwise 1."""
     parser = argparse.ArgumentParser(prog="python -m drumline.schemas.release", description=__doc__)
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--check", action="store_true", help="verify released files, ids and compatibility")
-    what.add_argument("--add", action="store_true", help="release changed schemas as their next version")
-    what.add_argument("--amend", action="store_true", help="replace the newest version; only before it is merged")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--check", action="store_true", help="verify released files, ids and compatibility")
+    action.add_argument("--add", action="store_true", help="release changed schemas as their next version")
+    action.add_argument("--amend", action="store_true", help="replace the newest version; only before it is merged")
     options = parser.parse_args(arguments)
     try:
         lines = check(root) if options.check else add(root, amend=options.amend)

@@ -1,5 +1,8 @@
-"""Every topic of ours, declared once: key, retention, cleanup. Partitions come from settings: one number for all
-topics, since Faust joins topics by partition number (docs/design/streams.md)."""
+"""Declare every topic: key, retention, cleanup.
+
+The number of partitions is a setting, the same for all topics, since Faust joins topics by partition number
+(docs/design/streams.md).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ DAY_MS = 24 * HOUR_MS
 
 
 class Topic(StrEnum):
+    """Names drumline's topics."""
+
     PROCESS = "gpu.process.v1"
     KERNEL = "gpu.kernel.v1"
     MEMCPY = "gpu.memcpy.v1"
@@ -27,8 +32,11 @@ class Topic(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """`key`: what the record key is, in words. `derived`: written by the stream processors. `dead_letters`: has a
-    dead-letter topic. A topic without an .avsc (model.has_schema) is internal: its values are not batches."""
+    """Declares one topic.
+
+    `key`: description of the record key. `derived`: written by the stream worker. `dead_letters`: has a dead-letter
+    topic. A topic without an .avsc (model.has_schema) is internal: its values are not batches.
+    """
 
     topic: Topic
     key: str
@@ -39,9 +47,12 @@ class TopicSpec:
 
     @property
     def config(self) -> dict[str, str]:
-        """Topic configuration as Kafka names it. Producers compress (zstd), so the broker keeps what comes. The broker
-        stamps records: by a producer's clock, an hour ahead, it would refuse them (for ever: their time does not
-        change), and the ledger, which forgets by this time, would forget those that are too old at once."""
+        """Return the topic's configuration, in Kafka's names.
+
+        Producers compress (zstd), and the broker keeps their compression. The broker stamps records. By a producer's
+        clock, an hour ahead, it would reject them for ever, since their time does not change; and the ledger, which
+        expires by this time, would drop old ones at once.
+        """
         config = {
             "cleanup.policy": self.cleanup,
             "compression.type": "producer",
@@ -72,12 +83,12 @@ DLQ_RETENTION_MS = 30 * DAY_MS
 
 
 def dlq(topic: str) -> str:
-    """The dead-letter topic of a topic: original key and bytes, headers say where from and why."""
+    """Return the name of a topic's dead-letter topic: original key and bytes, headers with origin and reason."""
     return f"{topic}.dlq"
 
 
 def dlq_config() -> dict[str, str]:
-    """Configuration of every dead-letter topic. Larger records than the origin's: headers come on top of its bytes."""
+    """Return the configuration of dead-letter topics. Their records are larger than the origin's: headers are added."""
     return {
         "cleanup.policy": "delete",
         "compression.type": "producer",
