@@ -1,8 +1,8 @@
-"""Settle messages in order: wait for what a message caused, mark what was sent, then acknowledge the message.
+"""Acknowledge messages in order: wait for the output of a message, mark it as sent, then acknowledge the message.
 
-Faust commits up to its highest gapless acknowledged offset, flushing its producer first, but that flush gives up
-after 0.1 s without progress, and a first commit trusts the lowest offset it sees. So an offset is acknowledged here
-only after the broker has everything that came of it, and always in order.
+Faust commits up to its highest gapless acknowledged offset, flushing its producer first. But that flush gives up after
+0.1 s without progress, and a first commit trusts the lowest offset that it has. So an offset is acknowledged only after
+the broker has all of its output, and always in order.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from drumline.streams.worker.partition_store import PartitionStore
 
 @dataclass(slots=True)
 class Output:
-    """A batch on its way to the broker, and who wants to know that it has arrived."""
+    """Holds a batch in flight to the broker, and the stage that has to record its arrival."""
 
     stage: Stage
     store: PartitionStore
@@ -28,21 +28,24 @@ class Output:
 
 @dataclass(slots=True)
 class Delivery:
-    """All that one message caused. `acknowledge` tells Faust that the message is done."""
+    """Holds the output of one message. `acknowledge` marks the message as done in Faust."""
 
     acknowledge: Callable[[], object]
     writes: list[Awaitable[object]] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
 
     def add(self, writes: Iterable[Awaitable[object]], outputs: Iterable[Output]) -> None:
-        """What one stage made of it."""
+        """Add the output of one stage."""
         self.writes += writes
         self.outputs += outputs
 
 
-class Settler:
-    """One per agent. `put` waits while `depth` messages are unsettled; `on_failure` is called once, with the error
-    of a broker that refused something: the worker must end then, its successor replays."""
+class AckQueue:
+    """Settles the deliveries of one agent in order, in a task of its own.
+
+    Created and cancelled by `StreamWorker`. `put` blocks while `depth` messages are unsettled. `on_failure` is called
+    once, with the error of a broker that rejected a record: the worker must end then, and its successor replays.
+    """
 
     def __init__(self, on_failure: Callable[[BaseException], Awaitable[None]], depth: int = 64) -> None:
         self._on_failure = on_failure
@@ -52,6 +55,7 @@ class Settler:
         self.unsettled = 0
 
     async def put(self, delivery: Delivery) -> None:
+        """Queue a delivery; wait while the queue is full."""
         self.unsettled += 1
         if self._queue is None:
             self._queue = asyncio.Queue(self._depth)
@@ -69,12 +73,20 @@ class Settler:
             await self._on_failure(error)
 
     def cancel(self) -> None:
+        """Stop the task; unsettled messages stay unacknowledged."""
         if self._task is not None:
             self._task.cancel()
 
 
 async def settle(delivery: Delivery) -> None:
-    """state durable -> results durable -> marked as sent, durable -> acknowledged. Raises what the broker answered."""
+    """Settle one delivery.
+
+    1. Wait until the state is durable.
+    2. Wait until each result is durable, mark it as sent, and wait until that is durable.
+    3. Acknowledge the message.
+
+    Raises the broker's error.
+    """
     for write in delivery.writes:
         await write
     for output in delivery.outputs:

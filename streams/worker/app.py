@@ -1,4 +1,4 @@
-"""The worker's stages and the topics between them, in one place."""
+"""Wire the worker's stages to the topics between them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from drumline.streams.windows.watermark import WindowConfig
 from drumline.streams.worker.checks.preflight import preflight
 from drumline.streams.worker.faust_app import StreamWorker, Wiring
 
-#: What the worker reads and writes; all have the same number of partitions. Lateness and ticks come back to it.
+#: The topics that the worker reads and writes; all have the same number of partitions. It reads its own lateness and
+#: ticks.
 READ = (Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.LATENESS, Topic.TICK)
 WRITTEN = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER)
 
 
 def straggler_config(settings: Settings) -> StragglerConfig:
+    """Return the settings of the straggler stages."""
     stream = settings.stream
     return StragglerConfig(
         window_steps=stream.window_steps,
@@ -31,7 +33,10 @@ def straggler_config(settings: Settings) -> StragglerConfig:
 
 
 def wirings(settings: Settings) -> list[Wiring]:
-    """Per process, per communicator, per job. Raises ValueError if the hop does not divide the window."""
+    """Return the stages: per process, per communicator, per job.
+
+    Raises ValueError if the hop does not divide the window.
+    """
     windows, stragglers = WindowConfig.of(settings.stream), straggler_config(settings)
     return [
         Wiring("kernel-frequency", (Topic.KERNEL,), lambda store: ProcessWindows(store, windows, KernelFrequency())),
@@ -42,8 +47,11 @@ def wirings(settings: Settings) -> list[Wiring]:
 
 
 def build(settings: Settings, health: Health | None = None) -> StreamWorker:
-    """Check the topics, make the changelogs, get the ids of all schemas it writes, build the worker. Raises
-    TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaAccessDenied, RegistryUnavailable, ValueError."""
+    """Check the topics, create the changelogs, get the ids of all written schemas, and build the worker.
+
+    Retry later: BrokerUnreachable, RegistryUnavailable. Fatal: TopicsNotReady, MissingTopics, KafkaAccessDenied,
+    ValueError.
+    """
     stages = wirings(settings)
     topics = preflight(settings, READ, (*WRITTEN, Topic.TICK), [stage.name for stage in stages])
     return StreamWorker(settings, stages, topics, codec(settings, WRITTEN), health)

@@ -1,4 +1,4 @@
-"""The worker's clock: silence, patience and resending are judged by it, so it may not step back."""
+"""Provide the worker's clock for silence, timeouts and resending; it never steps back."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 
 
-class Clock:
-    """Nanoseconds since 1970 by the wall clock, but never slower than time passes: where that steps back, this goes on
-    from where it was, and stays ahead until the wall clock has caught up, or the worker starts again. A step ahead is
-    followed; ticks take it for a gap (tick.Pulse)."""
+class StreamClock:
+    """Returns nanoseconds since 1970 by the wall clock, but never slower than time passes.
+
+    If the wall clock steps back, this clock continues from its last value and stays ahead until the wall clock has
+    caught up, or the worker restarts. It follows a step ahead; ticks take that for a gap (ticks.TickGapDetector).
+    """
 
     def __init__(self, wall: Callable[[], int] = time.time_ns, steady: Callable[[], int] = time.monotonic_ns) -> None:
         self._wall, self._steady = wall, steady

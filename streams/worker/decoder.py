@@ -1,4 +1,4 @@
-"""Kafka values to batches, with patience: while the schema registry is away, records of new schemas wait."""
+"""Decode Kafka values to batches; while the schema registry is down, records of new schemas wait."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ from drumline.schemas.errors import BadRecord, RegistryRejected, RegistryUnavail
 log = structlog.get_logger()
 
 
-class Decoder:
-    """`leaving()`: nobody may wait any more, since the worker ends or partitions move."""
+class RecordDecoder:
+    """Decodes records and retries requests to the registry.
+
+    Used in the worker's event loop; requests run in a thread, so that heartbeats to Kafka continue. `leaving()`: True
+    once no record may wait, since the worker ends or partitions move.
+    """
 
     def __init__(
         self,
@@ -32,7 +36,10 @@ class Decoder:
         self._codec, self._health, self._leaving, self._sleep = codec, health, leaving, sleep
 
     async def decode(self, topic: str, value: bytes | None) -> Batch:
-        """Raises BadRecord, RegistryRejected; RegistryUnavailable when leaving. Known schemas need no registry."""
+        """Return the batch of a Kafka value; waits while the registry is down. Known schemas need no registry.
+
+        Fatal for the record: BadRecord. Fatal: RegistryRejected. Raises RegistryUnavailable when leaving.
+        """
         if self._codec.decodes_at_once(value):
             return self._codec.decode(topic, value)
         for attempt in itertools.count(1):
@@ -45,7 +52,7 @@ class Decoder:
                 metrics.STREAM_RETRIES.labels("registry").inc()
                 self._health.set_reason("registry", "the schema registry does not answer; records of new schemas wait")
                 wait_s = backoff_s(attempt, random.random())
-                log.warning("will try again", topic=topic, attempt=attempt, wait_s=round(wait_s, 1), error=str(error))
+                log.warning("retry scheduled", topic=topic, attempt=attempt, wait_s=round(wait_s, 1), error=str(error))
                 await self._sleep(wait_s)
             except BadRecord:
                 self._health.set_reason("registry", "")

@@ -1,4 +1,7 @@
-"""Faust's settings from ours. Each one that differs from Faust's default has a reason (docs/design/streams.md)."""
+"""Derive Faust's settings from drumline's. Every one that differs from Faust's default has a reason.
+
+docs/design/streams.md gives the reasons.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from drumline.infra.runtime import tls
 
 
 def credentials(settings: Settings) -> Any:
-    """Faust credentials for TLS and SASL, or None for PLAINTEXT. Raises OSError, ssl.SSLError on bad files."""
+    """Return Faust credentials for TLS and SASL, or None for PLAINTEXT. Raises OSError, ssl.SSLError on bad files."""
     from faust.auth import SASLCredentials, SSLCredentials
 
     kafka = settings.kafka
@@ -29,39 +32,41 @@ def credentials(settings: Settings) -> Any:
     return SSLCredentials(context) if context is not None else None
 
 
-def faust_settings(settings: Settings, home: Path, partitions: int) -> dict[str, Any]:
-    """Keyword arguments of faust.App, whose folder is `home`. Every topic it reads has `partitions`; changelogs get as
-    many."""
+def faust_settings(settings: Settings, folder: Path, partitions: int) -> dict[str, Any]:
+    """Return the keyword arguments of faust.App.
+
+    `folder`: its data folder. `partitions`: of every topic it reads; changelogs get as many.
+    """
     brokers = [f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")]
     options: dict[str, Any] = {
         "id": settings.stream.app_id,
         "broker": brokers,
         "broker_credentials": credentials(settings),
-        "datadir": str(home),
+        "datadir": str(folder),
         "autodiscover": False,
         "store": "memory://",
-        "processing_guarantee": "at_least_once",  # exactly_once crashes or duplicates; offsets in the state do better
+        "processing_guarantee": "at_least_once",  # exactly_once crashes or duplicates; the state keeps offsets instead
         "consumer_auto_offset_reset": "earliest",
         "broker_commit_interval": 1.0,
         "broker_session_timeout": 10.0,
         "broker_heartbeat_interval": 3.0,
         "broker_rebalance_timeout": 30.0,
         "stream_buffer_maxsize": 32,  # messages of up to 1 MB
-        # Both bound what a worker that is behind holds unpacked; the defaults (1 MB packed of every partition, all of
-        # it decoded at one poll) came to 180 MiB after a pause of seconds.
+        # Both bound the unpacked records of a worker that is behind; the defaults (1 MB packed of every partition, all
+        # of it decoded at one poll) came to 180 MiB after a pause of seconds.
         "consumer_max_fetch_size": 262_144,
         "broker_max_poll_records": 100,
         "stream_wait_empty": True,
         "table_standby_replicas": 0,
         "topic_disable_leader": True,
-        "topic_allow_declare": False,  # never by accident: `drumline topics apply`, and preflight.py for changelogs
+        "topic_allow_declare": False,  # only `drumline topics apply` creates topics, and preflight.py changelogs
         "topic_partitions": partitions,
         "topic_replication_factor": settings.kafka.replication,
         "producer_acks": -1,
         "producer_compression_type": "zstd",
         "producer_linger": 0.01,
         "producer_max_batch_size": 500_000,
-        "producer_max_request_size": 100_000_000,  # dead letters are as others made them; the broker judges
+        "producer_max_request_size": 100_000_000,  # dead letters are as large as their records; the broker checks
         "web_enabled": False,
         "key_serializer": "raw",
         "value_serializer": "raw",

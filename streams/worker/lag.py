@@ -1,4 +1,4 @@
-"""How far a worker is behind: silence means something only where nothing is left to be read."""
+"""Measure how far a worker is behind: silence means something only once everything is read."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 
 class Lag:
-    """How far this worker is behind, over all partitions it has of `topics`.
+    """Measures the records that this worker has not applied, over all partitions it has of `topics`.
 
-    Ends of partitions are those that came with the last fetch. Asking the broker would queue behind a fetch that waits
-    up to 1.5 s for data; a new record ends that wait, so what fetches say is as fresh.
+    Ends of partitions are those that the last fetch reported. A request to the broker would queue behind a fetch that
+    waits up to 1.5 s for data; a new record ends that wait, so the fetches' ends are as fresh. `count`: records
+    applied.
     """
 
     def __init__(self, app: Any, topics: Iterable[str]) -> None:
@@ -20,28 +21,28 @@ class Lag:
         self.count = 0
 
     def handled(self, tp: Any, offset: int) -> None:
-        """A record has been applied."""
+        """Record that a record was applied."""
         self._done[tp] = offset + 1
         self.count += 1
 
     def reset(self) -> None:
-        """Partitions have moved."""
+        """Drop all positions, after partitions moved."""
         self._done.clear()
         self._first.clear()
 
     async def prepare(self) -> None:
-        """Ask once where partitions without a committed offset begin."""
-        new = [tp for tp in self._mine() if self._next(tp) is None]
+        """Request once where partitions without a committed offset begin."""
+        new = [tp for tp in self._input_partitions() if self._next(tp) is None]
         if new:
             offsets = await self._app.consumer.earliest_offsets(*new)
             self._first.update({tp: offset for tp, offset in offsets.items() if offset is not None})
 
     def positions(self) -> dict[Any, int | None]:
-        """Partition -> offset of the first record not applied yet; None = not known yet."""
-        return {tp: self._next(tp) for tp in self._mine()}
+        """Return partition -> offset of the first record not applied yet; None while unknown."""
+        return {tp: self._next(tp) for tp in self._input_partitions()}
 
     def records(self) -> int | None:
-        """Records not applied yet; None while not all ends are known."""
+        """Return the number of records not applied yet; None while not all ends are known."""
         behind = 0
         for tp, position in self.positions().items():
             end = self._app.consumer.highwater(tp)
@@ -50,7 +51,7 @@ class Lag:
             behind += max(0, end - position)
         return behind
 
-    def _mine(self) -> list[Any]:
+    def _input_partitions(self) -> list[Any]:
         return [tp for tp in self._app.consumer.assignment() if tp.topic in self._topics]
 
     def _next(self, tp: Any) -> int | None:

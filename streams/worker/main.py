@@ -13,24 +13,25 @@ import uvloop
 from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry.health import Health, serve_health
 from drumline.streams.worker.app import build
-from drumline.streams.worker.checks.auth_errors import Doubt, OneLine, refused
+from drumline.streams.worker.checks.auth_errors import AccessProbe, OneLineErrors, permanent_error
 from drumline.streams.worker.checks.topic_watch import TopicWatch
 
 log = structlog.get_logger()
-#: A clean stop: what is in hand is finished and committed, the group is told.
+#: A clean stop: records in flight are finished and committed, and the worker leaves the group.
 STOP_S = 20.0
-#: Nothing can be committed then, and Faust waits for what was refused.
-REFUSED_STOP_S = 3.0
+#: After a permanent error nothing can be committed, and Faust waits for the rejected request.
+REJECTED_STOP_S = 3.0
 
 
 def serve(settings: Settings) -> int:
-    """The exit code: 0 after SIGTERM, 130 after SIGINT, 1 when the worker failed, or its topics are others than at its
-    start. The caller ends the process then: the event loop is left open, since closing it waits for ever for tasks of a
-    Faust that has crashed.
+    """Run a worker and return the exit code.
 
-    Raises TopicsNotReady or BrokerUnreachable when there is nothing to work on, ValueError on impossible settings,
-    KeyboardInterrupt while it starts, by a handler that the caller has set (asyncio's own, which takes the place of
-    Python's, waits until Kafka has been asked).
+    0 after SIGTERM, 130 after SIGINT, 1 when the worker failed or its topics changed. The caller ends the process then:
+    the event loop is left open, since closing it waits for ever for tasks of a Faust that has crashed.
+
+    Fatal: TopicsNotReady, ValueError (impossible settings). Retry later: BrokerUnreachable. Raises KeyboardInterrupt
+    while it starts, by a handler that the caller has set (asyncio's own, which replaces Python's, waits for Kafka's
+    answer).
     """
     return asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_serve(settings))
 
@@ -40,7 +41,7 @@ async def _serve(settings: Settings) -> int:
     serve_health("stream", settings.stream.metrics_port, health)
     worker = build(settings, health)
     app = worker.app
-    one_line = OneLine(settings)
+    one_line = OneLineErrors(settings)
     for handler in logging.getLogger().handlers:
         handler.addFilter(one_line)
     signals: list[int] = []
@@ -49,25 +50,25 @@ async def _serve(settings: Settings) -> int:
         loop.add_signal_handler(number, signals.append, number)
     log.info("worker starts", app=settings.stream.app_id, brokers=settings.bootstrap, instance=settings.stream.instance)
     starting = asyncio.create_task(app.start())
-    doubt, watch = Doubt(settings), TopicWatch(settings, worker.topics, health)
-    while not (signals or doubt.refusal or watch.changed or app.crashed or (starting.done() and starting.exception())):
+    access, watch = AccessProbe(settings), TopicWatch(settings, worker.topics, health)
+    while not (signals or access.reason or watch.changed or app.crashed or (starting.done() and starting.exception())):
         now = time.monotonic()
         worker.readiness.observe(now)
-        doubt.observe(worker.readiness.silence(now), now)
+        access.observe(worker.readiness.silence(now), now)
         watch.observe(now)
         await asyncio.sleep(0.1)
     failed = worker.failure or app.crash_reason or (starting.exception() if starting.done() else None)
     if not starting.done():
         starting.cancel()
-    why = doubt.refusal or refused(settings, failed)
+    reason = access.reason or permanent_error(settings, failed)
     try:
-        await asyncio.wait_for(app.stop(), REFUSED_STOP_S if why else STOP_S)
+        await asyncio.wait_for(app.stop(), REJECTED_STOP_S if reason else STOP_S)
     except (TimeoutError, Exception) as error:
-        log.warning("worker did not stop cleanly; what was not committed is replayed", error=repr(error))
+        log.warning("worker did not stop cleanly; uncommitted records are replayed", error=repr(error))
         failed = failed or error
     worker.close()
-    if failed or why or watch.changed:
-        log.error("worker failed", error=why or watch.changed or repr(failed))
+    if failed or reason or watch.changed:
+        log.error("worker failed", error=reason or watch.changed or repr(failed))
         return 1
     log.info("worker ended")
     return 130 if signals and signals[0] == signal.SIGINT else 0

@@ -1,4 +1,4 @@
-"""The state of one stage in one partition: a mapping of bytes in memory, every change of which goes to a changelog."""
+"""Store the state of one stage in one partition: a mapping in memory whose changes go to a changelog."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ Write = Callable[[str, bytes | None], Awaitable[object]]
 
 
 class PartitionStore(MutableMapping[str, bytes]):
-    """`data`: what recovery found. Changes are kept in `pending` until somebody takes them, to wait for them.
+    """Maps keys to bytes and sends every change to the changelog.
 
-    A closed store (its partition is gone) takes no more changes: the new owner replays what was not acknowledged.
+    Owned by `StageRunner`; used in the worker's event loop; nothing blocks. `data`: the recovered state. Changes are
+    pending until `take_pending` returns them. A closed store (its partition was revoked) ignores changes: the new owner
+    replays unacknowledged messages.
     """
 
     def __init__(self, data: dict[str, bytes], write: Write) -> None:
@@ -40,6 +42,6 @@ class PartitionStore(MutableMapping[str, bytes]):
         return len(self._data)
 
     def take_pending(self) -> list[Awaitable[object]]:
-        """Changes since the last call. Await them all before acknowledging what caused them."""
+        """Return the changes since the last call. Await them all before acknowledging the message that caused them."""
         taken, self._pending = self._pending, []
         return taken

@@ -1,4 +1,4 @@
-"""Runs one stage in Faust: a table for its state, a stage object per partition, batches in, batches out."""
+"""Run one stage in Faust: a table for its state, a stage object per partition, batches in, batches out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drumline.schemas.batch import Batch
 from drumline.streams.core.records import key as state_key
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Output
-from drumline.streams.worker.offsets import Positions, replaced
+from drumline.streams.worker.offsets import TopicPositions, was_replaced
 from drumline.streams.worker.partition_store import PartitionStore
 from drumline.streams.worker.status_file import open_windows
 from drumline.streams.worker.telemetry import Drops, count_drops
@@ -22,24 +22,28 @@ log = structlog.get_logger()
 Send = Callable[[Batch], Awaitable[Awaitable[object]]]
 Fail = Callable[[BaseException], Awaitable[None]]
 
-_PARTITION = 5  # b"0042|" before every key: a memory store does not know which partition wrote a key
+_PARTITION = 5  # b"0042|" before every key: a memory store does not keep the partition that wrote a key
 
 
 class UnreadableState(RuntimeError):
-    """The changelog holds state that this version, with these settings, cannot read."""
+    """Fatal: the changelog holds state that this version, with these settings, cannot read."""
 
     def __init__(self, stage: str, error: Exception) -> None:
         super().__init__(
             f"the state of stage {stage} was not written by this version with these settings ({error!r}); set "
-            "another DRUMLINE_STREAM__APP_ID: the worker then works all topics off again, and results replace earlier "
+            "another DRUMLINE_STREAM__APP_ID: the worker then processes all topics again, and results replace earlier "
             "ones"
         )
 
 
 class StageRunner:
-    """`build`: makes the stage of a partition from its store. `send`: hands a batch to the producer and returns what
-    to await for the broker's acknowledgement. `fail`: ends the worker, for Faust swallows what recovery raises. `ids`:
-    topic -> Kafka's id of it."""
+    """Holds one stage's objects, one per partition, and its Faust table.
+
+    Built by `StreamWorker`; used in its event loop. Stages are rebuilt from the changelog after every rebalance.
+    `build`: creates the stage of a partition from its store. `send`: passes a batch to the producer; returns the
+    awaitable of the broker's acknowledgement. `fail`: ends the worker, for Faust swallows recovery's errors. `ids`:
+    topic -> Kafka's id.
+    """
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class StageRunner:
     ) -> None:
         self.name = name
         self._ids = ids
-        self._positions: dict[int, Positions] = {}
+        self._positions: dict[int, TopicPositions] = {}
         self._app, self._build, self._send, self._fail = app, build, send, fail
         self._parts: dict[int, tuple[Stage, PartitionStore]] = {}
         self._counted: dict[int, Drops] = {}
@@ -61,27 +65,29 @@ class StageRunner:
 
     @property
     def partitions(self) -> list[int]:
+        """Return the partitions that this worker has."""
         return sorted(self._parts)
 
     @property
     def open_windows(self) -> int:
+        """Return the open windows of all partitions."""
         return sum(open_windows(stage) for stage, _ in self._parts.values())
 
     def stage(self, partition: int) -> Stage | None:
-        """The stage of a partition, None if the partition is not (or no longer) this worker's."""
+        """Return the stage of a partition, None if the partition is not (or no longer) this worker's."""
         part = self._parts.get(partition)
         return part[0] if part else None
 
-    def replaced(self, topic: str, partition: int) -> bool:
-        """Whether the state that recovery has read is of another topic of that name."""
+    def was_replaced(self, topic: str, partition: int) -> bool:
+        """Return True if the recovered state belongs to another topic of that name."""
         data = self.table.data.data.get(_name(partition, state_key("t", topic)))
         try:
-            return replaced(data, self._ids.get(topic, ""))
-        except Exception:  # said when the stage is built
+            return was_replaced(data, self._ids.get(topic, ""))
+        except Exception:  # reported when the stage is built
             return False
 
     async def _recovered(self) -> None:
-        """After every rebalance, before anything flows: build stages anew from what the changelog says."""
+        """Rebuild the stages from the changelog; called after every rebalance, before records flow."""
         try:
             self._restore_readable()
         except UnreadableState as error:
@@ -92,35 +98,35 @@ class StageRunner:
         try:
             self._restore()
         except Exception as error:
-            if not isinstance(error, ValueError):  # which says in words what cannot be read
+            if not isinstance(error, ValueError):  # whose message names the unreadable state
                 log.exception("state not restored", stage=self.name)
             raise UnreadableState(self.name, error) from error
 
     def _restore(self) -> None:
         started = time.perf_counter()
         changelog = self.table.changelog_topic.get_topic_name()
-        mine = {tp.partition for tp in self._app.assignor.assigned_actives() if tp.topic == changelog}
+        assigned = {tp.partition for tp in self._app.assignor.assigned_actives() if tp.topic == changelog}
         for _, store in self._parts.values():
             store.closed = True
-        found: dict[int, dict[str, bytes]] = {partition: {} for partition in mine}
+        states: dict[int, dict[str, bytes]] = {partition: {} for partition in assigned}
         data = self.table.data.data
         for key in list(data):
             partition = int(key[: _PARTITION - 1])
-            if partition in mine:
-                found[partition][key[_PARTITION:].decode()] = data[key]
-            else:  # Faust reads the whole changelog again when the partition comes back
+            if partition in assigned:
+                states[partition][key[_PARTITION:].decode()] = data[key]
+            else:  # Faust reads the whole changelog again when the partition returns
                 del data[key]
         metrics.STREAM_RECOVERIES.labels(self.name).inc()
         self._parts, self._positions, self._counted = {}, {}, {}
-        for partition, state in found.items():
+        for partition, state in states.items():
             store = PartitionStore(state, self._writer(partition))
             self._parts[partition] = (self._build(store), store)
-            self._positions[partition] = Positions(store, self._ids)
+            self._positions[partition] = TopicPositions(store, self._ids)
         log.info(
             "state restored",
             stage=self.name,
-            partitions=sorted(mine),
-            keys=sum(map(len, found.values())),
+            partitions=sorted(assigned),
+            keys=sum(map(len, states.values())),
             seconds=round(time.perf_counter() - started, 3),
         )
 
@@ -139,14 +145,16 @@ class StageRunner:
         return write
 
     def position(self, topic: str, partition: int, offset: int) -> int:
-        """What the stage of a partition is given as a record's offset (positions.py). Raises KeyError if the partition
-        is not this worker's."""
-        return self._positions[partition].of(topic, offset)
+        """Return the position that the stage gets as a record's offset (offsets.py).
+
+        Raises KeyError if the partition is not this worker's.
+        """
+        return self._positions[partition].position_of(topic, offset)
 
     async def apply(
         self, partition: int, work: Callable[[Stage], list[Batch]]
     ) -> tuple[list[Awaitable[object]], list[Output]]:
-        """Call the stage of a partition, send what it returns; (changelog writes to await, outputs to await).
+        """Call the stage of a partition and produce its results; return (changelog writes to await, outputs to await).
 
         Raises KeyError if the partition is not this worker's, and whatever the stage raises.
         """

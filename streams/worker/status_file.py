@@ -1,4 +1,4 @@
-"""What the worker says about itself, for whoever waits until everything has been worked off (infra/drain.py)."""
+"""Publish the worker's status: in a file, from which `drain` detects that everything is processed, and as metrics."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from drumline.streams.worker.lag import Lag
 
 
 def open_windows(stage: Stage) -> int:
-    """Results of a stage that are still to be sent, or to be sent again."""
+    """Return the number of a stage's results that are still to be produced, for the first time or again."""
     return int(getattr(stage, "open_windows", 0))
 
 
-class Status:
-    """Of one worker, which has some of `of` partitions of each topic: in its file, and as metrics."""
+class StatusReporter:
+    """Publishes the status of one worker, which has some of `of` partitions of each topic.
+
+    Owned by `StreamWorker`. `folder`: the worker's working directory.
+    """
 
     def __init__(self, folder: Path, of: int, lag: Lag) -> None:
         self._file, self._of, self._lag = StatusFile(folder / STATUS_FILE), of, lag
 
-    def say(self, partitions: list[int], still_open: int, unsettled: int, now_ns: int) -> None:
-        """`still_open`: see open_windows, of all stages. `unsettled`: messages, apart from ticks."""
+    def publish(self, partitions: list[int], still_open: int, unsettled: int, now_ns: int) -> None:
+        """Publish one status. `still_open`: open windows of all stages. `unsettled`: messages, without ticks."""
         positions = {f"{tp.topic}:{tp.partition}": position for tp, position in self._lag.positions().items()}
         status: WorkerStatus = {
             "partitions": partitions,

@@ -1,4 +1,4 @@
-"""A folder for each worker of a machine, held (flock) for as long as the worker lives."""
+"""Lock a folder for each worker of a machine (flock), for as long as the worker runs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,20 @@ UNNAMED = "unnamed@{}"
 
 
 class NameTaken(ValueError):
-    """Another worker of this machine runs under the name."""
+    """Fatal: another worker of this machine runs under the name."""
 
 
-class Home:
-    """`path`: exists, and only its owner may read it. Until `leave`, or until the process ends, no other worker gets
-    it."""
+class WorkingDirectory:
+    """Holds a worker's locked folder until `unlock`, or until the process ends.
+
+    `path`: exists, and only its owner may read it.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Raises BlockingIOError if it is another's, OSError if it cannot be made."""
+        """Create and lock the folder.
+
+        Raises BlockingIOError if another worker has it, OSError if it cannot be created.
+        """
         self.path = path
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -34,21 +39,22 @@ class Home:
             os.close(self._lock)
             raise
 
-    def leave(self) -> None:
+    def unlock(self) -> None:
+        """Release the folder to the next worker of that name."""
         os.close(self._lock)
 
 
-def move_in(settings: Settings) -> Home:
-    """The worker's own folder; of workers without a name, the first that is free.
+def lock_working_directory(settings: Settings) -> WorkingDirectory:
+    """Lock the worker's folder; for a worker without a name, the first free one.
 
-    A worker's group takes two of one name for one, which is here now and there: neither gets anything done. Raises
-    NameTaken, OSError.
+    Two workers of one name would be one member of the group, which moves between them: neither would process anything.
+    Raises NameTaken, OSError.
     """
     name = settings.stream.instance
     for folder in [name] if name else map(UNNAMED.format, count(1)):
         with suppress(BlockingIOError):
-            return Home(workers_dir(settings) / folder)
+            return WorkingDirectory(workers_dir(settings) / folder)
     raise NameTaken(
-        f"a worker named {name!r} runs on this machine already; give each a name of its own (--instance or "
+        f"a worker named {name!r} runs on this machine already; give each its own name (--instance or "
         "DRUMLINE_STREAM__INSTANCE), or none"
     )

@@ -28,7 +28,7 @@ from drumline.streams.worker.app import READ, WRITTEN, wirings
 from drumline.streams.worker.checks.preflight import preflight
 from drumline.streams.worker.faust_app import StreamWorker
 from drumline.streams.worker.faust_config import faust_settings
-from drumline.streams.worker.workdir import move_in
+from drumline.streams.worker.workdir import lock_working_directory
 
 SINGLE = "bench.kernel-single.v1"
 START_S, STUCK_S = 60.0, 400.0
@@ -48,7 +48,7 @@ def single(config: Settings) -> tuple[Any, Callable[[], int]]:
 
     config.stream.app_id += "-single"
     partitions = preflight(config, READ, WRITTEN, ["frequency"]).partitions
-    app = faust.App(**faust_settings(config, move_in(config).path, partitions))
+    app = faust.App(**faust_settings(config, lock_working_directory(config).path, partitions))
     window, hop = config.stream.window_s, config.stream.hop_s
     table = app.Table("frequency", default=int, partitions=partitions, key_type=str).hopping(
         window, hop, expires=timedelta(seconds=window + config.stream.grace_s)

@@ -1,5 +1,7 @@
-"""Kafka or the registry refuses a worker that runs: an ACL was taken away, a password replaced; or its state is that of
-other settings. One line, no pages of tracebacks."""
+"""Recognise permanent errors of a running worker and log each as one line.
+
+Kafka or the registry denies access (an ACL was removed, a password replaced), or the state belongs to other settings.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,16 @@ from drumline.infra.kafka.connect import BrokerUnreachable, ConnectionProbe, Kaf
 from drumline.schemas.errors import RegistryRejected
 from drumline.streams.worker.stage_runner import UnreadableState
 
-#: Silence from Kafka after which it is asked whether it refuses us, and how often; s. Ticks come every second.
-DOUBT_S = 10.0
-ASK_S = 10.0
+#: Silence from Kafka after which access is probed, and how often; s. Ticks come every second.
+SILENCE_S = 10.0
+PROBE_INTERVAL_S = 10.0
 
 
-def refused(settings: Settings, error: BaseException | None) -> str:
-    """What was refused, in words; "" if `error` is anything else. The checks of the next start name the ACL."""
+def permanent_error(settings: Settings, error: BaseException | None) -> str:
+    """Return the message of a permanent error, or "" for any other error.
+
+    The checks of the next start name the missing ACL.
+    """
     from aiokafka import errors
 
     if isinstance(error, RegistryRejected | UnreadableState):
@@ -42,26 +47,32 @@ def _names(error: BaseException) -> str:
     return ", ".join(str(name) for name in error.args) or "?"
 
 
-class OneLine(logging.Filter):
-    """Of a refusal only the message; nothing of what Faust cancels or stops afterwards."""
+class OneLineErrors(logging.Filter):
+    """Filters log records around a permanent error.
+
+    Keeps only the error's message, and drops the errors of Faust's shutdown after it.
+    """
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self._settings, self._told = settings, False
+        self._settings, self._logged = settings, False
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, asyncio.CancelledError):
             return False
-        named = record.args if isinstance(record.args, tuple) else ()  # Faust says it so where we told it to end
-        if any(refused(self._settings, each) for each in (error, *named) if isinstance(each, BaseException)):
+        named = record.args if isinstance(record.args, tuple) else ()  # Faust logs it so where the worker ended it
+        if any(permanent_error(self._settings, item) for item in (error, *named) if isinstance(item, BaseException)):
             record.exc_info, record.exc_text = None, None
-            self._told = True
-        return not (self._told and isinstance(error, RuntimeError) and str(error) == "Event loop is closed")
+            self._logged = True
+        return not (self._logged and isinstance(error, RuntimeError) and str(error) == "Event loop is closed")
 
 
-def ask(settings: Settings) -> str:
-    """Why Kafka refuses a new connection, or "" if it does not or does not answer. Takes up to 5 s."""
+def probe_access(settings: Settings) -> str:
+    """Return the reason why Kafka denies a new connection, or "" if it does not, or does not answer.
+
+    Blocks for up to 5 s.
+    """
     contact = ConnectionProbe(settings, timeout_s=5.0)
     try:
         contact.metadata(AdminClient(contact.silence(client_config(settings, "drumline-stream"))))
@@ -72,21 +83,25 @@ def ask(settings: Settings) -> str:
     return ""
 
 
-class Doubt:
-    """aiokafka takes a wrong password or certificate for a broker that is down, and tries for ever, 5 times a second.
-    `refusal`: why that is of no use, once it is known. Times are of a monotonic clock; s."""
+class AccessProbe:
+    """Finds out whether silence from Kafka means denied access.
 
-    def __init__(self, settings: Settings, ask: Callable[[Settings], str] = ask) -> None:
-        self.refusal = ""
-        self._settings, self._ask = settings, ask
-        self._asked = float("-inf")
-        self._asking: asyncio.Task[None] | None = None
+    aiokafka takes a wrong password or certificate for a broker that is down, and retries for ever, 5 times a second.
+    Owned by the main loop; probes in a thread. `reason`: why retries cannot succeed, "" until known. Times are of a
+    monotonic clock, in s.
+    """
+
+    def __init__(self, settings: Settings, probe_access: Callable[[Settings], str] = probe_access) -> None:
+        self.reason = ""
+        self._settings, self._probe_access = settings, probe_access
+        self._probed_at = float("-inf")
+        self._task: asyncio.Task[None] | None = None
 
     def observe(self, silence: float, now: float) -> None:
-        """Called by the main loop. `silence`: since Kafka was last heard."""
-        if silence > DOUBT_S and now - self._asked > ASK_S:
-            self._asked = now
-            self._asking = asyncio.create_task(self._find_out())
+        """Probe if `silence`, the time since the last record from Kafka, is long; called by the main loop."""
+        if silence > SILENCE_S and now - self._probed_at > PROBE_INTERVAL_S:
+            self._probed_at = now
+            self._task = asyncio.create_task(self._probe())
 
-    async def _find_out(self) -> None:
-        self.refusal = await asyncio.to_thread(self._ask, self._settings)
+    async def _probe(self) -> None:
+        self.reason = await asyncio.to_thread(self._probe_access, self._settings)

@@ -1,4 +1,4 @@
-"""Before a worker starts: are the topics there, do they have equal partitions, are the changelogs right?"""
+"""Check topics, partitions and changelogs before a worker starts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drumline.infra.kafka.topics import DeclaredTopic, TopicsAdmin, plan
 from drumline.schemas.topics import TOPICS, dlq
 
 #: Changelogs are compacted soon and often: recovery reads all of them, 10,000 records a second. Never add "delete":
-#: Faust waits for ever for what time has deleted (faust-streaming#176).
+#: Faust waits for ever for records that retention deleted (faust-streaming#176).
 CHANGELOG = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
@@ -24,56 +24,65 @@ CHANGELOG = {
 
 
 class TopicsNotReady(RuntimeError):
-    """Topics differ in their number of partitions, or a changelog could not be made. The message says what to do."""
+    """Fatal: topics differ in their number of partitions, or a changelog could not be created.
+
+    The message gives a remedy.
+    """
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
-    """What a worker reads and writes. `partitions`: of each of them; `ids`: topic -> Kafka's id of it."""
+class WorkerTopics:
+    """Holds the topics that a worker reads and writes.
+
+    `partitions`: of each of them. `ids`: topic -> Kafka's id of it.
+    """
 
     partitions: int
     ids: Mapping[str, str]
 
 
 def changelog(app_id: str, stage: str) -> str:
-    """The name that Faust gives the changelog topic of a table."""
+    """Return the name that Faust gives the changelog topic of a table."""
     return f"{app_id}-{stage}-changelog"
 
 
-def rights(
+def required_acls(
     reads: Collection[str], writes: Collection[str], changelogs: Collection[str]
 ) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Operations on topics that must be there, dead-letter topics among them, and on changelogs, which may be made."""
-    letters = [dlq(spec.topic) for spec in TOPICS if spec.topic in reads and spec.dead_letters]
-    needed: dict[str, set[str]] = {str(name): set() for name in (*reads, *writes, *letters)}
-    for operation, names in (("READ", reads), ("WRITE", writes), ("WRITE", letters)):
+    """Return operations per topic: for topics that must exist, dead-letter topics among them, and for changelogs."""
+    dead_letter_topics = [dlq(spec.topic) for spec in TOPICS if spec.topic in reads and spec.dead_letters]
+    needed: dict[str, set[str]] = {str(name): set() for name in (*reads, *writes, *dead_letter_topics)}
+    for operation, names in (("READ", reads), ("WRITE", writes), ("WRITE", dead_letter_topics)):
         for name in names:
             needed[str(name)].add(operation)
     return needed, {name: {"READ", "WRITE", "DESCRIBE_CONFIGS"} for name in changelogs}
 
 
-def preflight(settings: Settings, reads: Collection[str], writes: Collection[str], stages: Collection[str]) -> Topics:
-    """All topics that are read or written; the stages' changelogs exist with as many partitions when this returns.
-    Every right that the worker will need has been checked.
+def preflight(
+    settings: Settings, reads: Collection[str], writes: Collection[str], stages: Collection[str]
+) -> WorkerTopics:
+    """Check all topics that are read or written, and every ACL; create the stages' changelogs.
 
-    Raises TopicsNotReady, MissingTopics, BrokerUnreachable, KafkaAccessDenied.
+    When it returns, changelogs have as many partitions as the topics. Blocks for requests to Kafka.
+
+    Retry later: BrokerUnreachable. Fatal: TopicsNotReady, MissingTopics, KafkaAccessDenied.
     """
     app = settings.stream.app_id
-    needed, logs = rights(reads, writes, [changelog(app, stage) for stage in stages])
-    found = require_acls(settings, "drumline-stream", needed, {app: ("READ",)}, optional=logs)
+    needed, logs = required_acls(reads, writes, [changelog(app, stage) for stage in stages])
+    existing = require_acls(settings, "drumline-stream", needed, {app: ("READ",)}, optional=logs)
     names = sorted({str(name) for name in (*reads, *writes)})
-    counts = {found[name].partitions for name in names}
+    counts = {existing[name].partitions for name in names}
     if len(counts) > 1:
-        listed = ", ".join(f"{name} {found[name].partitions}" for name in names)
+        listed = ", ".join(f"{name} {existing[name].partitions}" for name in names)
         raise TopicsNotReady(
             f"topics differ in their number of partitions ({listed}); a worker joins them by partition. "
-            "`drumline topics apply` says what to do"
+            "`drumline topics apply` gives the remedy"
         )
     partitions = counts.pop()
-    if odd := sorted(name for name in logs if name in found and found[name].partitions != partitions):
+    if odd := sorted(name for name in logs if name in existing and existing[name].partitions != partitions):
         raise TopicsNotReady(
-            f"topics have {partitions} partitions, the state that was kept has another number ({', '.join(odd)}). Set "
-            "another DRUMLINE_STREAM__APP_ID: the worker then works all topics off again, and results replace earlier "
+            f"topics have {partitions} partitions, the stored state has another number ({', '.join(odd)}). Set "
+            "another DRUMLINE_STREAM__APP_ID: the worker then processes all topics again, and results replace earlier "
             "ones"
         )
     wanted = [DeclaredTopic(name, partitions, settings.kafka.replication, CHANGELOG) for name in sorted(logs)]
@@ -82,4 +91,4 @@ def preflight(settings: Settings, reads: Collection[str], writes: Collection[str
     failed = [f"{step.topic}: {step.problem}" for step in steps if step.action == "error"]
     if failed:
         raise TopicsNotReady("; ".join(failed))
-    return Topics(partitions, {name: found[name].id for name in names})
+    return WorkerTopics(partitions, {name: existing[name].id for name in names})

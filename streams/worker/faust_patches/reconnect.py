@@ -1,18 +1,18 @@
-"""How often a worker knocks while Kafka is away.
+"""Slow down a worker's reconnects while Kafka is down.
 
-aiokafka's fetcher, group coordinator and producer try again after 0.1 s, all workers alike, and Faust hands no other
-value through: 53 connections a second from one worker to a broker that is not there.
+aiokafka's fetcher, group coordinator and producer retry after 0.1 s, all workers alike, and Faust passes no other value
+on: 53 connections a second from one worker to a broker that is down.
 """
 
 from __future__ import annotations
 
 import random
 
-#: A worker draws its own wait from this range; ms. Drawn, so that workers that lost a broker together come back apart.
+#: Each worker draws its wait from this range, ms, so that workers that lost a broker together reconnect at other times.
 RETRY_MS = (500, 1_000)
 
 
-def be_patient() -> None:
+def slow_down_reconnects() -> None:
     """Change aiokafka's default in this process. Raises KeyError with an aiokafka that has no such argument."""
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 

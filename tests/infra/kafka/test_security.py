@@ -351,11 +351,11 @@ def test_a_refusal_is_one_line_whatever_faust_stops_because_of_it(error, raised)
         told = ((), (type(error), error, None)) if raised else ((error,), None)
         return logging.LogRecord("faust", logging.ERROR, "", 0, "crashed" if raised else "crashed %r", *told)
 
-    one_line, to_access_error = worker_refusal.OneLine(Settings()), record(error, raised)
+    one_line, logged = worker_refusal.OneLineErrors(Settings()), record(error, raised)
     closed, bug = RuntimeError("Event loop is closed"), RuntimeError("a bug")
     assert one_line.filter(record(closed)), "nobody was refused: it may be a bug of ours"
-    assert one_line.filter(to_access_error)
-    assert to_access_error.exc_info is None
+    assert one_line.filter(logged)
+    assert logged.exc_info is None
     assert [one_line.filter(record(error)) for error in (closed, asyncio.CancelledError(), bug)] == [False, False, True]
 
 
@@ -363,11 +363,13 @@ def test_a_worker_in_doubt_asks_seldom_and_ends_when_kafka_refuses():
     asked = []
 
     async def run():
-        doubt = worker_refusal.Doubt(Settings(), lambda _settings: asked.append(1) or ("" if len(asked) == 1 else "no"))
+        access = worker_refusal.AccessProbe(
+            Settings(), lambda _settings: asked.append(1) or ("" if len(asked) == 1 else "no")
+        )
         for silence, now in ((1.0, 0.0), (11.0, 10.0), (12.0, 11.0), (19.0, 18.0), (22.0, 21.0)):
-            doubt.observe(silence, now)
+            access.observe(silence, now)
             await asyncio.sleep(0.05)
-        return doubt.refusal
+        return access.reason
 
     assert asyncio.run(run()) == "no"
     assert len(asked) == 2

@@ -169,7 +169,7 @@ def test_a_worker_is_ready_with_partitions_state_and_ticks(health):
     assert health.ready() == {}
     readiness.observe(2.0 + QUIET_S)
     assert list(health.ready()) == ["kafka"]
-    readiness.heard(2.0 + QUIET_S)
+    readiness.mark_tick(2.0 + QUIET_S)
     app.rebalancing = True
     readiness.observe(2.0 + QUIET_S)
     assert list(health.ready()) == ["rebalance"]

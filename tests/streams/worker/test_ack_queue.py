@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from drumline.streams.worker.ack_queue import Delivery, Output, Settler
+from drumline.streams.worker.ack_queue import AckQueue, Delivery, Output
 
 
 class Part:
@@ -41,15 +41,15 @@ def settled(steps):
         async def failed(error):
             failures.append(error)
 
-        settler = Settler(failed)
+        queue = AckQueue(failed)
         for number, (write, output, mark) in enumerate(steps):
             part = Part(done, Answer(done, f"marked {number}", mark))
             arrived = Output(part, part, number, Answer(done, f"arrived {number}", output))
             acknowledge = (lambda n: lambda: done.append(f"acknowledged {n}"))(number)
-            await settler.put(Delivery(acknowledge, [Answer(done, f"written {number}", write)], [arrived]))
+            await queue.put(Delivery(acknowledge, [Answer(done, f"written {number}", write)], [arrived]))
         await asyncio.sleep(0.05)
-        settler.cancel()
-        return settler.unsettled
+        queue.cancel()
+        return queue.unsettled
 
     return done, failures, asyncio.run(run())
 

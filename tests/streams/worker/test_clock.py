@@ -1,7 +1,7 @@
 """The wall clock steps; silence does not."""
 
-from drumline.streams.worker.clock import Clock
-from drumline.streams.worker.ticks import Pulse
+from drumline.streams.worker.clock import StreamClock
+from drumline.streams.worker.ticks import TickGapDetector
 
 S = 1_000_000_000
 HOUR = 3600 * S
@@ -20,7 +20,7 @@ class Times:
 
 def setup():
     times = Times()
-    return times, Clock(lambda: times.wall, lambda: times.steady)
+    return times, StreamClock(lambda: times.wall, lambda: times.steady)
 
 
 def test_it_is_the_wall_clock_while_that_goes_on():
@@ -49,11 +49,11 @@ def test_it_is_the_wall_clock_again_once_that_has_caught_up():
 
 def test_after_a_step_back_ticks_count_as_before():
     times, clock = setup()
-    pulse = Pulse(5 * S)
+    gaps = TickGapDetector(5 * S)
     for _ in range(7):
         times.pass_(1)
-        pulse.beat(clock())
+        gaps.observe(clock())
     times.pass_(1, -HOUR)
     now = clock()
-    assert pulse.due(now)
-    assert pulse.beat(now)
+    assert gaps.due(now)
+    assert gaps.observe(now)

@@ -10,7 +10,7 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryRejected, RegistryUnavailable, UnknownSchema
 from drumline.schemas.registry import LockFileRegistry
-from drumline.streams.worker.decoder import Decoder
+from drumline.streams.worker.decoder import RecordDecoder
 
 TOPIC = "gpu.memcpy.v1"
 
@@ -47,7 +47,7 @@ def setup(away, leaving=lambda: False):
         waited.append((seconds, health.ready()))
 
     registry = Registry(away)
-    return Decoder(Codec(registry), health, leaving, sleep), registry, waited, health
+    return RecordDecoder(Codec(registry), health, leaving, sleep), registry, waited, health
 
 
 def test_a_record_of_a_new_schema_waits_and_is_decoded_when_the_registry_is_back():

@@ -12,7 +12,7 @@ from drumline.infra.config.servers import KafkaSettings
 from drumline.infra.config.settings import LocalSettings, Settings, StreamSettings
 from drumline.streams.worker.faust_config import credentials, faust_settings
 from drumline.streams.worker.faust_patches import recovery
-from drumline.streams.worker.workdir import NameTaken, move_in
+from drumline.streams.worker.workdir import NameTaken, lock_working_directory
 
 
 def settings(tmp_path, **kafka):
@@ -38,36 +38,36 @@ def test_each_protocol_is_what_faust_speaks(tmp_path, protocol):
 
 def test_a_named_worker_is_a_static_member_with_a_private_directory(tmp_path):
     plain = settings(tmp_path, bootstrap="a:1, b:2")
-    home = move_in(plain)
-    told = faust_settings(plain, home.path, 6)
+    directory = lock_working_directory(plain)
+    told = faust_settings(plain, directory.path, 6)
     assert told["broker"] == ["kafka://a:1", "kafka://b:2"]
     assert (told["consumer_group_instance_id"], told["topic_partitions"]) == ("w1", 6)
     assert told["broker_credentials"] is None
-    assert told["datadir"] == str(home.path)
-    assert stat.S_IMODE(home.path.stat().st_mode) == 0o700
+    assert told["datadir"] == str(directory.path)
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
 
 
 def test_two_workers_of_a_machine_with_one_name_are_refused_as_long_as_the_first_lives(tmp_path):
     plain = settings(tmp_path)
-    first = move_in(plain)
-    with pytest.raises(NameTaken, match="'w1' runs on this machine already; give each a name"):
-        move_in(plain)
-    first.leave()
-    move_in(plain).leave()
+    first = lock_working_directory(plain)
+    with pytest.raises(NameTaken, match="'w1' runs on this machine already; give each its own name"):
+        lock_working_directory(plain)
+    first.unlock()
+    lock_working_directory(plain).unlock()
 
 
 def test_a_name_may_be_taken_once_in_each_app(tmp_path):
     plain = settings(tmp_path)
     other = plain.model_copy(update={"stream": StreamSettings(instance="w1", app_id="other")})
-    assert move_in(plain).path != move_in(other).path
+    assert lock_working_directory(plain).path != lock_working_directory(other).path
 
 
 def test_workers_without_a_name_have_a_directory_each(tmp_path):
     plain = Settings(local=LocalSettings(state=tmp_path))
-    homes = [move_in(plain) for _ in range(3)]
-    assert [home.path.name for home in homes] == ["unnamed@1", "unnamed@2", "unnamed@3"]
-    homes[1].leave()
-    assert move_in(plain).path == homes[1].path
+    directories = [lock_working_directory(plain) for _ in range(3)]
+    assert [directory.path.name for directory in directories] == ["unnamed@1", "unnamed@2", "unnamed@3"]
+    directories[1].unlock()
+    assert lock_working_directory(plain).path == directories[1].path
 
 
 def test_another_faust_is_refused(monkeypatch):

@@ -6,13 +6,13 @@ import faust
 import pytest
 from faust.types import TP
 
-from drumline.streams.worker.faust_patches.fetch import FETCH_WAIT_MS, HELD_S, keep_asking
+from drumline.streams.worker.faust_patches.fetch import FETCH_WAIT_MS, HELD_S, limit_fetch_delay
 
 
 @pytest.fixture
 def consumer(tmp_path):
     app = faust.App("bounded", broker="kafka://127.0.0.1:1", datadir=str(tmp_path), autodiscover=False)
-    keep_asking(app)
+    limit_fetch_delay(app)
     return app.consumer
 
 

@@ -3,7 +3,7 @@ import asyncio
 import aiokafka
 import pytest
 
-from drumline.streams.worker.faust_patches.reconnect import RETRY_MS, be_patient
+from drumline.streams.worker.faust_patches.reconnect import RETRY_MS, slow_down_reconnects
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def defaults():
 
 
 def test_clients_made_afterwards_wait_longer_between_tries(defaults):
-    be_patient()
+    slow_down_reconnects()
 
     async def waits():
         clients = [aiokafka.AIOKafkaConsumer(), aiokafka.AIOKafkaProducer()]
@@ -33,4 +33,4 @@ def test_an_aiokafka_without_the_argument_is_noticed(defaults, monkeypatch):
 
     monkeypatch.setattr(aiokafka, "AIOKafkaProducer", Other)
     with pytest.raises(KeyError, match="Other"):
-        be_patient()
+        slow_down_reconnects()

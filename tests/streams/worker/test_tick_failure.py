@@ -10,7 +10,7 @@ from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
-from drumline.streams.worker.checks.preflight import Topics
+from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.faust_app import StreamWorker, Wiring
 
 
@@ -18,7 +18,7 @@ from drumline.streams.worker.faust_app import StreamWorker, Wiring
 def worker(tmp_path, monkeypatch):
     settings = Settings(stream=StreamSettings(idle_s=1.0, data_dir=tmp_path))
     wirings = [Wiring(name, (Topic.KERNEL,), lambda store: None) for name in ("fails", "works")]
-    made = StreamWorker(settings, wirings, Topics(1, {}), Codec(), Health())
+    made = StreamWorker(settings, wirings, WorkerTopics(1, {}), Codec(), Health())
     monkeypatch.setattr(made.lag, "records", lambda: 0)
     for runner in made.runners.values():
         monkeypatch.setattr(runner, "stage", lambda number: object())
@@ -39,7 +39,7 @@ def tick(worker, done, error):
 
     for name, runner in worker.runners.items():
         runner.apply = stage(name)
-    worker._ticks._pulses.clear()
+    worker._ticks._gaps.clear()
     event = SimpleNamespace(ack=lambda: None, message=SimpleNamespace(partition=0))
     return asyncio.run(worker._on_tick(event))
 

@@ -1,4 +1,4 @@
-"""A topic that is deleted and created anew numbers its records from 0 again: nothing in it was seen before."""
+"""A topic that is recreated numbers its records from 0 again: nothing in it was seen before."""
 
 import asyncio
 
@@ -17,45 +17,45 @@ from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.stage import ProcessWindows
 from drumline.streams.windows.watermark import WindowConfig
-from drumline.streams.worker.checks.preflight import Topics
-from drumline.streams.worker.checks.topic_watch import LOOK_S, TopicWatch, change
-from drumline.streams.worker.offsets import OFFSETS, Positions, kept, replaced
+from drumline.streams.worker.checks.preflight import WorkerTopics
+from drumline.streams.worker.checks.topic_watch import POLL_S, TopicWatch, find_change
+from drumline.streams.worker.offsets import OFFSETS, TopicPositions, stored_topic, was_replaced
 
 KERNEL, STEP = "gpu.kernel.v1", "gpu.step.v1"
 
 
 def test_positions_rise_from_one_topic_of_a_name_to_the_next():
     store = {}
-    assert [Positions(store, {KERNEL: "a"}).of(KERNEL, n) for n in (0, 29)] == [0, 29]
-    assert Positions(store, {KERNEL: "a"}).of(KERNEL, 30) == 30  # the worker started again
-    assert not replaced(store["t|" + KERNEL], "a")
-    assert replaced(store["t|" + KERNEL], "b")
-    assert Positions(store, {KERNEL: "b"}).of(KERNEL, 0) == OFFSETS
-    assert Positions(store, {KERNEL: "b"}).of(KERNEL, 1) == OFFSETS + 1
-    assert Positions(store, {KERNEL: "c"}).of(KERNEL, 0) == 2 * OFFSETS
+    assert [TopicPositions(store, {KERNEL: "a"}).position_of(KERNEL, n) for n in (0, 29)] == [0, 29]
+    assert TopicPositions(store, {KERNEL: "a"}).position_of(KERNEL, 30) == 30  # the worker started again
+    assert not was_replaced(store["t|" + KERNEL], "a")
+    assert was_replaced(store["t|" + KERNEL], "b")
+    assert TopicPositions(store, {KERNEL: "b"}).position_of(KERNEL, 0) == OFFSETS
+    assert TopicPositions(store, {KERNEL: "b"}).position_of(KERNEL, 1) == OFFSETS + 1
+    assert TopicPositions(store, {KERNEL: "c"}).position_of(KERNEL, 0) == 2 * OFFSETS
 
 
 def test_topics_of_one_stage_are_told_apart():
     store = {}
-    first = Positions(store, {KERNEL: "a", STEP: "a"})
-    first.of(KERNEL, 5), first.of(STEP, 5)
-    then = Positions(store, {KERNEL: "b", STEP: "a"})
-    assert (then.of(KERNEL, 6), then.of(STEP, 6)) == (OFFSETS + 6, 6)
+    first = TopicPositions(store, {KERNEL: "a", STEP: "a"})
+    first.position_of(KERNEL, 5), first.position_of(STEP, 5)
+    then = TopicPositions(store, {KERNEL: "b", STEP: "a"})
+    assert (then.position_of(KERNEL, 6), then.position_of(STEP, 6)) == (OFFSETS + 6, 6)
 
 
 def test_state_without_an_id_is_taken_for_the_topic_that_is_there():
     store = {}
-    assert Positions(store, {}).of(KERNEL, 5) == 5
+    assert TopicPositions(store, {}).position_of(KERNEL, 5) == 5
     assert store == {}
-    assert Positions(store, {KERNEL: "a"}).of(KERNEL, 6) == 6
-    assert kept(store["t|" + KERNEL]) == ("a", 0)
-    assert not replaced(store["t|" + KERNEL], "")
+    assert TopicPositions(store, {KERNEL: "a"}).position_of(KERNEL, 6) == 6
+    assert stored_topic(store["t|" + KERNEL]) == ("a", 0)
+    assert not was_replaced(store["t|" + KERNEL], "")
 
 
 def test_an_id_of_another_version_is_refused_before_any_record():
     value = pack_rows(-1, {"id": "a", "before": 0}, np.zeros(0, "u1"))
     with pytest.raises(ValueError, match="version 1"):
-        Positions({"t|" + KERNEL: b"\x01" + value[1:]}, {KERNEL: "a"})
+        TopicPositions({"t|" + KERNEL: b"\x01" + value[1:]}, {KERNEL: "a"})
 
 
 def windows(store):
@@ -70,18 +70,20 @@ def numbered(sequence, watermark=0):
 
 def test_records_of_the_new_topic_are_counted_and_what_comes_again_is_told():
     store = {}
-    stage, positions = windows(store), Positions(store, {KERNEL: "a"})
+    stage, positions = windows(store), TopicPositions(store, {KERNEL: "a"})
     for sequence in range(5):
-        stage.on_batch(numbered(sequence), positions.of(KERNEL, sequence), T0)
-    assert stage.on_batch(numbered(4), positions.of(KERNEL, 4), T0) == []
+        stage.on_batch(numbered(sequence), positions.position_of(KERNEL, sequence), T0)
+    assert stage.on_batch(numbered(4), positions.position_of(KERNEL, 4), T0) == []
     assert stage.duplicates == 1
 
-    stage, positions = windows(store), Positions(store, {KERNEL: "b"})
+    stage, positions = windows(store), TopicPositions(store, {KERNEL: "b"})
     out = []
     for offset, sequence in enumerate([4, 5, 6]):  # the first was published into both
-        for said in stage.on_batch(numbered(sequence, watermark=20), positions.of(KERNEL, offset), T0 + 30 * S):
-            stage.mark_sent(said)
-            out.append(said)
+        for result in stage.on_batch(
+            numbered(sequence, watermark=20), positions.position_of(KERNEL, offset), T0 + 30 * S
+        ):
+            stage.mark_sent(result)
+            out.append(result)
     assert stage.duplicates == 1
     whole = [batch for batch in out if batch.envelope["window_start_ns"] == T0][-1]
     assert whole.columns["launches"].tolist() == [7]
@@ -89,32 +91,32 @@ def test_records_of_the_new_topic_are_counted_and_what_comes_again_is_told():
 
 def test_what_is_kept_of_a_topic_is_nothing_to_a_stage():
     store = {}
-    Positions(store, {KERNEL: "a"}).of(KERNEL, 0)
+    TopicPositions(store, {KERNEL: "a"}).position_of(KERNEL, 0)
     assert windows(dict(store)).processes == {}
     assert CommunicatorStage(dict(store), StragglerConfig()).states == {}
     assert JobStage(dict(store), StragglerConfig()).states == {}
 
 
-STARTED = Topics(4, {KERNEL: "a", STEP: "b"})
+STARTED = WorkerTopics(4, {KERNEL: "a", STEP: "b"})
 
 
 @pytest.mark.parametrize(
-    ("now", "said"),
+    ("now", "expected"),
     [
         (ExistingTopic("a", 4), ""),
         (None, ""),
         (
             ExistingTopic("c", 4),
-            "topic gpu.kernel.v1 was deleted and created anew while this worker ran; start it again",
+            "topic gpu.kernel.v1 was recreated while this worker ran; restart it",
         ),
         (ExistingTopic("a", 6), "topic gpu.kernel.v1 has 6 partitions now, 4 when this worker started"),
     ],
 )
-def test_what_has_changed_is_said(now, said):
+def test_what_has_changed_is_reported(now, expected):
     found = {KERNEL: now, STEP: ExistingTopic("b", 4)}
-    text = change(STARTED, found)
-    assert text.startswith(said)
-    assert bool(text) == bool(said)
+    text = find_change(STARTED, found)
+    assert text.startswith(expected)
+    assert bool(text) == bool(expected)
 
 
 def test_the_watch_asks_now_and_then_and_tells_of_a_topic_that_is_gone():
@@ -122,7 +124,7 @@ def test_the_watch_asks_now_and_then_and_tells_of_a_topic_that_is_gone():
     asked, health = [], Health()
     health.set_reason("start", "")
 
-    def look(settings, names):
+    def poll_topics(settings, names):
         asked.append(sorted(names))
         answer = answers.pop(0)
         if isinstance(answer, Exception):
@@ -130,12 +132,12 @@ def test_the_watch_asks_now_and_then_and_tells_of_a_topic_that_is_gone():
         return answer
 
     async def run():
-        watch = TopicWatch(Settings(), STARTED, health, look)
+        watch = TopicWatch(Settings(), STARTED, health, poll_topics)
         seen = []
-        for now in (0.0, 1.0, LOOK_S, LOOK_S + 1, 2 * LOOK_S, 3 * LOOK_S):
+        for now in (0.0, 1.0, POLL_S, POLL_S + 1, 2 * POLL_S, 3 * POLL_S):
             watch.observe(now)
-            if watch._asking is not None:
-                await watch._asking
+            if watch._task is not None:
+                await watch._task
             seen.append((len(asked), health.ready().get("topics", ""), watch.changed != ""))
         return seen
 

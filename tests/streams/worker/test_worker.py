@@ -228,7 +228,7 @@ def test_a_topic_that_is_created_anew_ends_the_worker_and_the_next_one_counts_al
     time.sleep(1)
     apply_topics(settings)
     assert worker.process.wait(30) == 1
-    assert "topic gpu.kernel.v1 was deleted and created anew" in worker.log.read_text()
+    assert "topic gpu.kernel.v1 was recreated" in worker.log.read_text()
     assert "Traceback" not in worker.log.read_text()
     publish(settings, batches[5:], lambda batch: b"p")  # offsets that the state has seen, of the other topic
     late = [TopicPartition(topic, number, 2) for number in range(settings.kafka.partitions)]
