@@ -41,7 +41,7 @@ def tick(worker, done, error):
         runner.apply = stage(name)
     worker._ticks._gaps.clear()
     event = SimpleNamespace(ack=lambda: None, message=SimpleNamespace(partition=0))
-    return asyncio.run(worker._on_tick(event))
+    return asyncio.run(worker._on_tick_record(event))
 
 
 def failed():
