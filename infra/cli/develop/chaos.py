@@ -53,7 +53,7 @@ def chaos(
 
     Exit code: 0 every round clean, 1 not, 2 bad input, 130 interrupted.
     """
-    from drumline.infra.chaos.campaign import Plan, campaign
+    from drumline.infra.chaos.chaos_run import Plan, campaign
     from drumline.infra.chaos.report import Report, show
     from drumline.infra.chaos.targets import targets
     from drumline.infra.config.state_dir import write_json

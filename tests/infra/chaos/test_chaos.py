@@ -17,8 +17,8 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from typer.testing import CliRunner
 
-from drumline.infra.chaos import campaign, load
-from drumline.infra.chaos.campaign import Plan, deck
+from drumline.infra.chaos import chaos_run, load
+from drumline.infra.chaos.chaos_run import Plan, deck
 from drumline.infra.chaos.interrupted_work import of_sink, of_worker, pending
 from drumline.infra.chaos.load import Load
 from drumline.infra.chaos.progress import Snapshot
@@ -134,8 +134,8 @@ def rounds(monkeypatch):
         round_.judged = True
 
     for name, fake in (("running", nothing), ("_round", one), ("Calm", lambda *_: None), ("undisturbed", lambda *_: 1)):
-        monkeypatch.setattr(campaign, name, fake)
-    monkeypatch.setattr(campaign.clickhouse, "connect", lambda _: None)
+        monkeypatch.setattr(chaos_run, name, fake)
+    monkeypatch.setattr(chaos_run.clickhouse, "connect", lambda _: None)
     return does
 
 
@@ -161,7 +161,7 @@ def test_a_result_is_kept_in_a_file_and_a_file_that_cannot_be_is_refused_before_
 
 @pytest.mark.parametrize("manifest", [None, "{}", "no JSON"])
 def test_a_folder_that_is_no_recording_is_refused_before_anything_starts(monkeypatch, tmp_path, manifest):
-    monkeypatch.setattr(campaign, "running", lambda *_: pytest.fail("a stack starts"))
+    monkeypatch.setattr(chaos_run, "running", lambda *_: pytest.fail("a stack starts"))
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)
     answer = CliRunner().invoke(command_chaos.app, ["--data", str(tmp_path)])
@@ -171,14 +171,14 @@ def test_a_folder_that_is_no_recording_is_refused_before_anything_starts(monkeyp
 
 def test_however_short_the_time_there_is_one_round(rounds, tmp_path):
     report = Report(1)
-    campaign.campaign(Plan(targets("sink"), 0.0, 0, 1, tmp_path), report, lambda _: None)
+    chaos_run.campaign(Plan(targets("sink"), 0.0, 0, 1, tmp_path), report, lambda _: None)
     assert (len(report.rounds), len(report.kills)) == (1, 8)
 
 
 def test_fewer_kills_than_asked_for_are_said_to_be_missing(rounds, tmp_path):
     rounds[0] = lambda _: time.sleep(0.2)
     report, text = Report(1, asked=100_000), StringIO()
-    campaign.campaign(Plan(targets("sink"), 0.5, report.asked, 1, tmp_path), report, lambda _: None)
+    chaos_run.campaign(Plan(targets("sink"), 0.5, report.asked, 1, tmp_path), report, lambda _: None)
     assert report.clean
     assert 0 < report.as_json()["kills_missing"] == 100_000 - report.as_json()["kills"] < 100_000
     show(report, Console(file=text))
@@ -198,7 +198,7 @@ def test_what_ends_a_campaign_stands_in_its_report_beside_the_rounds_before(roun
 
     rounds.append(fail)
     if when == "before":
-        monkeypatch.setattr(campaign, "running", fail)
+        monkeypatch.setattr(chaos_run, "running", fail)
     code, report = asked("--kills", "100")
     shutil.rmtree(report["kept"])
     assert (code, report["clean"]) == (1, False)
