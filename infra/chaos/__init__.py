@@ -1,2 +1,5 @@
-"""Kill campaigns, for `drumline chaos` only: programs die under load, and what is stored afterwards is compared with
-what was published. Production code cannot import this package (import-linter, tests/test_imports.py)."""
+"""Chaos runs, for `drumline chaos` only: programs are killed under load, and stored rows are compared with published
+ones.
+
+The programs cannot import this package.
+"""

@@ -1,5 +1,8 @@
-"""Continuous load: one replay of a recording after the other, held back while sink or worker are far behind, so that
-neither disk nor lag grow without bound, and nobody who is killed is idle."""
+"""Keeps the system under load: one replay of a recording after the other.
+
+Replays are suspended while sink or worker are far behind. So neither disk nor lag grows without bound, and a killed
+program always has work.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drumline.infra.chaos.progress import Snapshot
+from drumline.infra.chaos.progress import ProgressSnapshot
 from drumline.producers.spool.layout import IDENTITY
 
-#: Records that sink or worker are behind, or bytes in the spool that the agent could delete, at which the replay is
-#: stopped; and the share of that at which it goes on. A record is about 700 rows on average.
+#: Lag of sink or worker in records, or bytes in the spool that the agent could delete, at which the replay is
+#: suspended; and the share of that at which it resumes. A record has about 700 rows on average.
 HIGH, SPOOLED, LOW = 800, 4 << 20, 0.4
-#: A replay that is held back is let go on for one turn so often, s: a job that is silent for longer than the worker's
-#: `idle_s` is judged without what it will still say.
-BREATH_S = 4.0
+#: Period in which a suspended replay resumes for one tick, s: the worker evaluates a job that is silent for longer than
+#: `idle_s` without the rows that it will still publish.
+RESUME_S = 4.0
 JOB = "chaos"
 
 
 @dataclass
-class Load:
-    """`loops`: repetitions of the recording in each replay. `spool`: where replays leave their batches for an agent;
-    None: they go to Kafka themselves. `runs`: what finished replays said (`ReplaySummary`). `problems`: replays that
-    did not end well."""
+class ReplayLoad:
+    """Runs replays as child processes; `tick`, called by the run's only thread, drives it and does not block.
+
+    loops: repetitions of the recording in each replay.
+    spool: folder where replays leave their batches for an agent; None: they publish to Kafka.
+    runs: summaries of completed replays (`ReplaySummary`).
+    problems: replays that failed.
+    held: the replay is suspended.
+    ending: no further replay begins.
+    """
 
     folder: Path
     env: Mapping[str, str]
@@ -46,28 +55,36 @@ class Load:
     _process: subprocess.Popen[str] | None = None
 
     @property
-    def flowing(self) -> bool:
+    def is_flowing(self) -> bool:
+        """Return whether a replay is publishing."""
         return self._process is not None and not self.held
 
     @property
-    def over(self) -> bool:
-        """Nothing more will come."""
+    def is_over(self) -> bool:
+        """Return whether no more rows will come."""
         return self.ending and self._process is None and not self.spools()
 
     def spools(self) -> list[Path]:
-        """Folders in the spool, one a replay; the agent removes those that are done. Its own one, in which it leaves
-        samples of devices, is there for as long as it runs."""
+        """Return the folders in the spool, one a replay; the agent removes those that it has delivered.
+
+        The agent's own folder, for samples of devices, exists for as long as it runs and is left out.
+        """
         if self.spool is None or not self.spool.is_dir():
             return []
-        return [path for path in sorted(self.spool.iterdir()) if not path.name.startswith(".") and not of_agent(path)]
+        return [
+            path for path in sorted(self.spool.iterdir()) if not path.name.startswith(".") and not is_agents_spool(path)
+        ]
 
     def begin(self, speed: str) -> None:
+        """Begin a new round at this speed."""
         self.speed, self.ending = speed, False
         self.runs.clear()
 
-    def turn(self, seen: Snapshot | None, now_s: float) -> None:
-        """Hold it back, let it go on, take its account, start the next one. `seen` None: the broker is away. `now_s`:
-        monotonic."""
+    def tick(self, seen: ProgressSnapshot | None, now_s: float) -> None:
+        """Suspend or resume the replay, take its summary, or start the next one.
+
+        `seen` is None while the broker is away; `now_s` is monotonic.
+        """
         if self._process is None:
             if seen is not None and not self.ending:
                 self._start()
@@ -77,7 +94,7 @@ class Load:
             return
         behind = max(seen.lag.values()) / HIGH if seen else 0.0
         behind = max(behind, sum(map(bytes_waiting, self.spools())) / SPOOLED)
-        if self.held and (behind < LOW or now_s - self._held_s > BREATH_S):
+        if self.held and (behind < LOW or now_s - self._held_s > RESUME_S):
             self._signal(signal.SIGCONT)
         elif not self.held and behind > 1:
             self._signal(signal.SIGSTOP)
@@ -97,9 +114,9 @@ class Load:
     def _finish(self) -> None:
         assert self._process is not None
         assert self._process.stdout is not None
-        said = self._process.stdout.read()
+        output = self._process.stdout.read()
         if self._process.returncode == 0:
-            self.runs.append(json.loads(said))
+            self.runs.append(json.loads(output))
         else:
             self.problems.append(f"a replay ended with exit code {self._process.returncode}; see {self.log}")
         self._process = None
@@ -110,22 +127,25 @@ class Load:
         self.held = number == signal.SIGSTOP
 
     def stop(self) -> None:
+        """Kill the replay."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
 
-def of_agent(spool: Path) -> bool:
-    """Whether an agent writes here. Not (yet) known is no."""
+def is_agents_spool(spool: Path) -> bool:
+    """Return whether an agent writes this spool; False where that is not known yet."""
     with suppress(OSError, ValueError, KeyError):
         return bool(json.loads((spool / IDENTITY).read_text())["process"]["source"] == "agent")
     return False
 
 
 def bytes_waiting(spool: Path) -> int:
-    """In the segments of one spool that are closed, and go once Kafka has them. The last one stays whatever the agent
-    does: its writer may go on with it, unless it is stopped, and then it would be waited for for ever."""
+    """Return the bytes in closed segments of one spool, which the agent deletes once Kafka has them.
+
+    The last segment is left out: its writer may append to it, and a suspended writer would never close it.
+    """
     sizes: dict[str, int] = {}
     with suppress(FileNotFoundError):
         for file in os.scandir(spool):
@@ -137,7 +157,7 @@ def bytes_waiting(spool: Path) -> int:
 
 
 def bytes_in(folder: Path) -> int:
-    """On disk; files that vanish meanwhile do not count."""
+    """Return the bytes on disk; files that vanish meanwhile do not count."""
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:

@@ -1,5 +1,4 @@
-"""How far everything has come, from Kafka: what arrived, what sink and worker committed. And how long a piece of their
-work takes, from when that moves on."""
+"""Reads from Kafka how far publishing, sink and worker have come, and how long a piece of their work takes."""
 
 from __future__ import annotations
 
@@ -16,15 +15,19 @@ from drumline.schemas.topics import TOPICS
 from drumline.streams.worker.app import wirings
 
 GROUPS = ("published", "sink", "worker")
-#: The broker is away when it does not answer for so long; s.
+#: Time without an answer from which on the broker is away; s.
 ANSWER_S = 15.0
 Commits = dict[str, tuple[int, str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """`done`: records, by group; only ever grows. `lag`: records that sink and worker have not committed. `intents`:
-    what the sink has committed, with its metadata."""
+class ProgressSnapshot:
+    """Holds one reading.
+
+    done: records by group; only ever grows.
+    lag: records that sink and worker have not committed.
+    intents: offsets and metadata that the sink has committed.
+    """
 
     time_s: float
     done: dict[str, int]
@@ -32,8 +35,11 @@ class Snapshot:
     intents: Commits
 
 
-class Progress:
-    """`cycles`: seconds between commits of a group that moved it on, the last hundred of each."""
+class PipelineProgress:
+    """Polls Kafka, and re-creates its client after an error.
+
+    cycles: seconds between commits that moved a group on, the last hundred of each.
+    """
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._kafka = settings, Offsets(settings, ANSWER_S)
@@ -41,19 +47,19 @@ class Progress:
         self._raw = {spec.topic.value for spec in TOPICS if has_schema(spec.topic) and not spec.derived}
         self._read = {str(topic) for wiring in wirings(settings) for topic in wiring.inputs}
         self._places: list[str] = []
-        self._last: Snapshot | None = None
+        self._last: ProgressSnapshot | None = None
         self._moved: dict[str, float] = {}
         self.cycles: dict[str, deque[float]] = {group: deque(maxlen=100) for group in GROUPS}
 
-    def look(self) -> Snapshot | None:
-        """None while the broker does not answer."""
+    def poll(self) -> ProgressSnapshot | None:
+        """Return the current positions; None while the broker does not answer."""
         try:
             self._places = self._places or self._kafka.places(self._stored)
             ends = self._kafka.ends(self._places)
             read = {place: end for place, end in ends.items() if place.rsplit(":", 1)[0] in self._read}
             sink = self._kafka.committed(self._settings.sink.group, ends)
             worker = self._kafka.committed(self._settings.stream.app_id, read)
-        except KafkaException:  # a client that has seen the broker die may not find back
+        except KafkaException:  # a client may not recover from a broker that exited
             self._kafka.close()
             self._kafka = Offsets(self._settings, ANSWER_S)
             return None
@@ -63,22 +69,23 @@ class Progress:
             "worker": sum(offset for offset, _ in worker.values()),
         }
         lag = {"sink": sum(ends.values()) - done["sink"], "worker": sum(read.values()) - done["worker"]}
-        found = Snapshot(time.monotonic(), done, lag, sink)
-        self._note(found)
-        return found
+        snapshot = ProgressSnapshot(time.monotonic(), done, lag, sink)
+        self._note_cycles(snapshot)
+        return snapshot
 
-    def _note(self, found: Snapshot) -> None:
+    def _note_cycles(self, snapshot: ProgressSnapshot) -> None:
         for group in GROUPS:
-            before = self._last.done[group] if self._last else found.done[group]
-            if found.done[group] > before:
+            before = self._last.done[group] if self._last else snapshot.done[group]
+            if snapshot.done[group] > before:
                 if group in self._moved:
-                    self.cycles[group].append(found.time_s - self._moved[group])
-                self._moved[group] = found.time_s
-        self._last = found
+                    self.cycles[group].append(snapshot.time_s - self._moved[group])
+                self._moved[group] = snapshot.time_s
+        self._last = snapshot
 
     def close(self) -> None:
+        """Close the client."""
         self._kafka.close()
 
-    def forget_moves(self) -> None:
-        """What comes next ends no piece of work: somebody was killed."""
+    def restart_cycles(self) -> None:
+        """Forget when groups last moved: after a kill, the next commit ends no cycle."""
         self._moved.clear()

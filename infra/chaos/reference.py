@@ -1,4 +1,4 @@
-"""What an undisturbed computation gives, in tables of its own, and how what the killed programs stored differs."""
+"""Computes the results of an undisturbed run, stores them separately, and compares the results of killed runs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from drumline.streams.offline import results
 from drumline.streams.worker.app import wirings
 
 RESULTS = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER)
-#: What two runs of the same recording have of their own: ids, places in Kafka, how often a window was sent.
-OWN = "run, process_id, revision, published, _topic_partition, _offset, _row"
-#: What is said a minute after the end of a run, if an alarm is standing then: nobody waits for it here.
-LATER = {Topic.STRAGGLER: "detail != 'silent'"}
-RUN = "calm"
+#: Columns that differ between two runs of the same recording: ids, places in Kafka, revisions.
+RUN_COLUMNS = "run, process_id, revision, published, _topic_partition, _offset, _row"
+#: Topic -> condition without the rows that follow a minute after the end of a run, if an episode is open then.
+LATE_ROWS = {Topic.STRAGGLER: "detail != 'silent'"}
+RUN = "reference"
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Result rows of one table and run: those there should be, those missing, those that should not be there."""
+    """Counts the result rows of one table and run: expected, missing, and unexpected ones."""
 
     table: str
     rows: int
@@ -42,56 +42,59 @@ class Difference:
 
     @property
     def equal(self) -> bool:
+        """Return whether no row is missing or unexpected."""
         return not self.missing and not self.extra
 
 
-def undisturbed(settings: Settings, folder: Path, loops: int) -> dict[Topic, list[Batch]]:
-    """All result batches, by topic, in the order in which they became ready, as if every topic had one partition and
-    nobody ever died."""
+def reference_results(settings: Settings, folder: Path, loops: int) -> dict[Topic, list[Batch]]:
+    """Return all result batches, by topic, in the order in which they became ready.
+
+    The stages run as if every topic had one partition and no program was ever killed.
+    """
     stages: list[tuple[Collection[str], Stage]] = [
         (wiring.inputs, wiring.build({}))  # type: ignore[arg-type]  # a plain dict holds the state as well
         for wiring in wirings(settings)
     ]
     batches = recorded_batches(folder, job=JOB, run=RUN, loop=loops)
-    found: dict[Topic, list[Batch]] = {topic: [] for topic in RESULTS}
+    batches_by_topic: dict[Topic, list[Batch]] = {topic: [] for topic in RESULTS}
     for batch in results(((o.time_ns, o.batch) for o in batches), stages, round(settings.stream.idle_s * 1e9)):
-        found[Topic(batch.topic)].append(batch)
-    return found
+        batches_by_topic[Topic(batch.topic)].append(batch)
+    return batches_by_topic
 
 
-class Calm:
-    """The undisturbed results in a database of their own, so that both pass through the same tables and views."""
+class ReferenceRun:
+    """Holds the undisturbed results, read through the same tables and views as those of the killed programs."""
 
     def __init__(self, settings: Settings, client: Client, results: dict[Topic, list[Batch]]) -> None:
         self._client, self._database = client, settings.clickhouse.database
-        apart = settings.clickhouse.model_copy(update={"database": f"{self._database}_calm"})
-        migrate(client, settings.model_copy(update={"clickhouse": apart}))
+        separate = settings.clickhouse.model_copy(update={"database": f"{self._database}_reference"})
+        migrate(client, settings.model_copy(update={"clickhouse": separate}))
         codec = Codec()
         for topic, batches in results.items():  # encoded and decoded: defaults are filled in then
             full = [codec.decode(topic, codec.encode(batch)) for batch in batches if batch.rows]
-            _, block = rows_block(table(topic), "calm:0", full, range(len(full)), [0] * len(full))
+            _, block = rows_block(table(topic), "reference:0", full, range(len(full)), [0] * len(full))
             client.raw_insert(
-                f"{apart.database}.{table(topic).target}",
+                f"{separate.database}.{table(topic).target}",
                 column_names=[column.name for column in table(topic).columns],
                 insert_block=block,
                 fmt="Native",
                 settings=INSERT_SETTINGS,
             )
-        self._expected = {topic: self._rows(apart.database, topic, RUN) for topic in results}
+        self._expected = {topic: self._rows(separate.database, topic, RUN) for topic in results}
 
     def _rows(self, database: str, topic: Topic, run: str) -> Counter[str]:
-        sql = f"SELECT * EXCEPT ({OWN}) FROM {database}.{table(topic).name} WHERE run = {{run:String}}"
-        sql += f" AND {LATER[topic]}" if topic in LATER else ""
-        found: list[dict[str, Any]] = rows(self._client, sql, {"run": run})
-        return Counter(repr(row) for row in found)
+        sql = f"SELECT * EXCEPT ({RUN_COLUMNS}) FROM {database}.{table(topic).name} WHERE run = {{run:String}}"
+        sql += f" AND {LATE_ROWS[topic]}" if topic in LATE_ROWS else ""
+        stored: list[dict[str, Any]] = rows(self._client, sql, {"run": run})
+        return Counter(repr(row) for row in stored)
 
     def compare(self, run: str) -> list[Difference]:
-        """One a table."""
-        found = []
+        """Return the differences of a run, one a table."""
+        differences = []
         for topic, expected in self._expected.items():
             stored = self._rows(self._database, topic, run)
             missing, extra = expected - stored, stored - expected
             example = next(iter([*missing, *extra]), "")
             name = table(topic).name
-            found.append(Difference(name, expected.total(), missing.total(), extra.total(), example))
-        return found
+            differences.append(Difference(name, expected.total(), missing.total(), extra.total(), example))
+        return differences

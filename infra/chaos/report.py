@@ -1,4 +1,4 @@
-"""What a campaign found."""
+"""Results of a chaos run, and their display."""
 
 from __future__ import annotations
 
@@ -15,21 +15,30 @@ from drumline.infra.chaos.reference import Difference
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """`delay_s`: how long it had worked. `again`: it died while it recovered from the kill before. `recovery_s`: until
-    it worked again; None where it was killed again first."""
+    """Holds one kill.
+
+    delay_s: how long the target had worked.
+    again: it was killed before it had recovered from the kill before.
+    in_flight: its work at the kill (interrupted_work.py).
+    recovery_s: time until it made progress; None where it was killed before that.
+    """
 
     target: str
     delay_s: float
     again: bool
-    interrupted: str
+    in_flight: str
     recovery_s: float | None
 
 
 @dataclass
 class Round:
-    """Some kills, then all is worked off and compared. `lost`, `doubled`: rows of raw topics, published against stored.
-    `duplicates`: Kafka records that the sink recognised as published twice. `findings`: of the audit. `judged`: it came
-    to its end."""
+    """Holds some kills, and the comparison after them.
+
+    lost, doubled: rows of raw topics, stored against published.
+    duplicates: Kafka records that the sink recognised as published twice.
+    findings: of the audit.
+    is_complete: all comparisons were made.
+    """
 
     kills: list[Kill] = field(default_factory=list)
     runs: int = 0
@@ -41,15 +50,16 @@ class Round:
     findings: list[str] = field(default_factory=list)
     results: list[Difference] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
-    judged: bool = False
+    is_complete: bool = False
 
     @property
     def clean(self) -> bool:
+        """Return whether the round is complete and nothing differs."""
         equal = all(difference.equal for difference in self.results)
-        return self.judged and equal and not (self.lost or self.doubled or self.findings or self.problems)
+        return self.is_complete and equal and not (self.lost or self.doubled or self.findings or self.problems)
 
     def line(self) -> str:
-        """One line of progress."""
+        """Return one line of progress."""
         targets = ", ".join(f"{count} {name}" for name, count in Counter(kill.target for kill in self.kills).items())
         rows = sum(d.rows for d in self.results)
         verdict = "clean" if self.clean else "NOT CLEAN"
@@ -57,49 +67,56 @@ class Round:
 
 
 @dataclass
-class Report:
-    """All rounds of a campaign. `asked`: kills that it was to make, 0 = as many as the time allows. `problems`: what
-    ended it. `exits`: programs that ended by themselves, with their exit codes; they were started again. `kept`: where
-    the state of a campaign that found something is."""
+class ChaosReport:
+    """Holds all rounds of a chaos run.
+
+    requested: kills that it was to make; 0 for as many as the time allows.
+    problems: errors that ended it.
+    exits: programs that ended by themselves, with their exit codes; they were restarted.
+    kept: folder with the state of a run that is not clean.
+    """
 
     seed: int
-    asked: int = 0
+    requested: int = 0
     rounds: list[Round] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     exits: dict[str, list[int]] = field(default_factory=dict)
     seconds: float = 0.0
-    interrupted: bool = False
+    was_interrupted: bool = False
     kept: str = ""
 
     @property
     def kills(self) -> list[Kill]:
+        """Return the kills of all rounds."""
         return [kill for round_ in self.rounds for kill in round_.kills]
 
     @property
     def clean(self) -> bool:
+        """Return whether there were rounds and all of them are clean."""
         return bool(self.rounds) and all(round_.clean for round_ in self.rounds) and not self.problems
 
     @property
     def missing(self) -> int:
-        """Kills that were asked for and not made."""
-        return max(0, self.asked - len(self.kills))
+        """Return the number of kills that were requested and not made."""
+        return max(0, self.requested - len(self.kills))
 
     def targets(self) -> dict[str, dict[str, Any]]:
-        """Per target: kills, what they interrupted, and recovery times in s (from the kill until work moved on)."""
-        found: dict[str, dict[str, Any]] = {}
+        """Return, by target: kills, work in flight, and recovery times from the kill until progress; s."""
+        by_target: dict[str, dict[str, Any]] = {}
         for name in dict.fromkeys(kill.target for kill in self.kills):
             kills = [kill for kill in self.kills if kill.target == name]
             times = [kill.recovery_s for kill in kills if kill.recovery_s is not None]
-            found[name] = {
+            by_target[name] = {
                 "kills": len(kills),
                 "while_recovering": sum(kill.again for kill in kills),
-                "interrupted": dict(Counter(kill.interrupted for kill in kills).most_common()),
+                "in_flight": dict(Counter(kill.in_flight for kill in kills).most_common()),
                 "recovery_p50_s": round(statistics.median(times), 2) if times else None,
                 "recovery_max_s": round(max(times), 2) if times else None,
             }
-        return found
+        return by_target
 
     def totals(self) -> dict[str, int]:
+        """Return counts over all rounds."""
         sums = {
             name: sum(getattr(round_, name) for round_ in self.rounds)
             for name in ("runs", "published", "stored", "lost", "doubled", "duplicates")
@@ -108,7 +125,7 @@ class Report:
         return {
             "rounds": len(self.rounds),
             "rounds_clean": sum(round_.clean for round_ in self.rounds),
-            "audits_clean": sum(round_.judged and not round_.findings for round_ in self.rounds),
+            "audits_clean": sum(round_.is_complete and not round_.findings for round_ in self.rounds),
             **sums,
             "results_compared": sum(d.rows for d in compared),
             "results_missing": sum(d.missing for d in compared),
@@ -116,22 +133,24 @@ class Report:
         }
 
     def as_json(self) -> dict[str, Any]:
+        """Return the whole report, for JSON."""
         counts = {"clean": self.clean, "kills": len(self.kills), "kills_missing": self.missing}
         return {**counts, "targets": self.targets(), "totals": self.totals(), **asdict(self)}
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: ChaosReport, console: Console) -> None:
+    """Print the report."""
     table = Table(box=None, pad_edge=False)
     for name in ("killed", "times", "while recovering", "back after s, p50", "max"):
         table.add_column(name, justify="left" if name == "killed" else "right")
-    found = report.targets()
-    for name, line in found.items():
+    by_target = report.targets()
+    for name, line in by_target.items():
         cells = ("kills", "while_recovering", "recovery_p50_s", "recovery_max_s")
         table.add_row(name, *(str(line[cell]) for cell in cells))
     console.print(table)
-    for name, line in found.items():
-        for what, count in line["interrupted"].items():
-            console.print(f"  {name}: {count:>4}  {what}", highlight=False)
+    for name, line in by_target.items():
+        for work, count in line["in_flight"].items():
+            console.print(f"  {name}: {count:>4}  {work}", highlight=False)
     t = report.totals()
     for text in (
         f"{t['rounds_clean']} of {t['rounds']} rounds clean, {t['audits_clean']} audits clean",
@@ -144,7 +163,7 @@ def show(report: Report, console: Console) -> None:
     for name, codes in report.exits.items():
         console.print(f"{name} ended by itself {len(codes)} times, exit codes {dict(Counter(codes))}", highlight=False)
     if report.missing:
-        text = f"{len(report.kills)} of {report.asked} kills made: it ended before the others"
+        text = f"{len(report.kills)} of {report.requested} kills made: it ended before the others"
         console.print(text, style="yellow", highlight=False)
     for text in report.problems:
         console.print(text, style="red", markup=False, highlight=False)

@@ -1,4 +1,4 @@
-"""Everything that runs in a campaign: a private stack, worker, sink, load; and how parts of it are killed."""
+"""Runs all parts of a chaos run on a private stack: worker, sink, agent, load; kills and restarts them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 import psutil
 
-from drumline.infra.chaos import interrupted_work as interrupted
-from drumline.infra.chaos.load import Load
-from drumline.infra.chaos.progress import Progress, Snapshot
-from drumline.infra.chaos.targets import OPTIONAL, PROGRAMS, STATUSES, Target
+from drumline.infra.chaos import interrupted_work
+from drumline.infra.chaos.load import ReplayLoad
+from drumline.infra.chaos.progress import PipelineProgress, ProgressSnapshot
+from drumline.infra.chaos.targets import OPTIONAL, PROGRAMS, STATUSES, KillTarget
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
@@ -25,17 +25,20 @@ from drumline.infra.localstack.ephemeral import environment, ephemeral_settings,
 from drumline.infra.localstack.processes import own_processes
 from drumline.infra.runtime.processes import ManagedProcess, check_all
 
-TURN_S = 0.2
+TICK_S = 0.2
 RECOVERY_S = 600.0
 
 
 class Stuck(RuntimeError):
-    """Nothing moves any more. The message says what."""
+    """No part makes progress. The message names it."""
 
 
 def settings_in(folder: Path) -> Settings:
-    """A private stack in `folder`. Recorded times are kept, so nothing may grow old; small ranges give more moments
-    to be killed in. A replay that is held back, or whose agent is dead, is silent for longer than the usual 5 s."""
+    """Return the settings of a private stack in `folder`.
+
+    Recorded times are kept, so retention is off. Small ranges give more moments to be killed in. `idle_s` exceeds the 5
+    s of the default: a replay that is suspended, or whose agent is down, is silent for longer.
+    """
     for_ever = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))
     return ephemeral_settings(
         folder / "state",
@@ -47,9 +50,12 @@ def settings_in(folder: Path) -> Settings:
 
 
 class System:
-    """`programs`: by part. All that one thread does between kills is `turn`."""
+    """Owns the programs and the load; one thread calls it, and calls `tick` whenever it waits.
 
-    def __init__(self, settings: Settings, recording: Path, loops: int, targets: Iterable[Target]) -> None:
+    programs: by part.
+    """
+
+    def __init__(self, settings: Settings, recording: Path, loops: int, targets: Iterable[KillTarget]) -> None:
         self.settings, self.env = settings, environment(settings)
         named = {part for target in targets for part in target.parts}
         logs = settings.local.state / "logs"
@@ -59,38 +65,40 @@ class System:
             if part in named or part not in OPTIONAL
         }
         spool = settings.spool.root if "agent" in named else None
-        self.load = Load(recording, self.env, logs / "chaos-replay.log", loops, spool)
-        self.progress = Progress(settings)
-        self._turned = 0.0
+        self.load = ReplayLoad(recording, self.env, logs / "chaos-replay.log", loops, spool)
+        self.progress = PipelineProgress(settings)
+        self._ticked = 0.0
 
-    def turn(self) -> Snapshot | None:
-        """Look, keep the load flowing, start what died. None while the broker is away."""
-        time.sleep(max(0.0, self._turned + TURN_S - time.monotonic()))
-        self._turned = time.monotonic()
+    def tick(self) -> ProgressSnapshot | None:
+        """Poll progress, keep the load flowing, restart exited programs. Returns None while the broker is away."""
+        time.sleep(max(0.0, self._ticked + TICK_S - time.monotonic()))
+        self._ticked = time.monotonic()
         check_all(self.programs.values())
-        seen = self.progress.look()
-        self.load.turn(seen, self._turned)
+        seen = self.progress.poll()
+        self.load.tick(seen, self._ticked)
         return seen
 
-    def pause(self, seconds: float) -> None:
-        """Turns for about so long; exact in its end, so that no moment of a turn is preferred."""
+    def tick_for(self, seconds: float) -> None:
+        """Tick for that time; its end is exact, so that no moment within a tick is preferred for kills."""
         until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 2 * TURN_S:
-            self.turn()
+        while (left := until - time.monotonic()) > 2 * TICK_S:
+            self.tick()
         time.sleep(max(0.0, left))
 
-    def busy(self, target: Target) -> bool:
-        """Whether all that the target's death would stall has something to do. One turn."""
-        seen = self.turn()
+    def is_busy(self, target: KillTarget) -> bool:
+        """Return whether all groups that the death of the target would stall have work. Takes one tick."""
+        seen = self.tick()
         if seen is None or ("published" in target.stalls and not self.load.spools()):
             return False
         return all(seen.lag.get(group, 1) for group in target.stalls)
 
-    def flowing(self, target: Target, killed_s: float, base: Snapshot | None) -> float:
-        """Wait until all that the target's death stalls has moved on from `base` (None: from what is seen first), or
-        has nothing left to do; seconds since `killed_s`. Raises Stuck."""
+    def wait_recovered(self, target: KillTarget, killed_s: float, base: ProgressSnapshot | None) -> float:
+        """Wait until all groups that the kill stalls have moved on from `base` or have no work left.
+
+        Returns the seconds since `killed_s`. `base` None: from the first reading. Raises Stuck.
+        """
         while time.monotonic() < killed_s + RECOVERY_S:
-            seen = self.turn()
+            seen = self.tick()
             base = base or seen
             if seen is None or base is None:
                 continue
@@ -98,12 +106,14 @@ class System:
                 return time.monotonic() - killed_s
         raise Stuck(f"{target.name} was killed, and after {RECOVERY_S:.0f} s {', '.join(target.stalls)} does not move")
 
-    def kill(self, target: Target, rng: random.Random) -> tuple[str, Snapshot | None]:
-        """SIGKILL to all parts at once; what it interrupted, and how far everything was. Starts them again."""
-        own = own_processes(self.settings)
-        stack = [process for part in target.parts if part in own for process in own[part]]
+    def kill(self, target: KillTarget, rng: random.Random) -> tuple[str, ProgressSnapshot | None]:
+        """Kill all parts of the target at once (SIGKILL) and restart them; return the work in flight and the progress
+        then.
+        """
+        stack_processes = own_processes(self.settings)
+        stack = [process for part in target.parts if part in stack_processes for process in stack_processes[part]]
         statuses = read_statuses(self.settings, 0)
-        loaded, spools = self.load.flowing, self.load.spools()
+        loaded, spools = self.load.is_flowing, self.load.spools()
         parts = [self.programs[part] for part in target.parts if part in self.programs]
         victims = [*(p.pid for p in parts if p.pid), *(process.pid for process in stack)]
         rng.shuffle(victims)
@@ -112,32 +122,35 @@ class System:
         for program in parts:
             program.kill()
         psutil.wait_procs(stack, timeout=10)
-        self.progress.forget_moves()
-        seen = self.progress.look()
-        what = []
+        self.progress.restart_cycles()
+        seen = self.progress.poll()
+        in_flight = []
         if "broker" in target.parts:
-            what.append("publishing" if loaded else "replay between two runs or held back")
-        what += [interrupted.of_worker(statuses.get(name)) for part, name in STATUSES.items() if part in target.parts]
+            in_flight.append("publishing" if loaded else "replay between two runs or held back")
+        in_flight += [
+            interrupted_work.of_worker(statuses.get(name)) for part, name in STATUSES.items() if part in target.parts
+        ]
         if "agent" in target.parts:
-            what.append(interrupted.of_agent(spools))
+            in_flight.append(interrupted_work.of_agent(spools))
         if seen is not None and ("sink" in target.parts or "engine" in target.parts):
-            what.append(self._of_sink(seen, "engine" in target.parts, rng))
+            in_flight.append(self._of_sink(seen, "engine" in target.parts, rng))
         for program in parts:
             program.start()
-        return "; ".join(what), seen
+        return "; ".join(in_flight), seen
 
-    def _of_sink(self, seen: Snapshot, engine_died: bool, rng: random.Random) -> str:
-        """Half of the time a sink whose engine died is started before that is back: then nobody can look."""
+    def _of_sink(self, seen: ProgressSnapshot, engine_died: bool, rng: random.Random) -> str:
+        """Half of the time the sink restarts before its engine does; then ClickHouse cannot be queried."""
         if engine_died and rng.random() < 0.5:
-            return interrupted.of_sink(seen, None, "")
+            return interrupted_work.of_sink(seen, None, "")
         local_stack.wait_for_stack(self.settings)
         client = clickhouse.connect(self.settings)
         try:
-            return interrupted.of_sink(seen, client, self.settings.clickhouse.database)
+            return interrupted_work.of_sink(seen, client, self.settings.clickhouse.database)
         finally:
             client.close()
 
     def stop(self) -> None:
+        """Stop load and programs."""
         self.load.stop()
         for program in self.programs.values():
             program.stop()
@@ -145,8 +158,8 @@ class System:
 
 
 @contextmanager
-def running(settings: Settings, recording: Path, loops: int, targets: Iterable[Target]) -> Iterator[System]:
-    """The whole system, stopped at the end; data stays. Raises StackError."""
+def running(settings: Settings, recording: Path, loops: int, targets: Iterable[KillTarget]) -> Iterator[System]:
+    """Yield the running system; stop it at the end and keep its data. Raises StackError."""
     with running_stack(settings):
         system = System(settings, recording, loops, targets)
         try:

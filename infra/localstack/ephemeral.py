@@ -1,6 +1,6 @@
 """A local stack of one's own, beside the user's: free ports, a state directory, settings that ignore the environment.
 
-Benchmarks, kill campaigns and tests run on such stacks.
+Benchmarks, chaos runs and tests run on such stacks.
 """
 
 from __future__ import annotations

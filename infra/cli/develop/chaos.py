@@ -15,7 +15,7 @@ from rich.console import Console
 from drumline.infra.cli.exit_codes import FAILED, INTERRUPTED, OK
 
 app = typer.Typer(add_completion=False)
-#: How long a campaign goes on that is told neither a time nor a number of kills.
+#: Length of a chaos run without --minutes and --kills.
 MINUTES = 5.0
 
 
@@ -32,29 +32,29 @@ def chaos(
             help="sink, engine, worker, second (a worker without a name), broker, agent; A+B: both at once",
         ),
     ] = "sink,sink+engine,worker,broker",
-    kills: Annotated[int, typer.Option(min=0, help="end after so many kills; 0 = when the time is over")] = 0,
-    seed: Annotated[int | None, typer.Option(help="of who is killed when; default: a new one, printed")] = None,
+    kills: Annotated[int, typer.Option(min=0, help="end after that many kills; 0: when the time is over")] = 0,
+    seed: Annotated[int | None, typer.Option(help="of the order of kills; default: a new one, printed")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="a recorded job; default: the demo's")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
-    write: Annotated[Path | None, typer.Option(metavar="FILE", help="keep the result there, as JSON")] = None,
+    write: Annotated[Path | None, typer.Option(metavar="FILE", help="write the result there, as JSON")] = None,
 ) -> None:
     """Kill programs at random moments under load (SIGKILL) and prove, round by round, that nothing was lost or doubled.
 
-    On a stack of its own. Replays of a recorded job keep a worker and a sink busy; they are held back while those lag
-    far behind. With agent among the targets, replays go through a spool and `drumline agent`. A round is eight kills;
-    then everything is worked off, `drumline audit` runs, rows stored are counted against rows published, and every
-    window and verdict is compared with a computation that nobody disturbed. For each kill it says what that
-    interrupted, and how long it took until work went on.
+    Runs on a private stack. Replays of a recorded job keep a worker and a sink busy; they are suspended while those lag
+    far behind. With agent among the targets, replays go through spools and `drumline agent`. A round is eight kills.
+    Then everything is drained, `drumline audit` runs, stored rows are counted against published rows, and every window
+    and verdict is compared with an undisturbed reference run. Each kill is reported with the work in flight, and the
+    time until recovery.
 
-    It ends with the first round that is not clean, and keeps that stack's state. Where --minutes ends it before --kills
-    were made, it says how many are missing.
+    The chaos run ends with the first round that is not clean, and keeps that stack's state. Where --minutes ends it
+    before --kills were made, it reports how many are missing.
 
-    --write keeps what is known so far, from kill to kill: a campaign that is killed itself leaves that.
+    --write saves the result after every kill, so a chaos run that is killed itself leaves one.
 
     Exit code: 0 every round clean, 1 not, 2 bad input, 130 interrupted.
     """
-    from drumline.infra.chaos.chaos_run import Plan, campaign
-    from drumline.infra.chaos.report import Report, show
+    from drumline.infra.chaos.chaos_run import Plan, run_chaos
+    from drumline.infra.chaos.report import ChaosReport, show
     from drumline.infra.chaos.targets import targets
     from drumline.infra.config.state_dir import write_json
     from drumline.infra.runtime.resources import DEMO_RECORDING
@@ -65,8 +65,8 @@ def chaos(
         chosen = targets(kill)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--kill") from None
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its campaign
-    report = Report(secrets.randbelow(1 << 31) if seed is None else seed, kills)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its chaos run
+    report = ChaosReport(secrets.randbelow(1 << 31) if seed is None else seed, kills)
     errors.print(f"seed {report.seed}")
     minutes = minutes or (math.inf if kills else MINUTES)
     plan = Plan(chosen, minutes * 60, kills, report.seed, data or DEMO_RECORDING)
@@ -75,7 +75,7 @@ def chaos(
         if write is not None:
             write_json(write, report.as_json())
 
-    def say(text: str) -> None:
+    def log(text: str) -> None:
         errors.print(text, markup=False)
         keep()
 
@@ -84,15 +84,15 @@ def chaos(
     except OSError as error:
         raise typer.BadParameter(f"{write} cannot be written: {error.strerror}", param_hint="--write") from None
     try:
-        campaign(plan, report, say)
+        run_chaos(plan, report, log)
     except BadTrace as error:
         raise typer.BadParameter(str(error), param_hint="--data") from None
     except KeyboardInterrupt:
-        report.interrupted = True
+        report.was_interrupted = True
         errors.print("interrupted; what was started is stopped")
     keep()
     if as_json:
         typer.echo(json.dumps(report.as_json()))
     else:
         show(report, Console())
-    raise typer.Exit(INTERRUPTED if report.interrupted else OK if report.clean else FAILED)
+    raise typer.Exit(INTERRUPTED if report.was_interrupted else OK if report.clean else FAILED)

@@ -1,4 +1,4 @@
-"""kill -9 under load: nothing lost, nothing doubled, the results of an undisturbed run; and a campaign can fail."""
+"""kill -9 under load: nothing lost, nothing doubled, the results of an undisturbed run; and a chaos run can fail."""
 
 import json
 import random
@@ -20,10 +20,10 @@ from typer.testing import CliRunner
 from drumline.infra.chaos import chaos_run, load
 from drumline.infra.chaos.chaos_run import Plan, deck
 from drumline.infra.chaos.interrupted_work import of_sink, of_worker, pending
-from drumline.infra.chaos.load import Load
-from drumline.infra.chaos.progress import Snapshot
+from drumline.infra.chaos.load import ReplayLoad
+from drumline.infra.chaos.progress import ProgressSnapshot
 from drumline.infra.chaos.reference import Difference
-from drumline.infra.chaos.report import Kill, Report, Round, show
+from drumline.infra.chaos.report import ChaosReport, Kill, Round, show
 from drumline.infra.chaos.system import Stuck
 from drumline.infra.chaos.targets import targets
 from drumline.infra.cli.develop import chaos as command_chaos
@@ -37,27 +37,29 @@ CHAOS = [sys.executable, "-m", "drumline.infra.cli.app", "chaos"]
 
 
 def snapshot(sink=0, worker=0, intents=None):
-    return Snapshot(0.0, {"published": 9, "sink": 1, "worker": 1}, {"sink": sink, "worker": worker}, intents or {})
+    return ProgressSnapshot(
+        0.0, {"published": 9, "sink": 1, "worker": 1}, {"sink": sink, "worker": worker}, intents or {}
+    )
 
 
 @pytest.mark.stack
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    "who", ["sink+engine,worker", pytest.param("sink,sink+engine,worker,second,broker,agent", marks=pytest.mark.long)]
+    "kill", ["sink+engine,worker", pytest.param("sink,sink+engine,worker,second,broker,agent", marks=pytest.mark.long)]
 )
-def test_a_campaign_that_kills_each_once_loses_and_doubles_nothing(who, jars):
-    names = who.split(",")
-    command = [*CHAOS, "--kill", who, "--kills", str(len(names)), "--seed", "4", "--json"]
+def test_a_chaos_run_that_kills_each_once_loses_and_doubles_nothing(kill, jars):
+    names = kill.split(",")
+    command = [*CHAOS, "--kill", kill, "--kills", str(len(names)), "--seed", "4", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        result, said = process.communicate()
-    except BaseException:  # the test's time is over: what the campaign started must not go on
+        result, errors = process.communicate()
+    except BaseException:  # the test's time is over: what the run started must not go on
         process.terminate()
         process.wait(90)
         raise
-    assert process.returncode == 0, result[-3000:] + said[-3000:]
+    assert process.returncode == 0, result[-3000:] + errors[-3000:]
     report = json.loads(result)
-    assert {name: found["kills"] for name, found in report["targets"].items()} == dict.fromkeys(names, 1)
+    assert {name: counted["kills"] for name, counted in report["targets"].items()} == dict.fromkeys(names, 1)
     totals = report["totals"]
     assert totals["audits_clean"] == totals["rounds"] == 1
     assert totals["published"] == totals["stored"] > 1_000_000
@@ -80,8 +82,8 @@ def test_ctrl_c_stops_all_that_was_started(jars):
 
 
 @pytest.mark.parametrize("text", ["nobody", "sink,", "sink+nobody", ""])
-def test_who_is_unknown_is_not_killed(text):
-    with pytest.raises(ValueError, match="nobody to kill"):
+def test_an_unknown_target_is_rejected(text):
+    with pytest.raises(ValueError, match="no target"):
         targets(text)
 
 
@@ -91,7 +93,7 @@ def test_targets_and_whose_work_they_stall():
     assert (worker.stalls, broker.stalls) == ({"worker"}, {"sink", "worker"})
 
 
-def test_everybody_is_killed_equally_often_and_a_seed_says_in_which_order():
+def test_targets_are_killed_equally_often_in_an_order_fixed_by_the_seed():
     of = targets("sink,worker,broker")
     drawn = list(islice(deck(of, random.Random(1)), 9))
     assert all(set(drawn[i : i + 3]) == set(of) for i in (0, 3, 6))
@@ -101,7 +103,7 @@ def test_everybody_is_killed_equally_often_and_a_seed_says_in_which_order():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"judged": False},
+        {"is_complete": False},
         {"lost": 1},
         {"doubled": 1},
         {"findings": ["doubled kernels: ..."]},
@@ -111,48 +113,53 @@ def test_everybody_is_killed_equally_often_and_a_seed_says_in_which_order():
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_one_wrong_thing_in_one_round_makes_a_campaign_fail(wrong):
-    fine = Round(published=5, stored=5, results=[Difference("stragglers", 9, 0, 0)], judged=True)
-    assert Report(1, rounds=[fine]).clean
-    assert not Report(1, rounds=[fine, Round(**{"judged": True} | wrong)]).clean
-    assert not Report(1).clean  # nothing was proven
+def test_one_wrong_thing_in_one_round_makes_a_chaos_run_fail(wrong):
+    fine = Round(published=5, stored=5, results=[Difference("stragglers", 9, 0, 0)], is_complete=True)
+    assert ChaosReport(1, rounds=[fine]).clean
+    assert not ChaosReport(1, rounds=[fine, Round(**{"is_complete": True} | wrong)]).clean
+    assert not ChaosReport(1).clean  # nothing was proven
 
 
 @pytest.fixture
 def rounds(monkeypatch):
-    """Campaigns without a stack: what each round does, as a list to fill; the last one is repeated."""
+    """Chaos runs without a stack: what each round does, as a list to fill; the last one is repeated."""
     does = [lambda round_: None]
 
     @contextmanager
     def nothing(*_):
         yield SimpleNamespace(programs={})
 
-    def one(round_, system, calm, rng, drawn, say):
+    def fake_round(round_, system, reference, rng, drawn, log):
         for target in drawn:
             round_.kills.append(Kill(target.name, 1.0, False, "collecting", 2.0))
         (does.pop(0) if len(does) > 1 else does[0])(round_)
-        round_.judged = True
+        round_.is_complete = True
 
-    for name, fake in (("running", nothing), ("_round", one), ("Calm", lambda *_: None), ("undisturbed", lambda *_: 1)):
+    for name, fake in (
+        ("running", nothing),
+        ("_round", fake_round),
+        ("ReferenceRun", lambda *_: None),
+        ("reference_results", lambda *_: 1),
+    ):
         monkeypatch.setattr(chaos_run, name, fake)
     monkeypatch.setattr(chaos_run.clickhouse, "connect", lambda _: None)
     return does
 
 
-def asked(*options):
-    found = CliRunner().invoke(command_chaos.app, ["--kill", "sink", "--json", *options])
-    return found.exit_code, json.loads(found.stdout)
+def run_command(*options):
+    answer = CliRunner().invoke(command_chaos.app, ["--kill", "sink", "--json", *options])
+    return answer.exit_code, json.loads(answer.stdout)
 
 
 def test_a_number_of_kills_is_not_cut_short_by_the_default_time(rounds, monkeypatch):
     monkeypatch.setattr(command_chaos, "MINUTES", 0)
-    code, report = asked("--kills", "20")
+    code, report = run_command("--kills", "20")
     assert (code, report["kills"], report["kills_missing"], len(report["rounds"])) == (0, 20, 0, 3)
 
 
 def test_a_result_is_kept_in_a_file_and_a_file_that_cannot_be_is_refused_before_anything_dies(rounds, tmp_path):
     kept = tmp_path / "result.json"
-    code, report = asked("--kills", "20", "--write", str(kept))
+    code, report = run_command("--kills", "20", "--write", str(kept))
     assert (code, json.loads(kept.read_text())) == (0, report)
     rounds[0] = lambda _: pytest.fail("a round began")
     arguments = ["--kill", "sink", "--kills", "1", "--write", str(tmp_path / "nowhere" / "x.json")]
@@ -170,15 +177,15 @@ def test_a_folder_that_is_no_recording_is_refused_before_anything_starts(monkeyp
 
 
 def test_however_short_the_time_there_is_one_round(rounds, tmp_path):
-    report = Report(1)
-    chaos_run.campaign(Plan(targets("sink"), 0.0, 0, 1, tmp_path), report, lambda _: None)
+    report = ChaosReport(1)
+    chaos_run.run_chaos(Plan(targets("sink"), 0.0, 0, 1, tmp_path), report, lambda _: None)
     assert (len(report.rounds), len(report.kills)) == (1, 8)
 
 
-def test_fewer_kills_than_asked_for_are_said_to_be_missing(rounds, tmp_path):
+def test_fewer_kills_than_requested_are_reported_as_missing(rounds, tmp_path):
     rounds[0] = lambda _: time.sleep(0.2)
-    report, text = Report(1, asked=100_000), StringIO()
-    chaos_run.campaign(Plan(targets("sink"), 0.5, report.asked, 1, tmp_path), report, lambda _: None)
+    report, text = ChaosReport(1, requested=100_000), StringIO()
+    chaos_run.run_chaos(Plan(targets("sink"), 0.5, report.requested, 1, tmp_path), report, lambda _: None)
     assert report.clean
     assert 0 < report.as_json()["kills_missing"] == 100_000 - report.as_json()["kills"] < 100_000
     show(report, Console(file=text))
@@ -192,25 +199,25 @@ def test_fewer_kills_than_asked_for_are_said_to_be_missing(rounds, tmp_path):
     ids=lambda error: type(error).__name__,
 )  # fmt: skip
 @pytest.mark.parametrize("when", ["before", "second round"])
-def test_what_ends_a_campaign_stands_in_its_report_beside_the_rounds_before(rounds, monkeypatch, when, error):
+def test_what_ends_a_chaos_run_stands_in_its_report_beside_the_rounds_before(rounds, monkeypatch, when, error):
     def fail(*_):
         raise error
 
     rounds.append(fail)
     if when == "before":
         monkeypatch.setattr(chaos_run, "running", fail)
-    code, report = asked("--kills", "100")
+    code, report = run_command("--kills", "100")
     shutil.rmtree(report["kept"])
     assert (code, report["clean"]) == (1, False)
     assert [str(error) in problem for problem in report["problems"]] == [True]
-    assert [round_["judged"] for round_ in report["rounds"]] == ([] if when == "before" else [True, False])
+    assert [round_["is_complete"] for round_ in report["rounds"]] == ([] if when == "before" else [True, False])
 
 
 def test_recovery_counts_from_the_last_kill_only():
     kills = [Kill("sink", 1, False, "collecting", None), Kill("sink", 0.1, True, "collecting", 4.0)]
-    assert Report(1, rounds=[Round(kills)]).targets() == {
+    assert ChaosReport(1, rounds=[Round(kills)]).targets() == {
         "sink": {
-            "kills": 2, "while_recovering": 1, "interrupted": {"collecting": 2},
+            "kills": 2, "while_recovering": 1, "in_flight": {"collecting": 2},
             "recovery_p50_s": 4.0, "recovery_max_s": 4.0,
         }
     }  # fmt: skip
@@ -218,9 +225,9 @@ def test_recovery_counts_from_the_last_kill_only():
 
 def test_what_a_kill_interrupted():
     intent = Intent(OffsetRange("id", 2, 5, 8), 4, 100)
-    announced = snapshot(sink=4, intents={"gpu.kernel.v1:2": (5, write_intent(intent))})
-    assert pending(announced) == [("gpu.kernel.v1", intent)]
-    assert of_sink(announced, None, "") == "announced"
+    committed = snapshot(sink=4, intents={"gpu.kernel.v1:2": (5, write_intent(intent))})
+    assert pending(committed) == [("gpu.kernel.v1", intent)]
+    assert of_sink(committed, None, "") == "intent committed"
     done = {"gpu.kernel.v1:2": (9, write_done("id"))}
     assert of_sink(snapshot(sink=4, intents=done), None, "") == "collecting"
     assert of_sink(snapshot(intents=done), None, "") == "idle"
@@ -229,13 +236,13 @@ def test_what_a_kill_interrupted():
     assert of_worker({"unsettled": 0, "open": 0}) == "idle"
 
 
-def test_a_replay_is_held_back_while_somebody_is_far_behind(tmp_path, monkeypatch):
+def test_a_replay_is_held_back_while_sink_or_worker_is_far_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(
         load.subprocess, "Popen", lambda *_, popen=subprocess.Popen, **o: popen(["sleep", "60"], stdout=o["stdout"])
     )
-    made = Load(tmp_path, {}, tmp_path / "log", 1)
-    made.turn(None, 0)
-    assert not made.flowing  # the broker is away
+    replay_load = ReplayLoad(tmp_path, {}, tmp_path / "log", 1)
+    replay_load.tick(None, 0)
+    assert not replay_load.is_flowing  # the broker is away
     for now_s, seen, flows in (
         (1, snapshot(), True),
         (2, snapshot(worker=load.HIGH + 1), False),
@@ -243,31 +250,31 @@ def test_a_replay_is_held_back_while_somebody_is_far_behind(tmp_path, monkeypatc
         (4, None, True),
         (5, snapshot(sink=1), True),
         (6, snapshot(sink=load.HIGH + 1), False),
-        (7 + load.BREATH_S, snapshot(sink=load.HIGH + 1), True),  # for a turn: a job must not seem to be silent
-        (8 + load.BREATH_S, snapshot(sink=load.HIGH + 1), False),
+        (7 + load.RESUME_S, snapshot(sink=load.HIGH + 1), True),  # for a turn: a job must not seem to be silent
+        (8 + load.RESUME_S, snapshot(sink=load.HIGH + 1), False),
     ):
-        made.turn(seen, now_s)
-        assert made.flowing is flows
-    made.stop()
-    assert not made.flowing
+        replay_load.tick(seen, now_s)
+        assert replay_load.is_flowing is flows
+    replay_load.stop()
+    assert not replay_load.is_flowing
 
 
 def test_what_a_stopped_replay_cannot_close_does_not_hold_it_back(tmp_path):
-    made = Load(tmp_path, {}, tmp_path / "log", 1, spool=tmp_path / "spool")
+    replay_load = ReplayLoad(tmp_path, {}, tmp_path / "log", 1, spool=tmp_path / "spool")
     folder = tmp_path / "spool" / "p0"
     folder.mkdir(parents=True)
     (folder / "identity.json").write_bytes(b"x" * 100)
     (folder / "000000000007.taken").write_bytes(bytes(3 * load.SPOOLED))
-    assert list(map(load.bytes_waiting, made.spools())) == [0], "its writer may go on with it: nobody may delete it"
+    assert list(map(load.bytes_waiting, replay_load.spools())) == [0], "its writer may append to it"
     (folder / "000000000008.seg").write_bytes(b"DRUMSPL1")
-    assert list(map(load.bytes_waiting, made.spools())) == [3 * load.SPOOLED]
+    assert list(map(load.bytes_waiting, replay_load.spools())) == [3 * load.SPOOLED]
     assert load.bytes_waiting(tmp_path / "gone") == 0
 
 
 def test_an_agents_own_folder_in_the_spool_is_not_waited_for(tmp_path):
-    made = Load(tmp_path, {}, tmp_path / "log", 1, spool=tmp_path)
+    replay_load = ReplayLoad(tmp_path, {}, tmp_path / "log", 1, spool=tmp_path)
     for name, source in (("p0", "replay"), ("p1", "agent")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "identity.json").write_text(json.dumps({"process": {"source": source}}))
     (tmp_path / "begun").mkdir()
-    assert [path.name for path in made.spools()] == ["begun", "p0"]
+    assert [path.name for path in replay_load.spools()] == ["begun", "p0"]
