@@ -1,6 +1,6 @@
-"""Identity of a process in a job, from the environment of its launcher: torchrun, Slurm, Open MPI, MPICH, Kubernetes.
+"""Identity of a process in a job, from its launcher's environment: torchrun, Slurm, Open MPI, MPICH, Kubernetes.
 
-Standard library only: the training process imports this, and its PYTHONPATH may hold another Python's packages.
+The training process imports this module too, and its PYTHONPATH may hold another Python's packages.
 """
 
 from __future__ import annotations
@@ -9,25 +9,28 @@ import socket
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-_MPI_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
-_RANK = (*_MPI_RANK, "SLURM_PROCID")
-_LOCAL = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
-_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
+_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "MV2_COMM_WORLD_RANK")
+_RANK_OR_SLURM = (*_RANK_VARIABLES, "SLURM_PROCID")
+_LOCAL_RANK = (
+    "LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "SLURM_LOCALID",
+)
+_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
 _JOB = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
-#: The largest number that a rank's field holds.
-_MOST = (1 << 31) - 1
-
-
+#: Largest number that a rank's field holds.
+_MAX_RANK = (1 << 31) - 1
 #: Root of process ids: UUIDv5 of (this, "run/host/pid/start").
 PROCESS_NAMESPACE = uuid.UUID("d6a1c7de-6f0b-5a53-9d39-7f0d2c6f2b51")
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a process is; the fields of every envelope and of gpu.process.v1."""
+    """Identifies a process: the identity fields of every envelope and of gpu.process.v1."""
 
     job: str
     run: str
@@ -46,7 +49,7 @@ class Identity:
     versions: dict[str, str] = field(default_factory=dict)
 
     def envelope(self) -> dict[str, Any]:
-        """The identity fields that every batch carries."""
+        """Return the identity fields that every batch carries."""
         return {
             "job": self.job,
             "run": self.run,
@@ -60,45 +63,50 @@ class Identity:
 
 
 def process_id(run: str, host: str, pid: int, start_ns: int) -> str:
-    """UUIDv5 of run, host, pid and start time: the same process has the same id wherever it is computed."""
+    """Return the UUIDv5 of run, host, pid and start time: the same process has the same id wherever it is computed."""
     return str(uuid.uuid5(PROCESS_NAMESPACE, f"{run}/{host}/{pid}/{start_ns}"))
 
 
 def _number(environment: Mapping[str, str], names: tuple[str, ...], default: int) -> int:
-    """The first that is a number of ranks; what cannot be one is as good as not set."""
+    """Return the first variable that holds a possible rank or number of ranks, else `default`."""
     for name in names:
         text = environment.get(name, "")
-        if text.removeprefix("-").isdecimal() and abs(int(text)) <= _MOST:
+        if text.removeprefix("-").isdecimal() and abs(int(text)) <= _MAX_RANK:
             return int(text)
     return default
 
 
 def printable(value: str) -> str:
-    """Names from the environment may have bytes that are no text."""
+    """Return a value of the environment with the bytes replaced that are not text."""
     return value.encode(errors="replace").decode()
 
 
 def run_id(environment: Mapping[str, str]) -> str:
-    """The run: the same on all ranks, another one after a restart. DRUMLINE_RUN, else what the launcher names (MPI's is
-    PMIX_NAMESPACE), else what `drumline run` made up; ""."""
+    """Return the run's id, the same on all ranks and another one after a restart; "" without one.
+
+    It is DRUMLINE_RUN, else the launcher's id (of MPI: PMIX_NAMESPACE), else the one that `drumline run` generated.
+    """
     named = environment.get("SLURM_JOB_ID") or environment.get("TORCHELASTIC_RUN_ID", "").removeprefix("none")
     named = named or environment.get("PMIX_NAMESPACE", "")
     run = environment.get("DRUMLINE_RUN") or named or environment.get("DRUMLINE_MINTED_RUN", "")
-    again = max(
+    restarts = max(
         _number(environment, ("TORCHELASTIC_RESTART_COUNT",), 0), _number(environment, ("SLURM_RESTART_COUNT",), 0)
     )
-    return printable(f"{run}-{again}" if run and again else run)
+    return printable(f"{run}-{restarts}" if run and restarts else run)
 
 
 def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device: int | None, now_ns: int) -> Identity:
-    """`attached`: what the process said of itself (process_facts.describe, and its pid). Its place in the job, if it
-    said that, counts more than what Slurm and MPI say of the process that started it, and less than RANK and its like.
-    `device`: the CUDA ordinal that it was seen to use; None = not seen yet, the one of its local rank. `now_ns`: when
-    collecting began."""
-    told = "rank" in attached
-    rank = _number(environment, _RANK[: 1 if told else None], int(attached.get("rank", 0)))
-    world = _number(environment, _WORLD[: 1 if told else None], int(attached.get("world_size", 1)))
-    local = _number(environment, _LOCAL[: 1 if told else None], device or 0)
+    """Return the identity of an attached process.
+
+    `attached`: the facts that the process sent (process_info.describe, pid, and its rank and world size where it has
+    them). Those count more than variables of Slurm and MPI, which may be about its parent, and less than RANK.
+    `device`: CUDA ordinal of its kernels; None = not known yet, then the one of its local rank.
+    `now_ns`: start of collecting.
+    """
+    has_rank = "rank" in attached
+    rank = _number(environment, _RANK_OR_SLURM[: 1 if has_rank else None], int(attached.get("rank", 0)))
+    world = _number(environment, _WORLD_SIZE[: 1 if has_rank else None], int(attached.get("world_size", 1)))
+    local = _number(environment, _LOCAL_RANK[: 1 if has_rank else None], device or 0)
     gpus = attached.get("gpus") or []
     ordinal = device if device is not None else local if local < len(gpus) else 0
     gpu = gpus[ordinal] if ordinal < len(gpus) else {}
@@ -112,7 +120,7 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
         world_size=world,
         host=host,
         gpu_uuid=gpu.get("uuid", ""),
-        # A decoder that was started anew counts its batches from 0 again: it is another source.
+        # A restarted decoder counts its batches from 0 again: it is another source.
         process_id=process_id(run, host, pid, now_ns),
         pid=pid,
         start_ns=int(attached.get("started_ns") or now_ns),
@@ -123,51 +131,26 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
     )
 
 
-def spool_root(environment: Mapping[str, str]) -> Path:
-    """Where batches go; the same default as the agent's."""
-    named = environment.get("DRUMLINE_SPOOL__ROOT")
-    return Path(named or "/dev/shm/drumline")
-
-
-def spool_limits(environment: Mapping[str, str]) -> tuple[int, float]:
-    """(most bytes of one process, age at which a segment is closed; s). Raises ValueError, saying which is none."""
-    found = []
-    for name, default in (("DRUMLINE_SPOOL__MAX_MB", "256"), ("DRUMLINE_SPOOL__SEGMENT_S", "30")):
-        text = environment.get(name) or default
-        try:
-            number = float(text)
-        except ValueError:
-            raise ValueError(f"{name}: {text!r} is no number") from None
-        if not 0 < number < float("inf"):
-            raise ValueError(f"{name}: {text} is no bound")
-        found.append(number)
-    return int(found[0] * (1 << 20)), found[1]
-
-
-def control_file(environment: Mapping[str, str]) -> Path:
-    """A file whose first line is the policy of all processes of the host, while they run; it may be missing."""
-    return spool_root(environment) / "policy"
-
-
 def lacks_shared_run(variables: Mapping[str, str]) -> bool:
-    """Whether this is one rank of several, each of which would make up a run of its own (who.run_id): then ranks are
-    never compared."""
-    return any(variables.get(name) for name in _MPI_RANK) and not _named(variables)
+    """Return whether this rank would generate a run id that its peers do not have: they would never be compared."""
+    return any(variables.get(name) for name in _RANK_VARIABLES) and not _names_run(variables)
 
 
 def missing_run_scope(variables: Mapping[str, str]) -> str:
-    """Who has a run of its own although others belong to the same training: a "node" (torchrun on several of them
-    without --rdzv-id), a "rank" (attached without `drumline run`), or "", nobody as far as one sees from inside."""
-    world, here = (_count(variables.get(name, "")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
-    if world <= 1 or _named(variables):
+    """Return the part of a training that has a run id of its own although others belong to the same training.
+
+    "node": torchrun on several nodes without --rdzv-id. "rank": attached without `drumline run`. "": none is visible.
+    """
+    world, local_world = (_count(variables.get(name, "")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if world <= 1 or _names_run(variables):
         return ""
     if not variables.get("DRUMLINE_MINTED_RUN"):
         return "rank"
-    return "node" if 0 < here < world else ""
+    return "node" if 0 < local_world < world else ""
 
 
-def _named(variables: Mapping[str, str]) -> bool:
-    """Whether something names the run that all its ranks share."""
+def _names_run(variables: Mapping[str, str]) -> bool:
+    """Return whether a variable names the run that all its ranks share."""
     names = ("DRUMLINE_RUN", "SLURM_JOB_ID", "PMIX_NAMESPACE")
     return variables.get("TORCHELASTIC_RUN_ID", "none") != "none" or any(variables.get(name) for name in names)
 

@@ -1,4 +1,4 @@
-"""The environment in which a command's Python processes find the start-up hook."""
+"""Environment of a recorded command: its Python processes find the start-up hook. Used by `drumline run`."""
 
 from __future__ import annotations
 
@@ -7,32 +7,42 @@ import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
+from drumline.infra.runtime.spool_defaults import LOWEST_MAX_MB, LOWEST_SEGMENT_S
+from drumline.producers.ipc.buffer_pool import MIN_BUFFER_MB
 from drumline.producers.ipc.policy import BadPolicy, parse
 
-SOURCE = Path(__file__).parent
-HOOK = SOURCE / "collector" / "startup"
-#: Numbers that decoders would meet too late. A spool of 4 MB has room for several of the largest batches.
-LEAST = {"DRUMLINE_SPOOL__MAX_MB": 4.0, "DRUMLINE_SPOOL__SEGMENT_S": 0.1, "DRUMLINE_COLLECT__BUFFER_MB": 4.0}
+HOOK = Path(__file__).parent / "collector" / "startup"
+#: Lowest values of numbers that the decoders, which start later, could not report before the job runs.
+LOWEST: dict[str, float] = {
+    "DRUMLINE_SPOOL__MAX_MB": LOWEST_MAX_MB,
+    "DRUMLINE_SPOOL__SEGMENT_S": LOWEST_SEGMENT_S,
+    "DRUMLINE_COLLECT__BUFFER_MB": MIN_BUFFER_MB,
+}
 
 
 class BadLaunch(ValueError):
-    """Options that cannot be."""
+    """Options of `drumline run` that are not possible; the message names the option."""
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """Options of `drumline run`; an empty one leaves the inherited environment as it is. `labels`: KEY=VALUE."""
+
+    job: str = ""
+    run: str = ""
+    policy: str = ""
+    spool: str = ""
+    labels: Sequence[str] = ()
+    quiet: bool = False
 
 
 def environment(
-    inherited: Mapping[str, str],
-    command: Sequence[str],
-    *,
-    job: str = "",
-    run: str = "",
-    policy: str = "",
-    spool: str = "",
-    labels: Sequence[str] = (),
-    quiet: bool = False,
+    inherited: Mapping[str, str], command: Sequence[str], options: LaunchOptions = LaunchOptions()
 ) -> dict[str, str]:
-    """`inherited` with what the hook (collector/startup) and the decoder need. Raises BadLaunch."""
+    """Return `inherited` with the variables that the hook and the decoder need. Raises BadLaunch."""
     result = dict(inherited)
     before = inherited.get("PYTHONPATH", "")
     result["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HOOK), before]))
@@ -40,68 +50,75 @@ def environment(
     result["DRUMLINE_PACKAGES"] = before
     result.pop("DRUMLINE_ATTACH", None)
     result["DRUMLINE_MINTED_RUN"] = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
-    if policy:
+    if options.policy:
         try:
-            result["DRUMLINE_COLLECT__POLICY"] = str(parse(policy))
+            result["DRUMLINE_COLLECT__POLICY"] = str(parse(options.policy))
         except BadPolicy as error:
             raise BadLaunch(str(error)) from None
-    for name in misfits(inherited).keys() & LEAST.keys():
-        if "COLLECT" in name or _at_least(0, inherited[name]):  # of what is no bound at all the decoder tells
+    for name in misfits(inherited).keys() & LOWEST.keys():
+        if "COLLECT" in name or _at_least(0, inherited[name]):  # the decoder reports what is no number
             del result[name]
-    for label in labels:
+    for label in options.labels:
         if label.find("=") < 1 or "," in label:
             raise BadLaunch(f"--label {label}: KEY=VALUE, without commas")
-    if labels:
+    if options.labels:
         known = [inherited["DRUMLINE_LABELS"]] if inherited.get("DRUMLINE_LABELS") else []
-        result["DRUMLINE_LABELS"] = ",".join([*known, *labels])
+        result["DRUMLINE_LABELS"] = ",".join([*known, *options.labels])
+    job = options.job
     if not job and not any(inherited.get(name) for name in ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")):
         job = script_name(command)
-    for name, value in (("DRUMLINE_JOB", job), ("DRUMLINE_RUN", run), ("DRUMLINE_SPOOL__ROOT", spool)):
+    for name, value in (
+        ("DRUMLINE_JOB", job),
+        ("DRUMLINE_RUN", options.run),
+        ("DRUMLINE_SPOOL__ROOT", options.spool),
+    ):
         if value:
             result[name] = os.path.abspath(value) if name.endswith("ROOT") else value
-    if quiet:
+    if options.quiet:
         result["DRUMLINE_QUIET"] = "1"
     return result
 
 
 def misfits(inherited: Mapping[str, str]) -> dict[str, str]:
-    """Variables whose values mean nothing, with what follows from that. They may be set for a whole cluster, or for a
-    later release: none keeps a job from running."""
-    found = {}
-    for name, least in LEAST.items():
-        if not _at_least(least, inherited.get(name) or str(least)):
-            found[name] = f"{inherited[name]!r}: a number is needed, at least {least:g}; the default is taken"
+    """Return the variables with an unusable value, and what follows for each.
+
+    They may be set for a whole cluster, or for a later release: none keeps a job from running.
+    """
+    consequences = {}
+    for name, lowest in LOWEST.items():
+        if not _at_least(lowest, inherited.get(name) or str(lowest)):
+            consequences[name] = f"{inherited[name]!r}: a number is needed, at least {lowest:g}; the default is taken"
     try:
         parse(inherited.get("DRUMLINE_COLLECT__POLICY") or "always")
     except BadPolicy as error:
-        found["DRUMLINE_COLLECT__POLICY"] = f"{error}; nothing will be recorded unless --policy is given"
-    return found
+        consequences["DRUMLINE_COLLECT__POLICY"] = f"{error}; nothing will be recorded unless --policy is given"
+    return consequences
 
 
-def _at_least(least: float, text: str) -> bool:
+def _at_least(lowest: float, text: str) -> bool:
     try:
-        return least <= float(text) < float("inf")
+        return lowest <= float(text) < float("inf")
     except ValueError:
         return False
 
 
 def unwritable(root: Path) -> str:
-    """Why jobs cannot write into a spool, and what to do; "" = they can, as far as one sees before."""
-    there = root
-    while not there.exists():
-        there = there.parent
-    if not there.is_dir():
-        return f"{there} is no folder: name another one with --spool or DRUMLINE_SPOOL__ROOT"
-    if not os.access(there, os.W_OK | os.X_OK):
-        return f"{there} may not be written: mkdir -m 1777 {root}, or name another one with DRUMLINE_SPOOL__ROOT"
+    """Return a sentence with the reason why jobs cannot write into a spool folder, and a remedy; "" if they can."""
+    existing = root
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        return f"{existing} is no folder: name another one with --spool or DRUMLINE_SPOOL__ROOT"
+    if not os.access(existing, os.W_OK | os.X_OK):
+        return f"{existing} may not be written: mkdir -m 1777 {root}, or name another one with DRUMLINE_SPOOL__ROOT"
     return ""
 
 
 def script_name(command: Sequence[str]) -> str:
-    """What a command seems to run: the first .py file, else the module after -m, else the program."""
-    for word in command:
-        if word.endswith(".py"):
-            return Path(word).stem
+    """Return a name for a command: its first .py file, else the module after -m, else the program."""
+    for argument in command:
+        if argument.endswith(".py"):
+            return Path(argument).stem
     if "-m" in command[:-1]:
         return command[list(command).index("-m") + 1]
     return Path(command[0]).name

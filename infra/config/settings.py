@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from drumline.infra.config.servers import ArchiveSettings, ClickHouseSettings, GrafanaSettings, KafkaSettings
 from drumline.infra.config.unknown_variables import InvalidVariables, find_unknown_variables
 from drumline.infra.config.validation import SettingsModel
+from drumline.infra.runtime import spool_defaults
 
 
 class LocalSettings(SettingsModel):
@@ -73,9 +74,13 @@ class SinkSettings(SettingsModel):
 class SpoolSettings(SettingsModel):
     """Where GPU processes leave their batches for the node agent."""
 
-    root: Path = Field(Path("/dev/shm/drumline"), description="one folder per process below it; the agent's spool too")
-    max_mb: int = Field(256, ge=4, description="the most of one process; MB; beyond it the oldest is dropped, counted")
-    segment_s: float = Field(30.0, gt=0, description="age at which a segment is closed; s")
+    root: Path = Field(Path(spool_defaults.ROOT), description="one folder per process below it; the agent's spool too")
+    max_mb: int = Field(
+        spool_defaults.MAX_MB,
+        ge=spool_defaults.LOWEST_MAX_MB,
+        description="the most of one process; MB; beyond it the oldest is dropped, counted",
+    )
+    segment_s: float = Field(spool_defaults.SEGMENT_S, gt=0, description="age at which a segment is closed; s")
 
 
 class AgentSettings(SettingsModel):

@@ -1,7 +1,7 @@
-"""Attaching to this process, and what user code may call. Standard library only: this runs inside the job.
+"""Attaches drumline to this process, and implements the calls that user code may make.
 
-`attach` finds CUPTI, makes the shared buffers, starts the decoder as a process of its own and then the collector. It
-never raises: a job without telemetry is better than no job. What went wrong is said once on stderr and in `status()`.
+`attach` finds CUPTI, creates the shared buffers, starts the decoder process and then the collector. It never raises: a
+job without telemetry is better than no job. An error is written once to stderr, and is in `status()`.
 """
 
 from __future__ import annotations
@@ -11,112 +11,116 @@ import contextlib
 import json
 import os
 import socket
-import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from drumline.producers.collector import cupti as binding
+from drumline.producers.collector import cupti as cupti_library
 from drumline.producers.collector import decoder_process
 from drumline.producers.collector.collector import Collector
 from drumline.producers.collector.process_info import describe, gpus
 from drumline.producers.identity import missing_run_scope
-from drumline.producers.ipc import buffer_pool as pool_words
-from drumline.producers.ipc.buffer_pool import BufferPool, new_pool
+from drumline.producers.ipc.buffer_pool import BufferPool, Header, new_pool
+from drumline.producers.ipc.events import FIRST_MARK_ID, MARK, MARK_BEGIN, MARK_END, warn
 from drumline.producers.ipc.policy import BadPolicy, Policy, parse
 
-#: A step or scope on its way to the decoder: b"M", flags (activity.MARKER_START, MARKER_END), id, time; then its name.
-MARK = struct.Struct("<cBIq")
-#: Ids of such marks; CUPTI counts its own from 1.
-FIRST_ID = 0x8000_0000
-#: How long the end of the process may take to let the decoder read what is left; s.
+#: Time at the end of the process in which the decoder may read what is left; s.
 DRAIN_S = 2.0
-#: A decoder that was killed is replaced, but not for ever.
-MOST_DECODERS = 5
-#: Set by other profilers, and by ourselves for this process and those below it: to a libcupti.
-_OTHERS = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+#: Most decoders of a process: one that was killed is replaced, but not for ever.
+MAX_DECODERS = 5
+#: Variables that name a libcupti. Other profilers set them, and so does `prepare`, for this process and its children.
+_INJECTION_VARIABLES = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 
 
 class Attachment:
-    """Collector, buffers and decoder of one process. `place`: asked for its `rank` and `world_size` until it knows.
-    `aside`: who uses CUPTI already."""
+    """Holds the collector, the buffers and the decoder of this process.
 
-    def __init__(self, cupti: binding.Cupti, policy: Policy | None = None, aside: str = "") -> None:
+    Created by `attach`, closed at the end of the process. `send_event` and `mark` may be called from any thread and
+    never block; what cannot be sent at once is dropped and counted. `close` takes up to DRAIN_S.
+
+    `pool`: the shared buffers. `decoder`: pid of the decoder. `collector`: records into the pool.
+    `place`: called for `rank` and `world_size` until it returns them.
+    """
+
+    def __init__(self, cupti: cupti_library.Cupti, policy: Policy | None = None, active_profiler: str = "") -> None:
         policy = policy or Policy()
         self.pool: BufferPool = new_pool(policy)
-        self.decoder, self._starts, self._cupti, self._policy = 0, 0, cupti, str(policy)
+        self.decoder, self._decoders_started, self._cupti, self._policy = 0, 0, cupti, str(policy)
         self.place: Callable[[], dict[str, int]] = dict
         self._place: dict[str, int] = {}
         self._gpus: list[dict[str, str]] = []
-        self.collector = Collector(cupti, self.pool, binding.Callbacks(), self.tell, self._revive)
-        self._start()
-        if aside:
-            self.collector.yield_to(aside)
+        callbacks = cupti_library.Callbacks()
+        self.collector = Collector(cupti, self.pool, callbacks, self.send_event, self._revive_decoder)
+        self._start_decoder()
+        if active_profiler:
+            self.collector.yield_to(active_profiler)
         self.collector.start()
 
-    def _start(self) -> None:
-        """A decoder, and the socket to it. Raises OSError."""
-        self._starts += 1
-        self._events, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def _start_decoder(self) -> None:
+        """Start a decoder with a socket to it. Raises OSError."""
+        self._decoders_started += 1
+        self._events, decoder_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._events.setblocking(False)
         try:
-            self.decoder = decoder_process.start(self.pool.fd, theirs.fileno())
+            self.decoder = decoder_process.start(self.pool.fd, decoder_end.fileno())
         finally:
-            theirs.close()
-        more = {"pid": os.getpid(), "decoders": self._starts, "policy": self._policy, **self._place}
+            decoder_end.close()
+        more = {"pid": os.getpid(), "decoders": self._decoders_started, "policy": self._policy, **self._place}
         facts = describe(self._cupti)
         self._gpus = facts["gpus"]
-        self.tell({"event": "attached", **more, **facts})
+        self.send_event({"event": "attached", **more, **facts})
 
-    def _revive(self) -> bool:
-        """Start another decoder where the last one was killed. It counts its batches from 0: another source. Raises
-        OSError, and RuntimeError where decoders keep dying."""
-        self._learn()
-        if decoder_process.lives(self.decoder):
+    def _revive_decoder(self) -> bool:
+        """Start another decoder if the last one was killed, and return whether it was.
+
+        It counts its batches from 0: it is another source. Raises OSError, and RuntimeError after MAX_DECODERS.
+        """
+        self._send_late_facts()
+        if decoder_process.is_alive(self.decoder):
             return False
-        if self._starts >= MOST_DECODERS:
-            why = f"{self._starts} decoders have died"
-            say(f"{why}: nothing is recorded any more; the job goes on")
-            raise RuntimeError(why)
+        if self._decoders_started >= MAX_DECODERS:
+            reason = f"{self._decoders_started} decoders have died"
+            warn(f"{reason}: nothing is recorded any more; the job goes on")
+            raise RuntimeError(reason)
         self._events.close()
-        self._start()
+        self._start_decoder()
         return True
 
-    def _learn(self) -> None:
-        """What a process knows only after it was attached: its rank, and its GPUs where CUDA was not used before."""
-        later: dict[str, Any] = {}
+    def _send_late_facts(self) -> None:
+        """Send what a process may know only after it was attached: its rank, and its GPUs."""
+        facts: dict[str, Any] = {}
         if not self._place:
             self._place = self.place()
-            later.update(self._place)
-        if not self._gpus and (found := gpus()):
-            self._gpus = later["gpus"] = found
-        if later:
-            self.tell({"event": "place", **later})
+            facts.update(self._place)
+        if not self._gpus and (visible := gpus()):
+            self._gpus = facts["gpus"] = visible
+        if facts:
+            self.send_event({"event": "place", **facts})
 
-    def tell(self, event: dict[str, Any]) -> None:
-        """Hand an event to the decoder; one that cannot be handed over at once is dropped and counted."""
+    def send_event(self, event: dict[str, Any]) -> None:
+        """Send an event (JSON values) to the decoder, or drop and count it."""
         self._send(b"J" + json.dumps(event).encode())
 
     def mark(self, flags: int, number: int, name: str) -> None:
-        """A step or scope of the API begins or ends now. Whatever name the job gives is none of its problems."""
+        """Send that a step or scope of the API begins or ends now. Any name is accepted; it is cut at 1,024 bytes."""
         self._send(MARK.pack(b"M", flags, number, time.time_ns()) + str(name).encode(errors="replace")[:1024])
 
     def close(self) -> None:
-        """The end: flush, and wait until the decoder has read everything; DRAIN_S for both."""
+        """Stop recording and wait until the decoder has read everything; up to DRAIN_S for both."""
         until = time.monotonic() + DRAIN_S
         self.collector.close(DRAIN_S)
-        self.pool.words[pool_words.ENDED] = 1
+        self.pool.header[Header.ENDED] = 1
         with contextlib.suppress(OSError):
             self._events.settimeout(max(until - time.monotonic(), 0.1))
             self._events.shutdown(socket.SHUT_WR)
-            while self._events.recv(64):  # it answers by closing its end
+            while self._events.recv(64):  # the decoder answers by closing its end
                 pass
         self._events.close()
 
     def forget(self) -> None:
-        """In the child of a fork."""
+        """Detach in the child of a fork; CUPTI and the decoder belong to the parent."""
         self.collector.forget()
         self._events.close()
 
@@ -124,21 +128,21 @@ class Attachment:
         try:
             self._events.send(message)
         except OSError:
-            self.pool.words[pool_words.EVENTS_LOST] += 1
+            self.pool.header[Header.EVENTS_LOST] += 1
 
 
 _attached: Attachment | None = None
 _status = "not attached"
 _lock = threading.Lock()
-_ids = iter(range(FIRST_ID, 1 << 32))
+_ids = iter(range(FIRST_MARK_ID, 1 << 32))
 _step_id = 0
 
 
-def attach(policy: str = "", *, cupti: binding.Cupti | None = None, aside: str = "") -> bool:
-    """Start collecting in this process, once; True when it does. `policy`: policy.py, else DRUMLINE_COLLECT__POLICY.
-    `aside`: a profiler that runs now and has CUPTI for itself until `collector.resume_after` says otherwise.
+def attach(policy: str = "", *, cupti: cupti_library.Cupti | None = None, active_profiler: str = "") -> bool:
+    """Start collecting in this process, once, and return whether it is attached. Never raises.
 
-    Call it before the first CUDA work, or leave it to `drumline run`. Never raises.
+    Call it before the first CUDA work, or leave it to `drumline run`. `policy`: as in policy.py, else
+    DRUMLINE_COLLECT__POLICY. `active_profiler`: another profiler that has CUPTI until `collector.resume_after`.
     """
     global _attached, _status
     with _lock:
@@ -146,71 +150,74 @@ def attach(policy: str = "", *, cupti: binding.Cupti | None = None, aside: str =
             return True
         try:
             chosen = parse(policy or os.environ.get("DRUMLINE_COLLECT__POLICY") or "always")
-            _attached = Attachment(cupti or binding.load(prepare()), chosen, aside)
+            _attached = Attachment(cupti or cupti_library.load(prepare()), chosen, active_profiler)
             _status = "attached"
             atexit.register(_end)
             if util := sys.modules.get("multiprocessing.util"):  # a process that it forked ends without atexit
                 util.Finalize(None, _end, exitpriority=-1_000)
             os.register_at_fork(after_in_child=_forget)
-            if os.environ.get("LOCAL_RANK", "0") == "0" and (who := missing_run_scope(os.environ)):
-                say(f"each {who} has a run of its own, they are not compared: drumline run --run NAME, equal on all")
+            if os.environ.get("LOCAL_RANK", "0") == "0" and (scope := missing_run_scope(os.environ)):
+                warn(f"each {scope} has its own run id, they are not compared: drumline run --run NAME, equal on all")
             return True
         except (BadPolicy, Exception) as error:
             _status = f"not attached: {error or type(error).__name__}"
-            say(_status)
+            warn(_status)
             return False
 
 
 def prepare() -> str:
-    """Find CUPTI and tell NVTX to use it; before the first NVTX call of the process. Raises NoCupti, also where these
-    variables name another tool: they stay as they are."""
-    for name in _OTHERS:
-        if os.environ.get(name) and not binding.is_cupti(os.environ[name]):
-            raise binding.NoCupti(f"{name} is set: another profiler is at work, drumline keeps away")
-    path = binding.find()
+    """Find CUPTI, make NVTX use it, and return its path; call it before the first NVTX call of the process.
+
+    Raises NoCupti, also where an injection variable names another tool: it stays as it is.
+    """
+    for name in _INJECTION_VARIABLES:
+        if os.environ.get(name) and not cupti_library.is_cupti(os.environ[name]):
+            raise cupti_library.NoCupti(f"{name} is set: another profiler is active, drumline does not record")
+    path = cupti_library.find()
     os.environ["NVTX_INJECTION64_PATH"] = path
     return path
 
 
 def new_id() -> int:
-    """An id for a mark."""
-    return next(_ids, FIRST_ID)
+    """Return an unused id for a mark."""
+    return next(_ids, FIRST_MARK_ID)
 
 
 def status() -> str:
-    """What drumline does in this process, in words."""
+    """Return the state of collecting in this process, as text."""
     return _attached.collector.state if _attached else _status
 
 
 def attached() -> Attachment | None:
+    """Return the attachment of this process, or None."""
     return _attached
 
 
 def step(number: int) -> None:
-    """Step `number` begins now, and the one before ends. Free when nothing is attached."""
+    """Begin step `number` and end the one before. Does nothing while nothing is attached."""
     global _step_id
-    one = _attached
-    if one is None:
+    attachment = _attached
+    if attachment is None:
         return
     if _step_id:
-        one.mark(4, _step_id, "")
+        attachment.mark(MARK_END, _step_id, "")
     _step_id = new_id()
-    one.mark(2, _step_id, f"step {number}")
+    attachment.mark(MARK_BEGIN, _step_id, f"step {number}")
 
 
 @contextlib.contextmanager
 def scope(name: str) -> Iterator[None]:
-    """A named range around what the host does. Free when nothing is attached."""
-    one = _attached
-    if one is None:
+    """Mark a named range of host time. Does nothing while nothing is attached."""
+    attachment = _attached
+    if attachment is None:
         yield
         return
     number = new_id()
-    one.mark(2, number, name)
+    attachment.mark(MARK_BEGIN, number, name)
     try:
         yield
     finally:
-        one.mark(4, number, "")
+        attachment.mark(MARK_END, number, "")
 
 
 def _end() -> None:
@@ -224,10 +231,3 @@ def _forget() -> None:
     if _attached is not None:
         _attached.forget()
         _attached, _status = None, "not attached: child of a fork"
-
-
-def say(text: str, environment: Mapping[str, str] = os.environ) -> None:
-    """On stderr, unless nothing is to be said there; it may be gone."""
-    if environment.get("DRUMLINE_QUIET") != "1" and sys.stderr:  # print would take None for stdout
-        with contextlib.suppress(Exception):
-            print(f"drumline: {text}", file=sys.stderr, flush=True)

@@ -1,15 +1,16 @@
-/* The two functions that CUPTI calls inside the job, and a clock. No Python in here, for two reasons that were seen on a
- * GPU: CUPTI calls them while it holds a lock of its own, so a callback that waits for Python's lock and a thread that
- * holds Python's lock inside a CUDA call wait for each other for ever; and CUPTI may call them when Python has ended.
+/* The two functions that CUPTI calls inside the job, and a clock. They lend buffers of the shared pool and take them
+ * back; the header's words are documented in producers/ipc/buffer_pool.py.
  *
- * They lend buffers of the shared pool and take them back; its words are documented in buffer_pool.py. */
+ * They contain no Python, for two reasons seen on GPUs. CUPTI calls them while it holds a lock of its own: a callback
+ * that waits for the GIL and a thread that holds the GIL inside a CUDA call would wait for each other for ever. And
+ * CUPTI may call them after Python has ended. */
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <time.h>
 
-enum { VERSION = 1, BUFFERS, BUFFER_BYTES, REQUESTED, COMPLETED, REFUSED, CUPTI_DROPPED, CALLBACK_NS, CALLBACK_MAX_NS,
-       FOREIGN, REFUSED_SEEN = 23, REFUSED_FIRST_NS, REFUSED_LAST_NS, STATE = 96, PER_BUFFER = 3, HEADER_BYTES = 4096 };
+enum { VERSION = 1, BUFFERS, BUFFER_BYTES, REQUESTED, COMPLETED, DENIED, CUPTI_DROPPED, CALLBACK_NS, CALLBACK_MAX_NS,
+       FOREIGN, DENIED_SEEN = 23, DENIED_FIRST_NS, DENIED_LAST_NS, STATE = 96, PER_BUFFER = 3, HEADER_BYTES = 4096 };
 enum { FREE, LENT, DONE };
 enum { LAYOUT = 3 }; /* LAYOUT_VERSION */
 
@@ -31,8 +32,8 @@ static void took(uint64_t begin) {
   while (ns > longest && !atomic_compare_exchange_weak(&words[CALLBACK_MAX_NS], &longest, ns)) {}
 }
 
-/* `pool`: its first word; `function`: cuptiActivityGetNumDroppedRecords. Returns the version of the layout that this was
- * built for. */
+/* Let CUPTI use a pool, and return the layout version that this file was built for. `pool`: its header; `function`:
+ * cuptiActivityGetNumDroppedRecords. */
 int drumline_open(void *pool, void *function) {
   words = pool;
   dropped = (get_dropped)function;
@@ -40,10 +41,10 @@ int drumline_open(void *pool, void *function) {
   return LAYOUT;
 }
 
-/* From here on CUPTI gets no buffers, and what it gives back is left alone. */
+/* Give CUPTI no more buffers, and ignore those that it returns. */
 void drumline_close(void) { atomic_store(&alive, 0); }
 
-/* CUpti_BuffersCallbackRequestFunc. Without a free buffer CUPTI drops records, and counts them. */
+/* Lend a free buffer (CUpti_BuffersCallbackRequestFunc). Without one CUPTI drops records, and counts them. */
 void drumline_request(uint8_t **buffer, size_t *size, size_t *most) {
   *buffer = NULL;
   *size = *most = 0;
@@ -61,24 +62,24 @@ void drumline_request(uint8_t **buffer, size_t *size, size_t *most) {
   }
   if (!*buffer) {
     uint64_t now = clock_ns(CLOCK_REALTIME);
-    if (words[REFUSED] == words[REFUSED_SEEN]) words[REFUSED_FIRST_NS] = now;
-    words[REFUSED_LAST_NS] = now;
-    words[REFUSED]++;
+    if (words[DENIED] == words[DENIED_SEEN]) words[DENIED_FIRST_NS] = now;
+    words[DENIED_LAST_NS] = now;
+    words[DENIED]++;
   }
   took(begin);
 }
 
-/* CUpti_BuffersCallbackCompleteFunc. */
+/* Take back a buffer (CUpti_BuffersCallbackCompleteFunc). */
 void drumline_complete(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid) {
   (void)size;
   if (!atomic_load(&alive)) return;
   uint64_t begin = clock_ns(CLOCK_MONOTONIC);
   uint64_t offset = (uint64_t)(buffer - ((uint8_t *)words + HEADER_BYTES)), i = offset / words[BUFFER_BYTES];
   size_t records = 0;
-  /* Before the buffer: whoever reads it must know already that something may be missing in it. */
+  /* Before the buffer's state: its reader must know already that records may be missing. */
   if (dropped && !dropped(context, stream, &records)) words[CUPTI_DROPPED] += records;
   if (offset % words[BUFFER_BYTES] || i >= words[BUFFERS]) {
-    if (valid) words[FOREIGN]++; /* another profiler's, from before; what is in it is lost to us */
+    if (valid) words[FOREIGN]++; /* another profiler's, from before; its records are lost */
   } else {
     _Atomic uint64_t *state = &words[STATE + PER_BUFFER * i];
     state[1] = valid;
@@ -88,11 +89,11 @@ void drumline_complete(void *context, uint32_t stream, uint8_t *buffer, size_t s
   took(begin);
 }
 
-/* Dropped records that no buffer came back to tell of. */
+/* Count dropped records that no returned buffer has reported. */
 void drumline_count_dropped(void) {
   size_t records = 0;
   if (atomic_load(&alive) && dropped && !dropped(NULL, 0, &records)) words[CUPTI_DROPPED] += records;
 }
 
-/* CUpti_TimestampCallbackFunc: CUPTI's own default, for when another profiler has put its clock there. */
+/* Return the time as CUPTI's default does (CUpti_TimestampCallbackFunc), to replace another profiler's clock. */
 uint64_t drumline_now(void) { return clock_ns(CLOCK_REALTIME); }

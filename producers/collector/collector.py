@@ -1,8 +1,7 @@
-"""The part of drumline that runs inside the job: decides when to record (cupti_recording.py) and asks for what is
-complete; the decoder, another process, reads it. One thread, which sleeps but for a few milliseconds a second. Standard
-library only.
+"""The collector: a thread inside the job that switches recording on and off and fetches what CUPTI has completed.
 
-Whatever goes wrong here ends the collecting, never the job.
+The decoder, another process, reads it. The thread sleeps but for a few milliseconds a second. An error in here ends
+the collecting, never the job.
 """
 
 from __future__ import annotations
@@ -13,63 +12,72 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from drumline.producers.collector import cupti as binding
+from drumline.producers.collector import cupti as cupti_library
 from drumline.producers.collector.recorder import ActivityRecorder
 from drumline.producers.collector.watchdog import MissingKernelDetector, StallDetector
-from drumline.producers.ipc import buffer_pool as pool_words
-from drumline.producers.ipc.buffer_pool import BufferPool
+from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.policy import Policy
+from drumline.producers.ipc.timing import HELD_NS
 
 FLUSH_S = 0.25
-#: While the decoder shows no sign of life for so long nobody reads the buffers: recording is off; s.
+#: A decoder that does not move for so long reads no buffers: recording is switched off; s.
 DECODER_S = 15.0
-#: One that lives moves every few milliseconds. What it said before is out of date where it has not for so long; s.
-HEARD_S = 1.0
-#: Where CUPTI holds a buffer, and has neither asked for one nor given one back for so long, PyTorch's profiler took it,
-#: if that may run on demand (dynolog): it tells Python nothing and leaves CUPTI switched off; s. As long as steps wait.
-TAKEN_S = pool_words.HELD_NS / 1e9
-#: How long after a profiler recording begins where PyTorch finalises CUPTI, as soon as the job calls CUDA; s.
+#: A decoder moves every few milliseconds. After so long without, its last report is out of date; s.
+FRESH_S = 1.0
+#: CUPTI holds a buffer but requested and returned none for so long: PyTorch's profiler on demand (dynolog) took CUPTI.
+#: It does not report to Python and leaves CUPTI switched off. As long as the longest wait for a step; s.
+TAKEN_S = HELD_NS / 1e9
+#: Delay of recording after a profiler where PyTorch finalises CUPTI at the job's next CUDA call; s.
 TEARDOWN_S = 1.0
-#: How often a CUPTI that another profiler holds is tried again; s.
+#: Time between attempts to get a CUPTI that another profiler holds; s.
 RETRY_S = 10.0
 
 
 class Collector:
-    """`tell`: takes events for the decoder (JSON values), must not raise or block. `revive`: sees whether the decoder
-    lives, and starts another one where it does not; True when it did. `state`: "off", "on", "window" (between windows),
-    "aside" (another profiler), "waits" (the decoder does not move), "failed: why", "closed". Methods may be called from
-    any thread."""
+    """Switches recording by policy, yields CUPTI to other profilers, and fetches completed buffers.
+
+    Owned by Attachment, which starts and closes it. One daemon thread ticks every FLUSH_S; the methods may be called
+    from any thread. They take a lock that is also held during CUPTI calls, which a hanging GPU can block.
+
+    `send_event`: takes events for the decoder (JSON values); must not raise or block.
+    `revive_decoder`: restarts a decoder that has died, and returns whether it did.
+    `state`: "off", "on", "window" (between windows), "yielded" (to another profiler), "decoder_stalled",
+    "failed: REASON" or "closed".
+    """
 
     def __init__(
         self,
-        cupti: binding.Cupti,
+        cupti: cupti_library.Cupti,
         pool: BufferPool,
-        callbacks: binding.Callbacks,
-        tell: Callable[[dict[str, Any]], None],
-        revive: Callable[[], bool],
+        callbacks: cupti_library.Callbacks,
+        send_event: Callable[[dict[str, Any]], None],
+        revive_decoder: Callable[[], bool],
     ) -> None:
         self.state = "off"
-        self._pool, self._tell, self._revive = pool, tell, revive
+        self._pool, self._send_event, self._revive_decoder = pool, send_event, revive_decoder
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
-        self._recording = ActivityRecorder(cupti, pool, callbacks, self._thread)
-        # Around switching on and off. A signal's handler may start a profiler while its thread is in here.
+        self._recorder = ActivityRecorder(cupti, pool, callbacks, self._thread)
+        # Around switching on and off. A signal handler may start a profiler while its thread is in here.
         self._lock = threading.RLock()
         self._stop = threading.Event()
-        self._asides: list[str] = []
+        self._active_profilers: list[str] = []
         self._alive = self._broken = False
         self._retry_at = 0.0
-        self._decoder, self._calm, self._blind = StallDetector(FLUSH_S), StallDetector(FLUSH_S), MissingKernelDetector()
-        self._on_demand = "KINETO_USE_DAEMON" in os.environ  # as PyTorch asks for it
+        self._decoder_stall, self._buffer_stall = StallDetector(FLUSH_S), StallDetector(FLUSH_S)
+        self._missing_kernels = MissingKernelDetector()
+        self._profiler_on_demand = "KINETO_USE_DAEMON" in os.environ  # as PyTorch reads it
         self._begin_at = 0.0
 
     def start(self) -> None:
-        """Begin, in the thread that begins to use CUDA: where another one switched CUPTI on while that one made its
-        context, no kernel of 7% of the processes came. Raises nothing: where CUPTI refuses, `state` and an event say
-        so, and it is tried again."""
+        """Switch recording on and start the thread. Never raises; if CUPTI rejects it, `state` and an event report it.
+
+        Call it in the thread that begins to use CUDA. Where another thread switched CUPTI on while that one created
+        its context, 7% of the processes got no kernels.
+        """
         self._alive = True
         try:
             with self._lock:
-                if not self._asides:
+                if not self._active_profilers:
                     self._begin()
             self._thread.start()
         except Exception as error:
@@ -77,27 +85,29 @@ class Collector:
             self._fail(f"{type(error).__name__}: {error}")
             self._alive = False
 
-    def yield_to(self, who: str) -> None:
-        """Another profiler is about to use CUPTI: leave it to it until `resume_after`."""
+    def yield_to(self, profiler: str) -> None:
+        """Stop using CUPTI, which another profiler is about to use, until `resume_after`."""
         with self._lock:
-            first = not self._asides
-            self._asides = [*(other for other in self._asides if other != who), who]
-            self._recording.displaced = True
-            if first and self._alive and not self._broken:  # told of it again, CUPTI is the other's already
-                self._let_go(f"{who} uses CUPTI")
-                self.state = "aside"
+            first = not self._active_profilers
+            self._active_profilers = [*(name for name in self._active_profilers if name != profiler), profiler]
+            self._recorder.displaced = True
+            if first and self._alive and not self._broken:  # on a second call CUPTI is the other's already
+                self._release(f"{profiler} uses CUPTI")
+                self.state = "yielded"
 
-    def resume_after(self, who: str) -> None:
-        """The other profiler has finished, in the thread that ended it: a job's, and likely none launches meanwhile.
-        Where CUPTI is still the other's, it is tried again soon. Raises nothing."""
+    def resume_after(self, profiler: str) -> None:
+        """Record again after another profiler has finished. Never raises; a CUPTI that is still held is tried again.
+
+        Call it in the thread that ended the profiler: it is one of the job's, and likely none launches kernels now.
+        """
         try:
             with self._lock:
-                if who in self._asides:
-                    self._asides.remove(who)
-                    if os.environ.get("TEARDOWN_CUPTI") == "1":  # PyTorch finalises CUPTI once the job calls CUDA next
+                if profiler in self._active_profilers:
+                    self._active_profilers.remove(profiler)
+                    if os.environ.get("TEARDOWN_CUPTI") == "1":  # PyTorch finalises CUPTI at the job's next CUDA call
                         self._retry_at = self._begin_at = time.monotonic() + TEARDOWN_S
                         return
-                    if self._alive and not (self._asides or self._broken):
+                    if self._alive and not (self._active_profilers or self._broken):
                         self._begin()
                 self._retry_at = 0.0
         except Exception as error:
@@ -105,36 +115,36 @@ class Collector:
             self._fail(f"{type(error).__name__}: {error}")
 
     def close(self, seconds: float = 2.0) -> None:
-        """The end: a last, forced flush; then CUPTI calls nobody again. Takes at most about `seconds`."""
+        """Flush everything and detach from CUPTI; takes at most about `seconds`."""
         if not self._alive or self.state == "closed":
             return
         self._stop.set()
-        self._thread.join(seconds)  # no longer: a GPU that hangs must not hold up the exit
+        self._thread.join(seconds)  # with a limit: a GPU that hangs must not hold up the exit
         self.state = "closed"
 
     def forget(self) -> None:
-        """In the child of a fork: CUPTI is the parent's. Callbacks do nothing from here on."""
+        """Detach in the child of a fork: CUPTI is the parent's. Its callbacks do nothing from now on."""
         self._alive, self.state = False, "closed"
-        self._recording.close()
+        self._recorder.close()
 
     def _begin(self) -> None:
-        """With nothing of ours on until now. `self._lock` is held."""
+        """Subscribe and switch on what the policy wants, from nothing. `self._lock` is held."""
         policy = self._policy()
-        self._recording.subscribe()
+        self._recorder.subscribe()
         if policy.on_at(time.time_ns()):
             self._switch(True, str(policy))
         else:
-            self._recording.keep()
-        if self._asides:  # a signal's handler started one meanwhile
-            self._recording.displaced = True
-            self._let_go(f"{self._asides[-1]} uses CUPTI")
-            self.state = "aside"
+            self._recorder.keep()
+        if self._active_profilers:  # a signal handler started one meanwhile
+            self._recorder.displaced = True
+            self._release(f"{self._active_profilers[-1]} uses CUPTI")
+            self.state = "yielded"
 
-    def _last(self) -> None:
-        if not self._asides:
-            self._let_go("end of the process")
-        self._recording.learn_sizes(last=True)
-        self._recording.close()  # Python is about to end, CUPTI is not
+    def _finish(self) -> None:
+        if not self._active_profilers:
+            self._release("end of the process")
+        self._recorder.learn_sizes(last=True)
+        self._recorder.close()  # Python is about to end, CUPTI is not
         self._alive = False
 
     def _run(self) -> None:
@@ -143,106 +153,107 @@ class Collector:
             try:
                 with self._lock:
                     wait = self._tick()
-                self._pool.words[pool_words.THREAD_NS] = time.thread_time_ns()
+                self._pool.header[Header.THREAD_NS] = time.thread_time_ns()
             except Exception as error:
                 self._fail(f"{type(error).__name__}: {error}")
                 self._stop.wait()
-        with self._lock:  # here, as Python 3.12.0 and 3.12.1 start no thread at the end
-            self._last()
+        with self._lock:  # in this thread, as Python 3.12.0 and 3.12.1 start no thread at the end
+            self._finish()
 
     def _tick(self) -> float:
-        """One turn of the thread; how long to sleep until the next; s."""
+        """Do one iteration and return the seconds to sleep until the next."""
         policy, now = self._policy(), time.time_ns()
-        if self._revive():
-            self._decoder = StallDetector(FLUSH_S)
-            self._tell({"event": "recording", "on": self._recording.on, "time_ns": now, "why": str(policy)})
-        still_s = self._decoder.turn(self._pool.words[pool_words.TICKS])
-        stuck = still_s > DECODER_S
-        name, why = self._astray(now, heard=still_s < HEARD_S)
-        if why:  # on again below
-            self._switch(False, why)
-            self._tell({"event": "problem", "name": name, "why": why})
-        if self._begin_at and time.monotonic() >= self._begin_at and not self._asides:
+        if self._revive_decoder():
+            self._decoder_stall = StallDetector(FLUSH_S)
+            self._send_event({"event": "recording", "on": self._recorder.on, "time_ns": now, "why": str(policy)})
+        stalled_s = self._decoder_stall.tick(self._pool.header[Header.TICKS])
+        stalled = stalled_s > DECODER_S
+        problem, reason = self._restart_reason(now, decoder_is_fresh=stalled_s < FRESH_S)
+        if reason:  # on again below
+            self._switch(False, reason)
+            self._send_event({"event": "problem", "name": problem, "why": reason})
+        if self._begin_at and time.monotonic() >= self._begin_at and not self._active_profilers:
             self._begin_at = 0.0
             self._begin()
-        wanted = policy.on_at(now) and not self._asides and not stuck
-        if wanted and not self._recording.on and time.monotonic() >= self._retry_at:
+        wanted = policy.on_at(now) and not self._active_profilers and not stalled
+        if wanted and not self._recorder.on and time.monotonic() >= self._retry_at:
             self._switch(True, str(policy))
-        elif self._recording.on and not wanted:
-            self._switch(False, "the decoder does not move" if stuck else str(policy))
+        elif self._recorder.on and not wanted:
+            self._switch(False, "the decoder does not move" if stalled else str(policy))
         self._pool.reclaim(now)
-        self._recording.record_launches(bool(self._pool.words[pool_words.LAUNCHES]) and self._recording.on)
-        if self._recording.on or (self._recording.draining and not self._asides):
-            self._recording.flush()
-        self._recording.learn_sizes()
-        if self._asides:
-            self.state = "aside"
-        elif stuck:
-            self.state = "waits"
-        elif not wanted:  # refused, it stays "aside"
+        self._recorder.record_launches(bool(self._pool.header[Header.LAUNCHES]) and self._recorder.on)
+        if self._recorder.on or (self._recorder.draining and not self._active_profilers):
+            self._recorder.flush()
+        self._recorder.learn_sizes()
+        if self._active_profilers:
+            self.state = "yielded"
+        elif stalled:
+            self.state = "decoder_stalled"
+        elif not wanted:  # if CUPTI rejects it, "yielded" stays
             self.state = "window" if policy.changes_in(now) != float("inf") else "off"
         return min(FLUSH_S, max(policy.changes_in(time.time_ns()), 0.001))
 
-    def _astray(self, now_ns: int, heard: bool) -> tuple[str, str]:
-        """Why recording has to begin anew: a name and a sentence, or none. `heard`: the decoder moves."""
-        if self._taken():
-            self._recording.displaced = True
-            why = f"nothing came from CUPTI for {TAKEN_S:.0f} s: begun anew, as a profiler on demand may have it"
-            return "taken", why
-        since = self._pool.words[pool_words.BLIND_NS]
-        if heard and self._recording.on and self._blind.turn(since, now_ns):
-            seconds = (now_ns - since) / 1e9
-            why = f"steps had no kernel for {seconds:.0f} s: begun anew, as CUPTI may have none of this process"
-            return "blind", why
+    def _restart_reason(self, now_ns: int, decoder_is_fresh: bool) -> tuple[str, str]:
+        """Return (problem, sentence) if recording must restart, else two empty strings."""
+        if self._is_taken():
+            self._recorder.displaced = True
+            reason = f"nothing from CUPTI for {TAKEN_S:.0f} s: recording restarts, a profiler on demand may have it"
+            return "taken", reason
+        since_ns = self._pool.header[Header.NO_KERNELS_SINCE_NS]
+        if decoder_is_fresh and self._recorder.on and self._missing_kernels.tick(since_ns, now_ns):
+            seconds = (now_ns - since_ns) / 1e9
+            reason = f"steps had no kernels for {seconds:.0f} s: recording restarts, CUPTI may have lost them"
+            return "blind", reason
         return "", ""
 
-    def _taken(self) -> bool:
-        words = self._pool.words
-        calm = self._calm.turn(words[pool_words.REQUESTED] + words[pool_words.COMPLETED]) > TAKEN_S
-        return calm and self._on_demand and self._recording.on and self._pool.lent(time.time_ns())
+    def _is_taken(self) -> bool:
+        header = self._pool.header
+        idle = self._buffer_stall.tick(header[Header.REQUESTED] + header[Header.COMPLETED]) > TAKEN_S
+        return idle and self._profiler_on_demand and self._recorder.on and self._pool.has_outstanding(time.time_ns())
 
     def _policy(self) -> Policy:
-        words = self._pool.words
-        mode = words[pool_words.MODE]
-        return Policy(mode, max(words[pool_words.WINDOW_NS], 1), max(words[pool_words.PERIOD_NS], 1))
+        header = self._pool.header
+        mode = header[Header.MODE]
+        return Policy(mode, max(header[Header.WINDOW_NS], 1), max(header[Header.PERIOD_NS], 1))
 
-    def _switch(self, on: bool, why: str) -> None:
-        """ActivityRecorder on or off, and the decoder is told when. `self._lock` is held."""
-        if on == self._recording.on:
+    def _switch(self, on: bool, reason: str) -> None:
+        """Switch recording on or off and send the decoder the time. `self._lock` is held."""
+        if on == self._recorder.on:
             return
-        problem = 0
+        result = 0
         if on:
-            problem = self._recording.start()
+            result = self._recorder.start()
         else:
-            self._recording.stop()
-        if problem:
+            self._recorder.stop()
+        if result:
             self._retry_at = time.monotonic() + RETRY_S
-            why = "another profiler holds CUPTI" if problem == binding.MULTIPLE_SUBSCRIBERS else "CUPTI refused"
-            why = f"{why} (CUptiResult {problem})"
-            self.state = "aside"
+            held = result == cupti_library.MULTIPLE_SUBSCRIBERS
+            reason = "another profiler holds CUPTI" if held else "CUPTI rejected recording"
+            reason = f"{reason} (CUptiResult {result})"
+            self.state = "yielded"
         elif on:
             self.state = "on"
         now = time.time_ns()
-        if self._recording.on:
-            self._blind.begun(now)
-        said = {"on": self._recording.on, "time_ns": now, "why": why, "refused": bool(problem)}
-        self._tell({"event": "recording", **said})
+        if self._recorder.on:
+            self._missing_kernels.recording_started(now)
+        outcome = {"on": self._recorder.on, "time_ns": now, "why": reason, "refused": bool(result)}
+        self._send_event({"event": "recording", **outcome})
 
-    def _let_go(self, why: str) -> None:
-        """Nothing of ours is on any more, and all that CUPTI has is fetched. `self._lock` is held."""
-        self._recording.release()
-        self._switch(False, why)
-        self._recording.flush(binding.FLUSH_FORCED)
+    def _release(self, reason: str) -> None:
+        """Switch everything off and fetch all that CUPTI has. `self._lock` is held."""
+        self._recorder.release()
+        self._switch(False, reason)
+        self._recorder.flush(cupti_library.FLUSH_FORCED)
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, reason: str) -> None:
         with self._lock:
             self._broken = True
-            self._tell({"event": "failed", "time_ns": time.time_ns(), "why": why})
+            self._send_event({"event": "failed", "time_ns": time.time_ns(), "why": reason})
             try:
-                if not self._asides:
-                    self._switch(False, why)
-                    self._recording.stop()  # what began midway
-                    self._recording.release()
+                if not self._active_profilers:
+                    self._switch(False, reason)
+                    self._recorder.stop()  # what was switched on before the error
+                    self._recorder.release()
             except Exception:
                 self._alive = False
-            self.state = f"failed: {why}"
+            self.state = f"failed: {reason}"

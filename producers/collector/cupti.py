@@ -1,7 +1,7 @@
-"""The CUPTI that the process already has: found, bound, and called. Standard library only: this runs inside the job.
+"""Finds and binds the CUPTI library of the process, and the C callbacks that it calls.
 
-A second copy of CUPTI in one process sees nothing or breaks the first, so the library that is mapped wins. Only where
-none is (PyTorch built without its profiler) is one loaded, from where CUDA's wheels and toolkits put it.
+A second copy of CUPTI in one process sees nothing or breaks the first, so a library that is already mapped is used.
+Without one (PyTorch built without its profiler) it is loaded from CUDA's wheels or toolkit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from drumline.producers.ipc.buffer_pool import LAYOUT_VERSION
 
 _U32, _VOID = ctypes.c_uint32, ctypes.c_void_p
-#: What is used of it, and the arguments; all return CUptiResult.
+#: The functions that are used, with their argument types; all return CUptiResult.
 FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuptiActivityRegisterCallbacks": (_VOID, _VOID),
     "cuptiActivityEnable": (ctypes.c_int,),
@@ -29,17 +29,17 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuptiGetVersion": (_VOID,),
 }
 FLUSH_FORCED = 1
-#: CUptiResult values with a meaning of their own here.
+#: CUptiResult values that are handled.
 SUCCESS, MAX_LIMIT_REACHED, MULTIPLE_SUBSCRIBERS = 0, 12, 39
 _NAME = re.compile(r"libcupti\.so[.0-9]*$")
 
 
 class NoCupti(RuntimeError):
-    """No libcupti, or one that lacks what is needed."""
+    """No usable CUPTI: no libcupti, one that lacks a function, or another tool's. No retry helps."""
 
 
 class Cupti:
-    """Typed calls into one libcupti; each returns the CUptiResult (0 = success)."""
+    """Binds the functions of one libcupti; each returns the CUptiResult (0 = success). Calls may block on the GPU."""
 
     def __init__(self, library: Any, path: str) -> None:
         self.path = path
@@ -62,39 +62,41 @@ class Cupti:
     cuptiGetVersion: Callable[..., int]  # noqa: N815
 
     def address(self, name: str) -> int:
-        """Where a function lies, for C to call."""
+        """Return the address of a function, for C to call."""
         return ctypes.cast(getattr(self, name), ctypes.c_void_p).value or 0
 
     def version(self) -> int:
-        """cuptiGetVersion; 0 = it does not say."""
+        """Return cuptiGetVersion's number, 0 if it fails."""
         number = ctypes.c_uint32(0)
         return number.value if self.cuptiGetVersion(ctypes.addressof(number)) == SUCCESS else 0
 
     def record_sizes(self, address: int, valid: int) -> dict[int, int]:
-        """Size of each kind of record in a completed buffer, as this library steps through it. A call per record."""
+        """Return the size of each record kind in a completed buffer, from one library call per record; bytes."""
         sizes: dict[int, int] = {}
         record = ctypes.c_void_p(0)
         previous, at = 0, ctypes.addressof(record)
-        while (found := self.cuptiActivityGetNextRecord(address, valid, at)) == SUCCESS and record.value:
+        while (result := self.cuptiActivityGetNextRecord(address, valid, at)) == SUCCESS and record.value:
             if previous:
                 sizes[ctypes.c_uint32.from_address(previous).value] = record.value - previous
             previous = record.value
-        if previous and found == MAX_LIMIT_REACHED:  # else there is one behind it that is not finished
+        if previous and result == MAX_LIMIT_REACHED:  # else an unfinished record follows
             sizes.setdefault(ctypes.c_uint32.from_address(previous).value, address + valid - previous)
         return sizes
 
 
 class Callbacks:
-    """callbacks.c, built when drumline was installed. `request`, `complete`, `now`: addresses of its functions, which
-    stay valid until the process ends. Raises NoCupti."""
+    """Loads callbacks.c, built when drumline was installed. Raises NoCupti.
+
+    `request`, `complete`, `now`: addresses of its functions, valid until the process ends.
+    """
 
     def __init__(self) -> None:
-        found = glob.glob(os.path.join(os.path.dirname(__file__), "_callbacks*.so"))
-        if not found:
+        files = glob.glob(os.path.join(os.path.dirname(__file__), "_callbacks*.so"))
+        if not files:
             raise NoCupti(
                 "drumline was installed without its callbacks: pip install it again where there is a C compiler"
             )
-        library = ctypes.CDLL(found[0])
+        library = ctypes.CDLL(files[0])
         self.request, self.complete, self.now = (
             ctypes.cast(getattr(library, f"drumline_{name}"), ctypes.c_void_p).value
             for name in ("request", "complete", "now")
@@ -105,19 +107,22 @@ class Callbacks:
         self._open.argtypes, self._open.restype = (_VOID, _VOID), ctypes.c_int
 
     def open(self, pool: int, dropped: int) -> None:
-        """`pool`: address of its first word; `dropped`: of cuptiActivityGetNumDroppedRecords. Raises NoCupti."""
+        """Let CUPTI use the pool. Raises NoCupti if the callbacks are of another layout version.
+
+        `pool`: address of its header; `dropped`: address of cuptiActivityGetNumDroppedRecords.
+        """
         if self._open(pool, dropped) != LAYOUT_VERSION:
             self.close()
             raise NoCupti("drumline's callbacks are of another release: pip install it again")
 
 
 def is_cupti(path: str) -> bool:
-    """Whether a file is a libcupti, by its name."""
+    """Return whether a file is a libcupti, by its name."""
     return _NAME.search(path) is not None
 
 
 def mapped(maps: Iterable[str] | None = None) -> list[str]:
-    """Paths of the libcupti files that this process has mapped; more than one is somebody's mistake."""
+    """Return the libcupti files that this process has mapped; more than one is a fault of its environment."""
     if maps is None:
         with open("/proc/self/maps") as lines:
             return mapped(lines)
@@ -126,21 +131,21 @@ def mapped(maps: Iterable[str] | None = None) -> list[str]:
 
 
 def installed() -> list[str]:
-    """Where a libcupti lies that could be loaded, likeliest first: CUDA's wheels, then the toolkit."""
+    """Return libcupti files that could be loaded, likeliest first: CUDA's wheels, then the toolkit."""
     wheels = [
         path
         for folder in sys.path
         for pattern in ("nvidia/cu*/lib/libcupti.so.*", "nvidia/cuda_cupti/lib/libcupti.so.*")
         for path in sorted(glob.glob(os.path.join(folder, pattern)), reverse=True)
     ]
-    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     return wheels + sorted(
-        glob.glob(f"{home}/extras/CUPTI/lib64/libcupti.so.*") or glob.glob(f"{home}/lib64/libcupti.so*")
+        glob.glob(f"{toolkit}/extras/CUPTI/lib64/libcupti.so.*") or glob.glob(f"{toolkit}/lib64/libcupti.so*")
     )
 
 
 def find() -> str:
-    """Path of the libcupti to use. Raises NoCupti."""
+    """Return the path of the libcupti to use. Raises NoCupti."""
     paths = mapped() or installed()
     if not paths:
         raise NoCupti("no libcupti is loaded, and none is installed: pip install nvidia-cuda-cupti")
@@ -148,7 +153,7 @@ def find() -> str:
 
 
 def load(path: str) -> Cupti:
-    """Bind a libcupti; one that is mapped already is not loaded again. Raises NoCupti."""
+    """Load and bind a libcupti; a mapped one is not loaded again. Raises NoCupti."""
     try:
         return Cupti(ctypes.CDLL(path), path)
     except OSError as error:

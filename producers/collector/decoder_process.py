@@ -1,4 +1,4 @@
-"""Starting the decoder beside a GPU process. Standard library only: this runs inside the job."""
+"""Starts the decoder process beside a GPU process, and checks whether it is alive."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 
-#: prctl(2): who may read this process's memory where Yama restricts that.
+#: prctl(2): sets the process that may read this one's memory where Yama restricts that.
 PR_SET_PTRACER = 0x59616D61
 
 
 def start(pool_fd: int, events_fd: int) -> int:
-    """Start the decoder as nobody's child, so that the job never waits for it. Returns its pid. Raises OSError."""
+    """Start the decoder, detached so that the job never waits for it, and return its pid. Raises OSError.
+
+    Blocks until the decoder has started, at most 30 s.
+    """
     python = os.environ.get("DRUMLINE_PYTHON") or sys.executable
     packages = os.environ.get("DRUMLINE_PACKAGES", "")
     environment = dict(os.environ, DRUMLINE_ATTACH="0", OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
@@ -30,18 +33,18 @@ def start(pool_fd: int, events_fd: int) -> int:
         timeout=30,
         check=False,
     )
-    said = done.stdout.split()[-2:]  # a sitecustomize.py of the job's may speak first
-    if done.returncode or len(said) != 2 or not all(word.isdigit() for word in said):
+    answer = done.stdout.split()[-2:]  # a sitecustomize.py of the job may print before
+    if done.returncode or len(answer) != 2 or not all(number.isdigit() for number in answer):
         raise OSError(f"the decoder does not start (exit {done.returncode}): {' '.join(command)}")
-    pid, may_read = map(int, said)
-    if not may_read:  # Yama: name it. There is one name only, so not in place of the job's own, which may be "all"
+    pid, may_read = map(int, answer)
+    if not may_read:  # Yama allows one reader: name it, unless the job has allowed readers itself
         with contextlib.suppress(Exception):
             ctypes.CDLL(None).prctl(PR_SET_PTRACER, pid, 0, 0, 0)
     return pid
 
 
-def lives(pid: int) -> bool:
-    """Whether a process runs; one that nobody has buried (a container without an init) does not."""
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs. A zombie does not: a container without an init does not reap it."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"

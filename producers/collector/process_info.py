@@ -1,4 +1,4 @@
-"""What only a GPU process knows of itself. Standard library only: this runs inside the job."""
+"""Facts that only the GPU process itself can find: its GPUs, library versions and start time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import sys
 import time
 from typing import Any
 
-from drumline.producers.collector import cupti as binding
+from drumline.producers.collector import cupti as cupti_library
 
 
-def describe(cupti: binding.Cupti) -> dict[str, Any]:
-    """What only this process knows of itself: its GPUs in CUDA's order, versions, command."""
+def describe(cupti: cupti_library.Cupti) -> dict[str, Any]:
+    """Return GPUs in CUDA's order, versions, path of CUPTI and start time; JSON values."""
     torch = sys.modules.get("torch")
     versions = {"cupti": str(cupti.version()), "python": sys.version.split()[0]}
     if torch is not None:
@@ -24,26 +24,26 @@ def describe(cupti: binding.Cupti) -> dict[str, Any]:
 
 
 def gpus() -> list[dict[str, str]]:
-    """UUID and model of each GPU that CUDA shows to this process; [] when CUDA is not there or not ready."""
+    """Return UUID and model of each GPU that CUDA shows to this process; [] while CUDA is missing or not ready."""
     with contextlib.suppress(Exception):
         cuda = ctypes.CDLL("libcuda.so.1")
         count = ctypes.c_int(0)
         if cuda.cuDeviceGetCount(ctypes.byref(count)):
             return []
-        found = []
+        visible = []
         for ordinal in range(count.value):
             raw, name = ctypes.create_string_buffer(16), ctypes.create_string_buffer(96)
             cuda.cuDeviceGetUuid_v2(raw, ordinal)
             cuda.cuDeviceGetName(name, 96, ordinal)
             digits = raw.raw.hex()
             parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
-            found.append({"uuid": "GPU-" + "-".join(parts), "model": name.value.decode(errors="replace")})
-        return found
+            visible.append({"uuid": "GPU-" + "-".join(parts), "model": name.value.decode(errors="replace")})
+        return visible
     return []
 
 
 def started_ns() -> int:
-    """When this process started; ns since the epoch, from the kernel's clock ticks."""
+    """Return the start time of this process from the kernel's clock ticks; ns since the epoch."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open("/proc/self/stat") as file:
             ticks = int(file.read().rsplit(")", 1)[1].split()[19])

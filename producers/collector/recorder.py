@@ -1,7 +1,7 @@
-"""CUPTI's activity, recorded into the pool: switched on and off, flushed, and asked how long its records are.
+"""CUPTI's activity recording into the pool: switched on and off, flushed, and queried for its record sizes.
 
-No record is looked at here. CUPTI's callbacks are C (callbacks.c): they run once a buffer, thousands of records, and
-lend and take back buffers of the shared pool. Standard library only: this runs inside the job.
+No record is read here. CUPTI's callbacks are C (callbacks.c): they run once a buffer, thousands of records, and lend
+and take back buffers of the shared pool.
 """
 
 from __future__ import annotations
@@ -10,95 +10,102 @@ import ctypes
 import threading
 import time
 
-from drumline.producers.collector import cupti as binding
-from drumline.producers.ipc import buffer_pool as pool_words
-from drumline.producers.ipc.buffer_pool import BufferPool
+from drumline.producers.collector import cupti as cupti_library
+from drumline.producers.ipc.buffer_pool import HEADER_BYTES, BufferPool, Header
 
-#: CUpti_ActivityKind: CONCURRENT_KERNEL, MEMCPY, MEMSET, MARKER, MARKER_DATA. Markers last: a call that is recorded has
-#: its kernel recorded; switched off in the opposite order.
+#: CUpti_ActivityKind: CONCURRENT_KERNEL, MEMCPY, MEMSET, MARKER, MARKER_DATA. Markers last: a recorded call then has a
+#: recorded kernel. Switched off in the opposite order.
 KINDS = (10, 1, 2, 12, 13)
-#: CUPTI_ACTIVITY_KIND_MEMCPY2, copies from GPU to GPU: stays on, off by policy too. Where all kinds of the GPU's are
-#: off and kernels are switched on beside a thread that launches, CUPTI may have none of that context ever after, and
-#: says nothing: in 43 of 379 processes, in none with another one of the GPU's left on. With 13.4 and 13.5 that one must
-#: have been on before the others: 25 of 240 runs where it was not, 0 of 320 (docs/design/cupti-issues.md,
-#: tests/gpu/missing_kernels.c).
+#: CUPTI_ACTIVITY_KIND_MEMCPY2, copies from GPU to GPU: stays on, also while the policy is off. If no GPU kind is on and
+#: kernels are switched on beside a thread that launches, CUPTI may silently deliver no kernels of that context: 43 of
+#: 379 processes, none with another GPU kind left on. With 13.4 and 13.5 that one must be on before the others: 25 of
+#: 240 runs where it was not, 0 of 320 where it was (docs/design/cupti-issues.md, tests/gpu/missing_kernels.c).
 KEPT = 22
-#: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, recorded while the decoder asks for launches (launched.py).
+#: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, recorded while the decoder needs launches (derive/launch_records.py).
 DRIVER = 4
-#: How long the end of the process may take for the sizes of kinds that came in none of the first buffers; s.
+#: Longest time at the end of the process for the sizes of kinds that were in none of the first buffers; s.
 LEARN_S = 0.3
-#: How long after the end of recording what still ran then is fetched; s.
+#: Time after the end of recording in which kernels that still ran are fetched; s.
 DRAIN_S = 1.0
 
 
 class ActivityRecorder:
-    """`on`: whether it is. `displaced`: another profiler used CUPTI since. `thread`: whose CPU time in flushes is
-    counted. For one caller at a time."""
+    """Controls CUPTI's recording into the buffer pool.
+
+    Owned by Collector, which calls it under its lock, from any thread. CUPTI calls block while a GPU hangs.
+
+    `on`: recording is on. `displaced`: another profiler has used CUPTI since. `thread`: the collector's, whose CPU time
+    in flushes is counted.
+    """
 
     def __init__(
-        self, cupti: binding.Cupti, pool: BufferPool, callbacks: binding.Callbacks, thread: threading.Thread
+        self, cupti: cupti_library.Cupti, pool: BufferPool, callbacks: cupti_library.Callbacks, thread: threading.Thread
     ) -> None:
         self.on = self.displaced = False
         self._cupti, self._pool, self._callbacks, self._thread = cupti, pool, callbacks, thread
         begin = ctypes.addressof(ctypes.c_char.from_buffer(pool.memory))
-        # For ever: a thread of CUPTI's may still write there when Python has ended and would unmap it.
+        # For ever: a thread of CUPTI may still write into it when Python has ended and would unmap it.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool.memory))
-        self._base = begin + pool_words.HEADER_BYTES
+        self._base = begin + HEADER_BYTES
         callbacks.open(begin, cupti.address("cuptiActivityGetNumDroppedRecords"))
         self._launches = self._subscribed = False
-        self._met: tuple[int, ...] = (*KINDS, KEPT)  # kinds of records that there may be
+        self._expected_kinds: tuple[int, ...] = (*KINDS, KEPT)
         self._drain_until = 0.0
 
     def subscribe(self) -> None:
-        """Have CUPTI make its subscriber, with nothing recorded, in the thread that begins to use CUDA. From 13.2 on it
-        is made at the first such call, and a flag says that its tables are there before they are: an NVTX call of
-        another thread meanwhile ends the process, as NCCL makes one when it begins (design/cupti-issues.md). Done once;
-        where CUPTI refuses, `start` says so."""
+        """Make CUPTI create its subscriber, without recording; call it in the thread that begins to use CUDA.
+
+        From 13.2 on the first call creates it, and sets a flag for its tables before they exist. An NVTX call of
+        another thread meanwhile crashes the process, and NCCL makes one when it starts (docs/design/cupti-issues.md).
+        Done once; an error shows in `start`.
+        """
         if not self._subscribed and not self._cupti.cuptiActivityEnable(KINDS[-1]):
             self._cupti.cuptiActivityDisable(KINDS[-1])
             self._subscribed = True
 
     def keep(self) -> None:
-        """Switch on what stays on, where recording does not begin now and CUPTI does not refuse."""
-        if self._subscribed and not self._ours():
-            self.displaced = self._cupti.cuptiActivityEnable(KEPT) == binding.MULTIPLE_SUBSCRIBERS
+        """Switch on the kind that stays on, where recording does not begin now."""
+        if self._subscribed and not self._register_callbacks():
+            self.displaced = self._cupti.cuptiActivityEnable(KEPT) == cupti_library.MULTIPLE_SUBSCRIBERS
 
     def release(self) -> None:
-        """Nothing is on any more: at the end, for another profiler, and where CUPTI refuses."""
+        """Switch off the kind that stays on: at the end, for another profiler, and after an error."""
         self._cupti.cuptiActivityDisable(KEPT)
 
     @property
     def draining(self) -> bool:
-        """What ran when it was switched off may still come: buffers with kernels that run are not back yet. Where the
-        decoder is behind they wait, as each flush takes a buffer."""
+        """Whether kernels that ran when recording was switched off may still arrive.
+
+        While the decoder is behind they have to wait, as each flush takes a buffer.
+        """
         if time.monotonic() < self._drain_until:
             return True
-        return self._pool.lent(time.time_ns()) and not self._pool.done()
+        return self._pool.has_outstanding(time.time_ns()) and not self._pool.done()
 
     def start(self) -> int:
-        """Switch it on. CUptiResult: 0, or why CUPTI refuses."""
-        problem = self._ours()
-        if not problem:
-            self._cupti.cuptiActivityEnable(KEPT)  # a CUPTI without that kind does the rest
+        """Switch recording on and return the CUptiResult, 0 = success."""
+        result = self._register_callbacks()
+        if not result:
+            self._cupti.cuptiActivityEnable(KEPT)  # an error does not matter: a CUPTI may lack this kind
         for kind in KINDS:
-            problem = problem or self._cupti.cuptiActivityEnable(kind)
-        if problem:
+            result = result or self._cupti.cuptiActivityEnable(kind)
+        if result:
             self.stop()
             self.release()
-        self.on = not problem
-        self.displaced = problem == binding.MULTIPLE_SUBSCRIBERS or (self.displaced and not self.on)
-        return problem
+        self.on = not result
+        self.displaced = result == cupti_library.MULTIPLE_SUBSCRIBERS or (self.displaced and not self.on)
+        return result
 
-    def _ours(self) -> int:
-        """Make CUPTI ask us for buffers, and for the time. CUptiResult."""
-        problem = 0
-        if self.displaced:  # the other profiler's clock is still there, and is not ours
-            problem = self._cupti.cuptiActivityRegisterTimestampCallback(self._callbacks.now)
-            self._pool.words[pool_words.ANEW_NS] = time.time_ns()
-        return problem or self._cupti.cuptiActivityRegisterCallbacks(self._callbacks.request, self._callbacks.complete)
+    def _register_callbacks(self) -> int:
+        """Make CUPTI call drumline for buffers and for the time. Returns the CUptiResult."""
+        result = 0
+        if self.displaced:  # the other profiler's clock is still registered
+            result = self._cupti.cuptiActivityRegisterTimestampCallback(self._callbacks.now)
+            self._pool.header[Header.REGAINED_NS] = time.time_ns()
+        return result or self._cupti.cuptiActivityRegisterCallbacks(self._callbacks.request, self._callbacks.complete)
 
     def stop(self) -> None:
-        """Switch it off."""
+        """Switch recording off."""
         self.record_launches(False)
         for kind in reversed(KINDS):
             self._cupti.cuptiActivityDisable(kind)
@@ -107,39 +114,42 @@ class ActivityRecorder:
         self.on = False
 
     def record_launches(self, on: bool) -> None:
-        """Where CUPTI refuses, the decoder goes without."""
+        """Switch the recording of driver calls on or off; without them if CUPTI rejects it."""
         if on != self._launches:
             (self._cupti.cuptiActivityEnable if on else self._cupti.cuptiActivityDisable)(DRIVER)
-            self._launches, self._met = on, (*KINDS, KEPT, DRIVER)
+            self._launches, self._expected_kinds = on, (*KINDS, KEPT, DRIVER)
 
     def flush(self, flag: int = 0) -> None:
-        """Have CUPTI give back what is complete, or everything (FLUSH_FORCED)."""
+        """Make CUPTI return completed buffers, or all of them (FLUSH_FORCED)."""
         begin, cpu = time.monotonic_ns(), time.thread_time_ns()
         self._cupti.cuptiActivityFlushAll(flag)
         took = time.monotonic_ns() - begin
-        words = self._pool.words
+        header = self._pool.header
         if threading.current_thread() is self._thread:
-            words[pool_words.UNLOCKED_NS] += time.thread_time_ns() - cpu
-        words[pool_words.FLUSH_NS] = max(words[pool_words.FLUSH_NS], took)
+            header[Header.UNLOCKED_NS] += time.thread_time_ns() - cpu
+        header[Header.FLUSH_NS] = max(header[Header.FLUSH_NS], took)
         self._callbacks.count_dropped()
 
     def learn_sizes(self, last: bool = False) -> None:
-        """How long records are, as this CUPTI steps through them: from the first buffer, when the decoder met a kind
-        that was not in it, and at the end (`last`), when nobody could answer any more. A call per record, so rarely."""
-        words = self._pool.words
-        sizes = words[pool_words.SIZES : pool_words.SIZES + pool_words.KINDS]
-        wanted, until, done = words[pool_words.WANTED_KIND], time.monotonic() + LEARN_S, self._pool.done()
+        """Measure record sizes with CUPTI's own iterator and store them in the pool.
+
+        Reads the first buffers, those with a kind that the decoder lacks, and the rest at the end (`last`), after which
+        nothing can answer. It costs a call per record, so it is rare.
+        """
+        sizes, wanted = self._pool.sizes, self._pool.header[Header.WANTED_KIND]
+        until, done = time.monotonic() + LEARN_S, self._pool.done()
         for number in reversed(done) if last else done:
             if last and time.monotonic() > until:
                 return
-            if any(sizes) and (not wanted or sizes[wanted]) and not (last and not all(sizes[k] for k in self._met)):
+            all_known = all(sizes[kind] for kind in self._expected_kinds) if last else True
+            if any(sizes) and (not wanted or sizes[wanted]) and all_known:
                 return
-            valid = words[pool_words.STATE + pool_words.PER_BUFFER * number + 1]
-            found = self._cupti.record_sizes(self._base + number * self._pool.buffer_bytes, valid)
-            for kind, size in found.items():
-                if kind < pool_words.KINDS:
+            valid = len(self._pool.valid(number))
+            measured = self._cupti.record_sizes(self._base + number * self._pool.buffer_bytes, valid)
+            for kind, size in measured.items():
+                if kind < len(sizes):
                     sizes[kind] = size
 
     def close(self) -> None:
-        """Callbacks do nothing from here on."""
+        """Make CUPTI's callbacks do nothing from now on."""
         self._callbacks.close()

@@ -1,6 +1,6 @@
-"""What drumline asks of PyTorch: to say when CUDA is first used, when its profiler runs, when an optimizer has stepped.
+"""Hooks into PyTorch: the first use of CUDA, the start and end of its profiler, optimizer steps.
 
-Nothing is loaded and nothing runs before CUDA is used. Standard library only: this runs inside the job.
+Nothing is loaded and nothing runs before CUDA is used.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from importlib import import_module
 from typing import Any
 
 from drumline.producers.collector import attach
+from drumline.producers.ipc.events import MARK_BEGIN, MARK_END, warn
 
 PROFILER = "the PyTorch profiler"
-#: What runs now of what has CUPTI for itself. It may have begun before CUDA was used, and so before we attach.
+#: Profilers that run now and have CUPTI for themselves; they may have started before CUDA was used.
 _running: set[str] = set()
 
 
 def imported(torch: Any) -> None:
-    """PyTorch was imported: attach once CUDA is used. NVTX must know of CUPTI before its first call."""
+    """Prepare to attach at the first use of CUDA; called after `import torch`.
+
+    NVTX must find CUPTI before its first call.
+    """
     if torch.version.cuda is None:
         return
     with contextlib.suppress(Exception):
@@ -31,23 +35,23 @@ def imported(torch: Any) -> None:
 
 
 def cuda_used() -> None:
-    """CUDA is being initialised, by Python or from C++. Never raises."""
+    """Attach; called when CUDA is initialised, by Python or from C++. Never raises."""
     if not os.environ.get("DRUMLINE_PYTHON"):
-        attach.say(
-            "not attached: drumline run's PYTHONPATH came here, DRUMLINE_* did not; let the launcher pass both on"
-        )
-    elif attach.attach(aside=next(iter(_running), "")):
-        one = attach.attached()
-        if one:
-            one.place = place
+        warn("not attached: drumline run's PYTHONPATH is set, DRUMLINE_* is not; let the launcher pass both on")
+    elif attach.attach(active_profiler=next(iter(_running), "")):
+        attachment = attach.attached()
+        if attachment:
+            attachment.place = place
         with contextlib.suppress(Exception):
             optimizers = import_module("torch.optim.optimizer")  # torch.optim hides it under its own name
             optimizers.register_optimizer_step_post_hook(_Steps())
 
 
 def place() -> dict[str, int]:
-    """Rank and world size, where torch.distributed knows them: processes that torch.multiprocessing or vLLM starts have
-    no variables that tell."""
+    """Return rank and world size from torch.distributed, or {}.
+
+    Processes that torch.multiprocessing or vLLM starts have no variables for them.
+    """
     distributed = sys.modules.get("torch.distributed")
     with contextlib.suppress(Exception):
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -56,7 +60,7 @@ def place() -> dict[str, int]:
 
 
 def profiler(module: Any) -> None:
-    """Leave CUPTI to PyTorch's profiler while it runs."""
+    """Yield CUPTI to PyTorch's profiler while it runs. `module`: torch.autograd.profiler."""
 
     def around(name: str, before: bool) -> None:
         call = getattr(module, name)
@@ -65,16 +69,16 @@ def profiler(module: Any) -> None:
             if before:
                 _running.add(PROFILER)
                 with contextlib.suppress(Exception):
-                    if one := attach.attached():
-                        one.collector.yield_to(PROFILER)
+                    if attachment := attach.attached():
+                        attachment.collector.yield_to(PROFILER)
             try:
                 return call(*arguments, **named)
             finally:
                 if not before:
                     _running.discard(PROFILER)
                     with contextlib.suppress(Exception):
-                        if one := attach.attached():
-                            one.collector.resume_after(PROFILER)
+                        if attachment := attach.attached():
+                            attachment.collector.resume_after(PROFILER)
 
         setattr(module, name, wrapped)
 
@@ -84,8 +88,10 @@ def profiler(module: Any) -> None:
 
 
 class _Steps:
-    """Optimizer steps as steps of the job, for one that names none: of the optimizer that stepped first, and when that
-    one is no more (a batch size that did not fit, a warm-up), of the next."""
+    """Marks optimizer steps as steps of a job that marks none itself.
+
+    Follows the optimizer that stepped first, and after that one is freed (a failed batch size, a warm-up) the next.
+    """
 
     def __init__(self) -> None:
         self._number = 0
@@ -97,13 +103,13 @@ class _Steps:
             self._stepped(optimizer)
 
     def _stepped(self, optimizer: Any) -> None:
-        one, mine = attach.attached(), self._optimizer()
-        if one is None or (mine is not None and mine is not optimizer):
+        attachment, followed = attach.attached(), self._optimizer()
+        if attachment is None or (followed is not None and followed is not optimizer):
             return
-        if mine is None:
+        if followed is None:
             self._optimizer = weakref.ref(optimizer)
         if self._number:
-            one.mark(4, self._id, "")
+            attachment.mark(MARK_END, self._id, "")
         self._id = attach.new_id()
-        one.mark(2, self._id, f"optimizer step {self._number}")
+        attachment.mark(MARK_BEGIN, self._id, f"optimizer step {self._number}")
         self._number += 1

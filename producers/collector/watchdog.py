@@ -1,46 +1,55 @@
-"""Signs that something has stopped: a number that does not move, steps without kernels. Pure. Standard library only:
-this runs inside the job."""
+"""Watchdogs of the collector thread: a counter that does not move, and steps for which CUPTI delivers no kernels."""
 
 from __future__ import annotations
 
-#: Without a kernel for so long while steps go on, recording begins anew; then twice as long, up to MOST_NS, as a job
-#: may do without, until for so long no step was without. Copies and markers come all the same, so nothing but steps
-#: tells of it. A step of a large model takes less, and beginning anew a millisecond. ns.
-BLIND_NS = 10_000_000_000
-MOST_NS = 600_000_000_000
+#: First delay of a restart for missing kernels; ns. Steps are shorter, and a restart costs a millisecond.
+MISSING_NS = 10_000_000_000
+#: Longest delay, reached by doubling: a job may legitimately run steps without kernels; ns.
+MAX_MISSING_NS = 600_000_000_000
 
 
 class StallDetector:
-    """For how long a number has not changed; s of our own turns, `turn_s` each: a job may be stopped and go on."""
+    """Measures how long a counter has not changed.
 
-    def __init__(self, turn_s: float) -> None:
-        self._turn_s, self._number, self._seconds = turn_s, 0, 0.0
+    Counts the caller's own ticks instead of wall time, so a job that was suspended (SIGSTOP) is not taken for stalled.
+    """
 
-    def turn(self, number: int) -> float:
-        self._seconds = 0.0 if number != self._number else self._seconds + self._turn_s
-        self._number = number
+    def __init__(self, tick_s: float) -> None:
+        self._tick_s, self._counter, self._seconds = tick_s, 0, 0.0
+
+    def tick(self, counter: int) -> float:
+        """Take the counter's value, once every `tick_s`, and return the seconds since it changed."""
+        self._seconds = 0.0 if counter != self._counter else self._seconds + self._tick_s
+        self._counter = counter
         return self._seconds
 
 
 class MissingKernelDetector:
-    """Whether recording should begin anew, as CUPTI may have no kernel of this process."""
+    """Decides when to restart recording because steps complete but CUPTI delivers no kernels.
+
+    Copies and markers arrive all the same, so only steps without kernels show it. Fires after 10 s, then with doubling
+    delays up to 10 min. The delay falls back to 10 s after as long a time with kernels.
+    """
 
     def __init__(self) -> None:
-        self._patience_ns, self._begun_ns, self._took_ns = BLIND_NS, 0, 0
+        self._delay_ns, self._started_ns, self._last_gap_ns = MISSING_NS, 0, 0
 
-    def begun(self, now_ns: int) -> None:
-        """ActivityRecorder begins: what was heard of steps is of another time."""
-        self._begun_ns = now_ns
+    def recording_started(self, now_ns: int) -> None:
+        """Ignore steps from before `now_ns`."""
+        self._started_ns = now_ns
 
-    def turn(self, since_ns: int, now_ns: int) -> bool:
-        """While it is recorded. `since_ns`: since when no step has had a kernel, 0 = they have; heard a second late."""
-        took_ns = now_ns - max(since_ns, self._begun_ns)
-        if not since_ns:  # of a step that had begun already, and of the next, one hears at its end
-            if took_ns > self._patience_ns + 2 * self._took_ns:
-                self._patience_ns = BLIND_NS
+    def tick(self, no_kernels_since_ns: int, now_ns: int) -> bool:
+        """Return whether to restart now; called while recording is on.
+
+        `no_kernels_since_ns`: since when steps have no kernel, 0 = they have; known about a second late.
+        """
+        gap_ns = now_ns - max(no_kernels_since_ns, self._started_ns)
+        if not no_kernels_since_ns:  # the decoder knows of a step at its end: this one and the next may come later
+            if gap_ns > self._delay_ns + 2 * self._last_gap_ns:
+                self._delay_ns = MISSING_NS
             return False
-        if took_ns < self._patience_ns:
+        if gap_ns < self._delay_ns:
             return False
-        self._took_ns = took_ns
-        self._patience_ns = min(2 * self._patience_ns, MOST_NS)
+        self._last_gap_ns = gap_ns
+        self._delay_ns = min(2 * self._delay_ns, MAX_MISSING_NS)
         return True

@@ -1,4 +1,4 @@
-"""Completed buffers of one recorded process, and its own marks, as tables; what is lost in reading them is counted."""
+"""Reads completed buffers and marks of one recorded process into tables, and counts the rows lost in reading."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from drumline.producers.decoder import cupti_layout
 from drumline.producers.decoder.cupti_decode import Decoded, Decoder, UnknownSize, find_records
 from drumline.producers.decoder.remote_memory import RemoteMemory
 from drumline.producers.derive.steps.steps import API_DOMAIN
-from drumline.producers.ipc import buffer_pool as pool_words
-from drumline.producers.ipc.buffer_pool import BufferPool
+from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 
-#: The dead-end for a kind whose size CUPTI does not tell (the process died before it was asked); ns.
-SIZE_NS = 3_000_000_000
+#: Longest wait for the size of a record kind, which a process that died cannot answer; ns.
+SIZE_WAIT_NS = 3_000_000_000
 
 
 class BufferReader:
-    """`records`: decoded so far, by kind of table; `bytes`: of buffers read. `dropped`: rows lost, by topic; who tells
-    them takes them out. `problems`: short name -> sentence, of the session."""
+    """Decodes the buffers of one process. Owned by Session, in the decoder's only thread.
+
+    `records`: number decoded, by table. `bytes`: of the buffers read. `dropped`: rows lost, by topic; SpoolOutput
+    reports and empties it. `problems`: the session's, short name -> sentence.
+    """
 
     def __init__(self, pool: BufferPool, pid: int, problems: dict[str, str]) -> None:
         self.records, self.bytes = Counter[str](), 0
@@ -33,30 +35,32 @@ class BufferReader:
 
     @property
     def unreadable_strings(self) -> int:
+        """Number of pointers to strings that could not be read."""
         return self._decoder.names.unreadable + self._decoder.labels.unreadable
 
     def read(self, number: int, now_ns: int) -> Decoded | None:
-        """What a buffer holds, up to a record whose size nobody tells; None where it cannot be read. Raises UnknownSize
-        where it must wait for the size of a kind of record."""
-        words = self._pool.words
-        sizes = words[pool_words.SIZES : pool_words.SIZES + pool_words.KINDS].tolist()
+        """Decode a buffer; None if it is unreadable. Raises UnknownSize: retry when the pool has the size of that kind.
+
+        After SIZE_WAIT_NS the records from that kind on count as dropped.
+        """
+        header, sizes = self._pool.header, self._pool.sizes.tolist()
         view = self._pool.valid(number)
         data, behind = np.frombuffer(view, np.uint8), 0
         try:
             records = find_records(data, sizes)
         except UnknownSize as unknown:
-            if unknown.kind < pool_words.KINDS:  # else nobody can tell
-                words[pool_words.WANTED_KIND] = unknown.kind
+            if unknown.kind < len(sizes):  # else no collector can find it
+                header[Header.WANTED_KIND] = unknown.kind
                 self._stuck_since = self._stuck_since or now_ns
-                if now_ns - self._stuck_since < SIZE_NS:
+                if now_ns - self._stuck_since < SIZE_WAIT_NS:
                     raise
-            self._problems["size"] = f"{unknown}; what is behind it is lost"
+            self._problems["size"] = f"{unknown}; the records behind it are lost"
             behind = max(1, (len(data) - unknown.at) // 216)
             records = find_records(data[: unknown.at], sizes)
-        found: Decoded | None = None
+        decoded: Decoded | None = None
         try:
-            found = self._decoder.decode(records, sizes)
-            found.invalid["kernels"] += behind
+            decoded = self._decoder.decode(records, sizes)
+            decoded.invalid["kernels"] += behind
         except Exception as error:
             self._problems["decode"] = f"{type(error).__name__}: {error}"
             copies = records.count(cupti_layout.MEMCPY) + records.count(cupti_layout.MEMSET)
@@ -64,12 +68,12 @@ class BufferReader:
             self.dropped[Topic.MEMCPY] += copies
         self._stuck_since = 0
         self.bytes += len(view)
-        if found is not None:
-            self._count(found, sizes)
-        return found
+        if decoded is not None:
+            self._count(decoded, sizes)
+        return decoded
 
     def mark(self, flags: int, number: int, time_ns: int, name: str) -> Table:
-        """A step or scope of the API that begins or ends, as a marker; columns as in Activity."""
+        """Return a mark (ipc/events.py) as a marker table; columns as in Activity."""
         labels, domains = self._decoder.labels, self._decoder.domains
         labels.trim()
         columns: dict[str, Array] = {
@@ -79,20 +83,20 @@ class BufferReader:
             "name": np.array([labels.index(name)], np.uint32),
             "domain": np.array([domains.index(API_DOMAIN)], np.uint32),
         }
-        return Table(columns, {"names": labels.words, "domains": domains.words})
+        return Table(columns, {"names": labels.strings, "domains": domains.strings})
 
-    def _count(self, found: Decoded, sizes: list[int]) -> None:
-        for kind, count in found.unknown.items():
+    def _count(self, decoded: Decoded, sizes: list[int]) -> None:
+        for kind, count in decoded.unknown.items():
             if kind == cupti_layout.PEER_COPY:
                 self.records["peer_copies"] += count
                 continue
             name = cupti_layout.LAYOUTS[kind].struct if kind in cupti_layout.LAYOUTS else str(kind)
             self._problems["layout"] = f"records of {sizes[kind]} bytes for {name}: this CUPTI is newer than drumline"
-            if kind != cupti_layout.DRIVER:  # no row would have come of it
+            if kind != cupti_layout.DRIVER:  # a driver call gives no row
                 self.dropped[Topic.KERNEL if kind == cupti_layout.KERNEL else Topic.MEMCPY] += count
-        self.dropped[Topic.KERNEL] += found.invalid["kernels"]
-        self.dropped[Topic.MEMCPY] += found.invalid["copies"]
+        self.dropped[Topic.KERNEL] += decoded.invalid["kernels"]
+        self.dropped[Topic.MEMCPY] += decoded.invalid["copies"]
         for name in ("kernels", "copies", "markers", "payloads"):
-            self.records[name] += getattr(found, name).rows
-        if found.launched.rows:
-            self.records["launches"] += found.launched.rows
+            self.records[name] += getattr(decoded, name).rows
+        if decoded.launched.rows:
+            self.records["launches"] += decoded.launched.rows

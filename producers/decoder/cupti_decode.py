@@ -1,7 +1,7 @@
-"""Whole CUPTI activity buffers to columns: where every record lies, then one gather per field.
+"""Decodes whole CUPTI activity buffers to columns: find every record, then gather each field at once.
 
-Kinds are finely mixed (about six records of one kind in a row), so finding the records is a plain loop: a vectorised
-run of equal records costs as much as twenty turns of it. Everything after that is numpy.
+Kinds are finely mixed (about six records of one kind in a row), so finding records is a plain loop: handling a run of
+equal records with numpy costs as much as twenty iterations. Everything after that is numpy.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from drumline.schemas.columns import Array
 _ASYNC = 1
 
 
-#: September 2001: no GPU time lies before it, and a cycle counter does not reach it; ns.
+#: September 2001: GPU times are later, cycle counters stay below it; ns.
 EPOCH_NS = 1_000_000_000_000_000_000
-#: Of a record's kind: CUPTI gave the buffer back before it had finished the record, and does not come back to it (seen
-#: with 13.5.25 beside PyTorch's profiler, the last record of a buffer; its own reader stops there). Sized as finished.
+#: Bit of a record's kind: CUPTI gave the buffer back before it finished the record, and never completes it (13.5.25
+#: beside PyTorch's profiler, the last record of a buffer; CUPTI's own reader stops there). It has the finished size.
 UNFINISHED = 1 << 31
 
 
 class UnknownSize(Exception):
-    """A record of a kind whose size is not known (yet): nothing behind it can be found."""
+    """A record of a kind whose size is not known: records behind it cannot be found. Retry when the size is known."""
 
     def __init__(self, kind: int, at: int) -> None:
         self.kind, self.at = kind, at
@@ -42,40 +42,45 @@ class UnknownSize(Exception):
 
 @dataclass(frozen=True)
 class Records:
-    """A buffer and where its records of each kind lie (byte positions, multiples of 8). `unfinished`: how many others
-    CUPTI had not finished."""
+    """Holds a buffer and the byte positions of its records by kind (multiples of 8).
+
+    `unfinished`: number of further records that CUPTI did not finish.
+    """
 
     data: Array
     positions: Mapping[int, Array]
     unfinished: int
 
     def field(self, kind: int, name: str) -> Array:
-        """One field of all records of a kind, in buffer order."""
+        """Return one field of all records of a kind, in buffer order."""
         dtype, offset = cupti.LAYOUTS[kind].fields[name]
         size = np.dtype(dtype).itemsize
         values: Array = self.data.view(dtype)[(self.positions[kind] + offset) // size]
         return values
 
     def count(self, kind: int) -> int:
+        """Return the number of records of a kind."""
         return len(self.positions.get(kind, ()))
 
 
 def find_records(buffer: Array, sizes: Sequence[int]) -> Records:
-    """Where the records of a completed buffer lie. `buffer`: u1, its valid bytes; `sizes`: record size by kind, 0 =
-    not known. Raises UnknownSize, also for a kind that cannot be."""
+    """Find the records of a completed buffer. Raises UnknownSize, also for an impossible kind.
+
+    `buffer`: its valid bytes, u1. `sizes`: record size by kind, 0 = not known.
+    """
     usable = len(buffer) // 8 * 8
     data = np.ascontiguousarray(buffer[:usable])
     kind_at = data.data.cast("B").cast("I")  # indexing it costs half of indexing numpy
-    found = array("q")
+    starts = array("q")
     at = 0
     while at < usable:
         kind = kind_at[at >> 2]
         size = sizes[kind] if kind < len(sizes) else _unfinished_size(kind, sizes)
         if not size:
             raise UnknownSize(kind % UNFINISHED, at)
-        found.append(at)
+        starts.append(at)
         at += size
-    positions = np.frombuffer(found, np.int64) if found else np.empty(0, np.int64)
+    positions = np.frombuffer(starts, np.int64) if starts else np.empty(0, np.int64)
     kinds = data.view("<u4")[positions // 4]
     places = {int(kind): positions[kinds == kind] for kind in np.unique(kinds)}
     unfinished = sum(len(places.pop(kind)) for kind in list(places) if kind >= UNFINISHED)
@@ -89,10 +94,13 @@ def _unfinished_size(kind: int, sizes: Sequence[int]) -> int:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What one buffer held. Columns as in Activity; kernels and copies have a `device` column (CUDA ordinal) too.
-    `launched`: correlation u4 and host time start_ns i8 of CUDA driver calls.
-    `invalid`: topic-like name -> records with impossible times, or unfinished; `unknown`: kind -> records of a size
-    never seen."""
+    """Holds the decoded rows of one buffer; columns as in Activity.
+
+    `kernels`, `copies`: with a `device` column (CUDA ordinal) too.
+    `launched`: CUDA driver calls: `correlation` u4, host time `start_ns` i8.
+    `invalid`: "kernels" or "copies" -> records with impossible times, or unfinished.
+    `unknown`: kind -> records of a size that cupti_layout does not list.
+    """
 
     kernels: Table
     copies: Table
@@ -104,34 +112,37 @@ class Decoded:
 
     @property
     def records(self) -> int:
+        """Number of decoded rows, driver calls excepted."""
         return self.kernels.rows + self.copies.rows + self.markers.rows + self.payloads.rows
 
     @property
     def only_peers(self) -> bool:
-        """Nothing but copies between GPUs, which come where nothing is recorded too."""
+        """Whether only copies between GPUs are in it, which arrive while recording is off too."""
         return self.unknown.keys() == {cupti.PEER_COPY} and not self.records
 
 
 class Decoder:
-    """Records of one process's buffers. Keeps its strings, of markers some only; everything else is in the buffers."""
+    """Decodes the buffers of one process, and caches its strings. Owned by BufferReader; single-threaded."""
 
     def __init__(self, memory: RemoteMemory) -> None:
         self._memory = memory
         self.names, self.labels, self.domains = StringCache(memory), StringCache(memory), StringCache(memory)
 
-    def decode(self, found: Records, sizes: Sequence[int]) -> Decoded:
-        """Raises NotAllowed. A kind whose size is none of cupti_layout's gives no rows, but is counted. `sizes`: as for
-        find_records."""
-        strange = {kind: len(at) for kind, at in found.positions.items() if not known(kind, sizes[kind])}
-        places = {kind: at for kind, at in found.positions.items() if kind not in strange}
-        places = {**dict.fromkeys(cupti.LAYOUTS, np.empty(0, np.int64)), **places}
-        records = Records(found.data, places, found.unfinished)
-        kernels, bad_kernels = _valid(self._kernels(records))
-        copies, bad_copies = _valid(_copies(records))
-        # An unfinished record counts as one that CUPTI dropped: of whatever kind, as a kernel.
-        invalid = Counter({"kernels": bad_kernels + found.unfinished, "copies": bad_copies})
-        markers, payloads = self._markers(records), self._payloads(records)
-        return Decoded(kernels, copies, markers, payloads, _launched(records), invalid, strange)
+    def decode(self, records: Records, sizes: Sequence[int]) -> Decoded:
+        """Decode the records of a buffer; `sizes` as for find_records. Raises NotAllowed.
+
+        A kind of a size that cupti_layout does not list gives no rows, but is counted.
+        """
+        unknown = {kind: len(at) for kind, at in records.positions.items() if not known(kind, sizes[kind])}
+        positions = {kind: at for kind, at in records.positions.items() if kind not in unknown}
+        positions = {**dict.fromkeys(cupti.LAYOUTS, np.empty(0, np.int64)), **positions}
+        readable = Records(records.data, positions, records.unfinished)
+        kernels, bad_kernels = _valid(self._kernels(readable))
+        copies, bad_copies = _valid(_copies(readable))
+        # An unfinished record counts as a dropped kernel, whatever its kind is.
+        invalid = Counter({"kernels": bad_kernels + records.unfinished, "copies": bad_copies})
+        markers, payloads = self._markers(readable), self._payloads(readable)
+        return Decoded(kernels, copies, markers, payloads, _launched(readable), invalid, unknown)
 
     def _kernels(self, records: Records) -> Table:
         def get(name: str) -> Array:
@@ -155,13 +166,13 @@ class Decoder:
             "graph_node": get("graph_node_id"),
             "device": get("device_id"),
         }
-        return Table(columns, {"names": self.names.words})
+        return Table(columns, {"names": self.names.strings})
 
     def _markers(self, records: Records) -> Table:
         def get(name: str) -> Array:
             return records.field(cupti.MARKER, name)
 
-        self.labels.trim()  # whoever keeps markers copies their words (waiting.py)
+        self.labels.trim()  # PendingActivity copies the strings of the markers it keeps (live/pending.py)
         columns = {
             "id": get("id"),
             "time_ns": get("timestamp").view(np.int64),
@@ -169,17 +180,17 @@ class Decoder:
             "name": self.labels.indices(get("name")),
             "domain": self.domains.indices(get("domain")),
         }
-        return Table(columns, {"names": self.labels.words, "domains": self.domains.words})
+        return Table(columns, {"names": self.labels.strings, "domains": self.domains.strings})
 
     def _payloads(self, records: Records) -> Table:
-        """NVTX extended payloads of NCCL's shape: communicator and bytes (nccl.payload_fields)."""
+        """Return communicator and bytes of NVTX extended payloads of NCCL (nccl.payload_fields)."""
         extended = records.field(cupti.MARKER_DATA, "payload_kind") == cupti.EXTENDED_PAYLOAD
         ids = records.field(cupti.MARKER_DATA, "id")[extended]
         pointers = records.field(cupti.MARKER_DATA, "payload")[extended]
         heads, _, readable = self._memory.read(pointers, np.full(len(pointers), 24))
-        words = heads.view("<u8").reshape(-1, 3)
-        good = readable & (words[:, 1] >= 16) & (words[:, 1] <= 4096)
-        data, offsets, readable = self._memory.read(words[good, 2], np.full(int(good.sum()), 16))
+        fields = heads.view("<u8").reshape(-1, 3)  # schema, size, pointer
+        good = readable & (fields[:, 1] >= 16) & (fields[:, 1] <= 4096)
+        data, offsets, readable = self._memory.read(fields[good, 2], np.full(int(good.sum()), 16))
         communicator, size, _ = payload_fields(data.tobytes(), offsets)
         table = Table({"id": ids[good], "communicator": communicator, "bytes": size})
         return table.take(readable)
@@ -191,12 +202,12 @@ def _launched(records: Records) -> Table:
 
 
 def known(kind: int, size: int) -> bool:
-    """Whether records of this kind and size can be decoded."""
+    """Return whether records of this kind and size can be decoded."""
     return kind in cupti.LAYOUTS and size in cupti.LAYOUTS[kind].sizes
 
 
 def _copies(records: Records) -> Table:
-    """Copies, then memsets under kind MEMSET (activity.py)."""
+    """Return copies, then memsets under kind MEMSET (activity.py)."""
 
     def both(copy: str, memset: str) -> Array:
         parts = (records.field(cupti.MEMCPY, copy), records.field(cupti.MEMSET, memset))
@@ -224,6 +235,6 @@ def _copies(records: Records) -> Table:
 
 
 def _valid(table: Table) -> tuple[Table, int]:
-    """Without records whose times CUPTI never filled in or took from another clock, and how many those were."""
+    """Drop records with times that are unset or from another clock, and return how many were dropped."""
     good = (table["start_ns"] > EPOCH_NS) & (table["duration_ns"] < np.uint64(1 << 62))
     return (table, 0) if good.all() else (table.take(good), int((~good).sum()))

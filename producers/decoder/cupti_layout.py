@@ -1,9 +1,9 @@
-"""Where CUPTI puts what in an activity record.
+"""Field offsets and record sizes of CUPTI's activity records.
 
 Fields as in CUpti_ActivityKernel9..13, CUpti_ActivityMemcpy5..7, CUpti_ActivityMemset4..5, CUpti_ActivityMarker2,
 CUpti_ActivityMarkerData..2 and CUpti_ActivityAPI (cupti_activity.h, CUDA 12.3 to 13.5). Newer structs only grew at the
 end, so one table of offsets serves every size listed here; a size that is not listed is not decoded.
-tests/test_cupti_decode.py compares this with cupti-python's dtypes where that is installed.
+tests/producers/decoder/test_cupti_decode.py compares this with cupti-python's dtypes where that is installed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXTENDED_PAYLOAD = 6
 
 @dataclass(frozen=True)
 class Layout:
-    """`sizes`: record sizes with this layout; bytes. `fields`: name -> (dtype, offset in bytes), naturally aligned."""
+    """Describes one struct. `sizes`: of its records, by release; bytes. `fields`: name -> (dtype, offset), aligned."""
 
     struct: str
     sizes: tuple[int, ...]

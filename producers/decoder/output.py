@@ -1,4 +1,4 @@
-"""What one recorded process gives, on its way into its spool: rows of buffers, rows derived from them, losses."""
+"""Output of one recorded process into its spool: decoded rows, rows derived from them, and losses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from drumline.producers.batches.live import BatchWriter, split_rows
 from drumline.producers.decoder.cupti_decode import Decoded
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.identity import Identity
-from drumline.producers.ipc import buffer_pool as pool_words
-from drumline.producers.ipc.buffer_pool import BufferPool
+from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.policy import COLLECTIVES
 from drumline.producers.live.derivation import IncrementalDerivation
 from drumline.producers.spool.writer import SpoolWriter
@@ -22,50 +21,61 @@ from drumline.schemas.topics import Topic
 
 
 class SpoolOutput:
-    """`live` derives steps, collectives and ranges. `writer` makes batches, which go into `spool`."""
+    """Writes the rows of one process to its spool.
+
+    Owned by Session, in the decoder's only thread. Writing to the spool may block on the disk.
+
+    `spool`: takes the batches. `writer`: makes them. `live`: derives steps, collectives and ranges.
+    """
 
     def __init__(self, pool: BufferPool, spool: SpoolWriter, identity: Identity) -> None:
         self.spool, self.writer = spool, BatchWriter(identity, self._emit)
         self.live = IncrementalDerivation(self.writer)
         self._pool = pool
-        self._refused = self._events_lost = 0
+        self._denied = self._events_lost = 0
         self._reading = -1
 
-    def take(self, number: int, found: Decoded, now_ns: int) -> None:
-        """What a buffer held. Batches of it are counted in the pool: a decoder that is killed leaves it half read."""
-        kernels, copies = found.kernels, found.copies
+    def take(self, number: int, decoded: Decoded, now_ns: int) -> None:
+        """Publish the rows of buffer `number`, and derive from them.
+
+        Sent batches are counted in the pool: a killed decoder leaves the buffer half read to the next.
+        """
+        kernels, copies = decoded.kernels, decoded.copies
         published = kernels
-        if self._pool.words[pool_words.MODE] == COLLECTIVES and kernels.rows:
+        if self._pool.header[Header.MODE] == COLLECTIVES and kernels.rows:
             published = kernels.take(nccl.is_kernel(kernels.dictionaries["names"])[kernels["name"]])
         before = self._pool.sent(number)
         self._reading = number
         for topic, table in ((Topic.KERNEL, published), (Topic.MEMCPY, copies)):
             parts = split_rows(topic, table) if before else []
-            gone = min(before, len(parts))  # sent by a decoder that was killed
-            before -= gone
-            if gone:
-                table = table.take(np.concatenate([parts[0][:0], *parts[gone:]]))
+            sent = min(before, len(parts))  # by a decoder that was killed
+            before -= sent
+            if sent:
+                table = table.take(np.concatenate([parts[0][:0], *parts[sent:]]))
             self.writer.write(topic, table, self.live.watermark(now_ns), now_ns)
         self._reading = -1
-        self.live.add(kernels, copies, found.markers, found.payloads, found.launched)
+        self.live.add(kernels, copies, decoded.markers, decoded.payloads, decoded.launched)
 
     def report_losses(self, dropped: Counter[Topic], now_ns: int) -> None:
-        """Rows that CUPTI or we (`dropped`, emptied here) dropped go into `dropped_before`; CUPTI does not say of what
-        kind: kernels, mostly."""
-        words = self._pool.words
-        total, refused = (words[word] for word in (pool_words.CUPTI_DROPPED, pool_words.REFUSED))
-        if refused > self._refused:  # CUPTI got no buffer: it drops what comes now, and says so later
-            self._refused = refused  # not REFUSED_SEEN: what a decoder that was killed had not told, we tell
-            self.live.lost(now_ns, (words[pool_words.REFUSED_FIRST_NS], words[pool_words.REFUSED_LAST_NS]))
-            words[pool_words.REFUSED_SEEN] = refused
-        if words[pool_words.FOREIGN] > words[pool_words.FOREIGN_SEEN]:
-            words[pool_words.FOREIGN_SEEN] = words[pool_words.FOREIGN]
-            self.unread(now_ns, words[pool_words.ANEW_NS])
-        if words[pool_words.EVENTS_LOST] > self._events_lost:
-            self._events_lost = words[pool_words.EVENTS_LOST]
+        """Report dropped rows in `dropped_before`, and mark the time around them as lost for the derivation.
+
+        `dropped`: rows lost in reading, by topic; emptied. Records that CUPTI dropped count as kernels, as most are:
+        it does not state their kind.
+        """
+        header = self._pool.header
+        total, denied = header[Header.CUPTI_DROPPED], header[Header.DENIED]
+        if denied > self._denied:  # CUPTI got no buffer: it drops records now and counts them later
+            self._denied = denied  # not DENIED_SEEN: a killed decoder may have left some unreported
+            self.live.lost(now_ns, (header[Header.DENIED_FIRST_NS], header[Header.DENIED_LAST_NS]))
+            header[Header.DENIED_SEEN] = denied
+        if header[Header.FOREIGN] > header[Header.FOREIGN_SEEN]:
+            header[Header.FOREIGN_SEEN] = header[Header.FOREIGN]
+            self.unread(now_ns, header[Header.REGAINED_NS])
+        if header[Header.EVENTS_LOST] > self._events_lost:
+            self._events_lost = header[Header.EVENTS_LOST]
             self.live.marks_lost(now_ns)
-        dropped[Topic.KERNEL] += total - words[pool_words.TOLD]
-        words[pool_words.TOLD] = total
+        dropped[Topic.KERNEL] += total - header[Header.DROPPED_REPORTED]
+        header[Header.DROPPED_REPORTED] = total
         for topic, rows in dropped.items():
             if rows:
                 nothing = Table({"start_ns": np.empty(0, np.int64)})
@@ -74,7 +84,7 @@ class SpoolOutput:
                 dropped[topic] = 0
 
     def unread(self, now_ns: int, since_ns: int = 0) -> None:
-        """A buffer cannot be read, of what the host made since all was last known to be here, or since `since_ns`."""
+        """Mark time as lost for an unreadable buffer: from `since_ns`, or from the last time known to be complete."""
         self.live.lost(now_ns, (min(since_ns or now_ns, self.live.complete_until_ns or now_ns), now_ns))
 
     def _emit(self, topic: Topic, key: str, batch: Batch) -> None:

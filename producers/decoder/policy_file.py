@@ -1,29 +1,32 @@
-"""The policy of a process while it runs: the control file's, for all processes of the host, or its own."""
+"""Applies the collection policy while a process runs: the host's control file, else the process's own policy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from drumline.producers.identity import control_file
-from drumline.producers.ipc import buffer_pool as pool_words
-from drumline.producers.ipc.policy import BadPolicy, parse, written
+from drumline.producers.ipc.buffer_pool import Header
+from drumline.producers.ipc.policy import BadPolicy, parse, read_policy_text
+from drumline.producers.spool.location import control_file
 
 
 class PolicyFile:
-    """`words`: of the buffer pool, where the process looks. `problems`: short name -> sentence, of the session."""
+    """Writes the policy that applies now into the buffer pool, where the collector reads it.
 
-    def __init__(self, environment: Mapping[str, str], words: memoryview, problems: dict[str, str]) -> None:
-        self._environment, self._words, self._problems = environment, words, problems
-        self._own = self._text = ""
+    `header`: of the buffer pool. `problems`: the session's, short name -> sentence; gets "control".
+    """
 
-    def begin(self, own: str) -> None:
-        """The process was attached with this policy."""
-        self._own = self._text = own
+    def __init__(self, environment: Mapping[str, str], header: memoryview, problems: dict[str, str]) -> None:
+        self._environment, self._header, self._problems = environment, header, problems
+        self._process_policy = self._text = ""
+
+    def begin(self, process_policy: str) -> None:
+        """Take the policy that the process was attached with."""
+        self._process_policy = self._text = process_policy
 
     def refresh(self) -> bool:
-        """The policy in the control file, when that changes; without one, the process's own. Whether it has changed."""
+        """Read the control file and apply a new policy. Returns whether its text has changed."""
         try:
-            text = written(control_file(self._environment)) or self._own
+            text = read_policy_text(control_file(self._environment)) or self._process_policy
         except OSError as error:
             self._problems["control"] = str(error)
             return False
@@ -36,7 +39,7 @@ class PolicyFile:
             self._problems["control"] = str(error)
             return True
         self._problems.pop("control", None)
-        words = self._words
-        words[pool_words.WINDOW_NS], words[pool_words.PERIOD_NS] = policy.window_ns, policy.period_ns
-        words[pool_words.MODE] = policy.mode
+        header = self._header
+        header[Header.WINDOW_NS], header[Header.PERIOD_NS] = policy.window_ns, policy.period_ns
+        header[Header.MODE] = policy.mode
         return True

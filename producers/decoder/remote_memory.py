@@ -1,6 +1,6 @@
-"""Memory of another process of the same user, read without stopping it: process_vm_readv(2).
+"""Reads memory of another process of the same user without stopping it: process_vm_readv(2).
 
-A pointer that leads nowhere is an answer (not readable), never a crash.
+A bad pointer gives an unreadable piece, never a crash.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _PAGE = 4096
 
 
 class NotAllowed(PermissionError):
-    """The kernel or a security profile forbids reading that process."""
+    """The kernel or a security profile forbids reading that process. No retry helps."""
 
 
 class RemoteMemory:
-    """Reads the memory of process `pid`, which may be the own one. Raises OSError where the system call is missing."""
+    """Reads the memory of process `pid`, which may be this one. Raises OSError where the system call is missing."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -33,9 +33,10 @@ class RemoteMemory:
         self._call.argtypes = (ctypes.c_int, pointer, u8, pointer, u8, u8)
 
     def read(self, addresses: Array, sizes: Array) -> tuple[Array, Array, Array]:
-        """(bytes u1, offsets int64 of length n + 1, readable bool): piece i is bytes[offsets[i] : offsets[i + 1]].
+        """Read n pieces of memory.
 
-        `addresses`, `sizes`: n pieces, sizes in bytes. Pieces that cannot be read whole are zeros. Raises NotAllowed.
+        Returns (bytes u1, offsets int64 of length n + 1, readable bool): piece i is bytes[offsets[i] : offsets[i + 1]].
+        A piece that cannot be read whole is zeros. `addresses`, `sizes`: of the pieces; bytes. Raises NotAllowed.
         """
         count = len(addresses)
         offsets = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
@@ -49,7 +50,7 @@ class RemoteMemory:
             local[0] = (out.ctypes.data + int(offsets[at]), int(offsets[at + group] - offsets[at]))
             got = self._call(self.pid, local.ctypes.data, 1, pieces[at:].ctypes.data, group, 0)
             if got < 0:
-                self._judge(ctypes.get_errno())
+                self._raise_unless_unreadable(ctypes.get_errno())
                 got = 0
             # What is copied before a bad piece is copied in whole pieces.
             done = int(np.searchsorted(offsets, offsets[at] + got, side="right")) - 1 - at
@@ -60,22 +61,22 @@ class RemoteMemory:
         return out, offsets, readable
 
     def text(self, address: int, longest: int = 16_384) -> bytes | None:
-        """The C string at an address, at most `longest` bytes of it; None = not readable. Raises NotAllowed."""
-        found = b""
-        while len(found) < longest:
-            size = min(_PAGE - (address + len(found)) % _PAGE, longest - len(found))
-            data, _, readable = self.read(np.array([address + len(found)], np.uint64), np.array([size]))
+        """Return the C string at an address, at most `longest` bytes; None if unreadable. Raises NotAllowed."""
+        text = b""
+        while len(text) < longest:
+            size = min(_PAGE - (address + len(text)) % _PAGE, longest - len(text))
+            data, _, readable = self.read(np.array([address + len(text)], np.uint64), np.array([size]))
             if not readable[0]:
                 return None
             piece = data.tobytes()
             end = piece.find(b"\0")
             if end >= 0:
-                return found + piece[:end]
-            found += piece
-        return found
+                return text + piece[:end]
+            text += piece
+        return text
 
-    def _judge(self, code: int) -> None:
+    def _raise_unless_unreadable(self, code: int) -> None:
         if code in (errno.EPERM, errno.ENOSYS):
             raise NotAllowed(code, f"process_vm_readv of {self.pid}: {os.strerror(code)}")
-        if code not in (errno.EFAULT, errno.ESRCH):  # a bad address; the process is gone
+        if code not in (errno.EFAULT, errno.ESRCH):  # a bad address; the process has exited
             raise OSError(code, os.strerror(code))

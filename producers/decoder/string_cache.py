@@ -1,7 +1,7 @@
-"""Strings of another process behind pointers, each kept once.
+"""Cache of another process's strings, by pointer.
 
-A pointer can come to mean something else (a module is unloaded, a marker's text freed), so one that was seen before is
-compared with what it meant, all of a buffer's pointers in one read.
+Memory behind a pointer can change (a module is unloaded, a marker's text is freed), so cached pointers are compared
+with the memory again, all pointers of a buffer in one read.
 """
 
 from __future__ import annotations
@@ -11,49 +11,53 @@ import numpy as np
 from drumline.producers.decoder.remote_memory import RemoteMemory
 from drumline.schemas.columns import Array
 
-#: Read of a string whose length is not known yet; bytes.
+#: First read of a string whose length is not known; bytes.
 _GUESS = 256
 _PAGE = 4096
-#: Pointers remembered, and words where they are trimmed; more are forgotten all at once (marker texts get a new pointer
-#: each time).
-_MOST = 1 << 15
+#: Most pointers, and strings before `trim` drops them; all are dropped at once (each marker text has a new pointer).
+_MAX = 1 << 15
 
 
 class StringCache:
-    """`words`: every string met, word 0 is "" (also what a null or an unreadable pointer means). Append-only until
-    `trim`. `unreadable`: pointers that led nowhere, so far."""
+    """Holds each string of a process once, and its index. Owned by Decoder; reading memory may block on page faults.
+
+    `strings`: by index; index 0 is "", also for a null or unreadable pointer. Only appended to until `trim`.
+    `unreadable`: count of unreadable pointers.
+    """
 
     def __init__(self, memory: RemoteMemory) -> None:
-        self.words: list[str] = [""]
+        self.strings: list[str] = [""]
         self.unreadable = 0
         self._memory = memory
-        self._of_word: dict[str, int] = {"": 0}
+        self._of_string: dict[str, int] = {"": 0}
         self._of_pointer: dict[int, tuple[int, bytes]] = {}
 
     def indices(self, pointers: Array) -> Array:
-        """Index into `words` of the string behind each pointer (u8): u4. Raises NotAllowed."""
+        """Return the index of the string behind each pointer. `pointers`: u8; result: u4. Raises NotAllowed."""
         if len(pointers) == 0:
             return np.empty(0, np.uint32)
         unique, inverse = np.unique(pointers, return_inverse=True)
-        if len(self._of_pointer) > _MOST:
+        if len(self._of_pointer) > _MAX:
             self._of_pointer.clear()
         self._verify([int(p) for p in unique if int(p) in self._of_pointer])
         self._learn([int(p) for p in unique if p and int(p) not in self._of_pointer])
-        found = np.array([self._of_pointer.get(int(p), (0, b""))[0] for p in unique], np.uint32)
-        return found[inverse]
+        index = np.array([self._of_pointer.get(int(p), (0, b""))[0] for p in unique], np.uint32)
+        return index[inverse]
 
-    def index(self, word: str) -> int:
-        """Index of a string, which becomes a word if it is none yet."""
-        at = self._of_word.setdefault(word, len(self.words))
-        if at == len(self.words):
-            self.words.append(word)
+    def index(self, text: str) -> int:
+        """Return the index of a string, which is added if it is new."""
+        at = self._of_string.setdefault(text, len(self.strings))
+        if at == len(self.strings):
+            self.strings.append(text)
         return at
 
     def trim(self) -> None:
-        """Forget all words where there are very many: each step of a job that names its steps is one more, for weeks.
-        Indices into the old list stay with it: for strings whose tables are copied before the next ones are met."""
-        if len(self.words) > _MOST:
-            self.words, self._of_word = [""], {"": 0}
+        """Drop all strings if there are too many: a job that names its steps adds one per step, for weeks.
+
+        A list handed out before stays valid for its indices, so call it only between tables that share the cache.
+        """
+        if len(self.strings) > _MAX:
+            self.strings, self._of_string = [""], {"": 0}
             self._of_pointer.clear()
 
     def _verify(self, pointers: list[int]) -> None:

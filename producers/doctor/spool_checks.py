@@ -9,7 +9,7 @@ from pathlib import Path
 
 from drumline.producers.agent.cursor import is_served
 from drumline.producers.doctor.checks import FAIL, OK, WARN, Check
-from drumline.producers.ipc.policy import BadPolicy, parse, written
+from drumline.producers.ipc.policy import BadPolicy, parse, read_policy_text
 from drumline.producers.launcher import unwritable
 from drumline.producers.spool.directory import folders
 from drumline.producers.spool.frames import LOSS, Frame
@@ -72,7 +72,7 @@ def _lost(root: Path) -> int:
 def policy(root: Path) -> list[Check]:
     """What the control file says, if there is one."""
     try:
-        text = written(root / "policy")
+        text = read_policy_text(root / "policy")
         return [Check("policy", OK, f"{root / 'policy'}: {parse(text)}")] if text else []
     except BadPolicy as error:
         return [Check("policy", FAIL, f"{root / 'policy'}: {error}; jobs keep the one they have", "write one of these")]

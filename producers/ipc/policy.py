@@ -1,9 +1,9 @@
-"""What is collected, and when. Standard library only: this runs inside the job.
+"""Collection policies: their text form, and the times at which each of them records.
 
 always        every kernel, copy and range, all the time
-collectives   the same is recorded, but of kernels only communication is kept: steps, budgets, verdicts, little data
-duty          windows of W in every P, e.g. 0.2s/10s; nothing in between. Windows begin where the clock is a multiple
-              of P, so that all ranks record the same steps. CUPTI keeps part of its cost between them
+collectives   records the same, but publishes only communication kernels: steps, budgets and verdicts from little data
+duty          records windows of W in every P, e.g. 0.2s/10s. Windows begin where the clock is a multiple of P, so all
+              ranks record the same steps. Between windows CUPTI keeps part of its cost
 off           nothing
 """
 
@@ -17,19 +17,19 @@ from pathlib import Path
 
 MODES = ("off", "always", "collectives", "duty")
 OFF, ALWAYS, COLLECTIVES, DUTY = range(4)
-#: Of a period: the shared words have 64 bits, and a window that never comes is no policy.
-MOST_NS = 86_400_000_000_000
+#: Longest period: the shared header has 64-bit fields, and a window that never comes is no policy.
+MAX_PERIOD_NS = 86_400_000_000_000
 _UNITS = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
 _DUTY = re.compile(r"duty(?:[ :]+([0-9.]+)(ms|s|m)/([0-9.]+)(ms|s|m))?$")
 
 
 class BadPolicy(ValueError):
-    """Text that names no policy."""
+    """A text that names no policy; the message lists those that exist."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """`mode`: index into MODES. `window_ns` in every `period_ns`, for DUTY only."""
+    """States when to record. `mode`: index into MODES. DUTY records `window_ns` in every `period_ns`; ns."""
 
     mode: int = ALWAYS
     window_ns: int = 200_000_000
@@ -41,13 +41,13 @@ class Policy:
         return f"duty {self.window_ns / 1e9:g}s/{self.period_ns / 1e9:g}s"
 
     def on_at(self, now_ns: int) -> bool:
-        """Whether to record at a time (ns since the epoch)."""
+        """Return whether to record at a time (ns since the epoch)."""
         if self.mode == DUTY:
             return now_ns % self.period_ns < self.window_ns
         return self.mode != OFF
 
     def changes_in(self, now_ns: int) -> float:
-        """Seconds until on_at changes; infinity = never by itself."""
+        """Return the seconds until `on_at` changes; infinity if it never does."""
         if self.mode != DUTY or self.window_ns >= self.period_ns:
             return float("inf")
         into = now_ns % self.period_ns
@@ -55,30 +55,31 @@ class Policy:
 
 
 def parse(text: str) -> Policy:
-    """`always`, `collectives`, `off`, `duty` or `duty 0.2s/10s`. Raises BadPolicy saying what is possible."""
-    word = text.strip().lower()
-    if word in MODES and word != "duty":
-        return Policy(MODES.index(word))
-    found = _DUTY.match(word)
-    if not found:
+    """Parse `always`, `collectives`, `off`, `duty` or `duty 0.2s/10s`. Raises BadPolicy."""
+    name = text.strip().lower()
+    if name in MODES and name != "duty":
+        return Policy(MODES.index(name))
+    match = _DUTY.match(name)
+    if not match:
         raise BadPolicy(
             f"{text.strip()!r} is no policy: always, collectives, off, duty or with units (ms, s, m), as duty 200ms/10s"
         )
-    if not found.group(1):
+    if not match.group(1):
         return Policy(DUTY)
     try:
-        window, period = (int(float(found.group(i)) * _UNITS[found.group(i + 1)]) for i in (1, 3))
+        window, period = (int(float(match.group(i)) * _UNITS[match.group(i + 1)]) for i in (1, 3))
     except (ValueError, OverflowError):
         raise BadPolicy(f"{text.strip()!r}: not a number") from None
-    if not 0 < window < period <= MOST_NS:
+    if not 0 < window < period <= MAX_PERIOD_NS:
         raise BadPolicy(f"{text.strip()!r}: the window must be shorter than the period, and that a day at most")
     return Policy(DUTY, window, period)
 
 
-def written(path: Path) -> str:
-    """The first line of a control file; "" where there is none in it, or no file. Anybody may write it, and what
-    is no policy is said to all: nothing but a plain file is opened, and little of it read. Raises OSError where it may
-    not be read."""
+def read_policy_text(path: Path) -> str:
+    """Return the first line of a control file, "" without one. Raises OSError where the file may not be read.
+
+    Any user may write it, and its text is quoted in warnings: only a plain file is opened, and only its start is read.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

@@ -30,7 +30,7 @@ from drumline.producers.derive.nccl.launch_records import LaunchRecordRequest
 from drumline.producers.derive.nvtx import ranges as nested_ranges
 from drumline.producers.derive.rows import Derived, derive
 from drumline.producers.derive.steps.steps import OPTIMIZER_PATTERN, STEP_PATTERN, Steps, marked_steps
-from drumline.producers.ipc.buffer_pool import HELD_NS
+from drumline.producers.ipc.timing import HELD_NS
 from drumline.producers.live.emitter import RowEmitter
 from drumline.producers.live.match_history import MatchHistory
 from drumline.producers.live.pending import NOTHING, PendingActivity

@@ -11,7 +11,7 @@ from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import BatchWriter
 from drumline.producers.derive.nccl.kernel_matching import CLOCK_SLACK_NS
 from drumline.producers.derive.rows import Derived
-from drumline.producers.ipc.buffer_pool import REQUEST_NS
+from drumline.producers.ipc.timing import REQUEST_NS
 from drumline.producers.live.segment import SegmentEnd
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic

@@ -113,7 +113,7 @@ def lab(clean_stack, environment_of, tmp_path):
 def test_a_killed_job_is_reported_and_loses_nothing_that_cupti_had_delivered(lab):
     _, _, lost_rows, process = lab.account(lab.job("kill", 5), -9)
     assert lost_rows == (0, 0)
-    assert process["policy"] == "off: the process ended without a word"
+    assert process["policy"] == "off: the process exited without a shutdown event"
 
 
 def test_a_full_disk_costs_what_is_counted(lab, tmp_path):

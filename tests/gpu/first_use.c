@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static const int KINDS[] = {10, 1, 2, 12, 13}; /* as cupti_recording.py */
+static const int KINDS[] = {10, 1, 2, 12, 13}; /* as recorder.py */
 static volatile int stop, calls;
 
 static void request(uint8_t **buffer, size_t *size, size_t *most) {

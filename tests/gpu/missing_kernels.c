@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum { KERNEL = 10, KEPT = 22, TURNS = 5 };
-static const int KINDS[] = {KERNEL, 1, 2, 12, 13}; /* as cupti_recording.py */
+static const int KINDS[] = {KERNEL, 1, 2, 12, 13}; /* as recorder.py */
 static const char PTX[] = ".version 7.0\n.target sm_50\n.address_size 64\n.visible .entry empty()\n{\nret;\n}\n";
 static int (*on)(int), (*off)(int), (*callbacks)(void *, void *), (*flush)(uint32_t);
 static int (*next)(uint8_t *, size_t, void **);

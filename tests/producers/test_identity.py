@@ -3,7 +3,8 @@
 import pytest
 
 from drumline.producers.batches.process_record import process_record
-from drumline.producers.identity import identity, run_id, spool_limits
+from drumline.producers.identity import identity, run_id
+from drumline.producers.spool.location import spool_limits
 from drumline.schemas.batch import Batch, encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic

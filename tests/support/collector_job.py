@@ -17,11 +17,9 @@ from pathlib import Path
 
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
 
-from drumline.producers.collector import attach, collector
-from drumline.producers.collector import recorder as cupti_recording
-from drumline.producers.collector import watchdog as signs
+from drumline.producers.collector import attach, collector, recorder, watchdog
 from drumline.producers.decoder.cupti_layout import KERNEL, MEMCPY, PEER_COPY
-from drumline.producers.ipc.buffer_pool import MODE, TICKS
+from drumline.producers.ipc.buffer_pool import Header
 from drumline.producers.ipc.policy import ALWAYS, COLLECTIVES, OFF
 
 STEP_NS = 10_000_000
@@ -68,7 +66,7 @@ def busy(steps: int, off: int = -1) -> None:
     job.behind = 0
     for step in range(steps):
         if step == off:
-            attach.attached().pool.words[MODE] = OFF
+            attach.attached().pool.header[Header.MODE] = OFF
         attach.step(step)
         job.begin_ns = time.time_ns() - step * STEP_NS
         fake.busy = steps // 4 <= step < 3 * steps // 4
@@ -104,9 +102,9 @@ def blind_off(steps: int) -> None:
         marked(step, MEMCPY if steps // 2 - 5 <= step < steps // 2 else KERNEL)
         if step == steps // 2 - 1:
             attach.step(steps // 2)
-            attach.attached().pool.words[MODE] = OFF
-            time.sleep(3 * signs.BLIND_NS / 1e9)
-            attach.attached().pool.words[MODE] = ALWAYS
+            attach.attached().pool.header[Header.MODE] = OFF
+            time.sleep(3 * watchdog.MISSING_NS / 1e9)
+            attach.attached().pool.header[Header.MODE] = ALWAYS
 
 
 def settled() -> None:
@@ -123,21 +121,21 @@ def back(how: str) -> None:
     one = attach.attached().collector
     one.yield_to("a profiler")
     if how == "back_broken":
-        one._recording._ours = lambda: 1 // 0
+        one._recorder._register_callbacks = lambda: 1 // 0
     if how == "back_signal":
         signal.signal(signal.SIGUSR1, lambda *_: one.yield_to("another"))
-        ours = one._recording._ours
-        one._recording._ours = lambda: (os.kill(os.getpid(), signal.SIGUSR1), time.sleep(0), ours())[2]
+        ours = one._recorder._register_callbacks
+        one._recorder._register_callbacks = lambda: (os.kill(os.getpid(), signal.SIGUSR1), time.sleep(0), ours())[2]
     one.resume_after("a profiler")
     found = attach.status(), len(fake.enabled), fake.kept
     if how == "back_torn_down_off":
-        attach.attached().pool.words[MODE] = OFF
+        attach.attached().pool.header[Header.MODE] = OFF
     if how.startswith("back_torn_down"):
-        assert found == ("aside", 0, False)
+        assert found == ("yielded", 0, False)
         time.sleep(collector.TEARDOWN_S + 3 * collector.FLUSH_S)
         found = attach.status(), len(fake.enabled), fake.kept
     if how == "back_signal":
-        del fake.clock, one._recording._ours
+        del fake.clock, one._recorder._register_callbacks
         one.resume_after("another")
         assert fake.clock, "the other's is there"
         assert len(fake.enabled) == 5
@@ -150,43 +148,43 @@ def main() -> None:
         collector.RETRY_S, fake.refuse = 0.5, MULTIPLE_SUBSCRIBERS
     if how == "stopped":
         collector.DECODER_S = 1.0
-    signs.BLIND_NS = 1_000_000_000 if how.startswith("blind") else signs.BLIND_NS
+    watchdog.MISSING_NS = 1_000_000_000 if how.startswith("blind") else watchdog.MISSING_NS
     collector.TAKEN_S = 1.0 if how == "taken" else collector.TAKEN_S
     if how == "no_peer_copies":  # a kind that this CUPTI does not have
         fake.refuse, fake.only = 14, PEER_COPY
     fake.racy = how != "refused"  # what CUPTI does once another one let go of it is not known
     if how == "broken":
-        cupti_recording.ActivityRecorder.keep = lambda _: 1 // 0
+        recorder.ActivityRecorder.keep = lambda _: 1 // 0
         os.environ["DRUMLINE_COLLECT__POLICY"] = "off"
     atexit.register(left, os.getpid())
-    policy, profiler = "off" if how in ("late", "refused_off") else "", "a profiler" if how == "aside" else ""
-    assert attach.attach(policy, cupti=fake.bound(), aside=profiler)
+    policy, profiler = "off" if how in ("late", "refused_off") else "", "a profiler" if how == "yielded" else ""
+    assert attach.attach(policy, cupti=fake.bound(), active_profiler=profiler)
     if how == "late":
         time.sleep(0.5)
         assert (fake.enabled, fake.kept) == (set(), True)
         fake.peer_copy()
         settled()
-        attach.attached().pool.words[MODE] = ALWAYS
+        attach.attached().pool.header[Header.MODE] = ALWAYS
     if how == "refused_off":
         assert (fake.kept, fake._request) == (False, None), "CUPTI is another's"
         whose()
         return
-    if how not in ("aside", "broken", "late", "refused"):
+    if how not in ("yielded", "broken", "late", "refused"):
         assert len(fake.enabled) == 5, "when this thread makes its context"
     if how == "broken":
         assert attach.status() == "failed: ZeroDivisionError: integer division or modulo by zero"
         whose()
         return
-    if how == "aside":  # it runs since before CUDA was used
+    if how == "yielded":  # it runs since before CUDA was used
         time.sleep(0.5)
-        assert (fake.enabled, fake.subscribed, attach.status()) == (set(), 0, "aside")
+        assert (fake.enabled, fake.subscribed, attach.status()) == (set(), 0, "yielded")
         attach.attached().collector.resume_after("a profiler")
-    if how not in ("aside", "refused", "no_peer_copies"):
+    if how not in ("yielded", "refused", "no_peer_copies"):
         assert fake.kept
     if how != "refused":
         assert fake.subscribed == threading.get_ident(), "another thread may be in an NVTX call meanwhile"
     if how == "refused":
-        while attach.status() != "aside":
+        while attach.status() != "yielded":
             time.sleep(0.01)
         assert not fake.enabled
         while not list(Path(os.environ["DRUMLINE_SPOOL__ROOT"]).glob("*/identity.json")):
@@ -198,7 +196,7 @@ def main() -> None:
         fake.refuse = 0
     first, last = raw.span()
     begin = time.time_ns() - (last - first) * repetitions
-    while len(fake.enabled) < 5 or not attach.attached().pool.words[TICKS]:  # both sides are up
+    while len(fake.enabled) < 5 or not attach.attached().pool.header[Header.TICKS]:  # both sides are up
         time.sleep(0.01)
     if how == "hold":
         os.kill(attach.attached().decoder, signal.SIGSTOP)
@@ -224,17 +222,17 @@ def main() -> None:
     if how.startswith("back_"):
         back(how)
         return
-    if how == "aside":
+    if how == "yielded":
         one = attach.attached().collector
         one.yield_to("a profiler")
         assert not fake.enabled
         assert not fake.kept
-        assert attach.status() == "aside"
+        assert attach.status() == "yielded"
         flushes, _ = fake.flushes, fake.enabled.update({1, 10})  # the other's, from now on
         one.yield_to("a profiler")
         if repetitions == 0:  # for ever: the collector fails meanwhile
-            one._revive = lambda: 1 // 0
-            while attach.status() == "aside":
+            one._revive_decoder = lambda: 1 // 0
+            while attach.status() == "yielded":
                 time.sleep(0.01)
             one.resume_after("a profiler")
             one.yield_to("another profiler")
@@ -269,7 +267,7 @@ def main() -> None:
         subprocess.Popen(["sh", "-c", wake], start_new_session=True, stdout=nowhere, stderr=nowhere)
     if how == "policy":
         file = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / "policy"
-        mode = attach.attached().pool.words
+        header = attach.attached().pool.header
         for text, wanted in (
             (b"off\n", OFF),
             (b"collectives\n", COLLECTIVES),
@@ -278,8 +276,12 @@ def main() -> None:
         ):
             settled()
             file.write_bytes(text) if text else file.unlink()
-            ticks = mode[TICKS]
-            while mode[MODE] != wanted or len(fake.enabled) != 5 * (wanted != OFF) or mode[TICKS] < ticks + 30:
+            ticks = header[Header.TICKS]
+            while (
+                header[Header.MODE] != wanted
+                or len(fake.enabled) != 5 * (wanted != OFF)
+                or header[Header.TICKS] < ticks + 30
+            ):
                 time.sleep(0.01)
             fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "place":  # torch.distributed was initialised
@@ -292,7 +294,7 @@ def main() -> None:
         fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "stopped":  # as by a batch system that suspends jobs, but the job goes on
         os.kill(attach.attached().decoder, signal.SIGSTOP)
-        while attach.status() != "waits":
+        while attach.status() != "decoder_stalled":
             time.sleep(0.01)
         assert not fake.enabled
         os.kill(attach.attached().decoder, signal.SIGCONT)

@@ -22,7 +22,7 @@ import numpy as np
 from drumline.infra.bench.overhead.job import MODES, WORKLOADS
 from drumline.infra.bench.overhead.paired import differences, interval, median_of_pairs, resampled_median
 from drumline.infra.bench.result import BenchReport, Progress, machine
-from drumline.producers.launcher import environment
+from drumline.producers.launcher import LaunchOptions, environment
 
 #: Time that a process may take beyond its measurements; s.
 EXTRA_S = 120
@@ -59,7 +59,7 @@ def run_once(
         command = ["taskset", "-c", ",".join(map(str, lane_cores)), *command]
     if mode in RECORDED:
         policy = "duty" if mode == "duty" else "always"
-        variables = environment(variables, command, job="overhead", policy=policy, spool=str(spool))
+        variables = environment(variables, command, LaunchOptions(job="overhead", policy=policy, spool=str(spool)))
     done = subprocess.run(
         command,
         env=variables,

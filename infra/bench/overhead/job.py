@@ -20,8 +20,7 @@ from typing import Any
 from drumline.infra.bench.overhead.paired import interleaved_blocks, recycled
 from drumline.producers.collector import attach, cupti
 from drumline.producers.collector.recorder import KINDS
-from drumline.producers.ipc import buffer_pool
-from drumline.producers.ipc.buffer_pool import new_pool
+from drumline.producers.ipc.buffer_pool import Header, new_pool
 
 #: Steps before measuring; the allocator and cuBLAS settle.
 WARM_UP = 5
@@ -254,16 +253,16 @@ def _run_workload(torch: Any, mode: str, name: str, seconds: float) -> dict[str,
 
 def _cost(attachment: attach.Attachment) -> dict[str, Any]:
     """Return what drumline used in this process and in its decoder, from the header of the buffer pool."""
-    header = attachment.pool.words
+    header = attachment.pool.header
     with open(f"/proc/{attachment.decoder}/stat") as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return {
-        "thread_s": header[buffer_pool.THREAD_NS] / 1e9,
-        "locked_s": max(0, header[buffer_pool.THREAD_NS] - header[buffer_pool.UNLOCKED_NS]) / 1e9,
-        "callback_s": header[buffer_pool.CALLBACK_NS] / 1e9,
-        "callback_max_us": header[buffer_pool.CALLBACK_MAX_NS] / 1e3,
-        "refused": header[buffer_pool.REFUSED],
-        "dropped": header[buffer_pool.CUPTI_DROPPED],
+        "thread_s": header[Header.THREAD_NS] / 1e9,
+        "locked_s": max(0, header[Header.THREAD_NS] - header[Header.UNLOCKED_NS]) / 1e9,
+        "callback_s": header[Header.CALLBACK_NS] / 1e9,
+        "callback_max_us": header[Header.CALLBACK_MAX_NS] / 1e3,
+        "refused": header[Header.DENIED],
+        "dropped": header[Header.CUPTI_DROPPED],
         "decoder_cpu_s": (int(fields[11]) + int(fields[12])) / 100,
         "decoder_mb": peak_mb(attachment.decoder),
     }

@@ -45,17 +45,17 @@ def run(
     While it runs, the first line of <spool>/policy is the policy of all processes of the host.
     """
     from drumline.infra.config.unknown_variables import find_unknown_variables, for_jobs_only
-    from drumline.producers.identity import lacks_shared_run, spool_root
-    from drumline.producers.launcher import BadLaunch, environment, misfits, unwritable
+    from drumline.producers.identity import lacks_shared_run
+    from drumline.producers.launcher import BadLaunch, LaunchOptions, environment, misfits, unwritable
+    from drumline.producers.spool.location import spool_root
 
     quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
     if not command[0] or command[0].startswith("-"):
         text = f"{command[0]}: no such option; drumline run --help names all there are" if command[0] else "no command"
         exit_with("run", BAD_INPUT, text)
     try:
-        variables = environment(
-            os.environ, command, job=job, run=run_name, policy=policy, spool=spool, labels=label or [], quiet=quiet
-        )
+        options = LaunchOptions(job, run_name, policy, spool, label or [], quiet)
+        variables = environment(os.environ, command, options)
         for name, text in {} if quiet else misfits(os.environ).items():
             if not (policy and name.endswith("__POLICY")):
                 typer.echo(f"drumline run: {name}: {text}", err=True)
@@ -65,7 +65,7 @@ def run(
             for variable in find_unknown_variables(Settings, os.environ):  # only a warning: the job must run
                 typer.echo(f"drumline run: {variable.text}", err=True)
         if lacks_shared_run(variables) and not quiet:
-            text = "each rank has a run of its own: name it with --run, or put drumline run before the launcher"
+            text = "each rank has its own run id: name it with --run, or put drumline run before the launcher"
             typer.echo(f"drumline run: {text}", err=True)
         if (reason := unwritable(spool_root(variables))) and not quiet:
             typer.echo(f"drumline run: nothing will be recorded: {reason}", err=True)

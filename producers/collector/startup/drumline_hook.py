@@ -1,7 +1,7 @@
-"""Waits for `import torch` in every Python below `drumline run` (sitecustomize.py); else it does nothing.
+"""Attaches drumline after `import torch`, in every Python process below `drumline run` (sitecustomize.py).
 
-Python imports one sitecustomize. The one that would have been imported without ours is run as usual. Every process pays
-for what is imported here, so that is next to nothing.
+Python imports one sitecustomize only, so the one that this folder shadows is run as usual. Every process pays for the
+imports of this module: keep them next to nothing.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.dirname(_FOLDER)))
 
 
-class DrumlineTorch:
-    """An import hook for one module. Whoever only asks where torch is (importlib.util.find_spec) does not use it up."""
+class TorchImportHook:
+    """Calls torch_hooks after the first real import of torch; importlib.util.find_spec alone does not use it up."""
 
-    _waits = True
+    _pending = True
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "torch":
@@ -32,43 +32,43 @@ class DrumlineTorch:
             if spec is not None:
                 try:
                     if spec.loader is not None:
-                        self._follow(spec.loader)
-                except Exception as error:  # a loader that cannot be followed loads all the same
-                    _say(error)
+                        self._wrap(spec.loader)
+                except Exception as error:  # a loader that cannot be wrapped loads all the same
+                    _warn(error)
                 return spec
         return None
 
-    def _follow(self, loader: Any) -> None:
+    def _wrap(self, loader: Any) -> None:
         load = loader.exec_module
 
         def exec_module(module: Any) -> None:
             load(module)
-            if not self._waits:
+            if not self._pending:
                 return
-            self._waits = False
+            self._pending = False
             try:
                 if self in sys.meta_path:
                     sys.meta_path.remove(self)
-                from drumline.producers.collector import torch_hooks as torch_startup
+                from drumline.producers.collector import torch_hooks
 
-                torch_startup.imported(module)
-            except Exception as error:  # never the job's problem
-                _say(error)
+                torch_hooks.imported(module)
+            except Exception as error:  # must not reach the job
+                _warn(error)
 
         loader.exec_module = exec_module
 
 
-def _say(error: Exception) -> None:
-    """As attach.say, which may be what cannot be imported."""
+def _warn(error: Exception) -> None:
+    """Do as ipc.events.warn, which may be what cannot be imported."""
     if os.environ.get("DRUMLINE_QUIET") != "1" and sys.stderr:
         try:
             print(f"drumline: not attached: {type(error).__name__}: {error}", file=sys.stderr)
-        except Exception:  # nobody listens: `import torch` goes on
+        except Exception:  # stderr is closed: `import torch` goes on
             return
 
 
-class DrumlineItself:
-    """`import drumline` where the job's environment has none of its own. Asked last."""
+class DrumlineFinder:
+    """Finds drumline for a job whose environment has none installed; the last finder of all."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "drumline":
@@ -79,9 +79,9 @@ class DrumlineItself:
         return spec
 
 
-def _theirs() -> None:
-    others = [entry for entry in sys.path if os.path.abspath(entry) != _HERE]
-    spec = PathFinder.find_spec("sitecustomize", others)
+def _run_shadowed_sitecustomize() -> None:
+    path = [entry for entry in sys.path if os.path.abspath(entry) != _FOLDER]
+    spec = PathFinder.find_spec("sitecustomize", path)
     if spec is not None and spec.loader is not None:
         from importlib.util import module_from_spec
 
@@ -91,8 +91,9 @@ def _theirs() -> None:
 
 
 def start() -> None:
-    """Others do as _theirs does, so this may run twice."""
-    if os.environ.get("DRUMLINE_ATTACH") != "0" and not any(type(f).__name__ == "DrumlineTorch" for f in sys.meta_path):
-        sys.meta_path.insert(0, DrumlineTorch())
-        sys.meta_path.append(DrumlineItself())
-    _theirs()
+    """Install the finders, once: the sitecustomize of another tool may run this one again."""
+    installed = any(type(finder).__name__ == "TorchImportHook" for finder in sys.meta_path)
+    if os.environ.get("DRUMLINE_ATTACH") != "0" and not installed:
+        sys.meta_path.insert(0, TorchImportHook())
+        sys.meta_path.append(DrumlineFinder())
+    _run_shadowed_sitecustomize()

@@ -1,5 +1,8 @@
-"""Runs at the start of every Python below `drumline run`, however old it is: tools that a job calls may be. One that is
-too old for PyTorch is left alone, and the sitecustomize that it would have had without this one is run."""
+"""Starts drumline_hook in every Python below `drumline run`.
+
+A job may call tools that run on a very old Python. On one that is too old for PyTorch this only runs the sitecustomize
+that this file shadows.
+"""
 
 import os
 import sys
@@ -9,9 +12,9 @@ if sys.version_info >= (3, 8):  # noqa: UP036
 
     drumline_hook.start()
 else:
-    _path, _here = sys.path[:], os.path.dirname(os.path.abspath(__file__))
-    _this = sys.modules.pop("sitecustomize")  # kept: Python 2 empties a module that nobody holds
-    sys.path[:] = [entry for entry in _path if os.path.abspath(entry) != _here]
+    _path, _folder = sys.path[:], os.path.dirname(os.path.abspath(__file__))
+    _this = sys.modules.pop("sitecustomize")  # kept: Python 2 clears a module without references
+    sys.path[:] = [entry for entry in _path if os.path.abspath(entry) != _folder]
     try:
         import sitecustomize  # noqa: F401
     except ImportError:

@@ -34,8 +34,7 @@ from drumline.infra.bench.processes.replay_process import replaying
 from drumline.infra.bench.render import HEAD, MARK, cells, show, write
 from drumline.infra.bench.result import BenchReport, Result, machine, percentiles
 from drumline.infra.cli.develop import bench as command_bench
-from drumline.producers.ipc import buffer_pool
-from drumline.producers.ipc.buffer_pool import BufferPool
+from drumline.producers.ipc.buffer_pool import DONE, FREE, STATE, BufferPool
 from drumline.schemas.topics import Topic
 
 DEMO = Path(__file__).parents[3] / "infra" / "demo" / "ddp-gpu-bound"
@@ -191,7 +190,7 @@ def test_interleaved_the_decoder_rests_and_buffers_go_back_unread(monkeypatch):
 
         def timed():
             stopped = psutil.Process(decoder.pid).status() == psutil.STATUS_STOPPED
-            pool.words[buffer_pool.STATE] = buffer_pool.DONE if stopped else buffer_pool.FREE
+            pool.header[STATE] = DONE if stopped else FREE
             time.sleep(0.01)
             if stopped:
                 given_back.append(not pool.done())

@@ -13,10 +13,18 @@ from support.torch_stub import TORCH
 
 from drumline.infra.config.settings import SpoolSettings
 from drumline.infra.config.unknown_variables import SPOOL
-from drumline.producers.collector import torch_hooks as torch_startup
+from drumline.producers.collector import torch_hooks
 from drumline.producers.doctor import spool_checks as checks_spool
 from drumline.producers.identity import lacks_shared_run, missing_run_scope
-from drumline.producers.launcher import HOOK, BadLaunch, environment, misfits, script_name, unwritable
+from drumline.producers.launcher import (
+    HOOK,
+    BadLaunch,
+    LaunchOptions,
+    environment,
+    misfits,
+    script_name,
+    unwritable,
+)
 
 
 class Optimizer:
@@ -35,7 +43,7 @@ def packages(tmp_path):
 
 def under(packages, script, python=sys.executable, **options):
     inherited = {**os.environ, "PYTHONPATH": str(packages), "DRUMLINE_QUIET": "0"}
-    variables = environment(inherited, [python, "-c", script], **options)
+    variables = environment(inherited, [python, "-c", script], LaunchOptions(**options))
     command = [python, "-c", textwrap.dedent(script)]
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
 
@@ -90,7 +98,7 @@ def test_without_the_other_variables_nothing_is_recorded_under_a_wrong_name(pack
     """
     done = under(packages, script)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "trained")
-    assert done.stderr.startswith("drumline: not attached: drumline run's PYTHONPATH came here")
+    assert done.stderr.startswith("drumline: not attached: drumline run's PYTHONPATH is set")
     assert done.stderr.count("\n") == 1
 
 
@@ -210,19 +218,19 @@ def test_pytorchs_profiler_has_cupti_for_itself_and_optimizers_mark_steps(monkey
     seen = []
     one = SimpleNamespace(
         collector=SimpleNamespace(
-            yield_to=lambda who: seen.append("aside"), resume_after=lambda who: seen.append("back")
+            yield_to=lambda name: seen.append("yielded"), resume_after=lambda name: seen.append("resumed")
         ),
         mark=lambda flags, number, name: seen.append((flags, name)),
     )
-    monkeypatch.setattr(torch_startup.attach, "attached", lambda: one)
+    monkeypatch.setattr(torch_hooks.attach, "attached", lambda: one)
     names = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
     module = SimpleNamespace(**{name: (lambda *_, name=name: seen.append(name)) for name in names})
-    torch_startup.profiler(module)
+    torch_hooks.profiler(module)
     for name in names:
         getattr(module, name)("configuration")
-    assert seen == ["aside", names[0], "aside", names[1], names[2], "back"]
+    assert seen == ["yielded", names[0], "yielded", names[1], names[2], "resumed"]
     seen.clear()
-    stepped, first, second = torch_startup._Steps(), Optimizer(), Optimizer()
+    stepped, first, second = torch_hooks._Steps(), Optimizer(), Optimizer()
     for optimizer in (first, second, first):  # a second optimizer makes no steps
         stepped(optimizer, (), {})
     assert seen == [(2, "optimizer step 0"), (4, ""), (2, "optimizer step 1")]
@@ -232,16 +240,16 @@ def test_pytorchs_profiler_has_cupti_for_itself_and_optimizers_mark_steps(monkey
 
 
 def test_a_profiler_that_runs_before_cuda_is_used_keeps_cupti(monkeypatch):
-    asked, module = [], SimpleNamespace(_prepare_profiler=print, _enable_profiler=print, _disable_profiler=print)
+    profilers, module = [], SimpleNamespace(_prepare_profiler=print, _enable_profiler=print, _disable_profiler=print)
     monkeypatch.setenv("DRUMLINE_PYTHON", sys.executable)
-    monkeypatch.setattr(torch_startup.attach, "attach", lambda aside: asked.append(aside))
-    torch_startup.profiler(module)
-    torch_startup.cuda_used()
+    monkeypatch.setattr(torch_hooks.attach, "attach", lambda active_profiler: profilers.append(active_profiler))
+    torch_hooks.profiler(module)
+    torch_hooks.cuda_used()
     module._prepare_profiler()
-    torch_startup.cuda_used()
+    torch_hooks.cuda_used()
     module._disable_profiler()
-    torch_startup.cuda_used()
-    assert asked == ["", torch_startup.PROFILER, ""]
+    torch_hooks.cuda_used()
+    assert profilers == ["", torch_hooks.PROFILER, ""]
 
 
 def test_torch_distributed_is_asked_for_the_rank_once_it_is_there(monkeypatch):
@@ -250,11 +258,11 @@ def test_torch_distributed_is_asked_for_the_rank_once_it_is_there(monkeypatch):
         is_available=lambda: True, is_initialized=lambda: bool(ready), get_rank=lambda: 3, get_world_size=lambda: 4
     )
     monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
-    assert torch_startup.place() == {}
+    assert torch_hooks.place() == {}
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
-    assert torch_startup.place() == {}
+    assert torch_hooks.place() == {}
     ready.append(1)
-    assert torch_startup.place() == {"rank": 3, "world_size": 4}
+    assert torch_hooks.place() == {"rank": 3, "world_size": 4}
 
 
 def test_the_command_takes_our_place():
@@ -306,14 +314,16 @@ def test_bad_options_and_commands_say_so():
 
 
 def test_what_the_environment_says():
-    made = environment({"PYTHONPATH": "/mine"}, ["torchrun", "train.py"], labels=["a=b"], spool="/spool", run="r")
+    made = environment(
+        {"PYTHONPATH": "/mine"}, ["torchrun", "train.py"], LaunchOptions(labels=["a=b"], spool="/spool", run="r")
+    )
     assert made["PYTHONPATH"] == f"{HOOK}{os.pathsep}/mine"
     assert (made["DRUMLINE_PACKAGES"], made["DRUMLINE_LABELS"]) == ("/mine", "a=b")
     assert (made["DRUMLINE_JOB"], made["DRUMLINE_RUN"], made["DRUMLINE_SPOOL__ROOT"]) == ("train", "r", "/spool")
     assert "DRUMLINE_JOB" not in environment({"SLURM_JOB_NAME": "s"}, ["x.py"])
     for label in ("a", "=b", "a=b,c"):
         with pytest.raises(BadLaunch):
-            environment({}, ["x"], labels=[label])
+            environment({}, ["x"], LaunchOptions(labels=[label]))
 
 
 @pytest.mark.parametrize(("name", "value", "said"), [
@@ -336,7 +346,8 @@ def test_a_variable_that_is_wrong_is_told_and_does_not_keep_the_job_from_running
 
 
 def test_an_option_makes_up_for_a_policy_of_the_environment_that_is_none():
-    assert environment({"DRUMLINE_COLLECT__POLICY": "x"}, ["y"], policy="off")["DRUMLINE_COLLECT__POLICY"] == "off"
+    chosen = environment({"DRUMLINE_COLLECT__POLICY": "x"}, ["y"], LaunchOptions(policy="off"))
+    assert chosen["DRUMLINE_COLLECT__POLICY"] == "off"
 
 
 def test_what_jobs_read_of_the_settings_is_known():

@@ -21,12 +21,12 @@ from support.labs.collected import batches, rows, sequences_are_whole
 
 from drumline.infra.config.settings import SpoolSettings
 from drumline.producers.collector import decoder_process
-from drumline.producers.collector.attach import MARK
 from drumline.producers.collector.cupti import Callbacks
 from drumline.producers.collector.recorder import ActivityRecorder
 from drumline.producers.decoder.main import may_read
-from drumline.producers.identity import spool_limits, spool_root
 from drumline.producers.ipc.buffer_pool import BufferPool
+from drumline.producers.ipc.events import MARK
+from drumline.producers.spool.location import spool_limits, spool_root
 
 HERE = Path(__file__).parents[3] / "tests"
 MEMCPY, MEMSET, KERNEL = "1", "2", "10"
@@ -54,7 +54,7 @@ def run(tmp_path, how, *arguments, **extra):
         gone(reports[0]["decoder"])
     left = next((report.pop("left") for report in reports if "left" in report), [])
     if how != "stuck":
-        assert left == ([1, 10] if (how, *arguments) == ("aside", 0) else []), "another profiler's only"
+        assert left == ([1, 10] if (how, *arguments) == ("yielded", 0) else []), "another profiler's only"
     return done, {k: v for report in reports for k, v in report.items()}
 
 
@@ -97,7 +97,7 @@ def test_a_killed_job_loses_nothing_that_was_flushed(tmp_path):
     assert done.returncode == -9
     found, who = batches(tmp_path)
     all_delivered(found, report)
-    assert who["policy"] == "off: the process ended without a word"
+    assert who["policy"] == "off: the process exited without a shutdown event"
 
 
 def test_a_job_that_leaves_without_a_word_loses_nothing_that_was_flushed(tmp_path):
@@ -151,7 +151,7 @@ def test_a_node_whose_ranks_nobody_will_compare_with_the_others_says_so(tmp_path
     nodes = {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "DRUMLINE_RUN": "", "DRUMLINE_MINTED_RUN": "made-here"}
     done, _ = run(tmp_path, "end", 1, LOCAL_RANK="0", **nodes)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-    assert done.stderr.startswith("drumline: each node has a run of its own")
+    assert done.stderr.startswith("drumline: each node has its own run id")
 
 
 def test_a_decoder_that_hangs_costs_records_which_are_counted(tmp_path):
@@ -309,19 +309,19 @@ def test_a_collector_that_cannot_begin_costs_the_job_nothing_and_says_why(tmp_pa
 
 
 def test_another_profiler_gets_cupti_and_gives_it_back(tmp_path):
-    done, report = run(tmp_path, "aside")
+    done, report = run(tmp_path, "yielded")
     assert done.returncode == 0, done.stderr
     all_delivered(batches(tmp_path)[0], report)
 
 
 def test_a_job_that_ends_under_another_profiler_leaves_cupti_to_it(tmp_path):
-    done, _ = run(tmp_path, "aside", 0)
+    done, _ = run(tmp_path, "yielded", 0)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("how", "found"), [
     ("back_broken", ["failed: ZeroDivisionError: integer division or modulo by zero", 0, False]),
-    ("back_signal", ["aside", 0, False]),
+    ("back_signal", ["yielded", 0, False]),
     ("back_torn_down", ["on", 5, True]),
     ("back_torn_down_off", ["off", 0, True]),
 ])  # fmt: skip
@@ -358,7 +358,7 @@ def test_recording_begins_anew_where_steps_have_no_kernels_any_more(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     found, who = batches(tmp_path)
     all_delivered(found, report)
-    assert "begun anew" in who["collector"]["problem: blind"]
+    assert "recording restarts" in who["collector"]["problem: blind"]
     steps = [batch.columns for topic, _, batch in found if topic == "gpu.step.v1" and batch.rows]
     skipped = np.concatenate([columns["skipped"] for columns in steps]).astype(bool)
     assert skipped.sum() > 50

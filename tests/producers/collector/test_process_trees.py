@@ -11,7 +11,7 @@ from support.torch_stub import TORCH
 
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.identity import identity
-from drumline.producers.launcher import environment
+from drumline.producers.launcher import LaunchOptions, environment
 
 WORKER = """
 import json, os, sys
@@ -66,7 +66,7 @@ def launch(tmp_path):
         command = [sys.executable, str(parent)]
         foreign = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI", "DRUMLINE_")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        variables = environment({**clean, "PYTHONPATH": str(tmp_path)}, command, job="train")
+        variables = environment({**clean, "PYTHONPATH": str(tmp_path)}, command, LaunchOptions(job="train"))
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
         return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -141,28 +141,28 @@ def test_records_whose_times_were_never_filled_in_are_counted_not_kept():
 
 def test_a_pointer_that_means_something_else_now_is_read_again():
     memory = ctypes.create_string_buffer(b"first kernel\0", 64)
-    words = StringCache(RemoteMemory(os.getpid()))
+    cache = StringCache(RemoteMemory(os.getpid()))
     pointer = np.array([ctypes.addressof(memory)] * 3, np.uint64)
-    assert [words.words[i] for i in words.indices(pointer)] == ["first kernel"] * 3
+    assert [cache.strings[i] for i in cache.indices(pointer)] == ["first kernel"] * 3
     memory.value = b"second"
-    assert words.words[words.indices(pointer)[0]] == "second"
+    assert cache.strings[cache.indices(pointer)[0]] == "second"
     memory.value = b"second one"
-    assert words.words[words.indices(pointer)[0]] == "second one"
+    assert cache.strings[cache.indices(pointer)[0]] == "second one"
 
 
 def test_pointers_that_lead_nowhere_are_counted_and_harm_nothing():
     memory = ctypes.create_string_buffer(b"good\0", 8)
-    words = StringCache(RemoteMemory(os.getpid()))
+    cache = StringCache(RemoteMemory(os.getpid()))
     pointers = np.array([8, ctypes.addressof(memory), 0, 1 << 46, ctypes.addressof(memory)], np.uint64)
-    assert [words.words[i] for i in words.indices(pointers)] == ["", "good", "", "", "good"]
-    assert words.unreadable == 2
+    assert [cache.strings[i] for i in cache.indices(pointers)] == ["", "good", "", "", "good"]
+    assert cache.unreadable == 2
 
 
 def test_long_strings_are_read_to_their_end():
     text = b"k" * 5000
     memory = ctypes.create_string_buffer(text)
-    words = StringCache(RemoteMemory(os.getpid()))
-    assert words.words[words.indices(np.array([ctypes.addressof(memory)], np.uint64))[0]] == text.decode()
+    cache = StringCache(RemoteMemory(os.getpid()))
+    assert cache.strings[cache.indices(np.array([ctypes.addressof(memory)], np.uint64))[0]] == text.decode()
 
 
 def test_layouts_are_those_of_cupti_python():

@@ -13,27 +13,25 @@ from support.fakes.cupti import SIZES, RawBuffer, record
 from support.labs.collected import batches, rows, sequences_are_whole
 
 from drumline.producers.activity.table import Table
-from drumline.producers.collector.attach import MARK
-from drumline.producers.decoder import cupti_layout
-from drumline.producers.decoder import string_cache as interning
+from drumline.producers.decoder import cupti_layout, string_cache
 from drumline.producers.decoder.cupti_decode import UNFINISHED, Decoder, find_records
 from drumline.producers.decoder.remote_memory import NotAllowed, RemoteMemory
 from drumline.producers.decoder.session import Session
-from drumline.producers.ipc import buffer_pool as pool_words
-from drumline.producers.ipc.buffer_pool import BufferPool
+from drumline.producers.ipc.buffer_pool import DONE, FREE, HEADER_BYTES, KINDS, LENT, STATE, BufferPool, Header
+from drumline.producers.ipc.events import MARK
 
 RAW = RawBuffer("ddp_steps").relocate()
-ALL_SIZES = [SIZES.get(kind, 0) for kind in range(pool_words.KINDS)]
+ALL_SIZES = [SIZES.get(kind, 0) for kind in range(KINDS)]
 COPIES = 3
 ONCE = {kind: sum(k == kind for k, _ in RAW.positions) for kind in (1, 2, 10)}
 
 
 def add(pool, data):
     """More records behind those of the pool's buffer."""
-    at = pool.words[pool_words.STATE + 1]
-    begin = pool_words.HEADER_BYTES + at
+    at = pool.header[STATE + 1]
+    begin = HEADER_BYTES + at
     pool.memory[begin : begin + len(data)] = data.tobytes()
-    pool.words[pool_words.STATE + 1] = at + len(data)
+    pool.header[STATE + 1] = at + len(data)
 
 
 class Killed(BaseException):
@@ -44,15 +42,15 @@ class Killed(BaseException):
 def pool():
     """A completed buffer of more kernels than a batch takes."""
     made = BufferPool(2, 2 << 20)
-    made.words[pool_words.MODE] = 1
+    made.header[Header.MODE] = 1
     for kind, size in SIZES.items():
-        made.words[pool_words.SIZES + kind] = size
+        made.sizes[kind] = size
     now = time.time_ns() - RAW.span()[1]
     data = np.concatenate([RAW.shifted(now, i * 100_000) for i in range(COPIES)])
-    made.memory[pool_words.HEADER_BYTES : pool_words.HEADER_BYTES + len(data)] = data.tobytes()
-    made.words[pool_words.CUPTI_DROPPED] = 7
-    made.words[pool_words.STATE] = pool_words.DONE
-    made.words[pool_words.STATE + 1] = len(data)
+    made.memory[HEADER_BYTES : HEADER_BYTES + len(data)] = data.tobytes()
+    made.header[Header.CUPTI_DROPPED] = 7
+    made.header[STATE] = DONE
+    made.header[STATE + 1] = len(data)
     return made
 
 
@@ -70,13 +68,13 @@ def test_a_decoder_killed_in_the_middle_of_a_buffer_leaves_the_rest_of_it_to_the
     pool.count_sent = killed
     if after:
         with pytest.raises(Killed):
-            first.turn(time.time_ns())
-        first._spooling.spool.close()
+            first.tick(time.time_ns())
+        first._output.spool.close()
     pool.count_sent = count
     second = Session(pool, os.getpid(), environment, time.time_ns())
-    second.turn(time.time_ns())
+    second.tick(time.time_ns())
     assert pool.done() == []
-    assert pool.sent(0) == pool_words.FREE - pool_words.DONE
+    assert pool.sent(0) == FREE - DONE
     second.finish(time.time_ns())
     parts = [batches(tmp_path, folder)[0] for folder in (tmp_path / "spool").iterdir()]
     total = rows([batch for found in parts for batch in found])
@@ -93,14 +91,14 @@ def test_the_gpu_that_kernels_ran_on_counts_whatever_was_said_before_them(tmp_pa
     gpus = [{"uuid": "GPU-used", "model": "a"}, {"uuid": "GPU-of-the-local-rank", "model": "a"}]
     one.event(b"J" + json.dumps({"event": "attached", "pid": os.getpid(), "gpus": gpus}).encode())
     one.event(MARK.pack(b"M", 2, 1 << 31, time.time_ns()) + b"step 1")  # a step of the API, before any kernel
-    one.turn(time.time_ns())
+    one.tick(time.time_ns())
     one.finish(time.time_ns())
     found, who = batches(tmp_path)
     assert {batch.envelope["gpu_uuid"] for _, _, batch in found} == {who["gpu_uuid"]} == {"GPU-used"}
 
 
 def test_names_of_weeks_of_steps_are_not_kept_and_none_is_mistaken_for_another(tmp_path, pool, monkeypatch):
-    monkeypatch.setattr(interning, "_MOST", 10)
+    monkeypatch.setattr(string_cache, "_MAX", 10)
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
     begin = time.time_ns()
     one = Session(pool, os.getpid(), environment, begin)
@@ -108,8 +106,8 @@ def test_names_of_weeks_of_steps_are_not_kept_and_none_is_mistaken_for_another(t
         now = begin + step * 100_000_000
         for flags, at, name in ((2, now, b"step %d" % step), (4, now + 90_000_000, b"")):
             one.event(MARK.pack(b"M", flags, (1 << 31) + step, at) + name)
-        one.turn(now)
-        assert len(one._reader._decoder.labels.words) <= 12
+        one.tick(now)
+        assert len(one._reader._decoder.labels.strings) <= 12
     one.finish(now + 1_000_000_000)
     found, _ = batches(tmp_path)
     told = [
@@ -131,10 +129,10 @@ def test_a_process_that_may_not_be_read_is_in_the_data_with_what_it_lost_and_say
     monkeypatch.setattr(RemoteMemory, "read", forbidden)
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
     one = Session(pool, os.getpid(), environment, time.time_ns())
-    state = [pool.words[pool_words.STATE + i] for i in range(2)]
+    state = [pool.header[STATE + i] for i in range(2)]
     for _ in range(2):  # two buffers
-        pool.words[pool_words.STATE], pool.words[pool_words.STATE + 1] = state
-        one.turn(time.time_ns())
+        pool.header[STATE], pool.header[STATE + 1] = state
+        one.tick(time.time_ns())
     one.finish(time.time_ns())
     assert capsys.readouterr().err.count("Operation not permitted") == 1
     found, who = batches(tmp_path)
@@ -151,7 +149,7 @@ def test_kernels_as_long_as_no_cupti_known_writes_them_are_counted_and_said_once
     monkeypatch.setitem(cupti_layout.LAYOUTS, cupti_layout.KERNEL, longer)
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
     one = Session(pool, os.getpid(), environment, time.time_ns())
-    one.turn(time.time_ns())
+    one.tick(time.time_ns())
     one.finish(time.time_ns())
     assert capsys.readouterr().err.count("this CUPTI is newer than drumline") == 1
     found, _ = batches(tmp_path)
@@ -164,7 +162,7 @@ def test_kernels_as_long_as_no_cupti_known_writes_them_are_counted_and_said_once
 def test_a_spool_that_becomes_unwritable_while_the_job_runs_is_said_once(tmp_path, pool, capsys):
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
     one = Session(pool, os.getpid(), environment, time.time_ns())
-    one.turn(time.time_ns())
+    one.tick(time.time_ns())
     assert capsys.readouterr().err == ""
     shutil.rmtree(tmp_path / "spool")
     (tmp_path / "spool").write_text("")
@@ -202,7 +200,7 @@ def marked(tmp_path):
                 mark = MARK.pack(b"M", flags, number + 1, begin + at * 1_000_000)
                 session.event(mark + (f"step {number}".encode() if flags == 2 else b""))
             for ms in (50, 100):
-                session.turn(begin + (number * 100 + ms) * 1_000_000)
+                session.tick(begin + (number * 100 + ms) * 1_000_000)
 
     def told(finish=True):
         if finish:
@@ -243,7 +241,7 @@ def test_copies_between_gpus_are_counted_and_nothing_else(tmp_path, pool):
     for _ in range(2):
         add(pool, record(cupti_layout.PEER_COPY))
     one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
-    one.turn(time.time_ns())
+    one.tick(time.time_ns())
     one.finish(time.time_ns())
     found, who = batches(tmp_path)
     assert rows(found)["gpu.kernel.v1"] == COPIES * ONCE[10]
@@ -256,9 +254,9 @@ def test_copies_between_gpus_do_not_tell_that_it_is_recorded(marked):
     pool, _, _, steps, told = marked
     steps(range(10), ran=0)
     size = SIZES[cupti_layout.PEER_COPY]
-    pool.words[pool_words.SIZES + cupti_layout.PEER_COPY] = size
-    pool.memory[pool_words.HEADER_BYTES] = cupti_layout.PEER_COPY
-    pool.words[pool_words.STATE + 1], pool.words[pool_words.STATE] = size, pool_words.DONE
+    pool.sizes[cupti_layout.PEER_COPY] = size
+    pool.memory[HEADER_BYTES] = cupti_layout.PEER_COPY
+    pool.header[STATE + 1], pool.header[STATE] = size, DONE
     steps(range(10, 60), ran=0)
     assert told() == {}
 
@@ -293,7 +291,7 @@ def test_the_process_hears_since_when_its_steps_have_no_kernels(marked):
     pool, begin, said, steps, _ = marked
 
     def blind_ms():
-        since = pool.words[pool_words.BLIND_NS]
+        since = pool.header[Header.NO_KERNELS_SINCE_NS]
         return (since - begin) // 1_000_000 if since else 0
 
     said(True, 0)
@@ -312,9 +310,9 @@ def test_the_process_hears_since_when_its_steps_have_no_kernels(marked):
 
 
 def test_a_decoder_that_follows_another_forgets_what_that_one_knew_of_kernels(pool):
-    pool.words[pool_words.BLIND_NS] = 1
+    pool.header[Header.NO_KERNELS_SINCE_NS] = 1
     Session(pool, os.getpid(), {}, time.time_ns())
-    assert pool.words[pool_words.BLIND_NS] == 0
+    assert pool.header[Header.NO_KERNELS_SINCE_NS] == 0
 
 
 def test_kernels_of_no_step_tell_that_there_are_some(marked):
@@ -323,27 +321,27 @@ def test_kernels_of_no_step_tell_that_there_are_some(marked):
     steps(range(10))
     steps(range(10, 15), ran=cupti_layout.MEMCPY)
     steps(range(15, 32), marks=False)
-    assert pool.words[pool_words.BLIND_NS] == 0
+    assert pool.header[Header.NO_KERNELS_SINCE_NS] == 0
 
 
 def test_steps_whose_kernels_may_still_come_are_not_said_to_have_none(marked):
     pool, begin, said, steps, _ = marked
     said(True, 0)
     steps(range(10))
-    pool.words[pool_words.STATE] = pool_words.LENT  # a kernel runs
-    pool.words[pool_words.STATE + 1] = begin + 1_000_000_000
+    pool.header[STATE] = LENT  # a kernel runs
+    pool.header[STATE + 1] = begin + 1_000_000_000
     for second in range(1, 60):
         steps(range(second * 10, second * 10 + 10), ran=0)
-        assert pool.words[pool_words.BLIND_NS] == 0
+        assert pool.header[Header.NO_KERNELS_SINCE_NS] == 0
 
 
 def test_copies_whose_times_cannot_be_are_counted_and_cost_no_step(marked, tmp_path):
     pool, _, said, steps, told = marked
     said(True, 0)
-    pool.words[pool_words.SIZES + cupti_layout.MEMCPY] = SIZES[cupti_layout.MEMCPY]
+    pool.sizes[cupti_layout.MEMCPY] = SIZES[cupti_layout.MEMCPY]
     add(pool, record(cupti_layout.MEMCPY))
     for step in range(60):
-        pool.words[pool_words.STATE] = pool_words.DONE
+        pool.header[STATE] = DONE
         steps([step])
     assert not any(told().values())
     assert sum(batch.envelope["dropped_before"] for _, _, batch in batches(tmp_path)[0]) == 60
@@ -352,7 +350,7 @@ def test_copies_whose_times_cannot_be_are_counted_and_cost_no_step(marked, tmp_p
 def test_records_tell_that_it_is_recorded_where_the_word_was_lost(marked):
     pool, _, _, steps, told = marked
     steps(range(20), ran=0)
-    pool.words[pool_words.STATE] = pool_words.DONE
+    pool.header[STATE] = DONE
     steps(range(20, 80))
     found = told()
     assert set(found) == set(range(21, 80))
@@ -363,8 +361,8 @@ def test_a_buffer_that_does_not_come_back_costs_the_steps_since_it_was_asked_for
     pool, begin, said, steps, told = marked
     said(True, 0)
     steps(range(10))
-    pool.words[pool_words.STATE] = pool_words.LENT
-    pool.words[pool_words.STATE + 1] = begin + 1_000_000_000
+    pool.header[STATE] = LENT
+    pool.header[STATE + 1] = begin + 1_000_000_000
     steps(range(10, 80))
     for second in range(8, 60):
         said(False, second * 1_000, "CUPTI refused")
@@ -378,9 +376,9 @@ def test_steps_whose_records_came_in_another_profilers_buffer_are_skipped_once(m
     pool, begin, said, steps, told = marked
     said(True, 0)
     steps(range(30))
-    pool.words[pool_words.ANEW_NS] = begin + 3_000_000_000  # it has ended, and CUPTI goes on with its buffer
+    pool.header[Header.REGAINED_NS] = begin + 3_000_000_000  # it has ended, and CUPTI goes on with its buffer
     steps(range(30, 33))
-    pool.words[pool_words.FOREIGN] += 1
+    pool.header[Header.FOREIGN] += 1
     steps(range(33, 60))
     found = told()
     skipped = {step for step in found if found[step]}
@@ -389,7 +387,7 @@ def test_steps_whose_records_came_in_another_profilers_buffer_are_skipped_once(m
 
 def test_a_decoder_that_follows_another_does_not_skip_steps_for_what_that_one_knew(marked):
     pool, _, said, steps, told = marked
-    pool.words[pool_words.FOREIGN] = pool.words[pool_words.FOREIGN_SEEN] = 1
+    pool.header[Header.FOREIGN] = pool.header[Header.FOREIGN_SEEN] = 1
     said(True, 0)
     steps(range(30))
     assert not any(told().values())
@@ -400,8 +398,8 @@ def test_steps_during_which_a_buffer_could_not_be_read_are_skipped(marked, monke
     said(True, 0)
     steps(range(30))
     monkeypatch.setattr("drumline.producers.decoder.cupti_decode.Decoder.decode", lambda *_: 1 / 0)
-    pool.memory[pool_words.HEADER_BYTES], pool.words[pool_words.SIZES + 10] = 10, 4096  # a kernel
-    pool.words[pool_words.STATE + 1], pool.words[pool_words.STATE] = 4096, pool_words.DONE
+    pool.memory[HEADER_BYTES], pool.sizes[10] = 10, 4096  # a kernel
+    pool.header[STATE + 1], pool.header[STATE] = 4096, DONE
     steps(range(30, 60))
     found = told()
     skipped = {step for step in found if found[step]}
@@ -425,9 +423,9 @@ def test_what_lies_before_a_record_that_nobody_can_read_is_not_lost(tmp_path, po
         monkeypatch.setattr(RemoteMemory, "read", forbidden)
     add(pool, of_kind(kind))
     one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
-    one.turn(time.time_ns())
+    one.tick(time.time_ns())
     assert pool.done() == []
-    assert pool.words[pool_words.WANTED_KIND] == 0
+    assert pool.header[Header.WANTED_KIND] == 0
     one.finish(time.time_ns())
     found, _ = batches(tmp_path)
     kernels = COPIES * ONCE[10] if readable else 0
@@ -438,12 +436,12 @@ def test_what_lies_before_a_record_that_nobody_can_read_is_not_lost(tmp_path, po
 
 def test_an_unfinished_record_of_a_size_that_is_not_known_yet_waits_for_it(tmp_path, pool):
     add(pool, of_kind(cupti_layout.KERNEL | UNFINISHED))
-    pool.words[pool_words.SIZES + cupti_layout.KERNEL] = 0
+    pool.sizes[cupti_layout.KERNEL] = 0
     one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
-    one.turn(time.time_ns())
-    assert (pool.done(), pool.words[pool_words.WANTED_KIND]) == ([0], cupti_layout.KERNEL)
-    pool.words[pool_words.SIZES + cupti_layout.KERNEL] = SIZES[cupti_layout.KERNEL]
-    one.turn(time.time_ns())
+    one.tick(time.time_ns())
+    assert (pool.done(), pool.header[Header.WANTED_KIND]) == ([0], cupti_layout.KERNEL)
+    pool.sizes[cupti_layout.KERNEL] = SIZES[cupti_layout.KERNEL]
+    one.tick(time.time_ns())
     assert pool.done() == []
 
 
@@ -452,9 +450,9 @@ def test_a_record_that_is_unfinished_or_of_no_known_kind_costs_its_steps(marked,
     pool, _, said, steps, told = marked
     said(True, 0)
     steps(range(30))
-    pool.words[pool_words.SIZES + cupti_layout.KERNEL] = SIZES[cupti_layout.KERNEL]
+    pool.sizes[cupti_layout.KERNEL] = SIZES[cupti_layout.KERNEL]
     add(pool, of_kind(kind))
-    pool.words[pool_words.STATE] = pool_words.DONE
+    pool.header[STATE] = DONE
     steps(range(30, 60))
     found = told()
     skipped = {step for step in found if found[step]}

@@ -6,23 +6,8 @@ import time
 import pytest
 
 from drumline.producers.collector.cupti import Callbacks, NoCupti
-from drumline.producers.ipc.buffer_pool import (
-    ANEW_NS,
-    BUFFER_BYTES,
-    FOREIGN,
-    FREE,
-    HEADER_BYTES,
-    LENT,
-    LOST_NS,
-    PER_BUFFER,
-    REFUSED,
-    REFUSED_FIRST_NS,
-    REFUSED_LAST_NS,
-    REFUSED_SEEN,
-    REQUEST_NS,
-    STATE,
-    BufferPool,
-)
+from drumline.producers.ipc.buffer_pool import FREE, HEADER_BYTES, LENT, PER_BUFFER, STATE, BufferPool, Header
+from drumline.producers.ipc.timing import LOST_NS, REQUEST_NS
 
 S = 1_000_000_000
 
@@ -60,33 +45,33 @@ def cupti(pool):
 
 
 def test_without_a_buffer_in_use_all_is_here(pool):
-    assert 99 * S < pool.here_ns(100 * S) <= 100 * S - REQUEST_NS
+    assert 99 * S < pool.host_complete_ns(100 * S) <= 100 * S - REQUEST_NS
 
 
 def test_what_was_done_since_the_oldest_buffer_was_asked_for_is_not_here(pool, cupti):
     before = time.time_ns()
     first, second = cupti.request(), cupti.request()
     after = time.time_ns()
-    assert before - S < pool.here_ns(after + 5 * S) < after
+    assert before - S < pool.host_complete_ns(after + 5 * S) < after
     cupti.complete(second, 100)  # another thread's
-    assert pool.here_ns(after + 5 * S) < after
+    assert pool.host_complete_ns(after + 5 * S) < after
     cupti.complete(first, 100)
-    assert pool.here_ns(after + 5 * S) > after + 4 * S
+    assert pool.host_complete_ns(after + 5 * S) > after + 4 * S
 
 
 def test_a_buffer_that_never_comes_back_is_not_waited_for_for_ever(pool, cupti):
     cupti.request()
     now = time.time_ns()
-    assert pool.here_ns(now + 599 * S) < now
-    assert pool.here_ns(now + 601 * S) > now + 600 * S
+    assert pool.host_complete_ns(now + 599 * S) < now
+    assert pool.host_complete_ns(now + 601 * S) > now + 600 * S
 
 
 def test_buffers_that_another_profiler_took_along_are_not_waited_for(pool, cupti):
     cupti.request()
-    pool.words[ANEW_NS] = time.time_ns()
-    assert pool.here_ns(time.time_ns() + S) > pool.words[ANEW_NS]
+    pool.header[Header.REGAINED_NS] = time.time_ns()
+    assert pool.host_complete_ns(time.time_ns() + S) > pool.header[Header.REGAINED_NS]
     cupti.request()
-    assert pool.here_ns(time.time_ns() + S) < time.time_ns()
+    assert pool.host_complete_ns(time.time_ns() + S) < time.time_ns()
 
 
 def test_callbacks_of_another_release_are_refused(pool, monkeypatch):
@@ -96,13 +81,13 @@ def test_callbacks_of_another_release_are_refused(pool, monkeypatch):
 
 
 def test_while_a_buffer_changes_hands_nothing_is_said(pool):
-    pool.words[STATE + PER_BUFFER], pool.words[STATE + PER_BUFFER + 1] = LENT, 4096
-    assert pool.here_ns(time.time_ns()) == 0
+    pool.header[STATE + PER_BUFFER], pool.header[STATE + PER_BUFFER + 1] = LENT, 4096
+    assert pool.host_complete_ns(time.time_ns()) == 0
 
 
 def test_a_buffer_that_came_back_says_how_much_is_in_it(pool, cupti):
     buffer = cupti.request()
-    assert (buffer - cupti.begin - HEADER_BYTES) % pool.words[BUFFER_BYTES] == 0
+    assert (buffer - cupti.begin - HEADER_BYTES) % pool.header[Header.BUFFER_BYTES] == 0
     cupti.complete(buffer, 4096)
     (number,) = pool.done()
     assert len(pool.valid(number)) == 4096
@@ -111,24 +96,24 @@ def test_a_buffer_that_came_back_says_how_much_is_in_it(pool, cupti):
 def test_a_buffer_that_went_to_another_profiler_is_free_again_when_no_kernel_is_awaited_in_it(pool, cupti):
     first, second = cupti.request(), cupti.request()
     assert first != second
-    now, state = pool.words[STATE + 1] + LOST_NS + S, STATE + PER_BUFFER
+    now, state = pool.header[STATE + 1] + LOST_NS + S, STATE + PER_BUFFER
     pool.reclaim(now)
-    assert pool.words[STATE] == LENT, "CUPTI may still give it back to us"
-    pool.words[ANEW_NS] = pool.words[STATE + 1] + 1
+    assert pool.header[STATE] == LENT, "CUPTI may still give it back to us"
+    pool.header[Header.REGAINED_NS] = pool.header[STATE + 1] + 1
     pool.reclaim(now - 2 * S)
-    assert pool.words[STATE] == LENT, "a kernel may still run"
-    pool.words[state + 1] = now  # asked for since
+    assert pool.header[STATE] == LENT, "a kernel may still run"
+    pool.header[state + 1] = now  # asked for since
     pool.reclaim(now)
-    assert (pool.words[STATE], pool.words[state]) == (FREE, LENT)
+    assert (pool.header[STATE], pool.header[state]) == (FREE, LENT)
     assert cupti.request() == first
 
 
 def test_records_in_another_profilers_buffer_are_counted(pool, cupti):
     theirs = ctypes.create_string_buffer(4096)
     cupti.complete(ctypes.addressof(theirs), 0)
-    assert pool.words[FOREIGN] == 0
+    assert pool.header[Header.FOREIGN] == 0
     cupti.complete(ctypes.addressof(theirs), 216)
-    assert pool.words[FOREIGN] == 1
+    assert pool.header[Header.FOREIGN] == 1
 
 
 def test_from_when_to_when_buffers_were_refused_is_told_until_the_decoder_knows(pool, cupti):
@@ -136,17 +121,17 @@ def test_from_when_to_when_buffers_were_refused_is_told_until_the_decoder_knows(
         pass
     times = []
     for seen in (0, 1, 1, 3):
-        pool.words[REFUSED_SEEN] = seen
+        pool.header[Header.DENIED_SEEN] = seen
         cupti.request()
-        times.append((pool.words[REFUSED_FIRST_NS], pool.words[REFUSED_LAST_NS]))
+        times.append((pool.header[Header.DENIED_FIRST_NS], pool.header[Header.DENIED_LAST_NS]))
     (first, last), (second, later), again, new = times
-    assert pool.words[REFUSED] == 5
+    assert pool.header[Header.DENIED] == 5
     assert first < last, "the first of two that it does not know of"
     assert second == first
     assert again[0] == first
     assert last < later < again[1]
     assert new[0] == first, "4 are known of, not 3"
-    pool.words[REFUSED_SEEN] = 5
+    pool.header[Header.DENIED_SEEN] = 5
     before = time.time_ns()
     cupti.request()
-    assert before <= pool.words[REFUSED_FIRST_NS] == pool.words[REFUSED_LAST_NS] <= time.time_ns()
+    assert before <= pool.header[Header.DENIED_FIRST_NS] == pool.header[Header.DENIED_LAST_NS] <= time.time_ns()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.producers.ipc.policy import COLLECTIVES, DUTY, OFF, BadPolicy, Policy, parse, written
+from drumline.producers.ipc.policy import COLLECTIVES, DUTY, OFF, BadPolicy, Policy, parse, read_policy_text
 
 S = 1_000_000_000
 
@@ -47,18 +47,18 @@ def test_windows_begin_where_all_ranks_clocks_say_so():
 
 def test_a_control_file_is_read_whatever_somebody_put_there(tmp_path):
     file = tmp_path / "policy"
-    assert written(file) == ""
-    assert written(Path(__file__) / "policy") == "", "the spool's root is a file"
+    assert read_policy_text(file) == ""
+    assert read_policy_text(Path(__file__) / "policy") == "", "the spool's root is a file"
     file.write_bytes(b" off \nsecond line")
-    assert written(file) == "off"
+    assert read_policy_text(file) == "off"
     file.write_bytes(b"\xff\xfe" * 1_000_000)
-    assert len(written(file)) <= 256
+    assert len(read_policy_text(file)) <= 256
     file.unlink()
     (tmp_path / "secret").write_text("secret")
     file.symlink_to(tmp_path / "secret")
     with pytest.raises(OSError, match="symbolic"):
-        written(file)
+        read_policy_text(file)
     file.unlink()
     os.mkfifo(file)  # nobody writes: opening it would wait for ever
     with pytest.raises(OSError, match="no plain file"):
-        written(file)
+        read_policy_text(file)

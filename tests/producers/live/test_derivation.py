@@ -18,7 +18,7 @@ from drumline.producers.derive.nccl.calls import nccl_calls
 from drumline.producers.derive.nccl.names import is_kernel
 from drumline.producers.derive.rows import derive
 from drumline.producers.identity import Identity
-from drumline.producers.ipc.buffer_pool import REQUEST_NS
+from drumline.producers.ipc.timing import REQUEST_NS
 from drumline.producers.live.derivation import IncrementalDerivation
 from drumline.producers.live.emitter import RowEmitter
 from drumline.producers.replay.trace import read_trace

@@ -1,0 +1,8 @@
+"""Default values and lowest values of the spool's settings, for Settings, the spool and `drumline run`."""
+
+#: Folder of all spools of a host.
+ROOT = "/dev/shm/drumline"
+#: Most megabytes of one process. 4 MB hold several of the largest batches.
+MAX_MB, LOWEST_MAX_MB = 256, 4
+#: Age at which a segment is closed; s.
+SEGMENT_S, LOWEST_SEGMENT_S = 30.0, 0.1

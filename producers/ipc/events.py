@@ -1,0 +1,26 @@
+"""Messages of the collector to its decoder, and warnings of both to the job's stderr.
+
+A message is one datagram. b"J" begins an event: a JSON object with the key "event". b"M" begins a mark (MARK).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import sys
+from collections.abc import Mapping
+
+#: A step or scope of the API begins or ends: b"M", MARK_BEGIN or MARK_END, id, time (ns since the epoch); name follows.
+MARK = struct.Struct("<cBIq")
+#: CUPTI_ACTIVITY_FLAG_MARKER_START and _END, as in activity.py.
+MARK_BEGIN, MARK_END = 2, 4
+#: Lowest id of a mark; CUPTI counts the ids of its markers from 1.
+FIRST_MARK_ID = 0x8000_0000
+
+
+def warn(text: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Write a line to stderr unless DRUMLINE_QUIET is 1. Never raises: stderr may be closed."""
+    if environment.get("DRUMLINE_QUIET") != "1" and sys.stderr:  # print would take None for stdout
+        with contextlib.suppress(Exception):
+            print(f"drumline: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,39 @@
+"""Folder and limits of a process's spool, from the environment of the process; the agent has the same defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from drumline.infra.runtime import spool_defaults
+
+
+def spool_root(environment: Mapping[str, str]) -> Path:
+    """Return the folder of all spools."""
+    return Path(environment.get("DRUMLINE_SPOOL__ROOT") or spool_defaults.ROOT)
+
+
+def spool_limits(environment: Mapping[str, str]) -> tuple[int, float]:
+    """Return the most bytes of one process and the age at which a segment is closed; s.
+
+    Raises ValueError, which names the variable, for a value that is no positive number.
+    """
+    limits = []
+    for name, default in (
+        ("DRUMLINE_SPOOL__MAX_MB", spool_defaults.MAX_MB),
+        ("DRUMLINE_SPOOL__SEGMENT_S", spool_defaults.SEGMENT_S),
+    ):
+        text = environment.get(name) or str(default)
+        try:
+            number = float(text)
+        except ValueError:
+            raise ValueError(f"{name}: {text!r} is no number") from None
+        if not 0 < number < float("inf"):
+            raise ValueError(f"{name}: {text} is no bound")
+        limits.append(number)
+    return int(limits[0] * (1 << 20)), limits[1]
+
+
+def control_file(environment: Mapping[str, str]) -> Path:
+    """Return the file whose first line is the policy of all running processes of the host; it may be missing."""
+    return spool_root(environment) / "policy"
