@@ -11,6 +11,9 @@ JOBS ?= 3
 # Pages that are written by hand; generated ones follow their sources.
 PAGES := README.md CONTRIBUTING.md CHANGELOG.md docs/index.md docs/glossary.md docs/design docs/guide docs/results
 
+# Generators of docs/generate, each of one page of docs/reference.
+PAGES_MADE := settings_page cli_page metrics_page alerts_page dashboards_page collector_status_page tables_page cookbook
+
 .DEFAULT_GOAL := help
 .PHONY: help setup java test test-long demo docs lint
 
@@ -68,6 +71,4 @@ test-long: setup ## Run the long tests: chaos runs, outages, security, benchmark
 ##@ Generate
 
 docs: setup ## Write the generated pages of docs/reference (recordings through a real stack, every named query)
-	@PYTHONPATH=tests $(BIN)/python docs/generate/grafana_page.py
-	@PYTHONPATH=tests $(BIN)/python docs/generate/tables_page.py
-	@PYTHONPATH=tests $(BIN)/python docs/generate/cookbook.py
+	@for page in $(PAGES_MADE); do PYTHONPATH=tests $(BIN)/python docs/generate/$$page.py || exit 1; done

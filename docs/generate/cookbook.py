@@ -1,4 +1,4 @@
-"""Writes docs/cookbook.md: recordings through Kafka, worker and sink of a private stack, then every named query.
+"""Write docs/reference/cookbook.md: recordings through Kafka, worker and sink of a private stack, then the queries.
 
 `make docs` runs it. Nothing in that page is typed by hand: questions and SQL come from
 `infra/clickhouse/sql`, results from here.
@@ -24,7 +24,7 @@ from drumline.infra.localstack.ephemeral import environment, ephemeral_settings,
 from drumline.infra.runtime.processes import ManagedProcess, check_all
 
 HERE = Path(__file__).parents[2] / "tests"
-PAGE = HERE.parent / "docs" / "cookbook.md"
+PAGE = HERE.parent / "docs" / "reference" / "cookbook.md"
 #: Job -> recording. Their time is kept, so nothing may expire.
 JOBS = {
     "demo": HERE.parent / "infra" / "demo" / "ddp-gpu-bound",
@@ -43,7 +43,7 @@ Questions, the SQL that answers them, and what it answered. Each has a name: `dr
 `drumline sql --list` names all, `--print` shows the SQL with its parameters, which the server binds. Tables, columns:
 [tables.md](tables.md).
 
-Results are those of recordings of H200s ([what was injected](../tests/data/traces/README.md); `demo` is that of
+Results are those of recordings of H200s ([what was injected](../../tests/data/traces/README.md); `demo` is that of
 `drumline demo`) that went through Kafka, the stream worker and the sink. `make docs` makes this page; tests run
 every query.
 Quantiles of kernels (p50, p95, p99) come from rollups' sketches and are within 1%; those of steps, lateness and scopes

@@ -1,4 +1,4 @@
-"""Writes docs/tables.md: the schema as ClickHouse has it after the migrations, retention, families of kernels."""
+"""Write docs/reference/tables.md: ClickHouse's schema after the migrations, retention, families of kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drumline.infra.config.servers import RetentionSettings, TieringSettings
 from drumline.infra.localstack.clickhouse.engine import temporary_engine
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 
-PAGE = Path(__file__).parents[2] / "docs" / "tables.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "tables.md"
 HEAD = """# Tables and views
 
 What a reader sees in the database `gpu` (`DRUMLINE_CLICKHOUSE__DATABASE`), as the schema itself says it:

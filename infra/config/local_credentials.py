@@ -1,4 +1,4 @@
-"""Passwords of the local engine's users: random per state directory, each in its own 0600 file."""
+"""Passwords of the local engine's users: random per state directory, each in its own file of mode 0600."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ USERS = ("writer", "analyst", "grafana")
 
 
 def password_file(settings: Settings, user: str) -> Path:
-    """Where the password of a local user lies (it exists once the stack was started)."""
+    """Return the path of a local user's password; the file exists once the stack was started."""
     if user not in USERS:
         raise StackError(f"the local engine has no user {user!r}; it has {', '.join(USERS)}")
     return State.of(settings).secrets / f"{user}.password"
 
 
 def local_password(settings: Settings, user: str) -> SecretStr:
-    """The password of a local user, made on first use. Raises StackError: no such user, unreadable state directory."""
+    """Return the password of a local user, created on first use.
+
+    Raises:
+        StackError: no such user, or an unreadable state directory.
+    """
     path = password_file(settings, user)
     State.of(settings).create()
     try:
@@ -36,7 +40,7 @@ def local_password(settings: Settings, user: str) -> SecretStr:
 
 
 def create_secret(path: Path, value: str) -> None:
-    """Write the file whole or not at all, readable by its owner only; whoever comes second keeps the first one's."""
+    """Create the file atomically, readable by its owner only; an existing file keeps its value."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as handle:
         handle.write(value + "\n")
@@ -49,5 +53,5 @@ def create_secret(path: Path, value: str) -> None:
 
 
 def sha256_hex(password: SecretStr) -> str:
-    """What users.xml holds. No salt is needed: 192 random bits cannot be guessed from their hash."""
+    """Return the hash for users.xml. No salt is needed: 192 random bits cannot be guessed from their hash."""
     return hashlib.sha256(password.get_secret_value().encode()).hexdigest()

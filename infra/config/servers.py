@@ -1,4 +1,4 @@
-"""Settings of the servers that drumline talks to: addresses, users, certificates, secrets, and what it keeps there."""
+"""Settings of Kafka, ClickHouse, the archive and Grafana: addresses, users, certificates, secrets and retention."""
 
 from __future__ import annotations
 
@@ -11,26 +11,30 @@ from drumline.infra.config.validation import SettingsModel, check_certificates, 
 
 
 class KafkaSettings(SettingsModel):
-    """Where the broker is. Without `bootstrap`, the local stack's."""
+    """The Kafka broker and the schema registry."""
 
     bootstrap: str = Field("", description="host:port, comma separated; empty = the local stack")
-    partitions: int = Field(4, ge=1, description="partitions of every topic: the most workers there will ever be")
-    replication: int = Field(1, ge=1, description="replicas of every topic")
-    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
-    sasl_username: str = ""
-    sasl_password: SecretStr | None = None
-    sasl_password_file: Path | None = None
+    partitions: int = Field(4, ge=1, description="partitions of each topic: the maximum number of stream workers")
+    replication: int = Field(1, ge=1, description="replicas of each topic")
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="encryption and authentication of the listener"
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = Field(
+        "SCRAM-SHA-512", description="how a SASL listener checks the password"
+    )
+    sasl_username: str = Field("", description="user of a SASL listener")
+    sasl_password: SecretStr | None = Field(None, description="password of that user")
+    sasl_password_file: Path | None = Field(None, description="file with that password")
     ssl_ca: Path | None = Field(None, description="CA certificates, PEM; none = the system's")
-    ssl_certificate: Path | None = Field(None, description="this client's certificate, PEM")
-    ssl_key: Path | None = Field(None, description="its private key, PEM")
-    ssl_key_password: SecretStr | None = None
-    ssl_key_password_file: Path | None = None
+    ssl_certificate: Path | None = Field(None, description="certificate of this client, PEM")
+    ssl_key: Path | None = Field(None, description="private key of that certificate, PEM")
+    ssl_key_password: SecretStr | None = Field(None, description="password of an encrypted private key")
+    ssl_key_password_file: Path | None = Field(None, description="file with that password")
     registry_url: str = Field("", description="Confluent-compatible schema registry; empty = lock file in the package")
-    registry_register: bool = Field(True, description="register our schemas there; false = they must be there already")
-    registry_user: str = ""
-    registry_password: SecretStr | None = None
-    registry_password_file: Path | None = None
+    registry_register: bool = Field(True, description="register missing schemas; false = they must be registered")
+    registry_user: str = Field("", description="user of the registry (HTTP basic authentication)")
+    registry_password: SecretStr | None = Field(None, description="password of that user")
+    registry_password_file: Path | None = Field(None, description="file with that password")
     registry_ca: Path | None = Field(None, description="CA certificates, PEM, for https")
 
     @model_validator(mode="after")
@@ -57,53 +61,55 @@ class KafkaSettings(SettingsModel):
 
 
 class RetentionSettings(SettingsModel):
-    """How long ClickHouse keeps what, by event time; days, 0 = for ever. `drumline migrate` applies it."""
+    """Retention of each table by event time; days, 0 = for ever. `drumline migrate` applies it."""
 
-    kernels: int = Field(7, ge=0)
-    memcpys: int = Field(14, ge=0)
-    collectives: int = Field(14, ge=0)
-    ranges: int = Field(14, ge=0)
-    steps: int = Field(180, ge=0)
-    device_samples: int = Field(90, ge=0)
-    kernel_frequency: int = Field(90, ge=0)
-    memcpy_bandwidth: int = Field(90, ge=0)
-    lateness: int = Field(14, ge=0)
-    stragglers: int = Field(365, ge=0)
-    processes: int = Field(365, ge=0)
-    ledger: int = Field(365, ge=0)
-    ranks_per_second: int = Field(30, ge=0)
-    kernels_per_minute: int = Field(90, ge=0)
-    memcpys_per_minute: int = Field(180, ge=0)
-    devices_per_minute: int = Field(365, ge=0)
-    records_per_minute: int = Field(365, ge=0)
+    kernels: int = Field(7, ge=0, description="kernels; days")
+    memcpys: int = Field(14, ge=0, description="memory copies; days")
+    collectives: int = Field(14, ge=0, description="collectives; days")
+    ranges: int = Field(14, ge=0, description="NVTX ranges; days")
+    steps: int = Field(180, ge=0, description="steps; days")
+    device_samples: int = Field(90, ge=0, description="NVML samples; days")
+    kernel_frequency: int = Field(90, ge=0, description="rolling kernel frequency; days")
+    memcpy_bandwidth: int = Field(90, ge=0, description="rolling memcpy bandwidth; days")
+    lateness: int = Field(14, ge=0, description="lateness of ranks; days")
+    stragglers: int = Field(365, ge=0, description="verdicts; days")
+    processes: int = Field(365, ge=0, description="identities of processes; days")
+    ledger: int = Field(365, ge=0, description="stored Kafka records; days")
+    ranks_per_second: int = Field(30, ge=0, description="rollup per second and rank; days")
+    kernels_per_minute: int = Field(90, ge=0, description="rollup of kernels; days")
+    memcpys_per_minute: int = Field(180, ge=0, description="rollup of copies; days")
+    devices_per_minute: int = Field(365, ge=0, description="rollup of device samples; days")
+    records_per_minute: int = Field(365, ge=0, description="rollup of records, for the health dashboard; days")
 
 
 class TieringSettings(SettingsModel):
-    """Where ClickHouse keeps older events: after some days of event time they move to a cheaper volume of a storage
-    policy that the server has. `drumline migrate` applies it to kernels, memcpys, collectives, ranges, samples."""
+    """Move older events to a cheaper volume of one of the server's storage policies, by event time.
+
+    `drumline migrate` applies it to kernels, memcpys, collectives, ranges and device samples.
+    """
 
     storage_policy: str = Field(
-        "", pattern="^[A-Za-z0-9_]*$", description="must have the volume `default` too; empty = no tiers"
+        "", pattern="^[A-Za-z0-9_]*$", description="storage policy with this volume and `default`; empty = no tiers"
     )
-    volume: str = Field("cold", pattern="^[A-Za-z0-9_]+$", description="the policy's volume for what is old")
+    volume: str = Field("cold", pattern="^[A-Za-z0-9_]+$", description="volume of the policy for older rows")
     after: int = Field(2, ge=1, description="age at which rows move; days")
 
 
 class ClickHouseSettings(SettingsModel):
-    """Where ClickHouse is. Without `url`, the local stack's engine."""
+    """The ClickHouse server: the writer's account for migrations and sinks, the reader's for queries."""
 
     url: str = Field("", description="http(s)://host:port; empty = the local stack's engine")
-    database: str = Field("gpu", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
-    user: str = "writer"
-    password: SecretStr | None = None
-    password_file: Path | None = None
-    reader: str = Field("analyst", description="read-only user of `drumline sql`")
-    reader_password: SecretStr | None = None
-    reader_password_file: Path | None = None
+    database: str = Field("gpu", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="database of all tables")
+    user: str = Field("writer", description="user of migrations, sinks and audit")
+    password: SecretStr | None = Field(None, description="password of that user")
+    password_file: Path | None = Field(None, description="file with that password")
+    reader: str = Field("analyst", description="read-only user of `drumline sql`, `report` and `top`")
+    reader_password: SecretStr | None = Field(None, description="password of the reader")
+    reader_password_file: Path | None = Field(None, description="file with that password")
     ca: Path | None = Field(None, description="CA certificates, PEM, for https; none = the system's")
-    certificate: Path | None = Field(None, description="this client's certificate, PEM, for https")
-    key: Path | None = Field(None, description="its private key, PEM, without password")
-    verify: bool = Field(True, description="false = any certificate will do, so anybody may take the password")
+    certificate: Path | None = Field(None, description="certificate of this client, PEM, for https")
+    key: Path | None = Field(None, description="private key of that certificate, PEM, without password")
+    verify: bool = Field(True, description="verify the server's certificate; false lets any server take the password")
     retention: RetentionSettings = RetentionSettings()
     tiering: TieringSettings = TieringSettings()
 
@@ -121,15 +127,17 @@ class ClickHouseSettings(SettingsModel):
 
 
 class ArchiveSettings(SettingsModel):
-    """Where the agent keeps segments after Kafka has them."""
+    """The archive: storage where the agent puts segments after Kafka acknowledged them."""
 
     url: str = Field("", pattern="^(s3://.+)?$", description="s3://bucket/prefix; empty = no archive")
     endpoint: str = Field("", description="http(s)://host:port of S3-compatible storage; empty = AWS")
-    region: str = "us-east-1"
-    key_id: str = Field("", description="empty = the environment's, web identity's or instance's credentials")
-    secret: SecretStr | None = None
-    secret_file: Path | None = None
-    backlog_mb: int = Field(256, ge=1, description="the most that waits for the storage; MB; beyond it the oldest goes")
+    region: str = Field("us-east-1", description="region of the bucket")
+    key_id: str = Field("", description="access key; empty = credentials of the environment, web identity or instance")
+    secret: SecretStr | None = Field(None, description="secret of the access key")
+    secret_file: Path | None = Field(None, description="file with that secret")
+    backlog_mb: int = Field(
+        256, ge=1, description="maximum size of waiting segments; the oldest are dropped beyond it; MB"
+    )
 
     @model_validator(mode="after")
     def _secrets(self) -> ArchiveSettings:
@@ -139,19 +147,19 @@ class ArchiveSettings(SettingsModel):
 
 
 class GrafanaSettings(SettingsModel):
-    """`drumline grafana`: a server without file access, and where its alerts go."""
+    """The Grafana server of `drumline grafana apply`, its data source, and the receivers of alerts."""
 
     url: str = Field("", description="http(s)://host:port of Grafana")
-    token: SecretStr | None = Field(None, description="of a service account with role Admin")
-    token_file: Path | None = None
+    token: SecretStr | None = Field(None, description="token of a service account with role Admin")
+    token_file: Path | None = Field(None, description="file with that token")
     ca: Path | None = Field(None, description="CA certificates, PEM, for https; none = the system's")
-    clickhouse_url: str = Field("", description="ClickHouse as Grafana reaches it; empty = as we do")
-    clickhouse_user: str = "grafana"
-    clickhouse_password: SecretStr | None = None
-    clickhouse_password_file: Path | None = None
-    webhook: SecretStr | None = Field(None, description="URL that alerts are posted to")
-    slack: SecretStr | None = Field(None, description="Slack's incoming-webhook URL")
-    pagerduty: SecretStr | None = Field(None, description="PagerDuty's integration key")
+    clickhouse_url: str = Field("", description="address of ClickHouse for Grafana; empty = CLICKHOUSE__URL")
+    clickhouse_user: str = Field("grafana", description="ClickHouse user of the data source")
+    clickhouse_password: SecretStr | None = Field(None, description="password of that user")
+    clickhouse_password_file: Path | None = Field(None, description="file with that password")
+    webhook: SecretStr | None = Field(None, description="URL to which alerts are posted")
+    slack: SecretStr | None = Field(None, description="incoming-webhook URL of Slack")
+    pagerduty: SecretStr | None = Field(None, description="integration key of PagerDuty")
 
     @model_validator(mode="after")
     def _secrets(self) -> GrafanaSettings:

@@ -1,8 +1,8 @@
-"""Settings: one typed object, from the environment (prefix DRUMLINE_, `__` between levels) and secret files.
+"""All settings as one typed object, read from environment variables (DRUMLINE_, `__` between levels) and secret files.
 
-`DRUMLINE_KAFKA__BOOTSTRAP=host:9092`, `DRUMLINE_CLICKHOUSE__PASSWORD_FILE=/run/secrets/ch`. Secrets are SecretStr:
-they never appear in logs or in `drumline config`. Files are read once, when the program starts; one that is missing or
-is not what it should be is an error that names the setting. So is a name that is misspelt (settings_names.py).
+`DRUMLINE_KAFKA__BOOTSTRAP=host:9092`, `DRUMLINE_CLICKHOUSE__PASSWORD_FILE=/run/secrets/ch`. Secrets are SecretStr, so
+logs and `drumline config` never show them. Files are read once, at the start. A missing or invalid file is an error
+that names the setting, and so is a misspelt name (unknown_variables.py). docs/reference/settings.md lists all.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from drumline.infra.runtime import spool_defaults
 
 
 class LocalSettings(SettingsModel):
-    """The local stack: one state directory, loopback ports."""
+    """The local stack of `drumline up`: its state directory and loopback ports."""
 
     state: Path = Field(Path("~/.local/state/drumline"), description="data, logs, lock and pid of the local stack")
-    cache: Path = Field(Path("~/.cache/drumline"), description="Kafka's jars")
-    kafka_port: int = 19092
-    controller_port: int = 19093
-    clickhouse_http_port: int = 18123
-    clickhouse_tcp_port: int = 19000
-    clickhouse_memory_mb: int = Field(1200, ge=512, description="the most the local engine may use; MB")
-    kafka_heap_mb: int = Field(320, ge=192)
+    cache: Path = Field(Path("~/.cache/drumline"), description="Kafka's jars, fetched once")
+    kafka_port: int = Field(19092, description="port of the broker")
+    controller_port: int = Field(19093, description="port of the broker's KRaft controller")
+    clickhouse_http_port: int = Field(18123, description="HTTP port of the ClickHouse engine")
+    clickhouse_tcp_port: int = Field(19000, description="native port of the ClickHouse engine")
+    clickhouse_memory_mb: int = Field(1200, ge=512, description="maximum memory of the ClickHouse engine; MB")
+    kafka_heap_mb: int = Field(320, ge=192, description="maximum heap of the broker; MB")
 
     @model_validator(mode="after")
     def _expand(self) -> LocalSettings:
@@ -45,40 +45,42 @@ class LocalSettings(SettingsModel):
 
 
 class StreamSettings(SettingsModel):
-    """The Faust worker."""
+    """The stream worker."""
 
-    app_id: str = "drumline-streams"
-    window_s: float = Field(10.0, gt=0, description="hopping windows: length; s of event time")
-    hop_s: float = Field(5.0, gt=0, description="hopping windows: distance; s; divides window_s")
-    grace_s: float = Field(30.0, ge=0, description="how long a closed window still takes late rows; s of event time")
-    idle_s: float = Field(5.0, gt=0, description="silence after which windows of a process close; s")
-    window_steps: int = Field(20, ge=2, description="straggler windows: steps")
-    price_per_gpu_hour: float = Field(0.0, ge=0, description="for the money in verdicts; any currency")
-    data_dir: Path | None = None
-    instance: str = Field("", description="static group membership: a name per worker")
+    app_id: str = Field("drumline-streams", description="Kafka group of the workers, and prefix of their changelogs")
+    window_s: float = Field(10.0, gt=0, description="length of a rolling window; s of event time")
+    hop_s: float = Field(5.0, gt=0, description="distance between two window starts; s; divides the length")
+    grace_s: float = Field(30.0, ge=0, description="time for which a closed window accepts late rows; s of event time")
+    idle_s: float = Field(5.0, gt=0, description="silence after which the windows of a process close; s")
+    window_steps: int = Field(20, ge=2, description="steps of a straggler window")
+    price_per_gpu_hour: float = Field(0.0, ge=0, description="price of a GPU-hour in verdicts; any currency")
+    data_dir: Path | None = Field(None, description="working directory; none = `stream` in the local stack's state")
+    instance: str = Field("", description="static group membership: a name per worker; a restart needs no rebalance")
     metrics_port: int = Field(19464, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
 
 
 class SinkSettings(SettingsModel):
-    """The ClickHouse sinks."""
+    """The sinks from Kafka to ClickHouse."""
 
-    group: str = "drumline-sink"
+    group: str = Field("drumline-sink", description="Kafka group of the sinks")
     flush_rows: int = Field(100_000, ge=1, le=1_000_000, description="rows after which a range is written")
     flush_s: float = Field(1.0, gt=0, description="time after which a range is written; s")
-    dead_letter_ratio: float = Field(0.5, gt=0, le=1, description="share of dead records in a flood")
-    dead_letter_run: int = Field(200, ge=1, description="dead records in a row that stop the sink")
-    instance: str = Field("", description="static group membership: a name per sink process; restarts do not wait")
+    dead_letter_ratio: float = Field(0.5, gt=0, le=1, description="share of dead letters that stops the sink")
+    dead_letter_run: int = Field(200, ge=1, description="dead letters in a row that stop the sink")
+    instance: str = Field("", description="static group membership: a name per sink; a restart needs no rebalance")
     metrics_port: int = Field(19465, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
 
 
 class SpoolSettings(SettingsModel):
-    """Where GPU processes leave their batches for the node agent."""
+    """The spool between recorded GPU processes and the node agent of their host."""
 
-    root: Path = Field(Path(spool_defaults.ROOT), description="one folder per process below it; the agent's spool too")
+    root: Path = Field(
+        Path(spool_defaults.ROOT), description="folder with one spool per process, the agent's own included"
+    )
     max_mb: int = Field(
         spool_defaults.MAX_MB,
         ge=spool_defaults.LOWEST_MAX_MB,
-        description="the most of one process; MB; beyond it the oldest is dropped, counted",
+        description="maximum size of one spool; the oldest segments are evicted beyond it; MB",
     )
     segment_s: float = Field(spool_defaults.SEGMENT_S, gt=0, description="age at which a segment is closed; s")
 
@@ -86,13 +88,13 @@ class SpoolSettings(SettingsModel):
 class AgentSettings(SettingsModel):
     """The node agent."""
 
-    flush_s: float = Field(10.0, ge=0, description="how long a stop waits for Kafka's last answers; s")
-    gpu_s: float = Field(1.0, ge=0, description="between two NVML samples of a GPU; s; 0 = none")
+    flush_s: float = Field(10.0, ge=0, description="time that a stop waits for Kafka's acknowledgements; s")
+    gpu_s: float = Field(1.0, ge=0, description="interval of the NVML samples of a GPU; s; 0 = none")
     metrics_port: int = Field(19466, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
 
 
 class Settings(BaseSettings):
-    """All of drumline's settings."""
+    """All settings of drumline; a section is a nested model."""
 
     model_config = SettingsConfigDict(
         env_prefix="DRUMLINE_", env_nested_delimiter="__", extra="ignore", hide_input_in_errors=True
@@ -107,12 +109,12 @@ class Settings(BaseSettings):
     agent: AgentSettings = AgentSettings()
     archive: ArchiveSettings = ArchiveSettings()
     grafana: GrafanaSettings = GrafanaSettings()
-    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    log_json: bool = False
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="lowest level that is logged")
+    log_json: bool = Field(False, description="log one JSON object per line")
 
     @property
     def bootstrap(self) -> str:
-        """The broker to talk to: the configured one, else the local stack's."""
+        """The address of the configured broker, else of the local stack's."""
         return self.kafka.bootstrap or f"127.0.0.1:{self.local.kafka_port}"
 
     @property
@@ -123,13 +125,15 @@ class Settings(BaseSettings):
 
 @cache
 def settings() -> Settings:
-    """The settings of this process, read once. What may be a misspelt name is told on stderr.
+    """Return the settings of this process, read once. Print possibly misspelt names on stderr.
 
-    Raises InvalidVariables, and pydantic.ValidationError naming the field.
+    Raises:
+        InvalidVariables: a variable can only be a misspelt setting.
+        pydantic.ValidationError: a value is invalid; it names the field.
     """
-    found = find_unknown_variables(Settings, os.environ)
-    if wrong := [each.text for each in found if each.sure]:
-        raise InvalidVariables("\n".join(wrong))
-    for each in found:
-        print(f"drumline: {each.text}", file=sys.stderr)
+    unknown = find_unknown_variables(Settings, os.environ)
+    if errors := [variable.text for variable in unknown if variable.is_setting]:
+        raise InvalidVariables("\n".join(errors))
+    for variable in unknown:
+        print(f"drumline: {variable.text}", file=sys.stderr)
     return Settings()

@@ -1,9 +1,9 @@
-"""The state directory of the local stack: where everything lies, its locks, and small files written atomically.
+"""The state directory of the local stack: its paths, its locks, and small files that are replaced atomically.
 
-lock             held (flock) by the supervisor for as long as it lives: held = running
-command.lock     held by `up`, `down` and whoever starts an engine: one at a time
-engine.users     held shared by everybody who counts on the engine staying (`drumline sql`)
-supervisor.json  pid of the supervisor;  plan.json  what it runs;  children.json  how that goes
+lock             held (flock) by the supervisor while it runs: held = running
+command.lock     held exclusively by `up`, `down` and any command that starts an engine
+engine.users     held shared by commands that need the engine to stay up (`drumline sql`)
+supervisor.json  pid of the supervisor;  plan.json  its programs;  children.json  their state
 logs/  secrets/ (0700)  kafka/  clickhouse/
 """
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:  # the supervisor stays small: it needs no settings
 
 
 class StackError(Exception):
-    """The local stack cannot do what was asked; the message says what to do about it."""
+    """The local stack cannot execute the command; the message contains a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Paths below one state directory."""
+    """Paths below one state directory of a local stack."""
 
     root: Path
 
@@ -79,7 +79,7 @@ class State:
         return self.root / "clickhouse"
 
     def create(self) -> None:
-        """Make the folders. Raises StackError where that is not allowed."""
+        """Create the folders. Raises StackError where that is not allowed."""
         try:
             for folder in (self.root, self.logs, self.kafka, self.clickhouse / "conf", self.clickhouse / "data"):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -92,14 +92,14 @@ class State:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace the file at once: a reader sees the old or the new content, whatever is killed when."""
+    """Replace the file atomically: a reader sees the old or the new content, also after a kill."""
     scratch = path.with_name(f"{path.name}.{os.getpid()}")
     scratch.write_text(json.dumps(value, indent=1))
     scratch.replace(path)
 
 
 def read_json(path: Path) -> Any:
-    """The file's content; None where it is missing or was not written by `write_json`."""
+    """Return the file's content; None where it is missing or is not JSON."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError):
@@ -107,7 +107,7 @@ def read_json(path: Path) -> Any:
 
 
 def held(path: Path) -> bool:
-    """Whether somebody holds the lock exclusively."""
+    """Return whether a process holds the lock exclusively."""
     try:
         with path.open("rb") as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -122,10 +122,13 @@ def held(path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path, busy: str, *, shared: bool = False, timeout_s: float = 120.0) -> Iterator[int]:
-    """Hold the lock (exclusively unless `shared`); yields its file descriptor.
+    """Hold the lock, exclusively unless `shared`, and yield its file descriptor.
 
-    The kernel releases it when this process ends in any way; child processes do not inherit it. Raises StackError
-    with `busy` when it was not free within `timeout_s` (s).
+    The kernel releases it when this process ends in any way; child processes do not inherit it. Blocks for up to
+    `timeout_s` (s).
+
+    Raises:
+        StackError: the lock was not free in time; its message is `busy`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as handle:
@@ -134,7 +137,7 @@ def locked(path: Path, busy: str, *, shared: bool = False, timeout_s: float = 12
 
 
 def acquire(descriptor: int, busy: str, *, shared: bool = False, timeout_s: float = 120.0) -> None:
-    """flock an open file, or change the lock held on it. Polls, so that Ctrl-C and the time limit work."""
+    """Lock an open file (flock), or change the lock held on it. Polls, so that Ctrl-C and the timeout work."""
     mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     deadline = time.monotonic() + timeout_s
     while True:

@@ -1,8 +1,8 @@
-"""Names in the environment that begin with DRUMLINE_ and are no settings: somebody else's, or misspelt. Pure.
+"""Detection of environment variables that begin with DRUMLINE_ and are no settings: misspelt, or foreign.
 
-Nobody should believe that a misspelt setting is in force, least of all one that encrypts. But others make such names
-too: Kubernetes for each Service whose name begins with "drumline", and other versions of drumline. So an error is only
-what nobody else can have meant.
+A misspelt setting must not seem to be in force, least of all one that encrypts. But other software sets such names too:
+Kubernetes for each Service whose name begins with "drumline", and other versions of drumline. So only a name that can
+be nothing but a setting is an error; the others are warnings.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 PREFIX = "DRUMLINE_"
-#: Names that are read, but not as settings.
+#: Variables that recorded jobs read; they are no settings.
 JOBS = (
     "DRUMLINE_JOB", "DRUMLINE_RUN", "DRUMLINE_LABELS", "DRUMLINE_QUIET", "DRUMLINE_ATTACH",
     "DRUMLINE_MINTED_RUN", "DRUMLINE_PYTHON", "DRUMLINE_PACKAGES",
     "DRUMLINE_COLLECT__POLICY", "DRUMLINE_COLLECT__BUFFER_MB",
 )  # fmt: skip
-#: Settings that jobs read too.
+#: Settings that recorded jobs read too.
 SPOOL = ("DRUMLINE_SPOOL__ROOT", "DRUMLINE_SPOOL__MAX_MB", "DRUMLINE_SPOOL__SEGMENT_S")
 GRAFANA = (
     "DRUMLINE_CLICKHOUSE_HOST", "DRUMLINE_CLICKHOUSE_PORT", "DRUMLINE_CLICKHOUSE_USER", "DRUMLINE_CLICKHOUSE_PASSWORD",
@@ -30,24 +30,28 @@ GRAFANA = (
     "DRUMLINE_ALERT_WEBHOOK", "DRUMLINE_ALERT_SLACK", "DRUMLINE_ALERT_PAGERDUTY",
 )  # fmt: skip
 TESTS = ("DRUMLINE_TRACES", "DRUMLINE_OUTAGE_S")
-#: What Kubernetes puts into a container for each Service: NAME_SERVICE_HOST, NAME_PORT=tcp://..., ...
+#: Variables that Kubernetes sets in a container for each Service: NAME_SERVICE_HOST, NAME_PORT=tcp://..., ...
 _SERVICE = re.compile(r"_SERVICE_(HOST|PORT(_\w+)?)$|_PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$")
 
 
 class InvalidVariables(ValueError):
-    """Names that only can be settings, and are none. The message has a line for each."""
+    """Variables that can only be misspelt settings. The message has a line for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownVariable:
-    """`sure`: it cannot be anything but a misspelt setting. `text` never holds a value."""
+    """A variable that is no setting.
+
+    text: message for the user; never contains a value.
+    is_setting: it can only be a misspelt setting, so it is an error.
+    """
 
     text: str
-    sure: bool
+    is_setting: bool
 
 
 def setting_names(model: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]:
-    """The variable of each setting."""
+    """Yield the environment variable of each setting of `model`."""
     for name, info in model.model_fields.items():
         part = info.annotation
         if isinstance(part, type) and issubclass(part, BaseModel):
@@ -57,17 +61,17 @@ def setting_names(model: type[BaseModel], prefix: str = PREFIX) -> Iterator[str]
 
 
 def for_jobs_only(environment: Mapping[str, str]) -> bool:
-    """Whether all names of ours are what a job reads: nothing that `find_unknown_variables` reports."""
+    """Return whether all DRUMLINE_ variables are those that jobs read, so that there is nothing to report."""
     return all(name in (*JOBS, *SPOOL) for name in environment if name.startswith(PREFIX))
 
 
 def find_unknown_variables(model: type[BaseModel], environment: Mapping[str, str]) -> list[UnknownVariable]:
-    """What is no setting of `model` and nobody else's either, in the order of the environment."""
+    """Return the variables that are no setting of `model` and not known to be foreign, in the environment's order."""
     known = list(setting_names(model))
     bare = {_bare(name): name for name in known}
     whole = {name.rpartition("__")[0] for name in known} - {""}  # DRUMLINE_KAFKA={"bootstrap": ...}
-    there = {name.upper() for name in environment}
-    found = []
+    present = {name.upper() for name in environment}
+    unknown = []
     for raw, value in environment.items():
         name = raw.upper()  # pydantic does not mind lower case
         written = raw.encode("unicode_escape").decode()
@@ -76,16 +80,16 @@ def find_unknown_variables(model: type[BaseModel], environment: Mapping[str, str
             continue
         if name in whole:
             if not _is_json(value):
-                found.append(UnknownVariable(f"{written}: a part of the settings; set {name}__...", True))
+                unknown.append(UnknownVariable(f"{written}: a section of the settings; set {name}__...", True))
         elif name in (*JOBS, *GRAFANA, *TESTS):
-            if meant and meant not in there:
-                found.append(UnknownVariable(f"{written} is Grafana's; the setting is {meant}", False))
+            if meant and meant not in present:
+                unknown.append(UnknownVariable(f"{written} is Grafana's; the setting is {meant}", False))
         else:
-            sure = bool(meant) or "__" in name
+            is_setting = bool(meant) or "__" in name
             near = meant or _nearest(name, [*known, *JOBS])
             text = f"no such setting{f' ({near}?)' if near else ''}; `drumline config` prints all there are"
-            found.append(UnknownVariable(f"{written}{'' if sure else ' is ignored'}: {text}", sure))
-    return found
+            unknown.append(UnknownVariable(f"{written}{'' if is_setting else ' is ignored'}: {text}", is_setting))
+    return unknown
 
 
 def _of_a_service(name: str, value: str) -> bool:
@@ -97,7 +101,7 @@ def _bare(name: str) -> str:
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """A name that looks like it, or ""."""
+    """Return a similar name, or ""."""
     tails = {other.removeprefix(PREFIX): other for other in known}
     close = difflib.get_close_matches(name.removeprefix(PREFIX), tails, n=1, cutoff=0.7)
     return tails[close[0]] if close else ""

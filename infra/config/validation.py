@@ -1,5 +1,7 @@
-"""What settings are checked for when they are read: secret files, certificates, URLs. Errors name the setting, and
-never hold a value that may be a secret."""
+"""Checks of settings when they are read: secret files, certificates, URLs.
+
+Errors name the setting and never contain a value, which may be a secret.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,13 @@ from drumline.infra.runtime import tls
 
 
 class SettingsModel(BaseModel):
-    """What pydantic says about a wrong setting never holds its value: it may be a secret. A name that is misspelt is
-    wrong too: nobody should believe that it encrypts."""
+    """Base of the sections of settings: rejects unknown names, and hides values in errors, as they may be secrets."""
 
     model_config = ConfigDict(hide_input_in_errors=True, extra="forbid")
 
 
 def read_secret(name: str, value: SecretStr | None, file: Path | None) -> SecretStr | None:
-    """The secret of DRUMLINE_`name`, or what is in its file. Raises ValueError."""
+    """Return the secret of DRUMLINE_`name`, or the content of its file. Raises ValueError."""
     if file is None:
         return value
     try:
@@ -37,7 +38,7 @@ def check_certificates(
     key: tuple[str, Path | None] = ("", None),
     key_password: SecretStr | None = None,
 ) -> None:
-    """Whether OpenSSL can use the files; (setting, path) each. Raises ValueError."""
+    """Check that OpenSSL can use the files; each argument is (setting, path). Raises ValueError."""
     if ca[1] is certificate[1] is key[1] is None:
         return
     try:
@@ -56,9 +57,9 @@ def check_certificates(
 
 
 def check_url(name: str, url: str) -> None:
-    """Raises ValueError if it is no http(s) URL, or holds a password."""
-    for one in filter(None, url.split(",")):
-        parts = urlsplit(one.strip())
+    """Check that `url`, a list with commas, has http(s) URLs without user and password. Raises ValueError."""
+    for part in filter(None, url.split(",")):
+        parts = urlsplit(part.strip())
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"DRUMLINE_{name}: http://host:port or https://host:port")
         if parts.username or parts.password:

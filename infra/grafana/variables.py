@@ -27,7 +27,7 @@ RANK = Variable("rank", "Rank", _RANKS, description="one rank of the chosen runs
 FAMILIES = Variable(
     "family", "Family",
     "SELECT DISTINCT family FROM kernel_names ORDER BY family LIMIT 100",
-    multi=True, every=True, description="gemm, attention, nccl, ... (docs/tables.md)",
+    multi=True, every=True, description="gemm, attention, nccl, ... (docs/reference/tables.md)",
 )  # fmt: skip
 HOSTS = Variable(
     "host", "Host",

@@ -14,7 +14,7 @@ HINTS = {
     241: "the query needs more memory than this user may use; ask for less, or aggregate before joining",
     396: "the result is too large; use LIMIT, aggregate, or ask with --csv in parts",
     457: "the value does not fit the parameter's type; `drumline sql --list` shows types",
-    497: "this user may not do that; readers have tables (docs/tables.md) and the catalogue: docs/guide/security.md",
+    497: "this user may not do that; readers have docs/reference/tables.md and the catalogue: docs/guide/security.md",
 }
 _READS_ONLY = (
     "this only asks; rights and what runs on the server are for an administrator with ClickHouse's own client, or for "

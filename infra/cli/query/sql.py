@@ -36,10 +36,11 @@ def sql(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row, streamed.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV with a header, streamed.")] = False,
 ) -> None:
-    """Ask ClickHouse. Nothing can be written; the engine is started if it is down. Ctrl-C cancels the query.
+    """Query ClickHouse, read-only. The local engine is started if it is down. Ctrl-C cancels the query.
 
-    A name asks a query of docs/cookbook.md; its parameters are options. Other SQL can have parameters too: {name:Type}.
-    Tables and their columns: docs/tables.md. Times are UTC with nanoseconds, durations end in _ns. Examples:
+    A name runs a query of docs/reference/cookbook.md; its parameters are options. Other SQL can have parameters too:
+    {name:Type}. Tables and columns: docs/reference/tables.md. Times are UTC in nanoseconds, durations end in _ns.
+    Examples:
 
     \b
       drumline sql --list

@@ -28,7 +28,7 @@ class Values:
 class Rule:
     """`values[0]` is compared with `limit`; the others have the same labels and are there to be told (`$values.B`).
     Times in s. `missing`: evaluations after which an alert whose row is gone is resolved. `shows`: dashboard uid and
-    panel key; `selects`: variable -> label for the link. `reason`: why this limit; docs/grafana.md shows it."""
+    panel key; `selects`: variable -> label for the link. `reason`: of the limit, for docs/reference/alerts.md."""
 
     uid: str
     title: str

@@ -39,7 +39,7 @@ _KERNELS = "$__conditionalAll(name IN (${kernel:singlequote}), $kernel)"
 FAMILY_TIME = Panel(
     "timeseries",
     "GPU time by family",
-    "GPU seconds per second of the chosen ranks, by what kernels do (docs/tables.md has the rules).",
+    "GPU seconds per second of the chosen ranks, by what kernels do (docs/reference/tables.md has the rules).",
     Query(
         f"""
         SELECT $__timeInterval(minute) AS time, family, sum(gpu) / 1e9 / $__interval_s AS gpu_time FROM (

@@ -1,4 +1,4 @@
-"""Every question of docs/cookbook.md on the engine: as the page says, as either reader, and over two servers."""
+"""Each query of docs/reference/cookbook.md on the engine: as on the page, as either reader, and over two servers."""
 
 import dataclasses
 import re

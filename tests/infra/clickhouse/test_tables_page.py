@@ -1,4 +1,4 @@
-"""docs/tables.md is what the schema says, and the schema says what the contracts say."""
+"""docs/reference/tables.md is what the schema says, and the schema says what the contracts say."""
 
 import pytest
 import tables_page

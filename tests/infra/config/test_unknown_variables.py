@@ -60,7 +60,7 @@ def test_the_names_that_are_no_settings_are_those_that_the_code_reads():
 )
 def test_what_only_can_be_a_misspelt_setting_is_an_error_that_names_the_right_one(monkeypatch, name, value, near):
     [stranger] = find_unknown_variables(Settings, {f"DRUMLINE_{name}": value})
-    assert stranger.sure
+    assert stranger.is_setting
     assert stranger.text.startswith(f"DRUMLINE_{name}: ")
     assert f"DRUMLINE_{near}" in stranger.text.removeprefix(f"DRUMLINE_{name}")
     monkeypatch.setattr(settings_module.os, "environ", {f"DRUMLINE_{name}": value})

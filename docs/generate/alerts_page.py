@@ -1,0 +1,47 @@
+"""Write docs/reference/alerts.md: the alert rules from their sources."""
+
+from __future__ import annotations
+
+from page import NOTE, REFERENCE, table, write
+
+from drumline.infra.grafana.alerts.rule import Rule
+from drumline.infra.grafana.catalog import DASHBOARDS
+from drumline.infra.grafana.provisioning.rules import GROUPS
+
+PAGE = REFERENCE / "alerts.md"
+HEAD = f"""{NOTE.format(name="alerts_page")}# Alert rules
+
+Which alert rules does drumline have, and why does each limit have its value? [Grafana](../guide/grafana.md) explains
+how to install and change them.
+
+Limits are the constants that the panels draw (`infra/grafana/thresholds.py`); those of verdicts belong to the stream
+worker. Each message has a summary, its subject, and a link to the panel with job, run or host chosen. The link covers
+the time from an hour before the alert began until its end.
+
+No data raises no alert: a fleet without jobs is silent, and so is one whose sinks are down. Watch `/readyz` and the
+[metrics](metrics.md) of the programs for that.
+
+"""
+
+
+def page() -> str:
+    """Return the page's text: an overview, then each rule with its reason."""
+    rules = [(rule, group.interval_s) for group in GROUPS for rule in group.rules]
+    overview = [(f"[{r.title}](#{_anchor(r.title)})", r.severity, f"{every} s", f"{r.for_s} s") for r, every in rules]
+    parts = [HEAD + table(("rule", "severity", "evaluated every", "pending for"), overview)]
+    parts += [f"## {rule.title}\n\n{rule.reason}\n\nPanel: {_panel(rule)}.\n" for rule, _ in rules]
+    return "\n".join(parts)
+
+
+def _anchor(title: str) -> str:
+    return "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c == "-")
+
+
+def _panel(rule: Rule) -> str:
+    """Return the title of the dashboard that the alert's link opens."""
+    uid, _ = rule.shows
+    return next(dashboard.title for dashboard in DASHBOARDS if dashboard.uid == uid)
+
+
+if __name__ == "__main__":
+    write(PAGE, page())

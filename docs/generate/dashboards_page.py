@@ -1,0 +1,29 @@
+"""Write docs/reference/dashboards.md: the dashboards from their sources."""
+
+from __future__ import annotations
+
+from page import NOTE, REFERENCE, table, write
+
+from drumline.infra.grafana.catalog import DASHBOARDS
+from drumline.infra.grafana.model import FOLDER
+
+PAGE = REFERENCE / "dashboards.md"
+HEAD = f"""{NOTE.format(name="dashboards_page")}# Dashboards
+
+Which dashboards does drumline have? They are in Grafana's folder `{FOLDER}`. [Grafana](../guide/grafana.md) explains
+how to install and change them; [alerts](alerts.md) lists the alert rules.
+
+"""
+
+
+def page() -> str:
+    """Return the page's text."""
+    rows = []
+    for dashboard in DASHBOARDS:
+        choices = ", ".join(variable.label.lower() for variable in dashboard.variables)
+        rows.append((dashboard.title, dashboard.description, dashboard.start, choices))
+    return HEAD + table(("dashboard", "answers", "time range", "choices"), rows)
+
+
+if __name__ == "__main__":
+    write(PAGE, page())

@@ -1,0 +1,58 @@
+"""Write docs/reference/metrics.md: its text from here, the metrics from their list."""
+
+from __future__ import annotations
+
+from page import NOTE, REFERENCE, write
+
+from drumline.infra.telemetry.metrics import table
+
+PAGE = REFERENCE / "metrics.md"
+HEAD = """# Metrics, health and logs
+
+What do worker, sink and agent expose about themselves? Each serves three pages, on 127.0.0.1 only:
+
+| page | 200 | 503 |
+|---|---|---|
+| `/healthz` | the main loop has moved within 180 s | it has not: restart the program |
+| `/readyz` | it has partitions, its state, and the servers it writes to | it waits; this recovers by itself |
+| `/metrics` | Prometheus text format, or OpenMetrics on request | |
+
+| program | port | setting; 0 = no server |
+|---|---|---|
+| `drumline stream` | 19464 | `DRUMLINE_STREAM__METRICS_PORT` |
+| `drumline sink` | 19465 | `DRUMLINE_SINK__METRICS_PORT` |
+| `drumline agent` | 19466 | `DRUMLINE_AGENT__METRICS_PORT` |
+
+A port in use is a warning in the log, and the program works without metrics. To scrape from another host, use a node
+agent, a sidecar or a proxy with TLS. A 503 gives the reasons in JSON. The
+[runbook](../guide/runbook.md#reasons-in-readyz) explains each:
+
+```
+{"ready": false, "reasons": {"clickhouse": "ClickHouse does not answer", "retry": "retrying, attempt 5: clickhouse"}}
+```
+
+## Metrics
+
+- Counters start at zero with the process. Exact accounts of what is stored come from `drumline audit`.
+- `process_*` (memory, CPU time, open files) come on top.
+- `reason` of a dead letter is the error's type, as in the header `drumline.error.code` and the ledger's column `error`.
+- Delays compare clocks of two hosts; values below zero count as zero.
+- A series with the label `topic` appears with its first event: `rate()` does not see that event, `> 0` does.
+- The age of the last commit also grows while no records arrive: alert on it together with the lag.
+"""
+TAIL = """## Logs
+
+Logs go to stderr, readable on a terminal. `DRUMLINE_LOG_JSON=true` writes one JSON object per line, for libraries too.
+`DRUMLINE_LOG_LEVEL` is DEBUG, INFO, WARNING or ERROR; DEBUG logs no more than INFO today. Libraries log from WARNING on
+at any level, because aiokafka's debug lines contain requests with passwords and payloads. Values of secret settings are
+masked, and payloads are never logged.
+"""
+
+
+def page() -> str:
+    """Return the page's text."""
+    return "\n".join([NOTE.format(name="metrics_page") + HEAD, table(), TAIL])
+
+
+if __name__ == "__main__":
+    write(PAGE, page())

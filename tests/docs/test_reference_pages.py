@@ -1,0 +1,30 @@
+"""The generated pages of docs/reference are those of the code."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import alerts_page
+import cli_page
+import collector_status_page
+import dashboards_page
+import metrics_page
+import pytest
+import settings_page
+
+from drumline.infra.cli.app import MODULES
+from drumline.infra.config.settings import Settings
+from drumline.infra.config.unknown_variables import setting_names
+
+PAGES = [settings_page, cli_page, metrics_page, alerts_page, dashboards_page, collector_status_page]
+
+
+@pytest.mark.parametrize("generator", PAGES, ids=lambda generator: generator.__name__)
+def test_a_page_is_up_to_date(generator: ModuleType):
+    assert generator.PAGE.read_text() == generator.page(), "run `make docs`"
+
+
+def test_every_setting_and_every_command_has_a_place():
+    settings, commands = settings_page.PAGE.read_text(), cli_page.PAGE.read_text()
+    assert [name for name in setting_names(Settings) if f"| `{name}` |" not in settings] == []
+    assert [name for name in MODULES if f"### drumline {name}\n" not in commands] == []
