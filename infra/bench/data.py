@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from drumline.producers.replay.recording import recorded_batches
+from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 
@@ -17,7 +17,7 @@ def kernel_batches(folder: Path, rows: int, limit: int = 64) -> list[Batch]:
     Raises: ValueError where the recording has no batch that large.
     """
     batches: list[Batch] = []
-    for outgoing in recorded_batches(folder, topics=[Topic.KERNEL]):
+    for outgoing in RecordedJob(folder, topics=[Topic.KERNEL]).batches():
         batch = outgoing.batch
         if batch.rows >= rows:
             envelope = {**batch.envelope, "rows": rows, "sent_ns": batch.envelope["base_time_ns"]}

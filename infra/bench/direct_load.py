@@ -11,7 +11,7 @@ from pathlib import Path
 
 from drumline.infra.clickhouse.client import INSERT_SETTINGS, Client, command, rows
 from drumline.infra.config.settings import Settings
-from drumline.producers.replay.recording import Recording
+from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
@@ -110,7 +110,7 @@ def load(client: Client, settings: Settings, copy: JobCopy) -> dict[str, int]:
     """Store a recorded job and all derived rows that the stream stages make of it; return rows by topic."""
     config = StragglerConfig(window_steps=5)
     loader = Loader(client, settings, f"{copy.job}-{copy.run}")
-    recording = Recording(copy.folder, job=copy.job, ranks=copy.ranks)
+    recording = RecordedJob(copy.folder, job=copy.job, ranks=copy.ranks)
 
     def raw() -> Iterator[tuple[int, Batch]]:
         for out in recording.batches(copy.run, copy.shift_ns):

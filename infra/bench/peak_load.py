@@ -12,7 +12,7 @@ import numpy as np
 
 from drumline.infra.config.settings import Settings
 from drumline.producers.replay.publisher import Publisher
-from drumline.producers.replay.recording import Outgoing, Recording
+from drumline.producers.replay.recording import RecordedJob, TimedBatch
 from drumline.producers.replay.replay import mint_run, time_shift
 from drumline.producers.replay.trace import load_manifest
 from drumline.schemas.batch import Batch
@@ -39,7 +39,7 @@ class PeakLoad:
 
 def busiest(folder: Path, seconds: float) -> tuple[int, int]:
     """Return (from, to) of the span of that length with most kernels; ns after the recording's first event."""
-    recording = Recording(folder, topics=[Topic.KERNEL])
+    recording = RecordedJob(folder, topics=[Topic.KERNEL])
     sent = [(batch.time_ns - recording.first_ns, batch.batch.rows) for batch in recording.batches("busiest")]
     times, rows = (np.array(values, np.int64) for values in zip(*sent, strict=True))
     before = np.concatenate([[0], np.cumsum(rows)])
@@ -49,24 +49,24 @@ def busiest(folder: Path, seconds: float) -> tuple[int, int]:
     return first, first + length
 
 
-def repeated(recording: Recording, run: str, shift_ns: int, span: tuple[int, int]) -> Iterator[Outgoing]:
+def repeated(recording: RecordedJob, run: str, shift_ns: int, span: tuple[int, int]) -> Iterator[TimedBatch]:
     """Yield the batches of `span` in each repetition, with consecutive sequence numbers.
 
     At the end follows, for each process and topic keyed by process, a batch without rows whose watermark closes every
     window.
     """
     numbers: Counter[tuple[str, str, str]] = Counter()
-    closing: dict[tuple[str, str, str], Outgoing] = {}
-    for outgoing in recording.batches(run, shift_ns):
-        if not span[0] <= (outgoing.time_ns - shift_ns - recording.first_ns) % recording.period_ns < span[1]:
+    closing: dict[tuple[str, str, str], TimedBatch] = {}
+    for timed in recording.batches(run, shift_ns):
+        if not span[0] <= (timed.time_ns - shift_ns - recording.first_ns) % recording.period_ns < span[1]:
             continue
-        envelope = outgoing.batch.envelope
-        feed = (str(outgoing.batch.topic), outgoing.key, str(envelope["process_id"]))
+        envelope = timed.batch.envelope
+        feed = (str(timed.batch.topic), timed.key, str(envelope["process_id"]))
         envelope["sequence"], envelope["dropped_before"] = numbers[feed], 0
         numbers[feed] += 1
         if feed[0] in BY_PROCESS:
-            closing[feed] = Outgoing(outgoing.time_ns, outgoing.key, _closing(outgoing.batch, numbers[feed]))
-        yield outgoing
+            closing[feed] = TimedBatch(timed.time_ns, timed.key, _closing(timed.batch, numbers[feed]))
+        yield timed
     yield from closing.values()
 
 
@@ -83,12 +83,12 @@ def _closing(batch: Batch, sequence: int) -> Batch:
 def publish_busy(settings: Settings, folder: Path, ranks: int, repetitions: int, span: tuple[int, int]) -> PeakLoad:
     """Publish to Kafka as fast as possible. Raises NotDelivered, BadRanks (a ValueError)."""
     manifest = load_manifest(folder, phases=True)
-    recording = Recording(folder, ranks=ranks, loop=repetitions, topics=TOPICS, manifest=manifest)
+    recording = RecordedJob(folder, ranks=ranks, loop=repetitions, topics=TOPICS, manifest=manifest)
     publisher = Publisher(settings, Codec(), "drumline-bench")
     now = time.time_ns()
     load = PeakLoad(ranks, repetitions * (span[1] - span[0]) / 1e9)
-    for outgoing in repeated(recording, mint_run(now), time_shift(recording, None, False, now), span):
-        publisher.publish(outgoing, now)
+    for timed in repeated(recording, mint_run(now), time_shift(recording, None, False, now), span):
+        publisher.publish(timed, now)
     publisher.flush()
     load.rows.update(publisher.rows)
     load.messages.update(publisher.batches)

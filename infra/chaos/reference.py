@@ -12,7 +12,7 @@ from drumline.infra.chaos.load import JOB
 from drumline.infra.clickhouse.client import INSERT_SETTINGS, Client, rows
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.settings import Settings
-from drumline.producers.replay.recording import recorded_batches
+from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
@@ -55,7 +55,7 @@ def reference_results(settings: Settings, folder: Path, loops: int) -> dict[Topi
         (wiring.inputs, wiring.build({}))  # type: ignore[arg-type]  # a plain dict holds the state as well
         for wiring in wirings(settings)
     ]
-    batches = recorded_batches(folder, job=JOB, run=RUN, loop=loops)
+    batches = RecordedJob(folder, job=JOB, loop=loops).batches(run=RUN)
     batches_by_topic: dict[Topic, list[Batch]] = {topic: [] for topic in RESULTS}
     for batch in results(((o.time_ns, o.batch) for o in batches), stages, round(settings.stream.idle_s * 1e9)):
         batches_by_topic[Topic(batch.topic)].append(batch)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,23 @@ def deleted(segment: Segment, folder: SpoolDirectory) -> None:
         log.error("cannot delete a published segment", folder=folder.path.name, error=error.strerror)
 
 
+@dataclass(frozen=True)
+class AgentOptions:
+    """Behaviour of an agent.
+
+    Attributes:
+        stopping: returns whether the agent should stop.
+        until_empty: stop once the spool holds no process's folder.
+        done: called with each segment that is in Kafka.
+        clock: monotonic seconds.
+    """
+
+    stopping: Callable[[], bool] = lambda: False
+    until_empty: bool = False
+    done: Callable[[Segment, SpoolDirectory], None] = deleted
+    clock: Callable[[], float] = time.monotonic
+
+
 class Agent:
     """Publishes every spool of the host, in the thread that calls `run`.
 
@@ -56,7 +74,6 @@ class Agent:
     Attributes:
         tails: by folder name.
         processes: envelopes of the processes that are alive on this host; other threads may read it.
-        until_empty: stop once the spool holds no process's folder.
     """
 
     def __init__(
@@ -66,15 +83,12 @@ class Agent:
         sender: KafkaSender,
         codec: Codec,
         health: Health,
-        *,
-        stopping: Callable[[], bool] = lambda: False,
-        until_empty: bool = False,
-        done: Callable[[Segment, SpoolDirectory], None] = deleted,
-        clock: Callable[[], float] = time.monotonic,
+        options: AgentOptions | None = None,
     ) -> None:
         self._settings, self._root = settings, settings.spool.root
         self._cursor, self._sender, self._codec, self._health = cursor, sender, codec, health
-        self._stopping, self._until_empty, self._done, self._clock = stopping, until_empty, done, clock
+        self._options = options or AgentOptions()
+        self._clock = self._options.clock
         self._refresh_at = float("-inf")
         self._registry, self._no_registry = Retry(), ""
         self._unreadable: dict[str, str] = {}  # folders that cannot be read, and the reason
@@ -85,14 +99,14 @@ class Agent:
         metrics.AGENT_AGE.set_function(lambda: sender.age_s)
 
     def run(self, last: Callable[[], None] = lambda: None) -> None:
-        """Publish until `stopping`, or until the spool is empty if `until_empty`.
+        """Publish until `stopping`, or until the spool is empty with `until_empty`.
 
         Then call `last`, publish what it spooled, and wait a bounded time for Kafka.
         """
-        while not self._stopping():
+        while not self._options.stopping():
             self._health.heartbeat()
             moved = self.tick()
-            if self._until_empty and not self.tails and not self._has_unread_folder():
+            if self._options.until_empty and not self.tails and not self._has_unread_folder():
                 log.info("the spool is empty: everything is in Kafka", root=str(self._root), processes=self._finished)
                 break
             self._sender.poll(0 if moved else PUMP_S)
@@ -150,7 +164,7 @@ class Agent:
             try:
                 if (folder.path / IDENTITY).exists():
                     positions = self._cursor.positions.get(folder.path.name, {})
-                    self.tails[folder.path.name] = SpoolTailer(folder, positions, self._codec, self._done)
+                    self.tails[folder.path.name] = SpoolTailer(folder, positions, self._codec, self._options.done)
                 elif folder.path.name not in self._foreign:
                     self._remove_orphan(folder)
             except FileNotFoundError:  # removed since

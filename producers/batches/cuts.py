@@ -45,16 +45,14 @@ def plan_batches(
     last_ns: int,
     *,
     max_rows: int = MAX_ROWS,
-    flush_ns: int = FLUSH_NS,
-    heartbeat_ns: int = HEARTBEAT_NS,
 ) -> BatchPlan:
     """Plan the batches of a process that runs from `first_ns` to `last_ns`; rows (int64 times) may be in any order.
 
-    Flushes fall on first_ns + k * flush_ns. The last batch is closed at `last_ns`, as its watermark shows.
+    Flushes fall on first_ns + k * FLUSH_NS. The last batch is closed at `last_ns`, as its watermark shows.
     """
     order = np.argsort(ready_ns, kind="stable")
     ready = ready_ns[order]
-    tick = (ready - first_ns) // flush_ns
+    tick = (ready - first_ns) // FLUSH_NS
     begins = np.concatenate([[True], tick[1:] != tick[:-1]]) if len(ready) else np.zeros(0, bool)
     group_start = np.flatnonzero(begins)
     position = np.arange(len(ready)) - (group_start[np.cumsum(begins) - 1] if len(ready) else 0)
@@ -62,16 +60,16 @@ def plan_batches(
     high = np.append(low[1:], len(ready)) if len(low) else low
     full = high - low == max_rows
     last = high - 1
-    flushed = np.minimum(first_ns + (tick[last] + 1) * flush_ns, last_ns)
+    flushed = np.minimum(first_ns + (tick[last] + 1) * FLUSH_NS, last_ns)
     time = np.maximum.accumulate(np.where(full, ready[last], np.maximum(flushed, ready[last])))
 
     # Heartbeats after a second of silence, and a final batch.
     marks = np.concatenate([[first_ns], time, [max(last_ns, int(time[-1]) if len(time) else last_ns)]])
     gaps = np.diff(marks)
-    heartbeats = np.maximum((gaps - 1) // heartbeat_ns, 0)
+    heartbeats = np.maximum((gaps - 1) // HEARTBEAT_NS, 0)
     before = np.repeat(np.arange(len(gaps)), heartbeats)
     nth = np.arange(len(before)) - np.repeat(np.cumsum(heartbeats) - heartbeats, heartbeats) + 1
-    heartbeat_time = marks[before] + nth * heartbeat_ns
+    heartbeat_time = marks[before] + nth * HEARTBEAT_NS
     sent = np.concatenate([[0], high])[before]
     if marks[-1] > marks[-2] or len(time) == 0:
         heartbeat_time, sent = np.append(heartbeat_time, marks[-1]), np.append(sent, len(ready))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,20 @@ from drumline.schemas.topics import Topic
 MOST_BYTES = 900_000
 #: Bytes of a string's length in Avro.
 _LENGTH = 3
+
+
+class FeedProgress(NamedTuple):
+    """Time of a write and the state of the process at it.
+
+    Attributes:
+        now_ns: current time.
+        watermark_ns: no later row starts before it.
+        complete_step: newest step without rows to come, -1 = none.
+    """
+
+    now_ns: int
+    watermark_ns: int
+    complete_step: int = -1
 
 
 @dataclass(slots=True)
@@ -75,18 +90,15 @@ class BatchWriter:
         self,
         topic: Topic,
         table: Table,
-        watermark_ns: int,
-        now_ns: int,
+        progress: FeedProgress,
         *,
         communicator: int | None = None,
-        complete_step: int = -1,
         dropped: int = 0,
         steps_from: str = "",
     ) -> None:
         """Emit rows, by start, in the batches of `split_rows`; columns that the topic does not have are ignored.
 
-        `watermark_ns`: no later row starts before it. `communicator`: of collectives. `dropped`: rows lost before.
-        `steps_from`: source of the steps (derive.steps).
+        `communicator`: of collectives. `dropped`: rows lost before. `steps_from`: source of the steps (derive.steps).
         """
         feed = self._feed(topic, "" if communicator is None else hash_text(communicator))
         feed.dropped += dropped
@@ -94,38 +106,39 @@ class BatchWriter:
         parts = split_rows(topic, table)
         for at, part in enumerate(parts, 1):
             last = at == len(parts)
-            next_start = watermark_ns if last else int(table["start_ns"][parts[at][0]])
             # A step is complete when its last row is out: not before the last batch of this call.
-            self._send(feed, table.take(part), min(watermark_ns, next_start), now_ns, complete_step if last else -1)
+            next_start = int(table["start_ns"][parts[at][0]]) if not last else progress.watermark_ns
+            before = FeedProgress(progress.now_ns, min(progress.watermark_ns, next_start))
+            self._send(feed, table.take(part), progress if last else before)
         if table.rows == 0 and feed.dropped:
-            self._send(feed, None, watermark_ns, now_ns, complete_step)
+            self._send(feed, None, progress)
 
-    def heartbeat(self, now_ns: int, watermark_ns: int, complete_step: int) -> None:
+    def heartbeat(self, progress: FeedProgress) -> None:
         """Emit an empty batch for each feed that was silent for a second, so that windows downstream can close."""
         for feed in self._feeds.values():
-            if now_ns - feed.sent_ns >= HEARTBEAT_NS:
-                self._send(feed, None, watermark_ns, now_ns, complete_step)
+            if progress.now_ns - feed.sent_ns >= HEARTBEAT_NS:
+                self._send(feed, None, progress)
 
     def finish(self, now_ns: int, complete_step: int = -1) -> None:
         """Emit the final batch of every feed, which marks it as complete up to `now_ns`."""
         for feed in self._feeds.values():
-            self._send(feed, None, now_ns, now_ns, complete_step)
+            self._send(feed, None, FeedProgress(now_ns, now_ns, complete_step))
 
     def _feed(self, topic: Topic, communicator: str) -> _Feed:
         return self._feeds.setdefault((topic, communicator), _Feed(topic, communicator))
 
-    def _send(self, feed: _Feed, rows: Table | None, watermark_ns: int, now_ns: int, complete_step: int) -> None:
-        feed.watermark_ns = max(feed.watermark_ns, watermark_ns)
-        feed.complete_step = max(feed.complete_step, complete_step)
+    def _send(self, feed: _Feed, rows: Table | None, progress: FeedProgress) -> None:
+        feed.watermark_ns = max(feed.watermark_ns, progress.watermark_ns)
+        feed.complete_step = max(feed.complete_step, progress.complete_step)
         header = BatchHeader(
             sequence=feed.sequence,
             dropped_before=feed.dropped,
-            closed_ns=now_ns,
+            closed_ns=progress.now_ns,
             watermark_ns=feed.watermark_ns,
             communicator=feed.communicator,
             complete_step=feed.complete_step,
             steps_from=feed.steps_from,
         )
         batch = make_batch(feed.topic, self.identity, header, rows)
-        feed.sequence, feed.dropped, feed.sent_ns = feed.sequence + 1, 0, now_ns
+        feed.sequence, feed.dropped, feed.sent_ns = feed.sequence + 1, 0, progress.now_ns
         self._emit(feed.topic, record_key(batch), batch)

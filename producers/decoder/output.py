@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 
 from drumline.producers.activity.table import Table
-from drumline.producers.batches.live import BatchWriter, split_rows
+from drumline.producers.batches.live import BatchWriter, FeedProgress, split_rows
 from drumline.producers.decoder.cupti_decode import Decoded
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.identity import Identity
@@ -52,7 +52,7 @@ class SpoolOutput:
             before -= sent
             if sent:
                 table = table.take(np.concatenate([parts[0][:0], *parts[sent:]]))
-            self.writer.write(topic, table, self.live.watermark(now_ns), now_ns)
+            self.writer.write(topic, table, FeedProgress(now_ns, self.live.watermark(now_ns)))
         self._reading = -1
         self.live.add(kernels, copies, decoded.markers, decoded.payloads, decoded.launched)
 
@@ -79,7 +79,8 @@ class SpoolOutput:
         for topic, rows in dropped.items():
             if rows:
                 nothing = Table({"start_ns": np.empty(0, np.int64)})
-                self.writer.write(topic, nothing, self.live.watermark(now_ns), now_ns, dropped=rows)
+                progress = FeedProgress(now_ns, self.live.watermark(now_ns))
+                self.writer.write(topic, nothing, progress, dropped=rows)
                 self.live.lost(now_ns)
                 dropped[topic] = 0
 

@@ -66,16 +66,8 @@ def derive(
     communication = nccl.is_kernel(kernels.dictionaries["names"])
     is_nccl = communication[kernels["name"]] if kernels.rows else np.zeros(0, bool)
     gpu = gpu_busy(kernels, is_nccl, activity.copies)
-    # NCCL kernels of a CUDA graph have no range of their own: the calls were made when the graph was captured.
-    launched = np.flatnonzero(is_nccl & (kernels["graph"] == 0))
-    launched = launched[np.lexsort((kernels["start_ns"][launched], kernels["correlation"][launched]))]
-    nccl_kernels = kernels.take(launched)
-    operations = nccl.kernel_operations(kernels.dictionaries["names"])
-    matchable = NcclKernels(
-        operations[nccl_kernels["name"]] if nccl_kernels.rows else np.zeros(0, np.uint8),
-        nccl_kernels["correlation"].astype(np.int64),
-        nccl_kernels["start_ns"],
-    )
+    nccl_kernels = _in_launch_order(kernels, is_nccl)
+    matchable = _matchable(nccl_kernels)
     calls = nccl_calls(ranges, activity.payloads)
     steps, source = marked_steps(ranges, pattern, since_ns)
     if len(calls.start_ns) == 0 and nccl_kernels.rows:  # NCCL without NVTX: kernels stand for calls
@@ -97,23 +89,21 @@ def derive(
 
     last, count = _per_step(steps, step_index, call_of, nccl_kernels)
     skipped = _skipped(steps, step_index, call_of)
+    inputs = StepInputs(
+        last_collective_ns=last,
+        collectives=count,
+        skipped=skipped,
+        kernels=kernels,
+        is_nccl=is_nccl,
+        gpu=gpu,
+        pageable=pageable(activity.copies),
+        input_ranges=input_time(ranges),
+    )
     return Derived(
         kernels=kernels,
         copies=activity.copies,
         collectives=rows,
-        steps=budgets(
-            steps,
-            StepInputs(
-                last_collective_ns=last,
-                collectives=count,
-                skipped=skipped,
-                kernels=kernels,
-                is_nccl=is_nccl,
-                gpu=gpu,
-                pageable=pageable(activity.copies),
-                input_ranges=input_time(ranges),
-            ),
-        ),
+        steps=budgets(steps, inputs),
         ranges=ranges,
         samples=activity.samples,
         counts=DerivedCounts(left_out, int(skipped.sum()), unfinished),
@@ -134,6 +124,21 @@ def inferred(matchable: NcclKernels, calls: NcclCalls) -> tuple[Steps, str]:
         none = np.empty(0, np.int64)
         return Steps(none, none, none), ""
     return inferred_steps(calls, period, id_gaps), INFERRED
+
+
+def _in_launch_order(kernels: Table, is_nccl: Array) -> Table:
+    """Return the NCCL kernels by launch, without those of CUDA graphs: their calls were made at the graph's capture."""
+    launched = np.flatnonzero(is_nccl & (kernels["graph"] == 0))
+    return kernels.take(launched[np.lexsort((kernels["start_ns"][launched], kernels["correlation"][launched]))])
+
+
+def _matchable(nccl_kernels: Table) -> NcclKernels:
+    operations = nccl.kernel_operations(nccl_kernels.dictionaries["names"])
+    return NcclKernels(
+        operations[nccl_kernels["name"]] if nccl_kernels.rows else np.zeros(0, np.uint8),
+        nccl_kernels["correlation"].astype(np.int64),
+        nccl_kernels["start_ns"],
+    )
 
 
 def _per_step(steps: Steps, step_index: Array, call_of: Array, nccl_kernels: Table) -> tuple[Array, Array]:

@@ -24,7 +24,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import Activity, end_ns
 from drumline.producers.activity.table import Table
-from drumline.producers.batches.live import BatchWriter
+from drumline.producers.batches.live import BatchWriter, FeedProgress
 from drumline.producers.derive.nccl.kernel_matching import CLOCK_SLACK_NS
 from drumline.producers.derive.nccl.launch_records import LaunchRecordRequest
 from drumline.producers.derive.nvtx import ranges as nested_ranges
@@ -168,7 +168,7 @@ class IncrementalDerivation:
             self._found_again, self._lost_ns, self._no_segment_since_ns = False, 0, 0
         elif len(self._pending) > MOST_KERNELS:
             self.give_up(now_ns)
-        self._writer.heartbeat(now_ns, self.watermark(now_ns), self._emitter.step)
+        self._writer.heartbeat(FeedProgress(now_ns, self.watermark(now_ns), self._emitter.step))
 
     def watermark(self, now_ns: int) -> int:
         """Return the time before which no later row starts; kernels that still run have not arrived."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
-from drumline.producers.batches.live import BatchWriter
+from drumline.producers.batches.live import BatchWriter, FeedProgress
 from drumline.producers.derive.nccl.kernel_matching import CLOCK_SLACK_NS
 from drumline.producers.derive.rows import Derived
 from drumline.producers.ipc.timing import REQUEST_NS
@@ -78,20 +78,18 @@ class RowEmitter:
         emitted = fresh[recorded[fresh]]
         skipped = steps["skipped"] | incomplete
         new = self._numbered(Table({**steps.columns, "skipped": skipped}, steps.dictionaries).take(emitted))
-        watermark_ns = min(end.host_ns, end.gpu_ns)
+        progress = FeedProgress(now_ns, min(end.host_ns, end.gpu_ns), self.step)
         if new.rows:
-            self._writer.write(
-                Topic.STEP, new, watermark_ns, now_ns, complete_step=self.step, steps_from=segment.steps_from
-            )
+            self._writer.write(Topic.STEP, new, progress, steps_from=segment.steps_from)
             # Kernels of other steps may still come, or are lost.
             certain = has_kernel[emitted] | ((end_ns(new) <= complete_until_ns) & ~self._in_losses(new))
             self._track_missing_kernels(new.take(certain), has_kernel[emitted][certain])
         outside = steps["step"][~recorded | incomplete]
-        self._emit_collectives(segment.collectives, steps["step"][fresh], outside, last_step, watermark_ns, now_ns)
+        self._emit_collectives(segment.collectives, steps["step"][fresh], outside, last_step, progress)
         ranges = self._numbered(segment.ranges)
         recent = (end_ns(ranges) > self.host_ns) & ~np.isin(ranges["id"], open_range_ids)
         if recent.any():
-            self._writer.write(Topic.RANGE, ranges.take(recent), watermark_ns, now_ns)
+            self._writer.write(Topic.RANGE, ranges.take(recent), progress)
         self.host_ns, self.gpu_ns = end.host_ns, end.gpu_ns
         return int(new["skipped"].sum())
 
@@ -104,7 +102,7 @@ class RowEmitter:
         self.step = int(fresh[-1]) + self._offset
 
     def _emit_collectives(
-        self, collectives: Table, fresh: Array, outside: Array, last_step: int, watermark_ns: int, now_ns: int
+        self, collectives: Table, fresh: Array, outside: Array, last_step: int, progress: FeedProgress
     ) -> None:
         """Write new collectives by communicator; those of steps in `outside` count as outside any step."""
         numbered = np.where(np.isin(collectives["step"], outside), -1, collectives["step"])
@@ -114,9 +112,7 @@ class RowEmitter:
         rows = rows.take(np.where(rows["step"] >= 0, in_new_step, rows["start_ns"] >= self.gpu_ns))
         for communicator in np.unique(rows["communicator"]).tolist():
             table = self._ordered(communicator, rows.take(rows["communicator"] == communicator))
-            self._writer.write(
-                Topic.COLLECTIVE, table, watermark_ns, now_ns, communicator=communicator, complete_step=self.step
-            )
+            self._writer.write(Topic.COLLECTIVE, table, progress, communicator=communicator)
 
     def _track_missing_kernels(self, steps: Table, has_kernel: Array) -> None:
         """Update `no_kernels_since_ns` by the next steps."""

@@ -1,4 +1,4 @@
-"""Samples of GPUs as batches of gpu.device.v1: one for each job on the GPU, or one under its UUID. Pure."""
+"""Samples of GPUs as batches of gpu.device.v1: one for each job on the GPU, or one under the GPU's UUID."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from drumline.schemas.topics import Topic
 def jobs_on(
     uuid: str, pids: Collection[int], host: str, processes: Iterable[Mapping[str, Any]]
 ) -> dict[str, Mapping[str, Any]]:
-    """Job -> the process that stands for it on this GPU: of its newest run, the one with the lowest rank.
+    """Return for each job on this GPU the process that represents it: of its newest run, the one with the lowest rank.
 
-    `processes`: envelopes of gpu.process.v1 of this host. One that does not know its GPU (yet) is found by its pid.
+    `processes`: envelopes of gpu.process.v1 of this host. One without a GPU UUID (yet) is found by its pid.
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    chosen: dict[str, Mapping[str, Any]] = {}
     for process in processes:
-        known = str(process.get("gpu_uuid", ""))
-        here = known == uuid if known else process.get("host") == host and process.get("pid") in pids
-        if not here or not process.get("job"):
+        known_uuid = str(process.get("gpu_uuid", ""))
+        on_gpu = known_uuid == uuid if known_uuid else process.get("host") == host and process.get("pid") in pids
+        if not on_gpu or not process.get("job"):
             continue
         job = str(process["job"])
-        best = found.get(job)
+        best = chosen.get(job)
         if best is None or _newer(process, best):
-            found[job] = process
-    return found
+            chosen[job] = process
+    return chosen
 
 
-def _newer(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    if one.get("run") == other.get("run"):
-        return int(one.get("rank", -1)) < int(other.get("rank", -1))
-    return int(one.get("start_ns", 0)) > int(other.get("start_ns", 0))
+def _newer(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    if process.get("run") == other.get("run"):
+        return int(process.get("rank", -1)) < int(other.get("rank", -1))
+    return int(process.get("start_ns", 0)) > int(other.get("start_ns", 0))
 
 
-class DeviceFeed:
-    """Gives batches their sequence, which counts per key of the agent's own process id."""
+class DeviceBatches:
+    """Makes the batches of one host's samples, with sequences per key under the agent's process id."""
 
     def __init__(self, process_id: str, host: str) -> None:
-        self._process_id, self._host = process_id, host
+        self._process_id, self.host = process_id, host
         self._sequence: Counter[str] = Counter()
 
     def batches(
         self, uuid: str, index: int, row: Mapping[str, int], jobs: Mapping[str, Mapping[str, Any]]
     ) -> Iterator[tuple[str, Batch]]:
-        """(key, batch) of one sample: `row` has every column of the schema."""
+        """Yield (key, batch) of one sample; `row` has every column of the schema."""
         for job, process in (jobs or {"": {}}).items():
             key = job or uuid
             now_ns = row["time_ns"]
@@ -59,7 +59,7 @@ class DeviceFeed:
                 "rank": int(process.get("rank", -1)),
                 "local_rank": int(process.get("local_rank", -1)),
                 "world_size": int(process.get("world_size", 0)),
-                "host": str(process.get("host", "")) or self._host,
+                "host": str(process.get("host", "")) or self.host,
                 "gpu_uuid": uuid,
                 "process_id": self._process_id,
                 "sequence": self._sequence[key],

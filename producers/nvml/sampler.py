@@ -1,5 +1,6 @@
-"""The agent's other thread: NVML samples of this host's GPUs, into a spool of its own, so that an outage of Kafka is
-treated alike for all data. An XID event is a sample at once."""
+"""Sampling of this host's GPUs through NVML, into a spool like those of processes, so that an outage of Kafka loses
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -18,8 +20,8 @@ from drumline.infra.runtime.version import drumline_version
 from drumline.infra.telemetry import metrics
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.identity import Identity, process_id
-from drumline.producers.nvml.batches import DeviceFeed, jobs_on
-from drumline.producers.nvml.samples import UNKNOWN, Gpu, Nvml, NvmlLost, NvmlMissing, Unwatched
+from drumline.producers.nvml.batches import DeviceBatches, jobs_on
+from drumline.producers.nvml.samples import UNKNOWN, Gpu, NoXidEvents, Nvml, NvmlLost, NvmlMissing
 from drumline.producers.spool.quota import PROCESSES
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
@@ -28,73 +30,89 @@ from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
 
-#: Until NVML is opened again after a GPU or the driver was lost; s.
+#: Time until NVML is opened again after a GPU or the driver was lost; s.
 REOPEN_S = 15.0
 COLUMNS = tuple(column.name for column in model(Topic.DEVICE).columns)
-#: The most of its own samples; bytes.
+#: Bound of the spool; bytes.
 SPOOL_BYTES = 16 << 20
-#: Longest wait for an event, so that a stop does not wait; s.
-NAP_S = 0.5
+#: Longest wait for an event, so that `stop` is fast; s.
+EVENT_WAIT_S = 0.5
 
 
 def pynvml() -> Any:
-    """The real library. Raises NvmlMissing."""
+    """Return the NVML library. Raises NvmlMissing."""
     try:
         return importlib.import_module("pynvml")
     except ModuleNotFoundError:
         raise NvmlMissing("nvidia-ml-py is not installed: pip install 'drumline[gpu]'") from None
 
 
+@dataclass(frozen=True)
+class SamplerOptions:
+    """Behaviour of a sampler.
+
+    Attributes:
+        period_s: between two samples of a GPU.
+        versions: of drumline, for the spool's identity.
+        load: returns the NVML module.
+        now_ns: wall clock.
+    """
+
+    period_s: float
+    versions: Mapping[str, str] = field(default_factory=dict)
+    load: Callable[[], Any] = pynvml
+    now_ns: Callable[[], int] = time.time_ns
+
+
 class DeviceSampler(threading.Thread):
-    """`processes`: envelopes of the processes that live on this host now. `load`: gives the NVML module."""
+    """Samples every GPU once a period, and at once when an XID event occurs.
+
+    A thread of its own; `drumline agent` starts it and calls `stop`, which closes the spool. It blocks in NVML calls.
+    `processes` returns the envelopes of the processes that are alive on this host.
+    """
 
     def __init__(
         self,
         spool: SpoolWriter,
-        feed: DeviceFeed,
-        host: str,
+        batches: DeviceBatches,
         processes: Callable[[], Sequence[Mapping[str, Any]]],
-        period_s: float,
-        versions: Mapping[str, str],
-        load: Callable[[], Any] = pynvml,
-        now_ns: Callable[[], int] = time.time_ns,
+        options: SamplerOptions,
     ) -> None:
         super().__init__(name="nvml", daemon=True)
-        self._spool, self._feed, self._host, self._processes = spool, feed, host, processes
-        self._period_s, self._load, self._now_ns = period_s, load, now_ns
-        self._versions = dict(versions)
+        self._spool, self._batches, self._processes, self._options = spool, batches, processes, options
         self._halt = threading.Event()
-        self._said = ""
+        self._reported = ""
 
     def stop(self) -> None:
+        """Stop the thread and close the spool."""
         self._halt.set()
         self.join(5.0)
         self._spool.close()
 
     def run(self) -> None:
-        """Until `stop`; ends by itself only where there is no NVML at all."""
+        """Sample until `stop`; ends without it only where there is no NVML at all."""
         while not self._halt.is_set():
             try:
-                nvml = Nvml(self._load())
+                nvml = Nvml(self._options.load())
             except NvmlMissing as error:
                 log.info("no GPU is sampled", reason=str(error))
                 return
             except NvmlLost as error:
                 self._lost(error)
                 continue
-            if (found := f"{len(nvml.gpus)} GPUs, {nvml.silent} more do not answer") != self._said:
-                log.info("sampling", found=found, driver=nvml.driver, period_s=self._period_s)
-            self._said = found
-            self._spool.identify({"versions": {**self._versions, "driver": nvml.driver}})
+            if (gpus := f"{len(nvml.gpus)} GPUs, {nvml.silent} more do not answer") != self._reported:
+                log.info("sampling", gpus=gpus, driver=nvml.driver, period_s=self._options.period_s)
+            self._reported = gpus
+            self._spool.identify({"versions": {**self._options.versions, "driver": nvml.driver}})
             try:
                 self._sample_until_lost(nvml)
-            except Exception as error:  # one GPU's nonsense must not end the sampling of a host for good
+            except Exception as error:  # one faulty GPU must not end the sampling of a host
                 self._lost(error)
             finally:
                 nvml.close()
 
     def _sample_until_lost(self, nvml: Nvml) -> None:
-        """Returns when it is time to look whether GPUs that do not answer are back."""
+        """Sample, and return when GPUs that do not answer are due for another try."""
         due, reopen_at = time.monotonic(), time.monotonic() + REOPEN_S
         while not self._halt.is_set():
             metrics.AGENT_GPUS.set(len(nvml.gpus))
@@ -103,12 +121,12 @@ class DeviceSampler(threading.Thread):
             for gpu in list(nvml.gpus):
                 if not self._sample(nvml, gpu, 0):
                     reopen_at = time.monotonic() + REOPEN_S
-            due = max(due + self._period_s, time.monotonic())
+            due = max(due + self._options.period_s, time.monotonic())
             while not self._halt.is_set() and (left := due - time.monotonic()) > 0:
                 try:
-                    event = nvml.wait_xid(min(left, NAP_S))
-                except Unwatched:
-                    self._halt.wait(min(left, NAP_S))
+                    event = nvml.wait_xid(min(left, EVENT_WAIT_S))
+                except NoXidEvents:
+                    self._halt.wait(min(left, EVENT_WAIT_S))
                     continue
                 if event is not None:
                     gpu, xid = event
@@ -118,8 +136,8 @@ class DeviceSampler(threading.Thread):
                         reopen_at = time.monotonic() + REOPEN_S
 
     def _sample(self, nvml: Nvml, gpu: Gpu, xid: int) -> bool:
-        """False if the GPU is lost: it is not sampled any more; an XID is sent all the same."""
-        row, pids = dict.fromkeys(COLUMNS, UNKNOWN) | {"time_ns": self._now_ns()}, frozenset[int]()
+        """Emit a sample, also of a lost GPU if there is an XID; return False if the GPU is lost."""
+        row, pids = dict.fromkeys(COLUMNS, UNKNOWN) | {"time_ns": self._options.now_ns()}, frozenset[int]()
         try:
             row |= nvml.sample(gpu, row["time_ns"])
             pids = nvml.pids(gpu)
@@ -129,23 +147,23 @@ class DeviceSampler(threading.Thread):
             if not xid:
                 return False
         row["xid"] = xid
-        jobs = jobs_on(gpu.uuid, pids, self._host, self._processes())
-        for key, batch in self._feed.batches(gpu.uuid, gpu.index, row, jobs):
+        jobs = jobs_on(gpu.uuid, pids, self._batches.host, self._processes())
+        for key, batch in self._batches.batches(gpu.uuid, gpu.index, row, jobs):
             self._spool.append(str(Topic.DEVICE), key, encode(model(Topic.DEVICE), batch), 1)
         return gpu in nvml.gpus
 
     def _lost(self, error: Exception) -> None:
         metrics.AGENT_GPUS.set(0)
-        if (said := f"{type(error).__name__}: {error}") != self._said:
-            self._said = said
-            log.warning("NVML is lost, it is opened again", error=self._said)
+        if (text := f"{type(error).__name__}: {error}") != self._reported:
+            self._reported = text
+            log.warning("NVML is lost, it is opened again", error=self._reported)
         self._halt.wait(REOPEN_S)
 
 
 def device_sampler(settings: Settings, processes: Callable[[], Sequence[Mapping[str, Any]]]) -> DeviceSampler:
-    """The sampler of this host with its spool: the agent is a process like the others, without a job."""
+    """Return the sampler of this host with its spool: the agent is a process like the others, without a job."""
     now_ns, host = time.time_ns(), socket.gethostname()
-    who = Identity(
+    identity = Identity(
         job="",
         run=str(now_ns),
         rank=-1,
@@ -159,7 +177,7 @@ def device_sampler(settings: Settings, processes: Callable[[], Sequence[Mapping[
         source="agent",
         versions={"drumline": drumline_version()},
     )
-    record, together = process_record(os.environ, who), PROCESSES * (settings.spool.max_mb << 20)
-    spool = SpoolWriter(settings.spool.root, record, max_bytes=SPOOL_BYTES, host_bytes=together)
-    feed = DeviceFeed(who.process_id, host)
-    return DeviceSampler(spool, feed, host, processes, settings.agent.gpu_s, who.versions)
+    record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
+    spool = SpoolWriter(settings.spool.root, record, max_bytes=SPOOL_BYTES, host_bytes=host_bytes)
+    batches = DeviceBatches(identity.process_id, host)
+    return DeviceSampler(spool, batches, processes, SamplerOptions(settings.agent.gpu_s, identity.versions))

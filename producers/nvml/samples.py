@@ -1,4 +1,4 @@
-"""What NVML says of this host's GPUs, as rows of gpu.device.v1. What a GPU does not support is -1, not an error.
+"""NVML's readings of this host's GPUs, as rows of gpu.device.v1. A reading that a GPU does not support is -1.
 
 Field names and units are those of the schema; calls are NVML's (docs.nvidia.com/deploy/nvml-api). `lib` is the module
 pynvml of nvidia-ml-py, or one that behaves like it.
@@ -16,16 +16,16 @@ ALL_LINKS = 0xFFFFFFFF
 
 
 class NvmlLost(RuntimeError):
-    """The driver or a GPU is gone: everything has to be opened anew."""
+    """The driver or a GPU is lost: retry later with a new Nvml."""
 
 
 class NvmlMissing(RuntimeError):
-    """There is no NVML here, or no driver."""
+    """This host has no NVML, or no driver."""
 
 
 @dataclass(eq=False)
 class Gpu:
-    """One GPU. `counters`: what its links had carried, and when that was read; ns."""
+    """One GPU; `counters`: bytes that its links had carried, and when that was read; ns."""
 
     handle: Any
     index: int
@@ -35,10 +35,17 @@ class Gpu:
 
 
 class Nvml:
-    """An open NVML. `gpus`: those that answer. `silent`: how many there are that do not."""
+    """An open NVML library.
+
+    Used by one thread; every call may block in the driver.
+
+    Attributes:
+        gpus: those that answer.
+        silent: number of those that do not.
+    """
 
     def __init__(self, lib: Any) -> None:
-        """Raises NvmlMissing, NvmlLost."""
+        """Open NVML. Raises NvmlMissing, NvmlLost."""
         self._lib = lib
         self.gpus: list[Gpu] = []
         try:
@@ -58,19 +65,20 @@ class Nvml:
                 handle = lib.nvmlDeviceGetHandleByIndex(index)
                 uuid, name = lib.nvmlDeviceGetUUID(handle), lib.nvmlDeviceGetName(handle)
                 self.gpus.append(Gpu(handle, index, _text(uuid), _text(name)))
-            except lib.NVMLError:  # fallen off the bus, or not ours to see
+            except lib.NVMLError:  # fallen off the bus, or not visible
                 continue
         self.silent = count - len(self.gpus)
-        self._all = tuple(self.gpus)
-        self._events = self._watch()
+        self._registered_gpus = tuple(self.gpus)
+        self._events = self._register_events()
 
     def drop(self, gpu: Gpu) -> None:
-        """It does not answer any more; its events are still told."""
+        """Stop sampling a GPU that does not answer; its events are still reported."""
         if gpu in self.gpus:
             self.gpus.remove(gpu)
             self.silent += 1
 
     def close(self) -> None:
+        """Close the library; errors are ignored."""
         try:
             if self._events is not None:
                 self._lib.nvmlEventSetFree(self._events)
@@ -79,46 +87,50 @@ class Nvml:
             pass
 
     def sample(self, gpu: Gpu, now_ns: int) -> dict[str, int]:
-        """One row, all columns but `xid`. Rates are over the time since this GPU's sample before. Raises NvmlLost."""
+        """Return one row, all columns but `xid`; rates are over the time since this GPU's last sample. Raises
+        NvmlLost.
+        """
         lib, handle = self._lib, gpu.handle
         row = {
             "time_ns": now_ns,
-            "power_mw": self._ask(lambda: lib.nvmlDeviceGetPowerUsage(handle)),
-            "energy_mj": self._ask(lambda: lib.nvmlDeviceGetTotalEnergyConsumption(handle)),
-            "temperature": self._ask(lambda: lib.nvmlDeviceGetTemperature(handle, lib.NVML_TEMPERATURE_GPU)),
-            "sm_clock": self._ask(lambda: lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM)),
-            "memory_clock": self._ask(lambda: lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_MEM)),
-            "throttle_reasons": self._ask(lambda: lib.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
-            "ecc_uncorrected": self._ask(
+            "power_mw": self._query(lambda: lib.nvmlDeviceGetPowerUsage(handle)),
+            "energy_mj": self._query(lambda: lib.nvmlDeviceGetTotalEnergyConsumption(handle)),
+            "temperature": self._query(lambda: lib.nvmlDeviceGetTemperature(handle, lib.NVML_TEMPERATURE_GPU)),
+            "sm_clock": self._query(lambda: lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_SM)),
+            "memory_clock": self._query(lambda: lib.nvmlDeviceGetClockInfo(handle, lib.NVML_CLOCK_MEM)),
+            "throttle_reasons": self._query(lambda: lib.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),
+            "ecc_uncorrected": self._query(
                 lambda: lib.nvmlDeviceGetTotalEccErrors(
                     handle, lib.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, lib.NVML_VOLATILE_ECC
                 )
             ),
             # The driver measures each over 20 ms. The GPU's own counters of PCIe bytes have 32 bits, they wrap within
             # a fraction of a second.
-            "pcie_rx_kbps": self._ask(lambda: lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_RX_BYTES)),
-            "pcie_tx_kbps": self._ask(lambda: lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_TX_BYTES)),
-            "fan": self._ask(lambda: lib.nvmlDeviceGetFanSpeed(handle)),
-            "processes": self._ask(lambda: len(lib.nvmlDeviceGetComputeRunningProcesses(handle))),
+            "pcie_rx_kbps": self._query(lambda: lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_RX_BYTES)),
+            "pcie_tx_kbps": self._query(lambda: lib.nvmlDeviceGetPcieThroughput(handle, lib.NVML_PCIE_UTIL_TX_BYTES)),
+            "fan": self._query(lambda: lib.nvmlDeviceGetFanSpeed(handle)),
+            "processes": self._query(lambda: len(lib.nvmlDeviceGetComputeRunningProcesses(handle))),
         }
-        row["util_gpu"], row["util_memory"] = self._two(
+        row["util_gpu"], row["util_memory"] = self._query_pair(
             lambda: lib.nvmlDeviceGetUtilizationRates(handle), "gpu", "memory"
         )
-        row["memory_used"], row["memory_total"] = self._two(
+        row["memory_used"], row["memory_total"] = self._query_pair(
             lambda: lib.nvmlDeviceGetMemoryInfo(handle), "used", "total"
         )
         return row | self._nvlink(gpu, now_ns)
 
     def pids(self, gpu: Gpu) -> frozenset[int]:
-        """Processes that compute on it, as this pid namespace knows them. Raises NvmlLost."""
-        found = self._call(lambda: self._lib.nvmlDeviceGetComputeRunningProcesses(gpu.handle))
-        return frozenset(int(process.pid) for process in found or ())
+        """Return the processes that compute on a GPU, as this pid namespace numbers them. Raises NvmlLost."""
+        processes = self._call(lambda: self._lib.nvmlDeviceGetComputeRunningProcesses(gpu.handle))
+        return frozenset(int(process.pid) for process in processes or ())
 
     def wait_xid(self, seconds: float) -> tuple[Gpu, int] | None:
-        """Let time pass; an XID event ends it early: (GPU, number). Raises NvmlLost, and Unwatched at once where no GPU
-        tells of events."""
+        """Wait for an XID event for at most `seconds`; return (GPU, number).
+
+        Raises NvmlLost, and NoXidEvents at once where no GPU reports events.
+        """
         if self._events is None:
-            raise Unwatched
+            raise NoXidEvents
         lib = self._lib
         try:
             data = lib.nvmlEventSetWait_v2(self._events, max(int(seconds * 1000), 1))
@@ -126,10 +138,11 @@ class Nvml:
             return None
         except lib.NVMLError as error:
             raise NvmlLost(str(error)) from None
-        # By its handle: a GPU that fell off the bus (XID 79) does not tell its UUID any more.
-        return next(((gpu, int(data.eventData)) for gpu in self._all if _same(gpu.handle, data.device)), None)
+        # By its handle: a GPU that fell off the bus (XID 79) has no UUID any more.
+        source = next((gpu for gpu in self._registered_gpus if _same(gpu.handle, data.device)), None)
+        return (source, int(data.eventData)) if source else None
 
-    def _watch(self) -> Any:
+    def _register_events(self) -> Any:
         lib, watched = self._lib, 0
         try:
             events = lib.nvmlEventSetCreate()
@@ -144,7 +157,7 @@ class Nvml:
         return events if watched else None
 
     def _call(self, call: Callable[[], Any]) -> Any:
-        """Its answer; None where the GPU does not support it."""
+        """Return the answer of a call; None where the GPU does not support it."""
         lib = self._lib
         try:
             return call()
@@ -153,16 +166,16 @@ class Nvml:
         except lib.NVMLError:
             return None
 
-    def _ask(self, call: Callable[[], Any]) -> int:
-        found = self._call(call)
-        return UNKNOWN if found is None else int(found)
+    def _query(self, call: Callable[[], Any]) -> int:
+        value = self._call(call)
+        return UNKNOWN if value is None else int(value)
 
-    def _two(self, call: Callable[[], Any], first: str, second: str) -> tuple[int, int]:
-        found = self._call(call)
-        return (UNKNOWN, UNKNOWN) if found is None else (int(getattr(found, first)), int(getattr(found, second)))
+    def _query_pair(self, call: Callable[[], Any], first: str, second: str) -> tuple[int, int]:
+        value = self._call(call)
+        return (UNKNOWN, UNKNOWN) if value is None else (int(getattr(value, first)), int(getattr(value, second)))
 
     def _nvlink(self, gpu: Gpu, now_ns: int) -> dict[str, int]:
-        """kB/s over all links since the sample before, from counters of KiB."""
+        """Return kB/s over all links since the last sample, from counters of KiB."""
         lib, handle = self._lib, gpu.handle
         wanted = {
             "nvlink_rx_kbps": (lib.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS),
@@ -180,14 +193,14 @@ class Nvml:
         return row
 
 
-class Unwatched(Exception):
-    """No GPU here tells of XID events."""
+class NoXidEvents(Exception):
+    """No GPU of this host reports XID events."""
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two handles are one: ctypes makes a new object of each pointer that a call returns."""
+def _same(first: Any, second: Any) -> bool:
+    """Return whether two handles are the same: ctypes makes a new object of each pointer that a call returns."""
     try:
-        return one is other or memoryview(one).tobytes() == memoryview(other).tobytes()
+        return first is second or memoryview(first).tobytes() == memoryview(second).tobytes()
     except TypeError:
         return False
 

@@ -1,8 +1,6 @@
-"""A copy of a recorded trace without GPU UUIDs and process ids.
+"""Copy of a recorded trace without GPU UUIDs and process ids, as for the demo recording.
 
-It runs as `python -m drumline.producers.replay.anonymise FROM TO`.
-
-How the demo recording was made. All other content stays byte for byte.
+It runs as `python -m drumline.producers.replay.anonymise FROM TO`. All other content stays byte for byte.
 """
 
 from __future__ import annotations
@@ -22,13 +20,16 @@ TABLES = ("kernel", "memcpy", "memset", "marker", "marker_payload")
 
 
 def fake_uuid(rank: int) -> str:
-    """The GPU UUID that stands for rank `rank`'s GPU."""
+    """Return the GPU UUID that stands for a rank's GPU."""
     return f"GPU-00000000-0000-4000-8000-{rank:012d}"
 
 
 def anonymise(source: Path, target: Path) -> None:
-    """Copy `source` to the new folder `target`. Rank r gets GPU fake_uuid(r) and pid 1000 + r, in manifest and
-    device samples. Raises BadTrace, or FileExistsError if `target` is there."""
+    """Copy `source` to the new folder `target`.
+
+    Rank r gets GPU fake_uuid(r) and pid 1000 + r, in manifest and device samples. Raises BadTrace, or
+    FileExistsError if `target` exists.
+    """
     manifest = load_manifest(source, phases=True)
     uuids: dict[str, str] = {}
     for process in manifest["ranks"]:
@@ -42,10 +43,10 @@ def anonymise(source: Path, target: Path) -> None:
             shutil.copyfile(source / f"{name}.parquet", target / f"{name}.parquet")
     if (source / "nvml.parquet").is_file():
         table = pq.read_table(source / "nvml.parquet")
-        found = [str(uuid) for uuid in table["uuid"].to_pylist()]
-        if unknown := sorted({uuid for uuid in found if uuid not in uuids}):
+        recorded_uuids = [str(uuid) for uuid in table["uuid"].to_pylist()]
+        if unknown := sorted({uuid for uuid in recorded_uuids if uuid not in uuids}):
             raise BadTrace(f"{source / 'nvml.parquet'}: samples of {len(unknown)} GPUs that the manifest does not name")
-        replaced = pa.array([uuids[uuid] for uuid in found], pa.string())
+        replaced = pa.array([uuids[uuid] for uuid in recorded_uuids], pa.string())
         at = table.schema.get_field_index("uuid")
         pq.write_table(table.set_column(at, "uuid", replaced), target / "nvml.parquet", compression="zstd")
 

@@ -1,8 +1,9 @@
-"""The Parquet tables of a recorded trace, as the columns that a live decoder would give, with a `rank` column each."""
+"""The Parquet tables of a recorded trace, with the columns that a live decoder gives and a `rank` column each."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from drumline.schemas.columns import Array
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
-#: Our column <- the recording's, where they differ.
+#: Column of a topic -> recorded column, where they differ.
 _KERNEL = {
     "start_ns": "start",
     "duration_ns": "duration",
@@ -52,18 +53,18 @@ _SAMPLE = {
     "pcie_tx_kbps": "pcie_tx",
     "ecc_uncorrected": "ecc_unc",
 }
-#: What the stages need of a kernel; the rest is only published.
+#: Columns of kernels that derivation needs; the rest is only published.
 _KERNEL_NEEDED = ("name", "start_ns", "duration_ns", "correlation", "stream", "grid_x", "grid_y", "grid_z", "graph")
 #: CUpti_ActivityMemcpy.flags: CUPTI_ACTIVITY_FLAG_MEMCPY_ASYNC.
 _ASYNC = 1
 
 
 class BadTrace(ValueError):
-    """A folder that is no recorded trace, or one that cannot be read; the message names the file and what is wrong."""
+    """A folder is no recorded trace or cannot be read; the message names the file and the reason."""
 
 
 def _open(folder: Path, name: str, columns: list[str], texts: tuple[str, ...] = ()) -> pa.Table | None:
-    """A Parquet table with exactly these columns; None when the file is missing. Raises BadTrace."""
+    """Return a Parquet table with exactly these columns; None when the file is missing. Raises BadTrace."""
     path = folder / f"{name}.parquet"
     if not path.is_file():
         return None
@@ -89,7 +90,7 @@ def _numbers(folder: Path, name: str, table: pa.Table, column: str, dtype: Any) 
 
 
 def _texts(table: Any, column: str) -> tuple[Array, list[str]]:
-    """(indices u4, words) of a string column."""
+    """Return (indices u4, strings) of a string column."""
     data = table[column]
     if not pa.types.is_dictionary(data.type):
         data = pc.dictionary_encode(data)
@@ -97,21 +98,29 @@ def _texts(table: Any, column: str) -> tuple[Array, list[str]]:
     if data.num_chunks == 0:
         return np.empty(0, np.uint32), []
     indices = np.concatenate([np.asarray(chunk.indices) for chunk in data.chunks]).astype(np.uint32)
-    return indices, [str(word) for word in data.chunk(0).dictionary.to_pylist()]
+    return indices, [str(string) for string in data.chunk(0).dictionary.to_pylist()]
 
 
-def _read(
-    folder: Path,
-    name: str,
-    topic: Topic,
-    renamed: Mapping[str, str],
-    only: Collection[str] | None = None,
-    extra: tuple[str, ...] = ("rank",),
-    derived: Collection[str] = (),
-) -> Table | None:
-    """A recorded table as the topic's columns, those the recording lacks as zeros (-1 in device samples)."""
-    spec = model(topic)
-    columns = [c for c in spec.columns if (only is None or c.name in only) and c.name not in derived]
+@dataclass(frozen=True)
+class _Source:
+    """A recorded table: file name, topic whose columns it has, their recorded names where those differ.
+
+    `only`: columns to read, None = all. `extra`: columns that the topic does not have. `computed`: columns of the topic
+    that the caller computes.
+    """
+
+    name: str
+    topic: Topic
+    renamed: Mapping[str, str]
+    only: Collection[str] | None = None
+    extra: tuple[str, ...] = ("rank",)
+    computed: Collection[str] = ()
+
+
+def _read(folder: Path, recorded: _Source) -> Table | None:
+    """Return a recorded table with the topic's columns; missing ones are zeros (-1 in device samples)."""
+    name, topic, renamed, only = recorded.name, recorded.topic, recorded.renamed, recorded.only
+    columns = [c for c in model(topic).columns if (only is None or c.name in only) and c.name not in recorded.computed]
     path = folder / f"{name}.parquet"
     if not path.is_file():
         return None
@@ -123,42 +132,46 @@ def _read(
     source = {c.name: renamed.get(c.name, c.name) for c in columns}
     source = {k: v for k, v in source.items() if v in present or k in required}
     texts = tuple(source[c.name] for c in columns if c.dictionary and c.name in source)
-    table = _open(folder, name, [*source.values(), *extra], texts)
+    table = _open(folder, name, [*source.values(), *recorded.extra], texts)
     assert table is not None
     result: dict[str, Array] = {}
-    words: dict[str, list[str]] = {}
+    dictionaries: dict[str, list[str]] = {}
     for column in columns:
         if column.name not in source:
             result[column.name] = np.full(table.num_rows, -1 if topic is Topic.DEVICE else 0, column.dtype)
         elif column.dictionary:
-            result[column.name], words[column.dictionary] = _texts(table, source[column.name])
+            result[column.name], dictionaries[column.dictionary] = _texts(table, source[column.name])
         else:
             result[column.name] = _numbers(folder, name, table, source[column.name], column.dtype)
-    for column_name in extra:
+    for column_name in recorded.extra:
         if column_name == "uuid":
             result["uuid"] = np.array(table["uuid"].to_pylist(), dtype=object)
         else:
             result[column_name] = _numbers(folder, name, table, column_name, np.int64)
-    return Table(result, words)
+    return Table(result, dictionaries)
 
 
 def kernels(folder: Path, full: bool) -> Table:
-    table = _read(folder, "kernel", Topic.KERNEL, _KERNEL, only=None if full else _KERNEL_NEEDED)
+    """Return the kernels; `full`: all columns, else those that derivation needs. Raises BadTrace."""
+    table = _read(folder, _Source("kernel", Topic.KERNEL, _KERNEL, only=None if full else _KERNEL_NEEDED))
     if table is None:
         raise BadTrace(f"{folder / 'kernel.parquet'} is missing: nothing to replay")
     return table
 
 
 def copies(folder: Path) -> Table | None:
-    table = _read(folder, "memcpy", Topic.MEMCPY, {**_COPY, "is_async": "flags"})
+    """Return the memory copies, None if none were recorded. Raises BadTrace."""
+    table = _read(folder, _Source("memcpy", Topic.MEMCPY, {**_COPY, "is_async": "flags"}))
     if table is None:
         return None
     return Table({**table.columns, "is_async": (table["is_async"] & _ASYNC).astype(np.uint8)})
 
 
 def memsets(folder: Path) -> Table | None:
-    made = ("kind", "src_kind", "dst_kind", "is_async")
-    table = _read(folder, "memset", Topic.MEMCPY, _COPY, derived=made, extra=("rank", "memory_kind"))
+    """Return the memsets as rows of copies, None if none were recorded. Raises BadTrace."""
+    computed = ("kind", "src_kind", "dst_kind", "is_async")
+    source = _Source("memset", Topic.MEMCPY, _COPY, extra=("rank", "memory_kind"), computed=computed)
+    table = _read(folder, source)
     if table is None:
         return None
     columns = dict(table.columns)
@@ -168,6 +181,7 @@ def memsets(folder: Path) -> Table | None:
 
 
 def markers(folder: Path) -> Table | None:
+    """Return the NVTX markers, None if none were recorded. Raises BadTrace."""
     table = _open(folder, "marker", ["id", "timestamp", "flags", "name", "domain", "rank"], ("name", "domain"))
     if table is None:
         return None
@@ -185,6 +199,7 @@ def markers(folder: Path) -> Table | None:
 
 
 def payloads(folder: Path) -> Table | None:
+    """Return the payloads of NCCL's markers, None if none were recorded. Raises BadTrace."""
     table = _open(folder, "marker_payload", ["id", "payload", "rank"])
     if table is None:
         return None
@@ -203,5 +218,5 @@ def payloads(folder: Path) -> Table | None:
 
 
 def samples(folder: Path) -> Table | None:
-    """Device samples: columns of gpu.device.v1, and `uuid` (object array of str) and `gpu` (index)."""
-    return _read(folder, "nvml", Topic.DEVICE, _SAMPLE, extra=("uuid", "gpu"))
+    """Return device samples: columns of gpu.device.v1, and `uuid` (object array of str) and `gpu` (index)."""
+    return _read(folder, _Source("nvml", Topic.DEVICE, _SAMPLE, extra=("uuid", "gpu")))

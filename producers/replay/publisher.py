@@ -1,4 +1,4 @@
-"""Batches to Kafka, with an account of what the broker acknowledged. One idempotent producer."""
+"""Kafka target of a replay: counts what the broker acknowledged. One idempotent producer."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import producer_config
-from drumline.producers.replay.recording import Outgoing
+from drumline.producers.replay.recording import TimedBatch
 from drumline.schemas.codec import Codec
 
-log = logging.getLogger("kafka")  # of the libraries: equal lines are let through once in a while
+log = logging.getLogger("kafka")  # of libraries: equal lines are limited
 
-#: What may wait in the client's memory; kB. Its default of 1 GB would hold most of a recording.
+#: Size of the client's queue; kB. Its default of 1 GB would hold most of a recording.
 _QUEUE_KB = 65_536
-#: How long Kafka may be away before a batch is given up; s. A stream worker's producer waits as long (Faust's default).
-_PATIENCE_S = 1_200.0
+#: Longest outage of Kafka before a batch is given up; s. A stream worker's producer waits as long (Faust's default).
+_DELIVERY_TIMEOUT_S = 1_200.0
 
 
 class NotDelivered(RuntimeError):
-    """The broker refused a batch, or did not take it in time. What was acknowledged stays counted."""
+    """The broker rejected a batch, or did not acknowledge it in time. Acknowledged rows stay counted."""
 
 
 class Client(Protocol):
-    """What is used of confluent_kafka.Producer."""
+    """The part of confluent_kafka.Producer that is used."""
 
     def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None: ...
     def poll(self, timeout: float) -> int: ...
@@ -36,7 +36,14 @@ class Client(Protocol):
 
 
 class Publisher:
-    """`rows`, `batches`: acknowledged, per topic. `handed_over`: rows given to the client, acknowledged or not."""
+    """Publishes batches to Kafka and counts what is acknowledged, per topic.
+
+    Used by one thread. `publish` blocks while the client's queue is full, `flush` for at most its timeout.
+
+    Attributes:
+        rows, batches: acknowledged.
+        queued: rows given to the client, acknowledged or not.
+    """
 
     def __init__(self, settings: Settings, codec: Codec, client_id: str, client: Client | None = None) -> None:
         self._codec = codec
@@ -45,19 +52,19 @@ class Publisher:
             {
                 **producer_config(settings, client_id),
                 "queue.buffering.max.kbytes": _QUEUE_KB,
-                "delivery.timeout.ms": round(_PATIENCE_S * 1000),
-                "error_cb": _say,
+                "delivery.timeout.ms": round(_DELIVERY_TIMEOUT_S * 1000),
+                "error_cb": _log_error,
                 "log_level": 2,
             }
         )  # type: ignore[assignment]
         self.rows: Counter[str] = Counter()
         self.batches: Counter[str] = Counter()
-        self.handed_over: Counter[str] = Counter()
+        self.queued: Counter[str] = Counter()
         self._problem = ""
 
-    def publish(self, outgoing: Outgoing, sent_ns: int) -> None:
-        """Hand one batch over; waits while the client's queue is full. Raises NotDelivered once one was refused."""
-        batch = outgoing.batch
+    def publish(self, timed: TimedBatch, sent_ns: int) -> None:
+        """Queue one batch, waiting while the client's queue is full. Raises NotDelivered once one failed."""
+        batch = timed.batch
         batch.envelope["sent_ns"] = sent_ns
         topic, rows = str(batch.topic), batch.rows
         value = self._codec.encode(batch)
@@ -70,38 +77,38 @@ class Publisher:
                 self._problem = self._problem or f"{topic}: {error.str()}"
 
         while True:
-            self._raise_if_refused()
+            self._raise_if_failed()
             try:
-                self._client.produce(topic, value=value, key=outgoing.key.encode(), on_delivery=delivered)
+                self._client.produce(topic, value=value, key=timed.key.encode(), on_delivery=delivered)
                 break
             except BufferError:
                 self._client.poll(0.1)
             except KafkaException as error:
                 raise NotDelivered(f"{topic}: {error.args[0].str()}") from None
-        self.handed_over[topic] += rows
+        self.queued[topic] += rows
         self._client.poll(0)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass and take acknowledgements."""
+        """Process acknowledgements for a time."""
         self._client.poll(seconds)
 
-    def flush(self, timeout_s: float = _PATIENCE_S + 10) -> None:
-        """Wait until the broker has answered for every batch. Raises NotDelivered if one got none or a no."""
+    def flush(self, timeout_s: float = _DELIVERY_TIMEOUT_S + 10) -> None:
+        """Wait until the broker has answered for every batch. Raises NotDelivered if one failed or has no answer."""
         deadline = time.monotonic() + timeout_s
-        while (left := self._client.flush(1.0)) and time.monotonic() < deadline:  # in between a signal gets through
-            self._raise_if_refused()
-        self._raise_if_refused()
+        while (left := self._client.flush(1.0)) and time.monotonic() < deadline:  # signals are handled in between
+            self._raise_if_failed()
+        self._raise_if_failed()
         if left:
             raise NotDelivered(f"{self._where}: no answer for {left} batches within {timeout_s:g} s")
 
     def settle(self, timeout_s: float = 10.0) -> None:
-        """After a failure: take what acknowledgements still come."""
+        """After a failure, process the acknowledgements that still come."""
         self._client.flush(timeout_s)
 
-    def _raise_if_refused(self) -> None:
+    def _raise_if_failed(self) -> None:
         if self._problem:
             raise NotDelivered(self._problem)
 
 
-def _say(error: KafkaError) -> None:
+def _log_error(error: KafkaError) -> None:
     log.warning(f"{error.name()}: %s", error.str())

@@ -17,31 +17,34 @@ from drumline.producers.derive.rows import Derived, derive
 from drumline.producers.derive.steps.steps import STEP_PATTERN, numbering_ends
 from drumline.producers.identity import Identity, process_id
 from drumline.producers.replay.parquet import BadTrace
-from drumline.producers.replay.rank_scaling import Part, parts
+from drumline.producers.replay.rank_scaling import RankSource, rank_sources
 from drumline.producers.replay.trace import Trace, read_trace
 from drumline.schemas.batch import Batch
 from drumline.schemas.keys import record_key
 from drumline.schemas.topics import TOPICS, Topic
 
 RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived)
-#: Between the last event of one repetition and the first of the next; ns.
+#: Gap between the last event of one repetition and the first of the next; ns.
 LOOP_GAP_NS = 1_000_000
 
 
 @dataclass(frozen=True)
-class Outgoing:
-    """A batch on its way: event time at which it was closed, key, and the batch (its `topic` says where to)."""
+class TimedBatch:
+    """A batch with its key and the event time at which it was closed."""
 
     time_ns: int
     key: str
     batch: Batch
 
 
-class Recording:
-    """A trace folder, read and derived once; `batches()` can be walked any number of times.
+class RecordedJob:
+    """A recorded trace, read and derived once; its batches can be iterated any number of times.
 
-    `first_ns`, `last_ns`: recorded time of the first event and of the end of the last repetition. `rows`: what all
-    repetitions together hold, per topic. Raises BadTrace, BadRanks.
+    Attributes:
+        first_ns, last_ns: recorded time of the first event and of the end of the last repetition.
+        rows: of all repetitions, per topic.
+        rank_sources: processes of the replayed job.
+        counts: of each rank.
     """
 
     def __init__(
@@ -53,17 +56,21 @@ class Recording:
         loop: int = 1,
         topics: Collection[Topic] | None = None,
         manifest: Mapping[str, Any] | None = None,
-        pattern: str = STEP_PATTERN,
     ) -> None:
+        """Read a trace folder; `job` defaults to its name. Raises BadTrace, BadRanks.
+
+        `manifest`: a loaded one; by default it is read without phases, so that nothing downstream sees the injected
+        faults.
+        """
         self.topics = tuple(t for t in RAW_TOPICS if topics is None or t in topics)
         self.job = job or folder.resolve().name
         self.loop = loop
         trace = read_trace(folder, manifest, self.topics)
         self.manifest = trace.manifest
         self.unknown_samples = trace.unknown_samples
-        since = measured_from(trace, pattern)
-        recorded = [derive(each, pattern, at) for each, at in zip(trace.activities, since, strict=True)]
-        self.parts, sources = parts(
+        since = measured_from(trace)
+        recorded = [derive(activity, since_ns=at) for activity, at in zip(trace.activities, since, strict=True)]
+        self.rank_sources, sources = rank_sources(
             trace.ranks, recorded, ranks or len(trace.ranks), trace.manifest.get("phases") or ()
         )
         spans = [_span(source) for source in sources]
@@ -79,27 +86,27 @@ class Recording:
             for source, started in zip(sources, self._started, strict=True)
         ]
         self._steps_per_loop = _steps(sources)
-        self.counts = [sources[part.source].counts for part in self.parts]
+        self.counts = [sources[replayed.source].counts for replayed in self.rank_sources]
         self.rows: dict[Topic, int] = dict.fromkeys(self.topics, 0)
         self.total_batches = 0
-        for part in self.parts:
-            for feed in self._feeds[part.source]:
+        for replayed in self.rank_sources:
+            for feed in self._feeds[replayed.source]:
                 self.rows[feed.topic] += feed.rows * loop
                 self.total_batches += len(feed.plan) * loop
         if Topic.PROCESS in self.topics:
-            self.rows[Topic.PROCESS] = len(self.parts)
-            self.total_batches += len(self.parts)
+            self.rows[Topic.PROCESS] = len(self.rank_sources)
+            self.total_batches += len(self.rank_sources)
 
-    def identity(self, part: Part, run: str, shift_ns: int) -> Identity:
-        """Who a part is in this run."""
-        info, start = part.info, self._started[part.source] + shift_ns
+    def identity(self, replayed: RankSource, run: str, shift_ns: int) -> Identity:
+        """Return the identity of a replayed process in this run."""
+        info, start = replayed.info, self._started[replayed.source] + shift_ns
         versions = {name: str(self.manifest[name]) for name in ("torch", "nccl", "cupti") if self.manifest.get(name)}
         return Identity(
             job=self.job,
             run=run,
             rank=info.rank,
-            local_rank=part.local_rank,
-            world_size=len(self.parts),
+            local_rank=replayed.local_rank,
+            world_size=len(self.rank_sources),
             host=info.host,
             gpu_uuid=info.gpu_uuid,
             process_id=process_id(run, info.host, info.pid, start),
@@ -112,60 +119,40 @@ class Recording:
             versions=versions,
         )
 
-    def batches(self, run: str, shift_ns: int = 0) -> Iterator[Outgoing]:
-        """All batches of all ranks by event time, the processes' own first; recorded time plus `shift_ns`."""
-        who = [self.identity(part, run, shift_ns) for part in self.parts]
+    def batches(self, run: str = "recorded", shift_ns: int = 0) -> Iterator[TimedBatch]:
+        """Yield all batches by event time, those of processes first; times are recorded ones plus `shift_ns`."""
+        identities = [self.identity(replayed, run, shift_ns) for replayed in self.rank_sources]
         if Topic.PROCESS in self.topics:
-            for identity in who:
-                yield Outgoing(self.first_ns + shift_ns, identity.process_id, process_batch(identity))
+            for identity in identities:
+                yield TimedBatch(self.first_ns + shift_ns, identity.process_id, process_batch(identity))
         order = [
             (source, f, i)
-            for source in sorted({part.source for part in self.parts})
+            for source in sorted({replayed.source for replayed in self.rank_sources})
             for f, feed in enumerate(self._feeds[source])
             for i in range(len(feed.plan))
         ]
         times = np.array([int(self._feeds[s][f].plan.time_ns[i]) for s, f, i in order], dtype=np.int64)
-        players: dict[int, list[int]] = {}
-        for number, part in enumerate(self.parts):
-            players.setdefault(part.source, []).append(number)
+        rank_numbers: dict[int, list[int]] = {}
+        for number, replayed in enumerate(self.rank_sources):
+            rank_numbers.setdefault(replayed.source, []).append(number)
         for repetition in range(self.loop):
             offset = LoopOffset(repetition, shift_ns + repetition * self.period_ns, repetition * self._steps_per_loop)
             for at in np.argsort(times, kind="stable").tolist():
                 source, f, i = order[at]
                 feed = self._feeds[source][f]
-                for number in players[source]:
+                for number in rank_numbers[source]:
                     name = ""
                     if feed.communicator is not None:
-                        name = self.parts[number].communicators[feed.communicator]
-                    batch = feed.batch(i, who[number], offset, name)
-                    yield Outgoing(int(times[at]) + offset.time_ns, record_key(batch), batch)
-
-
-def recorded_batches(
-    folder: Path,
-    *,
-    job: str | None = None,
-    run: str | None = None,
-    ranks: int | None = None,
-    loop: int = 1,
-    shift_ns: int = 0,
-    topics: Collection[Topic] | None = None,
-    manifest: Mapping[str, Any] | None = None,
-) -> Iterator[Outgoing]:
-    """All batches of a trace folder in order of event time, as a live job would publish them.
-
-    `job` defaults to the folder's name, `run` to "recorded". `manifest`: an already loaded one; by default it is read
-    without phases, so that nothing downstream can know what was injected. Raises BadTrace, BadRanks.
-    """
-    recording = Recording(folder, job=job, ranks=ranks, loop=loop, topics=topics, manifest=manifest)
-    return recording.batches(run or "recorded", shift_ns)
+                        name = self.rank_sources[number].communicators[feed.communicator]
+                    batch = feed.batch(i, identities[number], offset, name)
+                    yield TimedBatch(int(times[at]) + offset.time_ns, record_key(batch), batch)
 
 
 def measured_from(trace: Trace, pattern: str = STEP_PATTERN) -> list[int]:
-    """For each rank, when the numbering of steps ended that came before the first counted step, in ns; 0 = none did.
+    """Return for each rank when the step numbering before the first counted step ended, in ns; 0 = there is none.
 
-    The manifest knows that step's start by rank 0's clock. Other ranks may have clocks of their own, so they leave out
-    as many numberings (warm-ups) as rank 0 does. Raises BadTrace.
+    The manifest has that step's start by rank 0's clock. Other ranks may have other clocks, so they leave out as many
+    numberings (warm-ups) as rank 0 does. Raises BadTrace.
     """
     listed = trace.manifest.get("steps_rank0")
     try:
@@ -180,7 +167,7 @@ def measured_from(trace: Trace, pattern: str = STEP_PATTERN) -> list[int]:
 
 
 def _span(derived: Derived) -> tuple[int, int] | None:
-    """First start and last end of anything; None if nothing happened."""
+    """Return first start and last end of all rows; None if there are none."""
     tables = [t for t in (derived.kernels, derived.copies, derived.ranges, derived.steps) if t.rows]
     samples = derived.samples["time_ns"]
     starts = [int(t["start_ns"].min()) for t in tables] + ([int(samples.min())] if len(samples) else [])
@@ -189,6 +176,6 @@ def _span(derived: Derived) -> tuple[int, int] | None:
 
 
 def _steps(sources: list[Derived]) -> int:
-    """How far step numbers move on in each repetition."""
+    """Return by how much step numbers grow in each repetition."""
     numbers = [source.steps["step"] for source in sources if source.steps.rows]
     return int(max(n.max() for n in numbers) - min(n.min() for n in numbers) + 1) if numbers else 0

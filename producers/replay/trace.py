@@ -1,4 +1,4 @@
-"""A recorded trace on disk: manifest.json and Parquet tables, read into the columns that a live decoder would give."""
+"""A recorded trace on disk: manifest.json and Parquet tables, read into the columns that a live decoder gives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LONGEST_NS = 1 << 62
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of the recorded job, as the manifest names it."""
+    """One process of the recorded job, as in the manifest."""
 
     rank: int
     pid: int
@@ -33,7 +33,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Trace:
-    """A recording: who took part and what each did."""
+    """A recorded trace: its ranks and the activity of each."""
 
     manifest: Mapping[str, Any]
     ranks: tuple[Rank, ...]
@@ -42,9 +42,9 @@ class Trace:
 
 
 def load_manifest(folder: Path, *, phases: bool = False) -> dict[str, Any]:
-    """manifest.json of a trace folder. Without `phases`, what was injected is left out: nothing that judges may see it.
+    """Return manifest.json of a trace folder. Raises BadTrace.
 
-    Raises BadTrace.
+    Without `phases`, injected faults are left out: what evaluates a job must not see them.
     """
     path = folder / "manifest.json"
     if not folder.is_dir():
@@ -63,9 +63,9 @@ def load_manifest(folder: Path, *, phases: bool = False) -> dict[str, Any]:
 def read_trace(
     folder: Path, manifest: Mapping[str, Any] | None = None, topics: Collection[Topic] | None = None
 ) -> Trace:
-    """Read a trace folder. kernel.parquet must be there, the other tables may be missing.
+    """Read a trace folder; kernel.parquet is required, other tables may be missing. Raises BadTrace.
 
-    `topics`: what will be published; columns that nothing needs are not read. Raises BadTrace.
+    `topics`: will be published; columns that none of them needs are not read.
     """
     manifest = load_manifest(folder) if manifest is None else manifest
     ranks = _ranks(folder, manifest)
@@ -87,8 +87,8 @@ def read_trace(
         if payloads is not None:
             parts["payloads"] = _of(payloads, info.rank)
         if samples is not None:
-            own = samples.take(owner == info.rank)
-            parts["samples"] = Table({k: v for k, v in own.columns.items() if k not in ("uuid", "gpu")})
+            rank_samples = samples.take(owner == info.rank)
+            parts["samples"] = Table({k: v for k, v in rank_samples.columns.items() if k not in ("uuid", "gpu")})
         invalid = {Topic.KERNEL: bad_kernels, Topic.MEMCPY: bad_copies}
         activities.append(Activity(**parts, invalid={k: v for k, v in invalid.items() if v}))
     return Trace(manifest, ranks, tuple(activities), int((owner < 0).sum()))
@@ -112,7 +112,7 @@ def _ranks(folder: Path, manifest: Mapping[str, Any]) -> tuple[Rank, ...]:
 
 
 def _owners(samples: Table | None, ranks: tuple[Rank, ...]) -> Array:
-    """The rank on each sample's GPU, by UUID, else by index where that is unique; -1 = nobody's."""
+    """Return the rank on each sample's GPU, by UUID, else by index where that is unique; -1 = no rank."""
     if samples is None:
         return np.empty(0, np.int64)
     owner = np.full(samples.rows, -1, np.int64)
@@ -124,17 +124,17 @@ def _owners(samples: Table | None, ranks: tuple[Rank, ...]) -> Array:
 
 
 def _of(table: Table, rank: int) -> Table:
-    """One rank's rows, without the rank column."""
-    own = np.flatnonzero(table["rank"] == rank)
-    index: Array | slice = own
-    if len(own) and own[-1] - own[0] + 1 == len(own):
-        index = slice(int(own[0]), int(own[-1]) + 1)  # ranks lie one after the other: a view, not a copy
+    """Return one rank's rows, without the rank column."""
+    rows = np.flatnonzero(table["rank"] == rank)
+    index: Array | slice = rows
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
+        index = slice(int(rows[0]), int(rows[-1]) + 1)  # ranks lie one after the other: a view, not a copy
     columns = {name: values[index] for name, values in table.columns.items() if name != "rank"}
     return Table(columns, table.dictionaries)
 
 
 def _valid(table: Table) -> tuple[Table, int]:
-    """Without records whose times CUPTI never filled in, and how many those were."""
+    """Return the rows whose times CUPTI filled in, and the number of others."""
     good = (table["start_ns"] > 0) & (table["duration_ns"] < _LONGEST_NS)
     if good.all():
         return table, 0

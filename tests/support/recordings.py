@@ -61,7 +61,7 @@ def stream(folder, changed=None):
     """(time, batch) of collectives and steps; `changed`: a trace to take instead of the recorded one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded, "read_trace", lambda *_: changed or trace(folder))
-        made = recorded.Recording(folder, topics=TOPICS).batches("run")
+        made = recorded.RecordedJob(folder, topics=TOPICS).batches("run")
     return [(out.time_ns, out.batch) for out in made]
 
 

@@ -69,7 +69,7 @@ def rows(folder, ranks):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded, "read_trace", lambda *_: trace(folder))
         patch.setattr(recorded, "derive", lambda *_: next(given))
-        made = recorded.Recording(folder, topics=recordings.TOPICS).batches("run")
+        made = recorded.RecordedJob(folder, topics=recordings.TOPICS).batches("run")
     return recordings.rows([(out.time_ns, out.batch) for out in made])
 
 

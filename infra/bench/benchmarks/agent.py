@@ -13,7 +13,7 @@ from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.config.settings import Settings
 from drumline.infra.localstack.ephemeral import environment
 from drumline.infra.runtime.processes import ManagedProcess
-from drumline.producers.replay.recording import Recording
+from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.topics import Topic
 
 #: Load and targets of the design: an agent with eight such ranks.
@@ -35,7 +35,7 @@ def bench_agent(
     folder: Path, seconds: float = 60.0, rate: float = RATE, ranks: int = RANKS, progress: Progress = lambda _: None
 ) -> BenchReport:
     """Measure CPU, memory and backlog while each rank writes `rate` kernels/s for `seconds`."""
-    recording = Recording(folder, ranks=ranks)
+    recording = RecordedJob(folder, ranks=ranks)
     length_s = (recording.last_ns - recording.first_ns) / 1e9
     speed = ranks * rate / (recording.rows[Topic.KERNEL] / length_s)
     loops = max(1, round(seconds * speed / length_s))

@@ -27,7 +27,7 @@ from drumline.infra.grafana.provisioning.rules import rules
 from drumline.infra.grafana.render.panel import POINTS
 from drumline.infra.localstack.clickhouse.engine import temporary_engine
 from drumline.infra.localstack.ephemeral import ephemeral_settings
-from drumline.producers.replay.recording import Recording
+from drumline.producers.replay.recording import RecordedJob
 
 JOB, OTHER, RUN, RANKS = "bench", "other", "r1", 16
 COOKBOOK_TARGET_S, DASHBOARD_TARGET_S = 1.0, 0.2
@@ -97,7 +97,7 @@ def bench_queries(folder: Path, rows: int, repeats: int = 7, progress: Progress 
 def _fill(client: Client, settings: Settings, folder: Path, rows: int, progress: Progress) -> tuple[int, float, int]:
     """Load the data; return (kernels stored of JOB, seconds that they span, time of their end in ns)."""
     progress("loading the recording")
-    recording = Recording(folder, ranks=RANKS)
+    recording = RecordedJob(folder, ranks=RANKS)
     period = recording.period_ns
     times = max(1, -(-rows // next(n for topic, n in recording.rows.items() if topic == "gpu.kernel.v1")))
     until = time.time_ns()

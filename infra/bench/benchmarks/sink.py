@@ -13,7 +13,7 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import Client
 from drumline.infra.config.settings import Settings
 from drumline.producers.replay.publisher import Publisher
-from drumline.producers.replay.recording import Recording
+from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.replay.replay import replay
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
@@ -24,7 +24,7 @@ TARGET, DISK_TARGET = 500e3, 6.0
 def publish(settings: Settings, folder: Path, topics: list[Topic] | None, loops: int) -> tuple[dict[str, int], int]:
     """Replay as fast as possible and return (rows by topic, messages). Raises RuntimeError if not all arrived."""
     publisher = Publisher(settings, Codec(), "drumline-bench")
-    summary = replay(Recording(folder, topics=topics, loop=loops), publisher)
+    summary = replay(RecordedJob(folder, topics=topics, loop=loops), publisher)
     if summary.problem or summary.interrupted:
         raise RuntimeError(f"the recording was not published: {summary.problem or 'interrupted'}")
     return summary.rows, sum(summary.batches.values())

@@ -12,7 +12,7 @@ from drumline.infra.bench.processes.running_pipeline import DRAIN_S, RunningPipe
 from drumline.infra.bench.processes.steady_state import EVERY_S, add_steady_state
 from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.localstack.ephemeral import run_audit
-from drumline.producers.replay.recording import Recording
+from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.topics import Topic
 
 #: Loops at full speed that measure the rate, and the share of it that the soak runs at.
@@ -28,7 +28,7 @@ def bench_soak(
 
     `rate` defaults to half of what a probe at full speed reaches first. Raises RuntimeError.
     """
-    recording = Recording(folder, ranks=ranks, topics=[Topic.KERNEL])
+    recording = RecordedJob(folder, ranks=ranks, topics=[Topic.KERNEL])
     recorded = recording.rows[Topic.KERNEL] / ((recording.last_ns - recording.first_ns) / 1e9)
     del recording
     wanted = f"{rate:,.0f} kernels/s wanted" if rate else f"{SHARE:g} of the rate at full speed wanted"

@@ -15,7 +15,7 @@ from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.kafka.topics import DeclaredTopic, TopicsAdmin, plan
-from drumline.producers.replay.recording import recorded_batches
+from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.topics import Topic
 
 TARGET, RATIO_TARGET = 2e6, 300
@@ -28,7 +28,7 @@ def publish_single(settings: Settings, folder: Path, events: int) -> int:
     admin.apply(wanted, plan(wanted, {}))
     producer = Producer(producer_config(settings, "bench-single"))
     sent = 0
-    for outgoing in recorded_batches(folder, topics=[Topic.KERNEL]):
+    for outgoing in RecordedJob(folder, topics=[Topic.KERNEL]).batches():
         batch = outgoing.batch
         names, columns = batch.strings("name", "names").tolist(), batch.columns
         for name, start, duration in zip(

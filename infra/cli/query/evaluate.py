@@ -123,7 +123,7 @@ def read_phases(folder: Path) -> list[dict[str, Any]]:
 def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Iterator[Row]:
     """Verdict rows of the last revision of every window. The recording is read through a copy of its folder whose
     manifest has no phases. Raises ValueError, naming the file that cannot be read."""
-    from drumline.producers.replay.recording import recorded_batches
+    from drumline.producers.replay.recording import RecordedJob
     from drumline.schemas.topics import Topic
     from drumline.streams.core.thresholds import StragglerConfig
     from drumline.streams.offline import latest, verdicts
@@ -142,7 +142,7 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Itera
             task = progress.add_task("reading the recording", total=None)
             found = []
             try:
-                batches = ((out.time_ns, out.batch) for out in recorded_batches(blind, topics=topics))
+                batches = ((out.time_ns, out.batch) for out in RecordedJob(blind, topics=topics).batches())
                 for batch in verdicts(batches, config):
                     found.append(batch)
                     progress.update(task, description=f"judged to step {batch.envelope['last_step']}")

@@ -47,7 +47,7 @@ def agent(
     """
     from drumline.infra.kafka.registry import codec
     from drumline.infra.telemetry.health import Health, serve_health
-    from drumline.producers.agent.agent import Agent, deleted
+    from drumline.producers.agent.agent import Agent, AgentOptions, deleted
     from drumline.producers.agent.cursor import Cursor, OtherAgent
     from drumline.producers.agent.producer import KafkaSender
     from drumline.producers.nvml.sampler import device_sampler
@@ -80,7 +80,7 @@ def agent(
     archiver = _archiver(config, cursor.folder / "archive", health) if config.archive.url else None
     program = Agent(
         config, cursor, KafkaSender(config, topics), codec(config), health,
-        stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted,
+        AgentOptions(stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted),
     )  # fmt: skip
     sampler = None if until_empty or config.agent.gpu_s == 0 else device_sampler(config, lambda: program.processes)
     if sampler is not None:

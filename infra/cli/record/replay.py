@@ -58,8 +58,8 @@ def replay(
     from drumline.infra.kafka.connect import BrokerUnreachable
     from drumline.infra.kafka.registry import codec
     from drumline.producers.replay.publisher import Publisher
-    from drumline.producers.replay.recording import Recording
-    from drumline.producers.replay.replay import Target
+    from drumline.producers.replay.recording import RecordedJob
+    from drumline.producers.replay.replay import ReplayOptions, Target
     from drumline.producers.replay.replay import replay as publish
     from drumline.producers.replay.spool_target import SpoolTarget
     from drumline.producers.replay.trace import load_manifest
@@ -67,7 +67,7 @@ def replay(
 
     try:
         manifest = load_manifest(folder, phases=True)  # only to pick healthy ranks for --ranks
-        recording = Recording(folder, job=job, ranks=ranks, loop=loop, manifest=manifest)
+        recording = RecordedJob(folder, job=job, ranks=ranks, loop=loop, manifest=manifest)
     except ValueError as error:  # BadTrace, BadRanks
         exit_with("replay", BAD_INPUT, str(error))
     publisher: Target
@@ -81,7 +81,7 @@ def replay(
         exit_with("replay", FAILED, str(error))
     # Only now: till here nothing was published, and a signal just ends it.
     with _stopping() as stop, _progress(sum(recording.rows.values()), folder.name) as advance:
-        summary = publish(recording, publisher, speed=pace, keep_time=keep_time, stop=stop, progress=advance)
+        summary = publish(recording, publisher, ReplayOptions(pace, keep_time, stop=stop, progress=advance))
     if as_json:
         typer.echo(json.dumps(summary.as_json()))
     else:

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import KafkaError
@@ -340,7 +341,7 @@ def test_a_folder_that_no_writer_made_is_left_alone_and_named_once(lab):
     for name in (*foreign, "one level too high"):
         if name != "results":  # somebody writes there
             os.utime(lab.root / name, (0, 0))
-    lab.agent._until_empty = True
+    lab.agent._options = replace(lab.agent._options, until_empty=True)
     with capture_logs() as logs:
         lab.agent.run()
     assert {*foreign, "one level too high"} <= set(os.listdir(lab.root))

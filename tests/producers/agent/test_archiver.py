@@ -13,7 +13,7 @@ from support.labs.agent_command import agent
 
 from drumline.infra.config.servers import ArchiveSettings
 from drumline.producers.agent import object_store as agent_storage
-from drumline.producers.agent.agent import Agent
+from drumline.producers.agent.agent import Agent, AgentOptions
 from drumline.producers.agent.archiver import Archiver
 from drumline.producers.agent.object_store import s3
 from drumline.producers.spool.writer import SpoolWriter
@@ -48,8 +48,8 @@ class ArchiveLab(Lab):
         )
         self.start()
         self.agent = Agent(
-            self.settings, self.cursor, self.sender, self.codec, self.health, done=self.archiver.take,
-            clock=lambda: self.now,
+            self.settings, self.cursor, self.sender, self.codec, self.health,
+            AgentOptions(done=self.archiver.take, clock=lambda: self.now),
         )  # fmt: skip
 
     def tick(self, seconds=30.0):

@@ -6,13 +6,14 @@ import pytest
 from drumline.producers.activity.activity import empty
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.cuts import MAX_ROWS
-from drumline.producers.batches.live import MOST_BYTES, BatchWriter, split_rows
+from drumline.producers.batches.live import MOST_BYTES, BatchWriter, FeedProgress, split_rows
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 IDENTITY = Identity("job", "run", 0, 0, 1, "host", "GPU-0", "process")
+NOW = FeedProgress(10**18, 10**18)
 #: What Kafka's clients let through (infra/kafka.py); bytes.
 CLIENTS = 1_000_000
 
@@ -32,7 +33,7 @@ def kernels(rows: int, distinct: int, size: int) -> Table:
 )
 def test_no_batch_is_too_large_for_kafka_and_every_row_is_in_one(rows, distinct, size):
     table, sent = kernels(rows, distinct, size), []
-    BatchWriter(IDENTITY, lambda topic, key, batch: sent.append(batch)).write(Topic.KERNEL, table, 10**18, 10**18)
+    BatchWriter(IDENTITY, lambda topic, key, batch: sent.append(batch)).write(Topic.KERNEL, table, NOW)
     starts = np.concatenate([batch.columns["start_ns"] for batch in sent])
     assert starts.tolist() == sorted(table["start_ns"].tolist())
     names = [name for batch in sent for name in batch.strings("name", "names")]
@@ -46,7 +47,7 @@ def test_no_batch_is_too_large_for_kafka_and_every_row_is_in_one(rows, distinct,
 
 def test_nothing_makes_no_batch():
     sent = []
-    BatchWriter(IDENTITY, lambda *batch: sent.append(batch)).write(Topic.KERNEL, kernels(0, 1, 9), 10**18, 10**18)
+    BatchWriter(IDENTITY, lambda *batch: sent.append(batch)).write(Topic.KERNEL, kernels(0, 1, 9), NOW)
     assert not sent
 
 

@@ -12,8 +12,8 @@ from support.fakes.nvml import (
 )
 
 from drumline.producers.nvml import sampler as agent_devices
-from drumline.producers.nvml.batches import DeviceFeed, jobs_on
-from drumline.producers.nvml.sampler import DeviceSampler
+from drumline.producers.nvml.batches import DeviceBatches, jobs_on
+from drumline.producers.nvml.sampler import DeviceSampler, SamplerOptions
 from drumline.producers.nvml.samples import Nvml, NvmlLost, NvmlMissing
 from drumline.producers.spool.frames import Frame
 from drumline.producers.spool.reader import Segment
@@ -70,7 +70,7 @@ def test_nvlink_throughput_is_the_growth_of_its_counters():
     row = nvml.sample(gpu, 12 * S)
     assert (row["nvlink_tx_kbps"], row["nvlink_rx_kbps"]) == (1_024, 0), "2,000 KiB in 2 s"
     counters[138] = 5
-    assert nvml.sample(gpu, 13 * S)["nvlink_tx_kbps"] == -1, "the counter began anew"
+    assert nvml.sample(gpu, 13 * S)["nvlink_tx_kbps"] == -1, "the counter restarted"
 
 
 def test_a_lost_gpu_is_no_row_of_unknowns():
@@ -81,17 +81,17 @@ def test_a_lost_gpu_is_no_row_of_unknowns():
         nvml.sample(nvml.gpus[0], 7)
 
 
-def test_no_driver_is_told_from_a_lost_one():
+def test_a_missing_driver_differs_from_a_lost_one():
     fake = FakeNvml()
     fake.problem = NVMLError_LibraryNotFound("NVML Shared Library Not Found")
     with pytest.raises(NvmlMissing):
         Nvml(fake)
 
 
-def test_whose_gpu_it_is():
+def test_jobs_of_a_gpu():
     both = [process(1), process(0), process(0, job="other"), process(2, gpu="GPU-9"), process(job="")]
-    found = jobs_on("GPU-0", set(), "h", both)
-    assert {job: p["rank"] for job, p in found.items()} == {"train": 0, "other": 0}
+    jobs_of_gpu = jobs_on("GPU-0", set(), "h", both)
+    assert {job: p["rank"] for job, p in jobs_of_gpu.items()} == {"train": 0, "other": 0}
     assert jobs_on("GPU-0", {103}, "h", [process(3, gpu="")])["train"]["rank"] == 3, "found by its pid"
     assert jobs_on("GPU-0", {103}, "another host", [process(3, gpu="")]) == {}
     newer = process(5, run="r2", start_ns=6)
@@ -99,7 +99,7 @@ def test_whose_gpu_it_is():
 
 
 def test_a_shared_gpu_is_sent_once_for_each_job_and_one_without_under_its_uuid():
-    feed = DeviceFeed("agent-1", "h")
+    feed = DeviceBatches("agent-1", "h")
     row = dict.fromkeys(COLUMNS, 3)
     jobs = jobs_on("GPU-0", set(), "h", [process(1), process(0, job="other")])
     for sequence in range(2):
@@ -121,7 +121,9 @@ def sampling(tmp_path):
 
     def start(fake, period_s=0.02, processes=()):
         spool = SpoolWriter(tmp_path, {"process_id": "agent-1", "sequence": 0})
-        sampler = DeviceSampler(spool, DeviceFeed("agent-1", "h"), "h", lambda: processes, period_s, {}, lambda: fake)
+        sampler = DeviceSampler(
+            spool, DeviceBatches("agent-1", "h"), lambda: processes, SamplerOptions(period_s, load=lambda: fake)
+        )
         running.append(sampler)
         sampler.start()
         segment = Segment(spool.folder / "000000000000.seg")
@@ -170,7 +172,7 @@ def test_the_xid_of_a_gpu_that_fell_off_the_bus_is_sent(sampling):
     fake.events.put((1, 31))
     fake.events.put((0, 154))
     wait_until(lambda: len(rows()) == 5)
-    assert int(rows()[-1][1].columns["xid"][0]) == 154, "known to be lost, and heard all the same"
+    assert int(rows()[-1][1].columns["xid"][0]) == 154, "known to be lost, and reported all the same"
 
 
 def test_without_events_it_samples_all_the_same(sampling):
@@ -214,7 +216,7 @@ def test_without_nvml_the_thread_ends_and_nothing_else_happens(tmp_path):
     fake = FakeNvml()
     fake.problem = NVMLError_LibraryNotFound("NVML Shared Library Not Found")
     spool = SpoolWriter(tmp_path, {"process_id": "agent-1", "sequence": 0})
-    sampler = DeviceSampler(spool, DeviceFeed("agent-1", "h"), "h", list, 0.01, {}, lambda: fake)
+    sampler = DeviceSampler(spool, DeviceBatches("agent-1", "h"), list, SamplerOptions(0.01, load=lambda: fake))
     sampler.start()
     sampler.join(10)
     assert not sampler.is_alive()

@@ -5,7 +5,7 @@ import pytest
 from support.activity_builder import ALL_REDUCE, GEMM, Recorder, lockstep
 
 from drumline.producers.replay.rank_scaling import BadRanks
-from drumline.producers.replay.recording import Recording
+from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.replay.trace import load_manifest
 
 PHASES = [
@@ -19,20 +19,20 @@ EXTRA = 50_000
 @pytest.fixture
 def folder(tmp_path):
     """Two ranks; rank 0 is slow in steps 4-7, rank 1 in 8-11."""
-    made = lockstep(2, 12, {0: (4, 7, EXTRA), 1: (8, 11, EXTRA)})
-    return made.write(tmp_path / "job", ranks=2, phases=PHASES)
+    job = lockstep(2, 12, {0: (4, 7, EXTRA), 1: (8, 11, EXTRA)})
+    return job.write(tmp_path / "job", ranks=2, phases=PHASES)
 
 
 def recording(folder, ranks, phases=True):
-    return Recording(folder, ranks=ranks, manifest=load_manifest(folder, phases=phases))
+    return RecordedJob(folder, ranks=ranks, manifest=load_manifest(folder, phases=phases))
 
 
 def by_rank(batches, topic, column):
-    found = {}
+    rows = {}
     for o in batches:
         if o.batch.topic == topic:
-            found.setdefault(o.batch.envelope["rank"], []).extend(o.batch.columns[column].tolist())
-    return found
+            rows.setdefault(o.batch.envelope["rank"], []).extend(o.batch.columns[column].tolist())
+    return rows
 
 
 def test_only_the_first_copy_has_the_faults(folder):
@@ -57,7 +57,7 @@ def test_copies_have_as_many_collectives_in_each_step_as_the_others(folder):
         assert np.unique(values, return_counts=True)[1].tolist() == [1] * 12
 
 
-def test_everybody_is_somebody_else(folder):
+def test_replayed_ranks_have_identities_of_their_own(folder):
     batches = list(recording(folder, 5).batches("r"))
     first = [o.batch.envelope for o in batches if o.batch.topic == "gpu.process.v1"]
     assert [e["rank"] for e in first] == [0, 1, 2, 3, 4]
@@ -75,15 +75,15 @@ def test_the_first_copy_is_the_recording(folder):
 
 
 def test_the_worlds_communicator_grows_and_small_ones_are_copied(tmp_path):
-    made = Recorder()
+    job = Recorder()
     now = 1_000_000
     for rank in range(4):  # world 1; pairs {0,1} = 2 and {2,3} = 3
-        made.range("step 0", now, now + 900, rank=rank)
+        job.range("step 0", now, now + 900, rank=rank)
         for i, communicator in enumerate((1, 2 + rank // 2)):
-            made.call("ncclAllReduce", now + 10 * (i + 1), rank=rank, communicator=communicator)
-            made.kernel(ALL_REDUCE, now + 100 * (i + 1), now + 100 * (i + 1) + 50, rank=rank)
-        made.kernel(GEMM, now + 400, now + 500, rank=rank)
-    batches = list(recording(made.write(tmp_path / "mesh", ranks=4), 10).batches("r"))
+            job.call("ncclAllReduce", now + 10 * (i + 1), rank=rank, communicator=communicator)
+            job.kernel(ALL_REDUCE, now + 100 * (i + 1), now + 100 * (i + 1) + 50, rank=rank)
+        job.kernel(GEMM, now + 400, now + 500, rank=rank)
+    batches = list(recording(job.write(tmp_path / "mesh", ranks=4), 10).batches("r"))
     members = {}
     for o in batches:
         if o.batch.topic == "gpu.collective.v1" and o.batch.rows:

@@ -10,7 +10,7 @@ import pytest
 from support.recordings import folder
 
 from drumline.producers.replay.anonymise import anonymise
-from drumline.producers.replay.recording import Recording, recorded_batches
+from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.replay.trace import load_manifest
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
@@ -20,7 +20,7 @@ DEMO = Path(__file__).parents[3] / "infra" / "demo" / "ddp-gpu-bound"
 
 @pytest.fixture(scope="module")
 def demo():
-    return list(recorded_batches(DEMO))
+    return list(RecordedJob(DEMO).batches())
 
 
 def counted(batches):
@@ -78,7 +78,7 @@ def test_demo_rows_in_are_rows_out(demo):
     assert rows["gpu.range.v1"] == (recorded("marker") - 4) / 2  # each rank's communicator creation never ended
     assert rows["gpu.step.v1"] == 4 * 126
     assert rows["gpu.process.v1"] == 4
-    assert dict(rows) == {str(k): v for k, v in Recording(DEMO).rows.items()}
+    assert dict(rows) == {str(k): v for k, v in RecordedJob(DEMO).rows.items()}
 
 
 def test_demo_invariants(demo):
@@ -97,9 +97,9 @@ def test_demo_kernels_come_out_as_they_went_in(demo):
         "start_ns": "start", "duration_ns": "duration", "stream": "stream_id", "correlation": "correlation_id",
         "registers": "registers_per_thread", "shared_executed": "shared_memory_executed", "grid_y": "grid_y",
     }  # fmt: skip
-    for ours, recorded in pairs.items():
-        values = np.concatenate([b.columns[ours] for b in batches])[order]
-        assert np.array_equal(values, table[recorded].to_numpy()), ours
+    for name, recorded in pairs.items():
+        values = np.concatenate([b.columns[name] for b in batches])[order]
+        assert np.array_equal(values, table[recorded].to_numpy()), name
     names = np.concatenate([b.strings("name", "names") for b in batches])[order]
     assert names.tolist() == table["name"].to_pylist()
 
@@ -110,8 +110,8 @@ def test_demo_ranks_agree_on_every_step_and_ordinal(demo):
         columns = (b.columns["step"], b.columns["ordinal"], b.strings("operation", "operations"), b.columns["bytes"])
         seen[b.envelope["communicator"], b.envelope["rank"]].extend(zip(*columns, strict=True))
     assert len(seen) == 4
-    first, *others = [sorted(rows) for rows in seen.values()]
-    assert all(rows == first for rows in others)
+    first, *remaining = [sorted(rows) for rows in seen.values()]
+    assert all(rows == first for rows in remaining)
     assert len(first) == 2682
 
 
@@ -149,24 +149,24 @@ def test_demo_host_clocks_do_not_matter_to_budgets(demo):
         if o.batch.topic == "gpu.step.v1":
             for step, length in zip(o.batch.columns["step"], o.batch.columns["gpu_duration_ns"], strict=True):
                 spans[int(step)][o.batch.envelope["rank"]] = int(length)
-    apart = [max(s.values()) - min(s.values()) for step, s in spans.items() if step]
-    assert len(apart) == 125
-    assert max(apart) < 1_000_000
+    spread = [max(s.values()) - min(s.values()) for step, s in spans.items() if step]
+    assert len(spread) == 125
+    assert max(spread) < 1_000_000
 
 
 def test_only_some_topics_give_the_same_batches(demo):
     wanted = {Topic.COLLECTIVE, Topic.STEP, Topic.PROCESS, Topic.DEVICE}
-    some = list(recorded_batches(DEMO, topics=wanted))
-    assert counted(some) == Counter({k: v for k, v in counted(demo).items() if k in wanted})
+    chosen = list(RecordedJob(DEMO, topics=wanted).batches())
+    assert counted(chosen) == Counter({k: v for k, v in counted(demo).items() if k in wanted})
     key = [(o.time_ns, o.key, o.batch.envelope) for o in demo if o.batch.topic in wanted]
-    assert [(o.time_ns, o.key, o.batch.envelope) for o in some] == key
+    assert [(o.time_ns, o.key, o.batch.envelope) for o in chosen] == key
 
 
 def test_loops_continue_time_steps_and_sequences():
     wanted = {Topic.COLLECTIVE, Topic.STEP}
-    twice = list(recorded_batches(DEMO, loop=2, topics=wanted))
+    twice = list(RecordedJob(DEMO, loop=2, topics=wanted).batches())
     invariants(twice)
-    once = counted(recorded_batches(DEMO, topics=wanted))
+    once = counted(RecordedJob(DEMO, topics=wanted).batches())
     assert counted(twice) == Counter({k: 2 * v for k, v in once.items()})
     steps = [o.batch for o in twice if o.batch.topic == "gpu.step.v1" and o.batch.envelope["rank"] == 1]
     assert np.concatenate([b.columns["step"] for b in steps]).tolist() == list(range(252))
@@ -175,12 +175,12 @@ def test_loops_continue_time_steps_and_sequences():
         if o.batch.topic == "gpu.collective.v1":
             for step, ordinal in zip(o.batch.columns["step"], o.batch.columns["ordinal"], strict=True):
                 ordinals[o.batch.envelope["rank"], int(step)].append(int(ordinal))
-    assert all(sorted(found) == list(range(len(found))) for found in ordinals.values())
+    assert all(sorted(values) == list(range(len(values))) for values in ordinals.values())
 
 
 def test_a_time_shift_moves_everything():
     wanted = {Topic.STEP, Topic.PROCESS}
-    plain, moved = (list(recorded_batches(DEMO, topics=wanted, shift_ns=s)) for s in (0, 10**12))
+    plain, moved = (list(RecordedJob(DEMO, topics=wanted).batches(shift_ns=s)) for s in (0, 10**12))
     for a, b in zip(plain, moved, strict=True):
         assert b.time_ns - a.time_ns == b.batch.envelope["watermark_ns"] - a.batch.envelope["watermark_ns"] == 10**12
         for name in ("start_ns", "gpu_start_ns"):
@@ -196,12 +196,12 @@ def test_the_demo_is_the_recording_with_other_names(tmp_path):
             assert file.read_bytes() == (source / file.name).read_bytes()
     assert load_manifest(tmp_path / "demo", phases=True) == load_manifest(DEMO, phases=True)
     assert load_manifest(DEMO, phases=True)["phases"] == load_manifest(source, phases=True)["phases"]
-    ours, theirs = pq.read_table(DEMO / "nvml.parquet"), pq.read_table(source / "nvml.parquet")
-    assert ours.drop_columns("uuid").equals(theirs.drop_columns("uuid"))
+    anonymised, original = pq.read_table(DEMO / "nvml.parquet"), pq.read_table(source / "nvml.parquet")
+    assert anonymised.drop_columns("uuid").equals(original.drop_columns("uuid"))
 
 
 def test_a_job_without_nccl_copies_or_samples():
-    recording = Recording(folder("fusion"))
+    recording = RecordedJob(folder("fusion"))
     batches = list(recording.batches("r"))
     invariants(batches)
     assert counted(batches) == Counter(
@@ -211,7 +211,7 @@ def test_a_job_without_nccl_copies_or_samples():
 
 def test_a_payload_that_was_not_recorded_is_known_from_the_other_steps():
     path = folder("mesh-2x2")
-    batches = list(recorded_batches(path))
+    batches = list(RecordedJob(path).batches())
     invariants(batches)
     steps = [o.batch.columns["skipped"] for o in batches if o.batch.topic == "gpu.step.v1"]
     assert not np.concatenate(steps).any()
@@ -222,7 +222,7 @@ def test_a_payload_that_was_not_recorded_is_known_from_the_other_steps():
 @pytest.mark.parametrize("name", ["ddp-launch-bound", "ddp-long"])
 def test_the_longer_recordings(name):
     path = folder(name)
-    batches = list(recorded_batches(path))
+    batches = list(RecordedJob(path).batches())
     invariants(batches)
     assert counted(batches)["gpu.kernel.v1"] == rows_of(path)("kernel")
     assert counted(batches)["gpu.collective.v1"] == rows_of(path)("marker_payload")

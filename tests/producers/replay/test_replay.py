@@ -15,36 +15,36 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka import acls as kafka_access
 from drumline.producers.replay import publisher as publisher_module
 from drumline.producers.replay.publisher import Publisher
-from drumline.producers.replay.recording import Recording
-from drumline.producers.replay.replay import mint_run, replay
+from drumline.producers.replay.recording import RecordedJob
+from drumline.producers.replay.replay import ReplayOptions, mint_run, replay
 from drumline.schemas.codec import Codec
 
 NOW = 1_800_000_000_000_000_000
 
 
-class Refused:
+class Rejection:
     def str(self):
         return "Broker: not enough in-sync replicas"
 
 
 class FakeClient:
-    """Takes records and acknowledges them on poll, as librdkafka does. `room`: how many fit into its queue."""
+    """Takes records and acknowledges them on poll, as librdkafka does. `capacity`: how many fit into its queue."""
 
-    def __init__(self, room=10**9, refuse_after=None):
+    def __init__(self, capacity=10**9, reject_after=None):
         self.records, self.waiting = [], []
-        self.room, self.refuse_after = room, refuse_after
+        self.capacity, self.reject_after = capacity, reject_after
         self.clock = 0.0
 
     def produce(self, topic, value, key, on_delivery):
-        if len(self.waiting) >= self.room:
+        if len(self.waiting) >= self.capacity:
             raise BufferError
         self.waiting.append((topic, value, key, on_delivery))
 
     def poll(self, timeout):
         self.clock += timeout
         for topic, value, key, on_delivery in self.waiting:
-            if self.refuse_after is not None and len(self.records) >= self.refuse_after:
-                on_delivery(Refused(), None)
+            if self.reject_after is not None and len(self.records) >= self.reject_after:
+                on_delivery(Rejection(), None)
             else:
                 self.records.append((topic, key.decode(), value))
                 on_delivery(None, None)
@@ -62,7 +62,8 @@ def folder(tmp_path):
 
 def run(recording, client, **more):
     publisher = Publisher(Settings(), Codec(), "test", client)
-    return replay(recording, publisher, now_ns=lambda: NOW, elapsed_s=lambda: client.clock, **more)
+    options = ReplayOptions(**more)
+    return replay(recording, publisher, options, now_ns=lambda: NOW, elapsed_s=lambda: client.clock)
 
 
 def decoded(client):
@@ -70,15 +71,15 @@ def decoded(client):
 
 
 def rows(client):
-    found = Counter()
+    counted = Counter()
     for batch in decoded(client):
-        found[batch.topic] += batch.rows
-    return dict(found)
+        counted[batch.topic] += batch.rows
+    return dict(counted)
 
 
 def test_the_summary_counts_what_the_broker_has(folder):
-    client = FakeClient(room=3)
-    summary = run(Recording(folder), client)
+    client = FakeClient(capacity=3)
+    summary = run(RecordedJob(folder), client)
     assert {k: v for k, v in summary.rows.items() if v} == rows(client)
     assert sum(summary.batches.values()) == len(client.records)
     assert summary.rows["gpu.kernel.v1"] == 24
@@ -88,14 +89,14 @@ def test_the_summary_counts_what_the_broker_has(folder):
 
 def test_as_fast_as_possible_the_job_ends_now(folder):
     client = FakeClient()
-    summary = run(Recording(folder, loop=2), client)
+    summary = run(RecordedJob(folder, loop=2), client)
     assert summary.last_ns == NOW
     assert max(b.envelope["watermark_ns"] for b in decoded(client)) == NOW
     assert client.clock == 0  # nothing was waited for
 
 
 def test_paced_the_job_starts_now_and_batches_leave_when_they_are_due(folder):
-    recording, client = Recording(folder), FakeClient()
+    recording, client = RecordedJob(folder), FakeClient()
     span_s = (recording.last_ns - recording.first_ns) / 1e9
     summary = run(recording, client, speed=0.5)
     assert summary.first_ns == NOW
@@ -104,13 +105,13 @@ def test_paced_the_job_starts_now_and_batches_leave_when_they_are_due(folder):
 
 
 def test_keep_time_keeps_it(folder):
-    recording = Recording(folder)
+    recording = RecordedJob(folder)
     assert run(recording, FakeClient(), keep_time=True).first_ns == recording.first_ns == 1_000_000_000
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 9])
 def test_stopping_leaves_nothing_half_counted(folder, after):
-    recording, client, stop = Recording(folder), FakeClient(), threading.Event()
+    recording, client, stop = RecordedJob(folder), FakeClient(), threading.Event()
     seen = []
 
     def progress(count):
@@ -129,8 +130,8 @@ def test_stopping_leaves_nothing_half_counted(folder, after):
 
 
 def test_a_refused_batch_ends_the_replay_and_is_not_counted(folder):
-    client = FakeClient(refuse_after=3)
-    summary = run(Recording(folder), client)
+    client = FakeClient(reject_after=3)
+    summary = run(RecordedJob(folder), client)
     assert "in-sync" in summary.problem
     assert not summary.interrupted
     assert sum(summary.batches.values()) == 3 == len(client.records)
@@ -138,7 +139,7 @@ def test_a_refused_batch_ends_the_replay_and_is_not_counted(folder):
 
 
 def test_every_replay_is_a_run_of_its_own_and_process_ids_derive_from_it(folder):
-    recording = Recording(folder)
+    recording = RecordedJob(folder)
     runs = []
     for _ in range(2):
         client = FakeClient()
@@ -153,7 +154,7 @@ def test_every_replay_is_a_run_of_its_own_and_process_ids_derive_from_it(folder)
 
 def test_keys(folder):
     client = FakeClient()
-    run(Recording(folder, job="train"), client)
+    run(RecordedJob(folder, job="train"), client)
     for (topic, key, _), batch in zip(client.records, decoded(client), strict=True):
         if topic in ("gpu.step.v1", "gpu.device.v1"):
             assert key == "train"
@@ -208,8 +209,8 @@ def test_ctrl_c_prints_what_was_acknowledged_and_exits_130(folder, on_the_comman
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_a_refused_batch_exits_1_and_says_why(folder, on_the_command_line):
-    on_the_command_line.refuse_after = 2
+def test_a_rejected_batch_exits_1_with_the_reason(folder, on_the_command_line):
+    on_the_command_line.reject_after = 2
     result = CliRunner().invoke(command_replay.app, [str(folder), "--speed", "max"])
     assert result.exit_code == 1
     assert "in-sync" in result.output

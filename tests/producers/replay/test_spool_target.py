@@ -5,8 +5,8 @@ from pathlib import Path
 
 from support.labs.agent import Lab
 
-from drumline.producers.replay.recording import Recording
-from drumline.producers.replay.replay import replay
+from drumline.producers.replay.recording import RecordedJob
+from drumline.producers.replay.replay import ReplayOptions, replay
 from drumline.producers.replay.spool_target import SpoolTarget
 from drumline.schemas.batch import encode
 from drumline.schemas.confluent import HEADER
@@ -19,31 +19,31 @@ NOW_NS = 1_800_000_000_000_000_000
 
 def replayed(recording, root, **limits):
     target = SpoolTarget(root, **limits)
-    return replay(recording, target, run="r1", now_ns=lambda: NOW_NS)
+    return replay(recording, target, ReplayOptions(run="r1"), now_ns=lambda: NOW_NS)
 
 
 def test_the_same_batches_in_the_same_order_of_each_feed(tmp_path):
-    recording = Recording(FUSION, job="fusion", ranks=2)
+    recording = RecordedJob(FUSION, job="fusion", ranks=2)
     summary = replayed(recording, tmp_path, max_bytes=1 << 30)
     assert summary.rows == {str(topic): rows for topic, rows in recording.rows.items()}
     lab = Lab(tmp_path).start()
     lab.tick()
     lab.cursor.close()
     direct: dict[tuple[str, str], list[bytes]] = {}
-    for outgoing in recording.batches("r1", NOW_NS - recording.last_ns):
-        outgoing.batch.envelope["sent_ns"] = NOW_NS
-        body = encode(model(outgoing.batch.topic), outgoing.batch)
-        direct.setdefault((str(outgoing.batch.topic), outgoing.key), []).append(body)
-    found: dict[tuple[str, str], list[bytes]] = {}
+    for timed in recording.batches("r1", NOW_NS - recording.last_ns):
+        timed.batch.envelope["sent_ns"] = NOW_NS
+        body = encode(model(timed.batch.topic), timed.batch)
+        direct.setdefault((str(timed.batch.topic), timed.key), []).append(body)
+    published: dict[tuple[str, str], list[bytes]] = {}
     for topic, key, value in lab.kafka.log:
-        found.setdefault((topic, key), []).append(value[HEADER.size :])
+        published.setdefault((topic, key), []).append(value[HEADER.size :])
     for feed, bodies in direct.items():
-        assert sorted(found[feed]) == sorted(bodies) if feed[0] == Topic.STEP else found[feed] == bodies, feed
-    assert found.keys() == direct.keys()
+        assert sorted(published[feed]) == sorted(bodies) if feed[0] == Topic.STEP else published[feed] == bodies, feed
+    assert published.keys() == direct.keys()
 
 
 def test_rows_beyond_the_spools_bound_are_in_the_account(tmp_path):
-    recording = Recording(FUSION, job="fusion", loop=3)
+    recording = RecordedJob(FUSION, job="fusion", loop=3)
     summary = replayed(recording, tmp_path, max_bytes=600_000)
     assert summary.dropped > 0
     lab = Lab(tmp_path).start()

@@ -75,7 +75,7 @@ def test_a_broken_folder_is_named(folder, name):
         read_trace(folder)
 
 
-def test_the_command_ends_with_2_and_says_what_is_wrong(folder):
+def test_the_command_ends_with_2_and_the_reason(folder):
     from drumline.infra.cli.record.replay import app
 
     (folder / "kernel.parquet").unlink()
@@ -86,11 +86,11 @@ def test_the_command_ends_with_2_and_says_what_is_wrong(folder):
 
 
 def test_ranks_of_a_trace_keep_their_own_rows(folder):
-    found = read_trace(folder)
-    assert [info.pid for info in found.ranks] == [10, 11]
-    assert [a.kernels.rows for a in found.activities] == [8, 8]
-    assert [a.samples.rows for a in found.activities] == [4, 4]
-    assert "rank" not in found.activities[0].kernels.columns
+    trace = read_trace(folder)
+    assert [info.pid for info in trace.ranks] == [10, 11]
+    assert [a.kernels.rows for a in trace.activities] == [8, 8]
+    assert [a.samples.rows for a in trace.activities] == [4, 4]
+    assert "rank" not in trace.activities[0].kernels.columns
 
 
 def test_rows_in_any_order_of_ranks(folder):
@@ -101,32 +101,32 @@ def test_rows_in_any_order_of_ranks(folder):
 
 
 def test_memsets_are_copies_of_their_own_kind(tmp_path):
-    made = Recorder()
-    made.kernel(GEMM, 10, 20)
-    made.memset(30, 35)
-    copies = made.activity(tmp_path).copies
+    recorder = Recorder()
+    recorder.kernel(GEMM, 10, 20)
+    recorder.memset(30, 35)
+    copies = recorder.activity(tmp_path).copies
     assert [column(copies, c)[0] for c in ("kind", "src_kind", "dst_kind", "bytes")] == [64, 0, 3, 4]
 
 
 def test_records_without_times_are_dropped_and_counted(tmp_path):
-    made = Recorder()
-    made.kernel(GEMM, 10, 20)
-    made.kernel(GEMM, 0, 0)
-    activity = made.activity(tmp_path)
+    recorder = Recorder()
+    recorder.kernel(GEMM, 10, 20)
+    recorder.kernel(GEMM, 0, 0)
+    activity = recorder.activity(tmp_path)
     assert activity.kernels.rows == 1
     assert activity.invalid == {Topic.KERNEL: 1}
 
 
-def test_samples_find_their_rank_by_uuid_then_by_index_and_strangers_are_counted(folder):
+def test_samples_find_their_rank_by_uuid_then_by_index_and_unknown_ones_are_counted(folder):
     def mixed(table):
         uuids = table["uuid"].to_pylist()
-        uuids[0] = "GPU-of-nobody"
+        uuids[0] = "GPU-unknown"
         return table.set_column(table.schema.get_field_index("uuid"), "uuid", pa.array(uuids))
 
     rewritten(folder / "nvml.parquet", mixed)
-    found = read_trace(folder)
-    assert found.unknown_samples == 1
-    assert sum(a.samples.rows for a in found.activities) == 7
+    trace = read_trace(folder)
+    assert trace.unknown_samples == 1
+    assert sum(a.samples.rows for a in trace.activities) == 7
 
     def anonymous(table):
         names = pa.array(["unknown"] * table.num_rows)

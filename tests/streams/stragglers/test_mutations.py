@@ -9,7 +9,7 @@ import pytest
 from support import trace_mutations as mutations
 from support.recordings import DEMO, TOPICS, other_recordings, phases, report, rows, stream, trace
 
-from drumline.producers.replay.recording import Recording
+from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, WARNING
@@ -103,7 +103,7 @@ def test_lost_kernels_other_than_nccls_leave_every_window_evaluated(folder, shar
 def test_of_kernels_only_a_sample_is_kept(folder):
     """Policy `collectives`, or rows lost on the way: budgets and collectives were made of all kernels before."""
     dice, sampled = np.random.default_rng(1), []
-    for out in Recording(folder, topics={*TOPICS, Topic.KERNEL}).batches("run"):
+    for out in RecordedJob(folder, topics={*TOPICS, Topic.KERNEL}).batches("run"):
         keep = dice.random(out.batch.rows) < (0.1 if out.batch.topic == Topic.KERNEL else 1.0)
         columns = {name: values[keep] for name, values in out.batch.columns.items()}
         sampled.append((out.time_ns, Batch(out.batch.topic, {**out.batch.envelope, "rows": int(keep.sum())}, columns)))

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from drumline.infra.cli.query.evaluate import app
 from drumline.infra.evaluate.scoring import Report, Row, judge_phases
-from drumline.producers.replay.recording import Recording
+from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
@@ -28,7 +28,7 @@ CLOCK = ("start_ns", "gpu_start_ns")
 
 @cache
 def recorded(name: str) -> Stream:
-    recording = Recording(folder(name), topics={Topic.COLLECTIVE, Topic.STEP})
+    recording = RecordedJob(folder(name), topics={Topic.COLLECTIVE, Topic.STEP})
     return [(out.time_ns, out.batch) for out in recording.batches("run")]
 
 

@@ -15,7 +15,7 @@ from support.labs.windows import T0, S, kernels
 
 from drumline.infra.kafka.config import client_config, producer_config
 from drumline.infra.kafka.drain import wait_drained
-from drumline.producers.replay.recording import recorded_batches
+from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.topics import Topic, dlq
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
@@ -65,7 +65,7 @@ main()
 
 def job(run):
     """The recorded job as it is published: batches in order with their keys, `run` its own."""
-    return list(recorded_batches(RECORDING, run=run, job=run))
+    return list(RecordedJob(RECORDING, job=run).batches(run=run))
 
 
 def outcome(stack, run):

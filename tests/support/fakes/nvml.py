@@ -85,14 +85,14 @@ class FakeNvml:
         return self.gpus[index]
 
     def __getattr__(self, name):
-        what = name.removeprefix("nvmlDeviceGet")
-        if what == name:
+        reading = name.removeprefix("nvmlDeviceGet")
+        if reading == name:
             raise AttributeError(name)
 
         def call(handle, *_arguments):
             if self.gpus.index(handle) in self.lost:
                 raise NVMLError_GpuIsLost("GPU is lost")
-            answer = handle[what]
+            answer = handle[reading]
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -100,15 +100,15 @@ class FakeNvml:
         return call
 
     def nvmlDeviceGetFieldValues(self, handle, fields):  # noqa: N802
-        found = []
+        values = []
         for field in fields:
             value = handle["fields"].get(field[0] if isinstance(field, tuple) else field)
-            found.append(
+            values.append(
                 SimpleNamespace(
                     nvmlReturn=3 if value is None else 0, valueType=3, value=SimpleNamespace(ullVal=value or 0)
                 )
             )
-        return found
+        return values
 
     def nvmlEventSetCreate(self):  # noqa: N802
         return object()

@@ -7,7 +7,7 @@ from support.labs.sink import any_batch
 
 from drumline.infra.config.settings import AgentSettings, Settings, SpoolSettings
 from drumline.infra.telemetry.health import Health
-from drumline.producers.agent.agent import Agent
+from drumline.producers.agent.agent import Agent, AgentOptions
 from drumline.producers.agent.cursor import Cursor
 from drumline.producers.agent.producer import KafkaSender
 from drumline.schemas.batch import encode
@@ -74,7 +74,7 @@ class Lab:
         self.cursor = Cursor(self.root)
         sender = KafkaSender(self.settings, TOPIC_NAMES, self.kafka, clock=lambda: self.now)
         self.agent = Agent(self.settings, self.cursor, sender, codec or self.codec, self.health,
-                           clock=lambda: self.now)  # fmt: skip
+                           AgentOptions(clock=lambda: self.now))  # fmt: skip
         self.sender = sender
         return self
 
