@@ -13,7 +13,7 @@ from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.config.settings import Settings
 from drumline.sinks.audit.rollups import Rollup, comparison
 from drumline.sinks.ranges.offset_ranges import Intervals
-from drumline.sinks.tables.tables import Table
+from drumline.sinks.tables.tables import SinkTable
 
 SHOWN = 5
 
@@ -42,7 +42,7 @@ class Queries:
         parts = ["job = {job:String}"] * bool(self.job) + ["run = {run:String}"] * bool(self.run)
         return " AND ".join(parts) or "1"
 
-    def _kept_since(self, table: Table) -> str:
+    def _kept_since(self, table: SinkTable) -> str:
         """Return SQL for the time before which retention may have removed rows of the table."""
         days = int(getattr(self.settings.clickhouse.retention, table.name))
         return f"now64(9) - INTERVAL {days} DAY" if days and table.clock else "toDateTime64(0, 9, 'UTC')"
@@ -78,7 +78,7 @@ class Queries:
             have.add_run(int(row["a"]), int(row["b"]))
         return have
 
-    def unreadable(self, table: Table) -> dict[str, int]:
+    def unreadable(self, table: SinkTable) -> dict[str, int]:
         """Return the number of dead letters without a process, hence without a sequence, by key."""
         counted = rows(
             self.client,
@@ -88,11 +88,11 @@ class Queries:
         )
         return {str(row["key"]): int(row["n"]) for row in counted}
 
-    def any_rows(self, table: Table) -> bool:
+    def any_rows(self, table: SinkTable) -> bool:
         """Return True if the table has rows of any run."""
         return bool(rows(self.client, f"SELECT 1 FROM {self.database}.{table.target} LIMIT 1"))
 
-    def stored_rows(self, table: Table) -> dict[str, Any]:
+    def stored_rows(self, table: SinkTable) -> dict[str, Any]:
         """Compare the rows that are stored according to the ledger with the rows of the table, record by record.
 
         `bad`: records that differ or whose rows are not numbered 0, 1, 2, ... once each. `examples`: (topic
@@ -116,7 +116,7 @@ class Queries:
         )
         return totals[0]
 
-    def newest_rows(self, table: Table) -> dict[str, Any]:
+    def newest_rows(self, table: SinkTable) -> dict[str, Any]:
         """Compare ledger and table where rows replace each other.
 
         `missing`: newest stored records that left no row. `unknown`: rows from records that the ledger does not have as
@@ -140,7 +140,7 @@ class Queries:
         )
         return {**totals[0], **shown[0]}
 
-    def sequences(self, table: Table) -> list[dict[str, Any]]:
+    def sequences(self, table: SinkTable) -> list[dict[str, Any]]:
         """Return (process, key) pairs whose sequence has gaps, is stored twice, or is known from duplicates only."""
         seen = "verdict IN ('stored', 'empty')"
         return rows(
@@ -163,7 +163,7 @@ class Queries:
             self._parameters(),
         )
 
-    def windows(self, raw: Table, windows: Table, amount: str) -> list[dict[str, Any]]:
+    def windows(self, raw: SinkTable, windows: SinkTable, amount: str) -> list[dict[str, Any]]:
         """Compare raw rows with windows, per process.
 
         Returns raw rows, those in windows closed so far, and the sum over non-overlapping windows plus the late rows.

@@ -14,7 +14,7 @@ from drumline.sinks.ranges.partition import History
 from drumline.sinks.ranges.record import Disposition, RangeEntry
 from drumline.sinks.tables import native_format as native
 from drumline.sinks.tables.blocks import TIME_END_NS
-from drumline.sinks.tables.tables import TIME, WORDS
+from drumline.sinks.tables.tables import TEXT, TIME
 
 log = structlog.get_logger()
 _MILLI = "DateTime64(3, 'UTC')"
@@ -26,17 +26,17 @@ def _envelope(field: str, default: object) -> Callable[[RangeEntry], object]:
 
 #: column, type, numpy dtype ("" = text), value of an entry. The migrations create the same columns.
 COLUMNS: tuple[tuple[str, str, str, Callable[[RangeEntry], object]], ...] = (
-    ("topic", WORDS, "", lambda e: e.record.topic),
+    ("topic", TEXT, "", lambda e: e.record.topic),
     ("partition", "UInt32", "<u4", lambda e: e.record.partition),
     ("offset", "UInt64", "<u8", lambda e: e.record.offset),
     ("published", _MILLI, "<i8", lambda e: min(max(e.record.timestamp_ms, 0), TIME_END_NS // 1_000_000 - 1)),
-    ("verdict", WORDS, "", lambda e: e.disposition.value),
-    ("error", WORDS, "", lambda e: e.error[0]),
-    ("job", WORDS, "", _envelope("job", "")),
-    ("run", WORDS, "", _envelope("run", "")),
+    ("verdict", TEXT, "", lambda e: e.disposition.value),
+    ("error", TEXT, "", lambda e: e.error[0]),
+    ("job", TEXT, "", _envelope("job", "")),
+    ("run", TEXT, "", _envelope("run", "")),
     ("rank", "Int32", "<i4", _envelope("rank", -1)),
-    ("host", WORDS, "", _envelope("host", "")),
-    ("process_id", WORDS, "", _envelope("process_id", "")),
+    ("host", TEXT, "", _envelope("host", "")),
+    ("process_id", TEXT, "", _envelope("process_id", "")),
     ("key", "String", "", lambda e: e.record.key_text),
     ("sequence", "Int64", "<i8", _envelope("sequence", 0)),
     ("dropped_before", "Int64", "<i8", _envelope("dropped_before", 0)),
@@ -69,12 +69,12 @@ def ledger_block(offsets: OffsetRange, entries: Sequence[RangeEntry]) -> bytes:
     """Return the ledger rows of one range as one Native block."""
     count = len(entries)
     zeros = np.zeros(count, dtype=np.uint8)
-    columns = [("topic_id", WORDS, native.low_cardinality([offsets.topic_id], zeros))]
+    columns = [("topic_id", TEXT, native.low_cardinality([offsets.topic_id], zeros))]
     for name, kind, dtype, value in COLUMNS:
         values = [value(entry) for entry in entries]
         if dtype:
             data = np.array(values, dtype=dtype).tobytes()
-        elif kind == WORDS:
+        elif kind == TEXT:
             index = {text: i for i, text in enumerate(dict.fromkeys(map(str, values)))}
             data = native.low_cardinality(list(index), np.array([index[str(v)] for v in values]))
         else:

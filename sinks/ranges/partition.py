@@ -14,7 +14,7 @@ from drumline.sinks.ranges.intent import MAX_BYTES, Intent, write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals, OffsetRange
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
-from drumline.sinks.tables.tables import Table
+from drumline.sinks.tables.tables import SinkTable
 
 #: Days (table partitions) one insert may touch; each costs a part and a slot of the deduplication log.
 MAX_DAYS_PER_RANGE = 62
@@ -46,7 +46,7 @@ class PendingRange:
     committed the intent (monotonic, s); -inf if an earlier one did.
     """
 
-    table: Table
+    table: SinkTable
     range: OffsetRange
     entries: list[RangeEntry]
     stage: RangeStage = RangeStage.CUT
@@ -79,7 +79,7 @@ class PartitionState:
     `dead_letter_bytes`: of rejected records, which are kept as they came.
     """
 
-    table: Table
+    table: SinkTable
     partition: int
     topic_id: str
     next_offset: int

@@ -9,7 +9,7 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord
 from drumline.sinks.tables.blocks import row_count, time_span, unstorable
-from drumline.sinks.tables.tables import Table
+from drumline.sinks.tables.tables import SinkTable
 
 
 class Disposition(StrEnum):
@@ -61,7 +61,7 @@ class RangeEntry:
     error: tuple[str, str] = ("", "")
 
 
-def read(record: Record, table: Table, codec: Codec) -> RangeEntry:
+def read(record: Record, table: SinkTable, codec: Codec) -> RangeEntry:
     """Decode and check a record.
 
     Duplicates are found later, when its range is cut. Retry later: RegistryUnavailable.

@@ -1,4 +1,7 @@
-"""Batches of one range -> one Native block of its table; and which batches no table can hold. No per-row Python."""
+"""Build one Native block from the batches of one range, and find batches that no table can hold.
+
+Works on columns; no Python code runs per row, except for columns of type String.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
 from drumline.sinks.tables import native_format as native
-from drumline.sinks.tables.tables import Source, Table, TableColumn
+from drumline.sinks.tables.tables import ColumnSource, SinkTable, TableColumn
 
-#: What ClickHouse's DateTime (partition keys, retention) can hold; ns since the epoch.
+#: The end of ClickHouse's DateTime (partition keys, retention); ns since the epoch.
 TIME_END_NS = (1 << 32) * 1_000_000_000
 DAY_NS = 86_400_000_000_000
 #: A batch is half a second of one process. One whose rows lie further apart has broken clocks and would cost a table
@@ -22,13 +25,13 @@ MAX_DAYS = 31
 MAX_ROWS = 1_000_000
 
 
-def row_count(table: Table, batch: Batch) -> int:
-    """Rows that the batch becomes: as it says, or one where the record itself is the row (gpu.process.v1)."""
-    return batch.rows if any(c.source in (Source.PACKED, Source.DICTIONARY) for c in table.columns) else 1
+def row_count(table: SinkTable, batch: Batch) -> int:
+    """Return the rows that the batch becomes: its own, or one where the record itself is the row (gpu.process.v1)."""
+    return batch.rows if any(c.source in (ColumnSource.PACKED, ColumnSource.DICTIONARY) for c in table.columns) else 1
 
 
-def time_span(table: Table, batch: Batch) -> tuple[int, int]:
-    """(earliest, latest) of the table's clock in the batch, ns since the epoch; (0, 0) without rows or clock."""
+def time_span(table: SinkTable, batch: Batch) -> tuple[int, int]:
+    """Return (earliest, latest) of the table's clock in the batch, ns since the epoch; (0, 0) without rows or clock."""
     if not table.clock or not batch.rows:
         return 0, 0
     values = batch.columns.get(table.clock)
@@ -37,8 +40,8 @@ def time_span(table: Table, batch: Batch) -> tuple[int, int]:
     return int(values.min()), int(values.max())
 
 
-def unstorable(table: Table, batch: Batch) -> str:
-    """Why the table cannot hold the batch, naming the field; "" if it can."""
+def unstorable(table: SinkTable, batch: Batch) -> str:
+    """Return the reason why the table cannot hold the batch, naming the field; "" if it can."""
     if batch.rows > MAX_ROWS:
         return f"{table.topic}.rows: {batch.rows} in one batch, at most {MAX_ROWS} can be stored at once"
     for field in table.times:
@@ -60,60 +63,64 @@ def unstorable(table: Table, batch: Batch) -> str:
     return ""
 
 
-class _Words:
-    """A growing dictionary: text -> index, in order of appearance."""
+class _TextIndex:
+    """Collects distinct texts: text -> index, in order of appearance."""
 
     def __init__(self) -> None:
         self.index: dict[str, int] = {}
 
-    def of(self, word: str) -> int:
-        return self.index.setdefault(word, len(self.index))
+    def index_of(self, value: str) -> int:
+        return self.index.setdefault(value, len(self.index))
 
-    def table(self, words: Iterable[str]) -> Array:
-        """Indices of a batch's dictionary, as a lookup table."""
-        return np.fromiter((self.of(word) for word in words), dtype=np.uint32)
+    def table(self, texts: Iterable[str]) -> Array:
+        """Return the indices of a batch's dictionary, as a lookup table."""
+        return np.fromiter((self.index_of(value) for value in texts), dtype=np.uint32)
 
 
 def _per_batch(batches: Sequence[Batch], counts: Array, column: TableColumn) -> bytes:
-    """A column whose value is the same for all rows of a batch."""
+    """Return a column whose value is the same for all rows of a batch."""
     values = [batch.envelope[column.field] for batch in batches]
-    if column.source is Source.MAP:
+    if column.source is ColumnSource.MAP:
         return native.maps([v for v, n in zip(values, counts.tolist(), strict=True) for _ in range(n)])
-    if column.source is Source.WORD:
-        words = _Words()
-        indices = words.table(values)
-        return native.low_cardinality(list(words.index), np.repeat(indices, counts))
+    if column.source is ColumnSource.TEXT:
+        texts = _TextIndex()
+        indices = texts.table(values)
+        return native.low_cardinality(list(texts.index), np.repeat(indices, counts))
     return np.repeat(np.array(values, dtype=column.dtype), counts).tobytes()
 
 
 def _per_row(batches: Sequence[Batch], column: TableColumn) -> bytes:
-    """A packed column, dictionary columns through a lookup per batch."""
-    if column.source is Source.PACKED:
+    """Return a packed column; dictionary columns through a lookup per batch."""
+    if column.source is ColumnSource.PACKED:
         joined = np.concatenate([batch.columns[column.field] for batch in batches])
         return (
             native.nullable(joined, joined == -1) if column.null else joined.astype(column.dtype, copy=False).tobytes()
         )
-    words = _Words()
+    texts = _TextIndex()
     indices = np.concatenate(
-        [words.table(batch.envelope[column.dictionary])[batch.columns[column.field]] for batch in batches]
+        [texts.table(batch.envelope[column.dictionary])[batch.columns[column.field]] for batch in batches]
     )
     if column.type == "String":
-        encoded = [native.text(word) for word in words.index]
+        encoded = [native.text(value) for value in texts.index]
         return b"".join([encoded[i] for i in indices.tolist()])
-    return native.low_cardinality(list(words.index), indices)
+    return native.low_cardinality(list(texts.index), indices)
 
 
 def rows_block(
-    table: Table, topic_partition: str, batches: Sequence[Batch], offsets: Sequence[int], published_ms: Sequence[int]
+    table: SinkTable,
+    topic_partition: str,
+    batches: Sequence[Batch],
+    offsets: Sequence[int],
+    published_ms: Sequence[int],
 ) -> tuple[int, bytes]:
-    """(rows, block) of batches in offset order; all have rows. The same arguments give the same bytes."""
+    """Return (rows, block) of batches in offset order; all have rows. The same arguments give the same bytes."""
     counts = np.array([row_count(table, batch) for batch in batches], dtype=np.int64)
     rows = int(counts.sum())
     columns: list[tuple[str, str, bytes]] = []
     for column in table.columns:
-        if column.source is Source.META:
+        if column.source is ColumnSource.META:
             data = _meta(column.name, topic_partition, counts, offsets, published_ms)
-        elif column.source in (Source.PACKED, Source.DICTIONARY):
+        elif column.source in (ColumnSource.PACKED, ColumnSource.DICTIONARY):
             data = _per_row(batches, column)
         else:
             data = _per_batch(batches, counts, column)

@@ -1,8 +1,8 @@
-"""One ClickHouse Native block from numpy columns, written by hand so that one insert is one block by construction.
+"""Write one ClickHouse Native block from numpy columns, so that one insert is one block.
 
-A retry must reach the server as the very same block, or its deduplication token does not match: a driver that cuts
-an insert into blocks by sampling sizes would break that. Format: column count, row count, then per column its name,
-its type and its values (https://clickhouse.com/docs/interfaces/formats/Native).
+A retry must reach the server as the same block, or its deduplication token does not match. A driver that cuts an insert
+into blocks by sampled sizes would break that. Format: column count, row count, then per column its name, its type and
+its values (https://clickhouse.com/docs/interfaces/formats/Native).
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _LOW_CARDINALITY_FLAGS = (1 << 9) | (1 << 10)
 
 
 def text(value: str | bytes) -> bytes:
-    """A length-prefixed string; str as UTF-8."""
+    """Return a length-prefixed string; str as UTF-8."""
     data = value.encode() if isinstance(value, str) else value
     return varint(len(data)) + data
 
 
 def strings(values: Sequence[str | bytes]) -> bytes:
-    """Values of a String column."""
+    """Return the values of a String column."""
     return b"".join(map(text, values))
 
 
-def low_cardinality(words: Sequence[str], indices: Array) -> bytes:
-    """Values of a LowCardinality(String) column: `indices` (any integer dtype) into `words` (distinct)."""
+def low_cardinality(texts: Sequence[str], indices: Array) -> bytes:
+    """Return the values of a LowCardinality(String) column: `indices` (any integer dtype) into `texts` (distinct)."""
     if len(indices) == 0:
         return b""
-    kind, dtype = (0, "<u1") if len(words) <= 1 << 8 else (1, "<u2") if len(words) <= 1 << 16 else (2, "<u4")
+    kind, dtype = (0, "<u1") if len(texts) <= 1 << 8 else (1, "<u2") if len(texts) <= 1 << 16 else (2, "<u4")
     return b"".join(
         (
             _LOW_CARDINALITY_VERSION,
             _U64.pack(_LOW_CARDINALITY_FLAGS | kind),
-            _U64.pack(len(words)),
-            strings(words),
+            _U64.pack(len(texts)),
+            strings(texts),
             _U64.pack(len(indices)),
             np.ascontiguousarray(indices, dtype=dtype).tobytes(),
         )
@@ -50,19 +50,19 @@ def low_cardinality(words: Sequence[str], indices: Array) -> bytes:
 
 
 def nullable(values: Array, null: Array) -> bytes:
-    """Values of a Nullable(number) column; `null`: bool per row."""
+    """Return the values of a Nullable(number) column; `null`: bool per row."""
     return np.ascontiguousarray(null, dtype="u1").tobytes() + np.ascontiguousarray(values).tobytes()
 
 
 def maps(values: Sequence[Mapping[str, str]]) -> bytes:
-    """Values of a Map(String, String) column: ends, then all keys, then all values."""
+    """Return the values of a Map(String, String) column: ends, then all keys, then all values."""
     ends = np.cumsum([len(value) for value in values], dtype="<u8")
     keys = strings([key for value in values for key in value])
     return ends.tobytes() + keys + strings([item for value in values for item in value.values()])
 
 
 def block(rows: int, columns: Sequence[tuple[str, str, bytes]]) -> bytes:
-    """A whole Native block; `columns`: (name, ClickHouse type, values encoded as above) for `rows` rows."""
+    """Return a Native block of `rows` rows; `columns`: (name, ClickHouse type, values encoded as above)."""
     parts = [varint(len(columns)), varint(rows)]
     for name, kind, data in columns:
         parts += [text(name), text(kind), data]

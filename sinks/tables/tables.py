@@ -1,5 +1,7 @@
-"""Which topic goes to which table, and how its fields become columns. The migrations create what this declares;
-a test compares the two, so neither can drift."""
+"""Declare the table of each topic, and how fields become columns.
+
+The migrations create the same tables; a test compares the two.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 
+from drumline.schemas.columns import Column
 from drumline.schemas.model import RecordModel, has_schema, model
 from drumline.schemas.topics import Topic
 
 TIME = "DateTime64(9, 'UTC')"
-WORDS = "LowCardinality(String)"
+TEXT = "LowCardinality(String)"
 NUMBERS = {
     "<i8": "Int64", "<u8": "UInt64", "<i4": "Int32", "<u4": "UInt32", "<u2": "UInt16", "|u1": "UInt8",
     "<f8": "Float64",
@@ -22,18 +25,18 @@ NUMBERS = {
 SEVERITIES = {"insufficient_data": -1, "ok": 0, "suspect": 1, "warning": 2, "critical": 3}
 AVRO_NUMBERS = {"int": ("Int32", "<i4"), "long": ("Int64", "<i8")}
 
-#: What every row begins with: whom it is about. A record of one process has it in its envelope, a record of a whole job
-#: in its columns; what a record does not have, its rows lack. Other shared fields go to the ledger only.
+#: Columns that identify the subject of a row. A record of one process has them in its envelope, a record of a whole job
+#: in its columns; rows lack those that the record lacks. Other shared fields go to the ledger only.
 ROW_IDENTITY = ("job", "run", "rank", "host", "gpu_uuid", "process_id")
 #: Envelope fields that are notes between producers and stream processors.
 NOT_STORED = frozenset({"complete_step", "rank_list", "late_rows"})
 
 
-class Source(StrEnum):
-    """Where a column's values come from."""
+class ColumnSource(StrEnum):
+    """Names the part of a batch that holds a column's values."""
 
     ENVELOPE = "envelope"
-    WORD = "envelope text"
+    TEXT = "envelope text"
     MAP = "envelope map"
     PACKED = "packed"
     DICTIONARY = "dictionary"
@@ -42,12 +45,15 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """`field`: the Avro field; `dtype`: of the values sent. `null`: -1 in the record means NULL. `enum`: of an Enum8,
-    its numbers."""
+    """Declares one column.
+
+    `field`: the Avro field. `dtype`: of the values sent. `null`: -1 in the record means NULL. `enum`: the numbers of an
+    Enum8.
+    """
 
     name: str
     type: str
-    source: Source
+    source: ColumnSource
     field: str = ""
     dtype: str = ""
     null: bool = False
@@ -56,11 +62,14 @@ class TableColumn:
 
 
 @dataclass(frozen=True)
-class Table:
-    """`upsert`: rows replace earlier ones with the same key, the view `name` shows the newest; else rows are facts
-    and stored exactly once. `times`: Avro fields that become times; `durations`: fields that cannot be negative.
-    `clock`: the Avro field that rows are placed by (partition, retention), or "" where the table has none. `enums`:
-    columns of type Enum8."""
+class SinkTable:
+    """Declares one table.
+
+    `upsert`: rows replace earlier ones with the same key, and the view `name` shows the newest; otherwise rows are
+    facts, stored exactly once. `times`: Avro fields that become times. `durations`: fields that cannot be negative.
+    `clock`: the Avro field that places rows (partition, retention), or "" where the table has none. `enums`: columns of
+    type Enum8.
+    """
 
     topic: Topic
     name: str
@@ -73,7 +82,7 @@ class Table:
 
     @property
     def target(self) -> str:
-        """The table that is written to."""
+        """Return the name of the table that is written to."""
         return f"{self.name}_versions" if self.upsert else self.name
 
 
@@ -117,15 +126,15 @@ def _is_time(field: str) -> bool:
 
 
 def _envelope_column(name: str, kind: object) -> TableColumn | None:
-    """The column of an envelope field, or None if rows do not carry it."""
+    """Return the column of an envelope field, or None if rows do not carry it."""
     if isinstance(kind, dict):
-        return TableColumn(name, "Map(String, String)", Source.MAP, name) if kind.get("type") == "map" else None
+        return TableColumn(name, "Map(String, String)", ColumnSource.MAP, name) if kind.get("type") == "map" else None
     if kind == "string":
-        return TableColumn(name, WORDS, Source.WORD, name)
+        return TableColumn(name, TEXT, ColumnSource.TEXT, name)
     number, dtype = AVRO_NUMBERS[str(kind)]
     if _is_time(name):
-        return TableColumn(name.removesuffix("_ns"), TIME, Source.ENVELOPE, name, dtype)
-    return TableColumn(name, number, Source.ENVELOPE, name, dtype)
+        return TableColumn(name.removesuffix("_ns"), TIME, ColumnSource.ENVELOPE, name, dtype)
+    return TableColumn(name, number, ColumnSource.ENVELOPE, name, dtype)
 
 
 def _enum_type(labels: Mapping[str, int]) -> str:
@@ -133,55 +142,52 @@ def _enum_type(labels: Mapping[str, int]) -> str:
 
 
 def _order(record: RecordModel, rule: _Rule) -> tuple[str, ...]:
-    """The fields that become columns, in the table's order. The process of a record of a whole job is a stream worker:
-    no process that a reader knows."""
+    """Return the fields that become columns, in the table's order.
+
+    The process of a record of a whole job is a stream worker, so its id is left out.
+    """
     identity = [name for name in (*ROW_IDENTITY, *rule.also) if name in record.fields]
     if "rank" not in record.shared:
         identity.remove("process_id")
     return tuple(dict.fromkeys((*identity, *(name for name in record.topic_fields if name not in NOT_STORED))))
 
 
+def _packed_column(column: Column, rule: _Rule) -> TableColumn:
+    name, dtype = column.name, column.dtype.str
+    if column.dictionary:
+        kind = "String" if name in rule.plain else TEXT
+        return TableColumn(name, kind, ColumnSource.DICTIONARY, name, dtype, dictionary=column.dictionary)
+    if _is_time(name):
+        return TableColumn(name.removesuffix("_ns"), TIME, ColumnSource.PACKED, name, dtype)
+    if name in rule.enums:
+        labels = rule.enums[name]
+        return TableColumn(name, _enum_type(labels), ColumnSource.PACKED, name, dtype, enum=tuple(labels.values()))
+    number, null = NUMBERS[dtype], name in rule.nullable
+    return TableColumn(name, f"Nullable({number})" if null else number, ColumnSource.PACKED, name, dtype, null)
+
+
 @cache
-def table(topic: Topic) -> Table:
-    """The table of a topic. Every topic of ours has one."""
+def table(topic: Topic) -> SinkTable:
+    """Return the table of a topic. Every topic with a schema has one."""
     rule, record = _RULES[topic], model(topic)
     kinds = {field["name"]: field["type"] for field in record.parsed["fields"]}
     packed = {column.name: column for column in record.columns}
     columns: list[TableColumn] = []
     for name in _order(record, rule):
-        if name not in packed:
-            made = _envelope_column(name, kinds[name])
-            if made is not None:
-                columns.append(made)
-            continue
-        column = packed[name]
-        dtype = column.dtype.str
-        if column.dictionary:
-            kind = "String" if name in rule.plain else WORDS
-            columns.append(TableColumn(name, kind, Source.DICTIONARY, name, dtype, dictionary=column.dictionary))
-        elif _is_time(name):
-            columns.append(TableColumn(name.removesuffix("_ns"), TIME, Source.PACKED, name, dtype))
-        elif name in rule.enums:
-            labels = rule.enums[name]
-            columns.append(
-                TableColumn(name, _enum_type(labels), Source.PACKED, name, dtype, enum=tuple(labels.values()))
-            )
-        else:
-            number, null = NUMBERS[dtype], name in rule.nullable
-            columns.append(
-                TableColumn(name, f"Nullable({number})" if null else number, Source.PACKED, name, dtype, null)
-            )
+        column = _packed_column(packed[name], rule) if name in packed else _envelope_column(name, kinds[name])
+        if column is not None:
+            columns.append(column)
     if rule.upsert:
-        columns.append(TableColumn("published", "DateTime64(3, 'UTC')", Source.META, dtype="<i8"))
+        columns.append(TableColumn("published", "DateTime64(3, 'UTC')", ColumnSource.META, dtype="<i8"))
     columns += [
-        TableColumn("_topic_partition", WORDS, Source.META),
-        TableColumn("_offset", "UInt64", Source.META, dtype="<u8"),
-        TableColumn("_row", "UInt32", Source.META, dtype="<u4"),
+        TableColumn("_topic_partition", TEXT, ColumnSource.META),
+        TableColumn("_offset", "UInt64", ColumnSource.META, dtype="<u8"),
+        TableColumn("_row", "UInt32", ColumnSource.META, dtype="<u4"),
     ]
     times = tuple(name for name in record.topic_fields if _is_time(name))
     durations = tuple(c.name for c in record.columns if c.name.endswith("duration_ns"))
     enums = tuple(column for column in columns if column.enum)
-    return Table(topic, rule.name, rule.upsert, tuple(columns), times, durations, rule.clock, enums)
+    return SinkTable(topic, rule.name, rule.upsert, tuple(columns), times, durations, rule.clock, enums)
 
 
-TABLES: tuple[Table, ...] = tuple(table(topic) for topic in Topic if has_schema(topic))
+TABLES: tuple[SinkTable, ...] = tuple(table(topic) for topic in Topic if has_schema(topic))

@@ -13,7 +13,7 @@ from drumline.schemas.topics import Topic
 from drumline.sinks.errors import LostRecords, TransientKafkaError
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.kafka.assignment import Assignment
-from drumline.sinks.tables.tables import SEVERITIES, TABLES, Source, table
+from drumline.sinks.tables.tables import SEVERITIES, TABLES, ColumnSource, table
 
 pytestmark = pytest.mark.stack
 
@@ -53,7 +53,7 @@ def test_every_column_of_every_topic_comes_back_as_it_was_published(pipeline):
     pipeline.start("--instance", "1")
     pipeline.wait_drained()
     for stored, batch in sent.items():
-        names = {c.name: c for c in stored.columns if c.source is not Source.META}
+        names = {c.name: c for c in stored.columns if c.source is not ColumnSource.META}
         columns = ", ".join(
             f"toUnixTimestamp64Nano({n}) AS {n}" if c.type.startswith("DateTime64") else n for n, c in names.items()
         )
@@ -68,10 +68,10 @@ def test_every_column_of_every_topic_comes_back_as_it_was_published(pipeline):
                 if column.enum:
                     value = {number: label for label, number in SEVERITIES.items()}[batch.columns[column.field][i]]
                     row[name] = value
-                elif column.source is Source.PACKED:
+                elif column.source is ColumnSource.PACKED:
                     value = batch.columns[column.field][i]
                     row[name] = None if column.null and value == -1 else value
-                elif column.source is Source.DICTIONARY:
+                elif column.source is ColumnSource.DICTIONARY:
                     row[name] = batch.envelope[column.dictionary][batch.columns[column.field][i]]
                 else:
                     row[name] = pipeline.codec.decode(stored.topic, pipeline.codec.encode(batch)).envelope[column.field]

@@ -7,7 +7,7 @@ from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import rows
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.schemas.model import ENVELOPE, model
-from drumline.sinks.tables.tables import TABLES, Source
+from drumline.sinks.tables.tables import TABLES, ColumnSource
 
 pytestmark = pytest.mark.stack
 
@@ -21,7 +21,7 @@ def test_the_page_and_the_comments_are_up_to_date(clean_stack):
     for stored in TABLES:
         docs = {field["name"]: field["doc"] for field in model(stored.topic).parsed["fields"]}
         for column in stored.columns:
-            if column.source is not Source.META:
+            if column.source is not ColumnSource.META:
                 first = docs[column.field].split(";")[0].split(",")[0]
                 assert comments[stored.target, column.name].startswith(first), (stored.target, column.name)
 
@@ -52,7 +52,11 @@ def test_derived_tables_have_no_column_of_the_envelope(clean_stack):
     assert [stored.name for stored in of_jobs] == ["lateness", "stragglers"]
     for stored in of_jobs:
         first = [(column.name, column.source) for column in stored.columns[2:5]]
-        assert first == [("rank", Source.PACKED), ("host", Source.DICTIONARY), ("gpu_uuid", Source.DICTIONARY)]
+        assert first == [
+            ("rank", ColumnSource.PACKED),
+            ("host", ColumnSource.DICTIONARY),
+            ("gpu_uuid", ColumnSource.DICTIONARY),
+        ]
         names = {row["name"] for row in rows(client, f"DESCRIBE TABLE {database}.{stored.name}")}
         assert names & set(ENVELOPE) == {"job", "run", "rank", "host", "gpu_uuid"}, stored.name
 
