@@ -23,17 +23,17 @@ RAW = [Topic.PROCESS, Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, 
 
 @pytest.fixture
 def pipeline(clean_stack, environment_of):
-    made = Pipeline(clean_stack, environment_of(clean_stack))
-    made.settings.sink.flush_s = 0.05
-    yield made
-    made.stop()
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    created.settings.sink.flush_s = 0.05
+    yield created
+    created.stop()
 
 
 @pytest.fixture
 def proxy(clean_stack):
-    made = Proxy(clean_stack.local.clickhouse_http_port)
-    yield made
-    made.close()
+    created = Proxy(clean_stack.local.clickhouse_http_port)
+    yield created
+    created.close()
 
 
 def batches(count, first, topic=Topic.KERNEL):
@@ -49,10 +49,10 @@ def until(done, timeout_s=40.0):
 
 def through(pipeline, proxy):
     """A client as the sink's, by way of the proxy; it waits 2 s for an answer."""
-    found = pipeline.settings.clickhouse.model_copy(
+    clickhouse_settings = pipeline.settings.clickhouse.model_copy(
         update={"url": f"http://127.0.0.1:{proxy.port}", "password": local_password(pipeline.settings, "writer")}
     )
-    settings = pipeline.settings.model_copy(update={"clickhouse": found})
+    settings = pipeline.settings.model_copy(update={"clickhouse": clickhouse_settings})
     return lambda: clickhouse.connect(settings, timeout_s=2)
 
 
@@ -60,19 +60,19 @@ def through(pipeline, proxy):
 def running(pipeline, proxy, topics):
     """A sink in a thread of its own."""
     stop = threading.Event()
-    made = pipeline.sink(lambda _: stop.is_set(), topics)
-    made.connect = through(pipeline, proxy)
-    thread = threading.Thread(target=made.run)
+    running_sink = pipeline.sink(lambda _: stop.is_set(), topics)
+    running_sink.connect = through(pipeline, proxy)
+    thread = threading.Thread(target=running_sink.run)
     thread.start()
     try:
-        yield made
+        yield running_sink
     finally:
         stop.set()
         thread.join(30)
     assert not thread.is_alive()
 
 
-def test_the_sink_waits_until_clickhouse_can_again_collects_nothing_meanwhile_and_says_why(
+def test_the_sink_waits_until_clickhouse_can_again_collects_nothing_meanwhile_and_gives_the_reason(
     pipeline, proxy, monkeypatch
 ):
     monkeypatch.setattr(ends, "REQUEST_INTERVAL_S", 0.1)
@@ -104,21 +104,21 @@ def test_the_sink_waits_until_clickhouse_can_again_collects_nothing_meanwhile_an
             lambda: vars(proxy).update(delay_s=0.0),
         ),
     }
-    with running(pipeline, proxy, TOPICS) as made:
-        for number, (why, (breaks, mends)) in enumerate(conditions.items()):
-            first, before = 22 * number, made.counts.retries
+    with running(pipeline, proxy, TOPICS) as running_sink:
+        for number, (reason, (breaks, repairs)) in enumerate(conditions.items()):
+            first, before = 22 * number, running_sink.counts.retries
             pipeline.publish(*batches(1, first))
-            until(lambda n=24 * number + 1: made.counts.records == n)
+            until(lambda n=24 * number + 1: running_sink.counts.records == n)
             breaks()
             pipeline.publish(*batches(1, first + 1))
-            until(lambda n=before: made.counts.retries > n + 1)
-            until(lambda w=why: made.health.ready().get("retry", "").endswith(f": {w.strip()}"))
+            until(lambda n=before: running_sink.counts.retries > n + 1)
+            until(lambda w=reason: running_sink.health.ready().get("retry", "").endswith(f": {w.strip()}"))
             pipeline.publish(*batches(20, first + 2), *batches(2, 2 * number, Topic.STEP))
-            until(lambda: made.kafka.lag() >= 20)
-            assert sum(state.rows for state in made.kafka.states.values()) <= ROWS, "it collects while it waits"
-            mends()
-            until(lambda n=24 * (number + 1): made.counts.records == n)
-            until(lambda: "retry" not in made.health.ready())
+            until(lambda: running_sink.kafka.lag() >= 20)
+            assert sum(state.rows for state in running_sink.kafka.states.values()) <= ROWS, "it collects while it waits"
+            repairs()
+            until(lambda n=24 * (number + 1): running_sink.counts.records == n)
+            until(lambda: "retry" not in running_sink.health.ready())
     assert pipeline.drained()
     pipeline.assert_exactly_once()
 
@@ -137,19 +137,19 @@ def test_a_slow_clickhouse_keeps_no_sink_from_polling_kafka(pipeline, proxy, mon
         return insert(self, pending)
 
     monkeypatch.setattr(RangeWriter, "insert_rows", counted)
-    made = pipeline.sink(lambda s: s.counts.records >= 2 * len(RAW), RAW)
-    made.connect, poll = through(pipeline, proxy), made.kafka.poll
+    running_sink = pipeline.sink(lambda s: s.counts.records >= 2 * len(RAW), RAW)
+    running_sink.connect, poll = through(pipeline, proxy), running_sink.kafka.poll
 
     def polled(timeout_s):
         between.append(inserts[0])
         inserts[0] = 0
         return poll(timeout_s)
 
-    made.kafka.poll = polled
-    made.run()
+    running_sink.kafka.poll = polled
+    running_sink.run()
     assert sum(between) >= len(RAW)
     assert max(between) <= 3, "turns of 0.1 s, at least 0.05 s for each of two inserts a range"
-    assert made.counts.retries == 0
+    assert running_sink.counts.retries == 0
     pipeline.assert_exactly_once()
 
 
@@ -159,13 +159,13 @@ def test_a_clickhouse_that_refuses_stops_the_sink_and_nothing_is_lost(pipeline):
     pipeline.drain(2)
     pipeline.publish(*batches(3, 2))
     client.command(f"RENAME TABLE {database}.kernels TO {database}.elsewhere")
-    with pytest.raises(clickhouse.PermanentError) as refused:
+    with pytest.raises(clickhouse.PermanentError) as raised:
         pipeline.drain(5)
-    assert refused.value.code == 60
+    assert raised.value.code == 60
     client.command(f"RENAME TABLE {database}.elsewhere TO {database}.kernels")
     without_grants = pipeline.sink(lambda s: s.counts.records >= 3)
     without_grants.connect = lambda: clickhouse.connect(pipeline.settings, reader=True)
     with pytest.raises(clickhouse.PermanentError):
         without_grants.run()
-    assert pipeline.drain(3).counts.replays == 1, "what was announced before it stopped"
+    assert pipeline.drain(3).counts.replays == 1, "the range whose intent was committed before it stopped"
     pipeline.assert_exactly_once()

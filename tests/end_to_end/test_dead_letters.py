@@ -31,9 +31,9 @@ HUGE = 5
 
 @pytest.fixture
 def pipeline(clean_stack, environment_of):
-    made = Pipeline(clean_stack, environment_of(clean_stack))
-    yield made
-    made.stop()
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    yield created
+    created.stop()
 
 
 def dlq_command(pipeline, *arguments, code=0):
@@ -105,11 +105,12 @@ def alike(rows, sequence):
     return batch
 
 
-def error_of(told):
+def error_of(values):
     too_large = (
-        told["drumline.error.code"] == "BadFrame" and f"bytes, longer than {MAX_BYTES}" in told["drumline.error.text"]
+        values["drumline.error.code"] == "BadFrame"
+        and f"bytes, longer than {MAX_BYTES}" in values["drumline.error.text"]
     )
-    return TOO_LARGE if too_large else told["drumline.error.code"]
+    return TOO_LARGE if too_large else values["drumline.error.code"]
 
 
 def publish_mixed(pipeline, count, good=40):
@@ -150,34 +151,34 @@ def test_ten_thousand_bad_records_are_dead_letters_and_all_good_rows_are_stored(
     report = pipeline.assert_exactly_once()
     want = Counter(topic for topic, _, _ in expected)
     assert {t.topic: t.dead for t in report.topics if t.dead} == want
-    found = {}
+    read = {}
     for topic in TOPICS:
-        for letter in pipeline.dead_letters(topic, want[topic]):
-            told = {name: value.decode() for name, value in letter.headers()}
-            assert told["drumline.origin.topic"] == topic
-            origin = topic.value, int(told["drumline.origin.partition"]), int(told["drumline.origin.offset"])
-            assert error_of(told) in expected[origin], told
-            assert told["drumline.error.text"]
-            found[origin] = told
-    assert found.keys() == expected.keys()
+        for dead_letter in pipeline.dead_letters(topic, want[topic]):
+            values = {name: value.decode() for name, value in dead_letter.headers()}
+            assert values["drumline.origin.topic"] == topic
+            origin = topic.value, int(values["drumline.origin.partition"]), int(values["drumline.origin.offset"])
+            assert error_of(values) in expected[origin], values
+            assert values["drumline.error.text"]
+            read[origin] = values
+    assert read.keys() == expected.keys()
     listed = json.loads(dlq_command(pipeline, "list", "--json").stdout)
     assert listed["records"] == want
     assert sum(group["letters"] for group in listed["groups"]) >= BAD
 
 
-def test_what_was_put_back_is_stored_once_and_not_put_back_again(pipeline):
+def test_replayed_records_are_stored_once_and_not_replayed_again(pipeline):
     """Two letters of one record (a sink's and a worker's), and one of another reason."""
     good, other = (any_batch(Topic.KERNEL, 50, process_id(0), n) for n in range(2))
 
-    def letter(batch, error, offset, by):
+    def dead_letter(batch, error, offset, by):
         pipeline.producer.produce(
             dlq(Topic.KERNEL), key=process_id(0), value=pipeline.codec.encode(batch),
             headers=[*stream_headers(Origin(Topic.KERNEL, 0, offset), error, by), ("traceparent", b"00-1")],
         )  # fmt: skip
 
-    letter(good, KeyError(), 0, "sink")
-    letter(good, KeyError(), 0, "streams")
-    letter(other, OSError(), 1, "streams")
+    dead_letter(good, KeyError(), 0, "sink")
+    dead_letter(good, KeyError(), 0, "streams")
+    dead_letter(other, OSError(), 1, "streams")
     assert pipeline.producer.flush(20) == 0
     pipeline.published[Topic.KERNEL] = 100
 
@@ -194,7 +195,7 @@ def test_what_was_put_back_is_stored_once_and_not_put_back_again(pipeline):
     pipeline.assert_exactly_once()
 
 
-def test_a_record_put_back_too_early_dies_again_and_its_letter_says_so(pipeline):
+def test_a_record_replayed_too_early_is_rejected_again_and_its_dead_letter_has_the_origin(pipeline):
     garbage = b"\x00\x00\x00\x00\x02 SECRET"
     pipeline.raw(Topic.KERNEL, process_id(0), garbage)
     pipeline.drain(1)

@@ -32,11 +32,11 @@ def pipeline(clean_stack, environment_of, tmp_path, ports):
     environment = environment_of(clean_stack)
     environment |= {f"DRUMLINE_{name.upper()}__METRICS_PORT": str(port) for name, port in ports.items()}
     environment |= {"DRUMLINE_STREAM__IDLE_S": "1", "DRUMLINE_LOG_JSON": "true"}
-    made = Pipeline(clean_stack, environment)
-    made.worker = Child(environment, tmp_path, [PYTHON, "-m", "drumline.infra.cli.app", "stream"], "one")
-    yield made
-    made.worker.kill()
-    made.stop()
+    created = Pipeline(clean_stack, environment)
+    created.worker = Child(environment, tmp_path, [PYTHON, "-m", "drumline.infra.cli.app", "stream"], "one")
+    yield created
+    created.worker.kill()
+    created.stop()
 
 
 def batches(count):
@@ -97,30 +97,30 @@ def test_a_worker_and_a_sink_serve_what_they_did(pipeline, ports):
     assert sink["drumline_sink_insert_rows_sum"] >= 3 * ROWS
 
     password = pipeline.settings.local.state / "secrets" / "writer.password"
-    said = "".join(get(port, path)[1] for port in ports.values() for path in ("/metrics", "/readyz", "/healthz"))
+    served = "".join(get(port, path)[1] for port in ports.values() for path in ("/metrics", "/readyz", "/healthz"))
     logs = pipeline.worker.log.read_text()
     assert pipeline.worker.stop() == 0
     for process in pipeline.sinks:
         process.terminate()
         logs += process.communicate(timeout=30)[1].decode()
-    for text in (said, logs):
+    for text in (served, logs):
         assert poison not in text
         assert password.read_text().strip() not in text
     for line in logs.splitlines():
         assert json.loads(line)["event"], line
 
 
-def test_a_sink_without_clickhouse_is_alive_and_says_what_it_waits_for(pipeline, ports):
+def test_a_sink_without_clickhouse_is_alive_and_reports_what_it_waits_for(pipeline, ports):
     pipeline.environment["DRUMLINE_CLICKHOUSE__URL"] = f"http://127.0.0.1:{free_port()}"
     pipeline.start("--instance", "1")
 
     def reasons():
         code, body = get(ports["sink"], "/readyz")
-        return code == 503 and (found := json.loads(body)["reasons"]).keys() >= {"clickhouse", "retry"} and found
+        return code == 503 and (reported := json.loads(body)["reasons"]).keys() >= {"clickhouse", "retry"} and reported
 
-    found = until(reasons)
-    assert found["clickhouse"] == "ClickHouse does not answer"
-    assert found["retry"].endswith("clickhouse")
+    reported = until(reasons)
+    assert reported["clickhouse"] == "ClickHouse does not answer"
+    assert reported["retry"].endswith("clickhouse")
     assert get(ports["sink"], "/healthz")[0] == 200
     assert samples(ports["sink"])[of("drumline_sink_retries_total", "clickhouse")] >= 1
 
@@ -156,12 +156,12 @@ def test_an_agent_serves_what_it_publishes_while_it_does(pipeline, ports, tmp_pa
     until(lambda: get(port, "/readyz") == (200, '{"ready": true, "reasons": {}}\n'))
     for count, batch in enumerate(batches(3), 1):
         spool.append(Topic.KERNEL, process_id(0), encode(model(Topic.KERNEL), batch), ROWS)
-        found = until(lambda wanted=count * ROWS: (s := samples(port)).get(published) == wanted and s)
-        assert found[of("drumline_agent_published_records_total", kernel)] == count
-        assert found[of("drumline_agent_published_batch_rows_count", kernel)] == count
-        assert found[of("drumline_agent_published_batch_rows_sum", kernel)] == count * ROWS
-        assert found[of("drumline_agent_delay_seconds_count", kernel)] == count
-        assert 0 < found[of("drumline_agent_delay_seconds_sum", kernel)] < 60 * count
+        reported = until(lambda wanted=count * ROWS: (s := samples(port)).get(published) == wanted and s)
+        assert reported[of("drumline_agent_published_records_total", kernel)] == count
+        assert reported[of("drumline_agent_published_batch_rows_count", kernel)] == count
+        assert reported[of("drumline_agent_published_batch_rows_sum", kernel)] == count * ROWS
+        assert reported[of("drumline_agent_delay_seconds_count", kernel)] == count
+        assert 0 < reported[of("drumline_agent_delay_seconds_sum", kernel)] < 60 * count
         assert get(port, "/healthz")[0] == get(port, "/readyz")[0] == 200
     idle = until(lambda: (s := samples(port))["drumline_agent_unacknowledged_records"] == 0 and s)
     assert idle[of("drumline_agent_processes", "alive")] == 1

@@ -33,8 +33,8 @@ MIDDLE = 80
 
 def away(settings: Settings, name: str, seconds: float) -> None:
     """Broker or engine dies and is not started again for so long: the supervisor stands still."""
-    found = own_processes(settings)
-    [supervisor], [process] = found["supervisor"], found[name]
+    processes = own_processes(settings)
+    [supervisor], [process] = processes["supervisor"], processes[name]
     os.kill(supervisor.pid, signal.SIGSTOP)
     try:
         os.kill(process.pid, signal.SIGKILL)
@@ -44,14 +44,14 @@ def away(settings: Settings, name: str, seconds: float) -> None:
 
 
 def shares_work(settings: Settings, name: str, since_ns: int) -> bool:
-    """Whether the worker `name` has partitions."""
+    """Return True if the worker `name` has partitions."""
     return bool(read_statuses(settings, since_ns).get(name, {}).get("partitions"))
 
 
-def come_and_go(pipeline: Pipeline, others: list[ManagedProcess]) -> None:
+def come_and_go(pipeline: Pipeline, restarted: list[ManagedProcess]) -> None:
     """A second worker and a second sink join, then the first ones leave."""
     since_ns = time.time_ns()
-    for other in others:
+    for other in restarted:
         other.start()
     assert wait_until(lambda: shares_work(pipeline.settings, "two", since_ns), 60), "the second worker has not joined"
     for first in pipeline.programs.values():
@@ -71,7 +71,7 @@ def test_whatever_dies_goes_away_or_joins_changes_no_result(
     pipeline.drumline("topics", "apply")
     pipeline.drumline("migrate")
 
-    others = [
+    restarted = [
         ManagedProcess(name, [name, "--instance", "two"], tmp_path / f"{name}-two.log", pipeline.environment)
         for name in ("stream", "sink")
     ]
@@ -94,20 +94,20 @@ def test_whatever_dies_goes_away_or_joins_changes_no_result(
         return str(run)
 
     with pipeline.running(), ExitStack() as stack:
-        for other in others:
+        for other in restarted:
             stack.callback(other.stop)
-        calm = pipeline.results(replayed(lambda: None))
-        assert all(calm[table] for table in RESULTS)
+        reference = pipeline.results(replayed(lambda: None))
+        assert all(reference[table] for table in RESULTS)
         for name, disturb in {
             "sink killed": lambda: pipeline.kill("sink"),
             "engine killed": lambda: kill9("engine"),
             "worker killed": lambda: pipeline.kill("stream"),
             "broker away, longer than sessions last": lambda: away(clean_stack, "broker", 12),
-            "others come, the first ones go": lambda: come_and_go(pipeline, others),
+            "others come, the first ones go": lambda: come_and_go(pipeline, restarted),
         }.items():
             run = replayed(disturb)
             report = pipeline.audit(run)
             assert report["clean"], (name, report["findings"])
             disturbed = pipeline.results(run)
             for table in RESULTS:
-                assert disturbed[table] == calm[table], f"{table}: {name}"
+                assert disturbed[table] == reference[table], f"{table}: {name}"

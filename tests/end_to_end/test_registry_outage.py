@@ -22,18 +22,18 @@ NOBODYS = header(9_999) + b"?"
 
 @pytest.fixture
 def registry():
-    made = FakeRegistry()
-    yield made
-    made.go()
+    running_sink = FakeRegistry()
+    yield running_sink
+    running_sink.go()
 
 
 @pytest.fixture
 def pipeline(clean_stack, environment_of, registry):
     clean_stack.kafka.registry_url = registry.url
-    made = Pipeline(clean_stack, environment_of(clean_stack))
-    made.codec = codec(clean_stack)  # of who publishes
-    yield made
-    made.stop()
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    created.codec = codec(clean_stack)  # of who publishes
+    yield created
+    created.stop()
     clean_stack.kafka.registry_url = ""
 
 
@@ -45,23 +45,23 @@ def test_a_sink_waits_with_records_of_new_schemas_and_goes_on_with_all_others(pi
         pipeline.codec.registry.id_of(topic)
     pipeline.settings.sink.flush_s = 0.05
     stop = threading.Event()
-    made = pipeline.sink(lambda _: stop.is_set(), [Topic.KERNEL, Topic.STEP], codec(pipeline.settings))
-    thread = threading.Thread(target=made.run)
+    running_sink = pipeline.sink(lambda _: stop.is_set(), [Topic.KERNEL, Topic.STEP], codec(pipeline.settings))
+    thread = threading.Thread(target=running_sink.run)
     thread.start()
     try:
         pipeline.publish(batch(Topic.KERNEL, 0))
-        until(lambda: made.counts.records == 1)
+        until(lambda: running_sink.counts.records == 1)
         registry.go()
         pipeline.publish(batch(Topic.STEP, 0), batch(Topic.STEP, 1))
         pipeline.raw(Topic.KERNEL, process_id(1), NOBODYS)
-        until(lambda: made.health.ready().get("registry", "").endswith("in 2 partitions"))
+        until(lambda: running_sink.health.ready().get("registry", "").endswith("in 2 partitions"))
         pipeline.publish(*(batch(Topic.KERNEL, 1 + i) for i in range(5)))
-        until(lambda: made.counts.records == 6, 20)
-        assert made.counts.dead_letters == 0
-        assert made.kafka.lag() == 3
+        until(lambda: running_sink.counts.records == 6, 20)
+        assert running_sink.counts.dead_letters == 0
+        assert running_sink.kafka.lag() == 3
         registry.come()
-        until(lambda: made.counts.records == 9)
-        assert made.counts.dead_letters == 1, "the registry knows no such id"
+        until(lambda: running_sink.counts.records == 9)
+        assert running_sink.counts.dead_letters == 1, "the registry knows no such id"
     finally:
         stop.set()
         thread.join(30)
@@ -96,9 +96,9 @@ def test_a_worker_waits_with_records_of_new_schemas_and_buries_none(pipeline, re
         until(lambda: samples(port).get(handled) == 2)
         until(lambda: get(port, "/readyz")[0] == 200)
         until(lambda: _poll(windows))
-        letters = samples(port)
-        assert letters.get(of("drumline_stream_dead_letters_total", Topic.MEMCPY, "UnknownSchema"), 0) == 0
-        assert letters[of("drumline_stream_dead_letters_total", Topic.KERNEL, "UnknownSchema")] == 1
+        dead_letters = samples(port)
+        assert dead_letters.get(of("drumline_stream_dead_letters_total", Topic.MEMCPY, "UnknownSchema"), 0) == 0
+        assert dead_letters[of("drumline_stream_dead_letters_total", Topic.KERNEL, "UnknownSchema")] == 1
         assert worker.stop() == 0
     finally:
         worker.kill()

@@ -75,24 +75,24 @@ def programs(secure, drumline, tmp_path_factory):
     for command in (["topics", "apply"], ["migrate"]):
         code, _, errors = drumline("operator", *command)
         assert (code, errors) == (0, "")
-    folder, made = tmp_path_factory.mktemp("programs"), {}
+    folder, started = tmp_path_factory.mktemp("programs"), {}
     for (name, user), port in zip((("stream", "worker"), ("sink", "sink")), free_ports(2), strict=True):
         environment = {**secure.environment_of(user), f"DRUMLINE_{name.upper()}__METRICS_PORT": str(port)}
         environment |= {"DRUMLINE_STREAM__IDLE_S": "1", "DRUMLINE_LOG_LEVEL": "DEBUG"}
-        made[name] = ManagedProcess(name, [name], folder / f"{name}.log", environment, restarts=0)
-        made[name].port = port
-        made[name].start()
-    yield made
-    for program in made.values():
+        started[name] = ManagedProcess(name, [name], folder / f"{name}.log", environment, restarts=0)
+        started[name].port = port
+        started[name].start()
+    yield started
+    for program in started.values():
         program.stop()
 
 
 def report(secure):
     """The audit, as `auditor`."""
-    mine = secure.settings_of("auditor")
-    facts = KafkaFacts(mine)
+    auditor = secure.settings_of("auditor")
+    facts = KafkaFacts(auditor)
     try:
-        return audit(facts, Queries(clickhouse.connect(mine), mine))
+        return audit(facts, Queries(clickhouse.connect(auditor), auditor))
     finally:
         facts.close()
 
@@ -106,8 +106,8 @@ def test_the_whole_path_with_the_documented_rights_and_no_others(secure, drumlin
     assert producer.flush(20) == 0
 
     def stored():
-        found = {account.topic: account.rows_stored for account in report(secure).topics}
-        return found.get(Topic.STRAGGLER, 0) > 0 and {t: found[t] for t in published} == published
+        stored = {account.topic: account.rows_stored for account in report(secure).topics}
+        return stored.get(Topic.STRAGGLER, 0) > 0 and {t: stored[t] for t in published} == published
 
     assert wait_until(stored, 90, lambda: check_all(programs.values()) is None)
     assert wait_until(lambda: report(secure).clean, 60), report(secure).findings
@@ -120,16 +120,16 @@ def test_the_whole_path_with_the_documented_rights_and_no_others(secure, drumlin
 
 
 def test_secrets_are_in_no_log_no_metric_and_no_argument(secure, drumline, programs):
-    said = drumline("operator", "config")[1]
+    output = drumline("operator", "config")[1]
     for program in programs.values():
-        said += program.log.read_text() + " ".join(psutil.Process(program.pid).cmdline())
+        output += program.log.read_text() + " ".join(psutil.Process(program.pid).cmdline())
         for path in ("metrics", "healthz", "readyz"):
             with urllib.request.urlopen(f"http://127.0.0.1:{program.port}/{path}", timeout=10) as answer:
-                said += answer.read().decode()
-    assert "sasl_password" in said
-    assert "drumline_sink_stored_rows_total" in said
+                output += answer.read().decode()
+    assert "sasl_password" in output
+    assert "drumline_sink_stored_rows_total" in output
     for name, password in secure.passwords.items():
-        assert password not in said, name
+        assert password not in output, name
 
 
 KAFKA = {
@@ -153,43 +153,45 @@ KAFKA = {
 
 def changed(secure, listener, **kafka):
     """Settings of `worker` with other Kafka settings."""
-    mine = secure.settings_of("worker", listener)
+    auditor = secure.settings_of("worker", listener)
     if "ssl_ca" in kafka:
         kafka["ssl_ca"] = getattr(secure.certificates, kafka["ssl_ca"])
-    return mine.model_copy(update={"kafka": mine.kafka.model_copy(update=kafka)})
+    return auditor.model_copy(update={"kafka": auditor.kafka.model_copy(update=kafka)})
 
 
 @pytest.mark.parametrize("cause", KAFKA)
 def test_kafka_refuses_and_the_setting_is_named_at_once(secure, cause):
-    kafka, listener, said = KAFKA[cause]
+    kafka, listener, output = KAFKA[cause]
     started = time.monotonic()
-    with pytest.raises(KafkaAccessDenied, match=said) as raised:
+    with pytest.raises(KafkaAccessDenied, match=output) as raised:
         require_acls(changed(secure, listener, **kafka), "test", {"gpu.kernel.v1": ("READ",)})
     assert time.monotonic() - started < 9  # it did not try until the time was over
     assert not any(password in str(raised.value) for password in secure.passwords.values())
 
 
 def test_a_listener_with_tls_is_recognised_by_a_client_without(secure):
-    mine = changed(secure, "SECURE", security_protocol="PLAINTEXT")
-    contact = ConnectionProbe(mine, timeout_s=1.0)
+    auditor = changed(secure, "SECURE", security_protocol="PLAINTEXT")
+    contact = ConnectionProbe(auditor, timeout_s=1.0)
     with pytest.raises(BrokerUnreachable, match="speaks TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is PLAINTEXT"):
-        contact.metadata(AdminClient(contact.silence(client_config(mine, "test"))))
+        contact.metadata(AdminClient(contact.silence(client_config(auditor, "test"))))
 
 
 def test_client_certificates_are_who_a_program_is(secure):
     files = {"ssl_certificate": secure.certificates.pem("client"), "ssl_key": secure.certificates.folder / "client.key"}
-    mine = changed(secure, "MUTUAL", security_protocol="SSL", **files)
+    auditor = changed(secure, "MUTUAL", security_protocol="SSL", **files)
     with pytest.raises(KafkaAccessDenied, match="the owner of this client's certificate lacks ACLs: Read on topic"):
-        require_acls(mine, "test", {"gpu.kernel.v1": ("READ",)})
+        require_acls(auditor, "test", {"gpu.kernel.v1": ("READ",)})
 
-    asyncio.run(as_faust_does(mine))
+    asyncio.run(as_faust_does(auditor))
 
 
-async def as_faust_does(mine):
+async def as_faust_does(auditor):
     from aiokafka import AIOKafkaProducer
     from faust.transport.drivers.aiokafka import credentials_to_aiokafka_auth
 
-    producer = AIOKafkaProducer(bootstrap_servers=mine.bootstrap, **credentials_to_aiokafka_auth(credentials(mine)))
+    producer = AIOKafkaProducer(
+        bootstrap_servers=auditor.bootstrap, **credentials_to_aiokafka_auth(credentials(auditor))
+    )
     try:
         await producer.start()
     finally:
@@ -200,17 +202,17 @@ async def as_faust_does(mine):
     ("listener", "mechanism"),
     [("SECURE", "SCRAM-SHA-256"), ("SECURE", "SCRAM-SHA-512"), ("BARE", "SCRAM-SHA-256"), ("BARE", "PLAIN")],
 )
-def test_both_kafka_clients_speak_every_mechanism_with_tls_and_without(secure, programs, listener, mechanism):
+def test_both_kafka_clients_use_every_mechanism_with_tls_and_without(secure, programs, listener, mechanism):
     protocol = {"SECURE": "SASL_SSL", "BARE": "SASL_PLAINTEXT"}[listener]
-    mine = changed(secure, listener, security_protocol=protocol, sasl_mechanism=mechanism)
-    require_acls(mine, "test", {"gpu.kernel.v1": ("READ",)})
-    asyncio.run(as_faust_does(mine))
-    mine.kafka.sasl_password = SecretStr("wrong")
+    auditor = changed(secure, listener, security_protocol=protocol, sasl_mechanism=mechanism)
+    require_acls(auditor, "test", {"gpu.kernel.v1": ("READ",)})
+    asyncio.run(as_faust_does(auditor))
+    auditor.kafka.sasl_password = SecretStr("wrong")
     with pytest.raises(KafkaAccessDenied, match="refuses user worker"):
-        require_acls(mine, "test", {"gpu.kernel.v1": ("READ",)})
+        require_acls(auditor, "test", {"gpu.kernel.v1": ("READ",)})
 
 
-def test_the_agent_publishes_over_tls_and_says_who_refuses_it(secure, programs, tmp_path):
+def test_the_agent_publishes_over_tls_and_reports_which_server_denies_it(secure, programs, tmp_path):
     agents = {}
     for name, more in (
         ("right", {}), ("wrong", {"DRUMLINE_KAFKA__SASL_PASSWORD_FILE": str(secure.password_file("nobody"))}),
@@ -233,8 +235,8 @@ def test_the_agent_publishes_over_tls_and_says_who_refuses_it(secure, programs, 
         published = of("drumline_agent_published_rows_total", Topic.KERNEL)
         until(lambda: samples(port).get(published) == 50 and get(port, "/readyz")[0] == 200)
         port = agents["wrong"][1]
-        said = until(lambda: (answer := get(port, "/readyz"))[0] == 503 and "refuses" in answer[1] and answer[1])
-        assert "refuses user producer" in json.loads(said)["reasons"]["kafka"]
+        output = until(lambda: (answer := get(port, "/readyz"))[0] == 503 and "refuses" in answer[1] and answer[1])
+        assert "refuses user producer" in json.loads(output)["reasons"]["kafka"]
         assert get(port, "/healthz")[0] == 200, "it waits: what it has is safe in the spool"
         time.sleep(10)
         check_all(agent for agent, _ in agents.values())
@@ -243,7 +245,7 @@ def test_the_agent_publishes_over_tls_and_says_who_refuses_it(secure, programs, 
             agent.stop()
     log = agents["wrong"][0].log.read_text()
     assert len(log.splitlines()) < 15
-    assert not any(password in log + said for password in secure.passwords.values())
+    assert not any(password in log + output for password in secure.passwords.values())
 
 
 CLICKHOUSE = {
@@ -261,22 +263,22 @@ CLICKHOUSE = {
 
 @pytest.mark.parametrize("cause", CLICKHOUSE)
 def test_clickhouse_refuses_and_the_setting_is_named_at_once(secure, cause):
-    settings, front, said = CLICKHOUSE[cause]
-    mine = secure.settings_of("sink", front=front)
+    settings, front, output = CLICKHOUSE[cause]
+    auditor = secure.settings_of("sink", front=front)
     settings = {name: secure.certificates.other_ca if name == "ca" else value for name, value in settings.items()}
-    mine = mine.model_copy(update={"clickhouse": mine.clickhouse.model_copy(update=settings)})
+    auditor = auditor.model_copy(update={"clickhouse": auditor.clickhouse.model_copy(update=settings)})
     before = secure.fronts[front].connections
-    with pytest.raises(clickhouse.ClickHouseFailed, match=said) as raised:
-        clickhouse.connect(mine)
+    with pytest.raises(clickhouse.ClickHouseFailed, match=output) as raised:
+        clickhouse.connect(auditor)
     assert secure.fronts[front].connections - before <= 2
     assert isinstance(raised.value, clickhouse.PermanentError) or cause == "no certificate"
 
 
 @pytest.mark.filterwarnings("ignore:Unverified HTTPS")
 def test_clickhouse_without_verification_works_and_is_loud(secure, caplog):
-    mine = secure.settings_of("sink", front="elsewhere")
-    mine = mine.model_copy(update={"clickhouse": mine.clickhouse.model_copy(update={"verify": False})})
-    clickhouse.connect(mine).close()
+    auditor = secure.settings_of("sink", front="elsewhere")
+    auditor = auditor.model_copy(update={"clickhouse": auditor.clickhouse.model_copy(update={"verify": False})})
+    clickhouse.connect(auditor).close()
     assert "NOT verified (DRUMLINE_CLICKHOUSE__VERIFY=false)" in caplog.text
 
 
@@ -308,7 +310,7 @@ COMMANDS = {
 
 @pytest.fixture(scope="module")
 def answers(secure, drumline, programs, job):
-    """What every command of COMMANDS said: they run three at a time."""
+    """Return the output of every command of COMMANDS: they run three at a time."""
     changes = {
         "": {},
         "PASSWORD": {"KAFKA__SASL_PASSWORD_FILE": secure.password_file("nobody")},
@@ -317,19 +319,19 @@ def answers(secure, drumline, programs, job):
 
     def answer(case):
         user, command, change, *_ = COMMANDS[case]
-        return drumline(user, *[str(job) if word == "JOB" else word for word in command], **changes[change])
+        return drumline(user, *[str(job) if argument == "JOB" else argument for argument in command], **changes[change])
 
     with ThreadPoolExecutor(3) as pool:
         return dict(zip(COMMANDS, pool.map(answer, COMMANDS), strict=True))
 
 
 @pytest.mark.parametrize("case", COMMANDS)
-def test_every_program_says_in_one_line_what_is_missing(secure, answers, case):
+def test_every_program_reports_in_one_line_what_is_missing(secure, answers, case):
     code, out, errors = answers[case]
-    *_, wanted, said = COMMANDS[case]
+    *_, wanted, output = COMMANDS[case]
     lines = [line for line in errors.splitlines() if line.startswith("drumline ")]
     assert (code, len(lines)) == (wanted, 1), errors
-    assert said in lines[0]
+    assert output in lines[0]
     assert "Traceback" not in errors
     assert not any(password in out + errors for password in secure.passwords.values())
 
@@ -350,10 +352,10 @@ def test_an_acl_that_is_taken_away_ends_the_programs_in_a_few_lines(secure, drum
     deny(secure, "worker", "WRITE", "TOPIC", "drumline.tick.v1")
     deny(secure, "sink", "READ", "TOPIC", "gpu.kernel.v1")
     psutil.wait_procs(list(pids.values()), timeout=60)
-    for name, said in (("stream", "drumline.tick.v1"), ("sink", "Read on topic gpu.kernel.v1")):
+    for name, output in (("stream", "drumline.tick.v1"), ("sink", "Read on topic gpu.kernel.v1")):
         assert not pids[name].is_running() or pids[name].status() == psutil.STATUS_ZOMBIE
         lines = programs[name].log.read_text().splitlines()[before[name] :]
-        assert said in "".join(lines)
+        assert output in "".join(lines)
         assert len(lines) < 30
         assert "Traceback" not in "".join(lines), "\n".join(lines)[-5_000:]
     producer = Producer(client_config(secure.settings_of("producer"), "test"))

@@ -20,9 +20,9 @@ pytestmark = pytest.mark.stack
 
 @pytest.fixture
 def pipeline(clean_stack, environment_of):
-    made = Pipeline(clean_stack, environment_of(clean_stack))
-    yield made
-    made.stop()
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    yield created
+    created.stop()
 
 
 def batches(count, process=0, first=0, rows=500, topic=Topic.KERNEL):
@@ -57,9 +57,9 @@ def test_every_column_of_every_topic_comes_back_as_it_was_published(pipeline):
         columns = ", ".join(
             f"toUnixTimestamp64Nano({n}) AS {n}" if c.type.startswith("DateTime64") else n for n, c in names.items()
         )
-        found = pipeline.query(f"SELECT {columns} FROM {{db}}.{stored.target} ORDER BY _row")
+        read = pipeline.query(f"SELECT {columns} FROM {{db}}.{stored.target} ORDER BY _row")
         if not stored.upsert:
-            assert len(found) == batch.rows, stored.name
+            assert len(read) == batch.rows, stored.name
         index = [0] if stored.topic is Topic.PROCESS else range(batch.rows)
         want = []
         for i in index:
@@ -76,8 +76,8 @@ def test_every_column_of_every_topic_comes_back_as_it_was_published(pipeline):
                 else:
                     row[name] = pipeline.codec.decode(stored.topic, pipeline.codec.encode(batch)).envelope[column.field]
             want.append(row)
-        ours = {tuple(sorted(row.items(), key=str)) for row in map(_plain, found)}
-        assert ours <= {tuple(sorted(row.items(), key=str)) for row in map(_plain, want)}, stored.name
+        actual = {tuple(sorted(row.items(), key=str)) for row in map(_plain, read)}
+        assert actual <= {tuple(sorted(row.items(), key=str)) for row in map(_plain, want)}, stored.name
 
 
 def _plain(row):
@@ -85,7 +85,7 @@ def _plain(row):
 
 
 def test_kill_nine_at_any_moment_loses_and_doubles_nothing(pipeline):
-    dice, published, interrupted = random.Random(7), 0, 0
+    dice, published, in_flight = random.Random(7), 0, 0
     for life in range(5):
         for process in range(3):
             pipeline.publish(*batches(6, process, life * 6), *batches(3, process, life * 3, 90, Topic.STEP))
@@ -93,8 +93,8 @@ def test_kill_nine_at_any_moment_loses_and_doubles_nothing(pipeline):
         sink = pipeline.started("--instance", "1", flush_rows=500, flush_s=0.05)
         time.sleep(dice.uniform(0.0, 0.2))
         sink.kill()
-        interrupted += pipeline.ledger() < published
-    assert interrupted
+        in_flight += pipeline.ledger() < published
+    assert in_flight
     pipeline.start("--instance", "1")
     pipeline.wait_drained()
     pipeline.assert_exactly_once()
@@ -127,7 +127,7 @@ def test_engine_killed_in_the_middle(pipeline, kill9, wait_for_stack):
 @pytest.mark.parametrize(
     ("method", "when"), [("insert_rows", "before"), ("insert_ledger", "before"), ("insert_ledger", "after")]
 )
-def test_an_announced_range_is_finished_by_the_next_sink(pipeline, monkeypatch, method, when):
+def test_a_range_with_a_committed_intent_is_finished_by_the_next_sink(pipeline, monkeypatch, method, when):
     pipeline.publish(*batches(12))
     killed, after, before = killed_in(getattr(RangeWriter, method))
     monkeypatch.setattr(RangeWriter, method, after if when == "after" else before)
@@ -152,7 +152,7 @@ def remove_all(pipeline):
         done.result(20)
 
 
-def test_an_announced_range_that_kafka_removed_stops_the_sink(pipeline, monkeypatch):
+def test_a_range_with_a_committed_intent_that_kafka_removed_stops_the_sink(pipeline, monkeypatch):
     pipeline.publish(*batches(12))
     killed, _, before = killed_in(RangeWriter.insert_rows)
     monkeypatch.setattr(RangeWriter, "insert_rows", before)
@@ -168,11 +168,11 @@ def test_an_announced_range_that_kafka_removed_stops_the_sink(pipeline, monkeypa
 
 def test_partitions_that_cannot_be_taken_up_at_once_are_taken_up_later_and_are_no_loss(pipeline, monkeypatch):
     """librdkafka then assigns them by itself, and complains that nothing was ever committed there."""
-    state, asked = Assignment._state, []
+    state, failed = Assignment._state, []
 
     def fails_once(self, *place):
-        asked.append(place)
-        if len(asked) == 2:
+        failed.append(place)
+        if len(failed) == 2:
             raise TransientKafkaError("the broker has just come back")
         return state(self, *place)
 
@@ -183,7 +183,7 @@ def test_partitions_that_cannot_be_taken_up_at_once_are_taken_up_later_and_are_n
 
 
 @pytest.mark.parametrize("client", ["admin", "consumer"])
-def test_a_sink_whose_client_has_gone_astray_goes_on_with_new_ones(pipeline, client):
+def test_a_sink_whose_client_has_no_known_brokers_continues_with_new_ones(pipeline, client):
     pipeline.publish(*batches(4))
     clients = []
 
@@ -195,9 +195,9 @@ def test_a_sink_whose_client_has_gone_astray_goes_on_with_new_ones(pipeline, cli
         return sink.counts.records == 8
 
     pipeline.settings.sink.instance, pipeline.settings.sink.flush_s = "1", 0.05
-    made = pipeline.sink(stopping)
-    made.run()
-    assert made.kafka._consumer is not clients[0]
+    running_sink = pipeline.sink(stopping)
+    running_sink.run()
+    assert running_sink.kafka._consumer is not clients[0]
     pipeline.assert_exactly_once()
 
 
@@ -266,11 +266,11 @@ def test_poison_goes_to_the_dead_letters_and_the_rest_is_stored(pipeline):
         Topic.STEP: 1,
         Topic.STRAGGLER: 1,
     }
-    letters = pipeline.dead_letters(Topic.KERNEL, 3)
-    headers = [dict(letter.headers()) for letter in letters]
+    dead_letters = pipeline.dead_letters(Topic.KERNEL, 3)
+    headers = [dict(record.headers()) for record in dead_letters]
     assert [h["drumline.error.code"].decode() for h in headers] == ["BadEnvelope", "BadFrame", "Unstorable"]
-    assert letters[0].value() == garbage
-    assert letters[0].key().decode() == process_id(0)
+    assert dead_letters[0].value() == garbage
+    assert dead_letters[0].key().decode() == process_id(0)
     assert [int(h["drumline.origin.offset"]) for h in headers] == [1, 2, 3]
     assert b"start_ns" in headers[2]["drumline.error.text"]
     [step] = pipeline.dead_letters(Topic.STEP, 1)
@@ -292,7 +292,7 @@ def test_a_flood_of_poison_stops_the_sink_and_stays_in_kafka(pipeline):
 
 
 @pytest.mark.parametrize("running", [True, False])
-def test_a_topic_created_anew_is_read_from_its_start(pipeline, running):
+def test_a_recreated_topic_is_read_from_its_start(pipeline, running):
     pipeline.publish(*batches(6))
     if running:
         pipeline.start("--instance", "1", flush_s=0.05)
@@ -341,10 +341,10 @@ def test_the_insert_is_one_block(pipeline):
 
 
 def test_declared_tables_are_the_migrated_ones(pipeline):
-    found = pipeline.query(
+    read = pipeline.query(
         "SELECT table, name, type FROM system.columns WHERE database = '{db}' AND default_kind = '' ORDER BY position"
     )
     for stored in TABLES:
-        ours = [(column.name, column.type) for column in stored.columns]
-        assert [(row["name"], row["type"]) for row in found if row["table"] == stored.target] == ours
+        actual = [(column.name, column.type) for column in stored.columns]
+        assert [(row["name"], row["type"]) for row in read if row["table"] == stored.target] == actual
     assert table(Topic.KERNEL).name == "kernels"

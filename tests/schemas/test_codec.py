@@ -1,4 +1,4 @@
-"""What goes in comes out; what would not is refused, naming the field."""
+"""A decoded batch equals the encoded one; a batch for which it would not is rejected, naming the field."""
 
 import numpy as np
 import pytest
@@ -20,8 +20,8 @@ KERNEL, FREQUENCY, PROCESS = Topic.KERNEL, Topic.KERNEL_FREQUENCY, Topic.PROCESS
 
 
 def batch(topic=KERNEL, rows=2, columns=None, **envelope):
-    words = {name: ["a", "b"] for name in model(topic).dictionaries}
-    return Batch(topic, {"rows": rows, **words, **envelope}, columns or {})
+    dictionaries = {name: ["a", "b"] for name in model(topic).dictionaries}
+    return Batch(topic, {"rows": rows, **dictionaries, **envelope}, columns or {})
 
 
 @settings(max_examples=100, derandomize=True, deadline=None)
@@ -67,9 +67,9 @@ def test_decoded_columns_are_read_only():
     ],
 )
 def test_columns_that_would_not_round_trip_are_refused(topic, column, values):
-    with pytest.raises(Unencodable) as refused:
+    with pytest.raises(Unencodable) as raised:
         CODEC.encode(batch(topic, columns={column: values}))
-    assert (refused.value.topic, refused.value.field) == (topic, column)
+    assert (raised.value.topic, raised.value.field) == (topic, column)
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,16 @@ def test_columns_that_would_not_round_trip_are_refused(topic, column, values):
     ],
 )
 def test_envelopes_that_would_not_round_trip_are_refused(field, value):
-    with pytest.raises(Unencodable) as refused:
+    with pytest.raises(Unencodable) as raised:
         CODEC.encode(batch(**{field: value}))
-    assert (refused.value.topic, refused.value.field) == (KERNEL, field)
+    assert (raised.value.topic, raised.value.field) == (KERNEL, field)
 
 
 def test_a_heartbeat_needs_nothing_and_a_row_needs_a_name():
     assert CODEC.decode(KERNEL, CODEC.encode(Batch(KERNEL, {}))).rows == 0
-    with pytest.raises(Unencodable) as refused:
+    with pytest.raises(Unencodable) as raised:
         CODEC.encode(Batch(KERNEL, {"rows": 1}))  # index 0 into no names
-    assert refused.value.field == "name"
+    assert raised.value.field == "name"
 
 
 def body(**changes):

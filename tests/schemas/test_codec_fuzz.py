@@ -119,10 +119,10 @@ def test_every_truncation_is_an_error():
 def test_arrays_in_blocks_with_a_size_decode_as_those_without():
     topic = "gpu.collective.v1"
     batch = CODEC.decode(topic, GOLDEN[topic])
-    words = batch.envelope["operations"]
-    plain = avro_length(len(words)) + b"".join(avro_length(len(w.encode())) + w.encode() for w in words)
-    items = b"".join(avro_length(len(w.encode())) + w.encode() for w in words)
-    sized = bytes([2 * len(words) - 1]) + avro_length(len(items)) + items
+    operations = batch.envelope["operations"]
+    plain = avro_length(len(operations)) + b"".join(avro_length(len(w.encode())) + w.encode() for w in operations)
+    items = b"".join(avro_length(len(w.encode())) + w.encode() for w in operations)
+    sized = bytes([2 * len(operations) - 1]) + avro_length(len(items)) + items
     assert GOLDEN[topic].count(plain) == 1
     again = CODEC.decode(topic, GOLDEN[topic].replace(plain, sized))
     assert again.envelope == batch.envelope

@@ -140,8 +140,8 @@ def test_schemas_outside_the_rules_do_not_parse(avro, change):
 
 def test_old_rows_show_the_fill_value_and_an_empty_word_in_columns_added_later(avro):
     old = model(TOPIC)
-    words = {"name": "colors", "type": {"type": "array", "items": "string"}, "default": [""]}
-    added = [words, column("color", dtype="<u4", dictionary="colors"), column("load", fill=-1)]
+    dictionary = {"name": "colors", "type": {"type": "array", "items": "string"}, "default": [""]}
+    added = [dictionary, column("color", dtype="<u4", dictionary="colors"), column("load", fill=-1)]
     edit(avro, lambda fields: fields.extend(added))
     new = parse_model(TOPIC, (avro / f"{TOPIC}.avsc").read_text())
     body = encode(old, Batch(TOPIC, {"rows": 2, "names": ["a"], "domains": [""]}, {"duration_ns": np.array([1, 2])}))

@@ -19,13 +19,13 @@ WINDOW_NS = 10**10
 @pytest.fixture
 def pipeline(clean_stack, environment_of):
     """Four kernel batches, stored, with a window that counts them all."""
-    made = Pipeline(clean_stack, environment_of(clean_stack))
+    created = Pipeline(clean_stack, environment_of(clean_stack))
     for sequence in range(4):
-        made.publish(any_batch(Topic.KERNEL, 100, process_id(0), sequence))
-    made.publish(window(0, 400))
-    drain(made, 5)
-    yield made
-    made.stop()
+        created.publish(any_batch(Topic.KERNEL, 100, process_id(0), sequence))
+    created.publish(window(0, 400))
+    drain(created, 5)
+    yield created
+    created.stop()
 
 
 def window(sequence, launches, late=0, topic=Topic.KERNEL_FREQUENCY):
@@ -114,8 +114,8 @@ def test_a_rollup_that_counts_rows_twice_or_not_at_all_is_found(pipeline):
     for damage in ("INSERT INTO {db}.%s SELECT * FROM {db}.%s", "TRUNCATE TABLE {db}.%s"):
         for name in report.rollups:
             alter(pipeline, damage.replace("%s", name))
-        found = [(finding.kind, finding.where.split()[0]) for finding in pipeline.audit().findings]
-        assert sorted(found) == sorted(("rollup_differs", name) for name in report.rollups)
+        findings = [(finding.kind, finding.where.split()[0]) for finding in pipeline.audit().findings]
+        assert sorted(findings) == sorted(("rollup_differs", name) for name in report.rollups)
 
 
 def test_rows_that_a_rollup_gives_to_another_rank_are_found(pipeline):
@@ -129,7 +129,7 @@ def test_rows_that_a_rollup_gives_to_another_rank_are_found(pipeline):
     assert kinds(pipeline) == before | {"rollup_differs"}
 
 
-def test_a_run_whose_beginning_a_rollup_has_forgotten_is_judged_by_the_rest(pipeline):
+def test_a_run_whose_beginning_a_rollup_has_forgotten_is_audited_by_the_rest(pipeline):
     hour = 3_600 * 10**9
     kept_ns = (time.time_ns() - 24 * hour) // hour * hour + 2 * hour
     for sequence, start in enumerate((kept_ns - hour, kept_ns - 5 * 10**8, kept_ns + 2 * hour), 4):
@@ -217,9 +217,9 @@ def test_exit_codes_and_json(pipeline):
     damaged = run()
     assert damaged.returncode == 1
     assert "rows_differ kernels" in damaged.stdout
-    nobody = run("--job", "job", "--run", "rnu", "--json")
-    found = [finding for finding in json.loads(nobody.stdout)["findings"] if finding["kind"] == "unknown"]
-    assert (nobody.returncode, [finding["where"] for finding in found]) == (1, ["job job run rnu"])
+    wrong = run("--job", "job", "--run", "rnu", "--json")
+    findings = [finding for finding in json.loads(wrong.stdout)["findings"] if finding["kind"] == "unknown"]
+    assert (wrong.returncode, [finding["where"] for finding in findings]) == (1, ["job job run rnu"])
     brokers_down = run(DRUMLINE_CLICKHOUSE__DATABASE="gpu_nowhere")
     assert brokers_down.returncode == 10
     assert "Traceback" not in brokers_down.stderr

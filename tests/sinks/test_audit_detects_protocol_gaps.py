@@ -1,7 +1,7 @@
-"""What each part of the exactly-once protocol is for: without it, a kill loses or doubles rows, and the audit says so.
+"""Each part of the exactly-once protocol is needed: without it, a kill loses or doubles rows, and the audit reports it.
 
 The sink is broken on purpose, one part at a time, and dies while both of its lanes insert; another, just as broken,
-goes on.
+continues.
 """
 
 import uuid
@@ -24,9 +24,9 @@ ROWS = 100
 
 @pytest.fixture
 def pipeline(clean_stack, environment_of):
-    made = Pipeline(clean_stack, environment_of(clean_stack))
-    yield made
-    made.stop()
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    yield created
+    created.stop()
 
 
 def batches(first, count, processes=PROCESSES):
@@ -43,7 +43,7 @@ def token(pipeline, monkeypatch):
 
 
 def intent(pipeline, monkeypatch):
-    """Offsets are committed when rows are stored, and nothing is announced before."""
+    """Offsets are committed when rows are stored, and no intent is committed before."""
     commit = SinkConsumer.commit
     monkeypatch.setattr(
         SinkConsumer, "commit", lambda self, commits: commit(self, [c for c in commits if '"to":' not in c[2]])
@@ -71,7 +71,7 @@ def ledger(pipeline, monkeypatch):
 
 
 def die_after_rows(pipeline, monkeypatch):
-    """What kill -9 does between steps 4 and 5, with a range in each lane and another one announced."""
+    """Kill the sink between steps 4 and 5, with a range in each lane and the intent of another one committed."""
 
     class Killed(BaseException):
         pass
@@ -93,7 +93,7 @@ def die_after_rows(pipeline, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("without", "found"),
+    ("without", "kind"),
     [
         (nothing, set()),
         (token, {"doubled", "rollup_differs"}),
@@ -104,14 +104,14 @@ def die_after_rows(pipeline, monkeypatch):
     ],
     ids=lambda value: value.__name__ if callable(value) else None,
 )
-def test_without_it_a_kill_after_the_rows_is_found_by_the_audit(pipeline, monkeypatch, without, found):
+def test_without_it_a_kill_after_the_rows_is_found_by_the_audit(pipeline, monkeypatch, without, kind):
     without(pipeline, monkeypatch)
     pipeline.publish(*batches(0, FIRST))
     with monkeypatch.context() as deadly:
         die_after_rows(pipeline, deadly)
     pipeline.publish(*batches(FIRST, MORE))
     pipeline.drain(len(PROCESSES) * (FIRST + MORE))
-    assert {finding.kind for finding in pipeline.audit().findings} == found
+    assert {finding.kind for finding in pipeline.audit().findings} == kind
 
 
 def test_without_the_ledger_batches_published_again_are_stored_again(pipeline, monkeypatch):

@@ -1,4 +1,4 @@
-"""What the sink's Kafka client is told on the side, without a broker."""
+"""Errors that the sink's Kafka clients report outside of calls, without a broker."""
 
 from types import SimpleNamespace
 
@@ -17,9 +17,9 @@ from drumline.sinks.tables.tables import table
 
 @pytest.fixture
 def consumer():
-    made = SinkConsumer(Settings(kafka=KafkaSettings(bootstrap="127.0.0.1:9")), [Topic.KERNEL])
-    yield made
-    made.close()
+    client = SinkConsumer(Settings(kafka=KafkaSettings(bootstrap="127.0.0.1:9")), [Topic.KERNEL])
+    yield client
+    client.close()
 
 
 def test_a_member_that_is_out_for_good_ends_the_sink(consumer):
@@ -32,7 +32,7 @@ def test_a_member_that_is_out_for_good_ends_the_sink(consumer):
         consumer.poll(0)
 
 
-def test_a_message_tells_of_the_end_by_its_code_alone(consumer):
+def test_a_message_marks_the_end_by_its_code(consumer):
     message = "Fatal consumer error: Broker: Static consumer fenced by other consumer with same group.instance.id"
     with pytest.raises(Fenced, match="fenced"):
         consumer._on_error(KafkaError(KafkaError._FATAL, message), None)

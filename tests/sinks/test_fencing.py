@@ -27,14 +27,14 @@ class Group:
             case [KafkaError() as error]:
                 return [SimpleNamespace(error=error, members=[])]
             case members:
-                return [SimpleNamespace(error=None, members=[SimpleNamespace(id=one) for one in members])]
+                return [SimpleNamespace(error=None, members=[SimpleNamespace(id=member) for member in members])]
 
 
 LOADING = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
 
 
 @pytest.mark.parametrize(
-    ("answers", "alone"),
+    ("answers", "sole"),
     [
         ([["mine", "other name"]], True),
         ([[]], True),
@@ -43,17 +43,17 @@ LOADING = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
         ([KafkaError(KafkaError._TRANSPORT), [LOADING], ["other with my name"]], False),
     ],
 )
-def test_who_is_listed_as_before_or_finds_nobody_is_unchallenged(answers, alone):
+def test_a_member_that_is_listed_as_before_or_finds_an_empty_group_is_the_sole_one(answers, sole):
     group = Group(*answers)
-    assert is_sole_member(group, "sinks", "mine") is alone
+    assert is_sole_member(group, "sinks", "mine") is sole
     assert group.answers == []
 
 
 @pytest.fixture
 def pipeline(clean_stack, environment_of):
-    made = Pipeline(clean_stack, environment_of(clean_stack))
-    yield made
-    made.stop()
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    yield created
+    created.stop()
 
 
 def batches(first, count=4):

@@ -44,14 +44,14 @@ class Client:
 
 
 @pytest.fixture
-def made(monkeypatch):
+def lanes(monkeypatch):
     monkeypatch.setattr(FakeWriter, "done", [])
     monkeypatch.setattr(FakeWriter, "fails", {})
     monkeypatch.setattr(Client, "closed", 0)
     monkeypatch.setattr(writers, "RangeWriter", FakeWriter)
-    one = InsertLanes(Client, "gpu", KernelNames())
-    yield one
-    one.close()
+    created = InsertLanes(Client, "gpu", KernelNames())
+    yield created
+    created.close()
 
 
 def ranges(count):
@@ -61,62 +61,62 @@ def ranges(count):
     ]
 
 
-def test_each_range_is_written_once_rows_first(made):
-    some = ranges(9)
-    assert made.write(some, lambda: False) is True
+def test_each_range_is_written_once_rows_first(lanes):
+    pending = ranges(9)
+    assert lanes.write(pending, lambda: False) is True
     for number in range(9):
-        mine = [what for what, partition in FakeWriter.done if partition == number]
-        assert mine == ["rows", "ledger"]
-    assert made.rows == 90
-    assert made.write(some, lambda: False) is True
+        inserted = [kind for kind, partition in FakeWriter.done if partition == number]
+        assert inserted == ["rows", "ledger"]
+    assert lanes.rows == 90
+    assert lanes.write(pending, lambda: False) is True
     assert len(FakeWriter.done) == 18, "what is written is left alone"
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2, 4])
-def test_a_failure_in_either_lane_is_raised_when_the_other_has_ended(made, failing):
-    some = ranges(5)
+def test_a_failure_in_either_lane_is_raised_when_the_other_has_ended(lanes, failing):
+    pending = ranges(5)
     FakeWriter.fails[failing] = TransientError("away")
     with pytest.raises(TransientError, match="away"):
-        made.write(some, lambda: False)
-    assert some[failing].stage == RangeStage.INTENT_COMMITTED
-    assert all(p.stage in (RangeStage.INTENT_COMMITTED, RangeStage.LEDGER_INSERTED) for p in some)
+        lanes.write(pending, lambda: False)
+    assert pending[failing].stage == RangeStage.INTENT_COMMITTED
+    assert all(p.stage in (RangeStage.INTENT_COMMITTED, RangeStage.LEDGER_INSERTED) for p in pending)
     before = len(FakeWriter.done)
     time.sleep(0.1)
     assert len(FakeWriter.done) == before, "nothing is under way any more"
     FakeWriter.fails.clear()
-    assert made.write(some, lambda: False) is True
-    assert sorted(partition for what, partition in FakeWriter.done if what == "rows") == [0, 1, 2, 3, 4]
+    assert lanes.write(pending, lambda: False) is True
+    assert sorted(partition for kind, partition in FakeWriter.done if kind == "rows") == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("order", [(PermanentError, TransientError), (TransientError, PermanentError)])
-def test_what_no_waiting_mends_is_raised_before_what_waiting_may_mend(made, order):
+def test_fatal_errors_are_raised_before_those_that_are_retried(lanes, order):
     FakeWriter.fails = {number: kind(kind.__name__) for number, kind in enumerate(order)}
     with pytest.raises(PermanentError):
-        made.write(ranges(2), lambda: False)
+        lanes.write(ranges(2), lambda: False)
 
 
-def test_ranges_that_failed_at_another_step_go_on_there(made):
-    some = ranges(1)
-    some[0].stage = RangeStage.ROWS_INSERTED
-    assert made.write(some, lambda: False)
+def test_ranges_that_failed_at_another_step_go_on_there(lanes):
+    pending = ranges(1)
+    pending[0].stage = RangeStage.ROWS_INSERTED
+    assert lanes.write(pending, lambda: False)
     assert FakeWriter.done == [("ledger", 0)]
 
 
-def test_when_the_turn_is_over_each_lane_ends_with_what_it_has_begun(made):
-    some = ranges(7)
-    assert made.write(some, lambda: True) is False
-    assert sum(p.stage == RangeStage.LEDGER_INSERTED for p in some) == LANES
-    while not made.write(some, lambda: True):
+def test_when_the_turn_is_over_each_lane_ends_with_what_it_has_begun(lanes):
+    pending = ranges(7)
+    assert lanes.write(pending, lambda: True) is False
+    assert sum(p.stage == RangeStage.LEDGER_INSERTED for p in pending) == LANES
+    while not lanes.write(pending, lambda: True):
         pass
-    assert made.rows == 70
+    assert lanes.rows == 70
 
 
-def test_connections_are_made_anew_after_a_disconnect_and_threads_end(made):
+def test_connections_are_opened_again_after_a_disconnect_and_threads_end(lanes):
     before = threading.active_count()
-    made.write(ranges(4), lambda: False)
+    lanes.write(ranges(4), lambda: False)
     assert threading.active_count() <= before + LANES
-    made.disconnect()
-    made.write(ranges(4), lambda: False)
-    made.close()
+    lanes.disconnect()
+    lanes.write(ranges(4), lambda: False)
+    lanes.close()
     assert Client.closed == 2 * LANES
     assert threading.active_count() <= before

@@ -20,10 +20,10 @@ def test_packed_offsets_come_back_whole(values, base):
 @given(st.text(alphabet="0123456789,-", max_size=12))
 def test_a_damaged_set_is_refused_or_stays_within_its_range(text):
     try:
-        found = unpack(text, 100, 140)
+        unpacked = unpack(text, 100, 140)
     except ValueError:
         return
-    assert all(100 <= v <= 140 for v in found)
+    assert all(100 <= v <= 140 for v in unpacked)
 
 
 def test_runs_are_what_keeps_it_short():
@@ -35,12 +35,12 @@ def test_runs_are_what_keeps_it_short():
 
 @given(st.lists(st.integers(0, 40), max_size=60))
 def test_intervals_are_a_set(values):
-    ours, reference = Intervals(), set()
+    intervals, reference = Intervals(), set()
     for value in values:
-        assert ours.add(value) == (value not in reference)
+        assert intervals.add(value) == (value not in reference)
         reference.add(value)
-    assert [v for v in range(-2, 43) if v in ours] == sorted(reference)
-    spans = list(ours)
+    assert [v for v in range(-2, 43) if v in intervals] == sorted(reference)
+    spans = list(intervals)
     assert all(b + 1 < c for (_, b), (c, _) in pairwise(spans)), "disjoint and not touching"
 
 
@@ -51,7 +51,7 @@ def test_gaps_are_exactly_what_is_missing(values, a, b):
     assert missing == set(range(first, last + 1)) - values
 
 
-def test_tokens_tell_ranges_partitions_and_incarnations_apart():
+def test_tokens_distinguish_ranges_partitions_and_incarnations():
     ranges = [OffsetRange(t, p, f, f + n) for t in ("a", "b") for p in (0, 1) for f in (0, 1) for n in (0, 1)]
     assert len({r.token for r in ranges}) == len(ranges)
     with pytest.raises(ValueError):

@@ -142,11 +142,11 @@ def test_large_dead_records_are_dealt_with_before_they_fill_memory(count):
     for offset in range(count):
         partition.take(read(Record(Topic.KERNEL, 0, offset, b"p", bytes(size), 0, []), KERNEL, Codec()), 0.0)
     kafka = SimpleNamespace(states={(Topic.KERNEL, 0): partition})
-    made = cycle.CommitCycle(Settings(sink=SinkSettings(flush_s=1e9)), kafka, None, None, SinkCounts())
-    made.cut(lambda: False)
-    assert [len(pending.entries) for _, pending in made.ranges] == [4] * (count == 4)
+    commit_cycle = cycle.CommitCycle(Settings(sink=SinkSettings(flush_s=1e9)), kafka, None, None, SinkCounts())
+    commit_cycle.cut(lambda: False)
+    assert [len(pending.entries) for _, pending in commit_cycle.ranges] == [4] * (count == 4)
     assert partition.dead_letter_bytes == (0 if count == 4 else 3 * size)
-    made.close()
+    commit_cycle.close()
 
 
 def test_no_insert_is_larger_than_clickhouse_writes_at_once():
@@ -188,7 +188,7 @@ def intent_of(entries):
     return partition.cut(10**9, 0.0).intent
 
 
-def test_a_replay_judges_as_announced_even_if_it_knows_better_now():
+def test_a_replay_classifies_as_the_intent_does_even_if_it_would_decide_otherwise_now():
     intent = intent_of([entry(0), entry(1, bad=True), entry(2, sequence=0), entry(3)])
     partition = state(intent=intent)
     for e in (entry(0), entry(1), entry(2, sequence=0), entry(3), entry(4)):  # offset 1 decodes now
@@ -221,7 +221,7 @@ def test_a_range_that_cannot_be_rebuilt_stops_the_sink(again):
         partition.cut(1, 0.0)
 
 
-def test_compaction_may_thin_out_an_announced_range():
+def test_compaction_may_thin_out_a_range_with_a_committed_intent():
     intent = intent_of([entry(0), entry(1), entry(2)])
     partition = state(intent=intent, compacted=True)
     partition.take(entry(2), 0.0)

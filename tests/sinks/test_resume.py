@@ -1,4 +1,4 @@
-"""Where a sink goes on in a partition that it got: Kafka's first offset is 100 here."""
+"""The offset at which a sink resumes a partition: in these tests Kafka's first offset is 100."""
 
 import pytest
 
@@ -23,15 +23,15 @@ def started(offset, metadata, *, accept_loss=False, compacted=False):
         pytest.param(-1001, None, 100, id="nothing was ever committed"),
         pytest.param(150, write_done("id"), 150, id="all before is stored"),
         pytest.param(150, "", 150, id="somebody set it by hand"),
-        pytest.param(150, write_done("another"), 100, id="the topic was created anew"),
-        pytest.param(50, write_done("another"), 100, id="the topic was created anew, with later offsets"),
+        pytest.param(150, write_done("another"), 100, id="the topic was recreated"),
+        pytest.param(50, write_done("another"), 100, id="the topic was recreated, with later offsets"),
     ],
 )
 def test_it_goes_on_where_the_group_is_in_this_very_topic(offset, metadata, first):
     assert started(offset, metadata) == (first, None)
 
 
-def test_an_announced_range_is_read_again():
+def test_a_range_with_a_committed_intent_is_read_again():
     intent = Intent(OffsetRange("id", 2, 150, 160), 11, 500, frozenset({151}), frozenset({152}))
     assert started(150, write_intent(intent)) == (150, intent)
 
@@ -42,7 +42,7 @@ def test_records_that_kafka_removed_are_a_loss_unless_that_is_accepted():
     assert started(60, write_done("id"), accept_loss=True) == (100, None)
 
 
-def test_an_announced_range_that_is_gone_is_given_up_when_loss_is_accepted():
+def test_a_removed_range_with_a_committed_intent_is_given_up_when_loss_is_accepted():
     committed_intent = write_intent(Intent(OffsetRange("id", 2, 60, 70), 11, 500))
     assert started(60, committed_intent, accept_loss=True) == (100, None)
 

@@ -28,9 +28,9 @@ ROLLUPS = {
 
 @pytest.fixture
 def pipeline(clean_stack, environment_of):
-    made = Pipeline(clean_stack, environment_of(clean_stack))
-    yield made
-    made.stop()
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    yield created
+    created.stop()
 
 
 def counted(pipeline):
@@ -66,7 +66,7 @@ def test_an_insert_repeated_later_and_out_of_order_counts_once(pipeline, topic):
     for sequence in (0, 1, 1, 0, 2, 3, 2, 0):
         insert(pipeline, topic, sequence, blocks[sequence])
     name = table(topic).name
-    rolled = {r: found for r, found in counted(pipeline).items() if ROLLUPS[r][1] == name}
+    rolled = {r: counts for r, counts in counted(pipeline).items() if ROLLUPS[r][1] == name}
     assert rolled
     assert set(rolled.values()) == {(2_000, 2_000)}
 
@@ -79,7 +79,7 @@ def test_without_the_setting_that_the_sink_sends_a_repetition_would_count_twice(
     assert counted(pipeline)["kernels_per_minute"] == (1_000, 500)
 
 
-def test_rollups_are_what_the_rows_say(pipeline):
+def test_rollups_equal_the_rows(pipeline):
     for sequence in range(3):
         insert(pipeline, Topic.KERNEL, sequence, block(Topic.KERNEL, sequence)[1])
     by = "job, run, rank, name"
@@ -98,21 +98,21 @@ def test_rollups_are_what_the_rows_say(pipeline):
         assert row == rolled
 
 
-def test_without_ranks_the_server_reads_the_projection_and_it_says_the_same_before_and_after_merges(pipeline):
+def test_without_ranks_the_server_reads_the_projection_and_gets_the_same_before_and_after_merges(pipeline):
     for sequence in (0, 1, 1, 2, 0):
         insert(pipeline, Topic.KERNEL, sequence, block(Topic.KERNEL, sequence)[1])
     q = "quantilesDDMerge(0.01, 0.5, 0.95, 0.99)"
-    asked = (
+    query = (
         "SELECT name, sum(k.launches) AS launches, sum(k.gpu_ns) AS gpu, max(k.max_ns) AS longest, "
         "sum(k.graph_launches) AS graphs, max(k.registers) AS registers, max(k.shared_bytes) AS shared, "
         f"{q}(durations) AS d, {q}(blocks) AS g, {q}(threads_per_block) AS t "
         "FROM {db}.kernels_per_minute AS k WHERE job != '' AND minute > 0 GROUP BY name ORDER BY name"
     )
     for _ in range(2):
-        assert "all_ranks" in str(pipeline.query(f"EXPLAIN {asked}"))
-        found = pipeline.query(asked)
-        assert found == pipeline.query(f"{asked} SETTINGS optimize_use_projections = 0")
-        assert sum(row["launches"] for row in found) == 1_500
+        assert "all_ranks" in str(pipeline.query(f"EXPLAIN {query}"))
+        counts = pipeline.query(query)
+        assert counts == pipeline.query(f"{query} SETTINGS optimize_use_projections = 0")
+        assert sum(row["launches"] for row in counts) == 1_500
         pipeline.query("OPTIMIZE TABLE {db}.kernels_per_minute FINAL")
 
 
@@ -130,8 +130,8 @@ def test_an_engine_killed_in_an_insert_and_the_insert_repeated(pipeline, kill9, 
         time.sleep(0.2)
         wait_for_stack()
         insert(pipeline, Topic.KERNEL, sequence, data)
-    found = counted(pipeline)
-    assert found["kernels_per_minute"] == found["ranks_per_second"] == (100_000, 100_000)
+    counts = counted(pipeline)
+    assert counts["kernels_per_minute"] == counts["ranks_per_second"] == (100_000, 100_000)
 
 
 def test_a_sink_killed_again_and_again(pipeline):
@@ -186,15 +186,15 @@ def test_an_engine_that_died_between_the_ledger_and_its_rollup(pipeline, monkeyp
     assert report.rollups["records_per_minute"] == 12 + (stored == 12)
 
 
-def test_names_of_older_rules_are_made_anew_by_migrate(pipeline):
+def test_names_of_older_rules_are_rebuilt_by_migrate(pipeline):
     pipeline.query("SELECT 1 AS x")
     pipeline.client().command(
         f"INSERT INTO {pipeline.settings.clickhouse.database}.kernel_names_versions (name, short, family, rules) "
         f"VALUES ('_Z4gemmv', 'old', 'old', {RULES - 1})"
     )
     assert migrate(pipeline.client(), pipeline.settings) == ["1 kernel names by the rules of today"]
-    made = kernel_name("_Z4gemmv")
+    name = kernel_name("_Z4gemmv")
     assert pipeline.query("SELECT short, family, demangled FROM {db}.kernel_names") == [
-        {"short": made.short, "family": made.family, "demangled": "gemm()"}
+        {"short": name.short, "family": name.family, "demangled": "gemm()"}
     ]
     assert migrate(pipeline.client(), pipeline.settings) == []

@@ -14,7 +14,7 @@ from support.labs.sink import Pipeline, any_batch, process_id
 from drumline.infra.clickhouse.client import TransientError, rows
 from drumline.schemas.topics import Topic
 from drumline.sinks.inserts import insert as writer
-from drumline.sinks.inserts import stored_check as asked
+from drumline.sinks.inserts import stored_check as stored_check
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.inserts.ledger import Ledger
@@ -37,14 +37,14 @@ class Killed(BaseException):
 
 @pytest.fixture
 def pipeline(clean_stack, environment_of):
-    made = Pipeline(clean_stack, environment_of(clean_stack))
-    yield made
-    made.stop()
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    yield created
+    created.stop()
 
 
 def remember(pipeline, monkeypatch, tables, tokens):
     """The tables remember so many tokens, and the sink knows."""
-    monkeypatch.setattr(asked, "REMEMBERED", tokens)
+    monkeypatch.setattr(stored_check, "REMEMBERED", tokens)
     for name in tables:
         pipeline.client().command(
             f"ALTER TABLE {pipeline.settings.clickhouse.database}.{name} "
@@ -80,13 +80,13 @@ def test_a_sink_that_hears_of_its_inserts_long_after_does_not_repeat_them(pipeli
     monkeypatch.setattr(writer, "LONG_AGO_S", 0.0)
     insert, lost = writer.insert_once, set()
 
-    def unheard(client, name, *block, **more):
+    def lost_answer(client, name, *block, **more):
         insert(client, name, *block, **more)
         if name.endswith((".kernels", ".ledger")) and name not in lost:
             lost.add(name)
             raise TransientError("no answer")
 
-    monkeypatch.setattr(writer, "insert_once", unheard)
+    monkeypatch.setattr(writer, "insert_once", lost_answer)
     pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(0), 0))
     assert pipeline.drain(1).counts.retries == len(lost) == 2
     pipeline.assert_exactly_once()
@@ -111,12 +111,12 @@ def test_ledger_rows_that_are_there_since_long_are_not_inserted_again(pipeline, 
     monkeypatch.setattr(Ledger, "find_range", lambda *of: fed.append(find_range(*of)) or fed[-1])
     pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(0), 1))
     pipeline.drain(1)
-    assert sorted(found.later for found in fed) == [0, 1, 2]
+    assert sorted(tables.later for tables in fed) == [0, 1, 2]
     pipeline.assert_exactly_once()
 
 
 @pytest.mark.stack
-def test_a_table_says_what_it_has_and_how_much_came_later(pipeline):
+def test_the_stored_rows_and_the_later_parts_of_a_table_are_found(pipeline):
     client, name = pipeline.client(), f"{pipeline.settings.clickhouse.database}.looked_at"
     client.command(f"CREATE TABLE {name} (day UInt8, of UInt64) ENGINE = MergeTree PARTITION BY day ORDER BY of")
     for n in range(4):
@@ -130,18 +130,18 @@ def test_a_table_says_what_it_has_and_how_much_came_later(pipeline):
 
 @pytest.mark.stack
 def test_tables_remember_more_tokens_than_the_sink_relies_on(pipeline):
-    found = pipeline.query("SELECT name, engine_full FROM system.tables WHERE database = '{db}'")
+    tables = pipeline.query("SELECT name, engine_full FROM system.tables WHERE database = '{db}'")
     windows = {
         row["name"]: int(stated[1])
-        for row in found
+        for row in tables
         if (stated := re.search(r"non_replicated_deduplication_window = (\d+)", row["engine_full"]))
     }
     assert set(windows) >= {"ledger", *OF_LEDGER, *OF_KERNELS, *(stored.target for stored in TABLES)}
-    assert min(windows.values()) > asked.REMEMBERED
+    assert min(windows.values()) > stored_check.REMEMBERED
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "done"),
+    ("stored", "wanted", "done"),
     [
         (StoredRows(10, 10**6), 10, True),
         (StoredRows(10, 5), 10, False),  # the token is known; what is filled from the table may lack it
@@ -149,8 +149,8 @@ def test_tables_remember_more_tokens_than_the_sink_relies_on(pipeline):
         (StoredRows(0, 0), 10, False),
     ],
 )
-def test_what_was_inserted_is_inserted_again_unless_the_token_may_be_forgotten(found, wanted, done):
-    assert found.done(wanted) is done
+def test_what_was_inserted_is_inserted_again_unless_the_token_may_be_forgotten(stored, wanted, done):
+    assert stored.done(wanted) is done
 
 
 def test_a_range_without_records_is_no_insert():
@@ -158,13 +158,13 @@ def test_a_range_without_records_is_no_insert():
     pending = PendingRange(
         table(Topic.PROCESS), OffsetRange("id", 0, 0, 2), [], RangeStage.INTENT_COMMITTED, replay=True
     )
-    made = RangeWriter(None, "gpu", KernelNames())
-    assert made.insert_rows(pending) == 0
-    made.insert_ledger(pending)
+    writer_ = RangeWriter(None, "gpu", KernelNames())
+    assert writer_.insert_rows(pending) == 0
+    writer_.insert_ledger(pending)
 
 
 @pytest.mark.stack
-def test_an_announced_range_of_which_nothing_is_left_does_not_stop_the_rest(pipeline):
+def test_a_range_with_a_committed_intent_and_no_records_left_does_not_stop_the_rest(pipeline):
     """As compaction leaves it: offsets without records. Here those of a transaction that nobody sees."""
     settings = pipeline.settings
     settings.sink.instance = ""

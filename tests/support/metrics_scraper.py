@@ -1,4 +1,4 @@
-"""What a program serves on its loopback port, asked over HTTP as a scraper asks."""
+"""Read what a program serves on its loopback port, over HTTP as a scraper does."""
 
 import contextlib
 import socket
@@ -30,16 +30,16 @@ def of(name, *labels):
 
 def samples(port):
     """Of every sample: name -> sum over all labels, of(name, label values) -> value."""
-    found = {}
+    values = {}
     for family in text_string_to_metric_families(get(port, "/metrics")[1]):
         for sample in family.samples:
-            found[sample.name] = found.get(sample.name, 0.0) + sample.value
-            found[of(sample.name, *sample.labels.values())] = sample.value
-    return found
+            values[sample.name] = values.get(sample.name, 0.0) + sample.value
+            values[of(sample.name, *sample.labels.values())] = sample.value
+    return values
 
 
 def until(done, timeout_s=60.0):
-    """What `done` returns once it is true."""
+    """Return the value of `done` once it is true."""
     deadline, last = time.monotonic() + timeout_s, None
     while time.monotonic() < deadline:
         with contextlib.suppress(urllib.error.URLError, ConnectionError):

@@ -17,7 +17,7 @@ from drumline.infra.runtime.processes import ManagedProcess, check_all
 
 DEMO = Path(__file__).parents[2] / "infra" / "demo" / "ddp-gpu-bound"
 #: What may differ between two runs of the same recording: ids, Kafka places, how often a window was emitted.
-OWN = {"run", "process_id", "revision", "published", "_topic_partition", "_offset", "_row"}
+VOLATILE = {"run", "process_id", "revision", "published", "_topic_partition", "_offset", "_row"}
 RESULTS = ("kernel_frequency", "memcpy_bandwidth", "lateness", "stragglers")
 
 
@@ -81,8 +81,8 @@ class Pipeline:
 
     def results(self, run: str) -> dict[str, list[str]]:
         """Every window result of a run, without what is of this run only."""
-        found = {}
+        tables = {}
         for table in RESULTS:
             lines = self.query(f"SELECT * FROM {table} WHERE run = '{run}'")
-            found[table] = sorted(repr(sorted((k, v) for k, v in line.items() if k not in OWN)) for line in lines)
-        return found
+            tables[table] = sorted(repr(sorted((k, v) for k, v in line.items() if k not in VOLATILE)) for line in lines)
+        return tables

@@ -69,19 +69,19 @@ class Certificates:
         self.ca, self.other_ca = folder / "ca.pem", folder / "other-ca.pem"
         authority.cert_pem.write_to_path(str(self.ca))
         trustme.CA().cert_pem.write_to_path(str(self.other_ca))
-        past = datetime.now(UTC) - timedelta(days=2)
-        self.made = {
+        expiry = datetime.now(UTC) - timedelta(days=2)
+        self.issued = {
             "good": authority.issue_cert("127.0.0.1", "localhost"),
-            "expired": authority.issue_cert("127.0.0.1", not_before=past, not_after=past + timedelta(days=1)),
+            "expired": authority.issue_cert("127.0.0.1", not_before=expiry, not_after=expiry + timedelta(days=1)),
             "elsewhere": authority.issue_cert("elsewhere.example"),
             "client": authority.issue_cert("client@example.com", common_name="client"),
         }
-        for name, made in self.made.items():
+        for name, issued in self.issued.items():
             # Kafka reads PKCS#8 keys only.
-            key = load_pem_private_key(made.private_key_pem.bytes(), None)
+            key = load_pem_private_key(issued.private_key_pem.bytes(), None)
             text = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
             (folder / f"{name}.key").write_bytes(text)
-            (folder / f"{name}.pem").write_bytes(text + b"".join(pem.bytes() for pem in made.cert_chain_pems))
+            (folder / f"{name}.pem").write_bytes(text + b"".join(pem.bytes() for pem in issued.cert_chain_pems))
             (folder / f"{name}.key").chmod(0o600)
             (folder / f"{name}.pem").chmod(0o600)
 
@@ -90,13 +90,13 @@ class Certificates:
 
 
 def broker_properties(certificates: Certificates, ports: dict[str, int], controller: int, users: dict[str, str]) -> str:
-    """What the local broker's properties are overridden with. `users`: name -> password; `broker` may everything."""
+    """Return overrides of the local broker's properties. `users`: name -> password; `broker` has every right."""
     listeners = {name: f"{name}://127.0.0.1:{port}" for name, port in ports.items()}
-    every = ",".join([*listeners.values(), f"CONTROLLER://127.0.0.1:{controller}"])
+    listed = ",".join([*listeners.values(), f"CONTROLLER://127.0.0.1:{controller}"])
     protocols = {name: protocol for name, (protocol, _) in LISTENERS.items()} | {"CONTROLLER": "PLAINTEXT"}
     lines = {
-        "listeners": every,
-        "advertised.listeners": every,
+        "listeners": listed,
+        "advertised.listeners": listed,
         "listener.security.protocol.map": ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
         "inter.broker.listener.name": "SECURE",
         "sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
@@ -116,8 +116,11 @@ def broker_properties(certificates: Certificates, ports: dict[str, int], control
             lines[f"listener.name.{name.lower()}.sasl.enabled.mechanisms"] = ",".join(taken)
         for mechanism in taken:
             known = users if mechanism == "PLAIN" else {}  # those of SCRAM are in the broker's own log
-            words = [f'username="broker" password="{users["broker"]}"', *(f'user_{n}="{p}"' for n, p in known.items())]
-            login = f"org.apache.kafka.common.security.{MODULES[mechanism]} required {' '.join(words)};"
+            options = [
+                f'username="broker" password="{users["broker"]}"',
+                *(f'user_{n}="{p}"' for n, p in known.items()),
+            ]
+            login = f"org.apache.kafka.common.security.{MODULES[mechanism]} required {' '.join(options)};"
             lines[f"listener.name.{name.lower()}.{mechanism.lower()}.sasl.jaas.config"] = login
         lines[f"listener.name.{name.lower()}.ssl.keystore.type"] = "PEM"
         lines[f"listener.name.{name.lower()}.ssl.keystore.location"] = certificates.pem(certificate)
@@ -136,7 +139,9 @@ def secure_broker(
     config.write_text(broker.properties(settings) + more)
     config.chmod(0o600)
     scram = [f"{name}=[name={user},password={password}]" for user, password in users.items() for name in MECHANISMS]
-    broker.format_storage(command, config, *(word for one in scram for word in ("--add-scram", one)))
+    broker.format_storage(
+        command, config, *(argument for mechanism in scram for argument in ("--add-scram", mechanism))
+    )
     return Child(
         name="broker", argv=[*command, "kafka.Kafka", str(config)], cwd=str(state.kafka),
         log=str(state.logs / "broker.log"), stop="term", stop_s=broker.STOP_S,
@@ -165,38 +170,38 @@ class TlsFront(Proxy):
 
 
 def documented_acls() -> list[AclBinding]:
-    """What the kafka-acls commands of docs/guide/security.md would make."""
+    """Return the ACLs that the kafka-acls commands of docs/guide/security.md create."""
     [block] = re.findall(r"```sh\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    found = []
+    bindings = []
     for line in block.replace("\\\n", " ").splitlines():
-        words = shlex.split(line)
-        if not words:
+        arguments = shlex.split(line)
+        if not arguments:
             continue
-        assert words[:2] == ["kafka-acls", "--add"], line
-        pairs = list(zip(words[2::2], words[3::2], strict=True))
+        assert arguments[:2] == ["kafka-acls", "--add"], line
+        pairs = list(zip(arguments[2::2], arguments[3::2], strict=True))
         given = {name: [value for option, value in pairs if option == name] for name, _ in pairs}
         pattern = ResourcePatternType[given.pop("--resource-pattern-type", ["literal"])[0].upper()]
         [principal] = given.pop("--allow-principal")
         operations = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper() for name in given.pop("--operation")]
         for kind, names in given.items():
-            found += [
+            bindings += [
                 AclBinding(
                     ResourceType[kind.removeprefix("--").upper()], name, pattern, principal, "*",
                     AclOperation[operation], AclPermissionType.ALLOW,
                 )
                 for name in names for operation in operations
             ]  # fmt: skip
-    return found
+    return bindings
 
 
 def documented_grants() -> dict[str, list[str]]:
     """User -> its GRANT statements in docs/guide/security.md, without the TO; the reader's are roles.sql's."""
     [block] = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    found = {"reader": reader_grants("gpu")}
+    grants = {"reader": reader_grants("gpu")}
     for statement in filter(None, (part.strip() for part in block.split(";"))):
         grant, role = statement.rsplit(" TO ", 1)
-        found.setdefault(role, []).append(" ".join(grant.split()))
-    return found
+        grants.setdefault(role, []).append(" ".join(grant.split()))
+    return grants
 
 
 def users_template(passwords: dict[str, str]) -> str:
@@ -267,9 +272,9 @@ def running_secure_stack(folder: Path) -> Iterator[SecureStack]:
         child.start(time.monotonic())
         ending.callback(child.end)
         ending.enter_context(engine.temporary_engine(stack.settings))
-        mine = stack.settings_of("broker")
+        broker_settings = stack.settings_of("broker")
         alive = child.process.poll if child.process else lambda: 1
-        if not engine.wait_until(lambda: broker.broker_answers(mine), 120, lambda: alive() is None):
+        if not engine.wait_until(lambda: broker.broker_answers(broker_settings), 120, lambda: alive() is None):
             raise AssertionError(engine.log_tail(State.of(stack.settings).logs / "kafka.log", 20))
         admin = stack.admin()
         for future in admin.create_acls(documented_acls()).values():

@@ -45,10 +45,10 @@ def client_of(broker, **config):
 def forgets_its_broker(broker, client, within_s):
     """The broker, cut off, names no broker for a while; whether the client does not find it again within so long."""
     assert client.list_topics(timeout=10).brokers
-    broker.knows_itself = False
+    broker.has_address = False
     with suppress(KafkaException):
         client.list_topics(timeout=2)
-    broker.knows_itself = True
+    broker.has_address = True
     until = time.monotonic() + within_s
     while time.monotonic() < until:
         try:

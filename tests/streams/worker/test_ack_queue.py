@@ -21,20 +21,23 @@ class Part:
 
 
 class Answer:
-    """What the broker will say to a write. Not a coroutine: after a refusal nobody waits for those that are left."""
+    """Stands for the broker's answer to a write. Not a coroutine: after an error no task awaits the remaining ones."""
 
-    def __init__(self, done, what, error):
-        self.done, self.what, self.error = done, what, error
+    def __init__(self, done, label, error):
+        self.done, self.label, self.error = done, label, error
 
     def __await__(self):
         yield from asyncio.sleep(0).__await__()
         if self.error is not None:
             raise self.error
-        self.done.append(self.what)
+        self.done.append(self.label)
 
 
 def settled(steps):
-    """What is done, in order, of deliveries whose writes, outputs and marks end as `steps` say: (None | error) each."""
+    """Settle deliveries whose writes, outputs and marks end as `steps` state: (None | error) each.
+
+    Returns what is done, in order.
+    """
     done, failures = [], []
 
     async def run():
@@ -62,7 +65,7 @@ def test_messages_are_settled_one_after_the_other():
 
 
 @pytest.mark.parametrize(("step", "before"), [(0, 0), (1, 1), (2, 3)], ids=["changelog", "result", "mark"])
-def test_a_write_that_is_refused_is_told_once_and_nothing_after_it_is_acknowledged(step, before):
+def test_a_rejected_write_is_reported_once_and_nothing_after_it_is_acknowledged(step, before):
     denied = PermissionError("denied")
     steps = [(None,) * 3, tuple(denied if n == step else None for n in range(3)), (None,) * 3]
     done, failures, unsettled = settled(steps)

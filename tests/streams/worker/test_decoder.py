@@ -20,19 +20,19 @@ class Registry(LockFileRegistry):
 
     def __init__(self, away):
         super().__init__()
-        self.away, self.asked, self.unknown, self.trouble = away, set(), False, RegistryUnavailable
+        self.away, self.requested, self.unknown, self.error = away, set(), False, RegistryUnavailable
 
     def in_memory(self, schema_id):
-        return schema_id in self.asked
+        return schema_id in self.requested
 
     def model_of(self, schema_id):
-        if schema_id not in self.asked:
+        if schema_id not in self.requested:
             if self.away:
                 self.away -= 1
-                raise self.trouble("no answer")
+                raise self.error("no answer")
             if self.unknown:
                 raise UnknownSchema("no such id")
-            self.asked.add(schema_id)
+            self.requested.add(schema_id)
         return super().model_of(schema_id)
 
 
@@ -61,7 +61,7 @@ def test_a_record_of_a_new_schema_waits_and_is_decoded_when_the_registry_is_back
     assert registry.away == 9, "a known schema needs no registry"
 
 
-def test_an_id_that_the_registry_does_not_have_is_bad_only_when_the_registry_says_so():
+def test_an_id_that_the_registry_does_not_have_is_bad_only_when_the_registry_answers_so():
     decoder, registry, waited, health = setup(away=2)
     registry.unknown = True
     with pytest.raises(UnknownSchema):
@@ -70,7 +70,7 @@ def test_an_id_that_the_registry_does_not_have_is_bad_only_when_the_registry_say
     assert "registry" not in health.ready()
 
 
-def test_nobody_waits_for_it_when_partitions_move():
+def test_no_record_waits_for_it_when_partitions_move():
     decoder, _, waited, _ = setup(away=9, leaving=lambda: len(waited) == 3)
     with pytest.raises(RegistryUnavailable):
         asyncio.run(decoder.decode(TOPIC, VALUE))
@@ -79,7 +79,7 @@ def test_nobody_waits_for_it_when_partitions_move():
 
 def test_a_registry_that_refuses_is_not_asked_again():
     decoder, registry, waited, _ = setup(away=9)
-    registry.trouble = RegistryRejected
+    registry.error = RegistryRejected
     with pytest.raises(RegistryRejected):
         asyncio.run(decoder.decode(TOPIC, VALUE))
     assert waited == []

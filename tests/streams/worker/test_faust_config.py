@@ -1,4 +1,4 @@
-"""What Faust is told: credentials, one directory per worker, and the version that the recovery fix is for."""
+"""Faust's configuration: credentials, one directory per worker, and the version that the recovery fix is for."""
 
 import asyncio
 import stat
@@ -23,15 +23,15 @@ def settings(tmp_path, **kafka):
 
 def test_sasl_over_tls_reaches_faust_and_the_password_is_not_shown(tmp_path):
     secret = {"sasl_username": "me", "sasl_password": SecretStr("hush")}
-    found = credentials(settings(tmp_path, security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-256", **secret))
-    assert (found.protocol.value, found.mechanism.value) == ("SASL_SSL", "SCRAM-SHA-256")
-    assert (found.username, found.password) == ("me", "hush")
-    assert found.ssl_context.check_hostname
-    assert "hush" not in repr(found)
+    result = credentials(settings(tmp_path, security_protocol="SASL_SSL", sasl_mechanism="SCRAM-SHA-256", **secret))
+    assert (result.protocol.value, result.mechanism.value) == ("SASL_SSL", "SCRAM-SHA-256")
+    assert (result.username, result.password) == ("me", "hush")
+    assert result.ssl_context.check_hostname
+    assert "hush" not in repr(result)
 
 
 @pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT"])
-def test_each_protocol_is_what_faust_speaks(tmp_path, protocol):
+def test_each_protocol_is_one_that_faust_uses(tmp_path, protocol):
     secret = {"sasl_username": "me", "sasl_password": SecretStr("hush")}
     assert credentials(settings(tmp_path, security_protocol=protocol, **secret)).protocol.value == protocol
 
@@ -39,11 +39,11 @@ def test_each_protocol_is_what_faust_speaks(tmp_path, protocol):
 def test_a_named_worker_is_a_static_member_with_a_private_directory(tmp_path):
     plain = settings(tmp_path, bootstrap="a:1, b:2")
     directory = lock_working_directory(plain)
-    told = faust_settings(plain, directory.path, 6)
-    assert told["broker"] == ["kafka://a:1", "kafka://b:2"]
-    assert (told["consumer_group_instance_id"], told["topic_partitions"]) == ("w1", 6)
-    assert told["broker_credentials"] is None
-    assert told["datadir"] == str(directory.path)
+    options = faust_settings(plain, directory.path, 6)
+    assert options["broker"] == ["kafka://a:1", "kafka://b:2"]
+    assert (options["consumer_group_instance_id"], options["topic_partitions"]) == ("w1", 6)
+    assert options["broker_credentials"] is None
+    assert options["datadir"] == str(directory.path)
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
 
 
@@ -164,10 +164,10 @@ def guarded():
 def test_nothing_flows_from_recoverys_seek_on(guarded):
     """A worker without partitions was never stopped when it is given some."""
     asyncio.run(guarded.tables.recovery._seek_offsets(guarded.consumer, set(), {}, "active"))
-    assert [word.split()[0] for word in guarded.consumer.log] == ["stopped", "sought"]
+    assert [entry.split()[0] for entry in guarded.consumer.log] == ["stopped", "sought"]
 
 
-def test_recovery_is_handed_nothing_of_an_older_rebalance(guarded):
+def test_recovery_gets_nothing_of_an_older_rebalance(guarded):
     """A record that waited for room in the queue is not the next one of its changelog."""
     queue = guarded.tables.changelog_queue
     for generation, offset in (4, 99), (5, 50), (5, 51):
@@ -198,7 +198,7 @@ def test_what_a_fetch_took_while_the_flow_was_stopped_is_read_again(guarded):
     assert client.sought == {TP("s-changelog", 0): 30, TP("a", 0): 7}
 
 
-def test_what_a_fetch_took_while_records_flow_is_handed_on(guarded):
+def test_what_a_fetch_took_while_records_flow_is_passed_on(guarded):
     client = guarded.consumer._thread
     guarded.consumer.flow_active = True
     assert asyncio.run(client._fetch_records(client, set(), timeout=1.0)) is client.records

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 import pytest
-from support.labs.stream_worker import HERE, PYTHON, Child, Reader, apply_topics, publish, unique
+from support.labs.stream_worker import PYTHON, TESTS, Child, Reader, apply_topics, publish, unique
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
@@ -22,7 +22,7 @@ def lab(clean_stack, environment_of, tmp_path):
     def worker(instance=""):
         data = tmp_path / unique("worker")
         children.append(
-            Child(environment_of(clean_stack), data, [PYTHON, str(HERE / "support/faust_probe.py")], instance)
+            Child(environment_of(clean_stack), data, [PYTHON, str(TESTS / "support/faust_probe.py")], instance)
         )
         return children[-1]
 
@@ -48,8 +48,8 @@ class Lab:
         publish(self.stack, batches, lambda batch: batch.envelope["process_id"])
 
     def sums(self, batches):
-        own = [b.envelope for b in batches if b.envelope["process_id"].startswith(self.run)]
-        return {int(e["process_id"].split("/")[1]): e["late_rows"] for e in own}
+        of_run = [b.envelope for b in batches if b.envelope["process_id"].startswith(self.run)]
+        return {int(e["process_id"].split("/")[1]): e["late_rows"] for e in of_run}
 
     def wait_for_changelog(self, records):
         changelog = Reader(self.stack, f"{self.stack.stream.app_id}-probe-changelog")

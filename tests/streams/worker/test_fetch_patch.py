@@ -16,12 +16,12 @@ def consumer(tmp_path):
     return app.consumer
 
 
-def asked(consumer, monkeypatch):
+def timeouts(consumer, monkeypatch):
     """The timeouts that Kafka is asked with, for two rounds of Faust's own loop."""
-    waits = []
+    recorded = []
 
     async def fetched(active_partitions, timeout):
-        waits.append(timeout)
+        recorded.append(timeout)
         return {}
 
     monkeypatch.setattr(consumer._thread, "getmany", fetched)
@@ -32,20 +32,20 @@ def asked(consumer, monkeypatch):
             await consumer._wait_next_records(1.0)
 
     asyncio.run(loop())
-    return waits
+    return recorded
 
 
 def test_faust_asks_for_a_moment_only_while_it_leaves_full_partitions_out(consumer, monkeypatch):
     consumer._active_partitions = {TP("busy", 0), TP("idle", 0)}
-    assert asked(consumer, monkeypatch) == [1.0, 1.0]
+    assert timeouts(consumer, monkeypatch) == [1.0, 1.0]
     consumer.on_buffer_full(TP("busy", 0))
-    assert asked(consumer, monkeypatch) == [HELD_S, HELD_S]
+    assert timeouts(consumer, monkeypatch) == [HELD_S, HELD_S]
     consumer.on_buffer_drop(TP("busy", 0))
-    assert asked(consumer, monkeypatch) == [1.0, 1.0]
+    assert timeouts(consumer, monkeypatch) == [1.0, 1.0]
 
 
 def test_a_broker_without_news_answers_soon(consumer):
-    async def made():
+    async def create():
         return consumer._thread._create_consumer(asyncio.get_running_loop())
 
-    assert asyncio.run(made())._fetch_max_wait_ms == FETCH_WAIT_MS
+    assert asyncio.run(create())._fetch_max_wait_ms == FETCH_WAIT_MS

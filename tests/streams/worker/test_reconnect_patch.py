@@ -18,11 +18,11 @@ def defaults():
 def test_clients_made_afterwards_wait_longer_between_tries(defaults):
     slow_down_reconnects()
 
-    async def waits():
+    async def wait_ms():
         clients = [aiokafka.AIOKafkaConsumer(), aiokafka.AIOKafkaProducer()]
         return [client._client if hasattr(client, "_client") else client.client for client in clients]
 
-    for client in asyncio.run(waits()):
+    for client in asyncio.run(wait_ms()):
         assert RETRY_MS[0] / 1000 <= client._retry_backoff <= RETRY_MS[1] / 1000
 
 

@@ -28,11 +28,11 @@ NAMED = ("alarms", "said", "links", "ranks", "kinds", "identity")
 
 def heads(store):
     """Kind of key -> the names in its heads."""
-    found = {}
+    written = {}
     for name in sorted(store):
         head = packed_rows.unpack_rows(store[name], np.dtype("u1")).head
-        found.setdefault(name.split("|")[0], set()).update(names_in(head))
-    return {kind: sorted(names) for kind, names in sorted(found.items())}
+        written.setdefault(name.split("|")[0], set()).update(names_in(head))
+    return {kind: sorted(names) for kind, names in sorted(written.items())}
 
 
 def names_in(value, above=""):
@@ -44,12 +44,12 @@ def names_in(value, above=""):
 
 def test_a_change_of_what_is_kept_raises_the_version():
     """It failed? Raise packed_rows._VERSION, and put what is here now beside it."""
-    config, one, other, process = StragglerConfig(window_steps=5, retention_steps=5), {}, {}, {}
-    stages = [((Topic.COLLECTIVE,), CommunicatorStage(one, config))]
+    config, first, other, process = StragglerConfig(window_steps=5, retention_steps=5), {}, {}, {}
+    stages = [((Topic.COLLECTIVE,), CommunicatorStage(first, config))]
     stages.append(((Topic.LATENESS, Topic.STEP), JobStage(other, config)))
     assert list(results(batches(simulate_pipeline((1.0, 1.0), 1, 60, world=True)), stages, config.idle_ns))
     ProcessState("process", "run", Names(process, "process", "run"), {}).save(process)
-    kept = [heads(store) for store in (one, other, process)]
+    kept = [heads(store) for store in (first, other, process)]
     assert [list(kinds) for kinds in kept] == [["e", "h", "m"], ["c", "h", "l", "s", "v"], ["p"]]
     assert {".past.ranks.*.idle_ns:float", ".past.links.*.least:int"} <= set(kept[1]["v"])
     shapes = [shape.descr for shape in SHAPES]

@@ -18,11 +18,11 @@ from drumline.streams.worker.faust_app import StreamWorker, Wiring
 def worker(tmp_path, monkeypatch):
     settings = Settings(stream=StreamSettings(idle_s=1.0, data_dir=tmp_path))
     wirings = [Wiring(name, (Topic.KERNEL,), lambda store: None) for name in ("fails", "works")]
-    made = StreamWorker(settings, wirings, WorkerTopics(1, {}), Codec(), Health())
-    monkeypatch.setattr(made.lag, "records", lambda: 0)
-    for runner in made.runners.values():
+    created = StreamWorker(settings, wirings, WorkerTopics(1, {}), Codec(), Health())
+    monkeypatch.setattr(created.lag, "records", lambda: 0)
+    for runner in created.runners.values():
         monkeypatch.setattr(runner, "stage", lambda number: object())
-    return made
+    return created
 
 
 def tick(worker, done, error):
@@ -48,7 +48,7 @@ def failed():
     return metrics.STREAM_TICKS_FAILED.labels("fails")._value.get()
 
 
-def test_a_stage_that_fails_on_a_tick_is_counted_and_told_and_the_next_one_has_its_turn(worker):
+def test_a_stage_that_fails_on_a_tick_is_counted_and_reported_and_the_next_one_still_runs(worker):
     done, before = [], failed()
     assert tick(worker, done, KeyError("compute_overlapped_ns")) is not None
     assert (done, failed() - before, worker.failure) == (["works"], 1, None)

@@ -35,7 +35,7 @@ def test_positions_rise_from_one_topic_of_a_name_to_the_next():
     assert TopicPositions(store, {KERNEL: "c"}).position_of(KERNEL, 0) == 2 * OFFSETS
 
 
-def test_topics_of_one_stage_are_told_apart():
+def test_topics_of_one_stage_are_distinguished():
     store = {}
     first = TopicPositions(store, {KERNEL: "a", STEP: "a"})
     first.position_of(KERNEL, 5), first.position_of(STEP, 5)
@@ -68,7 +68,7 @@ def numbered(sequence, watermark=0):
     return batch
 
 
-def test_records_of_the_new_topic_are_counted_and_what_comes_again_is_told():
+def test_records_of_the_new_topic_are_counted_and_duplicates_recognised():
     store = {}
     stage, positions = windows(store), TopicPositions(store, {KERNEL: "a"})
     for sequence in range(5):
@@ -113,19 +113,19 @@ STARTED = WorkerTopics(4, {KERNEL: "a", STEP: "b"})
     ],
 )
 def test_what_has_changed_is_reported(now, expected):
-    found = {KERNEL: now, STEP: ExistingTopic("b", 4)}
-    text = find_change(STARTED, found)
+    topics = {KERNEL: now, STEP: ExistingTopic("b", 4)}
+    text = find_change(STARTED, topics)
     assert text.startswith(expected)
     assert bool(text) == bool(expected)
 
 
-def test_the_watch_asks_now_and_then_and_tells_of_a_topic_that_is_gone():
+def test_the_watch_polls_and_reports_a_deleted_topic():
     answers = [BrokerUnreachable("away"), {KERNEL: None, STEP: ExistingTopic("b", 4)}, {KERNEL: ExistingTopic("c", 4)}]
-    asked, health = [], Health()
+    polled, health = [], Health()
     health.set_reason("start", "")
 
     def poll_topics(settings, names):
-        asked.append(sorted(names))
+        polled.append(sorted(names))
         answer = answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
@@ -138,10 +138,10 @@ def test_the_watch_asks_now_and_then_and_tells_of_a_topic_that_is_gone():
             watch.observe(now)
             if watch._task is not None:
                 await watch._task
-            seen.append((len(asked), health.ready().get("topics", ""), watch.changed != ""))
+            seen.append((len(polled), health.ready().get("topics", ""), watch.changed != ""))
         return seen
 
-    gone = "deleted: gpu.kernel.v1"
-    expected = [(0, "", False), (0, "", False), (1, "", False), (1, "", False), (2, gone, False), (3, "", True)]
+    deleted = "deleted: gpu.kernel.v1"
+    expected = [(0, "", False), (0, "", False), (1, "", False), (1, "", False), (2, deleted, False), (3, "", True)]
     assert asyncio.run(run()) == expected
-    assert asked[0] == sorted([KERNEL, STEP])
+    assert polled[0] == sorted([KERNEL, STEP])

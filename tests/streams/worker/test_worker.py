@@ -58,7 +58,7 @@ def bench(clean_stack, environment_of, tmp_path):
 WATCHFUL = """
 import drumline.streams.worker.checks.topic_watch as w
 from drumline.infra.cli.main import main
-w.LOOK_S = 1.0
+w.POLL_S = 1.0
 main()
 """
 
@@ -70,15 +70,15 @@ def job(run):
 
 def outcome(stack, run):
     """Natural key -> what the last revision says, of all results of a run."""
-    found = {}
+    results = {}
     for topic in RESULTS:
         for batch in read(stack, topic, run):
             e = batch.envelope
             key = (topic, e["process_id"], e["window_start_ns"], e.get("first_step", 0))
-            found[key] = {name: values.tolist() for name, values in batch.columns.items()} | {
+            results[key] = {name: values.tolist() for name, values in batch.columns.items()} | {
                 "words": [e.get("names"), e.get("causes"), e.get("details"), e.get("states")]
             }
-    return found
+    return results
 
 
 def read(stack, topic, run):
@@ -91,9 +91,9 @@ def feed(bench, outgoing):
 
 
 def test_kill_9_in_the_middle_and_doubled_batches_change_no_result(bench):
-    calm, rough = unique("calm"), unique("rough")
+    reference, rough = unique("calm"), unique("rough")
     worker = bench.worker()
-    feed(bench, job(calm))
+    feed(bench, job(reference))
     bench.drain()
 
     outgoing = job(rough)
@@ -109,17 +109,17 @@ def test_kill_9_in_the_middle_and_doubled_batches_change_no_result(bench):
     bench.worker()
     bench.drain()
 
-    expected, found = outcome(bench.settings, calm), outcome(bench.settings, rough)
-    assert comparable(expected) == comparable(found)
-    assert len(found) > 30
-    for topic, (result, what) in RAW.items():
+    expected, batches = outcome(bench.settings, reference), outcome(bench.settings, rough)
+    assert comparable(expected) == comparable(batches)
+    assert len(batches) > 30
+    for topic, (result, label) in RAW.items():
         rows, late, windows = Counter(), Counter(), {}
         for o in outgoing:
             if o.batch.topic == topic:
                 rows[o.batch.envelope["process_id"]] += o.batch.rows
         for batch in read(bench.settings, result, rough):
             e = batch.envelope
-            windows[(e["process_id"], e["window_start_ns"])] = int(batch.columns[what].sum())
+            windows[(e["process_id"], e["window_start_ns"])] = int(batch.columns[label].sum())
             late[e["process_id"]] = max(late[e["process_id"]], e["late_rows"])
         for (process, start), count in windows.items():
             if start % round(bench.settings.stream.window_s * S) == 0:
@@ -134,7 +134,7 @@ def comparable(results):
 
 def test_a_poisoned_record_becomes_a_dead_letter_and_the_worker_goes_on(bench):
     run = unique("poison")
-    letters = Reader(bench.settings, dlq(Topic.KERNEL))
+    dead_letters = Reader(bench.settings, dlq(Topic.KERNEL))
     producer = Producer(producer_config(bench.settings, "test"))
     producer.produce(Topic.KERNEL, key=b"poisoned", value=b"\x00not a batch")
     assert producer.flush(10) == 0
@@ -144,20 +144,22 @@ def test_a_poisoned_record_becomes_a_dead_letter_and_the_worker_goes_on(bench):
     windows.until(
         lambda batches: any(b.envelope["run"] == run and b.envelope["window_start_ns"] == T0 for b in batches)
     )
-    headers = letters.raw(lambda message: message.key() == b"poisoned" and by(message) == bench.settings.stream.app_id)
+    headers = dead_letters.raw(
+        lambda message: message.key() == b"poisoned" and by(message) == bench.settings.stream.app_id
+    )
     assert headers["drumline.origin.topic"] == b"gpu.kernel.v1"
     assert headers["drumline.error.code"] == b"UnknownSchema"
     assert b"not a batch" not in b"".join(headers.values())
 
 
-def test_poison_larger_than_any_record_of_ours_is_buried_and_the_worker_goes_on(bench):
+def test_poison_larger_than_any_record_of_drumline_is_buried_and_the_worker_goes_on(bench):
     """Compressed it fits where it came from; its bytes as they were are many times larger."""
-    letters = Reader(bench.settings, dlq(Topic.KERNEL))
+    dead_letters = Reader(bench.settings, dlq(Topic.KERNEL))
     producer = Producer({**producer_config(bench.settings, "test"), "message.max.bytes": 20_000_000})
     producer.produce(Topic.KERNEL, key=b"poisoned", value=bytes([1]) * 10_000_000)
     assert producer.flush(20) == 0
     worker = bench.worker()
-    headers = letters.raw(lambda message: message.key() == b"poisoned" and len(message.value()) == 10_000_000)
+    headers = dead_letters.raw(lambda message: message.key() == b"poisoned" and len(message.value()) == 10_000_000)
     assert headers["drumline.error.code"] == b"BadFrame"
     assert worker.process.poll() is None
 
@@ -170,7 +172,7 @@ def test_it_goes_on_beside_a_namesake_and_while_its_disk_is_full_and_ends_cleanl
     worker = bench.worker()
     bench.drain()
     namesake = bench.worker()
-    assert namesake.process.wait(60) == 2
+    assert namesake.process.wait(60) == 6
     assert "a worker named 'one' runs on this machine already" in namesake.log.read_text()
     draft = bench.data / bench.settings.stream.app_id / "one" / "status.new"
     draft.symlink_to("/dev/full")
@@ -187,7 +189,7 @@ def test_it_goes_on_beside_a_namesake_and_while_its_disk_is_full_and_ends_cleanl
     assert "Traceback" not in worker.log.read_text()
 
 
-def test_without_a_broker_it_says_what_to_do():
+def test_without_a_broker_it_gives_a_remedy():
     environment = {**os.environ, "DRUMLINE_KAFKA__BOOTSTRAP": "127.0.0.1:9"}
     ended = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
@@ -195,7 +197,7 @@ def test_without_a_broker_it_says_what_to_do():
     assert "Traceback" not in ended.stderr
 
 
-def test_without_topics_it_says_what_to_do(clean_stack, environment_of):
+def test_without_topics_it_gives_a_remedy(clean_stack, environment_of):
     ended = subprocess.run(COMMAND, env=environment_of(clean_stack), capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     assert "drumline topics apply" in ended.stderr
@@ -215,7 +217,7 @@ def test_state_of_another_version_ends_the_worker_with_a_message(bench):
     assert "DRUMLINE_STREAM__APP_ID" in worker.log.read_text()
 
 
-def test_a_topic_that_is_created_anew_ends_the_worker_and_the_next_one_counts_all_of_it(bench):
+def test_a_recreated_topic_ends_the_worker_and_the_next_one_counts_all_of_it(bench):
     settings, run, topic = bench.settings, unique("anew"), Topic.KERNEL.value
     worker = bench.worker("", [PYTHON, "-c", WATCHFUL, "stream"])
     batches = [kernels([(second, 1, "k")], watermark=20 if second == 8 else 0, run=run) for second in range(1, 9)]
@@ -237,7 +239,7 @@ def test_a_topic_that_is_created_anew_ends_the_worker_and_the_next_one_counts_al
     consumer.close()
     bench.worker()
     windows = Reader(settings, Topic.KERNEL_FREQUENCY, beginning=True)
-    windows.until(lambda found: [8] in [b.columns["launches"].tolist() for b in found if b.envelope["run"] == run])
+    windows.until(lambda batches: [8] in [b.columns["launches"].tolist() for b in batches if b.envelope["run"] == run])
 
 
 def until(true, timeout_s=30):

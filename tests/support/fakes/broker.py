@@ -8,10 +8,10 @@ import threading
 
 
 class FakeBroker:
-    """`knows_itself`: whether the metadata names a broker; a real one, cut off from its controller, names none."""
+    """`has_address`: whether the metadata names a broker; a real one, cut off from its controller, names none."""
 
     def __init__(self, topic: str) -> None:
-        self.knows_itself, self._topic = True, topic
+        self.has_address, self._topic = True, topic
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._server.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -38,8 +38,8 @@ class FakeBroker:
     def _metadata(self) -> bytes:
         """Metadata response v0: brokers, then topics with one partition; no leader if there is no broker."""
         broker = struct.pack(">i", 1) + _text("127.0.0.1") + struct.pack(">i", self.port)
-        brokers = struct.pack(">i", 1) + broker if self.knows_itself else struct.pack(">i", 0)
-        partition = struct.pack(">hiiii", 0, 0, 1 if self.knows_itself else -1, 0, 0)
+        brokers = struct.pack(">i", 1) + broker if self.has_address else struct.pack(">i", 0)
+        partition = struct.pack(">hiiii", 0, 0, 1 if self.has_address else -1, 0, 0)
         topics = struct.pack(">ih", 1, 0) + _text(self._topic) + struct.pack(">i", 1) + partition
         return brokers + topics
 

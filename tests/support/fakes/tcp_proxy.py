@@ -33,8 +33,8 @@ class Proxy:
             if self.closed:
                 return
             with socket.create_connection(("127.0.0.1", self.target)) as server:
-                asked = threading.Thread(target=self._forward, args=(client, server, False), daemon=True)
-                asked.start()
+                requests = threading.Thread(target=self._forward, args=(client, server, False), daemon=True)
+                requests.start()
                 self._forward(server, client, True)
 
     def _forward(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:

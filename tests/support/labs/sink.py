@@ -130,18 +130,18 @@ class Pipeline:
     ) -> Sink:
         """A sink in this process, not yet running. `codec`: of its own, not of who publishes."""
         kafka = SinkConsumer(self.settings, topics or [Topic.KERNEL])
-        made = Sink(
+        created = Sink(
             self.settings, kafka, DeadLetterProducer(lambda: self.producer), self.client, codec or self.codec,
-            stopping=lambda: stopping(made),
+            stopping=lambda: stopping(created),
         )  # fmt: skip
-        return made
+        return created
 
     def drain(self, records: int, topics: list[Topic] | None = None) -> Sink:
         """Run a sink in this process until it has dealt with so many records."""
         self.settings.sink.instance, self.settings.sink.flush_s = "1", 0.05
-        made = self.sink(lambda sink: sink.counts.records >= records, topics)
-        made.run()
-        return made
+        created = self.sink(lambda sink: sink.counts.records >= records, topics)
+        created.run()
+        return created
 
     def drained(self) -> bool:
         facts = KafkaFacts(self.settings)
@@ -187,11 +187,11 @@ class Pipeline:
             "bootstrap.servers": self.settings.bootstrap, "group.id": uuid.uuid4().hex, "auto.offset.reset": "earliest",
         })  # fmt: skip
         consumer.subscribe([f"{topic.value}.dlq"])
-        found: list[Any] = []
+        messages: list[Any] = []
         until = time.monotonic() + timeout_s
-        while len(found) < count and time.monotonic() < until:
+        while len(messages) < count and time.monotonic() < until:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
-                found.append(message)
+                messages.append(message)
         consumer.close()
-        return found
+        return messages

@@ -16,7 +16,7 @@ from drumline.infra.kafka.config import client_config, producer_config
 from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 from drumline.schemas.codec import Codec
 
-HERE = Path(__file__).parents[2]
+TESTS = Path(__file__).parents[2]
 
 
 def unique(prefix):
@@ -24,7 +24,7 @@ def unique(prefix):
 
 
 def apply_topics(settings):
-    """What `drumline topics apply` does."""
+    """Create topics as `drumline topics apply` does."""
     admin, topics = TopicsAdmin(settings), declared_topics(settings)
     steps = admin.apply(topics, plan(topics, admin.existing([topic.name for topic in topics])))
     assert not [step for step in steps if step.action == "error"]
@@ -52,7 +52,7 @@ class Child:
             if line.startswith("{"):
                 self._lines.put(json.loads(line))
 
-    def wait_for(self, declared_topics, timeout_s=60.0):
+    def wait_for(self, wanted, timeout_s=60.0):
         """The first printed object for which `wanted` is true."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -62,7 +62,7 @@ class Child:
                 raise AssertionError(
                     f"worker did not report in {timeout_s} s:\n{self.log.read_text()[-3000:]}"
                 ) from None
-            if declared_topics(line):
+            if wanted(line):
                 return line
 
     def kill(self):
@@ -110,7 +110,7 @@ class Reader:
         raise AssertionError(f"{self.topic} has no leader")
 
     def end(self):
-        """How many records were ever written to the topic."""
+        """Return the number of records that were ever written to the topic."""
         numbers = self.consumer.list_topics(self.topic, timeout=10).topics[self.topic].partitions
         return sum(self._ends(number)[1] for number in numbers)
 
