@@ -1,4 +1,4 @@
-"""What the demo prints, asked from ClickHouse for one run. A `Query` takes SQL and parameters, gives rows as dicts."""
+"""Prints the results of the demo: counts, verdicts, top kernels, rates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 
 from drumline.infra.clickhouse.kernel_names import kernel_name
 from drumline.infra.clickhouse.row_counts import Query, StoredCount
-from drumline.infra.evaluate.scoring import Report, Row, judge_phases
+from drumline.infra.evaluate.scoring import EvaluationReport, VerdictRow, evaluate_phases
 
 VERDICTS = """
 SELECT first_step, last_step, rank, toInt8(severity) AS severity, cause, detail, lost_share
@@ -42,42 +42,45 @@ MEMSET = 64
 MEMORY = {0: "", 1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}
 
 
-def verdicts(query: Query, run: str, phases: Sequence[Mapping[str, Any]]) -> Report:
-    """The run's verdicts judged against what the manifest says was injected."""
+def verdicts(query: Query, run: str, phases: Sequence[Mapping[str, Any]]) -> EvaluationReport:
+    """Score the run's verdicts against the faults that the manifest lists."""
     rows = [
-        Row(r["first_step"], r["last_step"], r["rank"], r["severity"], r["cause"], r["detail"], r["lost_share"])
+        VerdictRow(r["first_step"], r["last_step"], r["rank"], r["severity"], r["cause"], r["detail"], r["lost_share"])
         for r in query(VERDICTS, {"run": run})
     ]
-    return judge_phases(phases, rows)
+    return evaluate_phases(phases, rows)
 
 
 def _table(title: str, *columns: str, right: str = "") -> Table:
-    """A narrow table; `right`: columns of numbers."""
+    """Return a narrow table. `right`: columns of numbers, separated by |."""
     table = Table(title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False)
     for name in columns:
         table.add_column(name, justify="right" if name in right.split("|") else "left", no_wrap=True)
     return table
 
 
-def print_counts(console: Console, found: list[StoredCount]) -> None:
+def print_counts(console: Console, stored: list[StoredCount]) -> None:
+    """Print published and stored rows by topic."""
     table = _table("Nothing lost, nothing doubled", "topic", "published", "stored", "", right="published|stored")
-    for c in found:
+    for c in stored:
         table.add_row(c.topic, f"{c.published:,}", f"{c.stored:,}", "equal" if c.published == c.stored else "DIFFERENT")
     console.print(table)
 
 
-def print_verdicts(console: Console, report: Report) -> None:
-    table = _table("Who held the job back", "phase", "injected", "found", "lost", "", right="lost")
+def print_verdicts(console: Console, report: EvaluationReport) -> None:
+    """Print injected and found stragglers by phase."""
+    table = _table("Stragglers", "phase", "injected", "found", "lost", "", right="lost")
     for phase in report.phases:
         injected = " ".join([*(f"rank {rank}" for rank in phase.expected_ranks), *phase.accepted_causes[:1]])
-        why = [part for part in (phase.found_cause, phase.found_detail) if part]
-        found = " ".join([*(f"rank {rank}" for rank in phase.found_ranks), *why])
+        cause = [part for part in (phase.found_cause, phase.found_detail) if part]
+        named = " ".join([*(f"rank {rank}" for rank in phase.found_ranks), *cause])
         lost = f"{phase.lost_share:.0%}" if phase.found_ranks else ""
-        table.add_row(phase.phase, injected or "nothing", found or "nobody", lost, "right" if phase.right else "WRONG")
+        table.add_row(phase.phase, injected or "nothing", named or "nothing", lost, "right" if phase.right else "WRONG")
     console.print(table)
 
 
 def print_kernels(console: Console, query: Query, run: str) -> None:
+    """Print the kernels with most GPU time."""
     table = _table(
         "Top kernels by GPU time", "kernel", "launches", "GPU s", "mean us", "p99 us",
         right="launches|GPU s|mean us|p99 us",
@@ -89,18 +92,19 @@ def print_kernels(console: Console, query: Query, run: str) -> None:
 
 
 def print_rates(console: Console, query: Query, run: str, window_s: float) -> None:
-    asked = {"run": run, "window_s": window_s}
+    """Print kernel rates and copy bandwidths by rank."""
+    values = {"run": run, "window_s": window_s}
     table = _table(
         f"Kernels, busiest {window_s:g} s", "rank", "host", "launches/s", "kernel s/s", right="launches/s|kernel s/s"
     )
-    for r in query(LAUNCHES, asked):
+    for r in query(LAUNCHES, values):
         table.add_row(str(r["rank"]), r["host"], f"{r['per_second']:,.0f}", f"{r['busy']:.2f}")
     console.print(table)
     table = _table(
         "Memcpy bandwidth", "rank", "copies", "memory", "GB", "GB/s while copying", right="copies|GB|GB/s while copying"
     )
-    for r in query(BANDWIDTH, asked):
+    for r in query(BANDWIDTH, values):
         memory = " to ".join(part for part in (MEMORY.get(r["src_kind"], "?"), MEMORY.get(r["dst_kind"], "?")) if part)
-        what = f"memset {memory}" if r["kind"] == MEMSET else memory
-        table.add_row(str(r["rank"]), f"{r['copies']:,}", what, f"{r['gigabytes']:.1f}", f"{r['gb_per_s']:.1f}")
+        kind = f"memset {memory}" if r["kind"] == MEMSET else memory
+        table.add_row(str(r["rank"]), f"{r['copies']:,}", kind, f"{r['gigabytes']:.1f}", f"{r['gb_per_s']:.1f}")
     console.print(table)

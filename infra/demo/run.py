@@ -1,4 +1,4 @@
-"""The demo: the whole platform on this machine, one recorded job through it, and a check of what comes out."""
+"""Runs the whole platform on this machine: replays one recorded job and checks the results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
 from drumline.infra.clickhouse.row_counts import Query, counts
 from drumline.infra.config.settings import Settings
 from drumline.infra.demo.report import print_counts, print_kernels, print_rates, print_verdicts, verdicts
-from drumline.infra.demo.worker import APP_ID, DemoFailed, begin_at_the_ends, no_other_worker
+from drumline.infra.demo.worker import APP_ID, DemoFailed, commit_ends, require_no_worker
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.runtime.processes import ManagedProcess, ProcessFailed, check_all
 from drumline.infra.runtime.resources import DEMO_RECORDING
@@ -30,7 +30,7 @@ DRAIN_S = 180.0
 
 
 def drumline(*args: str, ok: tuple[int, ...] = (0,)) -> str:
-    """Run `drumline ARGS` and return what it printed. Raises DemoFailed with its last words."""
+    """Run `drumline ARGS` and return its stdout. Raises DemoFailed with the end of its stderr."""
     command = [sys.executable, "-m", "drumline.infra.cli.app", *args]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in ok:
@@ -38,13 +38,16 @@ def drumline(*args: str, ok: tuple[int, ...] = (0,)) -> str:
     return done.stdout
 
 
-def asked(*args: str, ok: tuple[int, ...] = (0,)) -> Any:
-    """What `drumline ARGS --json` answers."""
+def run_json(*args: str, ok: tuple[int, ...] = (0,)) -> Any:
+    """Run `drumline ARGS --json` and return the parsed result."""
     return json.loads(drumline(*args, "--json", ok=ok))
 
 
 class PeakMemory:
-    """Largest sum of resident memory over some process trees, sampled; bytes. Shared pages count once per process."""
+    """Samples the resident memory of process trees from a daemon thread, within its block.
+
+    peak: largest sum so far; bytes. Shared pages count once per process.
+    """
 
     def __init__(self, roots: Callable[[], list[int]]) -> None:
         self.peak = 0
@@ -74,7 +77,7 @@ class PeakMemory:
 
 @contextmanager
 def stage(console: Console, text: str) -> Iterator[None]:
-    """Say what is being done, and how long it took."""
+    """Show a text while the block runs, then its time."""
     started = time.monotonic()
     with console.status(text):
         yield
@@ -82,16 +85,20 @@ def stage(console: Console, text: str) -> Iterator[None]:
 
 
 def run_demo(settings: Settings, console: Console, keep: bool) -> bool:
-    """True when every count is equal, the audit is clean, and every injected straggler was found and nobody else."""
-    no_other_worker(settings)
+    """Run the demo on the local stack, which it starts and, without `keep`, stops.
+
+    Returns True if all counts are equal, the audit is clean, and exactly the injected stragglers were found. Raises
+    DemoFailed.
+    """
+    require_no_worker(settings)
     settings = settings.model_copy(update={"stream": settings.stream.model_copy(update={"app_id": APP_ID})})
     with stage(console, "Kafka and ClickHouse"):
-        was_up = asked("status", ok=(0, 1))["running"]
+        was_up = run_json("status", ok=(0, 1))["running"]
         drumline("up")
     try:
         return _on_the_stack(settings, console)
     except ClickHouseFailed as error:
-        raise DemoFailed(f"ClickHouse: {error}; `drumline status` says how it is") from None
+        raise DemoFailed(f"ClickHouse: {error}; see `drumline status`") from None
     finally:
         if not keep and not was_up:
             with stage(console, "Shutting down"):
@@ -116,19 +123,19 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
     roots = _stack_pids()
     with PeakMemory(lambda: [*roots, *(p.pid for p in programs if p.pid), psutil.Process().pid]) as memory:
         try:
-            begin_at_the_ends(settings)
+            commit_ends(settings)
             for program in programs:
                 program.start()
             with stage(console, "Replaying the recording"):
-                summary = asked("replay", str(DEMO_RECORDING), "--speed", "max", "--job", "demo")
+                summary = run_json("replay", str(DEMO_RECORDING), "--speed", "max", "--job", "demo")
             with stage(console, "Waiting until every row is stored and every window closed"):
                 waited = wait_stored(settings, DRAIN_S, lambda: check_all(programs))
                 if not waited:
-                    raise DemoFailed(f"not worked off after {DRAIN_S:.0f} s: {waited.reason}; logs in {logs}")
+                    raise DemoFailed(f"not drained after {DRAIN_S:.0f} s: {waited.reason}; logs in {logs}")
         except ProcessFailed as error:
             raise DemoFailed(str(error)) from None
         except KafkaException as error:
-            raise DemoFailed(f"Kafka: {error.args[0].str()}; `drumline status` says how it is") from None
+            raise DemoFailed(f"Kafka: {error.args[0].str()}; see `drumline status`") from None
         finally:
             for program in programs:
                 program.stop()
@@ -136,31 +143,31 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
 
 
 def _reader(settings: Settings) -> Query:
-    """Queries as the read-only user, in our database."""
+    """Return a function that queries as the read-only user."""
     client = connect(settings, reader=True, database=settings.clickhouse.database)
     return lambda sql, parameters: rows(client, sql, parameters)
 
 
 def _stack_pids() -> list[int]:
-    """The supervisor of the local stack; what it runs are its children."""
-    pid = asked("status")["processes"].get("supervisor", {}).get("pid")
+    """Return the pid of the local stack's supervisor; the servers are its children."""
+    pid = run_json("status")["processes"].get("supervisor", {}).get("pid")
     return [pid] if pid else []
 
 
 def _report(settings: Settings, console: Console, summary: dict[str, Any], peak: int) -> bool:
     run = summary["run"]
     query = _reader(settings)
-    found = counts(query, run, summary["rows"])
-    audit = asked("audit", "--run", run, ok=(0, 1))
+    stored = counts(query, run, summary["rows"])
+    audit = run_json("audit", "--run", run, ok=(0, 1))
     report = verdicts(query, run, json.loads((DEMO_RECORDING / "manifest.json").read_text())["phases"])
-    print_counts(console, found)
+    print_counts(console, stored)
     console.print(f"audit: {'clean' if audit['clean'] else 'NOT CLEAN'}")
     for finding in audit["findings"]:
         console.print(f"  {finding['kind']} {finding['where']}: {finding['text']}", style="red", markup=False)
     print_verdicts(console, report)
     print_kernels(console, query, run)
     print_rates(console, query, run, settings.stream.window_s)
-    written = asked("report", "--job", "demo", "--run", run, "-o", str(settings.local.state / "demo-report.html"))
+    written = run_json("report", "--job", "demo", "--run", run, "-o", str(settings.local.state / "demo-report.html"))
     console.print(f"\npeak memory of all processes {peak / 2**20:,.0f} MiB; job demo, run {run}")
     console.print(f"report, to be opened in a browser: {written['path']}", soft_wrap=True)
-    return audit["clean"] and report.right and all(c.published == c.stored for c in found)
+    return audit["clean"] and report.right and all(c.published == c.stored for c in stored)

@@ -1,7 +1,8 @@
-"""The demo's stream worker beside those of the user: an app of its own, which begins with what the demo publishes.
+"""Prepares the demo's stream worker, which must not disturb a worker of the user.
 
-Its windows are shorter than the default, and a worker cannot read state of other windows. An app that is new to Kafka
-would work off all that lies there, and judge the user's runs a second time.
+It is an app of its own: its windows are shorter than the default, and a worker cannot read state of other windows. An
+app that is new to Kafka would process all stored records and evaluate the user's runs a second time. So the demo
+commits the ends of all topics for it first.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from drumline.schemas.model import has_schema
 from drumline.schemas.topics import TOPICS
 
 APP_ID = "drumline-demo"
-#: Kafka keeps the members of a worker that was killed for so long at most; s.
+#: Longest time for which Kafka keeps the members of a killed worker; s.
 GROUP_S = 60.0
 
 
 class DemoFailed(RuntimeError):
-    """What went wrong, in words that name what to do."""
+    """The demo cannot run or did not complete. The message gives the reason and what to do."""
 
 
-def no_other_worker(settings: Settings) -> None:
-    """Raises DemoFailed if a worker of the user's runs here: it would judge the demo's run too, in its own windows."""
+def require_no_worker(settings: Settings) -> None:
+    """Raise DemoFailed if a worker of the user runs: it would evaluate the demo's run too, in its own windows."""
     if read_statuses(settings, 0):
         raise DemoFailed(
-            "a stream worker of yours runs here, and would judge the demo's run too, in its own windows; stop it, or "
+            "your stream worker is running, and would evaluate the demo's run too, in its own windows; stop it, or "
             "give the demo a stack of its own (DRUMLINE_LOCAL__STATE and the ports in docs/guide/local-stack.md)"
         )
 
 
-def begin_at_the_ends(settings: Settings) -> None:
-    """Commit the ends of all topics for the worker of `settings`, which does not run yet.
+def commit_ends(settings: Settings) -> None:
+    """Commit the ends of all topics for the worker of `settings`, which is not running yet.
 
-    Raises KafkaException; DemoFailed if one does run, after GROUP_S.
+    Raises: KafkaException; DemoFailed if such a worker runs for longer than GROUP_S.
     """
     with closing(Offsets(settings)) as kafka:
         ends = kafka.ends(kafka.places([spec.topic.value for spec in TOPICS if has_schema(spec.topic)]))
@@ -52,14 +53,14 @@ def begin_at_the_ends(settings: Settings) -> None:
     try:
         while not _committed(consumer, offsets):
             if time.monotonic() > deadline:
-                raise DemoFailed("another demo runs here: its stream worker is there; wait until it has ended")
+                raise DemoFailed("another demo is running: wait until it has ended")
             time.sleep(1.0)
     finally:
         consumer.close()
 
 
 def _committed(consumer: Consumer, offsets: list[TopicPartition]) -> bool:
-    """False: the group has members, who alone may commit."""
+    """Return False if the group has members, since only they may commit then."""
     try:
         consumer.commit(offsets=offsets, asynchronous=False)
     except KafkaException as error:

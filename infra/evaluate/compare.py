@@ -1,4 +1,4 @@
-"""All methods over one recording, each judged like ours."""
+"""Runs all methods over one recording and scores them by the same rules."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from drumline.infra.evaluate.methods import hta, ingero, longest, nvrx, traceml
-from drumline.infra.evaluate.scoring import Report, Row, judge_phases
+from drumline.infra.evaluate.scoring import EvaluationReport, VerdictRow, evaluate_phases
 from drumline.infra.evaluate.window_input import Job, read_job, rows
 
-OURS = "drumline"
+DRUMLINE = "drumline"
 
 
 @dataclass(frozen=True)
 class Method:
-    """`lacks`: what the recordings do not have that the method would use; "" = nothing."""
+    """Describes a published method. `lacks`: data that it would use and recordings do not have; "" for none."""
 
     name: str
     source: str
-    verdicts: Callable[[Job], Iterator[Row]]
+    verdicts: Callable[[Job], Iterator[VerdictRow]]
     lacks: str = ""
 
 
@@ -66,30 +66,33 @@ METHODS = (
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What a method found in one recording."""
+class MethodResult:
+    """Holds the findings of a method in one recording."""
 
     method: str
     source: str
     lacks: str
-    report: Report
+    report: EvaluationReport
 
     @property
     def victims(self) -> int:
-        """Innocent ranks named, summed over counted phases with a fault."""
+        """Return the number of innocent ranks named, summed over counted fault phases."""
         counted = [phase for phase in self.report.phases if phase.counted and phase.is_fault]
         return sum(len(set(phase.found_ranks) - set(phase.expected_ranks)) for phase in counted)
 
     def as_json(self) -> dict[str, Any]:
+        """Return the result as `drumline evaluate --compare --json` prints it."""
         head = {"method": self.method, "source": self.source, "lacks": self.lacks, "victims": self.victims}
         return {**head, **self.report.as_json()}
 
 
-def compare(folder: Path, window_steps: int, phases: Sequence[Mapping[str, Any]], ours: Report) -> list[Judged]:
-    """Ours first. `phases` go to the judge only. Raises BadTrace, BadManifest."""
+def compare(
+    folder: Path, window_steps: int, phases: Sequence[Mapping[str, Any]], drumline: EvaluationReport
+) -> list[MethodResult]:
+    """Score all methods, drumline first. Only the scoring sees `phases`. Raises BadTrace, BadManifest."""
     job = read_job(folder, window_steps)
-    judged = [Judged(OURS, "this project: lost time over all communicators", "", ours)]
+    results = [MethodResult(DRUMLINE, "this project: lost time over all communicators", "", drumline)]
     for method in METHODS:
-        report = judge_phases(phases, method.verdicts(job))
-        judged.append(Judged(method.name, method.source, method.lacks, report))
-    return judged
+        report = evaluate_phases(phases, method.verdicts(job))
+        results.append(MethodResult(method.name, method.source, method.lacks, report))
+    return results

@@ -1,4 +1,4 @@
-"""Judging verdicts against what was injected into a recording. Pure: knows rows of gpu.straggler.v1, no program."""
+"""Scores verdict rows against the faults that were injected into a recording. Needs rows of gpu.straggler.v1 only."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 INSUFFICIENT, WARNING = -1, 2
-#: What severities are called, and a rank that could not be judged in a window in which others were.
-WORDS = {1: "suspect", 2: "warning", 3: "critical", INSUFFICIENT: "not judged"}
+#: Severity -> its key in JSON; INSUFFICIENT: a rank without data in a window in which its peers had data.
+SEVERITY_NAMES = {1: "suspect", 2: "warning", 3: "critical", INSUFFICIENT: "not judged"}  # glossary: keys of JSON
 WHOLE_JOB = -1
+#: Field of Phase -> its key in JSON, where they differ.
+JSON_KEYS = {"not_evaluated": "unjudged", "reasons": "unjudged_why"}
 
 
 class BadManifest(ValueError):
-    """The manifest's phases cannot be read."""
+    """The phases of a manifest cannot be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One verdict row: a rank (-1 = the whole job) in one window, judged on its own."""
+class VerdictRow:
+    """Holds one verdict row: a rank (-1: the whole job) in one window, evaluated on its own."""
 
     first_step: int
     last_step: int
@@ -31,18 +33,21 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A phase and what was found in it; the fields of `drumline evaluate --json`. `windows`: those wholly inside it;
-    of them `unjudged`: in which no rank could be judged, and `unjudged_why`: the details given. `besides`: rank -> what
-    was said of it without it being found -> in how many windows. `lost_share`: mean over the windows of the largest
-    share that a found rank lost (of any rank, where none was found)."""
+    """Holds a phase of the manifest and what was found in it.
+
+    windows: those wholly inside the phase.
+    not_evaluated: of them, those in which no rank had enough data; `reasons`: the details given.
+    besides: rank -> severity -> windows, of ranks that were named too rarely to be found.
+    lost_share: mean over the windows of the largest share that a found rank lost (of any rank, where none was found).
+    """
 
     phase: str
     counted: bool
     first_step: int
     last_step: int
     windows: int
-    unjudged: int
-    unjudged_why: list[str]
+    not_evaluated: int
+    reasons: list[str]
     expected_ranks: list[int]
     found_ranks: list[int]
     accepted_causes: list[str]
@@ -51,28 +56,36 @@ class Phase:
     besides: dict[int, dict[str, int]]
     lost_share: float
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the phase as `drumline evaluate --json` prints it."""
+        return {JSON_KEYS.get(name, name): value for name, value in asdict(self).items()}
+
     @property
-    def judged(self) -> bool:
-        """In some window at least."""
-        return self.windows > self.unjudged
+    def is_evaluated(self) -> bool:
+        """Return whether at least one window was evaluated."""
+        return self.windows > self.not_evaluated
 
     @property
     def is_fault(self) -> bool:
+        """Return whether a fault was injected."""
         return bool(self.expected_ranks or self.accepted_causes)
 
     @property
     def recalled(self) -> bool:
-        """All expected ranks were found (of a fault without a rank: something was found)."""
+        """Return whether all expected ranks were found (for a fault without a rank: whether a cause was found)."""
         return self.found_cause is not None and set(self.expected_ranks) <= set(self.found_ranks)
 
     @property
     def cause_right(self) -> bool:
+        """Return whether the cause found is an accepted one."""
         return self.found_cause is not None and (not self.accepted_causes or self.found_cause in self.accepted_causes)
 
     @property
     def right(self) -> bool:
-        """Exactly the expected ranks, with an accepted cause. A phase in which nothing was judged is not right."""
-        if not self.judged:
+        """Return whether exactly the expected ranks were found, with an accepted cause; False without an evaluated
+        window.
+        """
+        if not self.is_evaluated:
             return False
         if not self.is_fault:
             return self.found_cause is None
@@ -80,38 +93,43 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """`across`: windows that lie wholly inside no phase, and count for none."""
+class EvaluationReport:
+    """Holds all phases. `across`: windows that lie wholly inside no phase, and count for none."""
 
     phases: list[Phase]
     across: int = 0
 
     @property
     def recall(self) -> float | None:
-        """Over counted fault phases; None if there is none. A phase too short for a window was not found."""
+        """Return recall over counted fault phases; None if there is none. A phase too short for a window counts as not
+        found.
+        """
         return _mean([p.recalled for p in self.phases if p.counted and p.is_fault])
 
     @property
     def cause_accuracy(self) -> float | None:
+        """Return the share of counted fault phases with a right cause; None if there is none."""
         return _mean([p.cause_right for p in self.phases if p.counted and p.is_fault])
 
     @property
     def false_alarms(self) -> int:
-        """Counted healthy phases in which a rank or the job as a whole was found."""
+        """Return the number of counted healthy phases in which a rank or the job as a whole was found."""
         return sum(1 for p in self.phases if p.counted and not p.is_fault and p.found_cause is not None)
 
     @property
     def right(self) -> bool:
+        """Return whether all counted phases are right."""
         return all(phase.right for phase in self.phases if phase.counted)
 
     @property
-    def unjudged(self) -> list[str]:
-        """Counted phases in which nothing was judged: no window fits into them, or none had the data."""
-        return [phase.phase for phase in self.phases if phase.counted and not phase.judged]
+    def without_result(self) -> list[str]:
+        """Return the counted phases without an evaluated window: too short, or without data."""
+        return [phase.phase for phase in self.phases if phase.counted and not phase.is_evaluated]
 
     def as_json(self) -> dict[str, Any]:
+        """Return the report as `drumline evaluate --json` prints it."""
         return {
-            "phases": [asdict(phase) for phase in self.phases],
+            "phases": [phase.as_json() for phase in self.phases],
             "windows_across_phases": self.across,
             "recall": self.recall,
             "false_alarms": self.false_alarms,
@@ -119,41 +137,33 @@ class Report:
         }
 
 
-def judge_phases(phases: Sequence[Mapping[str, Any]], rows: Iterable[Row]) -> Report:
-    """`phases`: of the manifest, in its order. Raises BadManifest."""
-    every = list(rows)
+def evaluate_phases(phases: Sequence[Mapping[str, Any]], rows: Iterable[VerdictRow]) -> EvaluationReport:
+    """Score rows against the manifest's phases, in their order. Raises BadManifest."""
+    verdicts = list(rows)
     try:
-        found = [_judge(phase, every) for phase in phases]
-        inside = {row.first_step for phase in found for row in _inside(phase.first_step, phase.last_step, every)}
-        return Report(found, len({row.first_step for row in every} - inside))
+        evaluated = [_evaluate(phase, verdicts) for phase in phases]
+        inside = {row.first_step for phase in evaluated for row in _inside(phase.first_step, phase.last_step, verdicts)}
+        return EvaluationReport(evaluated, len({row.first_step for row in verdicts} - inside))
     except (KeyError, TypeError, ValueError) as error:
         raise BadManifest(f"phase without a usable {error}") from None
 
 
-def _judge(phase: Mapping[str, Any], rows: list[Row]) -> Phase:
+def _evaluate(phase: Mapping[str, Any], rows: list[VerdictRow]) -> Phase:
     first, last = int(phase["first_step"]), int(phase["last_step"])
     inside = _inside(first, last, rows)
     windows = {row.first_step for row in inside}
-    unjudged = windows - {row.first_step for row in _of_ranks(inside) if row.severity != INSUFFICIENT}
+    without_rank = windows - {row.first_step for row in _of_ranks(inside) if row.severity != INSUFFICIENT}
 
-    def without(row: Row) -> bool:
-        return row.severity == INSUFFICIENT and row.first_step in unjudged
+    def without(row: VerdictRow) -> bool:
+        return row.severity == INSUFFICIENT and row.first_step in without_rank
 
-    blamed: dict[int, list[Row]] = {}
+    named: dict[int, list[VerdictRow]] = {}
     for row in inside:
         if row.severity >= WARNING:
-            blamed.setdefault(row.rank, []).append(row)
-    found = {rank: hits for rank, hits in sorted(blamed.items()) if 2 * len(hits) >= len(windows)}
-    shares: dict[tuple[str, str], float] = {}
-    for hit in (hit for hits in found.values() for hit in hits):
-        shares[hit.cause, hit.detail] = shares.get((hit.cause, hit.detail), 0.0) + hit.share
-    causes: dict[str, float] = {}
-    for (name, _), share in shares.items():
-        causes[name] = causes.get(name, 0.0) + share
-    cause = max(causes, key=lambda name: causes[name], default=None)
-    details = {detail: share for (name, detail), share in shares.items() if name == cause}
-    detail = max(details, key=lambda name: details[name], default=None)
-    among = [row for row in inside if row.severity != INSUFFICIENT and (not found or row.rank in found)]
+            named.setdefault(row.rank, []).append(row)
+    ranks_found = {rank: hits for rank, hits in sorted(named.items()) if 2 * len(hits) >= len(windows)}
+    cause, detail = _main_cause(hit for hits in ranks_found.values() for hit in hits)
+    among = [row for row in inside if row.severity != INSUFFICIENT and (not ranks_found or row.rank in ranks_found)]
     most = [max((row.share for row in among if row.first_step == window), default=0.0) for window in windows]
     return Phase(
         phase=str(phase["phase"]),
@@ -161,33 +171,47 @@ def _judge(phase: Mapping[str, Any], rows: list[Row]) -> Phase:
         first_step=first,
         last_step=last,
         windows=len(windows),
-        unjudged=len(unjudged),
-        unjudged_why=sorted({row.detail for row in inside if without(row) and row.detail}),
+        not_evaluated=len(without_rank),
+        reasons=sorted({row.detail for row in inside if without(row) and row.detail}),
         expected_ranks=sorted(int(rank) for rank in phase["fault_ranks"]),
-        found_ranks=[rank for rank in found if rank != WHOLE_JOB],
+        found_ranks=[rank for rank in ranks_found if rank != WHOLE_JOB],
         accepted_causes=[str(name) for name in phase.get("accepted_causes", [])],
         found_cause=cause,
         found_detail=detail,
-        besides=_counted(row for row in inside if row.rank not in found and not without(row)),
+        besides=_counted(row for row in inside if row.rank not in ranks_found and not without(row)),
         lost_share=round(sum(most) / len(most), 6) if most else 0.0,
     )
 
 
-def _counted(rows: Iterable[Row]) -> dict[int, dict[str, int]]:
-    """Rank -> what was said of it -> how often."""
-    said: dict[int, dict[str, int]] = {}
-    for row in (row for row in rows if row.severity in WORDS):
-        counts = said.setdefault(row.rank, {})
-        counts[WORDS[row.severity]] = counts.get(WORDS[row.severity], 0) + 1
-    return said
+def _main_cause(hits: Iterable[VerdictRow]) -> tuple[str | None, str | None]:
+    """Return the cause with the largest sum of shares, and its detail with the largest sum."""
+    shares: dict[tuple[str, str], float] = {}
+    for hit in hits:
+        shares[hit.cause, hit.detail] = shares.get((hit.cause, hit.detail), 0.0) + hit.share
+    causes: dict[str, float] = {}
+    for (name, _), share in shares.items():
+        causes[name] = causes.get(name, 0.0) + share
+    cause = max(causes, key=lambda name: causes[name], default=None)
+    details = {detail: share for (name, detail), share in shares.items() if name == cause}
+    detail = max(details, key=lambda name: details[name], default=None)
+    return cause, detail
 
 
-def _inside(first: int, last: int, rows: Iterable[Row]) -> list[Row]:
+def _counted(rows: Iterable[VerdictRow]) -> dict[int, dict[str, int]]:
+    """Return rank -> severity -> number of windows."""
+    counts_by_rank: dict[int, dict[str, int]] = {}
+    for row in (row for row in rows if row.severity in SEVERITY_NAMES):
+        counts = counts_by_rank.setdefault(row.rank, {})
+        counts[SEVERITY_NAMES[row.severity]] = counts.get(SEVERITY_NAMES[row.severity], 0) + 1
+    return counts_by_rank
+
+
+def _inside(first: int, last: int, rows: Iterable[VerdictRow]) -> list[VerdictRow]:
     return [row for row in rows if first <= row.first_step and row.last_step <= last]
 
 
-def _of_ranks(rows: Sequence[Row]) -> Sequence[Row]:
-    """Rows of ranks; where there are none, those of the job."""
+def _of_ranks(rows: Sequence[VerdictRow]) -> Sequence[VerdictRow]:
+    """Return the rows of ranks; those of the job where there are none."""
     return [row for row in rows if row.rank != WHOLE_JOB] or rows
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from drumline.infra.evaluate.scoring import Row, judge_phases
+from drumline.infra.evaluate.scoring import VerdictRow, evaluate_phases
 from drumline.producers.derive.rows import derive
 from drumline.producers.replay import recording as recorded
 from drumline.producers.replay.trace import read_trace
@@ -66,20 +66,20 @@ def stream(folder, changed=None):
 
 
 def rows(batches, window_steps=5):
-    """Verdicts on ranks: (first step, rank) -> Row; the job as a whole is rank -1."""
+    """Verdicts on ranks: (first step, rank) -> VerdictRow; the job as a whole is rank -1."""
     out = {}
     for _, batch in sorted(latest(verdicts(batches, StragglerConfig(window_steps=window_steps))).items()):
         c, first, last = batch.columns, int(batch.envelope["first_step"]), int(batch.envelope["last_step"])
         causes, details = batch.strings("cause", "causes"), batch.strings("detail", "details")
         for i, rank in enumerate(c["rank"].tolist()):
             severity, share = int(c["severity"][i]), float(c["lost_share"][i])
-            out[first, rank] = Row(first, last, rank, severity, causes[i], details[i], share)
+            out[first, rank] = VerdictRow(first, last, rank, severity, causes[i], details[i], share)
     return out
 
 
 def report(folder, found, changed=None):
     """`changed`: the trace whose steps number otherwise than the manifest's, if they do."""
-    return judge_phases(phases(folder) if changed is None else renumbered(folder, changed), found.values())
+    return evaluate_phases(phases(folder) if changed is None else renumbered(folder, changed), found.values())
 
 
 def renumbered(folder, changed):

@@ -17,7 +17,15 @@ from rich.table import Table
 from drumline.infra.cli.console import exit_with
 from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from drumline.infra.config.settings import settings
-from drumline.infra.evaluate.scoring import INSUFFICIENT, WHOLE_JOB, BadManifest, Phase, Report, Row, judge_phases
+from drumline.infra.evaluate.scoring import (
+    INSUFFICIENT,
+    WHOLE_JOB,
+    BadManifest,
+    EvaluationReport,
+    Phase,
+    VerdictRow,
+    evaluate_phases,
+)
 
 app = typer.Typer(add_completion=False)
 
@@ -50,7 +58,7 @@ def evaluate(
         phases = read_phases(folder)
         steps = window_steps or settings().stream.window_steps
         rows = list(straggler_rows(folder, steps, quiet=as_json))
-        report = judge_phases(phases, rows)
+        report = evaluate_phases(phases, rows)
         if side_by_side:
             _compare(folder, steps, phases, report, as_json)
     except KeyboardInterrupt:
@@ -61,10 +69,10 @@ def evaluate(
         typer.echo(json.dumps(report.as_json()))
     elif not side_by_side:
         _print(report, folder.name, steps)
-    if report.unjudged:
+    if missing := report.without_result:
         typer.echo(
-            f"drumline evaluate: no window of {steps} steps fits into, or could be judged in, {len(report.unjudged)} "
-            f"counted phases ({', '.join(report.unjudged)}): neither found nor cleared; try another --window-steps",
+            f"drumline evaluate: no window of {steps} steps fits into, or could be judged in, {len(missing)} "
+            f"counted phases ({', '.join(missing)}): neither found nor cleared; try another --window-steps",
             err=True,
         )
     if note := unheard(rows):
@@ -72,7 +80,7 @@ def evaluate(
     raise typer.Exit(OK if report.right else FAILED)
 
 
-def _compare(folder: Path, steps: int, phases: list[dict[str, Any]], ours: Report, as_json: bool) -> None:
+def _compare(folder: Path, steps: int, phases: list[dict[str, Any]], ours: EvaluationReport, as_json: bool) -> None:
     try:
         from drumline.infra.evaluate.compare import compare
         from drumline.infra.evaluate.comparison_table import legend, table
@@ -88,7 +96,7 @@ def _compare(folder: Path, steps: int, phases: list[dict[str, Any]], ours: Repor
     console.print(legend(judged), highlight=False, markup=False)
 
 
-def unheard(rows: list[Row]) -> str:
+def unheard(rows: list[VerdictRow]) -> str:
     """What to say where no rank could be judged in any window; "" where some could."""
     ranks = [row for row in rows if row.rank >= 0]
     if not rows:
@@ -120,7 +128,7 @@ def read_phases(folder: Path) -> list[dict[str, Any]]:
     return phases
 
 
-def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Iterator[Row]:
+def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Iterator[VerdictRow]:
     """Verdict rows of the last revision of every window. The recording is read through a copy of its folder whose
     manifest has no phases. Raises ValueError, naming the file that cannot be read."""
     from drumline.producers.replay.recording import RecordedJob
@@ -154,7 +162,7 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Itera
         first, last = int(batch.envelope["first_step"]), int(batch.envelope["last_step"])
         for i in range(batch.rows):
             rank, severity = int(columns_of["rank"][i]), int(columns_of["severity"][i])
-            yield Row(first, last, rank, severity, causes[i], details[i], float(columns_of["lost_share"][i]))
+            yield VerdictRow(first, last, rank, severity, causes[i], details[i], float(columns_of["lost_share"][i]))
 
 
 def without_phases(folder: Path, copy: Path) -> Path:
@@ -171,19 +179,19 @@ def without_phases(folder: Path, copy: Path) -> Path:
 def _judgement(phase: Phase) -> str:
     if not phase.counted:
         return "not counted"
-    if not phase.judged:
+    if not phase.is_evaluated:
         return "not judged" if phase.windows else "too short"
     return "yes" if phase.right else "NO"
 
 
-def remarks(report: Report) -> list[str]:
+def remarks(report: EvaluationReport) -> list[str]:
     """What the table leaves out: windows without data, ranks that were named but not found, windows across phases."""
     lines = []
     for phase in report.phases:
         where, of = f"{phase.phase} (steps {phase.first_step}-{phase.last_step})", f"of {phase.windows} windows"
-        if phase.unjudged:
-            why = f" ({', '.join(phase.unjudged_why)})" if phase.unjudged_why else ""
-            lines.append(f"{where}: {phase.unjudged} {of} not judged, insufficient data{why}")
+        if phase.not_evaluated:
+            why = f" ({', '.join(phase.reasons)})" if phase.reasons else ""
+            lines.append(f"{where}: {phase.not_evaluated} {of} not judged, insufficient data{why}")
         for rank, said in sorted(phase.besides.items()):
             who = "the job" if rank == WHOLE_JOB else f"rank {rank}"
             lines.append(f"{where}: {who} {', '.join(f'{word} in {n}' for word, n in said.items())} {of}")
@@ -192,7 +200,7 @@ def remarks(report: Report) -> list[str]:
     return lines
 
 
-def _print(report: Report, name: str, window_steps: int) -> None:
+def _print(report: EvaluationReport, name: str, window_steps: int) -> None:
     table = Table(title=f"{name}, windows of {window_steps} steps", title_justify="left")
     for column in ("phase", "windows", "injected", "found", "lost", "right"):
         table.add_column(column, justify="right" if column in ("windows", "lost") else "left")

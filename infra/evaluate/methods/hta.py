@@ -6,8 +6,8 @@ iteration the ranks that start it latest are the candidates, and the two with mo
 
 Readings in its favour: modern kernel names count (upstream looks for "ncclKernel" and matches none: its issue 360). A
 collective is long if it is on any rank: the latest starter has the shortest kernel, which upstream's filter, applied to
-one rank at a time, throws away. One rank is named, not two, and only if it is the latest in half of the window's steps.
-Upstream always names somebody; `lead` = 0.01 names a rank only if its starts are later than the median of the others by
+one rank at a time, removes. One rank is named, not two, and only if it is the latest in half of the window's steps.
+Upstream always names a rank; `lead` = 0.01 names a rank only if its starts are later than the median of the others by
 1% of an iteration, HTA's own threshold of significance. All recordings come from one host: a common clock.
 """
 
@@ -22,7 +22,7 @@ SIGNIFICANT = 0.01
 
 
 def verdicts(job: Job, lead: float = 0.0) -> tuple[Bools, Floats]:
-    """(named, mean lead in iterations), both [R, W]."""
+    """Return (named, mean lead in iterations), both [R, W]."""
     ranks, windows = job.shape
     n = job.window_steps
     iteration = job.lengths().mean(0) / n  # [W]
@@ -51,32 +51,32 @@ def verdicts(job: Job, lead: float = 0.0) -> tuple[Bools, Floats]:
 
 
 def _matched(job: Job) -> tuple[Floats, Floats]:
-    """(start, duration) of NCCL kernels, [R, steps, (stream, name), ordinal in the step]; NaN = none."""
-    found: list[tuple[Array, ...]] = []
+    """Return (start, duration) of NCCL kernels: [R, steps, (stream, name), ordinal in the step]; NaN for none."""
+    parts: list[tuple[Array, ...]] = []
     kinds: dict[tuple[int, str], int] = {}
     for rank, derived in enumerate(job.derived):
         kernels = derived.kernels.take(is_nccl(derived.kernels))
         at = job.step_at(rank, kernels["start_ns"])
         kernels, at = kernels.take(at >= 0), at[at >= 0]
         pairs, code = np.unique(np.stack([kernels["stream"], kernels["name"]]), axis=1, return_inverse=True)
-        words = kernels.dictionaries["names"]
-        known = [kinds.setdefault((int(stream), words[int(name)]), len(kinds)) for stream, name in pairs.T]
+        names = kernels.dictionaries["names"]
+        known = [kinds.setdefault((int(stream), names[int(name)]), len(kinds)) for stream, name in pairs.T]
         kind = np.array(known, np.int64)[code.ravel()] if len(known) else np.zeros(0, np.int64)
         order = np.lexsort((kernels["start_ns"], kind, at))
         at, kind, kernels = at[order], kind[order], kernels.take(order)
         new = np.r_[True, (at[1:] != at[:-1]) | (kind[1:] != kind[:-1])][: len(at)]
         first = np.flatnonzero(new)
         ordinal = np.arange(len(at)) - (first[np.cumsum(new) - 1] if len(first) else 0)
-        found.append((at, kind, ordinal, kernels["start_ns"], kernels["duration_ns"]))
-    most = max((int(f[2].max(initial=-1)) for f in found), default=-1) + 1
-    shape = (len(found), job.shape[1] * job.window_steps, len(kinds), most)
+        parts.append((at, kind, ordinal, kernels["start_ns"], kernels["duration_ns"]))
+    most = max((int(f[2].max(initial=-1)) for f in parts), default=-1) + 1
+    shape = (len(parts), job.shape[1] * job.window_steps, len(kinds), most)
     start, length = np.full(shape, np.nan), np.full(shape, np.nan)
-    for rank, (at, kind, ordinal, began, took) in enumerate(found):
+    for rank, (at, kind, ordinal, began, took) in enumerate(parts):
         start[rank, at, kind, ordinal], length[rank, at, kind, ordinal] = began, took
     return start, length
 
 
 def _spread(length: Floats) -> float:
-    """Mean over steps of the standard deviation over ranks."""
+    """Return the mean over steps of the standard deviation over ranks."""
     several = np.isfinite(length).all(0)
     return float(np.std(length[:, several], axis=0, ddof=1).mean()) if several.any() else float("nan")

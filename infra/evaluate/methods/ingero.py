@@ -21,7 +21,7 @@ ALPHA, DROP, SAMPLES, INTERVAL_NS = 0.2, 0.30, 3, 1_000_000_000
 
 
 def verdicts(job: Job) -> tuple[Bools, Floats]:
-    """(named, largest drop of a named second), both [R, W]."""
+    """Return (named, largest drop of a named second), both [R, W]."""
     named, depth = np.zeros(job.shape, bool), np.zeros(job.shape)
     for rank, derived in enumerate(job.derived):
         launched = np.sort(derived.kernels["start_ns"][derived.kernels["graph"] == 0])
@@ -41,7 +41,7 @@ def verdicts(job: Job) -> tuple[Bools, Floats]:
 
 
 def drops(launches: Array) -> Floats:
-    """How far each second's launches are below the process's own average, where by more than 30%; else 0."""
+    """Return how far each second's launches are below the process's moving average, where by more than 30%; else 0."""
     out = np.zeros(len(launches))
     average = 0.0
     for i, rate in enumerate(launches.astype(np.float64).tolist()):

@@ -1,8 +1,8 @@
 """Longest collective is slowest: the rank that spends most time in NCCL's kernels is called the straggler.
 
-Nobody's paper; what a dashboard of NCCL time per rank suggests (mean collective time per rank, as exported by NCCL
+No paper proposes it; a dashboard of NCCL time per rank suggests it (mean collective time per rank, as exported by NCCL
 Inspector's Prometheus mode), and what NVRx leaves NCCL's kernels out for ("MED=256us on a fast rank, 3369us on a slow
-one", a TODO in reporting.py). A rank that waits has the long kernel, so this names victims; it is here to show it.
+one", a TODO in reporting.py). A rank that waits has the long kernel, so this names victims; it serves as a contrast.
 It names the rank with the most NCCL time, where it has more than the least by 10% of the window (TraceML's threshold).
 """
 
@@ -16,7 +16,7 @@ THRESHOLD = 0.10
 
 
 def verdicts(job: Job) -> tuple[Bools, Floats]:
-    """(named, excess as a share of the window), both [R, W]."""
+    """Return (named, excess as a share of the window), both [R, W]."""
     ranks, windows = job.shape
     spent = np.zeros(job.shape)
     for rank in range(ranks):

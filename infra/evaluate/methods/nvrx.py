@@ -22,13 +22,13 @@ _SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 
 def relative(job: Job) -> tuple[Bools, Floats]:
-    """(named, 1 - score), both [R, W]."""
+    """Return (named, 1 - score), both [R, W], by the fastest rank."""
     medians, weights = summaries(job)
     return _named(medians.min(0, keepdims=True), medians, weights)
 
 
 def individual(job: Job) -> tuple[Bools, Floats]:
-    """(named, 1 - score), both [R, W]."""
+    """Return (named, 1 - score), both [R, W], by the rank's own best."""
     medians, weights = summaries(job)
     best = np.fmin.accumulate(medians, axis=1)
     return _named(best, medians, weights)
@@ -45,13 +45,13 @@ def _named(reference: Floats, medians: Floats, weights: Floats) -> tuple[Bools, 
 
 @lru_cache(maxsize=1)
 def summaries(job: Job) -> tuple[Floats, Floats]:
-    """(median duration in ns, time spent in ns) per rank, window and kernel key: [R, W, K]; NaN, 0 = not run."""
+    """Return (median duration, time spent) per rank, window and kernel key: [R, W, K], ns; NaN and 0: not run."""
     ranks, windows = job.shape
-    words: dict[str, int] = {}
+    ids: dict[str, int] = {}
     parts: list[Array] = []
     for rank, derived in enumerate(job.derived):
         kernels = derived.kernels.take(~is_nccl(derived.kernels))
-        names = np.array([words.setdefault(w, len(words)) for w in kernels.dictionaries["names"]] or [0], np.int64)
+        names = np.array([ids.setdefault(name, len(ids)) for name in kernels.dictionaries["names"]] or [0], np.int64)
         step = job.step_at(rank, kernels["start_ns"])
         numbers = job.steps(rank)["step"]
         window = job.window_of(numbers[step]) if len(numbers) else step
@@ -67,7 +67,7 @@ def summaries(job: Job) -> tuple[Floats, Floats]:
 
 
 def _mixed(columns: list[Array]) -> Array:
-    """A 64-bit hash of each row: equal rows have equal ones, a few thousand different rows different ones."""
+    """Return a 64-bit hash of each row."""
     mixed = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         mixed = (mixed ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)

@@ -29,7 +29,7 @@ _CAUSES = {"input": "host_stall", "h2d": "slow_copy", "compute": "slow_compute"}
 
 
 def verdicts(job: Job) -> tuple[Bools, Floats, list[list[str]]]:
-    """(named, score, cause), all [R, W]. A window without a backward kernel on two ranks names nobody."""
+    """Return (named, score, cause), all [R, W]. Windows without a backward kernel on two ranks name no rank."""
     ranks, windows = job.shape
     parts = [phases(job, rank) for rank in range(ranks)]
     mean = {
@@ -58,7 +58,7 @@ def verdicts(job: Job) -> tuple[Bools, Floats, list[list[str]]]:
 
 
 def is_sharded(job: Job) -> bool:
-    """FSDP: gradients are reduce-scattered. TraceML is told by the environment."""
+    """Return whether the job uses FSDP: gradients are reduce-scattered. TraceML reads this from the environment."""
     operations = list(job.derived[0].collectives.dictionaries["operations"])
     seen = np.concatenate([d.collectives["operation"][d.collectives["step"] >= 0] for d in job.derived])
     count = np.bincount(seen, minlength=len(operations))
@@ -66,7 +66,7 @@ def is_sharded(job: Job) -> bool:
 
 
 def phases(job: Job, rank: int) -> dict[str, Floats]:
-    """Phase -> ns in each step of the windows; `forward` and what follows from it NaN where names say nothing."""
+    """Return phase -> ns in each step of the windows; NaN where kernel names do not identify the phases."""
     derived, steps = job.derived[rank], job.steps(rank)
     start, end = steps["gpu_start_ns"], steps["gpu_start_ns"] + steps["gpu_duration_ns"]
     communication = is_nccl(derived.kernels)
@@ -75,16 +75,16 @@ def phases(job: Job, rank: int) -> dict[str, Floats]:
     at = job.step_at(rank, work["start_ns"])
     work, at = work.take(at >= 0), at[at >= 0]
     backward = np.full(steps.rows, np.iinfo(np.int64).max)
-    mine = _named(work.dictionaries["names"], BACKWARD)[work["name"]]
-    np.minimum.at(backward, at[mine], work["start_ns"][mine])
+    matched = _named(work.dictionaries["names"], BACKWARD)[work["name"]]
+    np.minimum.at(backward, at[matched], work["start_ns"][matched])
     known = backward < end
     backward = np.where(known, backward, end)
     met = np.sort(derived.kernels["start_ns"][communication])
     first = met[np.minimum(np.searchsorted(met, start), len(met) - 1)] if len(met) else end
     before = np.minimum(backward, np.where(first >= start, first, end))
     optimized = start.copy()
-    mine = _named(work.dictionaries["names"], OPTIMIZER)[work["name"]] & (work["start_ns"] < before[at])
-    np.maximum.at(optimized, at[mine], end_ns(work)[mine])
+    matched = _named(work.dictionaries["names"], OPTIMIZER)[work["name"]] & (work["start_ns"] < before[at])
+    np.maximum.at(optimized, at[matched], end_ns(work)[matched])
     starts = np.sort(derived.kernels["start_ns"])
     following = np.searchsorted(starts, optimized)
     forward = np.minimum(starts[np.minimum(following, len(starts) - 1)], backward) if len(starts) else backward
@@ -100,6 +100,6 @@ def phases(job: Job, rank: int) -> dict[str, Floats]:
     return {name: np.where(known, v.astype(np.float64), np.nan) for name, v in values.items()}
 
 
-def _named(words: object, pattern: re.Pattern[str]) -> Array:
-    names = [str(word) for word in words] if isinstance(words, list | tuple) else []
+def _named(strings: object, pattern: re.Pattern[str]) -> Array:
+    names = [str(string) for string in strings] if isinstance(strings, list | tuple) else []
     return np.array([pattern.search(name) is not None for name in names] or [False], bool)

@@ -11,47 +11,47 @@ from support.labs.stream_worker import apply_topics, publish
 
 from drumline.infra.config.settings import LocalSettings, Settings, StreamSettings
 from drumline.infra.demo import worker as demo_worker
-from drumline.infra.demo.worker import APP_ID, DemoFailed, begin_at_the_ends, no_other_worker
+from drumline.infra.demo.worker import APP_ID, DemoFailed, commit_ends, require_no_worker
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.offsets import Offsets
 from drumline.infra.kafka.worker_status import workers_dir
 from drumline.schemas.topics import Topic
 
 
-def says(settings, age_s=0):
+def write_status(settings, age_s=0):
     folder = workers_dir(settings) / "one"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "status.json").write_text(json.dumps({"time_ns": time.time_ns() - age_s * 10**9}))
 
 
-def test_it_does_not_begin_beside_a_worker_that_would_judge_its_run_too(tmp_path):
+def test_it_does_not_begin_beside_a_worker_that_would_evaluate_its_run_too(tmp_path):
     settings = Settings(local=LocalSettings(state=tmp_path), stream=StreamSettings())
     assert settings.stream.app_id != APP_ID
-    no_other_worker(settings)
-    says(settings)
+    require_no_worker(settings)
+    write_status(settings)
     with pytest.raises(DemoFailed, match="stop it, or"):
-        no_other_worker(settings)
-    says(settings, age_s=60)
-    no_other_worker(settings)
+        require_no_worker(settings)
+    write_status(settings, age_s=60)
+    require_no_worker(settings)
 
 
 @pytest.mark.stack
 def test_its_worker_begins_behind_what_is_there_unless_another_is_at_work(clean_stack, monkeypatch):
     apply_topics(clean_stack)
     publish(clean_stack, [any_batch(Topic.KERNEL, 3, process_id(0), n) for n in range(3)], key=lambda batch: b"p")
-    begin_at_the_ends(clean_stack)
+    commit_ends(clean_stack)
     with closing(Offsets(clean_stack)) as kafka:
         ends = kafka.ends(kafka.places([Topic.KERNEL, Topic.STRAGGLER]))
-        found = kafka.committed(clean_stack.stream.app_id, ends)
+        committed = kafka.committed(clean_stack.stream.app_id, ends)
     assert sum(ends.values()) == 3
-    assert {place: offset for place, (offset, _) in found.items()} == ends
+    assert {place: offset for place, (offset, _) in committed.items()} == ends
 
     member = Consumer({**client_config(clean_stack, "test"), "group.id": clean_stack.stream.app_id})
     member.subscribe([Topic.KERNEL.value])
     while not member.assignment():
         member.poll(0.1)
     monkeypatch.setattr(demo_worker, "GROUP_S", 0.0)
-    with pytest.raises(DemoFailed, match="another demo runs here"):
-        begin_at_the_ends(clean_stack)
+    with pytest.raises(DemoFailed, match="another demo is running"):
+        commit_ends(clean_stack)
     member.close()
-    begin_at_the_ends(clean_stack)
+    commit_ends(clean_stack)

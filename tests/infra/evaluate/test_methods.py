@@ -1,4 +1,4 @@
-"""Published methods over the recorded demo job, judged like ours; each does what its description says."""
+"""Published methods over the recorded demo job, scored like drumline; each follows its description."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from support.recordings import DEMO, phases
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query.evaluate import app
-from drumline.infra.evaluate.compare import METHODS, Judged, compare
+from drumline.infra.evaluate.compare import METHODS, MethodResult, compare
 from drumline.infra.evaluate.comparison_table import cell
 from drumline.infra.evaluate.methods import hta, ingero, longest, nvrx, traceml
-from drumline.infra.evaluate.scoring import Report, judge_phases
+from drumline.infra.evaluate.scoring import EvaluationReport, evaluate_phases
 from drumline.infra.evaluate.window_input import Job, job_of, rows
 from drumline.producers.replay.trace import read_trace
 
@@ -29,33 +29,33 @@ def job(trace):
     return job_of(trace, 5)
 
 
-def found(job, named, score):
+def ranks_found(job, named, score):
     """Fault phase -> ranks found, healthy ones under "healthy"; and what was injected."""
-    judged = judge_phases(phases(DEMO), rows(job, named, score)).phases
-    return [(p.expected_ranks, p.found_ranks) for p in judged if p.counted]
+    evaluated = evaluate_phases(phases(DEMO), rows(job, named, score)).phases
+    return [(p.expected_ranks, p.found_ranks) for p in evaluated if p.counted]
 
 
 def faults(pairs):
-    return [said for injected, said in pairs if injected]
+    return [ranks for injected, ranks in pairs if injected]
 
 
 def healthy(pairs):
-    return [said for injected, said in pairs if not injected]
+    return [ranks for injected, ranks in pairs if not injected]
 
 
 def test_the_command_prints_every_method_and_keeps_its_exit_code():
     result = CliRunner().invoke(app, [str(DEMO), "--window-steps", "5", "--compare", "--json"])
     assert result.exit_code == 0, result.output
-    said = json.loads(result.stdout)
-    assert said["window_steps"] == 5
-    assert [m["method"] for m in said["methods"]] == ["drumline", *(m.name for m in METHODS)]
-    assert all([p["phase"] for p in m["phases"]] == [p["phase"] for p in phases(DEMO)] for m in said["methods"])
-    ours, *theirs = said["methods"]
-    assert (ours["recall"], ours["false_alarms"], ours["victims"]) == (1.0, 0, 0)
-    assert all(m["source"] for m in theirs)
+    answer = json.loads(result.stdout)
+    assert answer["window_steps"] == 5
+    assert [m["method"] for m in answer["methods"]] == ["drumline", *(m.name for m in METHODS)]
+    assert all([p["phase"] for p in m["phases"]] == [p["phase"] for p in phases(DEMO)] for m in answer["methods"])
+    drumline, *published = answer["methods"]
+    assert (drumline["recall"], drumline["false_alarms"], drumline["victims"]) == (1.0, 0, 0)
+    assert all(m["source"] for m in published)
 
 
-def test_the_table_names_all_methods_and_says_what_they_lack():
+def test_the_table_names_all_methods_and_what_they_lack():
     result = CliRunner().invoke(app, [str(DEMO), "--window-steps", "5", "--compare"], env={"COLUMNS": "80"})
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert "…" not in result.stdout
@@ -72,13 +72,13 @@ def test_windows_are_those_of_the_verdicts(job):
 
 
 def test_longest_collective_names_only_those_who_wait(job):
-    for injected, said in found(job, *longest.verdicts(job)):
-        assert not set(injected) & set(said)
-        assert bool(said) == bool(injected)
+    for injected, ranks in ranks_found(job, *longest.verdicts(job)):
+        assert not set(injected) & set(ranks)
+        assert bool(ranks) == bool(injected)
 
 
 def test_nvrx_does_not_see_a_late_host_or_slow_copies_in_kernel_durations(job):
-    assert faults(found(job, *nvrx.relative(job))) == [[], [], [], []]
+    assert faults(ranks_found(job, *nvrx.relative(job))) == [[], [], [], []]
 
 
 def test_nvrx_scores_against_the_fastest_rank_and_weights_by_time():
@@ -99,21 +99,21 @@ def test_nvrx_takes_medians_per_kernel_and_window():
 
 def test_traceml_finds_who_does_not_wait_in_a_plain_ddp_job(job):
     named, score, causes = traceml.verdicts(job)
-    assert faults(found(job, named, score)) == [[2], [0], [3], []]
-    assert healthy(found(job, named, score)) == [[]] * 5
+    assert faults(ranks_found(job, named, score)) == [[2], [0], [3], []]
+    assert healthy(ranks_found(job, named, score)) == [[]] * 5
     assert named.sum(0).max() == 1  # one culprit a window, by construction
     assert causes[3][17] == "slow_copy"
 
 
-def test_start_times_tell_nothing_without_a_common_clock(trace):
+def test_start_times_mean_nothing_without_a_common_clock(trace):
     off = mutations.clocks(trace, [0, 0, 0, 20_000_000], [0.0] * 4)
     job = job_of(off, 5)
-    assert healthy(found(job, *hta.verdicts(job, hta.SIGNIFICANT))) == [[3]] * 5
+    assert healthy(ranks_found(job, *hta.verdicts(job, hta.SIGNIFICANT))) == [[3]] * 5
 
 
-def test_the_latest_start_names_somebody_in_healthy_windows_too(job):
-    assert sum(map(bool, healthy(found(job, *hta.verdicts(job))))) >= 3
-    assert not any(healthy(found(job, *hta.verdicts(job, hta.SIGNIFICANT))))
+def test_the_latest_start_names_a_rank_in_healthy_windows_too(job):
+    assert sum(map(bool, healthy(ranks_found(job, *hta.verdicts(job))))) >= 3
+    assert not any(healthy(ranks_found(job, *hta.verdicts(job, hta.SIGNIFICANT))))
 
 
 def test_ingero_freezes_its_average_while_launches_are_down():
@@ -125,7 +125,7 @@ def test_ingero_needs_three_samples():
     assert ingero.drops(np.array([100, 10, 10])).tolist() == [0, 0, pytest.approx(1 - 10 / 82)]
 
 
-def test_a_job_without_steps_names_nobody(job):
+def test_a_job_without_steps_names_no_rank(job):
     empty = Job(5, job.first_steps[:0], job.derived)
     for method in METHODS:
         assert list(method.verdicts(empty)) == []
@@ -137,11 +137,11 @@ def test_cells_show_what_is_not_exactly_right():
     blank = Job(5, np.array([0, 5, 10]), (None, None, None))
     named = np.zeros((3, 3), bool)
     named[1], named[2, :2] = True, True
-    judged = judge_phases([phase, quiet], rows(blank, named, named.astype(float)))
-    assert [cell(p) for p in judged.phases] == ["1 2 *", "1 *"]
-    assert Judged("m", "", "", judged).victims == 1
+    evaluated = evaluate_phases([phase, quiet], rows(blank, named, named.astype(float)))
+    assert [cell(p) for p in evaluated.phases] == ["1 2 *", "1 *"]
+    assert MethodResult("m", "", "", evaluated).victims == 1
 
 
-def test_ours_is_judged_with_the_rest(job):
-    ours = Report([])
-    assert compare(DEMO, 5, [], ours)[0].report is ours
+def test_drumline_is_scored_with_the_rest(job):
+    drumline = EvaluationReport([])
+    assert compare(DEMO, 5, [], drumline)[0].report is drumline

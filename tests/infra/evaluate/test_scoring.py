@@ -1,4 +1,4 @@
-"""What `drumline evaluate` calls right, and that the code it judges cannot see what it is judged by."""
+"""The rules by which `drumline evaluate` calls a phase right; the code under evaluation cannot see the phases."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import pytest
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query.evaluate import app, read_phases, remarks, without_phases
-from drumline.infra.evaluate.scoring import INSUFFICIENT, BadManifest, Row, judge_phases
+from drumline.infra.evaluate.scoring import INSUFFICIENT, BadManifest, VerdictRow, evaluate_phases
 
 HEALTHY = {"phase": "healthy", "fault_ranks": [], "first_step": 0, "last_step": 19, "accepted_causes": []}
 FAULT = {"phase": "late", "fault_ranks": [2], "first_step": 20, "last_step": 42, "accepted_causes": ["host_stall"]}
 
 
 def rows(severities, first=20, rank=2, cause="host_stall", share=0.3):
-    return [Row(first + 5 * i, first + 5 * i + 4, rank, s, cause, "", share) for i, s in enumerate(severities)]
+    return [VerdictRow(first + 5 * i, first + 5 * i + 4, rank, s, cause, "", share) for i, s in enumerate(severities)]
 
 
 def test_a_found_fault_and_a_quiet_healthy_phase_are_right():
-    report = judge_phases([HEALTHY, FAULT], rows([0, 0, 0, 0], 0) + rows([3, 2, 3, 3]))
+    report = evaluate_phases([HEALTHY, FAULT], rows([0, 0, 0, 0], 0) + rows([3, 2, 3, 3]))
     assert report.right
     assert report.as_json() == {
         "phases": [
@@ -64,59 +64,59 @@ def test_a_found_fault_and_a_quiet_healthy_phase_are_right():
     }
 
 
-@pytest.mark.parametrize(("severities", "found"), [([2, 2, 0, 0], [2]), ([2, 0, 0, 0], []), ([1, 1, 1, 1], [])])
-def test_half_of_the_windows_at_warning_find_a_rank(severities, found):
-    assert judge_phases([FAULT], rows(severities)).phases[0].found_ranks == found
+@pytest.mark.parametrize(("severities", "ranks"), [([2, 2, 0, 0], [2]), ([2, 0, 0, 0], []), ([1, 1, 1, 1], [])])
+def test_half_of_the_windows_at_warning_find_a_rank(severities, ranks):
+    assert evaluate_phases([FAULT], rows(severities)).phases[0].found_ranks == ranks
 
 
-def test_windows_that_reach_out_of_a_phase_are_not_judged_but_counted():
-    report = judge_phases([FAULT], rows([2, 2, 2, 2, 2, 2], 10))
+def test_windows_that_reach_out_of_a_phase_are_not_evaluated_but_counted():
+    report = evaluate_phases([FAULT], rows([2, 2, 2, 2, 2, 2], 10))
     assert (report.phases[0].windows, report.across) == (4, 2)
     assert remarks(report) == ["2 windows lie across the bounds of phases and count for none"]
 
 
 def test_an_extra_rank_makes_a_phase_wrong_but_leaves_recall():
-    report = judge_phases([FAULT], rows([3, 3, 3, 3]) + rows([2, 2, 2, 2], rank=0))
+    report = evaluate_phases([FAULT], rows([3, 3, 3, 3]) + rows([2, 2, 2, 2], rank=0))
     assert report.recall == 1.0
     assert not report.right
 
 
 def test_the_cause_of_the_largest_lost_share_counts():
-    found = rows([3, 3], share=0.1) + rows([3, 3], first=30, cause="slow_copy", share=0.3)
-    report = judge_phases([FAULT], found)
+    verdicts = rows([3, 3], share=0.1) + rows([3, 3], first=30, cause="slow_copy", share=0.3)
+    report = evaluate_phases([FAULT], verdicts)
     assert report.phases[0].found_cause == "slow_copy"
     assert report.cause_accuracy == 0.0
 
 
 @pytest.mark.parametrize("rank", [0, -1])
 def test_a_rank_or_the_job_named_in_a_healthy_phase_is_a_false_alarm(rank):
-    report = judge_phases([HEALTHY], rows([2, 2, 2], 0, rank=rank))
+    report = evaluate_phases([HEALTHY], rows([2, 2, 2], 0, rank=rank))
     assert report.false_alarms == 1
     assert report.recall is None
     assert not report.right
 
 
-def test_insufficient_data_finds_nobody():
-    report = judge_phases([FAULT], rows([INSUFFICIENT] * 4))
+def test_insufficient_data_finds_no_rank():
+    report = evaluate_phases([FAULT], rows([INSUFFICIENT] * 4))
     assert report.phases[0].found_ranks == []
     assert report.recall == 0.0
 
 
-def test_a_healthy_phase_without_data_is_not_right_and_said():
+def test_a_healthy_phase_without_data_is_not_right_and_reported():
     silent = [replace(row, cause="insufficient_data", detail="no_past") for row in rows([INSUFFICIENT] * 4, 0)]
-    assert judge_phases([HEALTHY], [*silent[:3], *rows([0], 15)]).right
-    report = judge_phases([HEALTHY], [*silent, *rows([0] * 4, 0, rank=-1)])
-    assert (report.right, report.unjudged, report.false_alarms) == (False, ["healthy"], 0)
+    assert evaluate_phases([HEALTHY], [*silent[:3], *rows([0], 15)]).right
+    report = evaluate_phases([HEALTHY], [*silent, *rows([0] * 4, 0, rank=-1)])
+    assert (report.right, report.without_result, report.false_alarms) == (False, ["healthy"], 0)
     assert remarks(report) == ["healthy (steps 0-19): 4 of 4 windows not judged, insufficient data (no_past)"]
     changed = replace(rows([1], 0, rank=-1)[0], detail="idle")
-    assert remarks(judge_phases([HEALTHY], [*silent, changed])) == [
+    assert remarks(evaluate_phases([HEALTHY], [*silent, changed])) == [
         "healthy (steps 0-19): 4 of 4 windows not judged, insufficient data (no_past)",
         "healthy (steps 0-19): the job suspect in 1 of 4 windows",
     ]
 
 
-def test_who_is_named_too_rarely_to_be_found_is_said():
-    report = judge_phases(
+def test_a_rank_named_too_rarely_to_be_found_is_reported():
+    report = evaluate_phases(
         [HEALTHY], rows([1, 0, 2, 1], 0) + rows([0, 0, INSUFFICIENT, 0], 0, rank=3) + rows([0] * 4, 0, -1)
     )
     assert (report.right, report.false_alarms) == (True, 0)
@@ -126,14 +126,14 @@ def test_who_is_named_too_rarely_to_be_found_is_said():
     ]
 
 
-def test_a_phase_without_a_window_is_neither_right_nor_unsaid():
-    report = judge_phases([FAULT], [])
-    assert report.unjudged == ["late"]
+def test_a_phase_without_a_window_is_neither_right_nor_unreported():
+    report = evaluate_phases([FAULT], [])
+    assert report.without_result == ["late"]
     assert not report.right
 
 
 def test_what_is_not_counted_changes_no_number():
-    report = judge_phases([{**FAULT, "counted": False}, {**HEALTHY, "counted": False}], rows([2, 2, 2], 0))
+    report = evaluate_phases([{**FAULT, "counted": False}, {**HEALTHY, "counted": False}], rows([2, 2, 2], 0))
     assert report.right
     assert (report.recall, report.cause_accuracy, report.false_alarms) == (None, None, 0)
 
@@ -147,7 +147,7 @@ def test_a_bad_manifest_is_named(tmp_path, text):
 
 def test_a_phase_that_lacks_something_is_named():
     with pytest.raises(BadManifest, match="first_step"):
-        judge_phases([{"phase": "x"}], [])
+        evaluate_phases([{"phase": "x"}], [])
 
 
 def test_a_broken_table_is_named_as_the_user_knows_it(tmp_path):
@@ -160,7 +160,7 @@ def test_a_broken_table_is_named_as_the_user_knows_it(tmp_path):
     assert "drumline-evaluate-" not in result.output
 
 
-def test_the_copy_that_is_judged_has_no_phases(tmp_path):
+def test_the_copy_under_evaluation_has_no_phases(tmp_path):
     source, copy = tmp_path / "a", tmp_path / "b"
     source.mkdir()
     copy.mkdir()

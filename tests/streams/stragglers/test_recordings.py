@@ -13,7 +13,7 @@ from support.recordings import folder
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query.evaluate import app
-from drumline.infra.evaluate.scoring import Report, Row, judge_phases
+from drumline.infra.evaluate.scoring import EvaluationReport, VerdictRow, evaluate_phases
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
@@ -32,19 +32,19 @@ def recorded(name: str) -> Stream:
     return [(out.time_ns, out.batch) for out in recording.batches("run")]
 
 
-def rows(stream: Stream, window_steps: int = 5) -> list[Row]:
+def rows(stream: Stream, window_steps: int = 5) -> list[VerdictRow]:
     out = []
     for _, batch in sorted(latest(verdicts(stream, StragglerConfig(window_steps=window_steps))).items()):
         c, first, last = batch.columns, int(batch.envelope["first_step"]), int(batch.envelope["last_step"])
         causes, details = batch.strings("cause", "causes"), batch.strings("detail", "details")
         for i in range(batch.rows):
             rank, severity, share = int(c["rank"][i]), int(c["severity"][i]), float(c["lost_share"][i])
-            out.append(Row(first, last, rank, severity, causes[i], details[i], share))
+            out.append(VerdictRow(first, last, rank, severity, causes[i], details[i], share))
     return out
 
 
-def evaluated(name: str, result: list[Row]) -> Report:
-    return judge_phases(json.loads((folder(name) / "manifest.json").read_text())["phases"], result)
+def evaluated(name: str, result: list[VerdictRow]) -> EvaluationReport:
+    return evaluate_phases(json.loads((folder(name) / "manifest.json").read_text())["phases"], result)
 
 
 def altered(batch: Batch, rank: dict[int, int] | None = None, by: int = 0) -> Batch:
