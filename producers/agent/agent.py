@@ -178,14 +178,14 @@ class Agent:
         """Remove a folder without an identity if its writer exited; leave foreign folders in place. Raises OSError,
         BadSpool.
         """
-        if folder.foreign():
+        if folder.is_foreign():
             name, root = folder.path.name, str(self._root)
             self._foreign.add(name)
             log.warning("a folder in the spool is foreign and stays", folder=name, root=root)
             return
         old = time.time() - folder.path.stat().st_mtime > ORPHAN_S
-        if old and not (folder.path / IDENTITY).exists() and folder.gone():
-            folder.remove_nameless()
+        if old and not (folder.path / IDENTITY).exists() and folder.writer_exited():
+            folder.remove_unnamed()
 
     def _has_unread_folder(self) -> bool:
         """Return whether a process's folder is present."""
@@ -237,7 +237,7 @@ class Agent:
         size = 0
         for tail in self.tails.values():
             try:
-                size += tail.folder.takes()
+                size += tail.folder.disk_bytes()
             except OSError:
                 continue
         metrics.AGENT_SPOOL.set(size)

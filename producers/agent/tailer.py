@@ -82,7 +82,7 @@ class SpoolTailer:
 
     def refresh(self) -> None:
         """Update whether the writer is alive, and its identity. Raises OSError and BadSpool."""
-        self.writer_exited = self.folder.gone()
+        self.writer_exited = self.folder.writer_exited()
         self.seen = self.folder.identity()
 
     def publish_identity(self, send: Send) -> None:
@@ -121,7 +121,7 @@ class SpoolTailer:
             return moved
         items = taken.segment.read(complete=False)
         if not items:
-            complete = self.writer_exited or self.folder.followed(taken.segment.number)
+            complete = self.writer_exited or self.folder.has_later_segment(taken.segment.number)
             items = taken.segment.read(complete)
             taken.read = complete and not items
         for item in items:

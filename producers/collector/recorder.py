@@ -74,7 +74,7 @@ class ActivityRecorder:
 
     @property
     def draining(self) -> bool:
-        """Whether kernels that ran when recording was switched off may still arrive.
+        """True if kernels that ran when recording was switched off may still arrive.
 
         While the decoder is behind they have to wait, as each flush takes a buffer.
         """

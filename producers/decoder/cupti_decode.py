@@ -117,7 +117,7 @@ class Decoded:
 
     @property
     def only_peers(self) -> bool:
-        """Whether only copies between GPUs are in it, which arrive while recording is off too."""
+        """True if it holds only copies between GPUs, which arrive while recording is off too."""
         return self.unknown.keys() == {cupti.PEER_COPY} and not self.records
 
 

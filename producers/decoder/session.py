@@ -23,6 +23,7 @@ from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.events import MARK, warn
 from drumline.producers.ipc.timing import HELD_NS, REQUEST_NS
 from drumline.producers.spool.location import spool_limits, spool_root
+from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 
 #: Interval of the derivation, and of the process's record; ns.
@@ -218,7 +219,7 @@ class Session:
             except ValueError as error:
                 self.problems["settings"] = str(error)
                 max_bytes, segment_s = spool_limits({})
-            spool = SpoolWriter(root, self._record(process), max_bytes=max_bytes, segment_s=segment_s)
+            spool = SpoolWriter(root, self._record(process), SpoolLimits(max_bytes=max_bytes, segment_s=segment_s))
             self._output = SpoolOutput(self.pool, spool, process)
             self._output.live.complete_until_ns = self._host_complete_ns
             self._warn_if_unwritable(spool)

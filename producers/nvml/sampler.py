@@ -22,7 +22,7 @@ from drumline.producers.batches.process_record import process_record
 from drumline.producers.identity import Identity, process_id
 from drumline.producers.nvml.batches import DeviceBatches, jobs_on
 from drumline.producers.nvml.samples import UNKNOWN, Gpu, NoXidEvents, Nvml, NvmlLost, NvmlMissing
-from drumline.producers.spool.quota import PROCESSES
+from drumline.producers.spool.quota import PROCESSES, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
@@ -178,6 +178,6 @@ def device_sampler(settings: Settings, processes: Callable[[], Sequence[Mapping[
         versions={"drumline": drumline_version()},
     )
     record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
-    spool = SpoolWriter(settings.spool.root, record, max_bytes=SPOOL_BYTES, host_bytes=host_bytes)
+    spool = SpoolWriter(settings.spool.root, record, SpoolLimits(SPOOL_BYTES, host_bytes))
     batches = DeviceBatches(identity.process_id, host)
     return DeviceSampler(spool, batches, processes, SamplerOptions(settings.agent.gpu_s, identity.versions))

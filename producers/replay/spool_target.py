@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from drumline.producers.replay.recording import TimedBatch
-from drumline.producers.spool.quota import HostSpools
+from drumline.producers.spool.quota import HostSpools, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.model import IDENTITY, model
@@ -46,7 +46,10 @@ class SpoolTarget:
         if process not in self._spools:
             identity = envelope if topic == Topic.PROCESS else {name: envelope[name] for name in IDENTITY}
             self._spools[process] = SpoolWriter(
-                self._root, identity, max_bytes=self._max_bytes, segment_s=self._segment_s, spools=self._host_spools
+                self._root,
+                identity,
+                SpoolLimits(max_bytes=self._max_bytes, segment_s=self._segment_s),
+                spools=self._host_spools,
             )
         if topic != Topic.PROCESS:
             self._spools[process].append(topic, timed.key, encode(model(topic), batch), batch.rows)

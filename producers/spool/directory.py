@@ -1,4 +1,4 @@
-"""One process's spool folder, as others than its writer see it: who it is, whether it lives, what segments it has."""
+"""Spool folder of one process, as seen by its readers: its identity, whether its writer runs, its segments."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from drumline.producers.spool.layout import (
 )
 from drumline.producers.spool.reader import open_file
 
-#: Longer identities are not read; bytes.
-MOST_IDENTITY = 1 << 20
-#: What a writer makes before it says who it is.
+#: Most bytes read of an identity.
+MAX_IDENTITY = 1 << 20
+#: Files that a writer creates before its identity.
 UNNAMED = frozenset({LOCK, RESERVED, f"{IDENTITY}{SCRATCH}"})
 
 
 class SpoolDirectory:
-    """The folder of one process."""
+    """Reads and cleans the folder of one process. Every method accesses the disk. Thread-safe: it holds no state."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def identity_bytes(self) -> bytes:
-        """Who it is, as it is written. Raises OSError, BadSpool."""
+        """Return the content of the identity file. Raises OSError, BadSpool."""
         with open(open_file(self.path / IDENTITY), "rb") as handle:
-            return handle.read(MOST_IDENTITY)
+            return handle.read(MAX_IDENTITY)
 
     def identity(self) -> ProcessIdentity:
-        """Who it is. Raises OSError, BadSpool."""
+        """Return the identity of the process. Raises OSError, BadSpool."""
         return read_identity(self.identity_bytes(), self.path.name)
 
-    def gone(self) -> bool:
-        """Whether the writer has ended, in whatever way: then its lock is free. Raises OSError, BadSpool."""
+    def writer_exited(self) -> bool:
+        """Return whether the writer has ended, in any way: then its lock is free. Raises OSError, BadSpool."""
         try:
             with open(open_file(self.path / LOCK), "rb") as handle:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -57,22 +57,25 @@ class SpoolDirectory:
             pass
         return True
 
-    def foreign(self) -> bool:
-        """Whether no writer made it. Raises OSError, and BadSpool where segments lie in it of whom nobody knows."""
+    def is_foreign(self) -> bool:
+        """Return whether no writer created it. Raises OSError, and BadSpool for segments without an identity."""
         names = set(os.listdir(self.path))
         if IDENTITY in names:
             return False
         if any(_segments(names).values()) and not (self.path / IDENTITY).exists():
-            raise BadSpool(f"{IDENTITY} is missing: nobody knows whose segments lie here")
-        ours = LOCK in names or re.search(r"-[0-9a-f]{8}$", self.path.name)  # killed while one made it, or removed it
-        return not (ours and names <= UNNAMED)
+            raise BadSpool(f"{IDENTITY} is missing: the process of these segments is unknown")
+        # A writer may be killed while it creates its folder, and an agent while it removes it.
+        by_writer = LOCK in names or re.search(r"-[0-9a-f]{8}$", self.path.name)
+        return not (by_writer and names <= UNNAMED)
 
     @contextmanager
-    def alone(self) -> Iterator[bool]:
-        """Whether the writer is gone and nobody else is here in its place; while this lasts, nobody will be. Raises
-        OSError, BadSpool."""
+    def exclusive(self) -> Iterator[bool]:
+        """Hold the writer's lock and yield whether that succeeded: no process works in the folder then.
+
+        Raises OSError, BadSpool.
+        """
         try:
-            descriptor = open_file(self.path / LOCK, os.O_RDWR)  # NFS asks for that
+            descriptor = open_file(self.path / LOCK, os.O_RDWR)  # NFS needs write access to lock
         except FileNotFoundError:  # a copy of a spool
             yield True
             return
@@ -85,21 +88,23 @@ class SpoolDirectory:
                 yield True
 
     def files(self) -> dict[str, list[int]]:
-        """Numbers of the segments, lowest first, by suffix. Raises OSError."""
+        """Return the numbers of the segments, lowest first, by suffix. Raises OSError."""
         return _segments(os.listdir(self.path))
 
-    def take(self, after: int = -1, gone: bool = False) -> Path | None:
-        """The next segment: one that an agent before took (and its number is above `after`), else the oldest that
-        nobody took. None: there is none. `gone`: the writer is. Raises OSError."""
+    def take(self, after: int = -1, writer_exited: bool = False) -> Path | None:
+        """Rename the next segment to .taken and return it, None if there is none. Raises OSError.
+
+        Segments that an agent took before come first, from number `after` + 1 on; then the oldest of the others.
+        """
         files = self.files()
         if left := [number for number in files[TAKEN] if number > after]:
             return self._name(left[0], TAKEN)
         if files[REPLACED] or files[SCRATCH]:
-            if not gone:
-                return None  # the writer is throwing away right now
-            with self.alone() as alone:
-                if not alone:
-                    return None  # or another writer, of what a dead one left
+            if not writer_exited:
+                return None  # the writer evicts at this moment
+            with self.exclusive() as is_exclusive:
+                if not is_exclusive:
+                    return None  # another process evicts what an exited one left
                 self.recover()
             files = self.files()
         if not files[OPEN]:
@@ -107,35 +112,35 @@ class SpoolDirectory:
         taken = self._name(files[OPEN][0], TAKEN)
         try:
             self._name(files[OPEN][0], OPEN).rename(taken)
-        except FileNotFoundError:  # the writer threw it away just now
+        except FileNotFoundError:  # the writer evicted it just now
             return None
         return taken
 
-    def followed(self, number: int) -> bool:
-        """Whether a later segment has been begun. Raises OSError."""
+    def has_later_segment(self, number: int) -> bool:
+        """Return whether a segment after `number` exists. Raises OSError."""
         return any(numbers and numbers[-1] > number for numbers in self.files().values())
 
-    def takes(self) -> int:
-        """Bytes of the file system that its files take. Raises OSError."""
+    def disk_bytes(self) -> int:
+        """Return the bytes of the file system that its files take. Raises OSError."""
         total = 0
         with os.scandir(self.path) as entries:
             for entry in entries:
-                with suppress(FileNotFoundError):  # gone since
+                with suppress(FileNotFoundError):  # deleted since
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
         return total
 
     def remove(self) -> None:
-        """The writer is gone and everything is in Kafka."""
+        """Delete the folder, whose writer has exited and whose rows are in Kafka."""
         shutil.rmtree(self.path)
 
-    def remove_nameless(self) -> None:
-        """Raises OSError where anything else lies in it by now."""
+    def remove_unnamed(self) -> None:
+        """Delete a folder without identity. Raises OSError if anything but UNNAMED is in it."""
         for name in UNNAMED:
             (self.path / name).unlink(missing_ok=True)
         self.path.rmdir()
 
     def recover(self) -> None:
-        """Somebody was killed while it threw away (WrittenSegments): finish, or undo. Only `alone`. Raises OSError."""
+        """Finish or undo an eviction whose process was killed. Only while `exclusive`. Raises OSError."""
         files = self.files()
         for number in files[SCRATCH]:
             self._name(number, SCRATCH).unlink(missing_ok=True)
@@ -151,18 +156,20 @@ class SpoolDirectory:
 
 
 def _segments(names: Iterable[str]) -> dict[str, list[int]]:
-    """Which of them are segments: numbers, lowest first, by suffix."""
-    found: dict[str, list[int]] = {suffix: [] for suffix in (OPEN, TAKEN, REPLACED, SCRATCH)}
+    """Return the numbers of the segments among file names, lowest first, by suffix."""
+    numbers: dict[str, list[int]] = {suffix: [] for suffix in (OPEN, TAKEN, REPLACED, SCRATCH)}
     for name in sorted(names):
         number, dot, suffix = name.partition(".")
-        if dot and number.isdecimal() and (known := found.get(dot + suffix)) is not None:
+        if dot and number.isdecimal() and (known := numbers.get(dot + suffix)) is not None:
             known.append(int(number))
-    return found
+    return numbers
 
 
 def make_root(root: Path) -> None:
-    """The folder of all spools, unless it is there: jobs of any user may come first, the agent reads them all. Only
-    what was made here is opened to all: in its place may be a link. Raises OSError."""
+    """Create the folder of all spools if it is missing, writable for all users: jobs of any user may come first.
+
+    Only a folder created here is opened to all: in its place may be a link. Raises OSError.
+    """
     if root.is_dir():
         return
     try:
@@ -174,13 +181,13 @@ def make_root(root: Path) -> None:
 
 
 def folders(root: Path) -> Iterator[SpoolDirectory]:
-    """All below `root`, oldest first; not what is hidden. Raises OSError."""
-    found = []
+    """Yield all folders below `root` that are not hidden, oldest first. Raises OSError."""
+    by_age = []
     for entry in os.scandir(root):
         if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
             try:
-                found.append((entry.stat(follow_symlinks=False).st_ctime_ns, Path(entry.path)))
-            except FileNotFoundError:  # gone since
+                by_age.append((entry.stat(follow_symlinks=False).st_ctime_ns, Path(entry.path)))
+            except FileNotFoundError:  # deleted since
                 continue
-    for _, path in sorted(found):
+    for _, path in sorted(by_age):
         yield SpoolDirectory(path)

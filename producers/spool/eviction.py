@@ -1,6 +1,6 @@
-"""What a dead process left gives way: its oldest segments are replaced by what they held, as it would have done itself.
+"""Evicts the oldest segments of exited processes: each is replaced by LOSS frames, as their writer would have done.
 
-So nothing is hidden: an agent that comes later tells what was lost, in the dead process's own sequences.
+So an agent that starts later reports what was lost, in the exited process's own sequence numbers.
 """
 
 from __future__ import annotations
@@ -17,33 +17,36 @@ from drumline.producers.spool.segments import SegmentFile, WrittenSegments
 
 
 def evict_oldest_segments(path: Path, wanted: int) -> int:
-    """Throw away in the folder of a dead process until about `wanted` bytes are free; how many that were. 0: it has
-    nothing to give, somebody else is at work there, or it is not ours to judge. Never raises."""
+    """Evict from the folder of an exited process until about `wanted` bytes are free, and return their number.
+
+    0: nothing can be evicted, another process works in the folder, or it is not one of this release. Never raises.
+    """
     folder = SpoolDirectory(path)
     try:
-        with folder.alone() as alone:
-            if not alone or folder.identity().schemas != own_schemas():  # another release's: envelopes may differ
+        with folder.exclusive() as is_exclusive:
+            # Envelopes of another release may differ.
+            if not is_exclusive or folder.identity().schemas != own_schemas():
                 return 0
-            before = folder.takes()
+            before = folder.disk_bytes()
             (path / RESERVED).unlink(missing_ok=True)
             disk = os.statvfs(path)
             if disk.f_blocks and disk.f_bavail * disk.f_frsize < RESERVE_BYTES:
-                return 0  # no room to write down what is lost
+                return 0  # no space to write the losses
             folder.recover()
             written = WrittenSegments(path)
             for number in folder.files()[OPEN]:
                 with suppress(FileNotFoundError):  # the agent was faster
                     written.append(_read(path, number))
-                    written.throw_away_oldest()
-                if before - folder.takes() >= wanted:
+                    written.evict_oldest()
+                if before - folder.disk_bytes() >= wanted:
                     break
-            return max(0, before - folder.takes())
+            return max(0, before - folder.disk_bytes())
     except (OSError, BadSpool, IndexError):
         return 0
 
 
 def _read(path: Path, number: int) -> SegmentFile:
-    """A segment that gets no more. Raises OSError, BadSpool, IndexError."""
+    """Read a complete segment as the losses it would be. Raises OSError, BadSpool, IndexError."""
     with open(open_file(path / segment_name(number)), "rb") as handle:
         data = handle.read()
     segment = SegmentFile(number, len(data))

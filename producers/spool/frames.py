@@ -1,10 +1,10 @@
-"""What a spool segment holds, byte by byte: frames. Pure: bytes in, bytes out.
+"""Binary format of a spool segment: a magic number and frames.
 
 A segment is SEGMENT_MAGIC, then frames. A frame is HEADER, topic, key, body. Numbers are little-endian.
 
-DATA  one batch: `body` is its Avro body without the schema id, `rows` what it holds
-LOSS  batches of one topic and key that were thrown away: `body` is the envelope of the last of them (see
-      `envelope_end`), `rows` the rows lost with them, `batches` how many consecutive sequence numbers they had
+DATA  one batch: `body` is its Avro body without the schema id, `rows` their number
+LOSS  evicted batches of one topic and key: `body` is the envelope of the last one (see `envelope_end`), `rows` the rows
+      lost with them, `batches` the number of their consecutive sequence numbers
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FRAME_MAGIC = b"DRF1"
 HEADER = struct.Struct("<4sBBHQIII")
 _CRC = struct.Struct("<I")
 DATA, LOSS = 0, 1
-#: Longer ones are not written, and read as damage. Kafka's limit for a record of ours is 1 MB.
+#: Longer bodies are not written, and read as damage. Kafka's limit for a record is 1 MB.
 MAX_BODY = 8 << 20
 
 
 class Frame(NamedTuple):
-    """`end`: where the next frame begins, in the bytes that were scanned."""
+    """A decoded frame. `end`: offset of the next frame in the scanned bytes."""
 
     kind: int
     topic: str
@@ -40,7 +40,7 @@ class Frame(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """`bytes` that are no frame, up to `end`."""
+    """Bytes that are no frame. `bytes`: their number. `end`: offset behind them."""
 
     bytes: int
     end: int
@@ -48,14 +48,17 @@ class Damage(NamedTuple):
 
 @dataclass(slots=True)
 class Loss:
-    """Batches of one topic and key that were thrown away, as one run: sequences `last` - `batches` + 1 .. `last`.
-    `envelope`: of the last one. `rows`: theirs, and those that had been dropped before them."""
+    """Counts evicted batches of one topic and key: sequences `last` - `batches` + 1 .. `last`.
+
+    `envelope`: of the last batch. `rows`: of the batches, and those dropped before them.
+    """
 
     batches: int
     rows: int
     envelope: bytes
 
     def add(self, later: Loss) -> None:
+        """Append the loss of the batches that follow."""
         self.batches += later.batches
         self.rows += later.rows
         self.envelope = later.envelope
@@ -66,7 +69,7 @@ Losses = dict[tuple[str, str], Loss]
 
 
 def add_losses(into: Losses, later: Losses) -> None:
-    """Put `later` behind `into`, key by key."""
+    """Append `later` to `into`, key by key."""
     for key, loss in later.items():
         if key in into:
             into[key].add(loss)
@@ -75,7 +78,7 @@ def add_losses(into: Losses, later: Losses) -> None:
 
 
 def head(kind: int, topic: str = "", key: str = "", rows: int = 0, batches: int = 0, body: bytes = b"") -> bytes:
-    """Everything of a frame but its body. Raises struct.error or ValueError where something is too long."""
+    """Return a frame without its body. Raises struct.error or ValueError for a part that is too long."""
     names = topic.encode() + key.encode()
     if len(body) > MAX_BODY:
         raise ValueError(f"a body of {len(body)} bytes, at most {MAX_BODY}")
@@ -85,7 +88,7 @@ def head(kind: int, topic: str = "", key: str = "", rows: int = 0, batches: int 
 
 
 def loss_frames(losses: Losses) -> bytes:
-    """LOSS frames, ready to be written."""
+    """Return the LOSS frames of some losses."""
     return b"".join(
         head(LOSS, topic, key, loss.rows, loss.batches, loss.envelope) + loss.envelope
         for (topic, key), loss in losses.items()
@@ -93,10 +96,10 @@ def loss_frames(losses: Losses) -> bytes:
 
 
 def scan(data: bytes, complete: bool = False) -> Iterator[Frame | Damage]:
-    """Frames at the beginning of `data`, which starts where a frame does. Ends before one that is not all there.
+    """Yield the frames of `data`, which begins with one. Stops before a frame that is incomplete.
 
-    `complete`: nothing will follow, so what is left over is damage (a process was killed while it wrote). Bytes that
-    are no frame are skipped up to the next that is one.
+    Bytes that are no frame are skipped up to the next frame. `complete`: nothing will follow, so an incomplete frame is
+    damage (its writer was killed).
     """
     at = 0
     while at < len(data):
@@ -111,14 +114,14 @@ def scan(data: bytes, complete: bool = False) -> Iterator[Frame | Damage]:
             while after >= 0 and not isinstance(_frame(data, after), Frame):
                 after = data.find(FRAME_MAGIC, after + 1)
             if after < 0 and not complete:
-                return  # a good one may still come
+                return  # a good frame may still come
             end = after if after >= 0 else len(data)
             yield Damage(end - at, end)
             at = end
 
 
 def _frame(data: bytes, at: int) -> Frame | bool | None:
-    """The frame at `at`; None if its end is not there yet, False if it is none."""
+    """Return the frame at `at`, None if its end is missing, False if there is none."""
     if not data.startswith(FRAME_MAGIC[: len(data) - at], at):
         return False
     if len(data) - at < HEADER.size:
@@ -152,7 +155,7 @@ def _long(data: bytes, at: int) -> tuple[int, int]:
 
 
 def envelope_end(body: bytes) -> tuple[int, int]:
-    """(where the fields end that every record starts with, `dropped_before`). Raises IndexError on a body too short."""
+    """Return the end of the envelope in an Avro body, and its `dropped_before`. Raises IndexError if too short."""
     at = dropped = 0
     for name, kind in ENVELOPE.items():
         number, at = _long(body, at)
@@ -166,6 +169,6 @@ def envelope_end(body: bytes) -> tuple[int, int]:
 
 
 def lost(topic: str, key: str, rows: int, body: bytes) -> Losses:
-    """One batch as a loss. Raises IndexError where `body` is no batch."""
+    """Return one batch as a loss. Raises IndexError if `body` is no batch."""
     end, dropped = envelope_end(body)
     return {(topic, key): Loss(1, rows + dropped, bytes(body[:end]))}

@@ -1,11 +1,11 @@
-"""How much all spools of a host may take together, and how much of that is one writer's.
+"""Disk quota of all spools of a host, and the share of one writer.
 
-/dev/shm is the training's too: NCCL and data loaders die where it is full. So all spools below a root, of living
-processes and of dead ones, take at most an eighth of their file system and `host_bytes`, and give way where less than a
-quarter of it (4 GiB at most) is free. What the dead do not take is shared evenly by the living; what the dead left is
-thrown away, the oldest first, before a living one throws away its own.
+/dev/shm is the training's too: NCCL and data loaders fail when it is full. So all spools below a root, of running and
+exited processes, take at most an eighth of their file system and `host_bytes`, and shrink while less than a quarter of
+it (4 GiB at most) is free. Running writers share evenly what exited processes do not take. Segments of exited
+processes, oldest process first, are evicted before a running one evicts its own.
 
-Everybody looks for himself, once a second: what is written in the second in which writers come may be more than that.
+Each writer measures for itself, once a second: in the second in which writers start, the total may exceed the quota.
 """
 
 from __future__ import annotations
@@ -14,139 +14,175 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from drumline.infra.runtime import spool_defaults
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.eviction import evict_oldest_segments
 from drumline.producers.spool.layout import IDENTITY, LOCK, RESERVE_BYTES, BadSpool
 
-#: Of the file system: what all spools may take, and what they leave free, that at most so many bytes.
-SHARE, FREE, MOST_FREE = 1 / 8, 1 / 4, 4 << 30
-#: `host_bytes`, where it is not named, of what one process may take.
+#: Largest part of the file system for all spools; part that they leave free, and its upper bound in bytes.
+SHARE, FREE, MAX_FREE = 1 / 8, 1 / 4, 4 << 30
+#: Default of `host_bytes`, in multiples of the most bytes of one process.
 PROCESSES = 16
-#: Between two looks at the other spools; s.
-LOOK_S = 1.0
-#: A writer says who it is every 10 s: a folder that did not change for so long is nobody's; s.
+#: Interval at which the other spools are scanned; s.
+REFRESH_S = 1.0
+#: A running writer updates its identity every 10 s: a folder unchanged for so long has none; s.
 SILENT_S = 60.0
-#: What a folder takes beside its segments, and a segment beyond its own bytes: whole blocks.
+#: Bytes of a folder beside its segments, and of a segment beyond its own bytes: whole blocks.
 BESIDE, BLOCK = RESERVE_BYTES + 8_192, 4_096
 
 
-class DeadSpool(NamedTuple):
-    """`changed_ns`: its folder was. `gives`: when its process began, ns, where it can give way; else 0."""
+@dataclass(frozen=True, slots=True)
+class SpoolLimits:
+    """Limits of one writer.
+
+    `max_bytes`: most bytes of this spool. `host_bytes`: of all spools below the root; 0 = PROCESSES * `max_bytes`.
+    A segment is closed at `segment_bytes`, at a 16th of what the spool may take, or at age `segment_s`, which is first.
+    """
+
+    max_bytes: int = spool_defaults.MAX_MB << 20
+    host_bytes: int = 0
+    segment_bytes: int = 8 << 20
+    segment_s: float = spool_defaults.SEGMENT_S
+
+
+class ExitedSpool(NamedTuple):
+    """The spool of an exited process, as last scanned.
+
+    `changed_ns`: modification time of its folder. `evictable_start_ns`: start of its process, 0 if it must stay.
+    """
 
     changed_ns: int
     bytes: int
-    gives: int
+    evictable_start_ns: int
 
 
 class HostSpools:
-    """All spools below a root, as they were at the last `look`. `living`, `dead`: by folder name; a living one's bytes,
-    0 where they are another user's business. The dead among such ones are not seen."""
+    """Scans all spools below a root. Owned by one writer, or shared by the writers of a process; not thread-safe.
+
+    `alive`: bytes by folder name, 0 for another user's. `exited`: by folder name, without those of other users.
+    """
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._root, self._clock, self._looked = root, clock, float("-inf")
-        self.living: dict[str, int] = {}
-        self.dead: dict[str, DeadSpool] = {}
+        self._root, self._clock, self._refreshed = root, clock, float("-inf")
+        self.alive: dict[str, int] = {}
+        self.exited: dict[str, ExitedSpool] = {}
 
     @property
     def due(self) -> bool:
-        return self._clock() - self._looked >= LOOK_S
+        """True if the last scan is older than REFRESH_S."""
+        return self._clock() - self._refreshed >= REFRESH_S
 
     @property
-    def dead_bytes(self) -> int:
-        return sum(dead.bytes for dead in self.dead.values())
+    def exited_bytes(self) -> int:
+        """Bytes of all spools of exited processes."""
+        return sum(spool.bytes for spool in self.exited.values())
 
-    def look(self) -> None:
-        """Who writes, who is dead; those known to be are looked at again where they have changed. A root that one may
-        not list is nobody else's, as far as one sees."""
-        self._looked = self._clock()
-        known, self.living, self.dead = self.dead, {}, {}
+    def refresh(self) -> None:
+        """Scan the root; exited spools only where they have changed. A root that may not be listed counts as empty."""
+        self._refreshed = self._clock()
+        known, self.alive, self.exited = self.exited, {}, {}
         with suppress(OSError), os.scandir(self._root) as entries:
             for entry in entries:
                 if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
-                    with suppress(OSError):  # gone since
-                        self._see(entry, known.get(entry.name))
+                    with suppress(OSError):  # deleted since
+                        self._scan(entry, known.get(entry.name))
 
-    def _see(self, entry: os.DirEntry[str], before: DeadSpool | None) -> None:
+    def _scan(self, entry: os.DirEntry[str], before: ExitedSpool | None) -> None:
         about, folder = entry.stat(follow_symlinks=False), SpoolDirectory(self._root / entry.name)
         if before is not None and before.changed_ns == about.st_mtime_ns:
-            self.dead[entry.name] = before
+            self.exited[entry.name] = before
             return
         try:
-            named, lock = (folder.path / IDENTITY).exists(), folder.path / LOCK
-            if not named and time.time() - about.st_mtime > SILENT_S:
-                return  # nobody makes one for so long
-            size = folder.takes()
-            if not named or not folder.gone():  # one that is being made is not touched
-                self.living[entry.name] = size
+            has_identity, lock = (folder.path / IDENTITY).exists(), folder.path / LOCK
+            if not has_identity and time.time() - about.st_mtime > SILENT_S:
+                return  # no writer takes so long to create one
+            size = folder.disk_bytes()
+            if not has_identity or not folder.writer_exited():  # one that is being created is left alone
+                self.alive[entry.name] = size
                 return
-            gives = size > RESERVE_BYTES and about.st_uid == os.geteuid() and lock.exists()  # without lock: a copy
-            self.dead[entry.name] = DeadSpool(about.st_mtime_ns, size, lock.stat().st_mtime_ns if gives else 0)
-        except FileNotFoundError:  # gone since
+            # Without a lock it is a copy.
+            evictable = size > RESERVE_BYTES and about.st_uid == os.geteuid() and lock.exists()
+            start_ns = lock.stat().st_mtime_ns if evictable else 0
+            self.exited[entry.name] = ExitedSpool(about.st_mtime_ns, size, start_ns)
+        except FileNotFoundError:  # deleted since
             return
-        except (OSError, BadSpool):  # another user's, or what somebody laid here
+        except (OSError, BadSpool):  # another user's, or no spool
             if time.time() - about.st_mtime < SILENT_S:
-                self.living[entry.name] = 0
+                self.alive[entry.name] = 0
 
-    def give(self, wanted: int) -> bool:
-        """Have the oldest dead one give way, by about `wanted` bytes. False: there is none that can."""
-        can = [(dead.gives, name) for name, dead in self.dead.items() if dead.gives]
-        if not can:
+    def reclaim_from_exited(self, wanted: int) -> bool:
+        """Evict about `wanted` bytes of the oldest exited process. Returns False if none can be evicted."""
+        evictable = [
+            (spool.evictable_start_ns, name) for name, spool in self.exited.items() if spool.evictable_start_ns
+        ]
+        if not evictable:
             return False
-        began_ns, name = min(can)
+        start_ns, name = min(evictable)
         freed = evict_oldest_segments(self._root / name, wanted)
-        self.dead[name] = DeadSpool(0, self.dead[name].bytes - freed, began_ns if freed else 0)  # looked at again
+        # Time 0: it is scanned again.
+        self.exited[name] = ExitedSpool(0, self.exited[name].bytes - freed, start_ns if freed else 0)
         return True
 
 
 def bounds(path: Path, host_bytes: int) -> tuple[int, int]:
-    """(bytes of all spools together, bytes that the file system of `path` can spare; < 0: others need some back).
-    Raises OSError."""
+    """Return the most bytes of all spools together, and the bytes that the file system of `path` can spare.
+
+    Spare bytes below 0 have to be given back. Raises OSError.
+    """
     disk = os.statvfs(path)
-    if not disk.f_blocks:  # a tmpfs without a size, which does not say how much there is
+    if not disk.f_blocks:  # a tmpfs without a size does not report its free space
         return host_bytes, host_bytes
     size = disk.f_blocks * disk.f_frsize
-    return min(host_bytes, int(SHARE * size)), disk.f_bavail * disk.f_frsize - min(int(FREE * size), MOST_FREE)
+    return min(host_bytes, int(SHARE * size)), disk.f_bavail * disk.f_frsize - min(int(FREE * size), MAX_FREE)
 
 
-def part(most: int, spare: int, own: int, writers: int, others: int, dead: int) -> int:
-    """Bytes that one of `writers` may take who has `own` now, and the others and the dead so many. `most`, `spare`: as
-    `bounds` has them."""
-    gap = max(0, most - own - others - dead)
-    return max(0, min((most - dead) // writers, own + gap // writers, own + spare // writers))
+def share(most: int, spare: int, used: int, writers: int, peers_used: int, exited: int) -> int:
+    """Return the bytes that one of `writers` may take, which has `used` bytes now.
+
+    `most`, `spare`: from `bounds`. `peers_used`, `exited`: bytes of the other writers and of exited processes.
+    """
+    gap = max(0, most - used - peers_used - exited)
+    return max(0, min((most - exited) // writers, used + gap // writers, used + spare // writers))
 
 
 class SpoolQuota:
-    """What the writer of a folder may take: `limit`, as of the last `measure`; it changes with what others do. `full`:
-    why that is so little. Several in one process may share `spools`."""
+    """Computes how many bytes the writer of a folder may take. Owned by WriterFiles; accesses the disk.
 
-    def __init__(self, folder: Path, max_bytes: int, host_bytes: int, spools: HostSpools) -> None:
-        self._folder, self._max_bytes, self._host_bytes, self._spools = folder, max_bytes, host_bytes, spools
-        self._writers, self.limit, self.full = 1, max_bytes, ""
+    `limit`: bytes, as of the last `measure`; it changes with the other spools. `full_reason`: reason for it.
+    """
+
+    def __init__(self, folder: Path, limits: SpoolLimits, spools: HostSpools) -> None:
+        self._folder, self._max_bytes, self._spools = folder, limits.max_bytes, spools
+        self._host_bytes = limits.host_bytes or PROCESSES * limits.max_bytes
+        self._writers, self.limit, self.full_reason = 1, limits.max_bytes, ""
 
     @property
     def due(self) -> bool:
+        """True if `measure` would scan the other spools."""
         return self._spools.due
 
-    def measure(self, own: int, segments: int) -> None:
-        """`own`: bytes in the writer's segments. Raises OSError."""
+    def measure(self, used: int, segments: int) -> None:
+        """Update `limit`. `used`, `segments`: bytes and number of the writer's segments. Raises OSError."""
         if self._spools.due:
-            self._spools.look()
-        living, mine = self._spools.living, self._folder.name
-        self._writers = len(living) + (mine not in living)
-        others = sum(living.values()) - living.get(mine, 0)
+            self._spools.refresh()
+        alive, name = self._spools.alive, self._folder.name
+        self._writers = len(alive) + (name not in alive)
+        peers_used = sum(alive.values()) - alive.get(name, 0)
         most, spare = bounds(self._folder, self._host_bytes)
         beside = BESIDE + BLOCK * (segments + 1)
-        fits = part(most, spare, own + beside, self._writers, others, self._spools.dead_bytes) - beside
+        fits = share(most, spare, used + beside, self._writers, peers_used, self._spools.exited_bytes) - beside
         self.limit = max(0, min(self._max_bytes, fits))
-        self.full = f"no room: all spools of this host together may take {most / 1e6:.0f} MB"
+        self.full_reason = f"no room: all spools of this host together may take {most / 1e6:.0f} MB"
         if spare < 0:
-            self.full = "no room: less than a quarter of the file system is free"
+            self.full_reason = "no room: less than a quarter of the file system is free"
 
-    def clear(self, own: int, segments: int, wanted: int) -> None:
-        """Have the dead give way as far as a writer needs that which has `own` bytes and wants to have `wanted`. Raises
-        OSError."""
-        while (short := min(wanted, self._max_bytes) - self.limit) > 0 and self._spools.give(short * self._writers):
-            self.measure(own, segments)
+    def reclaim(self, used: int, segments: int, wanted: int) -> None:
+        """Evict spools of exited processes as far as the writer needs it to hold `wanted` bytes. Raises OSError."""
+        while (short := min(wanted, self._max_bytes) - self.limit) > 0:
+            if not self._spools.reclaim_from_exited(short * self._writers):
+                return
+            self.measure(used, segments)

@@ -1,7 +1,7 @@
-"""The spool's reading end, in the node agent: segments, and the frames in them.
+"""Reads the segments of a spool and their frames; used by the node agent.
 
-A segment is taken (renamed, spool_folder.py) before it is read and deleted when Kafka has all of it. It is complete
-when a later one is there or its writer is gone; until then its end may still grow.
+A segment is taken (renamed, directory.py) before it is read, and deleted when Kafka has all of it. It is complete when
+a later one exists or its writer has exited; until then it may grow.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from pathlib import Path
 from drumline.producers.spool.frames import HEADER, MAX_BODY, SEGMENT_MAGIC, Damage, Frame, scan
 from drumline.producers.spool.layout import BadSpool
 
-#: What is read at once; bytes.
+#: Bytes read at once.
 CHUNK = 1 << 20
 
 
 def open_file(path: Path, access: int = os.O_RDONLY) -> int:
-    """A descriptor. Anybody may write into a spool, so nothing but a plain file is opened: the agent may see more than
-    who wrote. Raises OSError, BadSpool."""
+    """Open a plain file and return its descriptor. Raises OSError, and BadSpool for anything else.
+
+    Any user may write into a spool, and the agent may be allowed to read more than that user.
+    """
     descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
@@ -28,7 +30,7 @@ def open_file(path: Path, access: int = os.O_RDONLY) -> int:
 
 
 class Segment:
-    """One taken segment. `offset`: up to where frames were read."""
+    """Reads one taken segment. `offset`: end of the frames read. Raises OSError, BadSpool."""
 
     def __init__(self, path: Path, offset: int = 0) -> None:
         self.path, self.number = path, int(path.name.partition(".")[0])
@@ -38,13 +40,13 @@ class Segment:
 
     @property
     def size(self) -> int:
-        """Bytes written so far."""
+        """Bytes written so far; grows until the segment is complete."""
         return os.fstat(self._descriptor).st_size
 
     def read(self, complete: bool, limit: int = CHUNK) -> list[Frame | Damage]:
-        """The next frames, about `limit` bytes of them, with `end` as offset in the file; none: all is read for now.
+        """Return the next frames, about `limit` bytes, with `end` as offset in the file; [] if all is read for now.
 
-        `complete`: as it was *before* this call.
+        `complete`: whether the segment was complete *before* this call.
         """
         if not self._checked:
             magic = os.pread(self._descriptor, len(SEGMENT_MAGIC), 0)
@@ -58,20 +60,21 @@ class Segment:
         while True:
             data = os.pread(self._descriptor, limit, base)
             last = base + len(data) >= self.size
-            found = [item._replace(end=base + item.end) for item in scan(data, complete and last)]
-            if found or last or limit > HEADER.size + MAX_BODY + (1 << 17):
+            frames = [item._replace(end=base + item.end) for item in scan(data, complete and last)]
+            if frames or last or limit > HEADER.size + MAX_BODY + (1 << 17):
                 break
             limit *= 4  # a frame larger than the chunk
-        if found:
-            self.offset = found[-1].end
-        return found
+        if frames:
+            self.offset = frames[-1].end
+        return frames
 
     def close(self) -> None:
+        """Close the file."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def delete(self) -> None:
-        """All of it is in Kafka."""
+        """Delete the segment; all of it is in Kafka."""
         self.close()
         self.path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Segments that a spool has written: the oldest ones that nobody took are replaced by what they held."""
+"""Segments that a writer has completed; evicting one replaces it by LOSS frames."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drumline.producers.spool.layout import REPLACED, SCRATCH, segment_name
 
 @dataclass(slots=True, eq=False)
 class SegmentFile:
-    """`held`: its batches, as the losses they would be. `rows`: of its batches, per topic."""
+    """Describes a segment file. `held`: its batches, as the losses they would be. `rows`: by topic."""
 
     number: int
     bytes: int = 0
@@ -23,15 +23,19 @@ class SegmentFile:
 
 
 class WrittenSegments:
-    """Those of a folder that get no more, oldest first; everything raises OSError. `thrown`: rows that
-    `throw_away_oldest` cost, per topic. `untold`: losses that could not be written down."""
+    """Lists the completed segments of a folder, oldest first. Every method accesses the disk and raises OSError.
+
+    Owned by WriterFiles, or by `evict_oldest_segments`; not thread-safe.
+
+    `evicted`: rows that eviction has cost, by topic. `unreported`: losses that could not be written.
+    """
 
     def __init__(self, folder: Path) -> None:
-        self.thrown: Counter[str] = Counter()
-        self.untold: Losses = {}
+        self.evicted: Counter[str] = Counter()
+        self.unreported: Losses = {}
         self._folder = folder
         self._segments: deque[SegmentFile] = deque()
-        self._hollow = SegmentFile(-1)
+        self._loss_segment = SegmentFile(-1)
 
     def __iter__(self) -> Iterator[SegmentFile]:
         return iter(self._segments)
@@ -41,56 +45,58 @@ class WrittenSegments:
 
     @property
     def used(self) -> int:
-        """Bytes that they take."""
+        """Bytes of all these segments."""
         return sum(segment.bytes for segment in self._segments)
 
     def append(self, segment: SegmentFile) -> None:
+        """Add a segment that is complete now."""
         self._segments.append(segment)
 
-    def settle(self) -> None:
-        """Forget what the agent has deleted."""
-        there = {name.partition(".")[0] for name in os.listdir(self._folder)}
-        self._segments = deque(s for s in self._segments if segment_name(s.number, "") in there)
+    def refresh(self) -> None:
+        """Drop the segments that the agent has deleted."""
+        existing = {name.partition(".")[0] for name in os.listdir(self._folder)}
+        self._segments = deque(s for s in self._segments if segment_name(s.number, "") in existing)
 
-    def throw_away_oldest(self) -> bool:
-        """Replace the oldest segment that is not taken by what it held. False if there is none.
+    def evict_oldest(self) -> bool:
+        """Replace the oldest segment that is not taken by its losses. Returns False if there is none.
 
-        Killed anywhere in here the folder holds .old files; the agent brings them back, or deletes them where the
-        replacement is there (SpoolDirectory.take)."""
-        for segment in [s for s in self._segments if s is not self._hollow]:
+        If it is killed in here the folder holds .old files: the agent restores them, or deletes them where the
+        replacement exists (SpoolDirectory.take).
+        """
+        for segment in [s for s in self._segments if s is not self._loss_segment]:
             if not self._move(segment):  # taken: the agent's now
                 continue
-            self.thrown.update(segment.rows)
-            olds, losses = [segment], segment.held
-            if self._hollow in self._segments and self._move(self._hollow):
+            self.evicted.update(segment.rows)
+            replaced, losses = [segment], segment.held
+            if self._loss_segment in self._segments and self._move(self._loss_segment):
                 losses = {}
-                add_losses(losses, self._hollow.held)
+                add_losses(losses, self._loss_segment.held)
                 add_losses(losses, segment.held)
-                olds.insert(0, self._hollow)
-            self._replace(olds, losses)
+                replaced.insert(0, self._loss_segment)
+            self._replace(replaced, losses)
             return True
         return False
 
-    def _replace(self, olds: list[SegmentFile], losses: Losses) -> None:
-        """Write a segment of losses in the place of the last of `olds`; where even that fails they stay in memory."""
-        hollow = SegmentFile(olds[-1].number, held=losses)
+    def _replace(self, replaced: list[SegmentFile], losses: Losses) -> None:
+        """Write a segment of losses in the place of the last of `replaced`; if that fails they stay in memory."""
+        loss_segment = SegmentFile(replaced[-1].number, held=losses)
         content = SEGMENT_MAGIC + loss_frames(losses)
         try:
-            self._put(hollow.number, content)
+            self._put(loss_segment.number, content)
         except OSError:
-            self._unlink(olds)  # that makes room
+            self._unlink(replaced)  # that frees space
             try:
-                self._put(hollow.number, content)
+                self._put(loss_segment.number, content)
             except OSError:
-                hollow = SegmentFile(-1)
-                add_losses(self.untold, losses)
-        self._unlink(olds)
-        for old in olds:
-            self._segments.remove(old)
-        self._hollow = hollow
-        if hollow.number >= 0:
-            hollow.bytes = len(content)
-            self._segments.appendleft(hollow)
+                loss_segment = SegmentFile(-1)
+                add_losses(self.unreported, losses)
+        self._unlink(replaced)
+        for segment in replaced:
+            self._segments.remove(segment)
+        self._loss_segment = loss_segment
+        if loss_segment.number >= 0:
+            loss_segment.bytes = len(content)
+            self._segments.appendleft(loss_segment)
 
     def _put(self, number: int, content: bytes) -> None:
         scratch = self._folder / segment_name(number, SCRATCH)
@@ -106,7 +112,7 @@ class WrittenSegments:
             (self._folder / segment_name(segment.number, REPLACED)).unlink(missing_ok=True)
 
     def _move(self, segment: SegmentFile) -> bool:
-        """Make it the writer's; False where it is the agent's."""
+        """Rename a segment to .old. Returns False if the agent has taken it."""
         path = self._folder / segment_name(segment.number)
         try:
             path.rename(path.with_suffix(REPLACED))

@@ -1,4 +1,4 @@
-"""One spool folder (spool_layout.py), as its writer sees it: identity, lock, and the segment that is being written."""
+"""Files of a spool folder (layout.py) as its writer uses them: identity, lock, and the segment being written."""
 
 from __future__ import annotations
 
@@ -22,31 +22,33 @@ from drumline.producers.spool.layout import (
     identity_text,
     segment_name,
 )
-from drumline.producers.spool.quota import HostSpools, SpoolQuota
+from drumline.producers.spool.quota import HostSpools, SpoolLimits, SpoolQuota
 from drumline.producers.spool.segments import SegmentFile, WrittenSegments
 
 
 class WriterFiles:
-    """A new folder; everything raises OSError. `active`: what `write` appends to while `is_open`. `written`: the
-    others. `max_bytes`, `host_bytes`, `spools`: spool_room.SpoolQuota's."""
+    """Creates a new spool folder and writes its files. Owned by SpoolWriter, which holds its own lock around each call.
 
-    def __init__(
-        self, root: Path, process: Mapping[str, Any], max_bytes: int, host_bytes: int, spools: HostSpools
-    ) -> None:
+    Every method accesses the disk and raises OSError.
+
+    `folder`: its path. `active`: the segment that `write` appends to while `is_open`. `written`: the others.
+    """
+
+    def __init__(self, root: Path, process: Mapping[str, Any], limits: SpoolLimits, spools: HostSpools) -> None:
         self._descriptor = -1
         self.active = SegmentFile(-1)
         make_root(root)
         self.folder = root / f"{process['process_id']}-{secrets.token_hex(4)}"
         self.folder.mkdir(mode=0o770)
         self.written = WrittenSegments(self.folder)
-        self._room = SpoolQuota(self.folder, max_bytes, host_bytes, spools)
+        self._quota = SpoolQuota(self.folder, limits, spools)
         self._lock = -1
         try:
             self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o660)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(OSError):
                 (self.folder / RESERVED).write_bytes(bytes(RESERVE_BYTES))
-            self.identify(process)  # last: the agent publishes no folder without one
+            self.identify(process)  # last: the agent publishes no folder without it
         except BaseException:
             self.close()
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -54,27 +56,28 @@ class WriterFiles:
 
     @property
     def is_open(self) -> bool:
+        """True while a segment is being written."""
         return self._descriptor >= 0
 
     @property
     def used(self) -> int:
-        """Bytes that lie here."""
+        """Bytes of all segments."""
         return self.written.used + self.active.bytes
 
     @property
     def limit(self) -> int:
-        """Bytes that may lie here now."""
-        return self._room.limit
+        """Bytes that all segments may take now."""
+        return self._quota.limit
 
     def identify(self, process: Mapping[str, Any]) -> None:
-        """Replace who the process is."""
+        """Replace the identity of the process."""
         scratch = self.folder / f"{IDENTITY}{SCRATCH}"
         scratch.write_text(identity_text(process))
         scratch.replace(self.folder / IDENTITY)
 
     def open_segment(self) -> None:
-        """Begin the next one. On a full disk there is room for it once the oldest have given way."""
-        self.settle()
+        """Begin the next segment. On a full disk the oldest are evicted for it."""
+        self.refresh()
         self._fit(0)
         before, self.active = self.active, SegmentFile(self.active.number + 1)
         path = self.folder / segment_name(self.active.number)
@@ -89,13 +92,13 @@ class WriterFiles:
             raise
 
     def end_segment(self) -> None:
-        """It gets no more."""
+        """Close the active segment."""
         self._close_segment()
         self.written.append(self.active)
         self.active = SegmentFile(self.active.number)
 
     def write(self, parts: list[bytes]) -> None:
-        """All of it or nothing: half a frame is taken back."""
+        """Append all parts or nothing: an incomplete frame is cut off again."""
         size = sum(len(part) for part in parts)
         try:
             wrote = os.writev(self._descriptor, parts)
@@ -107,31 +110,31 @@ class WriterFiles:
         self.active.bytes += size
 
     @property
-    def full(self) -> str:
-        """Why that is so little."""
-        return self._room.full
+    def full_reason(self) -> str:
+        """Reason for `limit`, as a sentence."""
+        return self._quota.full_reason
 
-    def settle(self) -> None:
-        """Forget what the agent has deleted, and look how much room there is."""
-        self.written.settle()
-        self._room.measure(self.used, len(self.written))
+    def refresh(self) -> None:
+        """Drop the segments that the agent has deleted, and measure the quota."""
+        self.written.refresh()
+        self._quota.measure(self.used, len(self.written))
 
-    def make_room(self, size: int) -> bool:
-        """Throw away until `size` bytes fit; False if that cannot be."""
-        if self.used + size <= self.limit and not self._room.due:
+    def make_space(self, size: int) -> bool:
+        """Evict until `size` bytes fit. Returns False if that is not possible."""
+        if self.used + size <= self.limit and not self._quota.due:
             return True
-        self.settle()
+        self.refresh()
         return self._fit(size)
 
     def _fit(self, size: int) -> bool:
-        self._room.clear(self.used, len(self.written), self.used + size)
+        self._quota.reclaim(self.used, len(self.written), self.used + size)
         while self.used + size > self.limit:
-            if not self.written.throw_away_oldest():
+            if not self.written.evict_oldest():
                 return False
         return True
 
     def use_reserve(self) -> None:
-        """Give up what was kept for the end."""
+        """Free the space that was reserved for the final losses."""
         (self.folder / RESERVED).unlink(missing_ok=True)
 
     def _close_segment(self) -> None:
@@ -140,7 +143,7 @@ class WriterFiles:
         self._descriptor = -1
 
     def close(self) -> None:
-        """Let go of files and lock. In a fork's child this does not release the parent's lock."""
+        """Close the files and the lock. In the child of a fork the parent keeps its lock."""
         self._close_segment()
         if self._lock >= 0:
             os.close(self._lock)

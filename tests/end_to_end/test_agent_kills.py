@@ -11,6 +11,7 @@ import time
 import pytest
 from support.labs.sink import Pipeline, any_batch, process_id
 
+from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
@@ -25,8 +26,8 @@ class Job:
 
     def __init__(self, pipeline: Pipeline, root, processes=2, **limits):
         self.pipeline, self.root = pipeline, root
-        self.spools = [SpoolWriter(root, any_batch(Topic.PROCESS, 1, process_id(i), 0, i).envelope, **limits)
-                       for i in range(processes)]  # fmt: skip
+        envelopes = [any_batch(Topic.PROCESS, 1, process_id(i), 0, i).envelope for i in range(processes)]
+        self.spools = [SpoolWriter(root, envelope, SpoolLimits(**limits)) for envelope in envelopes]
         self.written = self._sequence = 0
 
     def write(self, batches):

@@ -34,7 +34,7 @@ def doctor(
     """
     from drumline.producers.doctor import checks
     from drumline.producers.doctor import spool_checks as checks_spool
-    from drumline.producers.spool import quota as spool_room
+    from drumline.producers.spool.quota import PROCESSES
 
     chosen = settings()
     found = []
@@ -42,7 +42,7 @@ def doctor(
         found += checks.host_checks()
         found += checks.job_checks(python, os.environ)
         found += checks.environment_checks(os.environ)
-    together = spool_room.PROCESSES * (chosen.spool.max_mb << 20)
+    together = PROCESSES * (chosen.spool.max_mb << 20)
     found.append(checks.safely("spool", lambda: checks_spool.spool(chosen.spool.root, together)))
     found += checks_spool.policy(chosen.spool.root)
     found.append(checks.safely("Kafka", lambda: checks.Check("Kafka", *kafka())))

@@ -12,6 +12,7 @@ from support.labs.agent import TOPIC_NAMES, Lab, process, write
 from support.labs.sink import any_batch
 
 from drumline.producers.agent.cursor import Cursor, OtherAgent
+from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable
@@ -27,7 +28,7 @@ def lab(tmp_path):
 
 
 def test_batches_arrive_as_written_and_the_folder_goes_with_its_process(lab):
-    spool = SpoolWriter(lab.root, process(k8s_pod="pod-7"), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(k8s_pod="pod-7"), SpoolLimits(segment_bytes=4_000))
     write(spool, range(30))
     lab.tick()
     assert [batch.envelope for batch in lab.batches()] == [
@@ -47,7 +48,7 @@ def test_batches_arrive_as_written_and_the_folder_goes_with_its_process(lab):
 
 
 def test_what_the_full_spool_lost_is_an_empty_batch_each_in_its_place(lab):
-    spool = SpoolWriter(lab.root, process(), max_bytes=65_536, segment_bytes=8_000)
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(max_bytes=65_536, segment_bytes=8_000))
     for sequence in range(200):
         write(spool, [sequence])
         write(spool, [sequence], 3, Topic.COLLECTIVE, "job:00c0ffee", communicator="00c0ffee")
@@ -62,7 +63,7 @@ def test_what_the_full_spool_lost_is_an_empty_batch_each_in_its_place(lab):
 
 
 def test_killed_it_repeats_what_the_cursor_does_not_know_and_nothing_else(lab):
-    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(segment_bytes=4_000))
     write(spool, range(3))
     lab.tick()
     write(spool, range(3, 6))
@@ -82,7 +83,7 @@ def test_killed_it_repeats_what_the_cursor_does_not_know_and_nothing_else(lab):
 @pytest.mark.parametrize("written", [0, 1, 5], ids=["empty", "one frame", "several segments"])
 @pytest.mark.parametrize("alive", [True, False], ids=["writer lives", "writer gone"])
 def test_killed_between_taking_a_segment_and_its_first_frame(lab, alive, written):
-    spool = SpoolWriter(lab.root, process(), segment_bytes=1_000)
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(segment_bytes=1_000))
     write(spool, range(written))
     for segment in sorted(spool.folder.glob("*.seg")):  # all of them: more than an agent takes at once
         segment.rename(segment.with_suffix(".taken"))
@@ -100,7 +101,7 @@ def test_killed_between_taking_a_segment_and_its_first_frame(lab, alive, written
 @pytest.mark.parametrize("seed", range(6))
 def test_agents_that_die_at_any_moment_never_hold_up_a_writer_and_lose_nothing(lab, seed):
     chance = random.Random(seed)
-    spool = SpoolWriter(lab.root, process(), max_bytes=40_000, segment_bytes=2_000, clock=lambda: lab.now)
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(max_bytes=40_000, segment_bytes=2_000), clock=lambda: lab.now)
     for sequence in range(300):
         write(spool, [sequence])  # asserts that there is space, whatever is taken
         assert sum(file.stat().st_size for file in spool.folder.glob("0*")) <= 40_000
@@ -137,7 +138,7 @@ def test_a_lost_cursor_means_repeating_what_is_still_there(lab):
 
 
 def test_kafka_takes_nothing_and_nothing_is_deleted_until_it_does(lab):
-    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(segment_bytes=4_000))
     lab.kafka.held, lab.kafka.capacity = True, 5
     write(spool, range(40))
     lab.tick()

@@ -16,6 +16,7 @@ from drumline.producers.agent import object_store as agent_storage
 from drumline.producers.agent.agent import Agent, AgentOptions
 from drumline.producers.agent.archiver import Archiver
 from drumline.producers.agent.object_store import s3
+from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 
 
@@ -76,7 +77,7 @@ def restored(objects: dict[str, bytes], root: Path) -> None:
 
 
 def test_what_is_in_kafka_is_archived_and_can_be_published_from_there(lab, tmp_path):
-    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(segment_bytes=4_000))
     write(spool, range(20))
     spool.close()
     lab.tick()
@@ -95,7 +96,7 @@ def test_what_is_in_kafka_is_archived_and_can_be_published_from_there(lab, tmp_p
 
 
 def test_a_failing_storage_stops_nothing_and_is_tried_again(lab):
-    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(segment_bytes=4_000))
     lab.store.problem = ConnectionError("no route")
     write(spool, range(20))
     lab.tick()
@@ -111,7 +112,7 @@ def test_a_failing_storage_stops_nothing_and_is_tried_again(lab):
 def test_a_link_in_place_of_a_segment_is_not_followed(lab, tmp_path):
     """A user who may write into the spool must not make the agent read files for them."""
     (tmp_path / "secret").write_text("secret")
-    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(segment_bytes=4_000))
     write(spool, range(20))
     take = lab.archiver.take
 
@@ -135,7 +136,7 @@ def test_a_link_in_place_of_a_segment_is_not_followed(lab, tmp_path):
 def test_its_backlog_is_bounded_and_the_oldest_goes(tmp_path):
     lab = ArchiveLab(tmp_path, Store(), most_bytes=10_000)
     lab.store.problem = ConnectionError("down")
-    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(segment_bytes=4_000))
     write(spool, range(40))
     spool.close()
     lab.tick()
@@ -151,7 +152,7 @@ def test_its_backlog_is_bounded_and_the_oldest_goes(tmp_path):
 
 
 def test_a_segment_sent_twice_is_one_object(lab):
-    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(segment_bytes=4_000))
     write(spool, range(4))
     spool.close()
     sent = []
@@ -184,7 +185,7 @@ def test_objects_arrive_over_the_s3_api(moto, tmp_path):
     client.create_bucket(Bucket="bucket")
     settings = ArchiveSettings(url="s3://bucket/some/prefix", endpoint=moto, key_id="key", secret=SecretStr("secret"))
     lab = ArchiveLab(tmp_path, s3(settings), 1 << 30)
-    spool = SpoolWriter(lab.root, process(), segment_bytes=4_000)
+    spool = SpoolWriter(lab.root, process(), SpoolLimits(segment_bytes=4_000))
     write(spool, range(10))
     write(spool, [10], rows=60_000)  # an object of several MB
     spool.close()

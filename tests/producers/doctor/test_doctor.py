@@ -14,7 +14,8 @@ from drumline.infra.config.settings import Settings, SpoolSettings
 from drumline.producers.agent.cursor import Cursor
 from drumline.producers.doctor import checks
 from drumline.producers.doctor import spool_checks as checks_spool
-from drumline.producers.spool import quota as spool_room
+from drumline.producers.spool import quota
+from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 
 GB = 1 << 30
@@ -110,7 +111,7 @@ def test_the_spool_says_how_much_waits_and_whether_anybody_takes_it(tmp_path):
 
 def test_what_a_spool_lost_and_who_fills_its_file_system_is_said(tmp_path, monkeypatch):
     agent = Cursor(tmp_path)
-    spool = SpoolWriter(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
+    spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(max_bytes=65_536, segment_bytes=8_000))
     for sequence in range(100):
         spool.append(KERNEL, "k", body(sequence), 10)
     found = checks_spool.spool(tmp_path, GB)
@@ -118,7 +119,7 @@ def test_what_a_spool_lost_and_who_fills_its_file_system_is_said(tmp_path, monke
     assert (found.state, lost in found.text, spool.dropped[KERNEL] > 0) == (checks.WARN, True, True), found
     agent.close()
     disk = SimpleNamespace(f_blocks=100, f_bavail=24, f_frsize=120_000)
-    monkeypatch.setattr(spool_room.os, "statvfs", lambda path: disk)
+    monkeypatch.setattr(quota.os, "statvfs", lambda path: disk)
     found = checks_spool.spool(tmp_path, GB)
     assert "of at most 2 MB waiting" in found.text
     assert (found.state, "make room" in found.fix) == (checks.WARN, True)

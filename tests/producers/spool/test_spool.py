@@ -1,4 +1,4 @@
-"""The spool: what one process writes another reads, whatever becomes of the writer."""
+"""The spool: one process writes, another reads, also when the writer fails or is killed."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from support.labs.spool import KERNEL, PROCESS, Follower, body
 
-from drumline.producers.spool import quota as spool_room
+from drumline.producers.spool import quota
 from drumline.producers.spool.directory import SpoolDirectory, folders, make_root
 from drumline.producers.spool.frames import (
     DATA,
@@ -27,6 +27,7 @@ from drumline.producers.spool.frames import (
     scan,
 )
 from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.reader import Segment
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.model import model
@@ -39,7 +40,7 @@ def only_folder(root: Path) -> SpoolDirectory:
 
 
 def test_what_is_written_is_read_while_the_writer_goes_on(tmp_path):
-    spool = SpoolWriter(tmp_path, PROCESS, segment_bytes=4_000)
+    spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(segment_bytes=4_000))
     follower = Follower(only_folder(tmp_path))
     for sequence in range(20):
         assert spool.append(KERNEL, "k", body(sequence), 10)
@@ -56,8 +57,8 @@ def test_what_is_written_is_read_while_the_writer_goes_on(tmp_path):
     assert identity.schemas[KERNEL] == model(Topic.KERNEL).fingerprint
 
 
-def test_beyond_its_bound_the_oldest_is_lost_and_told_in_its_place(tmp_path):
-    spool = SpoolWriter(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
+def test_beyond_its_bound_the_oldest_is_lost_and_counted_in_its_place(tmp_path):
+    spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(max_bytes=65_536, segment_bytes=8_000))
     for sequence in range(400):
         assert spool.append(KERNEL, "ab"[sequence % 2], body(sequence // 2, dropped=sequence == 0), 10)
     assert sum(path.stat().st_size for path in tmp_path.glob("*/0*")) <= 65_536
@@ -71,13 +72,13 @@ def test_beyond_its_bound_the_oldest_is_lost_and_told_in_its_place(tmp_path):
     assert spool.dropped[KERNEL] == follower.sum(LOSS) - 1 > 1_000
     for key in "ab":
         kept = [f for f in frames if isinstance(f, Frame) and f.key == key and f.kind == DATA]
-        [gone] = [frame for frame in lost if frame.key == key]
-        assert gone.batches + len(kept) == 200
-        assert gone.body == body(gone.batches - 1)[: len(gone.body)], "the envelope of the last one lost"
+        [loss] = [frame for frame in lost if frame.key == key]
+        assert loss.batches + len(kept) == 200
+        assert loss.body == body(loss.batches - 1)[: len(loss.body)], "the envelope of the last one lost"
 
 
-def test_what_the_agent_has_taken_is_not_thrown_away(tmp_path):
-    spool = SpoolWriter(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
+def test_what_the_agent_has_taken_is_not_evicted(tmp_path):
+    spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(max_bytes=65_536, segment_bytes=8_000))
     follower = Follower(only_folder(tmp_path))
     spool.append(KERNEL, "k", body(0), 10)
     taken = follower.folder.take()
@@ -86,14 +87,14 @@ def test_what_the_agent_has_taken_is_not_thrown_away(tmp_path):
         spool.append(KERNEL, "k", body(sequence), 10)
     spool.close()
     follower.read()
-    assert isinstance(follower.found[0], Frame)
-    assert follower.found[0].kind == DATA
+    assert isinstance(follower.frames[0], Frame)
+    assert follower.frames[0].kind == DATA
     assert follower.sum(DATA) + follower.sum(LOSS) == 3_000
     assert follower.sum(LOSS) == spool.dropped[KERNEL]
 
 
-def test_losses_of_an_outage_of_any_length_take_no_room(tmp_path):
-    spool = SpoolWriter(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
+def test_losses_of_an_outage_of_any_length_take_no_space(tmp_path):
+    spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(max_bytes=65_536, segment_bytes=8_000))
     for sequence in range(2_000):
         assert spool.append(KERNEL, "k", body(sequence), 10)
     spool.close()
@@ -107,6 +108,7 @@ def test_losses_of_an_outage_of_any_length_take_no_room(tmp_path):
 NAMES = """
 import os, resource, signal
 from drumline.producers.spool.frames import DATA, head
+from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from support.labs.spool import KERNEL, PROCESS, body
 """
@@ -120,12 +122,12 @@ def run_child(code: str, tmp_path: Path) -> str:
     return done.stdout
 
 
-def test_a_full_disk_costs_counted_batches_and_is_told_when_there_is_room_again(tmp_path):
+def test_a_full_disk_costs_counted_batches_and_losses_are_written_when_there_is_space_again(tmp_path):
     """The limit on a file's size stands in for a full disk: a write ends half way."""
     output = run_child(
         """
 resource.setrlimit(resource.RLIMIT_FSIZE, (6_000, resource.RLIM_INFINITY))
-spool = SpoolWriter(root, PROCESS, segment_bytes=1 << 20)
+spool = SpoolWriter(root, PROCESS, SpoolLimits(segment_bytes=1 << 20))
 for sequence in range(50):
     spool.append(KERNEL, "k", body(sequence), 10)
 print(spool.rows[KERNEL], spool.dropped[KERNEL], bool(spool.problem))
@@ -144,19 +146,19 @@ spool.close()
     assert after == [str(rows + 10), str(dropped), "False"]
     follower = Follower(only_folder(tmp_path))
     kinds = [frame.kind for frame in follower.read() if isinstance(frame, Frame)]
-    assert kinds == [DATA] * (rows // 10) + [LOSS, DATA], "no half frame; the loss is told where it was"
+    assert kinds == [DATA] * (rows // 10) + [LOSS, DATA], "no half frame; the loss is where the batches were"
     assert follower.sum(LOSS) == dropped
 
 
-def test_a_disk_that_is_full_to_the_end_is_told_from_what_was_kept_for_that(tmp_path):
+def test_losses_on_a_disk_that_is_full_to_the_end_are_written_into_the_reserve(tmp_path):
     spool = SpoolWriter(tmp_path, PROCESS)
     spool.append(KERNEL, "k", body(0), 10)
     for name in ("write", "identify"):
 
-        def full(what, real=getattr(spool._files, name)):
+        def full(content, real=getattr(spool._files, name)):
             if (spool.folder / "reserve").exists():
                 raise OSError(28, "No space left on device")
-            real(what)
+            real(content)
 
         setattr(spool._files, name, full)
     spool.identify({"policy": "off: end of the process"})
@@ -171,11 +173,11 @@ def test_a_disk_that_is_full_to_the_end_is_told_from_what_was_kept_for_that(tmp_
 def test_a_disk_that_stays_full_gives_up_old_segments_for_new_ones(tmp_path, monkeypatch):
     full = SimpleNamespace(f_bavail=25_000, f_blocks=100_000, f_frsize=4_096)  # as much as is left to others
     now = [0.0]
-    spool = SpoolWriter(tmp_path, PROCESS, segment_bytes=8_000, clock=lambda: now[0])
+    spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(segment_bytes=8_000), clock=lambda: now[0])
     for sequence in range(60):
         spool.append(KERNEL, "k", body(sequence), 10)
     now[0] = 2.0
-    monkeypatch.setattr(spool_room.os, "statvfs", lambda path: full)
+    monkeypatch.setattr(quota.os, "statvfs", lambda path: full)
     for sequence in range(60, 120):
         assert spool.append(KERNEL, "k", body(sequence), 10)
     spool.close()
@@ -185,10 +187,10 @@ def test_a_disk_that_stays_full_gives_up_old_segments_for_new_ones(tmp_path, mon
     assert follower.sum(DATA) + follower.sum(LOSS) == 1_200
 
 
-def test_a_file_system_that_does_not_say_how_large_it_is_is_used_up_to_the_spools_own_bound(tmp_path, monkeypatch):
+def test_a_file_system_that_does_not_report_its_size_is_used_up_to_the_spools_own_bound(tmp_path, monkeypatch):
     nothing = SimpleNamespace(f_bavail=0, f_blocks=0, f_frsize=4_096)  # tmpfs with size=0, ramfs
-    monkeypatch.setattr(spool_room.os, "statvfs", lambda path: nothing)
-    spool = SpoolWriter(tmp_path, PROCESS, segment_bytes=8_000, max_bytes=40_000)
+    monkeypatch.setattr(quota.os, "statvfs", lambda path: nothing)
+    spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(segment_bytes=8_000, max_bytes=40_000))
     for sequence in range(60):
         assert spool.append(KERNEL, "k", body(sequence), 10)
     assert 20_000 < spool._files.used <= 40_000
@@ -225,21 +227,21 @@ def test_a_damaged_frame_costs_itself_only():
     first, second, third = (head(DATA, KERNEL, "k", 10, 1, body(i)) + body(i) for i in range(3))
     data = bytearray(first + second + third)
     data[len(first) + 60] ^= 1
-    found = list(scan(bytes(data)))
-    assert [type(item) for item in found] == [Frame, Damage, Frame]
-    assert found[1] == Damage(len(second), len(first + second))
+    items = list(scan(bytes(data)))
+    assert [type(item) for item in items] == [Frame, Damage, Frame]
+    assert items[1] == Damage(len(second), len(first + second))
 
 
 @pytest.mark.parametrize("moment", ["moved", "both moved", "written", "replaced", "one deleted"])
-def test_killed_while_throwing_away_nothing_is_counted_twice(tmp_path, moment):
-    spool = SpoolWriter(tmp_path, PROCESS, max_bytes=65_536, segment_bytes=8_000)
+def test_killed_during_an_eviction_nothing_is_counted_twice(tmp_path, moment):
+    spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(max_bytes=65_536, segment_bytes=8_000))
     for sequence in range(200):
         spool.append(KERNEL, "k", body(sequence), 10)
     folder = only_folder(tmp_path)
     hollow, oldest = folder.files()[".seg"][:2]
     names = {n: {s: folder.path / f"{n:012d}{s}" for s in (".seg", ".old", ".tmp")} for n in (hollow, oldest)}
-    one, other, *_ = spool._files.written
-    merged = dict(one.held)
+    first, other, *_ = spool._files.written
+    merged = dict(first.held)
     add_losses(merged, other.held)
     steps = {
         "moved": lambda: names[oldest][".seg"].rename(names[oldest][".old"]),
@@ -252,7 +254,7 @@ def test_killed_while_throwing_away_nothing_is_counted_twice(tmp_path, moment):
         step()
         if name == moment:
             break
-    assert folder.take(gone=False) is None, "a writer that lives is left to it"
+    assert folder.take(writer_exited=False) is None, "a writer that runs does it itself"
     spool.close()
     follower = Follower(folder)
     follower.read()
@@ -266,10 +268,10 @@ def test_a_fork_does_not_write_into_its_parents_spool(tmp_path):
         os._exit(int(spool.append(KERNEL, "k", body(0), 10)))
     assert os.waitpid(child, 0)[1] == 0
     folder = only_folder(tmp_path)
-    assert not folder.gone(), "the child closed its copy of the lock; the parent still holds it"
+    assert not folder.writer_exited(), "the child closed its copy of the lock; the parent still holds it"
     assert spool.append(KERNEL, "k", body(0), 10)
     spool.close()
-    assert folder.gone()
+    assert folder.writer_exited()
     assert len(Follower(folder).read()) == 1
 
 
@@ -289,18 +291,18 @@ def test_a_root_that_cannot_be_used_is_no_exception_and_works_once_it_can(tmp_pa
     assert (follower.sum(LOSS), follower.sum(DATA), spool.dropped[KERNEL]) == (20, 10, 20)
 
 
-def test_what_somebody_lays_in_place_of_the_root_is_not_opened_to_all(tmp_path, monkeypatch):
+def test_a_link_in_place_of_the_root_is_not_opened_to_all(tmp_path, monkeypatch):
     (tmp_path / "home").mkdir(mode=0o700)
-    looked = iter([False, True])
-    monkeypatch.setattr(Path, "is_dir", lambda path: next(looked))
-    (tmp_path / "root").symlink_to(tmp_path / "home")  # after it was looked at
+    answers = iter([False, True])
+    monkeypatch.setattr(Path, "is_dir", lambda path: next(answers))
+    (tmp_path / "root").symlink_to(tmp_path / "home")  # after it was answers at
     make_root(tmp_path / "root")
     assert (tmp_path / "home").stat().st_mode & 0o7777 == 0o700
-    assert next(looked, None) is None
+    assert next(answers, None) is None
 
 
-def test_a_folder_that_somebody_removed_is_begun_anew_and_its_rows_are_told_as_lost(tmp_path):
-    spool = SpoolWriter(tmp_path, PROCESS, segment_bytes=4_000)
+def test_a_folder_that_was_removed_is_created_again_and_its_rows_are_counted_as_lost(tmp_path):
+    spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(segment_bytes=4_000))
     for sequence in range(20):
         spool.append(KERNEL, "k", body(sequence), 10)
     shutil.rmtree(spool.folder)
@@ -369,7 +371,7 @@ def test_only_plain_files_are_read(tmp_path, name):
         if name == "identity.json":
             folder.identity()
         elif name == "lock":
-            folder.gone()
+            folder.writer_exited()
         else:
             taken = folder.take()
             assert taken is not None

@@ -28,26 +28,26 @@ def body(sequence: int, rows: int = 10, dropped: int = 0) -> bytes:
 
 
 class Follower:
-    """Reads a folder as the agent does, deleting what is complete."""
+    """Reads a folder as the agent does, and deletes complete segments."""
 
     def __init__(self, folder: SpoolDirectory) -> None:
         self.folder, self.segment = folder, None
-        self.found: list[Frame | Damage] = []
+        self.frames: list[Frame | Damage] = []
 
     def read(self) -> list[Frame | Damage]:
         while True:
             if self.segment is None:
-                path = self.folder.take(gone=self.folder.gone())
+                path = self.folder.take(writer_exited=self.folder.writer_exited())
                 if path is None:
-                    return self.found
+                    return self.frames
                 self.segment = Segment(path)
-            complete = self.folder.gone() or self.folder.followed(self.segment.number)
-            while frames := self.segment.read(complete):
-                self.found += frames
+            complete = self.folder.writer_exited() or self.folder.has_later_segment(self.segment.number)
+            while new := self.segment.read(complete):
+                self.frames += new
             if not complete:
-                return self.found
+                return self.frames
             self.segment.delete()
             self.segment = None
 
     def sum(self, kind: int) -> int:
-        return sum(frame.rows for frame in self.found if isinstance(frame, Frame) and frame.kind == kind)
+        return sum(frame.rows for frame in self.frames if isinstance(frame, Frame) and frame.kind == kind)
