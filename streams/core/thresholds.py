@@ -59,8 +59,8 @@ class StragglerConfig:
     equal_ratio: float = 1.01
 
     #: Healthy windows that make up the baseline, and the number of them that it needs.
-    past_windows: int = 16
-    past_windows_min: int = 3
+    baseline_windows: int = 16
+    baseline_windows_min: int = 3
 
     #: All ranks slower together: steps longer than the baseline's median by this ratio, and by as many times its spread
     #: (1.4826 MAD). A job may change by design, so it is never more than `suspect`.

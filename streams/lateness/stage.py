@@ -6,12 +6,12 @@ index from the store and emits all steps again, which changes nothing downstream
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import numpy as np
 
 from drumline.schemas.batch import Batch, dictionary
+from drumline.schemas.keys import derived_process_id
 from drumline.streams.core.records import Rows, key, pack_rows, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import KIND_ROW, LATENESS_ROW, OPERATIONS, match_step, point_to_point
@@ -161,7 +161,7 @@ class CommunicatorStage:
             "job": state.job,
             "run": state.run,
             "world_size": state.world_size,
-            "process_id": str(uuid.uuid5(uuid.NAMESPACE_OID, key(TOPIC, state.communicator, state.run))),
+            "process_id": derived_process_id(TOPIC, state.communicator, state.run),
             "sequence": state.sequence,
             "rows": len(rows),
             "sent_ns": now_ns,

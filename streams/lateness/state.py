@@ -111,7 +111,7 @@ class CommunicatorState:
         return cached[1]
 
     def restore_chunk(self, chunk: int, rank: int) -> None:
-        """Index a chunk of the store. Its steps are emitted again: the store does not say which of them were."""
+        """Index a chunk of the store. Its steps are emitted again, as the store does not mark emitted steps."""
         record = self.chunk(chunk, rank)
         assert record is not None
         member = self.members.setdefault(rank, Member())

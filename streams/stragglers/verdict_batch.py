@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import uuid
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from drumline.schemas.batch import Batch, dictionary
-from drumline.streams.core.records import key
+from drumline.schemas.keys import derived_process_id
 from drumline.streams.stragglers.alarm import STATES, Alarm
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict
 from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
 from drumline.streams.stragglers.sources import NOWHERE, Place
 
 TOPIC = "gpu.straggler.v1"
-
-
-def process_id(run: str) -> str:
-    """Return the process id under which the verdicts of a run are counted."""
-    return str(uuid.uuid5(uuid.NAMESPACE_OID, key(TOPIC, run)))
 
 
 def summarize(row: RankVerdict, alarm: Alarm) -> str:
@@ -80,7 +74,7 @@ def verdict_batch(
     }
     complete_envelope = {
         **envelope,
-        "process_id": process_id(envelope["run"]),
+        "process_id": derived_process_id(TOPIC, envelope["run"]),
         "rows": len(rows),
         "ranks_seen": verdict.ranks_seen,
         "steps_used": verdict.steps_used,

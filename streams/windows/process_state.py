@@ -113,7 +113,7 @@ class ProcessState:
     """Holds the state of one process; the stage stores it after each batch.
 
     Attributes:
-        identity: envelope fields that say which process it is.
+        identity: envelope fields that identify the process.
         offset: last source offset applied.
         late: number of late rows so far; `late_published`: the number that was published last.
         sequence: of the next batch to emit.

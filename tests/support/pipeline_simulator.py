@@ -2,8 +2,79 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 from support.straggler_simulator import MS, Fault, Layout, Recording
+
+
+@dataclass
+class _Step:
+    """Simulates one step: `now` and `work` of each rank in ns, and the time that each rank `spent` by component."""
+
+    recording: Recording
+    step: int
+    now: np.ndarray
+    work: np.ndarray
+    transfer_ns: int
+    one_communicator: bool
+    spent: dict[str, np.ndarray] = field(default_factory=dict)
+    ordinals: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def __post_init__(self):
+        ranks = len(self.now)
+        self.begin, self.blocks = self.now.copy(), np.full(ranks, 10_000)
+        self.spent |= {name: np.zeros(ranks, np.int64) for name in ("idle", "copy", "compute", "exposed")}
+
+    def fail(self, fault: Fault, step_ns: int) -> None:
+        if fault.kind in ("idle", "copy"):
+            self.spent[fault.kind][fault.rank] += fault.cost_ns
+            self.now[fault.rank] += fault.cost_ns
+        else:
+            self.work[fault.rank] += fault.cost_ns
+            self.blocks[fault.rank] += 10_000 * fault.cost_ns // step_ns * (fault.kind == "work")
+
+    def communicate(self, rank: int, name: str, operation: str, end: float) -> None:
+        ordinal = self.ordinals[rank, name] = self.ordinals.get((rank, name), -1) + 1
+        took = int(end - self.now[rank])
+        row = (rank, name, self.step, ordinal, operation, 1 << 20, int(self.now[rank]), took)
+        self.recording.collectives.append(row)
+        self.spent["exposed"][rank] += took
+        self.now[rank] = end
+
+    def send(self, source: int, target: int) -> None:
+        name = "p" if self.one_communicator else f"p{min(source, target)}-{max(source, target)}"
+        end = self.now[source] + self.transfer_ns
+        self.communicate(source, name, "Send", end)
+        self.communicate(target, name, "Recv", max(end, self.now[target] + self.transfer_ns // 10))
+
+    def compute(self, rank: int, part: float) -> None:
+        cost = int(self.work[rank] * part)
+        self.now[rank] += cost
+        self.spent["compute"][rank] += cost
+
+    def reduce(self, group: tuple[int, ...], name: str) -> None:
+        end = max(self.now[rank] for rank in group) + self.transfer_ns
+        for rank in group:
+            self.communicate(rank, name, "AllReduce", end)
+
+    def record(self, rank: int) -> None:
+        length = int(self.now[rank] - self.begin[rank])
+        self.recording.steps[rank].append(
+            {
+                "step": self.step,
+                "start_ns": int(self.begin[rank]),
+                "duration_ns": length,
+                "gpu_duration_ns": length,
+                "compute_ns": int(self.spent["compute"][rank]),
+                "kernels": 1000,
+                "copy_ns": int(self.spent["copy"][rank]),
+                "idle_ns": int(self.spent["idle"][rank]),
+                "blocks": int(self.blocks[rank]),
+                "comm_exposed_ns": int(self.spent["exposed"][rank]),
+                "compute_overlapped_ns": 0,
+            }
+        )
 
 
 def simulate_pipeline(
@@ -20,74 +91,32 @@ def simulate_pipeline(
     noise: float = 0.003,
     seed: int = 0,
 ) -> Recording:
-    """Rank = stage * replicas + replica. `weights`: work of each stage. All forward passes, then all backward ones.
+    """Return a recording of steps with all forward passes, then all backward ones; rank = stage * replicas + replica.
 
-    With `world` all ranks meet once at the end of a step; with `one_communicator` all sends go over one of all ranks.
+    `weights`: work of each stage. With `world` all ranks meet once at the end of a step; with `one_communicator` all
+    sends go over one communicator of all ranks.
     """
     stages, ranks = len(weights), len(weights) * replicas
+    groups = [tuple(range(s * replicas, (s + 1) * replicas)) for s in range(stages)] if replicas > 1 else []
+    groups += [tuple(range(ranks))] if world else []
     random = np.random.default_rng(seed)
     now = np.zeros(ranks, np.int64)
     out = Recording(Layout(ranks, ()), steps={rank: [] for rank in range(ranks)})
-    for step in range(steps):
-        begin = now.copy()
-        spent = {name: np.zeros(ranks, np.int64) for name in ("idle", "copy", "compute", "exposed")}
+    for number in range(steps):
         work = np.repeat(np.array(weights), replicas) * step_ns * (1 + noise * random.standard_normal(ranks))
-        blocks = np.full(ranks, 10_000)
-        for fault in (f for f in faults if f.hits(step)):
-            if fault.kind in ("idle", "copy"):
-                spent[fault.kind][fault.rank] += fault.cost_ns
-                now[fault.rank] += fault.cost_ns
-            else:
-                work[fault.rank] += fault.cost_ns
-                blocks[fault.rank] += 10_000 * fault.cost_ns // step_ns * (fault.kind == "work")
-        ordinals: dict[tuple[int, str], int] = {}
-
-        def ran(rank, name, operation, end, step=step, spent=spent, ordinals=ordinals):
-            ordinal = ordinals[rank, name] = ordinals.get((rank, name), -1) + 1
-            took = int(end - now[rank])
-            out.collectives.append((rank, name, step, ordinal, operation, 1 << 20, int(now[rank]), took))
-            spent["exposed"][rank] += took
-            now[rank] = end
-
-        def send(source, target, ran=ran):
-            name = "p" if one_communicator else f"p{min(source, target)}-{max(source, target)}"
-            end = now[source] + transfer_ns
-            ran(source, name, "Send", end)
-            ran(target, name, "Recv", max(end, now[target] + transfer_ns // 10))
-
-        def compute(rank, part, work=work, spent=spent):
-            cost = int(work[rank] * part)
-            now[rank] += cost
-            spent["compute"][rank] += cost
-
+        step = _Step(out, number, now, work, transfer_ns, one_communicator)
+        for fault in (f for f in faults if f.hits(number)):
+            step.fail(fault, step_ns)
         for replica in range(replicas):
             chain = [stage * replicas + replica for stage in range(stages)]
             for order, part in ((chain, 1 / 3), (chain[::-1], 2 / 3)):
                 for _ in range(microbatches):
                     for rank, after in zip(order, [*order[1:], None], strict=True):
-                        compute(rank, part / microbatches)
+                        step.compute(rank, part / microbatches)
                         if after is not None:
-                            send(rank, after)
-        groups = [tuple(range(s * replicas, (s + 1) * replicas)) for s in range(stages)] if replicas > 1 else []
-        for group in [*groups, *([tuple(range(ranks))] if world else [])]:
-            end = max(now[rank] for rank in group) + transfer_ns
-            for rank in group:
-                ran(rank, "p" if one_communicator and len(group) == ranks else f"c{group}", "AllReduce", end)
+                            step.send(rank, after)
+        for group in groups:
+            step.reduce(group, "p" if one_communicator and len(group) == ranks else f"c{group}")
         for rank in range(ranks):
-            length = int(now[rank] - begin[rank])
-            out.steps[rank].append(
-                {
-                    "step": step,
-                    "start_ns": int(begin[rank]),
-                    "duration_ns": length,
-                    "gpu_duration_ns": length,
-                    "compute_ns": int(spent["compute"][rank]),
-                    "kernels": 1000,
-                    "copy_ns": int(spent["copy"][rank]),
-                    "idle_ns": int(spent["idle"][rank]),
-                    "blocks": int(blocks[rank]),
-                    "comm_exposed_ns": int(spent["exposed"][rank]),
-                    "compute_overlapped_ns": 0,
-                }
-            )
+            step.record(rank)
     return out

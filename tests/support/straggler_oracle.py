@@ -4,12 +4,12 @@ For the k-th collective of a communicator in a step, a rank's wait is its durati
 in a step is what its own kernels and copies did not cover of all its waits, or the longest covered wait, whichever is
 more: a rank that computes on while it waits keeps its lead to the next collective, so that the covered waits of a step
 are one lead seen again and again. Send and receive have no shortest rank: their uncovered time is taken whole, and
-ranks are compared only with those that they meet in a lockstep collective, whose pattern of sends is theirs.
+ranks are compared only with those that they meet in a lockstep collective, as these have the same pattern of sends.
 
     cost of r = sum over steps of (median over the others w of waiting_w - waiting_r) / sum of step times
 
-in the communicator where it is largest, but no more than over all whom r meets there or through others: where one rank
-of a pair has less work it waits for the whole job, and its partner costs nothing.
+in the communicator where it is largest, but no more than over all ranks that r meets directly or through others: where
+one rank of a pair has less work it waits for the whole job, and its partner costs nothing.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def worked(now: int, work: int, spans: list[tuple[int, int]], slow: float) -> in
 def overlapped(layout: Layout, steps: int, faults: tuple[Fault, ...], seed: int, slow: float = 0.5) -> Recording:
     """Collectives that overlap compute, as in DDP and FSDP: the host only launches them, in order, and waits for the
     last one of the step. While a rank's NCCL kernel spins, its own kernels go slower by `slow`: so a lead is used up
-    behind compute, and at the end of the step hardly anybody is seen to wait."""
+    behind compute, and at the end of the step hardly any rank is seen to wait."""
     step_ns, transfer_ns = 60 * MS, MS // 2
     random, ranks = np.random.default_rng(seed), range(layout.ranks)
     out = Recording(layout, steps={rank: [] for rank in ranks})

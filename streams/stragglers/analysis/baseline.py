@@ -32,13 +32,13 @@ class Baseline:
     ranks: Mapping[int, Sequence[Mapping[str, float]]] = field(default_factory=dict)
 
     def job_step(self, config: StragglerConfig) -> dict[str, float]:
-        """Return the job's median step, or {} with fewer than `config.past_windows_min` windows."""
-        return medians(self.jobs) if len(self.jobs) >= config.past_windows_min else {}
+        """Return the job's median step, or {} with fewer than `config.baseline_windows_min` windows."""
+        return medians(self.jobs) if len(self.jobs) >= config.baseline_windows_min else {}
 
     def stage_step(self, rank: int, config: StragglerConfig) -> dict[str, float]:
         """Return the median step of the pipeline stage with this lowest rank, or {} as `job_step` does."""
         windows = self.ranks.get(rank, ())
-        return medians(windows) if len(windows) >= config.past_windows_min else {}
+        return medians(windows) if len(windows) >= config.baseline_windows_min else {}
 
 
 def medians(entries: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -66,12 +66,12 @@ def summarize_window(data: WindowData, stages: Mapping[int, Ints]) -> dict[str, 
 
 
 def load_baseline(entries: Iterable[Mapping[str, Any]], config: StragglerConfig) -> Baseline:
-    """Return the baseline of the last `config.past_windows` entries of each kind.
+    """Return the baseline of the last `config.baseline_windows` entries of each kind.
 
     `entries`: of `summarize_window` and `summarize_links`, oldest first; {} for a window that was not healthy.
     """
     kept = [entry for entry in entries if entry]
-    last = slice(-config.past_windows, None)
+    last = slice(-config.baseline_windows, None)
     ranks: dict[int, list[Mapping[str, float]]] = {}
     for entry in kept:
         for rank, values in entry.get("ranks", {}).items():

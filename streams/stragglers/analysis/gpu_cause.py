@@ -43,7 +43,7 @@ def device_detail(
 ) -> tuple[str, dict[str, object]]:
     """Return (detail, evidence) of a rank whose compute takes longer than its peers' for the same work.
 
-    `slowdown`: its compute over theirs (1.2 = 20% longer). The details, in this order:
+    `slowdown`: its compute over its peers' (1.2 = 20% longer). The details, in this order:
 
     - shared_gpu: more processes on the GPU than on the peers'. It comes first, since a GPU with more to do reaches its
       power cap.

@@ -84,8 +84,8 @@ def pipeline_windows(data: WindowData, baseline: Baseline, config: StragglerConf
     """Return a group per pipeline, of the ranks whose stage has a baseline.
 
     All ranks of a pipeline run in lockstep. So a rank that works x longer than its baseline makes the others wait x
-    longer than theirs, and the stages' own differences cancel. Growth of the work on all ranks (longer sequences) is no
-    fault of the largest stage: all baselines are raised by it.
+    longer than their baselines, and the stages' own differences cancel. Growth of the work on all ranks (longer
+    sequences) is no fault of the largest stage: all baselines are raised by it.
     """
     out = []
     stage_of = {int(i): rank for rank, stage in stage_members(data).items() for i in stage}

@@ -59,7 +59,7 @@ def test_healthy_jobs_name_no_rank(layout, seed, noise):
 @pytest.mark.parametrize("fast", [1, 2])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_rank_with_less_work_or_a_faster_gpu_does_not_make_the_others_late(layout, fast, kind):
-    """Not even its partner where two meet: nobody goes faster if the partner works less too."""
+    """Not even its partner where two meet: no rank goes faster if the partner works less too."""
     shape = LAYOUTS[layout]
     faults = tuple(Fault(rank, kind, 10 * MS) for rank in range(shape.ranks) if rank != fast)
     assert named_ranks(evaluated(batches(simulate(shape, STEPS, faults)))) == [{}, {}]
@@ -118,15 +118,15 @@ def test_renaming_ranks_and_scaling_time_change_nothing_else(layout, random, sca
 
 @pytest.mark.parametrize("layout", ["ddp8", "mesh4x2", "mesh2x2x2"])
 @pytest.mark.parametrize("kind", ["idle", "compute"])
-@pytest.mark.parametrize("lost", ["never heard", "silent while late", "its collectives while late"])
+@pytest.mark.parametrize("lost", ["never active", "silent while late", "its collectives while late"])
 def test_a_late_rank_may_be_silent_and_still_no_other_rank_is_named(layout, kind, lost):
-    bad, first, last = 3, 60, 83  # after more healthy windows than a past needs
+    bad, first, last = 3, 60, 83  # after more healthy windows than a baseline needs
 
     def kept(batch):
         this_rank = batch.envelope["rank"] == bad
         late = first <= batch.columns["step"][0] <= last
         collective = batch.topic == Topic.COLLECTIVE
-        return not (this_rank and {"never heard": True, "silent while late": late}.get(lost, late and collective))
+        return not (this_rank and {"never active": True, "silent while late": late}.get(lost, late and collective))
 
     shape = LAYOUTS[layout]
     stream = batches(simulate(shape, 96, (Fault(bad, kind, 40 * MS, first=first, last=last),), seed=1))

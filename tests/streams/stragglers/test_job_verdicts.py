@@ -193,7 +193,7 @@ def test_what_it_costs_in_gpu_seconds_and_money():
     assert seconds[84][JOB] == pytest.approx(12 * 0.020 * 4, rel=0.01)
     assert money[0][2] == pytest.approx(seconds[0][2])  # a GPU-second for one unit of money
     assert [seconds[0][rank] for rank in (JOB, 0, 1, 3)] == [0.0] * 4
-    assert rows_of(job, "money_lost")[0][2] == 0.0  # no price, no figure
+    assert rows_of(job, "money_lost")[0][2] == 0.0  # no price, no amount
 
 
 def test_what_two_late_ranks_cost_is_what_the_others_waited():
@@ -246,13 +246,13 @@ def samples(clock, *, reasons=0, processes=1, n=5):
     ("rows", "slowdown", "detail"),
     [
         (samples(1500, reasons=0x40), 1.3, "throttled"),
-        (samples(1500, reasons=0x1), 1.3, ""),  # lower, and NVML does not say that anything slows it
+        (samples(1500, reasons=0x1), 1.3, ""),  # lower, and NVML gives no reason that slows it
         (samples(1500, reasons=-1), 1.3, ""),
         (samples(1500, reasons=0x4), 2.5, "slow_part"),  # a lower clock, but not by enough
         (samples(1970, processes=2), 1.3, "shared_gpu"),
         (samples(1500, reasons=0x4, processes=2), 1.3, "shared_gpu"),
         (samples(1970), 1.3, "slow_part"),
-        (samples(1970, processes=-1), 1.3, ""),  # nobody knows who else is there
+        (samples(1970, processes=-1), 1.3, ""),  # unknown which other processes use it
         (samples(-1, processes=1), 1.3, ""),
         (samples(1500, n=0), 1.3, ""),
     ],

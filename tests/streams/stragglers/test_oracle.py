@@ -14,7 +14,7 @@ from drumline.producers.activity.table import Table
 from drumline.producers.derive.rows import derive
 from drumline.producers.replay.recording import measured_from
 
-#: A loss that matters (design, section 5): every injected rank has it, and nobody who is named lacks it.
+#: A loss that matters (design, section 5): every injected rank has it, and no named rank lacks it.
 MATTERS = 0.05
 JOBS = [pytest.param(DEMO, id=DEMO.name)] + [
     pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in other_recordings()

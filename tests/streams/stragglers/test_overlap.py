@@ -179,7 +179,7 @@ def test_renaming_ranks_and_scaling_time_change_nothing_that_hides(shape, random
             assert np.isclose(same[2], share, rtol=0, atol=1e-6)
 
 
-LOSSES = ("never heard", "silent while late", "its collectives while late", "every third batch")
+LOSSES = ("never active", "silent while late", "its collectives while late", "every third batch")
 
 
 @given(shapes, st.integers(0, 3), st.integers(0, 3), st.sampled_from(LOSSES), kinds, st.floats(0.08, 0.6))
@@ -188,7 +188,7 @@ LOSSES = ("never heard", "silent while late", "its collectives while late", "eve
 def test_a_silent_rank_makes_no_other_rank_named(shape, rank, silent, loss, kind, cost):
     def kept(number, batch):
         behind = batch.columns["step"][0] >= LATE_FROM
-        lost = {"never heard": True, "silent while late": behind, "every third batch": number % 3 == 0}
+        lost = {"never active": True, "silent while late": behind, "every third batch": number % 3 == 0}
         return batch.envelope["rank"] != silent or not lost.get(loss, behind and batch.topic == Topic.COLLECTIVE)
 
     stream = batches(job(shape, late(rank, kind, cost)))

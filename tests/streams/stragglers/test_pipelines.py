@@ -1,4 +1,4 @@
-"""Pipeline jobs: unequal stages and their bubbles blame nobody, a late rank is found and its upstream is not."""
+"""Pipeline jobs: unequal stages and their bubbles name no rank, a late rank is found and its upstream is not."""
 
 from __future__ import annotations
 

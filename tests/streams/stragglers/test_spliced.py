@@ -1,6 +1,6 @@
 """Jobs made of recorded steps in another order: faults now and then, from the first step on, two at once, none at all.
 
-Judged by the oracle (straggler_oracle.py): whom it finds to cost what matters is named, nobody else is."""
+The oracle (straggler_oracle.py) decides: the ranks that cost what matters are named, and no others."""
 
 from __future__ import annotations
 

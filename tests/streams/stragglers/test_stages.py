@@ -1,4 +1,4 @@
-"""The stages as processors: replays, order, duplicates, kills, clocks, silence. What they say last must not change."""
+"""The stages as processors: replays, order, duplicates, kills, clocks, silence. The last verdicts must not change."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_batches_may_come_twice():
 
 @pytest.mark.parametrize("rate_s", [0.1, 2])
 def test_a_worker_that_catches_up_may_read_all_steps_before_any_collective(rate_s):
-    """For longer than a run waits for whoever is missing, and over more steps than late rows are kept for. Nothing is
-    acknowledged, so all is sent again and again; what was replaced is not."""
+    """For longer than a run waits for missing ranks, and over more steps than late rows are kept for. Nothing is
+    acknowledged, so all batches are sent again and again; superseded ones are not."""
     stream = batches(simulate(SHAPE, 120, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
     communicators = (("gpu.collective.v1",), CommunicatorStage({}, CONFIG))
     late = list(results(stream, [communicators], CONFIG.idle_ns))
@@ -131,7 +131,7 @@ def test_a_window_evaluated_before_a_ranks_first_batch_is_evaluated_again_howeve
     assert kafka.last() == published(stream, config)
     revisions = [(batch.envelope["first_step"], batch.envelope["revision"]) for batch in kafka.verdicts]
     assert sorted(set(revisions)) == sorted(revisions)
-    assert len(kafka.jobs.states["run"].published) <= CONFIG.history_windows + CONFIG.past_windows + 9
+    assert len(kafka.jobs.states["run"].published) <= CONFIG.history_windows + CONFIG.baseline_windows + 9
 
 
 def test_what_is_not_evaluated_again_is_kept_no_longer_than_the_bound():
@@ -308,7 +308,7 @@ def test_a_rank_that_joins_late_is_missing_until_then():
 
 
 def test_a_job_that_goes_on_with_fewer_ranks_is_evaluated_by_those():
-    """The survivors meet on new communicators; the world they are told is the smaller one."""
+    """The survivors meet on new communicators; their world size is the smaller one."""
     before = [item for item in STREAM if item[1].columns["step"][0] < 24]
     job = batches(simulate(ddp(3), 60, (Fault(1, "idle", 25 * MS, first=24),)))
     after = [(t + SECOND, b) for t, b in job if b.columns["step"][0] >= 24]

@@ -1,4 +1,4 @@
-"""Rolling kernel frequency: what a window says, when it says it, and what it never does twice."""
+"""Rolling kernel frequency: the content of a window, its time of emission, and no row counted twice."""
 
 import numpy as np
 from hypothesis import given, settings
