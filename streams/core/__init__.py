@@ -1,0 +1,1 @@
+"""The parts that all stages share: the stage contract, state records, thresholds, medians."""

@@ -1,0 +1,1 @@
+"""The windows stage: kernels and copies of each process in rolling windows."""

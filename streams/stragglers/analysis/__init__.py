@@ -1,0 +1,1 @@
+"""The analysis of one window of steps: functions without state, from arrays to verdicts."""
