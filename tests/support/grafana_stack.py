@@ -77,9 +77,9 @@ def _loaded(state: str, settings_json: str) -> Stored:
     return Stored(settings, reader, writer, first, last, (PHASES[0]["start_ns"], PHASES[0]["end_ns"]))
 
 
-def stored(stack: Settings) -> Stored:
-    """The same for every test of a session."""
+def stored(stack: Settings, database: str = "gpu_grafana") -> Stored:
+    """Return the job in `database`, loaded once per session. Tests that add rows use a database of their own."""
     settings = stack.model_copy(
-        update={"clickhouse": stack.clickhouse.model_copy(update={"database": "gpu_grafana", "reader": "grafana"})}
+        update={"clickhouse": stack.clickhouse.model_copy(update={"database": database, "reader": "grafana"})}
     )
     return _loaded(str(stack.local.state), settings.model_dump_json())

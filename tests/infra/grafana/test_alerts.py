@@ -17,7 +17,7 @@ INTERVALS = {rule.uid: group.interval_s for group in GROUPS for rule in group.ru
 
 @pytest.fixture(scope="module")
 def db(stack):
-    return stored(stack)
+    return stored(stack, "gpu_alerts")
 
 
 def run(db, uid, start, end):
