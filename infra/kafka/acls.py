@@ -1,7 +1,7 @@
-"""Before a program starts: are its topics there, and may this user do all that the program will do?
+"""Check of topics and ACLs before a program starts.
 
-Brokers say which operations they would allow. Asked once at the start, every missing ACL comes in one message, and not
-one after the other when the first dead letter or the first result is written.
+Brokers report which operations they would allow. The check at the start names every missing ACL in one message, instead
+of one after the other when the first dead letter or the first result is written.
 """
 
 from __future__ import annotations
@@ -24,96 +24,106 @@ MissingAcl = tuple[str, str, str]
 
 
 class MissingTopics(RuntimeError):
-    """Topics that are not there; they are never created by accident."""
+    """Topics do not exist; programs never create them implicitly."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExistingTopic:
-    """A topic that is there. `id`: Kafka's; another one of the same name has another."""
+    """A topic of the broker. `id` is Kafka's: a recreated topic has another."""
 
     id: str
     partitions: int
 
     @classmethod
     def of(cls, description: Any) -> ExistingTopic:
+        """Convert confluent_kafka's description of a topic."""
         return cls(str(description.topic_id), len(description.partitions))
 
 
 def require_acls(
     settings: Settings, client_id: str, topics: Rights, groups: Rights | None = None, *, optional: Rights | None = None
 ) -> dict[str, ExistingTopic]:
-    """All of `topics`, and those of `optional` that exist.
+    """Return all of `topics`, and those of `optional` that exist, by name. Blocks for up to about 10 s a request.
 
-    Raises BrokerUnreachable, KafkaAccessDenied (which names every missing ACL), MissingTopics. Brokers that do not
-    report authorized operations are taken to allow all.
+    Brokers that do not report authorized operations are taken to allow all.
+
+    Raises:
+        BrokerUnreachable: retry later.
+        KafkaAccessDenied: fatal; names every missing ACL.
+        MissingTopics: fatal.
     """
-    contact = ConnectionProbe(settings)
-    admin = AdminClient(contact.silence(client_config(settings, client_id)))
-    contact.metadata(admin)
+    probe = ConnectionProbe(settings)
+    admin = AdminClient(probe.silence(client_config(settings, client_id)))
+    probe.metadata(admin)
     wanted = {**topics, **(optional or {})}
-    found, lacks = describe_topics(admin, settings, wanted)
+    descriptions, missing_acls = describe_topics(admin, settings, wanted)
     for name, operations in (groups or {}).items():
-        lacks += missing_group_acls(admin, name, operations)
-    if lacks:
-        raise acl_error(settings, lacks)
-    if missing := sorted(set(topics) - set(found)):
+        missing_acls += missing_group_acls(admin, name, operations)
+    if missing_acls:
+        raise acl_error(settings, missing_acls)
+    if missing := sorted(set(topics) - set(descriptions)):
         raise MissingTopics(
             f"{settings.bootstrap} has no topic {', '.join(missing)}; create them with `drumline topics apply`"
         )
-    return {name: ExistingTopic.of(answer) for name, answer in found.items()}
+    return {name: ExistingTopic.of(answer) for name, answer in descriptions.items()}
 
 
 def describe_topics(admin: AdminClient, settings: Settings, topics: Rights) -> tuple[dict[str, Any], list[MissingAcl]]:
-    """Description of each topic that exists, and what is not allowed. Whether a topic exists that may not be described
-    is not told. Raises BrokerUnreachable, KafkaAccessDenied."""
-    found: dict[str, Any] = {}
-    lacks: list[MissingAcl] = []
+    """Return the description of each topic that exists, and the missing ACLs.
+
+    A topic that the client may not describe counts as missing ACLs, whether it exists or not.
+    Raises BrokerUnreachable, KafkaAccessDenied.
+    """
+    descriptions: dict[str, Any] = {}
+    missing: list[MissingAcl] = []
     if not topics:
-        return found, lacks
-    asked = TopicCollection(sorted(topics))
-    futures = admin.describe_topics(asked, include_authorized_operations=True, request_timeout=TIMEOUT_S)
+        return descriptions, missing
+    names = TopicCollection(sorted(topics))
+    futures = admin.describe_topics(names, include_authorized_operations=True, request_timeout=TIMEOUT_S)
     for name, future in futures.items():
         try:
-            found[name] = future.result()
-            lacks += [(operation, "topic", name) for operation in _not_in(topics[name], found[name])]
+            descriptions[name] = future.result()
+            missing += [(operation, "topic", name) for operation in _not_in(topics[name], descriptions[name])]
         except KafkaException as error:
             code = error.args[0].code()
             if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-                lacks += [(operation, "topic", name) for operation in topics[name]]
+                missing += [(operation, "topic", name) for operation in topics[name]]
             elif code != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise to_error(settings, error) from None
-    return found, lacks
+    return descriptions, missing
 
 
-def acl_error(settings: Settings, lacks: Iterable[MissingAcl]) -> KafkaAccessDenied:
-    """One message for all of them."""
+def acl_error(settings: Settings, missing: Iterable[MissingAcl]) -> KafkaAccessDenied:
+    """Return one error that names all missing ACLs."""
     return KafkaAccessDenied(
-        f"Kafka at {settings.bootstrap}: {principal(settings)} lacks ACLs: {format_acls(lacks)}. "
+        f"Kafka at {settings.bootstrap}: {principal(settings)} lacks ACLs: {format_acls(missing)}. "
         "ACLs per program: docs/guide/security.md"
     )
 
 
-def format_acls(lacks: Iterable[MissingAcl]) -> str:
-    """`Read, Write on topic a, b; Read on group c`: what is lacked alike comes together."""
-    of_each: dict[tuple[str, str], list[str]] = {}
-    for operation, kind, name in lacks:
-        of_each.setdefault((kind, name), []).append("".join(part.capitalize() for part in operation.split("_")))
-    alike: dict[tuple[str, str], list[str]] = {}
-    for (kind, name), operations in of_each.items():
-        alike.setdefault((", ".join(sorted(operations)), kind), []).append(name)
-    return "; ".join(f"{said} on {kind} {', '.join(sorted(names))}" for (said, kind), names in alike.items())
+def format_acls(missing: Iterable[MissingAcl]) -> str:
+    """Return `Read, Write on topic a, b; Read on group c`: resources with equal operations are grouped."""
+    operations_of: dict[tuple[str, str], list[str]] = {}
+    for operation, kind, name in missing:
+        operations_of.setdefault((kind, name), []).append("".join(part.capitalize() for part in operation.split("_")))
+    names_of: dict[tuple[str, str], list[str]] = {}
+    for (kind, name), operations in operations_of.items():
+        names_of.setdefault((", ".join(sorted(operations)), kind), []).append(name)
+    return "; ".join(
+        f"{operations} on {kind} {', '.join(sorted(names))}" for (operations, kind), names in names_of.items()
+    )
 
 
 def missing_group_acls(admin: AdminClient, name: str, operations: Collection[str]) -> list[MissingAcl]:
-    """What is not allowed on a group. A coordinator that is not ready yet says nothing about rights."""
+    """Return the missing ACLs of a group; none while its coordinator is not ready."""
     [future] = admin.describe_consumer_groups(
         [name], include_authorized_operations=True, request_timeout=TIMEOUT_S
     ).values()
     try:
-        lacked = _not_in(operations, future.result())
+        missing = _not_in(operations, future.result())
     except KafkaException as error:
-        lacked = operations if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else ()
-    return [(operation, "group", name) for operation in lacked]
+        missing = operations if error.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED else ()
+    return [(operation, "group", name) for operation in missing]
 
 
 def _not_in(operations: Collection[str], answer: Any) -> Collection[str]:

@@ -1,4 +1,4 @@
-"""Kafka clients' configuration from settings: one place for address, TLS and SASL (librdkafka's names)."""
+"""Configuration of all confluent-kafka clients from the settings, in librdkafka's names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from drumline.infra.telemetry.insecure import kafka_exposure, warn_once
 
 
 def client_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
-    """Configuration that every confluent-kafka client of ours starts from."""
+    """Return the base configuration of every client: address, TLS, SASL, reconnection."""
     kafka = settings.kafka
     for text in kafka_exposure(settings):
         warn_once(text)
@@ -15,12 +15,12 @@ def client_config(settings: Settings, client_id: str) -> dict[str, str | int | f
         "bootstrap.servers": settings.bootstrap,
         "client.id": client_id,
         "security.protocol": kafka.security_protocol,
-        # A broker that was cut off from its controller may tell of no broker at all, and librdkafka then forgets the
-        # last one it knows. Only "rebootstrap" (its default) ever asks the bootstrap addresses again, though 2.16 not
+        # A broker that was cut off from its controller may report no broker at all, and librdkafka then forgets the
+        # last one it knows. Only "rebootstrap" (its default) queries the bootstrap addresses again, though 2.16 not
         # each time (docs/design/kafka-clients.md).
         "metadata.recovery.strategy": "rebootstrap",
-        # With librdkafka's 100 ms a client that has lost its broker or is refused by it tries 20 times a second, for as
-        # long as that lasts and whatever the maximum; so twice. Every client takes 0.5 s longer to connect at first.
+        # With librdkafka's 100 ms a client without a broker, or rejected by it, tries 20 times a second for all that
+        # time, whatever the maximum; so twice. Each client takes 0.5 s longer for its first connection.
         "reconnect.backoff.ms": 1_000,
         "reconnect.backoff.max.ms": 3_000,
     }
@@ -42,13 +42,16 @@ def client_config(settings: Settings, client_id: str) -> dict[str, str | int | f
 
 
 def admin_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
-    """An admin client that lives for long and asks for ends of partitions. A broker that was killed comes back with
-    other leader epochs; with the old ones, which librdkafka keeps for 15 minutes, it answers FENCED_LEADER_EPOCH."""
+    """Return the configuration of a long-lived admin client that queries end offsets.
+
+    A restarted broker has new leader epochs. With the old ones, which librdkafka keeps for 15 minutes, it answers
+    FENCED_LEADER_EPOCH.
+    """
     return {**client_config(settings, client_id), "metadata.max.age.ms": 5_000}
 
 
 def producer_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
-    """An idempotent producer. murmur2 is what Faust's client uses too: equal keys meet in equal partitions."""
+    """Return the configuration of an idempotent producer. Faust's client partitions with murmur2 too."""
     return {
         **client_config(settings, client_id),
         "enable.idempotence": True,
@@ -63,6 +66,8 @@ def producer_config(settings: Settings, client_id: str) -> dict[str, str | int |
 
 
 def dead_letter_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
-    """A producer of records that others made, as they came: up to what a broker may have taken, and compressed records
-    may be many times larger than that. The broker still judges the compressed size."""
+    """Return the configuration of a producer that copies records unchanged, dead letters.
+
+    Uncompressed records may be many times larger than the broker's limit, which it applies to the compressed size.
+    """
     return {**producer_config(settings, client_id), "message.max.bytes": 100_000_000}

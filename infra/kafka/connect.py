@@ -1,7 +1,7 @@
-"""First contact of a Kafka client, and what a refusal means: one sentence that names what to set, and no second try.
+"""First connection of a Kafka client, and errors that name the setting to correct.
 
-librdkafka tries to connect for ever and says why only on the side. `ConnectionProbe` listens there: a wrong password or
-certificate ends the attempt at once, since the broker would answer the same next time.
+librdkafka retries connections for ever and reports the reason only to a callback. `ConnectionProbe` evaluates those
+reports: a wrong password or certificate ends the attempt at once, since the broker would answer the same next time.
 """
 
 from __future__ import annotations
@@ -16,66 +16,70 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.runtime import tls
 
 TIMEOUT_S = 10.0
-#: The broker's no to what a client wants to do: an ACL is missing.
+#: The broker denies an operation: an ACL is missing.
 DENIED = frozenset({
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 })  # fmt: skip
-#: The broker's no to who the client says it is.
+#: The broker rejects the client's credentials.
 UNKNOWN_USER = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
 
 
 class BrokerUnreachable(ConnectionError):
-    """No broker that can be used within the bounded time. The message says which and what to do."""
+    """No usable broker answered within the timeout: retry later. The message has the address and a remedy."""
 
 
 class KafkaAccessDenied(BrokerUnreachable):
-    """Certificate, password or ACL: a broker answered, and will answer the same next time."""
+    """A broker rejected certificate, password or operation: fatal, as it will answer the same next time."""
 
 
 def principal(settings: Settings) -> str:
-    """Whom the broker takes us for."""
+    """Return the principal that the broker sees, for messages."""
     if settings.kafka.security_protocol.startswith("SASL"):
         return f"user {settings.kafka.sasl_username}"
     return "the owner of this client's certificate" if settings.kafka.ssl_certificate else "an anonymous user"
 
 
-def to_access_error(settings: Settings, error: KafkaError, what: str = "") -> KafkaAccessDenied | None:
-    """What to raise if `error` is a refusal, else None. `what`: which right is missing, if it is one."""
+def to_access_error(settings: Settings, error: KafkaError, right: str = "") -> KafkaAccessDenied | None:
+    """Return the exception to raise where `error` rejects the client, else None. `right`: the missing one, if known."""
     if error.code() in UNKNOWN_USER:
         return KafkaAccessDenied(f"{_place(settings)} refuses {principal(settings)}: {_sentence(error)}{_login(error)}")
     if error.code() in DENIED:
-        needs = what or _sentence(error)
+        needs = right or _sentence(error)
         text = f"{_place(settings)} denies {principal(settings)}: {needs}. ACLs per program: docs/guide/security.md"
         return KafkaAccessDenied(text)
     return None
 
 
-def to_error(settings: Settings, error: KafkaException, what: str = "") -> BrokerUnreachable:
-    """A refusal, or whatever else it is, in words."""
-    return to_access_error(settings, error.args[0], what) or BrokerUnreachable(
-        f"{_place(settings)} does not do it: {_sentence(error.args[0])} ({error.args[0].name()})"
+def to_error(settings: Settings, error: KafkaException, right: str = "") -> BrokerUnreachable:
+    """Return KafkaAccessDenied where `error` rejects the client, else BrokerUnreachable, with a readable message."""
+    return to_access_error(settings, error.args[0], right) or BrokerUnreachable(
+        f"{_place(settings)} failed: {_sentence(error.args[0])} ({error.args[0].name()})"
     )
 
 
 def silence_librdkafka(config: dict[str, Any]) -> dict[str, Any]:
-    """librdkafka reports failures to connect on stderr, again and again; our message says it once."""
+    """Return `config` without librdkafka's repeated messages about connections on stderr."""
     return {**config, "log_level": 0, "error_cb": lambda error: None}
 
 
 class ConnectionProbe:
-    """`silence(config)` makes the configuration of the client that `metadata` then asks."""
+    """Connects a new client within a time limit, and finds the reason where it fails.
+
+    Create the client from `silence(config)`, then call `metadata(client)`. For one client and one thread.
+    """
 
     def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
         self._settings, self._timeout_s = settings, timeout_s
-        self._heard: list[KafkaError] = []
+        self._errors: list[KafkaError] = []
 
     def silence(self, config: dict[str, Any]) -> dict[str, Any]:
-        return {**config, "log_level": 0, "error_cb": self._hear}
+        """Return `config` with librdkafka's errors going to this object instead of stderr."""
+        return {**config, "log_level": 0, "error_cb": self._record}
 
-    def _hear(self, error: KafkaError) -> None:
+    def _record(self, error: KafkaError) -> None:
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self._heard = [*self._heard[-4:], error]
+            self._errors = [*self._errors[-4:], error]
 
     def metadata(self, client: Any, topic: str | None = None) -> Any:
         """Fetch the cluster's metadata, of all topics or one.
@@ -90,19 +94,19 @@ class ConnectionProbe:
                 left = deadline - time.monotonic()
                 return client.list_topics(*([topic] if topic else []), timeout=max(0.1, min(wait_s, left)))
             except KafkaException as error:
-                client.poll(0)  # what it has to say beside that
-                if refused := self.access_error():
-                    raise refused from None
+                client.poll(0)  # serves the error callback
+                if denied := self.access_error():
+                    raise denied from None
                 if time.monotonic() + 0.1 > deadline:
                     raise self._unreachable(error.args[0]) from None
             time.sleep(0.1)
             wait_s *= 2
 
     def access_error(self) -> KafkaAccessDenied | None:
-        """What was heard, if no retry mends it."""
-        for error in self._heard:
-            if found := to_access_error(self._settings, error):
-                return found
+        """Return the reported error that no retry fixes, if any."""
+        for error in self._errors:
+            if denied := to_access_error(self._settings, error):
+                return denied
             if error.code() == KafkaError._SSL and (text := self._certificate()):
                 return KafkaAccessDenied(text)
             if re.search(r"alert (bad certificate|certificate|unknown ca)", error.str()):
@@ -113,13 +117,13 @@ class ConnectionProbe:
         return None
 
     def _certificate(self) -> str:
-        """Which broker's certificate is wrong, and how: librdkafka tells only that one is."""
+        """Return a message about the broker with a rejected certificate; librdkafka does not name it. "" = none."""
         kafka = self._settings.kafka
-        made = tls.context(kafka.ssl_ca)
+        client = tls.context(kafka.ssl_ca)
         for host, port in addresses(self._settings):
-            if text := tls.probe_certificate(host, port, made):
-                cure = tls.certificate_hint(text, "DRUMLINE_KAFKA__BOOTSTRAP", "DRUMLINE_KAFKA__SSL_CA")
-                return f"the certificate of Kafka at {host}:{port} is not accepted: {text}; {cure}"
+            if text := tls.probe_certificate(host, port, client):
+                hint = tls.certificate_hint(text, "DRUMLINE_KAFKA__BOOTSTRAP", "DRUMLINE_KAFKA__SSL_CA")
+                return f"the certificate of Kafka at {host}:{port} is not accepted: {text}; {hint}"
         return ""
 
     def _unreachable(self, error: KafkaError) -> BrokerUnreachable:
@@ -129,7 +133,7 @@ class ConnectionProbe:
             hint = f"what listens there speaks TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is {protocol}"
         elif encrypted:
             hint = f"TLS works there, but not Kafka over it: is {protocol} the protocol of this listener?"
-        elif "PLAINTEXT" not in protocol and any("SSL" in heard.str() for heard in self._heard):
+        elif "PLAINTEXT" not in protocol and any("SSL" in error.str() for error in self._errors):
             hint = f"nothing there speaks TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is {protocol}"
         else:
             hint = "`drumline up` starts the local one; DRUMLINE_KAFKA__BOOTSTRAP names another"
@@ -138,9 +142,9 @@ class ConnectionProbe:
 
 
 def addresses(settings: Settings) -> list[tuple[str, int]]:
-    """(host, port) of each bootstrap server that is written so."""
-    found = (re.fullmatch(r"\s*\[?([^\]]+?)\]?:(\d+)\s*", one) for one in settings.bootstrap.split(","))
-    return [(match[1], int(match[2])) for match in found if match]
+    """Return (host, port) of each bootstrap server that has that form."""
+    matches = (re.fullmatch(r"\s*\[?([^\]]+?)\]?:(\d+)\s*", server) for server in settings.bootstrap.split(","))
+    return [(match[1], int(match[2])) for match in matches if match]
 
 
 def _place(settings: Settings) -> str:
@@ -148,14 +152,14 @@ def _place(settings: Settings) -> str:
 
 
 def _sentence(error: KafkaError) -> str:
-    """librdkafka's words without the broker's name before and its statistics behind."""
+    """Return librdkafka's text without the broker's name before and the statistics after it."""
     text = re.sub(r"^\w+://\S+: ", "", error.str())
     return re.sub(r" \(after \d+ms in state \w+.*\)$", "", text).removeprefix("SASL authentication error: ")
 
 
 def _login(error: KafkaError) -> str:
     if _sentence(error).endswith("supported mechanisms: "):
-        return "(none): this listener knows no SASL; set DRUMLINE_KAFKA__SECURITY_PROTOCOL"
+        return "(none): this listener has no SASL; set DRUMLINE_KAFKA__SECURITY_PROTOCOL"
     if "mechanism" in error.str() and "handshake" in error.str():
         return "; set DRUMLINE_KAFKA__SASL_MECHANISM"
     return "; check DRUMLINE_KAFKA__SASL_USERNAME and DRUMLINE_KAFKA__SASL_PASSWORD_FILE (or ..._PASSWORD)"

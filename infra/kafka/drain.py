@@ -1,9 +1,8 @@
-"""Wait until everything has been worked off: by the stream workers on this machine (no lag, no open window, nothing in
-flight), and by the sinks, wherever they are.
+"""Waiting until the pipeline is drained: the stream workers of this machine, then the sinks of any machine.
 
-Every worker writes a status file each second (worker_status.py). Nothing follows if, in two statuses of every worker,
-nothing is open and the same number of records was handled, and the broker, asked between the two, has no more than they
-say was applied. Then everything is stored when the sinks have committed up to the ends of all topics.
+Every worker writes a status file each second (worker_status.py). A worker is drained if two statuses in a row have no
+open window, no result in flight and the same number of processed records, and if the end offsets queried between the
+two are not beyond its positions. The sinks are drained when they have committed up to the ends of all topics.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from drumline.schemas.topics import TOPICS
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """`reason`: why it is not drained, in words, or ""."""
+    """Result of a drain check; true if drained. `reason` is why it is not, or ""."""
 
     reason: str = ""
 
@@ -33,13 +32,13 @@ class Drained:
 def check_drained(
     before: Mapping[str, WorkerStatus], after: Mapping[str, WorkerStatus], ends: Mapping[str, int]
 ) -> Drained:
-    """From two readings of all workers' statuses, and what the broker said between them. Pure."""
+    """Compare two readings of all workers' statuses with the end offsets that were queried between them."""
     if not after:
         return Drained("no stream worker runs")
     owned = {number for status in after.values() for number in status["partitions"]}
     missing = set(range(max(status["of"] for status in after.values()))) - owned
     if missing:
-        return Drained(f"nobody has partitions {sorted(missing)} yet")
+        return Drained(f"no worker has partitions {sorted(missing)} yet")
     for name, status in after.items():
         old = before.get(name)
         if old is None or old["time_ns"] >= status["time_ns"]:
@@ -57,9 +56,9 @@ def check_drained(
 
 
 def wait_drained(settings: Settings, timeout_s: float, meanwhile: Callable[[], object] = lambda: None) -> Drained:
-    """Workers only. Call it once the last input is in Kafka. True when worked off, else what was still missing after
-    `timeout_s`. `meanwhile` is called again and again; what it raises ends the waiting.
+    """Wait until the workers are drained; call it once the last input is in Kafka. Blocks for up to `timeout_s`.
 
+    `meanwhile` is called on each poll; an exception of it ends the wait.
     Raises KafkaException if the broker does not answer.
     """
     kafka = Offsets(settings)
@@ -79,7 +78,7 @@ def wait_drained(settings: Settings, timeout_s: float, meanwhile: Callable[[], o
 
 
 def wait_stored(settings: Settings, timeout_s: float, meanwhile: Callable[[], object] = lambda: None) -> Drained:
-    """Workers, then sinks: after it, every record and every result of it is in its table. Else as `wait_drained`."""
+    """Wait until the workers and then the sinks are drained: all records and results are stored. As `wait_drained`."""
     deadline = time.monotonic() + timeout_s
     drained = wait_drained(settings, timeout_s, meanwhile)
     if not drained:

@@ -1,4 +1,4 @@
-"""How far topics reach and how far groups have come, asked from outside: joins no group, commits nothing."""
+"""End offsets of topics and committed offsets of groups, without joining a group or committing."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import admin_config, client_config
 from drumline.infra.kafka.connect import silence_librdkafka
 
-#: Said of partitions as they were before their broker was killed; once it lists them anew, the question can be asked.
+#: Errors of stale partition metadata after a broker's restart; listing the topics refreshes it.
 STALE = frozenset({KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._NOENT})
 
 
 class Offsets:
-    """A place is "topic:partition". Every call asks the broker and raises KafkaException if it does not answer within
-    `timeout_s`."""
+    """Queries offsets; a place is "topic:partition". Close it after use; for one thread.
+
+    Every call queries the broker, blocks for up to `timeout_s`, and then raises KafkaException.
+    """
 
     def __init__(self, settings: Settings, timeout_s: float = 10.0) -> None:
         self._config = silence_librdkafka(client_config(settings, "drumline-offsets"))
@@ -27,42 +29,43 @@ class Offsets:
         self._timeout_s = timeout_s
 
     def places(self, topics: Collection[str]) -> list[str]:
-        """All partitions of those of the topics that exist."""
+        """Return all partitions of those of the topics that exist."""
         listed = self._admin.list_topics(timeout=self._timeout_s).topics
         return [
             f"{topic}:{number}" for topic in sorted(topics) if topic in listed for number in listed[topic].partitions
         ]
 
     def ends(self, places: Iterable[str]) -> dict[str, int]:
-        """The offset that the next record of each will get."""
-        asked = {_partition(place): OffsetSpec.latest() for place in places}  # type: ignore[no-untyped-call]
-        if not asked:
+        """Return the end offset of each place: that of its next record."""
+        queried = {_partition(place): OffsetSpec.latest() for place in places}  # type: ignore[no-untyped-call]
+        if not queried:
             return {}
         try:
-            return self._latest(asked)
+            return self._latest(queried)
         except KafkaException as error:
             if error.args[0].code() not in STALE:
                 raise
             self._admin.list_topics(timeout=self._timeout_s)
-            return self._latest(asked)
+            return self._latest(queried)
 
-    def _latest(self, asked: dict[TopicPartition, OffsetSpec]) -> dict[str, int]:
-        answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
+    def _latest(self, queried: dict[TopicPartition, OffsetSpec]) -> dict[str, int]:
+        answers = self._admin.list_offsets(queried, request_timeout=self._timeout_s)
         return {f"{tp.topic}:{tp.partition}": future.result().offset for tp, future in answers.items()}
 
     def committed(self, group: str, places: Iterable[str]) -> dict[str, tuple[int, str]]:
-        """(offset, metadata) that the group has committed, for each of the places where it has."""
-        if group not in self._consumers:  # the admin client's call for this crashes when the coordinator is away
+        """Return (offset, metadata) that the group has committed, for the places where it has."""
+        if group not in self._consumers:  # the admin client's call for this crashes when the coordinator is down
             config = {**self._config, "group.id": group, "enable.auto.commit": False}
             self._consumers[group] = Consumer(config)
-        asked = [_partition(place) for place in places]
-        answers: list[Any] = self._consumers[group].committed(asked, timeout=self._timeout_s) if asked else []
+        queried = [_partition(place) for place in places]
+        answers: list[Any] = self._consumers[group].committed(queried, timeout=self._timeout_s) if queried else []
         for tp in answers:
             if tp.error is not None:
                 raise KafkaException(tp.error)
         return {f"{tp.topic}:{tp.partition}": (tp.offset, tp.metadata or "") for tp in answers if tp.offset >= 0}
 
     def close(self) -> None:
+        """Close the consumers that read committed offsets."""
         for consumer in self._consumers.values():
             consumer.close()
 

@@ -1,6 +1,6 @@
-"""Schema ids from a Confluent-compatible registry; `codec(settings)` picks it or the lock file. All programs call that.
+"""Schema ids from a Confluent-compatible registry, and `codec(settings)`, which all programs call.
 
-The network is used at start, and once for each id never seen before; records of known ids are decoded from memory.
+The network is used at the start, and once for each new id; records of known ids are decoded from memory.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from drumline.schemas.registry import lock_file_registry
 from drumline.schemas.topics import Topic
 
 TIMEOUT_S = 5.0
-#: How long an id stays unknown before the registry is asked again, and how many such ids are remembered.
+#: Time for which an unknown id is not queried again; s. Maximum number of such ids.
 UNKNOWN_S = 30.0
 UNKNOWN_IDS = 1024
 
 
 def subject(topic: str) -> str:
-    """The registry's name of a topic's values (Confluent's TopicNameStrategy)."""
+    """Return the registry's name of a topic's values (Confluent's TopicNameStrategy)."""
     return f"{topic}-value"
 
 
 class ConfluentRegistry:
-    """The Registry protocol over a registry's REST API.
+    """Implements the Registry protocol with a registry's REST API. For one thread; new ids block for up to 20 s.
 
-    `client`: confluent_kafka's SchemaRegistryClient, or its like. `register`: register missing schemas; else they must
-    be there. `clock`: monotonic seconds. Raises RegistryUnavailable when the registry does not answer in about 20 s,
+    `client`: confluent_kafka's SchemaRegistryClient. `register`: register missing schemas; else they must exist.
+    `clock`: monotonic, s. Raises RegistryUnavailable when the registry does not answer in about 20 s,
     RegistryRejected when it will not answer us.
     """
 
@@ -64,19 +64,19 @@ class ConfluentRegistry:
         return self._fetch_id(topic, older)
 
     def model_of(self, schema_id: int) -> RecordModel:
-        found = self._models.get(schema_id)
-        if found is None:
+        known = self._models.get(schema_id)
+        if known is None:
             if self.in_memory(schema_id):
                 raise UnknownSchema(f"schema id {schema_id} is not in the registry")
             try:
-                found = self._models[schema_id] = self._fetch_model(schema_id)
+                known = self._models[schema_id] = self._fetch_model(schema_id)
             except UnknownSchema:
                 self._unknown.pop(schema_id, None)
                 if len(self._unknown) >= UNKNOWN_IDS:
                     del self._unknown[next(iter(self._unknown))]
                 self._unknown[schema_id] = self._clock() + UNKNOWN_S
                 raise
-        return found
+        return known
 
     def in_memory(self, schema_id: int) -> bool:
         return schema_id in self._models or self._unknown.get(schema_id, 0.0) > self._clock()
@@ -86,27 +86,27 @@ class ConfluentRegistry:
 
         schema, name = Schema(version.text, "AVRO"), subject(topic)
         if self._register:
-            status, number = self._ask(lambda: self._client.register_schema(name, schema))
+            status, number = self._request(lambda: self._client.register_schema(name, schema))
         else:
-            status, number = self._ask(lambda: self._client.lookup_schema(name, schema).schema_id)
+            status, number = self._request(lambda: self._client.lookup_schema(name, schema).schema_id)
         if status in (404, 409, 422):
             wish = "register it, or set DRUMLINE_KAFKA__REGISTRY_REGISTER=true" if status == 404 else "it is refused"
             raise BadSchema(f"registry {self._where}, subject {name}: HTTP {status} for our schema; {wish}")
         return int(number)
 
     def _fetch_model(self, schema_id: int) -> RecordModel:
-        status, schema = self._ask(lambda: self._client.get_schema(schema_id))
+        status, schema = self._request(lambda: self._client.get_schema(schema_id))
         if status == 404:
             raise UnknownSchema(f"schema id {schema_id} is not in the registry")
         try:
-            found = parse_model(f"schema id {schema_id}", schema.schema_str or "")
+            parsed = parse_model(f"schema id {schema_id}", schema.schema_str or "")
         except BadSchema:
-            raise UnknownSchema(f"schema id {schema_id} is not a schema of ours") from None
+            raise UnknownSchema(f"schema id {schema_id} is not a schema of drumline") from None
         current = (model(topic) for topic in Topic if has_schema(topic))
-        return next((ours for ours in current if ours.fingerprint == found.fingerprint), found)
+        return next((known for known in current if known.fingerprint == parsed.fingerprint), parsed)
 
-    def _ask(self, call: Callable[[], Any]) -> tuple[int, Any]:
-        """(200, answer), or (404 | 409 | 422, None). Everything else is the registry's trouble, not the record's."""
+    def _request(self, call: Callable[[], Any]) -> tuple[int, Any]:
+        """(200, answer), or (404 | 409 | 422, None). Other errors are those of the registry, not of the record."""
         from confluent_kafka.schema_registry.error import SchemaRegistryError
 
         try:
@@ -116,19 +116,21 @@ class ConfluentRegistry:
                 return int(error.http_status_code), None
             detail = f"HTTP {error.http_status_code}"
             if error.http_status_code in (401, 403):
-                cure = "check DRUMLINE_KAFKA__REGISTRY_USER and DRUMLINE_KAFKA__REGISTRY_PASSWORD_FILE"
-                raise RegistryRejected(f"schema registry {self._where} refuses us ({detail}); {cure}") from None
-        except Exception as error:  # transport errors of whatever HTTP library the client brought
+                hint = "check DRUMLINE_KAFKA__REGISTRY_USER and DRUMLINE_KAFKA__REGISTRY_PASSWORD_FILE"
+                raise RegistryRejected(
+                    f"schema registry {self._where} rejects this client ({detail}); {hint}"
+                ) from None
+        except Exception as error:  # transport errors of the client's HTTP library
             detail = type(error).__name__
-            if what := tls.certificate_error_in(str(error)):
-                cure = tls.certificate_hint(what, "DRUMLINE_KAFKA__REGISTRY_URL", "DRUMLINE_KAFKA__REGISTRY_CA")
+            if reason := tls.certificate_error_in(str(error)):
+                hint = tls.certificate_hint(reason, "DRUMLINE_KAFKA__REGISTRY_URL", "DRUMLINE_KAFKA__REGISTRY_CA")
                 where = f"the certificate of schema registry {self._where}"
-                raise RegistryRejected(f"{where} is not accepted: {what}; {cure}") from None
+                raise RegistryRejected(f"{where} is not accepted: {reason}; {hint}") from None
         raise RegistryUnavailable(f"schema registry {self._where} does not answer ({detail})") from None
 
 
 def connect(kafka: KafkaSettings) -> ConfluentRegistry:
-    """The registry of `kafka.registry_url`. Raises ModuleNotFoundError without the extra `registry`."""
+    """Return a client of `kafka.registry_url`. Raises ModuleNotFoundError without the extra `registry`."""
     try:
         from confluent_kafka.schema_registry import SchemaRegistryClient
     except ModuleNotFoundError as error:
@@ -153,12 +155,12 @@ def connect(kafka: KafkaSettings) -> ConfluentRegistry:
 
 
 def codec(settings: Settings, writes: Iterable[str] = ()) -> Codec:
-    """The codec of this process: ids from the registry if one is configured, else from the lock file.
+    """Return the codec of this process: ids from the registry if one is configured, else from the lock file.
 
-    `writes`: topics to have ids for before the first record, so that a wrong registry fails at start. Raises
+    `writes`: topics whose ids are fetched now, so that a wrong registry fails at the start. Raises
     RegistryUnavailable or RegistryRejected, or BadSchema if the registry or the lock file does not have the schema.
     """
-    made = Codec(connect(settings.kafka) if settings.kafka.registry_url else None)
+    result = Codec(connect(settings.kafka) if settings.kafka.registry_url else None)
     for topic in writes:
-        made.registry.id_of(topic)
-    return made
+        result.registry.id_of(topic)
+    return result

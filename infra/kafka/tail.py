@@ -1,4 +1,4 @@
-"""Read a topic as rows, without joining a group or committing anything."""
+"""Reading of a topic as rows, without joining a group or committing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord
 from drumline.schemas.model import IDENTITY, has_schema, model
 
-#: Never joined: librdkafka wants a name all the same, and asks the broker who coordinates it.
+#: Never joined: librdkafka requires a name, and queries its coordinator.
 GROUP = "drumline-tail"
 
 
@@ -30,7 +30,7 @@ class NoSuchTopic(LookupError):
 def read(
     settings: Settings, topic: str, start: Literal["beginning", "end"], follow: bool, timeout_s: float = TIMEOUT_S
 ) -> Iterator[Message]:
-    """Records of all partitions as they come; without `follow`, up to the ends that were there at the start of each.
+    """Yield the records of all partitions; without `follow`, up to each partition's end at the start. Blocks.
 
     Raises BrokerUnreachable, KafkaAccessDenied, NoSuchTopic, KafkaException.
     """
@@ -41,22 +41,22 @@ def read(
         "auto.offset.reset": "earliest",
         "allow.auto.create.topics": False,
     }
-    contact = ConnectionProbe(settings, timeout_s)
-    consumer = Consumer(contact.silence(config))
+    probe = ConnectionProbe(settings, timeout_s)
+    consumer = Consumer(probe.silence(config))
     try:
-        listed = contact.metadata(consumer, topic).topics[topic]
+        listed = probe.metadata(consumer, topic).topics[topic]
         if listed.error is not None and listed.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise acl_error(settings, [("READ", "topic", topic)])
         if listed.error is not None or not listed.partitions:
-            raise NoSuchTopic(f"no topic {topic} at {settings.bootstrap}; `drumline topics apply` creates ours")
+            raise NoSuchTopic(f"no topic {topic} at {settings.bootstrap}; `drumline topics apply` creates drumline's")
         offset = OFFSET_BEGINNING if start == "beginning" else OFFSET_END
         consumer.assign([TopicPartition(topic, number, offset) for number in listed.partitions])
-        open_ends, heard = set(listed.partitions), time.monotonic()
+        open_ends, last_answer = set(listed.partitions), time.monotonic()
         while follow or open_ends:
             message = consumer.poll(0.5)
             fault = message.error() if message is not None else None
             if message is None or (fault is not None and fault.retriable()):
-                if not follow and time.monotonic() - heard > timeout_s:
+                if not follow and time.monotonic() - last_answer > timeout_s:
                     raise BrokerUnreachable(f"Kafka at {settings.bootstrap} went silent in the middle of {topic}")
                 continue
             if fault is None:
@@ -66,7 +66,7 @@ def read(
                 open_ends.discard(message.partition())
             else:
                 raise to_error(settings, KafkaException(fault), f"Read on topic {topic} or group {GROUP}")
-            heard = time.monotonic()
+            last_answer = time.monotonic()
     finally:
         consumer.close()
 
@@ -74,9 +74,11 @@ def read(
 def entries(
     codec: Codec, message: Message, where: dict[str, str], *, batches: bool = False
 ) -> Iterable[dict[str, Any]]:
-    """What to print of a record: its rows (with `batches`: its envelope), `_partition, _offset, _row` first. `where`:
-    envelope fields that must have these values. Bad records, dead letters and internal records give one entry without
-    their bytes."""
+    """Return the printable entries of a record: its rows, or with `batches` its envelope; place and row number first.
+
+    `where`: envelope fields that must have these values. Bad records, dead letters and internal records have one entry,
+    without their bytes.
+    """
     place = {"_partition": message.partition(), "_offset": message.offset()}
     topic, value = str(message.topic()), message.value()
     if not has_schema(topic):
@@ -120,7 +122,7 @@ def _text(value: str | bytes | None) -> str:
 
 
 def jsonable(value: Any) -> Any:
-    """`value` with NaN and infinities, which JSON does not have, as null."""
+    """Return `value` with null for NaN and infinities, which JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Create our topics and compare those that are there with what is declared (schemas/topics.py)."""
+"""Creation of the declared topics (schemas/topics.py), and comparison with those of the broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from drumline.schemas.topics import TOPICS, dlq, dlq_config
 
 @dataclass(frozen=True, slots=True)
 class DeclaredTopic:
-    """A topic as it should be."""
+    """A topic as the settings and schemas/topics.py declare it."""
 
     name: str
     partitions: int
@@ -36,7 +36,7 @@ class DeclaredTopic:
 
 @dataclass(frozen=True, slots=True)
 class ActualTopic:
-    """A topic as the broker has it. `config`: effective values, defaults of the broker among them."""
+    """A topic as the broker has it. `config` has effective values, including the broker's defaults."""
 
     partitions: int
     replication: int
@@ -45,7 +45,7 @@ class ActualTopic:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one topic needs. `drift`: setting -> (value there, value wanted)."""
+    """Planned change of one topic. `drift`: configuration name -> (actual value, declared value)."""
 
     topic: str
     action: Literal["create", "ok", "alter", "error"]
@@ -54,59 +54,62 @@ class Step:
 
 
 def declared_topics(settings: Settings, partitions: int | None = None) -> list[DeclaredTopic]:
-    """All topics and their dead-letter topics. `partitions` overrides the settings'."""
+    """Return all topics and their dead-letter topics. `partitions` overrides the setting."""
     count = partitions or settings.kafka.partitions
     replication = settings.kafka.replication
     topics = []
     for spec in TOPICS:
         topics.append(DeclaredTopic(str(spec.topic), count, replication, spec.config))
-        if spec.dead_letters:  # rare, read by people: one partition
+        if spec.dead_letters:  # few records: one partition
             topics.append(DeclaredTopic(dlq(spec.topic), 1, replication, dlq_config()))
     return topics
 
 
-def plan(topics: Iterable[DeclaredTopic], found: Mapping[str, ActualTopic]) -> list[Step]:
-    """What is to be done, topic by topic. Pure."""
+def plan(topics: Iterable[DeclaredTopic], existing: Mapping[str, ActualTopic]) -> list[Step]:
+    """Compare declared topics with the existing ones and return one step per topic."""
     steps = []
     for topic in topics:
-        there = found.get(topic.name)
-        if there is None:
+        actual = existing.get(topic.name)
+        if actual is None:
             steps.append(Step(topic.name, "create"))
             continue
-        drift = {k: (there.config.get(k), v) for k, v in topic.config.items() if there.config.get(k) != v}
-        if there.partitions != topic.partitions:
+        drift = {k: (actual.config.get(k), v) for k, v in topic.config.items() if actual.config.get(k) != v}
+        if actual.partitions != topic.partitions:
             problem = (
-                f"has {there.partitions} partitions, wanted {topic.partitions}. All topics need the same number "
+                f"has {actual.partitions} partitions, wanted {topic.partitions}. All topics need the same number "
                 "(workers join them by partition), and adding partitions moves keys. Keep the number with "
-                f"DRUMLINE_KAFKA__PARTITIONS={there.partitions}, or stop all programs, delete the topic and apply again"
+                f"DRUMLINE_KAFKA__PARTITIONS={actual.partitions}, or stop all programs, delete the topic and apply it"
             )
             steps.append(Step(topic.name, "error", drift, problem))
         else:
             note = ""
-            if there.replication != topic.replication:
-                note = f"has {there.replication} replicas, wanted {topic.replication}; see kafka-reassign-partitions"
+            if actual.replication != topic.replication:
+                note = f"has {actual.replication} replicas, wanted {topic.replication}; see kafka-reassign-partitions"
             steps.append(Step(topic.name, "alter" if drift else "ok", drift, note))
     return steps
 
 
 class TopicsAdmin:
-    """The I/O. Every call ends within TIMEOUT_S or raises BrokerUnreachable, KafkaAccessDenied or KafkaException."""
+    """Reads and changes topics of the broker. Calls block for up to `timeout_s` a request.
+
+    They raise BrokerUnreachable, KafkaAccessDenied or KafkaException.
+    """
 
     def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
         self.timeout_s = timeout_s
-        self._settings, self._contact = settings, ConnectionProbe(settings, timeout_s)
-        self._admin = AdminClient(self._contact.silence(client_config(settings, "drumline-topics")))
-        self._lacks: list[MissingAcl] = []
+        self._settings, self._probe = settings, ConnectionProbe(settings, timeout_s)
+        self._admin = AdminClient(self._probe.silence(client_config(settings, "drumline-topics")))
+        self._missing_acls: list[MissingAcl] = []
 
     def existing(self, names: Iterable[str]) -> dict[str, ActualTopic]:
-        """Those of the topics that exist."""
-        self._contact.metadata(self._admin)
-        there, lacks = describe_topics(
+        """Return those of the topics that exist."""
+        self._probe.metadata(self._admin)
+        descriptions, missing = describe_topics(
             self._admin, self._settings, dict.fromkeys(names, ("DESCRIBE", "DESCRIBE_CONFIGS"))
         )
-        if lacks:
-            raise acl_error(self._settings, lacks)
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in there]
+        if missing:
+            raise acl_error(self._settings, missing)
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in descriptions]
         configs: dict[str, Any] = {}
         if resources:
             for resource, future in self._admin.describe_configs(resources, request_timeout=self.timeout_s).items():
@@ -118,7 +121,7 @@ class TopicsAdmin:
                 replication=min((len(place.replicas) for place in topic.partitions), default=0),
                 config=configs[name],
             )
-            for name, topic in there.items()
+            for name, topic in descriptions.items()
         }
 
     def _result(self, future: Any) -> Any:
@@ -128,19 +131,21 @@ class TopicsAdmin:
             raise to_error(self._settings, error) from None
 
     def apply(self, topics: Iterable[DeclaredTopic], steps: Iterable[Step]) -> list[Step]:
-        """Do the steps that are safe: create, and alter drifted settings. Returns the steps with what went wrong.
-        Raises KafkaAccessDenied, once, for all that the broker's ACLs forbid."""
-        self._lacks = []
+        """Create topics and alter drifted configuration. Return the steps, failed ones as errors.
+
+        Raises KafkaAccessDenied once, with all missing ACLs.
+        """
+        self._missing_acls = []
         by_name = {topic.name: topic for topic in topics}
         steps = list(steps)
         failed = {**self._create([by_name[s.topic] for s in steps if s.action == "create"]), **self._alter(steps)}
-        if self._lacks:
-            raise acl_error(self._settings, self._lacks)
+        if self._missing_acls:
+            raise acl_error(self._settings, self._missing_acls)
         return [Step(s.topic, "error", s.drift, failed[s.topic]) if s.topic in failed else s for s in steps]
 
     def _note(self, error: KafkaError, operation: str, topic: str) -> str:
         if error.code() in DENIED:
-            self._lacks.append((operation, "topic", topic))
+            self._missing_acls.append((operation, "topic", topic))
         return error.str()
 
     def _create(self, topics: list[DeclaredTopic]) -> dict[str, str]:
@@ -154,7 +159,7 @@ class TopicsAdmin:
                 except KafkaException as error:
                     if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:  # another apply was faster
                         failed[name] = self._note(error.args[0], "CREATE", name)
-            if not self._lacks:
+            if not self._missing_acls:
                 self._settle([topic.name for topic in topics if topic.name not in failed])
         return failed
 
@@ -162,7 +167,7 @@ class TopicsAdmin:
         """Wait until the brokers' metadata shows the new topics with leaders, so that what starts next can use them."""
         deadline = time.monotonic() + self.timeout_s
         while time.monotonic() < deadline:
-            listed = self._contact.metadata(self._admin).topics
+            listed = self._probe.metadata(self._admin).topics
             if all(n in listed and all(p.leader >= 0 for p in listed[n].partitions.values()) for n in names):
                 return
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Memory that a program has freed goes back to the system, where the C library would keep it."""
+"""Return of freed heap memory to the system, which glibc would keep."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 @functools.cache
 def _trim() -> Callable[[int], int] | None:
-    """glibc's malloc_trim(3); None where the C library is another one (musl)."""
+    """Return glibc's malloc_trim(3); None with another C library (musl)."""
     try:
         return ctypes.CDLL(None).malloc_trim
     except (OSError, AttributeError):
@@ -17,10 +17,10 @@ def _trim() -> Callable[[int], int] | None:
 
 
 def trim() -> bool:
-    """Give the free pages of all heaps back; whether there were any. Milliseconds, so not for every batch.
+    """Return the free pages of all heaps to the system, and whether there were any. Takes milliseconds.
 
-    Batches of some megabytes come and go in several threads: glibc keeps the pages in the heap of each, and resident
-    memory creeps up for hours although what is in use does not.
+    Batches of some megabytes are allocated and freed in several threads. glibc keeps the pages of each thread, so
+    resident memory grows for hours while the used memory does not.
     """
     trim = _trim()
     return trim is not None and bool(trim(0))

@@ -1,4 +1,4 @@
-"""Child programs of one command: started, restarted when they die, stopped cleanly."""
+"""Child processes of one command: started, restarted after a failure, stopped cleanly."""
 
 from __future__ import annotations
 
@@ -11,12 +11,17 @@ from pathlib import Path
 
 
 class ProcessFailed(RuntimeError):
-    """A program that keeps dying. The message names its log."""
+    """A process ended more often than its restarts allow. The message names its log."""
 
 
 class ManagedProcess:
-    """One `drumline ARGS...` process. `check()` restarts it when it has died, at most `restarts` times. `exits`: how it
-    died each time."""
+    """Runs one `drumline ARGS...` process and restarts it after a failure, at most `restarts` times.
+
+    The owner calls `start`, then `check` again and again, and `stop` at the end. Only `kill` and `stop` block.
+
+    exits: the return code of each end that `check` found.
+    log: file that gets stdout and stderr.
+    """
 
     def __init__(self, name: str, args: list[str], log: Path, env: Mapping[str, str], restarts: int = 5) -> None:
         self.name, self.args, self.log, self.restarts = name, args, log, restarts
@@ -25,14 +30,16 @@ class ManagedProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def add_environment(self, more: Mapping[str, str]) -> None:
-        """For the next start."""
+        """Add environment variables for the next start."""
         self._env |= more
 
     @property
     def pid(self) -> int | None:
+        """The process id; None while it does not run."""
         return self._process.pid if self._process else None
 
     def start(self) -> None:
+        """Start the process in a session of its own."""
         with self.log.open("ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "drumline.infra.cli.app", *self.args],
@@ -40,11 +47,15 @@ class ManagedProcess:
                 stdout=out,
                 stderr=out,
                 env=self._env,
-                start_new_session=True,  # Ctrl-C is ours to pass on, in order
+                start_new_session=True,  # the owner passes Ctrl-C on, in order
             )
 
     def check(self) -> None:
-        """Restart it if it is gone. Raises ProcessFailed with the end of its log when that was too often."""
+        """Restart the process if it has exited.
+
+        Raises:
+            ProcessFailed: it exited too often; the message has the end of its log.
+        """
         if self._process is None or self._process.poll() is None:
             return
         self.exits.append(self._process.returncode)
@@ -56,14 +67,14 @@ class ManagedProcess:
         self.start()
 
     def kill(self) -> None:
-        """SIGKILL, not counted as a death; `start` starts it again."""
+        """Send SIGKILL and wait; `exits` does not count it. `start` starts the process again."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def stop(self, timeout_s: float = 20.0) -> None:
-        """SIGTERM, then SIGKILL if it does not end in time. Idempotent."""
+        """Send SIGTERM, and SIGKILL after `timeout_s`; wait for the end. Idempotent."""
         if self._process is None:
             return
         if self._process.poll() is None:
@@ -77,6 +88,6 @@ class ManagedProcess:
 
 
 def check_all(programs: Iterable[ManagedProcess]) -> None:
-    """`check()` each. Raises ProcessFailed."""
+    """Call `check()` of each process. Raises ProcessFailed."""
     for program in programs:
         program.check()

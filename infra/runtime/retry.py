@@ -1,33 +1,40 @@
-"""When to try again what somebody else has to mend. Pure: takes clock and chance as arguments."""
+"""Delays between retries: exponential backoff with full jitter. Clock and random numbers are arguments."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: The bound on the wait: after the first failure, and from the seventh on; s.
+#: Maximum delay after the first failure, and from the seventh on; s.
 FIRST_S, LAST_S = 0.2, 10.0
 
 
 def backoff_s(attempt: int, jitter: float) -> float:
-    """Seconds to wait after failed try `attempt` (1, 2, ...). `jitter` in 0..1, drawn anew each time, is the share of
-    the bound: full jitter, so that programs that failed together do not come back together
-    (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/)."""
+    """Return the delay after failed attempt `attempt` (1, 2, ...) in s.
+
+    `jitter` is a new random number in 0..1 for each call. Full jitter spreads the retries of programs that failed
+    together (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
+    """
     return float(min(LAST_S, FIRST_S * 2.0 ** min(attempt - 1, 10)) * jitter)
 
 
 @dataclass(slots=True)
 class Retry:
-    """`attempt`: tries that failed in a row. `at`: when the next one is due, on the caller's clock."""
+    """Counts failed attempts of one operation and computes when the next one is due.
+
+    attempt: attempts that failed in a row.
+    at: time of the next attempt, on the caller's clock; s.
+    """
 
     attempt: int = 0
     at: float = 0.0
 
     def failed(self, now: float, jitter: float) -> float:
-        """Seconds to wait."""
+        """Record a failure and return the delay in s."""
         self.attempt += 1
         wait_s = backoff_s(self.attempt, jitter)
         self.at = now + wait_s
         return wait_s
 
     def worked(self) -> None:
+        """Record a success: the next failure starts with the shortest delay."""
         self.attempt, self.at = 0, 0.0

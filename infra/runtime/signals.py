@@ -1,4 +1,4 @@
-"""How a long-running program is asked to stop: SIGTERM, or Ctrl-C."""
+"""Shutdown of a long-running program by SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ import signal
 import time
 from types import FrameType
 
-#: Two signals within so long are one request: timeout(1) and batch systems send it to the process and to its group; s.
+#: Two signals within this time are one request: timeout(1) and batch systems signal the process and its group; s.
 SAME_S = 1.0
 
 
 class ShutdownSignal:
-    """From now on the first SIGINT or SIGTERM asks: `stopping()` is true then, and the program finishes what it has in
-    hand. The next one ends the process at once, as any kill may: some answers take a minute not to come."""
+    """Turns the first SIGINT or SIGTERM into a request to stop, which the program's main loop polls.
+
+    Created once, in the main thread; it installs signal handlers. Calling it returns whether a stop is requested; the
+    program then completes its work in progress. The next signal ends the process at once, as some answers take a minute
+    to time out.
+    """
 
     def __init__(self) -> None:
         self._first, self._since = 0, 0.0
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._hear)
+            signal.signal(number, self._handle)
 
-    def _hear(self, number: int, _frame: FrameType | None) -> None:
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
         if not self._first:
             self._first, self._since = number, now
@@ -33,5 +37,5 @@ class ShutdownSignal:
 
     @property
     def code(self) -> int:
-        """The exit code of a clean stop: 130 after Ctrl-C, as with every command, else 0."""
+        """The exit code of a clean stop: 130 after Ctrl-C, else 0."""
         return 130 if self._first == signal.SIGINT else 0

@@ -1,7 +1,7 @@
-"""The packages that drumline was installed with come before those that PYTHONPATH brings for a job.
+"""Order of sys.path: the packages installed with drumline come before those of PYTHONPATH.
 
-Clusters hand a job's packages over in PYTHONPATH, often for another Python: a numpy found there would end `drumline
-run` before the job begins, and the decoder beside it. Standard library only: nothing else may be imported before this.
+Clusters pass a job's packages in PYTHONPATH, often for another Python. A numpy from there would end `drumline run`
+before the job begins, and the decoder. The function must run before any other import.
 """
 
 from __future__ import annotations
@@ -11,6 +11,6 @@ import sys
 
 
 def prefer_own_packages() -> None:
-    """Put what PYTHONPATH brought at the end of sys.path; drumline itself may have come that way."""
-    brought = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
-    sys.path.sort(key=lambda entry: os.path.abspath(entry) in brought)
+    """Move the entries of PYTHONPATH to the end of sys.path; drumline itself may be in one of them."""
+    entries = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
+    sys.path.sort(key=lambda entry: os.path.abspath(entry) in entries)

@@ -1,4 +1,4 @@
-"""TLS of clients that take Python's `ssl`, and what is wrong with a server's certificate, in words."""
+"""TLS for clients that use Python's `ssl`, and diagnosis of certificate errors."""
 
 from __future__ import annotations
 
@@ -11,37 +11,40 @@ from pathlib import Path
 def context(
     ca: Path | None, certificate: Path | None = None, key: Path | None = None, key_password: str | None = None
 ) -> ssl.SSLContext:
-    """Verifies certificate and host name. `ca`: authorities to trust, None = the system's. `certificate`, `key`: the
-    client's own. All PEM. Raises OSError (ssl.SSLError is one) on bad files."""
-    made = ssl.create_default_context(cafile=ca)
+    """Return a client context that verifies certificate and host name. All files are PEM.
+
+    `ca`: trusted authorities, None = the system's. `certificate`, `key`: those of the client.
+    Raises OSError (ssl.SSLError is one) on invalid files.
+    """
+    result = ssl.create_default_context(cafile=ca)
     if certificate is not None:
-        # Without a password for an encrypted key OpenSSL would ask on the terminal.
-        made.load_cert_chain(certificate, key, password=key_password or "")
-    return made
+        # Without a password for an encrypted key OpenSSL would prompt on the terminal.
+        result.load_cert_chain(certificate, key, password=key_password or "")
+    return result
 
 
 def file_error(error: OSError) -> str:
-    """What a file that cannot be used suffers from."""
+    """Return the reason why a certificate or key file cannot be used."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or "not usable").replace("_", " ").lower()
     return error.strerror or "not readable"
 
 
 def certificate_error(error: BaseException) -> str:
-    """What Python's TLS found wrong with the other side's certificate, or "" if the certificate was not the trouble."""
+    """Return the reason why the server's certificate was rejected; "" if the error has another cause."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return str(error.verify_message).rstrip(".")
     return ""
 
 
 def certificate_error_in(text: str) -> str:
-    """The same from the text of an error that a library has wrapped."""
-    found = re.search(r"certificate verify failed: (.+?)\.? \(_ssl", text)
-    return found[1] if found else ""
+    """Return the same from the text of an error that a library has wrapped."""
+    match = re.search(r"certificate verify failed: (.+?)\.? \(_ssl", text)
+    return match[1] if match else ""
 
 
 def certificate_hint(certificate_error: str, address: str, ca: str) -> str:
-    """What to do about a complaint; `address` and `ca` name the settings that say whom to call and trust."""
+    """Return a remedy for a certificate error; `address` and `ca` are the names of the settings concerned."""
     if "mismatch" in certificate_error:
         return f"{address} must use a name that is in the certificate"
     if "expired" in certificate_error or "not yet valid" in certificate_error:
@@ -49,12 +52,12 @@ def certificate_hint(certificate_error: str, address: str, ca: str) -> str:
     return f"{ca} must name the PEM file of the authority that signed it"
 
 
-def probe_certificate(host: str, port: int, made: ssl.SSLContext, timeout_s: float = 3.0) -> str:
-    """One handshake with `host`: what is wrong with its certificate, or "" if nothing is or nobody answers."""
+def probe_certificate(host: str, port: int, client: ssl.SSLContext, timeout_s: float = 3.0) -> str:
+    """Return the certificate error of one handshake with the host; "" without an error or an answer. Blocks."""
     try:
         with (
             socket.create_connection((host, port), timeout=timeout_s) as plain,
-            made.wrap_socket(plain, server_hostname=host),
+            client.wrap_socket(plain, server_hostname=host),
         ):
             return ""
     except OSError as error:
@@ -62,11 +65,11 @@ def probe_certificate(host: str, port: int, made: ssl.SSLContext, timeout_s: flo
 
 
 def accepts_tls(host: str, port: int, timeout_s: float = 3.0) -> bool:
-    """Whether a TLS handshake with `host` works, whoever that is. Nothing is sent."""
-    anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+    """Return whether a TLS handshake with the host succeeds, with any certificate. Sends no data. Blocks."""
+    unverified = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
     try:
-        with socket.create_connection((host, port), timeout=timeout_s) as plain, anybody.wrap_socket(plain):
+        with socket.create_connection((host, port), timeout=timeout_s) as plain, unverified.wrap_socket(plain):
             return True
     except OSError:
         return False

@@ -1,4 +1,4 @@
-"""Which drumline this is."""
+"""The version of the installed package."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 
 def drumline_version() -> str:
-    """The installed package's version; "0+unknown" where the code runs from a tree that nobody installed."""
+    """Return the version of the installed package; "0+unknown" where the code runs from a tree without one."""
     try:
         return version("drumline")
     except PackageNotFoundError:

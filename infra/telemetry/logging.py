@@ -1,7 +1,7 @@
-"""Logging: structlog to stderr, readable on a terminal, one JSON object a line with DRUMLINE_LOG_JSON=true.
+"""Logging with structlog to stderr: readable on a terminal, one JSON object per line with DRUMLINE_LOG_JSON=true.
 
-The libraries' own log lines take the same way, but equal ones only once in a while: without a broker aiokafka writes a
-hundred a second. Secrets in the settings, and those given to `hide`, never get through, whatever text they are part of.
+Log lines of libraries take the same path, with a rate limit on equal ones: without a broker aiokafka writes a hundred
+per second. Secrets of the settings, and those given to `hide`, are masked in any text.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from structlog.types import EventDict, Processor, WrappedLogger
 from drumline.infra.config.settings import Settings
 
 HIDDEN = "**********"
-#: A library's line is followed by others of the same kind after so long at the earliest; s.
-SELDOM_S = 60.0
+#: Minimum interval of equal lines of a library; s.
+RATE_LIMIT_S = 60.0
 _SECRETS: set[str] = set()
 
 
 def hide(secret: str) -> None:
-    """Let it never appear in a log line of this process."""
+    """Mask this secret in all log lines of this process."""
     if secret:
         _SECRETS.add(secret)
 
 
 def masked(text: str) -> str:
-    """`text` without the secrets that are known."""
+    """Return `text` with all known secrets masked."""
     for secret in sorted(_SECRETS, key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text
@@ -49,12 +49,12 @@ def _mask(value: object) -> object:
 
 
 def mask_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Before rendering: a rendered secret may have been escaped."""
+    """Mask secrets in an event; runs before rendering, as rendering may escape a secret."""
     return {key: value if key.startswith("_") else _mask(value) for key, value in event.items()}
 
 
 def secrets_of(settings: BaseModel) -> Iterator[str]:
-    """The values of all SecretStr fields, at any depth."""
+    """Yield the values of all SecretStr fields, at any depth."""
     for name in type(settings).model_fields:
         value = getattr(settings, name)
         if isinstance(value, SecretStr):
@@ -64,32 +64,35 @@ def secrets_of(settings: BaseModel) -> Iterator[str]:
 
 
 class RateLimitFilter(logging.Filter):
-    """Lets a library say the same thing (same logger, same text before values are filled in) once in SELDOM_S, with how
-    often it was held back. What comes with a traceback always gets through. `clock`: s."""
+    """Drops equal log lines of a library within RATE_LIMIT_S, and counts them in the next one that passes.
+
+    Equal means the same logger and the same text before values are filled in. Lines with a traceback always pass.
+    `clock` is in s.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._clock = clock
-        self._said: dict[tuple[str, str], tuple[float, int]] = {}
+        self._passed: dict[tuple[str, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info:
             return True
         key, now = (record.name, str(record.msg)), self._clock()
-        last, held = self._said.get(key, (float("-inf"), 0))
-        if now - last < SELDOM_S:
-            self._said[key] = last, held + 1
+        last, held = self._passed.get(key, (float("-inf"), 0))
+        if now - last < RATE_LIMIT_S:
+            self._passed[key] = last, held + 1
             return False
-        if len(self._said) > 1_000:  # texts with their values already in them
-            self._said.clear()
-        self._said[key] = now, 0
+        if len(self._passed) > 1_000:  # texts that contain their values
+            self._passed.clear()
+        self._passed[key] = now, 0
         if held:
             record.msg, record.args = f"{record.getMessage()} ({held} more like it before)", ()
         return True
 
 
 def configure(settings: Settings, program: str) -> None:
-    """Set up structlog and the standard library's root logger for this process."""
+    """Configure structlog and the standard library's root logger for this process."""
     for secret in secrets_of(settings):
         hide(secret)
     level = logging.getLevelNamesMapping()[settings.log_level]
@@ -107,7 +110,7 @@ def configure(settings: Settings, program: str) -> None:
     structlog.configure(
         processors=[*before, mask_event, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # The real one: a stderr that somebody put in its place (a test, say) may be closed before this process ends.
+        # The original stderr: a replacement (in a test) may be closed before this process ends.
         logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
         cache_logger_on_first_use=True,
     )

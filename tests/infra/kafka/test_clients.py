@@ -115,7 +115,7 @@ def test_an_agent_whose_client_has_gone_astray_makes_another(broker, monkeypatch
     monkeypatch.setattr(kafka_astray, "NO_BROKERS_S", 1.0)
     config, answers, old = agent_sender.producer_config, [], OLD | {"enable.idempotence": False}
     monkeypatch.setattr(agent_sender, "producer_config", lambda *args: config(*args) | old | NEVER_AGAIN)
-    monkeypatch.setattr(agent_sender, "AGAIN_S", 0.1)
+    monkeypatch.setattr(agent_sender, "REPLACE_S", 0.1)
     sender = agent_sender.KafkaSender(Settings(kafka={"bootstrap": f"127.0.0.1:{broker.port}"}), [TOPIC])
     assert wait_until(sender.ready, 10)
     first = sender._client

@@ -93,7 +93,7 @@ def sasl(**more):
         ("CLICKHOUSE__RETENTION__KERNEL", "1", "DRUMLINE_CLICKHOUSE__RETENTION__KERNEL: no such setting"),
         ("KAFKA_SASL_PASSWORD", SECRET, "DRUMLINE_KAFKA_SASL_PASSWORD: no such setting (DRUMLINE_KAFKA__SASL_PASSW"),
         ("KAFKA", f'{{"sasl_pasword": "{SECRET}"}}', "DRUMLINE_KAFKA__SASL_PASWORD: no such setting; `drumline "),
-        ("KAFKA", SECRET, "DRUMLINE_KAFKA: a part of the settings; set DRUMLINE_KAFKA__..."),
+        ("KAFKA", SECRET, "DRUMLINE_KAFKA: a section of the settings; set DRUMLINE_KAFKA__..."),
         ("KAFKA__SECURITY_PROTOCOL", "SASL_SSL", "needs DRUMLINE_KAFKA__SASL_USERNAME"),
         ("CLICKHOUSE__URL", f"https://me:{SECRET}@host:8443", "CLICKHOUSE__URL: no user or password in the URL"),
         ("KAFKA__REGISTRY_URL", f"https://me:{SECRET}@host", "KAFKA__REGISTRY_URL: no user or password in the URL"),
@@ -296,7 +296,7 @@ def test_a_wrong_password_is_no_reason_to_storm():
          "mechanisms: SCRAM-SHA-512; set DRUMLINE_KAFKA__SASL_MECHANISM"),
         (KafkaError._AUTHENTICATION, "k: SASL PLAIN mechanism handshake failed: Broker: Request not valid in current "
          "SASL state: broker's supported mechanisms:  (after 0ms in state AUTH_HANDSHAKE)",
-         "mechanisms: (none): this listener knows no SASL; set DRUMLINE_KAFKA__SECURITY_PROTOCOL"),
+         "mechanisms: (none): this listener has no SASL; set DRUMLINE_KAFKA__SECURITY_PROTOCOL"),
         (KafkaError.GROUP_AUTHORIZATION_FAILED, "Broker: no", "denies user me: Read on group g"),
     ],
 )  # fmt: skip

@@ -127,7 +127,7 @@ def test_a_probe_is_asked_at_most_once_in_a_while():
         asked.append(clock.now)
         return f"no {len(asked)}"
 
-    answer = CachedProbe(ask, "slow", for_s=5, patience_s=10, clock=clock)
+    answer = CachedProbe(ask, "slow", for_s=5, timeout_s=10, clock=clock)
     assert [answer(), answer()] == ["no 1", "no 1"]
     clock.now = 5.0
     assert answer() == "no 2"
@@ -142,7 +142,7 @@ def test_who_asks_for_readiness_does_not_wait_for_a_server_that_hangs():
             hangs.wait(10)
         return ""
 
-    answer = CachedProbe(ask, "ClickHouse does not answer", for_s=5, patience_s=0.05, slow_s=3, clock=clock)
+    answer = CachedProbe(ask, "ClickHouse does not answer", for_s=5, timeout_s=0.05, slow_s=3, clock=clock)
     while answer():  # the first answer may take longer than the patience
         pass
     clock.now = 5.0

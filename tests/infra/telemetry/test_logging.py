@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from drumline.infra.telemetry.logging import SELDOM_S, RateLimitFilter
+from drumline.infra.telemetry.logging import RATE_LIMIT_S, RateLimitFilter
 
 SAY = """
 import logging, structlog
@@ -73,8 +73,8 @@ def test_a_library_says_the_same_thing_once_in_a_while():
     for number in range(1_000):
         now = number * 0.1
         said = say("cannot connect to node %s", number)
-        assert (said is not None) == (now in (0.0, SELDOM_S))
-        if now == SELDOM_S:
+        assert (said is not None) == (now in (0.0, RATE_LIMIT_S))
+        if now == RATE_LIMIT_S:
             assert said.startswith("cannot connect to node 600 (599 ")
     assert say("something else")
     assert say("cannot connect to node %s", 1, exc_info=(ValueError, ValueError(), None))
