@@ -1,11 +1,11 @@
-"""What a job may call: `import drumline`. All of it is free while nothing is attached.
+"""The package `drumline`, and the four calls for a job's own code. They cost next to nothing while nothing is attached.
 
     drumline.attach()                 start collecting in this process (not needed under `drumline run`)
-    drumline.step(n)                  step n begins now
-    with drumline.scope("evaluate"):  a named range
-    drumline.status()                 what is being done, in words
+    drumline.step(n)                  begin step n
+    with drumline.scope("evaluate"):  mark a named range
+    drumline.status()                 state of collecting, as text
 
-This is the package `drumline` itself: nothing of it is loaded before something attaches, or asks.
+Nothing else of the package is loaded before the job attaches or asks for the status.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ATTACH = "drumline.producers.collector.attach"
 
 
 def step(number: int) -> None:
-    """Step `number` begins now, and the one before ends."""
+    """Begin step `number` and end the one before. Does nothing while nothing is attached."""
     begin = getattr(sys.modules.get(_ATTACH), "step", None)  # another thread may be loading it
     if begin is not None:
         begin(number)
@@ -32,7 +32,7 @@ def step(number: int) -> None:
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """A named range around what the host does; a decorator too."""
+    """Mark a named range of host time; usable as a decorator too. Does nothing while nothing is attached."""
     begin = getattr(sys.modules.get(_ATTACH), "scope", None)
     if begin is None:
         yield

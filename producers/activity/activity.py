@@ -1,4 +1,4 @@
-"""Decoded GPU activity of one process: where CUPTI buffers and recorded traces meet. From here on the code is one."""
+"""Decoded GPU activity of one process, the common form of CUPTI buffers and recorded traces."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ MARKER_END = 4
 #: CUpti_ActivityMemcpyKind: 1 HtoD, 2 DtoH, 3 HtoA, 4 AtoH cross between host and device; 9 is host to host.
 HOST_COPIES = (1, 2, 3, 4)
 HOST_TO_HOST = 9
-#: gpu.memcpy.v1 carries memsets too, under a kind that CUPTI does not use.
+#: Kind of memsets in gpu.memcpy.v1; CUPTI does not use it.
 MEMSET = 64
 
 
 def empty(topic: Topic) -> Table:
-    """A table of a topic's columns without rows."""
+    """Return a table of a topic's columns without rows."""
     spec = model(topic)
     return Table({c.name: np.empty(0, c.dtype) for c in spec.columns}, dict.fromkeys(spec.dictionaries, ()))
 
@@ -40,12 +40,12 @@ def _no_payloads() -> Table:
 
 @dataclass(frozen=True)
 class Activity:
-    """What one process did, rows in any order, times in ns since the epoch.
+    """Holds the activity of one process; rows in any order, times in ns since the epoch.
 
     `kernels`, `copies` (memsets among them), `samples`: columns as in gpu.kernel.v1, gpu.memcpy.v1, gpu.device.v1.
     `markers`: id u4, time_ns i8, flags i4, name and domain (indices into names, domains).
     `payloads`: id u4 (of the marker), communicator u8, bytes u8 (see nccl.payload_fields).
-    `invalid`: topic -> records that had to be thrown away because their times are impossible.
+    `invalid`: topic -> number of records that were dropped because their times are impossible.
     """
 
     kernels: Table = field(default_factory=lambda: empty(Topic.KERNEL))
@@ -57,6 +57,6 @@ class Activity:
 
 
 def end_ns(table: Table) -> Array:
-    """End of every row: int64 ns."""
+    """Return the end of every row; int64 ns."""
     end: Array = table["start_ns"] + table["duration_ns"].astype(np.int64)
     return end

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.producers.activity.table import Table, compacted
+from drumline.producers.activity.table import Table, compact_dictionary
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import Batch
 from drumline.schemas.columns import Array
@@ -66,7 +66,7 @@ def make_batch(topic: Topic, identity: Identity, header: BatchHeader, rows: Tabl
         assert rows is not None
         values = rows[column.name].astype(column.dtype, copy=False)
         if column.dictionary:
-            values, envelope[column.dictionary] = compacted(values, rows.dictionaries[column.dictionary])
+            values, envelope[column.dictionary] = compact_dictionary(values, rows.dictionaries[column.dictionary])
         columns[column.name] = values
     return Batch(topic, envelope, columns)
 

@@ -54,7 +54,7 @@ class StringCache:
     def trim(self) -> None:
         """Drop all strings if there are too many: a job that names its steps adds one per step, for weeks.
 
-        A list handed out before stays valid for its indices, so call it only between tables that share the cache.
+        A list returned before stays valid for its indices, so call it only between tables that share the cache.
         """
         if len(self.strings) > _MAX:
             self.strings, self._of_string = [""], {"": 0}

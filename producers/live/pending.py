@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from drumline.producers.activity.activity import Activity, empty, end_ns
-from drumline.producers.activity.table import Table, compacted, concatenated
+from drumline.producers.activity.table import Table, compact_dictionary, concatenate_tables
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 
@@ -27,7 +27,7 @@ class StringTable:
 
     def take(self, indices: Array, strings: Sequence[str]) -> Array:
         """Return indices into `strings` as indices into this table; u4."""
-        compact, used = compacted(indices, strings)
+        compact, used = compact_dictionary(indices, strings)
         for string in used:
             if string not in self._index:
                 self._index[string] = len(self.strings)
@@ -134,7 +134,7 @@ class PendingActivity:
 
 
 def _merged(pending: list[Table]) -> Table:
-    pending[:] = [concatenated(pending)]
+    pending[:] = [concatenate_tables(pending)]
     return pending[0]
 
 

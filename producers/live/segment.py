@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from drumline.producers.activity.activity import MARKER_END, MARKER_START, end_ns
-from drumline.producers.activity.table import Table, concatenated
+from drumline.producers.activity.table import Table, concatenate_tables
 from drumline.producers.derive.nccl.calls import NcclCalls, grouped, groups, nccl_calls
 from drumline.producers.derive.steps.steps import Steps, is_step
 from drumline.schemas.columns import Array
@@ -174,7 +174,7 @@ def closed(markers: Table, until_ns: int) -> tuple[Table, Array]:
     """
     open_, inside = _open_ranges(markers, until_ns)
     ending = {"time_ns": np.full(open_.rows, until_ns + 1), "flags": np.full(open_.rows, MARKER_END, np.int32)}
-    both = concatenated([inside, Table({**open_.columns, **ending}, inside.dictionaries)])
+    both = concatenate_tables([inside, Table({**open_.columns, **ending}, inside.dictionaries)])
     return both, open_["id"]
 
 

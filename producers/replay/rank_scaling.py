@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from drumline.producers.activity.table import Table, concatenated
+from drumline.producers.activity.table import Table, concatenate_tables
 from drumline.producers.derive.nccl.names import hash_text
 from drumline.producers.derive.rows import Derived, DerivedCounts
 from drumline.producers.replay.trace import Rank
@@ -152,7 +152,7 @@ def _spliced(recorded: Sequence[Derived], chosen: Sequence[int], spans: Sequence
         values, inverse = np.unique(rows["communicator"], return_inverse=True)
         hashes = np.array([translate[int(c)] for c in values], dtype=np.uint64)
         pieces["collectives"].append(Table({**rows.columns, "communicator": hashes[inverse]}, rows.dictionaries))
-    joined: dict[str, Any] = {name: concatenated(tables) for name, tables in pieces.items()}
+    joined: dict[str, Any] = {name: concatenate_tables(tables) for name, tables in pieces.items()}
     counts = DerivedCounts(skipped_steps=int(joined["steps"]["skipped"].sum()))
     return replace(first, **joined, counts=counts, invalid={})
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from drumline.producers.activity.activity import Activity
-from drumline.producers.activity.table import Table, concatenated
+from drumline.producers.activity.table import Table, concatenate_tables
 from drumline.producers.replay import parquet
 from drumline.producers.replay.parquet import BadTrace
 from drumline.schemas.columns import Array
@@ -78,7 +78,7 @@ def read_trace(
     activities = []
     for info in ranks:
         kernel, bad_kernels = _valid(_of(kernels, info.rank))
-        copied, bad_copies = _valid(concatenated(_of(t, info.rank) for t in copies)) if copies else (None, 0)
+        copied, bad_copies = _valid(concatenate_tables(_of(t, info.rank) for t in copies)) if copies else (None, 0)
         parts: dict[str, Any] = {"kernels": kernel}
         if copied is not None:
             parts["copies"] = copied

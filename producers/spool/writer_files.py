@@ -102,7 +102,7 @@ class WriterFiles:
         size = sum(len(part) for part in parts)
         try:
             wrote = os.writev(self._descriptor, parts)
-            if wrote < size:  # the file system is full, or a limit is reached; the next write would say which
+            if wrote < size:  # the file system is full, or a limit is reached; the next write shows which
                 raise OSError(f"{wrote} of {size} bytes were written")
         except OSError:
             os.ftruncate(self._descriptor, self.active.bytes)

@@ -126,7 +126,7 @@ def _given(node: ast.AST) -> Iterator[tuple[str, str, int]]:
         yield "function", node.name, node.lineno
     elif isinstance(node, ast.arg):
         yield "argument", node.arg, node.lineno
-    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+    elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and not node.id.startswith("__"):  # `__all__`
         yield "variable", node.id, node.lineno
     elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
         yield "attribute", node.attr, node.lineno

@@ -12,7 +12,7 @@ import pytest
 from support import recordings
 from support.recordings import phases, trace
 
-from drumline.producers.activity.table import Table, concatenated
+from drumline.producers.activity.table import Table, concatenate_tables
 from drumline.producers.derive.rows import derive
 from drumline.producers.replay import recording as recorded
 from drumline.producers.replay.recording import measured_from
@@ -60,7 +60,7 @@ def _moved(table, order, shift):
         part = table.take(slice(int(low), int(high)))
         moved = {n: part[n] + by for n in ("start_ns", "gpu_start_ns") if n in part.columns}
         parts.append(Table({**part.columns, **moved, "step": np.full(part.rows, number)}, part.dictionaries))
-    return concatenated(parts)
+    return concatenate_tables(parts)
 
 
 def rows(folder, ranks):

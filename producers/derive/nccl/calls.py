@@ -40,7 +40,7 @@ class NcclCalls:
 def joined(parts: list[NcclCalls], replaced: Array) -> tuple[NcclCalls, Array]:
     """Merge parts by start, without the calls of the first part that are `replaced`.
 
-    Returns the calls and the position that each had in the concatenated parts.
+    Returns the calls and the position that each had in the concatenate_tables parts.
     """
     merged = NcclCalls(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(NcclCalls)))
     kept = np.flatnonzero(~np.concatenate([replaced, np.zeros(len(merged.start_ns) - len(replaced), bool)]))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from drumline.producers.activity.activity import end_ns
-from drumline.producers.activity.intervals import Union
+from drumline.producers.activity.intervals import IntervalUnion
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.nccl.calls import NcclCalls, grouped, guessed, joined
@@ -182,7 +182,9 @@ def by_stream(called: NcclCalls, call_of: Array, kernels: Table) -> NcclCalls:
     return replace(called, communicator=np.where(nccl.is_guess(called.communicator), communicator, called.communicator))
 
 
-def table(kernels: Table, called: NcclCalls, call_of: Array, call_step: Array, busy: Union) -> tuple[Table, int]:
+def table(
+    kernels: Table, called: NcclCalls, call_of: Array, call_step: Array, busy: IntervalUnion
+) -> tuple[Table, int]:
     """Return rows of gpu.collective.v1 (`communicator` as u8 hash) in launch order, and the number of kernels left out.
 
     `kernels`: the NCCL kernels in launch order; `call_of` from match_kernels(); `call_step`: step of each call, -1 =

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from drumline.producers.activity.activity import HOST_COPIES, HOST_TO_HOST, end_ns
-from drumline.producers.activity.intervals import Union, union
+from drumline.producers.activity.intervals import IntervalUnion, union
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.steps.steps import Steps
@@ -37,12 +37,12 @@ class GpuBusy:
         compute_or_copy, compute_or_comm, any: unions of these.
     """
 
-    compute: Union
-    copy: Union
-    comm: Union
-    compute_or_copy: Union
-    compute_or_comm: Union
-    any: Union
+    compute: IntervalUnion
+    copy: IntervalUnion
+    comm: IntervalUnion
+    compute_or_copy: IntervalUnion
+    compute_or_comm: IntervalUnion
+    any: IntervalUnion
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ class StepInputs:
     kernels: Table
     is_nccl: Array
     gpu: GpuBusy
-    pageable: Union | None = None
-    input_ranges: Union | None = None
+    pageable: IntervalUnion | None = None
+    input_ranges: IntervalUnion | None = None
 
 
 def gpu_busy(kernels: Table, is_nccl: Array, copies: Table) -> GpuBusy:
@@ -83,13 +83,13 @@ def gpu_busy(kernels: Table, is_nccl: Array, copies: Table) -> GpuBusy:
     return GpuBusy(compute, copy, comm, compute_or_copy, union(compute, comm), union(compute_or_copy, comm))
 
 
-def pageable(copies: Table) -> Union:
+def pageable(copies: Table) -> IntervalUnion:
     """Return when copies between the device and pageable host memory ran."""
     rows = np.isin(copies["kind"], HOST_COPIES) & ((copies["src_kind"] == PAGEABLE) | (copies["dst_kind"] == PAGEABLE))
     return union((copies["start_ns"][rows], end_ns(copies)[rows]))
 
 
-def input_time(ranges: Table, pattern: str = INPUT_PATTERN) -> Union | None:
+def input_time(ranges: Table, pattern: str = INPUT_PATTERN) -> IntervalUnion | None:
     """Return when the host was in a range that fetches input; None if the process has no such range."""
     compiled = re.compile(pattern)
     named = np.array([compiled.search(name) is not None for name in ranges.dictionaries["names"]], dtype=bool)
