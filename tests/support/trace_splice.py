@@ -68,7 +68,7 @@ def rows(folder, ranks):
     given = iter(ranks)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded, "read_trace", lambda *_: trace(folder))
-        patch.setattr(recorded, "derive", lambda *_: next(given))
+        patch.setattr(recorded, "derive", lambda *_, **__: next(given))
         made = recorded.RecordedJob(folder, topics=recordings.TOPICS).batches("run")
     return recordings.rows([(out.time_ns, out.batch) for out in made])
 
