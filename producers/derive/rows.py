@@ -35,7 +35,7 @@ class Derived:
 
     Attributes:
         collectives: with a `communicator` column too (u8 hash).
-        steps_from: source of the steps, see steps.py.
+        steps_from: source of the steps, see derive.steps.
         matches: pairs of kernels and calls, for the next segment of a live process.
         confidence: see kernel_matching.match_kernels().
     """

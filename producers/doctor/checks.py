@@ -1,4 +1,4 @@
-"""What must be right on a GPU host, checked one by one: `drumline doctor`."""
+"""Checks of a GPU host for `drumline doctor`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from drumline.producers.collector import cupti
 from drumline.producers.ipc.buffer_pool import BufferPool
 
 OK, WARN, FAIL = "ok", "warn", "fail"
-#: cuptiGetVersion of CUDA 13.0 Update 1; its notes say that a deadlock in cuptiActivityDisable(CONCURRENT_KERNEL) and a
-#: crash in cuptiActivityFlushAll are mended (forums.developer.nvidia.com/t/341320).
-MENDED = 130_001
-#: Of CUDA 13.4 Update 1; its notes say that CPU use does not grow with the length of a recording any more
-#: (forums.developer.nvidia.com/t/383026), and it does not (design/cupti-issues.md). With 13.0 a thread of CUPTI's took
-#: 0.06 of a core after 8 minutes.
-STEADY = 130_401
-#: What to do about a Python that fails by itself.
-ALONE = "mend it first: python3 -c 'import torch; torch.zeros(1).cuda()' with the jobs' Python"
-#: Run by the job's Python: what PyTorch brings, and whether CUPTI lets us in. Prints one JSON object.
+#: cuptiGetVersion of CUDA 13.0 Update 1, which fixes a deadlock in cuptiActivityDisable(CONCURRENT_KERNEL) and a crash
+#: in cuptiActivityFlushAll (forums.developer.nvidia.com/t/341320).
+FIXED_HANGS = 130_001
+#: The same of CUDA 13.4 Update 1, with which CPU use no longer grows with the length of a recording
+#: (forums.developer.nvidia.com/t/383026, docs/design/cupti-issues.md).
+FIXED_CPU_GROWTH = 130_401
+#: Remedy for a Python that fails without drumline.
+FIX_PYTHON = "fix it first: python3 -c 'import torch; torch.zeros(1).cuda()' with the jobs' Python"
+#: Run by the job's Python: prints the versions that PyTorch brings and CUPTI's answer as one JSON object.
 PROBE = """
 import ctypes, json
 found = {"torch": "", "cuda": "", "cupti": [], "enable": None, "devices": 0}
@@ -49,7 +49,13 @@ print(json.dumps(found))
 
 @dataclass(frozen=True)
 class Check:
-    """`state`: OK, WARN or FAIL; `text`: what was found; `fix`: what to do, "" where nothing is."""
+    """Result of one check.
+
+    Attributes:
+        state: OK, WARN or FAIL.
+        text: finding.
+        fix: remedy, "" where none is needed.
+    """
 
     name: str
     state: str
@@ -58,12 +64,13 @@ class Check:
 
 
 def host_checks() -> list[Check]:
-    """Of the GPU host itself."""
+    """Check the GPU host itself."""
     named = {"driver": driver, "NVML": nvml, "callbacks": callbacks, "shared memory": shared_memory}
     return [safely(name, check) for name, check in {**named, "process_vm_readv": reading}.items()]
 
 
 def driver() -> Check:
+    """Check the NVIDIA driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -71,7 +78,7 @@ def driver() -> Check:
         return Check("driver", FAIL, str(error), fix)
     version, count = ctypes.c_int(0), ctypes.c_int(0)
     if problem := cuda.cuInit(0):
-        return Check("driver", FAIL, f"cuInit gives {problem}", "nvidia-smi says more; a driver update needs a reboot")
+        return Check("driver", FAIL, f"cuInit gives {problem}", "see nvidia-smi; a driver update needs a reboot")
     cuda.cuDriverGetVersion(ctypes.byref(version))
     cuda.cuDeviceGetCount(ctypes.byref(count))
     text = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}, {count.value} GPUs"
@@ -79,6 +86,7 @@ def driver() -> Check:
 
 
 def nvml() -> Check:
+    """Check NVML."""
     try:
         pynvml = importlib.import_module("pynvml")  # untyped, and only in the extra [gpu]
     except ImportError:
@@ -91,6 +99,7 @@ def nvml() -> Check:
 
 
 def callbacks() -> Check:
+    """Check the compiled CUPTI callbacks."""
     try:
         cupti.Callbacks()
     except (cupti.NoCupti, OSError) as error:
@@ -99,6 +108,7 @@ def callbacks() -> Check:
 
 
 def shared_memory() -> Check:
+    """Check memfd_create, which the buffer pool needs."""
     try:
         BufferPool()
     except (OSError, AttributeError) as error:
@@ -107,7 +117,7 @@ def shared_memory() -> Check:
 
 
 def reading() -> Check:
-    """Whether one of our processes may read another one's memory, as the decoder reads the job's kernel names."""
+    """Check that a process may read another one's memory, as the decoder reads the job's kernel names."""
     secret = ctypes.create_string_buffer(b"drumline")
     ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1 & (1 << 64) - 1), 0, 0, 0)  # PR_SET_PTRACER_ANY
     script = (
@@ -118,13 +128,13 @@ def reading() -> Check:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if "drumline" in done.stdout:
         return Check("process_vm_readv", OK, "allowed")
-    why = done.stderr.strip().splitlines()[-1:] or [done.stdout.strip()]
+    reason = done.stderr.strip().splitlines()[-1:] or [done.stdout.strip()]
     fix = "allow process_vm_readv in the container's seccomp profile, or add the capability SYS_PTRACE"
-    return Check("process_vm_readv", FAIL, why[0], fix)
+    return Check("process_vm_readv", FAIL, reason[0], fix)
 
 
 def job_checks(python: str, environment: Mapping[str, str]) -> list[Check]:
-    """Of the Python that jobs run with."""
+    """Check the Python that jobs run with."""
     path = shutil.which(python)
     if path is None:
         return [Check("job's Python", FAIL, f"{python} is not there", "name it with --python")]
@@ -132,46 +142,49 @@ def job_checks(python: str, environment: Mapping[str, str]) -> list[Check]:
     try:
         done = subprocess.run([path, "-c", PROBE], capture_output=True, text=True, env=quiet, check=False, timeout=120)
     except subprocess.TimeoutExpired:
-        return [Check("job's Python", FAIL, f"{path}: import torch and the first CUDA call take over 120 s", ALONE)]
+        return [Check("job's Python", FAIL, f"{path}: import torch and a CUDA call take over 120 s", FIX_PYTHON)]
     except OSError as error:
         return [Check("job's Python", FAIL, f"{path}: {error.strerror}", "name it with --python")]
     if done.returncode:
-        why = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
-        return [Check("job's Python", FAIL, f"{path}: {why}", ALONE)]
-    try:  # others may print too
-        found = json.loads([line for line in done.stdout.splitlines() if line.startswith('{"torch"')][-1])
+        reason = (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+        return [Check("job's Python", FAIL, f"{path}: {reason}", FIX_PYTHON)]
+    try:  # other modules may print too
+        probed = json.loads([line for line in done.stdout.splitlines() if line.startswith('{"torch"')][-1])
     except (IndexError, ValueError):
-        return [Check("job's Python", FAIL, f"{path} does not answer as a Python does", "name it with --python")]
-    if not found["torch"]:
+        return [Check("job's Python", FAIL, f"{path} does not answer like Python", "name it with --python")]
+    if not probed["torch"]:
         text = f"{path} has no PyTorch: `drumline run` attaches to PyTorch jobs"
         return [Check("job's Python", WARN, text, "name the jobs' Python with --python, or call drumline.attach()")]
-    checks = [Check("job's Python", OK, f"{path}: PyTorch {found['torch']}, CUDA {found['cuda'] or 'none'}")]
-    paths = found["cupti"]
+    text = f"{path}: PyTorch {probed['torch']}, CUDA {probed['cuda'] or 'none'}"
+    return [Check("job's Python", OK, text), _cupti_check(probed)]
+
+
+def _cupti_check(probed: Mapping[str, Any]) -> Check:
+    """Check the CUPTI that the job's PyTorch loads, from the answer of PROBE."""
+    paths = probed["cupti"]
     if not paths:
-        checks.append(Check("CUPTI", FAIL, "PyTorch has not loaded it", "a PyTorch build with CUDA and its profiler"))
-    elif len(paths) > 1:
-        checks.append(Check("CUPTI", FAIL, f"loaded twice: {', '.join(paths)}", "keep one of them"))
-    elif found["enable"] is None:
+        return Check("CUPTI", FAIL, "PyTorch has not loaded it", "a PyTorch build with CUDA and its profiler")
+    if len(paths) > 1:
+        return Check("CUPTI", FAIL, f"loaded twice: {', '.join(paths)}", "keep one of them")
+    if probed["enable"] is None:
         fix = "run this where jobs run, with their CUDA_VISIBLE_DEVICES"
-        checks.append(Check("CUPTI", WARN, f"{paths[0]}; not tried: PyTorch sees no GPU", fix))
-    elif found["enable"]:
+        return Check("CUPTI", WARN, f"{paths[0]}; not tried: PyTorch sees no GPU", fix)
+    if probed["enable"]:
         fix = "another profiler, DCGM's or Nsight's, may hold the GPU; stop it"
-        checks.append(Check("CUPTI", FAIL, f"{paths[0]} refuses: CUptiResult {found['enable']}", fix))
-    elif found["version"] < MENDED:
-        text = f"{paths[0]}, API {found['version']}: may hang a job when recording is switched off, or crash in a flush"
+        return Check("CUPTI", FAIL, f"{paths[0]} denies recording: CUptiResult {probed['enable']}", fix)
+    text = f"{paths[0]}, API {probed['version']}"
+    if probed["version"] < FIXED_HANGS:
+        text += ": may hang a job when recording is switched off, or crash in a flush"
         fix = "CUPTI of CUDA 13.0 Update 1 or newer; until then policy always, and PyTorch's profiler not in between"
-        checks.append(Check("CUPTI", WARN, text, fix))
-    elif found["version"] < STEADY:
-        text = f"{paths[0]}, API {found['version']}: a thread of its own needs more CPU the longer it records"
+        return Check("CUPTI", WARN, text, fix)
+    if probed["version"] < FIXED_CPU_GROWTH:
         fix = "jobs of days: pip install --no-deps nvidia-cuda-cupti==13.4.92; its issues: docs/design/cupti-issues.md"
-        checks.append(Check("CUPTI", WARN, text, fix))
-    else:
-        checks.append(Check("CUPTI", OK, f"{paths[0]}, API {found['version']}"))
-    return checks
+        return Check("CUPTI", WARN, f"{text}: a thread of its own needs more CPU the longer it records", fix)
+    return Check("CUPTI", OK, text)
 
 
 def environment_checks(environment: Mapping[str, str]) -> list[Check]:
-    """Variables that keep something from being seen."""
+    """Check for variables that prevent recording."""
     checks = []
     for name in ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"):
         if value := environment.get(name):
@@ -183,7 +196,7 @@ def environment_checks(environment: Mapping[str, str]) -> list[Check]:
 
 
 def safely(name: str, check: Callable[[], Check]) -> Check:
-    """A check whose own failure is a finding."""
+    """Run a check; its own failure is a finding too."""
     try:
         return check()
     except Exception as error:

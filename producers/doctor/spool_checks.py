@@ -1,4 +1,4 @@
-"""What must be right with a host's spool, and what has been lost in it: part of `drumline doctor`."""
+"""Checks of a host's spool for `drumline doctor`, and its losses."""
 
 from __future__ import annotations
 
@@ -22,34 +22,34 @@ MOST_LOSSES = 1 << 20
 
 
 def spool(root: Path, host_bytes: int) -> Check:
-    """Whether jobs can write, how much lies there of what may, whether anybody takes it, and what is lost."""
-    if why := unwritable(root):
-        return Check("spool", FAIL, *why.split(": ", 1))
-    there = root
-    while not there.exists():
-        there = there.parent
-    most, spare = bounds(there, host_bytes)
+    """Check that jobs can write, how full the spool is, that an agent serves it, and that nothing was lost."""
+    if reason := unwritable(root):
+        return Check("spool", FAIL, *reason.split(": ", 1))
+    existing = root
+    while not existing.exists():
+        existing = existing.parent
+    most, spare = bounds(existing, host_bytes)
     waiting = sum(_sizes(root))
     text = f"{root}: {waiting / 1e6:.0f} of at most {most / 1e6:.0f} MB waiting"
     if lost := _lost(root):
-        text += f", {lost:,} rows had no room and will be told as lost"
-    alone = waiting > 0 and not is_served(root)
-    if alone:
+        text += f", {lost:,} rows were evicted and will be counted as dropped"
+    unserved = waiting > 0 and not is_served(root)
+    if unserved:
         text += ", and no agent serves it"
     if spare < 0:
-        fix = "make room: where less than a quarter of the file system (4 GiB at most) is free, nothing is written"
-        return Check("spool", WARN, f"{text}; others fill its file system", fix)
-    if alone:
+        fix = "free some space: with less than a quarter of the file system (4 GiB at most) free, nothing is written"
+        return Check("spool", WARN, f"{text}; other files fill its file system", fix)
+    if unserved:
         fix = "drumline agent: until it has published them, segments stay, also of processes that ended"
         return Check("spool", WARN, text, fix)
     if lost:
-        fix = "drumline agent says in its log and /readyz what it waits for; DRUMLINE_SPOOL__MAX_MB bridges more"
+        fix = "the log and /readyz of drumline agent give the reason; a larger DRUMLINE_SPOOL__MAX_MB bridges more"
         return Check("spool", WARN, text, fix)
     return Check("spool", OK, text)
 
 
 def _sizes(root: Path) -> Iterator[int]:
-    """Bytes of each segment; they come and go."""
+    """Yield the bytes of each segment; segments come and go."""
     for kind in (OPEN, TAKEN):
         for name in glob(f"*/*{kind}", root_dir=root):
             with suppress(OSError):
@@ -57,20 +57,22 @@ def _sizes(root: Path) -> Iterator[int]:
 
 
 def _lost(root: Path) -> int:
-    """Rows that were thrown away for new ones, as far as that waits to be told: in the oldest segment of a folder."""
+    """Return the evicted rows that are not published as lost yet, as far as the oldest segment of each folder holds
+    them.
+    """
     rows = 0
     with suppress(OSError):
         for folder in folders(root):
-            with suppress(OSError, BadSpool):  # another user's, or gone since
+            with suppress(OSError, BadSpool):  # another user's, or removed since
                 for number in folder.files()[OPEN][:1]:
                     with closing(Segment(folder.path / segment_name(number))) as segment:
-                        found = segment.read(complete=True) if segment.size < MOST_LOSSES else []
-                        rows += sum(frame.rows for frame in found if isinstance(frame, Frame) and frame.kind == LOSS)
+                        frames = segment.read(complete=True) if segment.size < MOST_LOSSES else []
+                        rows += sum(frame.rows for frame in frames if isinstance(frame, Frame) and frame.kind == LOSS)
     return rows
 
 
 def policy(root: Path) -> list[Check]:
-    """What the control file says, if there is one."""
+    """Check the policy file, if there is one."""
     try:
         text = read_policy_text(root / "policy")
         return [Check("policy", OK, f"{root / 'policy'}: {parse(text)}")] if text else []

@@ -24,11 +24,11 @@ TOPICS = {Topic.COLLECTIVE, Topic.STEP}
 def folders():
     """Every folder of a recorded job: name -> path. The repo's come first."""
     named = [Path(p) for p in os.environ.get("DRUMLINE_TRACES", "").split(os.pathsep) if p]
-    found = {DEMO.name: DEMO}
+    paths = {DEMO.name: DEMO}
     for root in ((Path(__file__).parents[2] / "tests") / "data" / "traces", *named):
         for path in sorted(root.glob("*/manifest.json")):
-            found.setdefault(path.parent.name, path.parent)
-    return found
+            paths.setdefault(path.parent.name, path.parent)
+    return paths
 
 
 def folder(name):
@@ -53,7 +53,7 @@ def _ranks(folder):
 
 @cache
 def trace(folder):
-    """What was recorded, before anything is paired or derived."""
+    """Return the recorded trace, before derivation."""
     return read_trace(folder, topics=TOPICS)
 
 
@@ -61,8 +61,8 @@ def stream(folder, changed=None):
     """(time, batch) of collectives and steps; `changed`: a trace to take instead of the recorded one."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded, "read_trace", lambda *_: changed or trace(folder))
-        made = recorded.RecordedJob(folder, topics=TOPICS).batches("run")
-    return [(out.time_ns, out.batch) for out in made]
+        batches = recorded.RecordedJob(folder, topics=TOPICS).batches("run")
+    return [(out.time_ns, out.batch) for out in batches]
 
 
 def rows(batches, window_steps=5):
@@ -77,9 +77,9 @@ def rows(batches, window_steps=5):
     return out
 
 
-def report(folder, found, changed=None):
+def report(folder, verdict_rows, changed=None):
     """`changed`: the trace whose steps number otherwise than the manifest's, if they do."""
-    return evaluate_phases(phases(folder) if changed is None else renumbered(folder, changed), found.values())
+    return evaluate_phases(phases(folder) if changed is None else renumbered(folder, changed), verdict_rows.values())
 
 
 def renumbered(folder, changed):

@@ -1,4 +1,4 @@
-"""What can go wrong with a recorded job before it is understood: changes to records, not to what was derived."""
+"""Changes to the records of a trace, as faults of recording would make them, before derivation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from drumline.producers.derive.nccl import names as nccl
 CLOCK = ("start_ns", "time_ns")
 
 
-def each(trace, change):
+def change_ranks(trace, change):
     """`change(rank, activity)` on every process."""
     return replace(trace, activities=tuple(change(rank, a) for rank, a in enumerate(trace.activities)))
 
@@ -27,7 +27,7 @@ def lost(trace, share, seed, kinds=("kernels", "copies", "markers", "payloads"))
         kept = {kind: getattr(activity, kind) for kind in kinds}
         return replace(activity, **{k: t.take(dice.random(t.rows) >= share) for k, t in kept.items()})
 
-    return each(trace, change)
+    return change_ranks(trace, change)
 
 
 def lost_work(trace, share, seed):
@@ -39,24 +39,24 @@ def lost_work(trace, share, seed):
         kept = nccl.is_kernel(kernels.dictionaries["names"])[kernels["name"]] | (dice.random(kernels.rows) >= share)
         return replace(activity, kernels=kernels.take(kept))
 
-    return each(trace, change)
+    return change_ranks(trace, change)
 
 
 def unmarked(trace):
-    """Nobody marked steps: only NCCL's own ranges are left."""
+    """Steps are not marked: only NCCL's ranges are left."""
 
     def change(_, activity):
         markers = activity.markers
-        own = np.array([name == nccl.DOMAIN for name in markers.dictionaries["domains"]], bool)[markers["domain"]]
-        opened = np.unique(markers["id"][own & ((markers["flags"] & MARKER_START) != 0)])  # ends do not name a domain
+        of_nccl = np.array([name == nccl.DOMAIN for name in markers.dictionaries["domains"]], bool)[markers["domain"]]
+        opened = np.unique(markers["id"][of_nccl & ((markers["flags"] & MARKER_START) != 0)])  # ends have none
         return replace(activity, markers=markers.take(np.isin(markers["id"], opened)))
 
-    return each(trace, change)
+    return change_ranks(trace, change)
 
 
-def unpaid(trace):
+def without_payloads(trace):
     """NCCL gave its ranges no payloads."""
-    return each(trace, lambda _, activity: replace(activity, payloads=activity.payloads.take(slice(0, 0))))
+    return change_ranks(trace, lambda _, activity: replace(activity, payloads=activity.payloads.take(slice(0, 0))))
 
 
 def since(trace, from_ns):
@@ -67,7 +67,7 @@ def since(trace, from_ns):
         tables = {kind: getattr(activity, kind) for kind in times}
         return replace(activity, **{k: t.take(t[times[k]] >= from_ns) for k, t in tables.items()})
 
-    return each(trace, change)
+    return change_ranks(trace, change)
 
 
 def clocks(trace, shift_ns, drift):
@@ -79,8 +79,8 @@ def clocks(trace, shift_ns, drift):
             columns = dict(table.columns)
             for name in CLOCK:
                 if name in columns:
-                    past = columns[name] - origin
-                    columns[name] = columns[name] + shift_ns[rank] + np.rint(past * drift[rank]).astype(np.int64)
+                    elapsed = columns[name] - origin
+                    columns[name] = columns[name] + shift_ns[rank] + np.rint(elapsed * drift[rank]).astype(np.int64)
             if "duration_ns" in columns:
                 dtype = columns["duration_ns"].dtype
                 columns["duration_ns"] = np.rint(columns["duration_ns"] * (1.0 + drift[rank])).astype(dtype)
@@ -90,11 +90,11 @@ def clocks(trace, shift_ns, drift):
 
     listed = [{**step, "start_ns": step["start_ns"] + shift_ns[0]} for step in trace.manifest.get("steps_rank0", [])]
     manifest = {**trace.manifest, "steps_rank0": listed[:1]}  # the recorder read rank 0's clock
-    return replace(each(trace, change), manifest=manifest)
+    return replace(change_ranks(trace, change), manifest=manifest)
 
 
 def renamed(trace):
-    """Every kernel that is not NCCL's gets a name that says nothing."""
+    """Every kernel that is not NCCL's gets a name without meaning."""
 
     def change(_, activity):
         names = activity.kernels.dictionaries["names"]
@@ -103,7 +103,7 @@ def renamed(trace):
             activity, kernels=Table(activity.kernels.columns, {**activity.kernels.dictionaries, "names": other})
         )
 
-    return each(trace, change)
+    return change_ranks(trace, change)
 
 
 def renumbered(trace, seed):
@@ -120,7 +120,7 @@ def renumbered(trace, seed):
                 parts[kind] = Table({**table.columns, column: values}, table.dictionaries)
         return replace(activity, **parts)
 
-    return each(trace, change)
+    return change_ranks(trace, change)
 
 
 def shuffled(trace, seed):
@@ -132,7 +132,7 @@ def shuffled(trace, seed):
         tables = {kind: getattr(activity, kind) for kind in kinds}
         return replace(activity, **{k: t.take(dice.permutation(t.rows)) for k, t in tables.items()})
 
-    return each(trace, change)
+    return change_ranks(trace, change)
 
 
 def permuted(trace, order):
@@ -154,8 +154,8 @@ def disordered(batches, seed, spread_ns=2_000_000_000):
     late = {}
 
     def when(item):
-        who = (item[1].envelope["rank"], item[1].topic, item[1].envelope.get("communicator"))
-        return item[0] + late.setdefault(who, dice.integers(0, spread_ns))
+        feed = (item[1].envelope["rank"], item[1].topic, item[1].envelope.get("communicator"))
+        return item[0] + late.setdefault(feed, dice.integers(0, spread_ns))
 
     ordered = sorted(batches, key=when)
     return [item for item in ordered for _ in range(1 + int(dice.random() < 0.2))]

@@ -1,5 +1,8 @@
-"""Other jobs out of a recorded one: its steps in another order. All ranks leave a step together, so a job that makes
-recorded steps in any order, the same on all ranks, is one that could have been recorded."""
+"""Other jobs out of a recorded one: its steps in another order.
+
+All ranks leave a step together, so a job that makes recorded steps in any order, the same on all ranks, is one that
+could have been recorded.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +23,23 @@ from drumline.producers.replay.recording import measured_from
 
 @cache
 def derived(folder):
-    """What all ranks did."""
+    """Return the derived rows of all ranks."""
     pairs = zip(trace(folder).activities, measured_from(trace(folder)), strict=True)
     return [derive(activity, since_ns=since) for activity, since in pairs]
 
 
 def steps_of(folder, phase=None):
-    """Steps that can be compared: of a phase by name, or healthy ones. Never a phase's first, which is in between."""
+    """Return steps that can be compared: of a phase by name, or healthy ones.
+
+    A phase's first step lies in between and is left out.
+    """
     whole = set.intersection(*(set(d.steps["step"][d.steps["skipped"] == 0].tolist()) for d in derived(folder)))
     chosen = [p for p in phases(folder) if (p["phase"] == phase if phase else p["counted"] and not p["fault_ranks"])]
     return sorted(s for p in chosen for s in range(p["first_step"] + 1, p["last_step"] + 1) if s in whole)
 
 
 def mixed(*patterns):
-    """The steps of the patterns, [(steps to choose from, one of how many)], by turns: an endless order."""
+    """Yield the steps of the patterns, [(steps to choose from, times in a row)], endlessly."""
     sources = [cycle(steps) for steps, _ in patterns]
     order = [i for i, (_, times) in enumerate(patterns) for _ in range(times)]
     return (next(sources[i]) for i in cycle(order))
@@ -43,13 +49,15 @@ def spliced(folder, order):
     """Derived ranks whose steps 0, 1, ... are the recorded steps in `order`."""
     order = np.fromiter(order, np.int64)
     out = []
-    for one in derived(folder):
-        at = np.searchsorted(one.steps["step"], order)
-        length = one.steps["gpu_duration_ns"][at]
-        shift = 10**18 + np.cumsum(length) - length - one.steps["gpu_start_ns"][at]
-        rows = one.collectives.take(np.argsort(one.collectives["step"], kind="stable"))
-        none = {name: getattr(one, name).take(slice(0, 0)) for name in ("kernels", "copies", "ranges", "samples")}
-        out.append(replace(one, steps=_moved(one.steps, order, shift), collectives=_moved(rows, order, shift), **none))
+    for whole in derived(folder):
+        at = np.searchsorted(whole.steps["step"], order)
+        length = whole.steps["gpu_duration_ns"][at]
+        shift = 10**18 + np.cumsum(length) - length - whole.steps["gpu_start_ns"][at]
+        rows = whole.collectives.take(np.argsort(whole.collectives["step"], kind="stable"))
+        none = {name: getattr(whole, name).take(slice(0, 0)) for name in ("kernels", "copies", "ranges", "samples")}
+        out.append(
+            replace(whole, steps=_moved(whole.steps, order, shift), collectives=_moved(rows, order, shift), **none)
+        )
     return out
 
 
@@ -69,8 +77,8 @@ def rows(folder, ranks):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recorded, "read_trace", lambda *_: trace(folder))
         patch.setattr(recorded, "derive", lambda *_, **__: next(given))
-        made = recorded.RecordedJob(folder, topics=recordings.TOPICS).batches("run")
-    return recordings.rows([(out.time_ns, out.batch) for out in made])
+        batches = recorded.RecordedJob(folder, topics=recordings.TOPICS).batches("run")
+    return recordings.rows([(out.time_ns, out.batch) for out in batches])
 
 
 def first(count, order):

@@ -1,4 +1,4 @@
-"""`drumline doctor`: findings and what to do about them."""
+"""`drumline doctor`: findings and remedies."""
 
 import json
 import shutil
@@ -21,7 +21,7 @@ from drumline.producers.spool.writer import SpoolWriter
 GB = 1 << 30
 
 
-def test_what_recording_needs_of_this_host_is_here():
+def test_this_host_has_what_recording_needs():
     for check in (checks.callbacks(), checks.shared_memory(), checks.reading()):
         assert check.state == checks.OK, check
 
@@ -35,7 +35,7 @@ def test_a_python_without_pytorch_is_a_warning_and_none_a_failure():
 
 
 @pytest.mark.parametrize(
-    ("found", "name", "state"),
+    ("answer", "name", "state"),
     [
         ({"torch": ""}, "job's Python", checks.WARN),
         ({}, "CUPTI", checks.FAIL),
@@ -47,10 +47,10 @@ def test_a_python_without_pytorch_is_a_warning_and_none_a_failure():
         ({"cupti": ["/a/libcupti.so.13"], "enable": 0, "version": 130401}, "CUPTI", checks.OK),
     ],
 )
-def test_what_the_jobs_python_has_is_judged_and_what_is_wrong_has_a_remedy(tmp_path, found, name, state):
-    answer = {"torch": "2.11", "cuda": "13.0", "cupti": [], "enable": None, "devices": 1, **found}
+def test_each_fault_of_the_jobs_python_has_a_remedy(tmp_path, answer, name, state):
+    probed = {"torch": "2.11", "cuda": "13.0", "cupti": [], "enable": None, "devices": 1, **answer}
     python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\necho '{json.dumps(answer)}'\necho goodbye\n")
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(probed)}'\necho goodbye\n")
     python.chmod(0o755)
     last = checks.job_checks(str(python), {})[-1]
     assert (last.name, last.state) == (name, state)
@@ -61,8 +61,8 @@ def test_a_python_that_fails_and_a_check_that_does_are_findings(tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'ImportError: libtorch.so' >&2; exit 1\n")
     python.chmod(0o755)
-    (found,) = checks.job_checks(str(python), {})
-    assert (found.state, "libtorch.so" in found.text) == (checks.FAIL, True)
+    (result,) = checks.job_checks(str(python), {})
+    assert (result.state, "libtorch.so" in result.text) == (checks.FAIL, True)
     for text in ("", "echo hello", "echo '{\"torch\": oops'"):
         python.write_text(f"#!/bin/sh\n{text}\n")
         (silent,) = checks.job_checks(str(python), {})
@@ -70,30 +70,30 @@ def test_a_python_that_fails_and_a_check_that_does_are_findings(tmp_path):
     python.write_text("#!/nowhere\n")
     assert checks.job_checks(str(python), {})[0].state == checks.FAIL
     broken = checks.safely("this", lambda: {}["absent"])
-    for check in (found, broken, *checks.host_checks()):
+    for check in (result, broken, *checks.host_checks()):
         assert check.state == checks.OK or check.fix, check
 
 
-def test_a_policy_that_is_none_is_said(tmp_path):
+def test_an_invalid_policy_is_reported(tmp_path):
     assert checks_spool.policy(tmp_path) == []
     (tmp_path / "policy").write_text("duty 0.2s/10s\n")
     assert [check.state for check in checks_spool.policy(tmp_path)] == [checks.OK]
     (tmp_path / "policy").write_text("sometimes\n")
-    (found,) = checks_spool.policy(tmp_path)
-    assert (found.state, "sometimes" in found.text) == (checks.FAIL, True)
+    (result,) = checks_spool.policy(tmp_path)
+    assert (result.state, "sometimes" in result.text) == (checks.FAIL, True)
 
 
 def test_variables_that_hide_things_are_named():
-    found = checks.environment_checks({"NCCL_NVTX_DISABLE": "1", "CUDA_INJECTION64_PATH": "/opt/nsight.so"})
-    assert {(check.name, check.state) for check in found} == {
+    result = checks.environment_checks({"NCCL_NVTX_DISABLE": "1", "CUDA_INJECTION64_PATH": "/opt/nsight.so"})
+    assert {(check.name, check.state) for check in result} == {
         ("NCCL_NVTX_DISABLE", checks.FAIL),
         ("CUDA_INJECTION64_PATH", checks.WARN),
     }
-    assert all("unset" in check.fix for check in found)
+    assert all("unset" in check.fix for check in result)
     assert not checks.environment_checks({"NCCL_NVTX_DISABLE": "0"})
 
 
-def test_the_spool_says_how_much_waits_and_whether_anybody_takes_it(tmp_path):
+def test_the_spools_fill_and_its_agent_are_reported(tmp_path):
     assert checks_spool.spool(tmp_path / "not" / "there", GB).state in (checks.OK, checks.WARN)
     (tmp_path / "process").mkdir()
     for name in ("000000000000.taken", "000000000001.seg"):
@@ -104,34 +104,34 @@ def test_the_spool_says_how_much_waits_and_whether_anybody_takes_it(tmp_path):
     assert "no agent" not in checks_spool.spool(tmp_path, GB).text
     agent.close()
     for _ in range(2):
-        found = checks_spool.spool(tmp_path, GB)
-        assert (found.state, "no agent serves it" in found.text) == (checks.WARN, True)
+        result = checks_spool.spool(tmp_path, GB)
+        assert (result.state, "no agent serves it" in result.text) == (checks.WARN, True)
         shutil.rmtree(tmp_path / ".agent", ignore_errors=True)
 
 
-def test_what_a_spool_lost_and_who_fills_its_file_system_is_said(tmp_path, monkeypatch):
+def test_a_spools_losses_and_a_full_file_system_are_reported(tmp_path, monkeypatch):
     agent = Cursor(tmp_path)
     spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(max_bytes=65_536, segment_bytes=8_000))
     for sequence in range(100):
         spool.append(KERNEL, "k", body(sequence), 10)
-    found = checks_spool.spool(tmp_path, GB)
-    lost = f"{spool.dropped[KERNEL]:,} rows had no room"
-    assert (found.state, lost in found.text, spool.dropped[KERNEL] > 0) == (checks.WARN, True, True), found
+    result = checks_spool.spool(tmp_path, GB)
+    lost = f"{spool.dropped[KERNEL]:,} rows were evicted"
+    assert (result.state, lost in result.text, spool.dropped[KERNEL] > 0) == (checks.WARN, True, True), result
     agent.close()
     disk = SimpleNamespace(f_blocks=100, f_bavail=24, f_frsize=120_000)
     monkeypatch.setattr(quota.os, "statvfs", lambda path: disk)
-    found = checks_spool.spool(tmp_path, GB)
-    assert "of at most 2 MB waiting" in found.text
-    assert (found.state, "make room" in found.fix) == (checks.WARN, True)
+    result = checks_spool.spool(tmp_path, GB)
+    assert "of at most 2 MB waiting" in result.text
+    assert (result.state, "free some space" in result.fix) == (checks.WARN, True)
 
 
 def test_the_command_fails_when_something_failed_and_prints_json(monkeypatch, tmp_path):
     monkeypatch.setattr(command_doctor, "kafka", lambda: ("fail", "no broker", "start one"))
     monkeypatch.setattr(command_doctor, "settings", lambda: Settings(spool=SpoolSettings(root=tmp_path)))
     done = CliRunner().invoke(command_doctor.app, ["--no-gpu", "--json"])
-    found = json.loads(done.stdout)
-    assert (done.exit_code, found["failed"]) == (1, True)
-    assert {check["name"]: check["state"] for check in found["checks"]}["Kafka"] == checks.FAIL
+    result = json.loads(done.stdout)
+    assert (done.exit_code, result["failed"]) == (1, True)
+    assert {check["name"]: check["state"] for check in result["checks"]}["Kafka"] == checks.FAIL
     done = CliRunner().invoke(command_doctor.app, ["--no-gpu"])
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (1, "1 of 2 checks failed")
     assert "to do: start one" in done.stdout

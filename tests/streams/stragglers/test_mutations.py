@@ -123,7 +123,7 @@ def test_unmarked_steps_are_inferred(folder):
 @pytest.mark.parametrize("has_markers", [True, False])
 def test_communicators_that_nccl_does_not_name_are_guessed(folder, has_markers):
     """Milder faults than CLEAR may be missed: without communicators there is no lag."""
-    unnamed = mutations.unpaid(trace(folder) if has_markers else mutations.unmarked(trace(folder)))
+    unnamed = mutations.without_payloads(trace(folder) if has_markers else mutations.unmarked(trace(folder)))
     result = rows(stream(folder, unnamed))
     loss = report(folder, undisturbed(folder)).phases
     for phase, whole in zip(report(folder, result, None if has_markers else unnamed).phases, loss, strict=True):
