@@ -10,10 +10,10 @@ from typing import Any
 from support.recordings import folder
 
 from drumline.infra.bench.direct_load import JobCopy, load
+from drumline.infra.bench.grafana_macros import Moment, expand, expand_alert
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.settings import Settings
-from drumline.infra.grafana.macros import Moment, expand, expand_alert
 
 JOB, RUN = "mesh-2x2", "r1"
 FOLDER = folder(JOB)

@@ -14,6 +14,7 @@ import psutil
 
 from drumline.infra.bench.benchmarks.sink import DISK_TARGET, bytes_a_row
 from drumline.infra.bench.direct_load import JobCopy, Repetition, load, repeat
+from drumline.infra.bench.grafana_macros import ALL, Moment, Value, expand, expand_alert
 from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import Client
@@ -22,7 +23,6 @@ from drumline.infra.clickhouse.queries import queries
 from drumline.infra.config.local_credentials import local_password
 from drumline.infra.config.settings import Settings
 from drumline.infra.grafana.catalog import statements
-from drumline.infra.grafana.macros import ALL, Moment, Value, expand, expand_alert
 from drumline.infra.grafana.provisioning.rules import rules
 from drumline.infra.grafana.render.panel import POINTS
 from drumline.infra.localstack.clickhouse.engine import temporary_engine

@@ -10,10 +10,10 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as sdk
 
+from drumline.infra.bench.grafana_macros import Moment, expand_alert
 from drumline.infra.grafana import thresholds as limits
 from drumline.infra.grafana.alerts.rule import CONDITION
 from drumline.infra.grafana.catalog import DASHBOARDS, HERE, dashboard_files
-from drumline.infra.grafana.macros import Moment, expand_alert
 from drumline.infra.grafana.provisioning.contacts import RECEIVER
 from drumline.infra.grafana.provisioning.files import provisioning_files
 from drumline.infra.grafana.provisioning.rules import GROUPS, group_for_http, rules

@@ -5,8 +5,8 @@ import re
 import pytest
 from support.grafana_stack import JOB, RUN, stored
 
+from drumline.infra.bench.grafana_macros import ALL, Moment
 from drumline.infra.grafana.catalog import statements
-from drumline.infra.grafana.macros import ALL, Moment
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 STATEMENTS = {statement.id: statement for statement in statements()}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drumline.infra.grafana.macros import ALL, Moment, Unexpanded, expand, expand_alert
+from drumline.infra.bench.grafana_macros import ALL, Moment, Unexpanded, expand, expand_alert
 from drumline.infra.grafana.occupancy import MODELS, blocks_per_sm, occupancy, sm_sql, with_occupancy
 from drumline.infra.localstack.clickhouse.engine import query
 
