@@ -11,17 +11,17 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-#: A variable's values: text for a single one, a list for a multi one. ALL: all of them are chosen.
+#: A variable's values: text for a single one, a list for a multi one. ALL_VALUES: all of them are chosen.
 Value = str | list[str]
-ALL = "$__all"
+ALL_VALUES = "$__all"
 
 
-class Unexpanded(ValueError):
+class UnknownMacro(ValueError):
     """A macro or variable that nobody replaces."""
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class PanelRequest:
     """What a panel is asked for. Times in ms since the epoch; `interval_ms`: width of one point."""
 
     from_ms: int
@@ -31,13 +31,13 @@ class Moment:
     options: Mapping[str, list[str]] = field(default_factory=dict)
 
 
-def expand(text: str, at: Moment) -> str:
-    """As a dashboard's query. Raises Unexpanded."""
+def expand(text: str, at: PanelRequest) -> str:
+    """As a dashboard's query. Raises UnknownMacro."""
     return expand_alert(_variables(_conditional_all(text, at), at), at)
 
 
-def expand_alert(text: str, at: Moment) -> str:
-    """As an alert rule's query: only what the plugin itself replaces. Raises Unexpanded."""
+def expand_alert(text: str, at: PanelRequest) -> str:
+    """As an alert rule's query: only what the plugin itself replaces. Raises UnknownMacro."""
     seconds = max(at.interval_ms // 1000, 1)
     first, last = at.from_ms // 1000, at.to_ms // 1000
     first_ms, last_ms = f"fromUnixTimestamp64Milli({at.from_ms})", f"fromUnixTimestamp64Milli({at.to_ms})"
@@ -56,14 +56,14 @@ def expand_alert(text: str, at: Moment) -> str:
         (r"\$__interval_s\b", str(seconds)),
         (r"\$__interval_ms\b", str(at.interval_ms)),
     ]
-    for pattern, made in macros:
-        text = re.sub(pattern, made, text)
+    for pattern, replacement in macros:
+        text = re.sub(pattern, replacement, text)
     if left := re.search(r"\$\{?\w+", text):
-        raise Unexpanded(f"{left[0]} is left in: {text}")
+        raise UnknownMacro(f"{left[0]} is left in: {text}")
     return text
 
 
-def _conditional_all(text: str, at: Moment) -> str:
+def _conditional_all(text: str, at: PanelRequest) -> str:
     """`$__conditionalAll(condition, $name)`: 1=1 where all or nothing is chosen, else the condition."""
     while (start := text.find("$__conditionalAll(")) >= 0:
         begin = at_ = start + len("$__conditionalAll(")
@@ -73,18 +73,18 @@ def _conditional_all(text: str, at: Moment) -> str:
             at_ += 1
         condition, _, name = text[begin : at_ - 1].rpartition(",")
         chosen = at.variables.get(name.strip().lstrip("$"))
-        every = chosen in (None, "", ALL, [], [ALL])
-        text = text[:start] + ("1=1" if every else condition.strip()) + text[at_:]
+        is_all = chosen in (None, "", ALL_VALUES, [], [ALL_VALUES])
+        text = text[:start] + ("1=1" if is_all else condition.strip()) + text[at_:]
     return text
 
 
-def _variables(text: str, at: Moment) -> str:
-    def chosen(found: re.Match[str]) -> str:
-        if found[1] not in at.variables:
-            raise Unexpanded(f"variable {found[1]} is not declared")
-        value = at.variables[found[1]]
-        if value in (ALL, [ALL]):
-            value = list(at.options.get(found[1], []))
+def _variables(text: str, at: PanelRequest) -> str:
+    def chosen(match: re.Match[str]) -> str:
+        if match[1] not in at.variables:
+            raise UnknownMacro(f"variable {match[1]} is not declared")
+        value = at.variables[match[1]]
+        if value in (ALL_VALUES, [ALL_VALUES]):
+            value = list(at.options.get(match[1], []))
         return ",".join("'" + v.replace("\\", "\\\\").replace("'", "\\'") + "'" for v in _list(value))
 
     return re.sub(r"\$\{(\w+):singlequote\}", chosen, text)

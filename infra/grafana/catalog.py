@@ -17,10 +17,10 @@ from drumline.infra.grafana.dashboards.rank import RANK_BOARD
 from drumline.infra.grafana.dashboards.scopes import SCOPES
 from drumline.infra.grafana.dashboards.stragglers import STRAGGLERS
 from drumline.infra.grafana.dashboards.timeline import TIMELINE_BOARD
-from drumline.infra.grafana.model import Dashboard, Panel, Query, sql
+from drumline.infra.grafana.model import Dashboard, Panel, PanelQuery, sql
 from drumline.infra.grafana.render.dashboard import dashboard_json, text
 
-HERE = Path(__file__).parent / "generated"
+GENERATED = Path(__file__).parent / "generated"
 DASHBOARDS: tuple[Dashboard, ...] = (
     FLEET, JOB_BOARD, RANK_BOARD, STRAGGLERS, KERNELS, TIMELINE_BOARD, SCOPES, MEMCPY, DEVICES, COST, HEALTH,
 )  # fmt: skip
@@ -34,7 +34,7 @@ class Statement:
     kind: str
     name: str
     sql: str
-    query: Query | None
+    query: PanelQuery | None
     panel: Panel | None = None
 
     @property
@@ -44,17 +44,18 @@ class Statement:
 
 def statements() -> Iterator[Statement]:
     """Of every panel, annotation and variable."""
-    for made in DASHBOARDS:
-        for panel in made.panels:
+    for dashboard in DASHBOARDS:
+        for panel in dashboard.panels:
             if panel.query is not None:
-                yield Statement(made, "panel", panel.title, panel.query.sql, panel.query, panel)
-        for mark in made.annotations:
-            yield Statement(made, "annotation", mark.name, mark.query.sql, mark.query)
-        for variable in made.variables:
+                yield Statement(dashboard, "panel", panel.title, panel.query.sql, panel.query, panel)
+        for mark in dashboard.annotations:
+            yield Statement(dashboard, "annotation", mark.name, mark.query.sql, mark.query)
+        for variable in dashboard.variables:
             if variable.query:
-                yield Statement(made, "variable", variable.name, sql(variable.query), None)
+                yield Statement(dashboard, "variable", variable.name, sql(variable.query), None)
 
 
 def dashboard_files() -> dict[Path, str]:
     """Path -> content, as committed."""
-    return {HERE / "dashboards" / f"{made.uid}.json": text(dashboard_json(made)) for made in DASHBOARDS}
+    folder = GENERATED / "dashboards"
+    return {folder / f"{dashboard.uid}.json": text(dashboard_json(dashboard)) for dashboard in DASHBOARDS}

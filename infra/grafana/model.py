@@ -38,7 +38,7 @@ TOKENS: dict[str, str] = {
     "sample": "$__timeFilter_ms(time)",
     "published": "$__timeFilter_ms(published)",
     "span_s": "greatest(dateDiff('second', $__fromTime, $__toTime), 1)",
-    "judged": "state != 'insufficient_data'",
+    "evaluated": "state != 'insufficient_data'",
     "produced": "topic NOT IN (" + ", ".join(f"'{spec.topic}'" for spec in TOPICS if spec.derived) + ")",
     "known": "severity >= 'ok'",
     "bad": "severity >= 'suspect'",
@@ -50,12 +50,12 @@ TOKENS: dict[str, str] = {
 
 def sql(text: str) -> str:
     """The statement with its tokens replaced, without indentation. Raises KeyError on an unknown token."""
-    filled = re.sub(r"@(\w+)", lambda found: TOKENS[found[1]], text)
+    filled = re.sub(r"@(\w+)", lambda token: TOKENS[token[1]], text)
     return "\n".join(line.strip() for line in filled.strip().splitlines())
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class PanelQuery:
     """One statement. `columns`: what comes back, "name:kind name:kind", kinds t(ime), s(tring), n(umber): in a
     timeseries strings become labels and numbers values, so a rank has to be a string there."""
 
@@ -96,7 +96,7 @@ class Field:
     hidden: bool = False
     thresholds: tuple[tuple[float, str], ...] = ()
     levels: bool = False
-    bar: bool = False
+    gauge: bool = False
     inspect: bool = False
 
 
@@ -108,7 +108,7 @@ class Panel:
     kind: Kind
     title: str
     description: str
-    query: Query | None = None
+    query: PanelQuery | None = None
     unit: str = "short"
     width: int = 12
     height: int = 8
@@ -118,7 +118,7 @@ class Panel:
     link: Link | None = None
     levels: bool = False
     stacked: bool = False
-    bars: bool = False
+    as_bars: bool = False
     minimum: float | None = 0
     maximum: float | None = None
     decimals: int | None = None
@@ -137,7 +137,7 @@ class Variable:
     label: str
     query: str = ""
     multi: bool = False
-    every: bool = False
+    has_all: bool = False
     default: str = ""
     description: str = ""
 
@@ -148,7 +148,7 @@ class Annotation:
 
     name: str
     colour: str
-    query: Query
+    query: PanelQuery
 
 
 @dataclass(frozen=True, slots=True)

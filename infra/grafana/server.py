@@ -36,33 +36,33 @@ class GrafanaFailed(RuntimeError):
 class Change:
     """`does`: sends it. `differs`: where, at most some."""
 
-    what: str
+    subject: str
     kind: Literal["create", "change", "same"]
     does: Callable[[], Any]
     differs: tuple[str, ...] = ()
 
 
-def difference(wanted: Any, found: Any, at: str = "") -> Iterator[str]:
+def difference(wanted: Any, current: Any, at: str = "") -> Iterator[str]:
     """Paths at which `found` is not what is wanted, or has more. A key that is missing or more is no difference where
     its value is nothing, nor is what the server itself adds, nor a secret that it hides."""
-    if isinstance(wanted, Mapping) and isinstance(found, Mapping):
+    if isinstance(wanted, Mapping) and isinstance(current, Mapping):
         for key, value in wanted.items():
             path = f"{at}.{key}" if at else key
-            if at == "settings" and key in _SECRETS and "REDACTED" in str(found.get(key, "REDACTED")):
+            if at == "settings" and key in _SECRETS and "REDACTED" in str(current.get(key, "REDACTED")):
                 continue
-            if key in found:
-                yield from difference(value, found[key], path)
+            if key in current:
+                yield from difference(value, current[key], path)
             elif value not in _NOTHING:
                 yield path
-        for key in found.keys() - wanted.keys() - _SERVERS:
-            if found[key] not in _NOTHING:
+        for key in current.keys() - wanted.keys() - _SERVERS:
+            if current[key] not in _NOTHING:
                 yield f"{at}.{key} (added)" if at else f"{key} (added)"
-    elif isinstance(wanted, list) and isinstance(found, list):
-        if len(wanted) != len(found):
-            yield f"{at} ({len(found)} instead of {len(wanted)})"
-        for number, (one, other) in enumerate(zip(wanted, found, strict=False)):
-            yield from difference(one, other, f"{at}[{number}]")
-    elif wanted != found:
+    elif isinstance(wanted, list) and isinstance(current, list):
+        if len(wanted) != len(current):
+            yield f"{at} ({len(current)} instead of {len(wanted)})"
+        for number, (wanted_item, current_item) in enumerate(zip(wanted, current, strict=False)):
+            yield from difference(wanted_item, current_item, f"{at}[{number}]")
+    elif wanted != current:
         yield at
 
 
@@ -89,7 +89,7 @@ class Server:
         )  # fmt: skip
 
     @contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
+    def _explained(self, subject: str) -> Iterator[None]:
         import requests
         from grafana_client.client import GrafanaException
 
@@ -101,13 +101,13 @@ class Server:
                 403: "; the token's service account needs role Admin",
                 412: "; somebody else changed it meanwhile, try again",
             }.get(error.status_code, "")
-            raise GrafanaFailed(f"{self._where}: {what}: {error.message}{hint}") from None
+            raise GrafanaFailed(f"{self._where}: {subject}: {error.message}{hint}") from None
         except requests.exceptions.RequestException as error:
             raise GrafanaFailed(f"{self._where} does not answer: {error}") from None
 
-    def _get(self, what: str, call: Callable[[], Any]) -> Any:
+    def _get(self, subject: str, call: Callable[[], Any]) -> Any:
         """None where there is none."""
-        with self._explained(what):
+        with self._explained(subject):
             from grafana_client.client import GrafanaClientError
 
             try:
@@ -120,14 +120,14 @@ class Server:
     def changes(self, with_policies: bool = False) -> Iterator[Change]:
         """In the order in which they have to be made. `with_policies`: the policy tree, which replaces the server's."""
         api = self._api
-        found = self._get("folder", partial(api.folder.get_folder, FOLDER_UID))
+        current = self._get("folder", partial(api.folder.get_folder, FOLDER_UID))
         make = partial(api.folder.create_folder, FOLDER, FOLDER_UID)
         rename = partial(api.folder.update_folder, FOLDER_UID, title=FOLDER, overwrite=True)
-        yield self._change(f"folder {FOLDER}", {"title": FOLDER}, found and {"title": found["title"]}, make, rename)
+        yield self._change(f"folder {FOLDER}", {"title": FOLDER}, current and {"title": current["title"]}, make, rename)
         yield self._source()
-        for made in DASHBOARDS:
-            wanted = dashboard_json(made)
-            answer = self._get(made.uid, partial(api.dashboard.get_dashboard, made.uid))
+        for dashboard in DASHBOARDS:
+            wanted = dashboard_json(dashboard)
+            answer = self._get(dashboard.uid, partial(api.dashboard.get_dashboard, dashboard.uid))
             body = {
                 "dashboard": wanted,
                 "folderUid": FOLDER_UID,
@@ -136,26 +136,31 @@ class Server:
             }
             send = partial(api.dashboard.update_dashboard, body)
             placed = answer and {**answer["dashboard"], "folder": answer["meta"].get("folderUid")}
-            yield self._change(f"dashboard {made.title}", {**wanted, "folder": FOLDER_UID}, placed, send)
+            yield self._change(f"dashboard {dashboard.title}", {**wanted, "folder": FOLDER_UID}, placed, send)
         alerting = api.alertingprovisioning
         for group in GROUPS:
             wanted = group_for_http(group)
-            found = self._get(group.name, partial(alerting.get_rule_group, FOLDER_UID, group.name))
+            current = self._get(group.name, partial(alerting.get_rule_group, FOLDER_UID, group.name))
             send = partial(alerting.update_rule_group, FOLDER_UID, group.name, wanted)
-            yield self._change(f"rules {group.name}", wanted, found, send)
+            yield self._change(f"rules {group.name}", wanted, current, send)
         yield from self._notifications(with_policies)
 
     def _change(
-        self, what: str, wanted: Json, found: Any, create: Callable[[], Any], change: Callable[[], Any] | None = None
+        self,
+        subject: str,
+        wanted: Json,
+        current: Any,
+        create: Callable[[], Any],
+        change: Callable[[], Any] | None = None,
     ) -> Change:
         def send(call: Callable[[], Any]) -> None:
-            with self._explained(what):
+            with self._explained(subject):
                 call()
 
-        if not found:
-            return Change(what, "create", partial(send, create))
-        differs = tuple(difference(wanted, found))
-        return Change(what, "change" if differs else "same", partial(send, change or create), differs[:8])
+        if not current:
+            return Change(subject, "create", partial(send, create))
+        differs = tuple(difference(wanted, current))
+        return Change(subject, "change" if differs else "same", partial(send, change or create), differs[:8])
 
     def _source(self) -> Change:
         """Made if there is none; an existing one is the administrator's."""
@@ -166,8 +171,8 @@ class Server:
             url.hostname or "", url.port or (8443 if secure else 8123), grafana.clickhouse_user,
             self._settings.clickhouse.database, secure, "http",
         )  # fmt: skip
-        found = self._get("data source", lambda: api.datasource.get_datasource_by_uid(SOURCE_UID))
-        if found:
+        current = self._get("data source", lambda: api.datasource.get_datasource_by_uid(SOURCE_UID))
+        if current:
             return Change("data source ClickHouse", "same", lambda: None)
         if grafana.clickhouse_password is None:
             raise GrafanaFailed(
@@ -200,12 +205,12 @@ class Server:
 
     def export(self) -> Iterator[tuple[str, str]]:
         """(file name, content) of our dashboards and rules as the server has them; what it lacks is left out."""
-        for made in DASHBOARDS:
-            found = self._get(made.uid, partial(self._api.dashboard.get_dashboard, made.uid))
-            if found:
-                board = {k: v for k, v in found["dashboard"].items() if k not in ("id", "version")}
-                yield f"{made.uid}.json", json.dumps(board, indent=1, ensure_ascii=False) + "\n"
+        for dashboard in DASHBOARDS:
+            current = self._get(dashboard.uid, partial(self._api.dashboard.get_dashboard, dashboard.uid))
+            if current:
+                board = {k: v for k, v in current["dashboard"].items() if k not in ("id", "version")}
+                yield f"{dashboard.uid}.json", json.dumps(board, indent=1, ensure_ascii=False) + "\n"
         for group in GROUPS:
             call = partial(self._api.alertingprovisioning.get_rule_group, FOLDER_UID, group.name)
-            if found := self._get(group.name, call):
-                yield f"{group.name}.rules.json", json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+            if current := self._get(group.name, call):
+                yield f"{group.name}.rules.json", json.dumps(current, indent=1, ensure_ascii=False) + "\n"

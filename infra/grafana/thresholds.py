@@ -14,7 +14,7 @@ LEVEL_WARNING, LEVEL_CRITICAL = 2, 3
 LEVEL = ((1, "blue"), (LEVEL_WARNING, "orange"), (LEVEL_CRITICAL, "red"))
 
 #: A job is heard for so long after the last record of its producers, who speak every 10 s at least; s.
-HEARD_S = 300
+ACTIVE_S = 300
 #: A verdict counts for so many lengths of its window of steps, at least so long, and while its job is heard; s. A level
 #: is cleared after three windows without it.
 VERDICT_WINDOWS, VERDICT_S = 4, 900

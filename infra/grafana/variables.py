@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.model import Annotation, Query, Variable
+from drumline.infra.grafana.model import Annotation, PanelQuery, Variable
 
 #: What ran in the time range. The rollup of records is small however many kernels there are.
 _SEEN = "FROM records_per_minute WHERE @minute AND job != ''"
@@ -10,11 +10,11 @@ _SEEN = "FROM records_per_minute WHERE @minute AND job != ''"
 JOB = Variable(
     "job", "Job", f"SELECT DISTINCT job {_SEEN} ORDER BY job LIMIT 1000", description="heard in this time range"
 )
-JOBS = Variable("job", "Job", JOB.query, multi=True, every=True, description="heard in this time range")
+JOBS = Variable("job", "Job", JOB.query, multi=True, has_all=True, description="heard in this time range")
 RUN = Variable(
     "run", "Run",
     f"SELECT run {_SEEN} AND @job AND run != '' GROUP BY run ORDER BY max(last_published) DESC LIMIT 1000",
-    multi=True, every=True, description="one start of the job each",
+    multi=True, has_all=True, description="one start of the job each",
 )  # fmt: skip
 #: By kernels and by verdicts: a job may send only one of them.
 _RANKS = """
@@ -22,17 +22,17 @@ SELECT toString(rank) AS value, concat('rank ', toString(rank), ' ', host) AS te
     SELECT rank, any(host) AS host FROM processes WHERE @job AND @run GROUP BY rank
 ) ORDER BY rank LIMIT 4096
 """
-RANKS = Variable("rank", "Rank", _RANKS, multi=True, every=True, description="ranks of the chosen runs")
+RANKS = Variable("rank", "Rank", _RANKS, multi=True, has_all=True, description="ranks of the chosen runs")
 RANK = Variable("rank", "Rank", _RANKS, description="one rank of the chosen runs")
 FAMILIES = Variable(
     "family", "Family",
     "SELECT DISTINCT family FROM kernel_names ORDER BY family LIMIT 100",
-    multi=True, every=True, description="gemm, attention, nccl, ... (docs/reference/tables.md)",
+    multi=True, has_all=True, description="gemm, attention, nccl, ... (docs/reference/tables.md)",
 )  # fmt: skip
 HOSTS = Variable(
     "host", "Host",
     "SELECT DISTINCT host FROM devices_per_minute WHERE @minute AND @jobs ORDER BY host LIMIT 1000",
-    multi=True, every=True, description="hosts whose GPUs were sampled in this time range",
+    multi=True, has_all=True, description="hosts whose GPUs were sampled in this time range",
 )  # fmt: skip
 PRICE = Variable("price", "Price of a GPU-hour", default="1", description="any currency; 1 shows GPU-hours")
 
@@ -44,7 +44,7 @@ _TEXT = (
 
 
 def _verdicts(where: str) -> Annotation:
-    return Annotation("Verdicts", "orange", Query(
+    return Annotation("Verdicts", "orange", PanelQuery(
         f"""
         SELECT window_start AS time, window_end AS timeEnd, {_TEXT} AS text, [job, state] AS tags
         FROM stragglers WHERE {where} AND @window AND changed AND state IN ('warning', 'critical', 'cleared')
@@ -55,7 +55,7 @@ def _verdicts(where: str) -> Annotation:
 
 
 def _xids(where: str) -> Annotation:
-    return Annotation("XIDs", "red", Query(
+    return Annotation("XIDs", "red", PanelQuery(
         f"""
         SELECT time, concat(host, ' GPU ', toString(gpu_index), ': XID ', toString(assumeNotNull(xid))) AS text, [host,
             'xid'] AS tags

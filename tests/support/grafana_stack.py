@@ -10,7 +10,7 @@ from typing import Any
 from support.recordings import folder
 
 from drumline.infra.bench.direct_load import JobCopy, load
-from drumline.infra.bench.grafana_macros import Moment, expand, expand_alert
+from drumline.infra.bench.grafana_macros import PanelRequest, expand, expand_alert
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.config.settings import Settings
@@ -37,9 +37,9 @@ class Stored:
         return [(str(row[0]), str(row[1])) for row in described], list(self.reader.query(sql).result_rows)
 
     def ask_alert(self, sql: str, start: float, end: float) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
-        return self.frame(expand_alert(sql, Moment(round(start * 1000), round(end * 1000))))
+        return self.frame(expand_alert(sql, PanelRequest(round(start * 1000), round(end * 1000))))
 
-    def ask_panel(self, sql: str, at: Moment) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
+    def ask_panel(self, sql: str, at: PanelRequest) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
         return self.frame(expand(sql, at))
 
     def phase(self, name: str) -> tuple[int, int]:

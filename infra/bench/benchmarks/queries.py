@@ -14,7 +14,7 @@ import psutil
 
 from drumline.infra.bench.benchmarks.sink import DISK_TARGET, bytes_a_row
 from drumline.infra.bench.direct_load import JobCopy, Repetition, load, repeat
-from drumline.infra.bench.grafana_macros import ALL, Moment, Value, expand, expand_alert
+from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest, Value, expand, expand_alert
 from drumline.infra.bench.result import BenchReport, Progress
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.client import Client
@@ -197,11 +197,13 @@ def dashboard_statements(now_ms: int) -> dict[str, str]:
     names = dict[str, str]()
     for statement in statements():
         board, panel = statement.dashboard, statement.panel
-        chosen: dict[str, Value] = {v.name: ALL if v.every else FIXED.get(v.name, v.default) for v in board.variables}
+        chosen: dict[str, Value] = {
+            v.name: ALL_VALUES if v.has_all else FIXED.get(v.name, v.default) for v in board.variables
+        }
         span_ms = _span_ms(board.start)
         points = POINTS if panel is None or panel.kind in ("timeseries", "heatmap") else SCREEN
         least = _length_ms(panel.min_interval) if panel and panel.min_interval else 1_000
-        at = Moment(now_ms - span_ms, now_ms, max(span_ms // points, least), chosen)
+        at = PanelRequest(now_ms - span_ms, now_ms, max(span_ms // points, least), chosen)
         name = statement.id if statement.kind == "panel" else f"{statement.id} ({statement.kind})"
         names.setdefault(expand(statement.sql, at), name)
     return {name: text for text, name in names.items()}
@@ -210,7 +212,7 @@ def dashboard_statements(now_ms: int) -> dict[str, str]:
 def rule_statements(now_ms: int) -> dict[str, str]:
     """Return title -> deciding statement of every alert rule, over its range up to `now_ms`."""
     return {
-        f"rule {rule.title}": expand_alert(rule.values[0].sql, Moment(now_ms - rule.range_s * 1_000, now_ms))
+        f"rule {rule.title}": expand_alert(rule.values[0].sql, PanelRequest(now_ms - rule.range_s * 1_000, now_ms))
         for rule in rules()
     }
 

@@ -54,7 +54,7 @@ def apply(
                 change.does()
             done.append(change)
             if not as_json and change.kind != "same":
-                print(f"{'to do' if dry_run else 'done'}: {change.kind} {change.what}")
+                print(f"{'to do' if dry_run else 'done'}: {change.kind} {change.subject}")
     if as_json:
         print(json.dumps({"dry_run": dry_run, "changes": [_plain(change) for change in done]}))
     elif all(change.kind == "same" for change in done):
@@ -72,7 +72,7 @@ def diff(with_policies: Policies = False, as_json: AsJson = False) -> None:
         print(json.dumps({"changes": [_plain(change) for change in changes]}))
     else:
         for change in changes:
-            print(f"{change.kind} {change.what}" + (f": {', '.join(change.differs)}" if change.differs else ""))
+            print(f"{change.kind} {change.subject}" + (f": {', '.join(change.differs)}" if change.differs else ""))
     if changes:
         raise typer.Exit(DIFFERENT)
 
@@ -111,7 +111,7 @@ def generate(
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 9 if a file would change.")] = False,
 ) -> None:  # fmt: skip
     """Write the dashboards' JSON and the provisioning files. The same sources give the same bytes."""
-    from drumline.infra.grafana.catalog import HERE, dashboard_files
+    from drumline.infra.grafana.catalog import GENERATED, dashboard_files
     from drumline.infra.grafana.provisioning.contacts import CONTACTS
     from drumline.infra.grafana.provisioning.files import provisioning_files
 
@@ -124,7 +124,7 @@ def generate(
     changed = []
     with _exit_on_error():
         for path, content in {**dashboard_files(), **provisioning_files(chosen, tls=tls, ca=ca)}.items():
-            target = (out or HERE) / path.relative_to(HERE)
+            target = (out or GENERATED) / path.relative_to(GENERATED)
             if target.is_file() and target.read_text() == content:
                 continue
             changed.append(target)
@@ -138,4 +138,4 @@ def generate(
 
 
 def _plain(change: Change) -> dict[str, object]:
-    return {"what": change.what, "change": change.kind, "differs": list(change.differs)}
+    return {"what": change.subject, "change": change.kind, "differs": list(change.differs)}

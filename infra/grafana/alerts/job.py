@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.alerts.rule import Group, Rule, Values
-from drumline.infra.grafana.liveness import HEARD_RUNS, IN_FORCE, NOT_RECORDED
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_FORCE, NOT_RECORDED
 from drumline.infra.grafana.thresholds import (
+    ACTIVE_S,
     BANDWIDTH_RATIO,
-    HEARD_S,
     LEVEL_CRITICAL,
     LEVEL_WARNING,
     PAGEABLE_SHARE,
@@ -26,7 +26,7 @@ def _late(value: str, ref: str) -> Values:
                 argMax(s.host, window_end) AS host,
                 argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
                 toFloat64({value}) AS value
-            FROM stragglers AS s WHERE (job, run) IN ({HEARD_RUNS}) AND @window AND {IN_FORCE}
+            FROM stragglers AS s WHERE (job, run) IN ({ACTIVE_RUNS}) AND @window AND {IN_FORCE}
             GROUP BY job, run, number HAVING countIf(@bad) > 0
         ) AS late LEFT JOIN (
             SELECT job, run, rank AS number, concat('GPU ', toString(any(gpu_index)), ' ', any(gpu_uuid)) AS gpu
@@ -38,7 +38,7 @@ def _late(value: str, ref: str) -> Values:
 
 
 _LATE = (
-    _late("argMaxIf(@level, window_end, @judged)", "A"),
+    _late("argMaxIf(@level, window_end, @evaluated)", "A"),
     _late("argMaxIf(s.lost_share, window_end, @bad)", "SHARE"),
     _late("sum(s.gpu_seconds_lost)", "GPU_SECONDS"),
     _late("sum(s.money_lost)", "MONEY"),
@@ -82,7 +82,7 @@ def _stalled(value: str, ref: str) -> Values:
                 maxIf(time_max, topic = 'gpu.step.v1' AND rows > 0) AS last_step
             FROM records_per_minute WHERE @minute AND run != '' AND (job, run) NOT IN ({NOT_RECORDED})
             GROUP BY job, run
-            HAVING heard > $__toTime_ms - INTERVAL {HEARD_S} SECOND AND last_step > $__fromTime_ms
+            HAVING heard > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND AND last_step > $__fromTime_ms
         ), suspects AS (
             SELECT job, run, last_step FROM heard_jobs WHERE dateDiff('second', last_step, heard) > {STALLED_S}
         )

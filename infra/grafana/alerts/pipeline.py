@@ -47,7 +47,7 @@ DROPS = Rule(
     "Producers drop rather than wait, and count it. Any loss is told.",
     ("drumline-health", "drops"), {},
 )  # fmt: skip
-DEAD = Rule(
+DEAD_LETTERS = Rule(
     "drumline-dead-letters", "Dead letters", "warning",
     (
         Values(
@@ -75,4 +75,4 @@ SILENT = Rule(
     ("drumline-health", "silent"), {}, for_s=60,
 )  # fmt: skip
 
-PIPELINE = Group("drumline-pipeline", 60, (LAG, DROPS, DEAD, SILENT))
+PIPELINE = Group("drumline-pipeline", 60, (LAG, DROPS, DEAD_LETTERS, SILENT))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.dashboards.verdict_panels import TO_JOB, TO_RANK
-from drumline.infra.grafana.model import Dashboard, Field, Panel, Query
+from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.variables import JOBS, MARKS_OF_JOBS, PRICE
 
 _PRICE = "toFloat64OrZero(${price:singlequote})"
@@ -22,7 +22,7 @@ WHERE @jobs AND @window GROUP BY job, run
 
 
 def _stat(title: str, description: str, query: str, unit: str) -> Panel:
-    return Panel("stat", title, description, Query(query, "value:n", "table"), unit, width=6, height=4, decimals=2)
+    return Panel("stat", title, description, PanelQuery(query, "value:n", "table"), unit, width=6, height=4, decimals=2)
 
 
 NUMBERS = (
@@ -52,7 +52,7 @@ RUNS = Panel(
     "table",
     "Runs",
     "GPU-hours, cost, and what was lost. `kernel_hours`: sum of kernel durations, waiting NCCL kernels included.",
-    Query(
+    PanelQuery(
         f"""
         SELECT job, run, gpu_hours, gpu_hours * {_PRICE} AS cost, kernel_hours, lost_hours,
             lost_hours / gpu_hours AS lost_share,
@@ -69,7 +69,7 @@ CAUSES = Panel(
     "table",
     "Lost, by cause",
     "GPU time lost by cause, of all windows; which rank lost most.",
-    Query(
+    PanelQuery(
         f"""
         SELECT job, run, cause, detail, sum(s.gpu_seconds_lost) AS gpu_seconds, gpu_seconds / 3600 * {_PRICE} AS cost,
             argMax(s.rank, s.gpu_seconds_lost) AS rank, argMax(s.host, s.gpu_seconds_lost) AS host
@@ -87,7 +87,7 @@ OVER_TIME = Panel(
     "timeseries",
     "GPU time lost by job",
     "GPU seconds lost in each interval.",
-    Query(
+    PanelQuery(
         """
         SELECT $__timeInterval_ms(window_end) AS time, job, sum(gpu_seconds_lost) AS lost
         FROM stragglers WHERE @jobs AND @window GROUP BY time, job ORDER BY time, job
@@ -95,7 +95,7 @@ OVER_TIME = Panel(
         "time:t job:s lost:n",
     ),
     unit="s",
-    bars=True,
+    as_bars=True,
     min_interval="1m",
     empty="nothing was lost",
 )
@@ -103,7 +103,7 @@ FAMILIES = Panel(
     "table",
     "Cost by kernel family",
     "GPU time of kernels by what they do, and its share of the cost.",
-    Query(
+    PanelQuery(
         f"""
         SELECT family, sum(gpu) / 1e9 AS gpu_seconds, gpu_seconds / 3600 * {_PRICE} AS cost,
             sum(gpu) / sum(sum(gpu)) OVER () AS share FROM (
@@ -113,7 +113,7 @@ FAMILIES = Panel(
         "family:s gpu_seconds:n cost:n share:n",
         "table",
     ),
-    fields={"gpu_seconds": Field("s"), "share": Field("percentunit", bar=True)},
+    fields={"gpu_seconds": Field("s"), "share": Field("percentunit", gauge=True)},
 )
 
 COST = Dashboard(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, Query
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, IDLE, TEMPERATURE, THROTTLED_BITS
 from drumline.infra.grafana.variables import HOSTS, JOBS, MARKS_OF_JOBS
 
@@ -37,7 +37,7 @@ def _line(
         "timeseries",
         title,
         description,
-        Query(
+        PanelQuery(
             f"""
             SELECT $__timeInterval(minute) AS time, {_GPU}, {value} AS value
             FROM devices_per_minute AS d WHERE {_WHERE} GROUP BY time, host, gpu_index HAVING isNotNull(value)
@@ -122,7 +122,7 @@ TABLE = Panel(
     "table",
     "GPUs",
     "One row a GPU: what it did in this time range, every reason for a lower clock that was seen, and errors.",
-    Query(
+    PanelQuery(
         f"""
         SELECT host, gpu_index AS gpu, job, rank, utilisation, watts, temperature, sm_clock, memory, reasons, xid, ecc,
             samples FROM (
@@ -149,7 +149,7 @@ TABLE = Panel(
         "watts": Field("watt", decimals=0),
         "temperature": Field("celsius", thresholds=TEMPERATURE),
         "sm_clock": Field("hertz"),
-        "memory": Field("percentunit", bar=True),
+        "memory": Field("percentunit", gauge=True),
         "xid": Field(thresholds=ANY),
         "ecc": Field(thresholds=ANY),
     },
@@ -160,7 +160,7 @@ REAL = Panel(
     "NVML's utilisation against real kernel time",
     "Mean over the chosen GPUs and their ranks. Utilisation says that something ran; kernel time says how much of "
     "the second, overlapping kernels counted twice.",
-    Query(
+    PanelQuery(
         """
         SELECT time, utilisation, kernel_time FROM (
             SELECT $__timeInterval(minute) AS time, avgMerge(util_gpu) / 100 AS utilisation

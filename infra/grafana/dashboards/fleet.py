@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.dashboards.verdict_panels import TO_JOB, TO_STRAGGLERS, late_ranks, lost_share
-from drumline.infra.grafana.liveness import HEARD_RUNS
-from drumline.infra.grafana.model import Dashboard, Field, Panel, Query
-from drumline.infra.grafana.thresholds import ANY, HEARD_S, LEVEL, SHARE, THROTTLED_BITS
+from drumline.infra.grafana.liveness import ACTIVE_RUNS
+from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
+from drumline.infra.grafana.thresholds import ACTIVE_S, ANY, LEVEL, SHARE, THROTTLED_BITS
 from drumline.infra.grafana.variables import MARKS_OF_ALL
 
 _RUNS = "FROM records_per_minute WHERE @minute AND job != ''"
@@ -18,7 +18,7 @@ def _stat(
         "stat",
         title,
         description,
-        Query(query, "value:n", "table"),
+        PanelQuery(query, "value:n", "table"),
         unit,
         width=4,
         height=4,
@@ -39,8 +39,8 @@ NUMBERS = (
         "Ranks whose last verdict in this time range is a warning or critical, of jobs that are heard at its end.",
         f"""
         SELECT countIf(level >= 2) AS value FROM (
-            SELECT argMaxIf(@level, window_end, @judged) AS level FROM stragglers
-            WHERE (job, run) IN ({HEARD_RUNS}) AND @window AND rank >= 0 GROUP BY job, run, rank
+            SELECT argMaxIf(@level, window_end, @evaluated) AS level FROM stragglers
+            WHERE (job, run) IN ({ACTIVE_RUNS}) AND @window AND rank >= 0 GROUP BY job, run, rank
         )
         """,
         red=True,
@@ -71,9 +71,9 @@ JOBS = Panel(
     "Jobs",
     "Every run that was heard: size, its worst level in force and what its most expensive rank costs now (none where "
     "nobody is heard any more), rows that were lost.",
-    Query(
+    PanelQuery(
         f"""
-        SELECT job, run, ranks, hosts, if(heard > $__toTime_ms - INTERVAL {HEARD_S} SECOND, last_level, NULL) AS level,
+        SELECT job, run, ranks, hosts, if(heard > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND, last_level, NULL) AS level,
             if(isNull(level), NULL, share) AS lost_share, gpu_seconds_lost, rows, dropped_rows, heard FROM (
             SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks, uniqExactIfMerge(r.hosts) AS hosts,
                 sum(r.rows) AS rows,
@@ -82,8 +82,8 @@ JOBS = Panel(
         ) AS heard_runs LEFT JOIN (
             SELECT job, run, max(level_rank) AS last_level, max(last_share) AS share, sum(lost)
                 AS gpu_seconds_lost FROM (
-                SELECT job, run, argMaxIf(@level, window_end, @judged) AS level_rank,
-                    argMaxIf(s.lost_share, window_end, @judged) AS last_share,
+                SELECT job, run, argMaxIf(@level, window_end, @evaluated) AS level_rank,
+                    argMaxIf(s.lost_share, window_end, @evaluated) AS last_share,
                     sum(s.gpu_seconds_lost) AS lost
                 FROM stragglers AS s WHERE @window GROUP BY job, run, rank
             ) GROUP BY job, run
@@ -109,7 +109,7 @@ LAUNCHES = Panel(
     "timeseries",
     "Kernel launches",
     "Kernels started per second, all ranks of a job together.",
-    Query(
+    PanelQuery(
         """
         SELECT $__timeInterval(second) AS time, job, sum(launches) / $__interval_s AS launches
         FROM ranks_per_second WHERE @second GROUP BY time, job ORDER BY time, job
@@ -124,7 +124,7 @@ UTILISATION = Panel(
     "GPU utilisation by host",
     "What NVML says: share of time with any kernel running, mean over the host's GPUs. It says nothing of how well "
     "they ran.",
-    Query(
+    PanelQuery(
         """
         SELECT $__timeInterval(minute) AS time, host, avgMerge(util_gpu) AS utilisation
         FROM devices_per_minute WHERE @minute GROUP BY time, host ORDER BY time, host
@@ -139,7 +139,7 @@ POWER = Panel(
     "timeseries",
     "Power by host",
     "Sum over the host's GPUs of their mean power. A GPU shared by jobs counts once.",
-    Query(
+    PanelQuery(
         """
         SELECT time, host, sum(watts) AS watts FROM (
             SELECT $__timeInterval(minute) AS time, host, gpu_uuid, avgMerge(power_mw) / 1000 AS watts

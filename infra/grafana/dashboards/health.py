@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from drumline.infra.grafana.dashboards.verdict_panels import TO_RANK
 from drumline.infra.grafana.liveness import RANKS
-from drumline.infra.grafana.model import Dashboard, Field, Panel, Query
+from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, LAG, SILENT
 from drumline.infra.grafana.variables import JOBS
 
@@ -16,7 +16,7 @@ def _by_topic(title: str, description: str, value: str, unit: str, key: str = ""
         "timeseries",
         title,
         description,
-        Query(
+        PanelQuery(
             f"""
             SELECT $__timeInterval(minute) AS time, topic, {value} AS value
             FROM records_per_minute AS r WHERE {_WHERE} GROUP BY time, topic ORDER BY time, topic
@@ -26,7 +26,7 @@ def _by_topic(title: str, description: str, value: str, unit: str, key: str = ""
         unit,
         min_interval="1m",
         thresholds=ANY if alarm else (),
-        bars=alarm,
+        as_bars=alarm,
         key=key,
     )
 
@@ -36,7 +36,7 @@ LAGGING = Panel(
     "Results behind raw rows",
     "Kernels that are stored against the newest rolling windows made of them, both by the broker's clock. Line: the "
     "alert's limit.",
-    Query(
+    PanelQuery(
         f"""
         SELECT time, job, greatest(dateDiff('second', results, raw), 0) AS behind FROM (
             SELECT $__timeInterval(minute) AS time, job, maxIf(last_published, topic = 'gpu.kernel.v1'
@@ -58,7 +58,7 @@ SILENCE = Panel(
     "Ranks not heard",
     "Ranks of running jobs whose process has not said for longer than the alert's limit that it lives; `said`: what "
     "it recorded then. Left out: processes that said that they end, and replays.",
-    Query(
+    PanelQuery(
         f"""
         SELECT job, run, rank, host, said, spoke, silent_s FROM ({RANKS})
         WHERE silent_s > {SILENT[0][0]:g} AND @jobs ORDER BY silent_s DESC LIMIT 500
@@ -79,7 +79,7 @@ COLLECTING = Panel(
     "What collecting costs",
     "Processes that spoke in this time range, those with problems and losses first: what is recorded of each and why, "
     "shares of a core taken beside the job and in it, bytes given to Kafka, rows lost. Replays: -.",
-    Query(
+    PanelQuery(
         """
         SELECT job, run, rank, policy, toFloat64OrNull(collector['decoder_cpu_s']) / lived AS beside,
             toFloat64OrNull(collector['job_thread_cpu_s']) / lived AS inside,
@@ -110,7 +110,7 @@ ERRORS = Panel(
     "table",
     "Dead letters by reason",
     "What could not be read or stored, by the kind of error. `drumline dlq show TOPIC` has the sentences.",
-    Query(
+    PanelQuery(
         """
         SELECT topic, error, count() AS records, max(l.published) AS last FROM ledger AS l
         WHERE @published AND verdict = 'dead' GROUP BY topic, error ORDER BY records DESC LIMIT 200
@@ -125,7 +125,7 @@ STORAGE = Panel(
     "table",
     "Storage",
     "Tables of the database: rows, size on disk, bytes a row, parts (merges keep them few).",
-    Query(
+    PanelQuery(
         """
         SELECT table, sum(p.rows) AS rows, sum(bytes_on_disk) AS disk, disk / greatest(rows, 1) AS bytes_per_row,
             count() AS parts,

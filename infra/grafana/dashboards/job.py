@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.dashboards.verdict_panels import late_ranks, lost_share
-from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, Query
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, LEVEL, SHARE
 from drumline.infra.grafana.variables import JOB, MARKS, RUN
 
@@ -22,7 +22,7 @@ def _stat(
         "stat",
         title,
         description,
-        Query(query, "value:n", "table"),
+        PanelQuery(query, "value:n", "table"),
         unit,
         width=4,
         height=4,
@@ -39,7 +39,7 @@ NUMBERS = (
         "Highest level in force of any rank, after the last window in this time range.",
         """
         SELECT max(level) AS value FROM (
-            SELECT argMaxIf(@level, window_end, @judged) AS level FROM stragglers WHERE @job AND @run
+            SELECT argMaxIf(@level, window_end, @evaluated) AS level FROM stragglers WHERE @job AND @run
                 AND @window GROUP BY run, rank
         )
         """,
@@ -52,7 +52,7 @@ NUMBERS = (
         "Share of the job's time lost to its most expensive rank in the last window.",
         """
         SELECT max(share) AS value FROM (
-            SELECT argMaxIf(lost_share, window_end, @judged) AS share FROM stragglers WHERE @job AND @run
+            SELECT argMaxIf(lost_share, window_end, @evaluated) AS share FROM stragglers WHERE @job AND @run
                 AND @window GROUP BY run, rank
         )
         """,
@@ -93,7 +93,7 @@ STEPS = Panel(
     "Step time by rank",
     "Mean duration of the steps that began in each interval, the host's where steps have no collectives. Ranks move in "
     "step, so their lines lie on each other; what holds them back shows below.",
-    Query(
+    PanelQuery(
         """
         SELECT $__timeInterval_ms(start) AS time, toString(rank) AS rank, avg(gpu_duration_ns) AS step_time
         FROM (SELECT start, rank, gpu_duration_ns FROM steps WHERE @job AND @run AND @start AND skipped = 0)
@@ -114,7 +114,7 @@ BUDGET = Panel(
     "Where a step's time goes",
     "Shares of step time, mean over the ranks: compute, copies not covered by it, communication not covered by "
     "either, idle.",
-    Query(
+    PanelQuery(
         f"""
         SELECT $__timeInterval_ms(start) AS time, {_SHARES}
         FROM steps WHERE @job AND @run AND @start AND skipped = 0 AND gpu_duration_ns > 0 GROUP BY time ORDER BY time
@@ -132,7 +132,7 @@ BUSY = Panel(
     "Kernel time by rank",
     "Kernel seconds per second. Above 1 where kernels overlap; NCCL kernels that wait count too, so a late rank has "
     "the least.",
-    Query(
+    PanelQuery(
         """
         SELECT $__timeInterval(second) AS time, toString(rank) AS rank, sum(gpu_ns) / 1e9 / $__interval_s AS kernel_time
         FROM (SELECT second, rank, gpu_ns FROM ranks_per_second WHERE @job AND @run AND @second)
@@ -148,7 +148,7 @@ LAUNCHES = Panel(
     "timeseries",
     "Kernel launches by rank",
     "Kernels started per second.",
-    Query(
+    PanelQuery(
         """
         SELECT $__timeInterval(second) AS time, toString(rank) AS rank, sum(launches) / $__interval_s AS launches
         FROM (SELECT second, rank, launches FROM ranks_per_second WHERE @job AND @run AND @second)
@@ -164,7 +164,7 @@ FAMILIES = Panel(
     "timeseries",
     "GPU time by kernel family",
     "GPU seconds per second of all ranks, by what kernels do.",
-    Query(
+    PanelQuery(
         """
         SELECT $__timeInterval(minute) AS time, family, sum(gpu) / 1e9 / $__interval_s AS gpu_time FROM (
             SELECT minute, name, sum(gpu_ns) AS gpu FROM kernels_per_minute WHERE @job AND @run AND @minute
@@ -182,7 +182,7 @@ PLACES = Panel(
     "table",
     "Ranks",
     "Who is where: host, GPU, how steps are told, versions.",
-    Query(
+    PanelQuery(
         """
         SELECT rank, host, gpu_index AS gpu, gpu_model AS model, pid, k8s_pod AS pod, slurm_job AS slurm,
             arrayStringConcat(arrayMap((k, v) -> concat(k, ' ', v), mapKeys(versions), mapValues(versions)), ',

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.model import Dashboard, Field, Panel, Query, Variable
+from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery, Variable
 from drumline.infra.grafana.occupancy import sm_sql, with_occupancy
 from drumline.infra.grafana.variables import FAMILIES, JOB, MARKS, RANKS, RUN
 
@@ -31,7 +31,7 @@ KERNEL = Variable(
     GROUP BY k.name ORDER BY sum(k.gpu_ns) DESC LIMIT 300
     """,
     multi=True,
-    every=True,
+    has_all=True,
     description="the 300 with most GPU time",
 )
 _KERNELS = "$__conditionalAll(name IN (${kernel:singlequote}), $kernel)"
@@ -40,7 +40,7 @@ FAMILY_TIME = Panel(
     "timeseries",
     "GPU time by family",
     "GPU seconds per second of the chosen ranks, by what kernels do (docs/reference/tables.md has the rules).",
-    Query(
+    PanelQuery(
         f"""
         SELECT $__timeInterval(minute) AS time, family, sum(gpu) / 1e9 / $__interval_s AS gpu_time FROM (
             SELECT minute, name, sum(gpu_ns) AS gpu FROM kernels_per_minute WHERE {_WHERE} GROUP BY minute, name
@@ -57,7 +57,7 @@ RATE = Panel(
     "Launches by family",
     "Kernels started per second. Much more than a few thousand a rank, and the host has to hurry: compile or capture "
     "a graph.",
-    Query(
+    PanelQuery(
         f"""
         SELECT $__timeInterval(minute) AS time, family, sum(n_launches) / $__interval_s AS launches FROM (
             SELECT minute, name, sum(launches) AS n_launches FROM kernels_per_minute WHERE {_WHERE} GROUP BY minute,
@@ -77,7 +77,7 @@ TOP = Panel(
     "memory of the p95 "
     "launch; empty for a GPU model that is not known). `waves`: p95 blocks / (SMs x resident blocks): below 1 the "
     "GPU is not filled.",
-    Query(
+    PanelQuery(
         f"""
         SELECT short AS kernel, family, launches, gpu_ns / 1e9 AS gpu_s, gpu_ns / sum(gpu_ns) OVER () AS share,
             gpu_ns / launches AS mean_ns, d[1] AS p50_ns, d[2] AS p95_ns, d[3] AS p99_ns, longest_ns,
@@ -96,7 +96,7 @@ TOP = Panel(
     fields={
         "kernel": Field(width=280),
         "gpu_s": Field("s"),
-        "share": Field("percentunit", bar=True),
+        "share": Field("percentunit", gauge=True),
         "mean_ns": Field("ns"),
         "p50_ns": Field("ns"),
         "p95_ns": Field("ns"),
@@ -105,7 +105,7 @@ TOP = Panel(
         "p95_grid": Field(decimals=0),
         "p95_block": Field(decimals=0),
         "shared_bytes": Field("bytes"),
-        "occupancy": Field("percentunit", bar=True),
+        "occupancy": Field("percentunit", gauge=True),
         "waves": Field(decimals=2),
         "graphs": Field("percentunit", decimals=0),
         "demangled": Field(inspect=True, width=160),
@@ -115,7 +115,7 @@ P95 = Panel(
     "timeseries",
     "p95 duration of the chosen kernels",
     "By short name, all chosen ranks. Choose kernels above; with All, the ten with most GPU time.",
-    Query(
+    PanelQuery(
         f"""
         SELECT time, short AS kernel, quantilesDDMerge(0.01, 0.5, 0.95, 0.99)(state)[2] AS p95 FROM (
             SELECT $__timeInterval(minute) AS time, name, quantilesDDMergeState(0.01, 0.5, 0.95,
@@ -135,7 +135,7 @@ BY_RANK = Panel(
     "table",
     "The chosen kernels by rank",
     "A rank whose median is above the others' runs the same work slower: throttled, shared, or a slow part.",
-    Query(
+    PanelQuery(
         f"""
         SELECT rank, any(host) AS host, sum(k.launches) AS launches, sum(k.gpu_ns) / 1e9 AS gpu_s, d[1] AS p50_ns,
             d[2] AS p95_ns,
@@ -160,7 +160,7 @@ SMALL = Panel(
     "Kernels that leave SMs empty",
     "Kernels whose p95 grid has fewer blocks than the GPU has SMs, by GPU time: candidates for fusion, larger "
     "batches or graphs.",
-    Query(
+    PanelQuery(
         f"""
         SELECT short AS kernel, family, launches, gpu_ns / 1e9 AS gpu_s, g[2] AS p95_grid, sms,
             gpu_ns / launches AS mean_ns

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, Query
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import PAGEABLE
 from drumline.infra.grafana.variables import JOB, MARKS, RANKS, RUN
 
@@ -13,7 +13,7 @@ MOVED = Panel(
     "timeseries",
     "Bytes copied by direction",
     "Bytes per second, all chosen ranks, from rolling windows of the stream processor (10 s every 5 s).",
-    Query(
+    PanelQuery(
         f"""
         SELECT time, direction, sum(rate) / uniqExact(window_end) AS bytes_per_s FROM (
             SELECT $__timeInterval_ms(window_end) AS time, direction, rank, window_end,
@@ -31,7 +31,7 @@ ACHIEVED = Panel(
     "Achieved bandwidth while copying",
     "Bytes divided by the time that copies took, by direction and memory kinds: what the link gave. Pageable memory "
     "stands out.",
-    Query(
+    PanelQuery(
         f"""
         SELECT $__timeInterval_ms(window_end) AS time, direction, trimBoth(concat(source, ' to ', target)) AS memory,
             sum(bytes) / sum(busy_ns) * 1e9 AS bytes_per_s
@@ -49,7 +49,7 @@ SHARE = Panel(
     "Time in pageable copies by rank",
     "Share of a window spent copying from or to pageable memory, which blocks its stream. Lines: the alert's limit, "
     "and critical.",
-    Query(
+    PanelQuery(
         f"""
         SELECT time, toString(rank) AS rank, max(part) AS share FROM (
             SELECT $__timeInterval_ms(window_end) AS time, rank, window_end,
@@ -70,7 +70,7 @@ COPIES = Panel(
     "timeseries",
     "Copies by direction",
     "Copies and memsets started per second.",
-    Query(
+    PanelQuery(
         f"""
         SELECT $__timeInterval(minute) AS time, direction, sum(m.copies) / $__interval_s AS copies
         FROM memcpys_per_minute AS m WHERE {_WHERE} AND @minute GROUP BY time, direction ORDER BY time, direction
@@ -84,7 +84,7 @@ KINDS = Panel(
     "table",
     "Copies by kind",
     "Direction and kinds of memory: how many, how large, how fast, and the longest.",
-    Query(
+    PanelQuery(
         f"""
         SELECT direction, source, target, sum(m.copies) AS copies, sum(m.bytes) AS bytes, bytes / copies AS mean_bytes,
             sum(m.busy_ns) AS busy_ns,
@@ -105,7 +105,7 @@ RANKS_TABLE = Panel(
     "table",
     "Copies to and from the host by rank",
     "Who copies most, and how much of it is pageable.",
-    Query(
+    PanelQuery(
         f"""
         SELECT rank, any(host) AS host, sum(m.copies) AS copies, sum(m.bytes) AS bytes, sum(m.busy_ns) AS busy_ns,
             sumIf(m.busy_ns, source = 'pageable' OR target = 'pageable') / greatest(busy_ns, 1) AS pageable
@@ -119,7 +119,7 @@ RANKS_TABLE = Panel(
     width=24,
     fields={
         "rank": Field(link=Link("This rank", "drumline-rank", {"rank": "${__data.fields.rank}"}), decimals=0),
-        "bytes": Field("bytes"), "busy_ns": Field("ns"), "pageable": Field("percentunit", bar=True),
+        "bytes": Field("bytes"), "busy_ns": Field("ns"), "pageable": Field("percentunit", gauge=True),
     },
 )  # fmt: skip
 

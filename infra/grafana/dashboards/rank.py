@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.dashboards.verdict_panels import lost_share
-from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, Query
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL
 from drumline.infra.grafana.variables import JOB, MARKS, RANK, RUN
 
-_ME = "@job AND @run AND @rank"
+_THIS_RANK = "@job AND @run AND @rank"
 TO_STEP = Link(
     "This step on the timeline",
     "drumline-timeline",
@@ -22,11 +22,11 @@ _PARTS = {
 }
 _BUDGET = ", ".join(f"avg(s.{column}) AS {name}" for name, column in _PARTS.items())
 
-WHO = Panel(
+PROCESSES = Panel(
     "table",
     "Who it is",
     "The rank's processes, newest first.",
-    Query(
+    PanelQuery(
         """
         SELECT host, gpu_index AS gpu, gpu_model AS model, gpu_uuid, pid, k8s_namespace AS namespace, k8s_pod AS pod,
             slurm_job AS slurm,
@@ -45,7 +45,7 @@ VERDICT = Panel(
     "state-timeline",
     "Level in force",
     "What the last window said of this rank, after recurrence.",
-    Query(
+    PanelQuery(
         """
         SELECT $__timeInterval_ms(window_end) AS time, argMax(@level, window_end) AS level
         FROM stragglers WHERE @job AND @run AND rank = toInt32OrDefault(${rank:singlequote}, toInt32(-2)) AND @window
@@ -66,10 +66,10 @@ BUDGET = Panel(
     "Where its step's time goes",
     "Mean per step: compute, copies not covered by it, communication not covered by either, idle. Waiting for others "
     "is communication.",
-    Query(
+    PanelQuery(
         f"""
         SELECT $__timeInterval_ms(start) AS time, {_BUDGET}
-        FROM steps AS s WHERE {_ME} AND @start AND skipped = 0 GROUP BY time ORDER BY time
+        FROM steps AS s WHERE {_THIS_RANK} AND @start AND skipped = 0 GROUP BY time ORDER BY time
         """,
         "time:t compute:n copies:n communication:n idle:n",
     ),
@@ -82,13 +82,13 @@ FREQUENCY = Panel(
     "Kernel frequency",
     "Launches per second of the ten most launched kernels, from rolling windows of the stream processor (10 s every "
     "5 s).",
-    Query(
+    PanelQuery(
         f"""
         SELECT time, short AS kernel, max(rate) AS launches FROM (
             SELECT $__timeInterval_ms(window_end) AS time, name,
                 max(f.launches / (dateDiff('millisecond', window_start, window_end) / 1e3)) AS rate
-            FROM kernel_frequency AS f WHERE {_ME} AND @window AND name IN (
-                SELECT name FROM kernels_per_minute WHERE {_ME} AND @minute GROUP BY name
+            FROM kernel_frequency AS f WHERE {_THIS_RANK} AND @window AND name IN (
+                SELECT name FROM kernels_per_minute WHERE {_THIS_RANK} AND @minute GROUP BY name
                     ORDER BY sum(launches) DESC LIMIT 10
             ) GROUP BY time, name
         ) AS k LEFT JOIN kernel_names AS n ON k.name = n.name GROUP BY time, kernel ORDER BY time, kernel
@@ -102,12 +102,12 @@ COPIES = Panel(
     "timeseries",
     "Copies by direction",
     "Bytes per second, from rolling windows of the stream processor.",
-    Query(
+    PanelQuery(
         f"""
         SELECT time, direction, max(rate) AS bytes_per_s FROM (
             SELECT $__timeInterval_ms(window_end) AS time, direction,
                 sum(bytes) / (dateDiff('millisecond', window_start, window_end) / 1e3) AS rate
-            FROM memcpy_bandwidth WHERE {_ME} AND @window GROUP BY time, direction, window_start, window_end
+            FROM memcpy_bandwidth WHERE {_THIS_RANK} AND @window GROUP BY time, direction, window_start, window_end
         ) GROUP BY time, direction ORDER BY time, direction
         """,
         "time:t direction:s bytes_per_s:n",
@@ -119,7 +119,7 @@ DEVICE = Panel(
     "timeseries",
     "Its GPU",
     "Utilisation and clock as shares: of time with any kernel, and of the highest SM clock seen in this time range.",
-    Query(
+    PanelQuery(
         """
         SELECT time, utilisation, clock / greatest(max(clock) OVER (), 1) AS sm_clock FROM (
             SELECT $__timeInterval(minute) AS time, avgMerge(util_gpu) / 100 AS utilisation,
@@ -139,7 +139,7 @@ PEERS = Panel(
     "table",
     "Against its peers",
     "Its mean step in this time range, part by part, beside the median of the other ranks; what it has more than they.",
-    Query(
+    PanelQuery(
         f"""
         SELECT part, mine, peers, mine - peers AS more FROM (
             SELECT part, anyIf(value, me) AS mine, quantileIf(0.5)(value, NOT me) AS peers FROM (
@@ -160,12 +160,12 @@ SLOWEST = Panel(
     "Slowest steps",
     "Of this rank; each leads to its kernels. Late launches need launch records, input needs ranges around data "
     "loading: - without them.",
-    Query(
+    PanelQuery(
         f"""
         SELECT step, start, duration_ns, compute_ns, copy_ns, comm_exposed_ns, idle_ns, launch_late_ns, input_ns,
             kernels,
             toUnixTimestamp64Milli(start) - 1 AS from_ms, toUnixTimestamp64Milli(end_time) + 1 AS to_ms
-        FROM steps WHERE {_ME} AND @start ORDER BY duration_ns DESC LIMIT 50
+        FROM steps WHERE {_THIS_RANK} AND @start ORDER BY duration_ns DESC LIMIT 50
         """,
         "step:n start:t duration_ns:n compute_ns:n copy_ns:n comm_exposed_ns:n idle_ns:n launch_late_ns:n input_ns:n "
         "kernels:n "
@@ -187,7 +187,7 @@ RANK_BOARD = Dashboard(
     "What did one process and its GPU do, and what was different from its peers?",
     "rank",
     (
-        (WHO,),
+        (PROCESSES,),
         (VERDICT,),
         (BUDGET, lost_share("@job AND @run AND rank = toInt32OrDefault(${rank:singlequote}, toInt32(-2))")),
         (PEERS, SLOWEST),

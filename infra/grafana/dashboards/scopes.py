@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.model import Dashboard, Field, Panel, Query
+from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.variables import JOB, MARKS, RANKS, RUN
 
 #: Ranges looked at, the first of the time range: their tree is put together in memory.
 TAKEN = 20_000
 #: Deeper scopes are counted into their ancestors only.
 DEEP = 8
-_HERE = "FROM ranges WHERE @job AND @run AND @ranks AND @start"
+_RANGES = "FROM ranges WHERE @job AND @run AND @ranks AND @start"
 #: About when the first TAKEN ranges are over, so that those after it are neither read nor sorted.
 _UNTIL = f"""
 SELECT min(start) + toIntervalNanosecond(toInt64(
-    dateDiff('nanosecond', min(start), max(start)) * least(1, {TAKEN} / greatest(count(), 1)))) {_HERE}
+    dateDiff('nanosecond', min(start), max(start)) * least(1, {TAKEN} / greatest(count(), 1)))) {_RANGES}
 """
 #: A row per path of scopes: numbers in names are one name ("step 12" and "step 13" are "step #").
 _TAKEN = f"""
 SELECT process_id, id, parent_id, depth, start, duration_ns, replaceRegexpAll(name, '[0-9]+', '#') AS short
-{_HERE} AND start <= ({_UNTIL}) AND depth < {DEEP} ORDER BY start LIMIT {TAKEN}
+{_RANGES} AND start <= ({_UNTIL}) AND depth < {DEEP} ORDER BY start LIMIT {TAKEN}
 """
 _PATHS = f"""
 WITH RECURSIVE tree AS (
@@ -36,7 +36,7 @@ FLAME = Panel(
     "Host time by scope",
     f"NVTX ranges of the chosen ranks, nested as they were: width is host time. The first {TAKEN:,} of the time range; "
     "one whose parent began before it is left out.",
-    Query(
+    PanelQuery(
         f"""
         SELECT level, label, value, self FROM (
             SELECT path, length(path) AS level, path[-1] AS label, toInt64(total_ns) AS value, toInt64(greatest(
@@ -63,7 +63,7 @@ TABLE = Panel(
     "table",
     "Scopes",
     f"By path from the outermost scope, of the first {TAKEN:,} ranges. `per_step_ns`: host time in a step of one rank.",
-    Query(
+    PanelQuery(
         f"""
         SELECT arrayStringConcat(path, ' / ') AS scope, times, total_ns, total_ns / times AS mean_ns, longest_ns,
             total_ns / greatest((
@@ -90,13 +90,13 @@ BY_TIME = Panel(
     "timeseries",
     "Mean duration by scope",
     "Of the ten names with most host time, however nested; numbers in names are one name.",
-    Query(
+    PanelQuery(
         f"""
         SELECT time, scope, mean FROM (
             SELECT $__timeInterval_ms(start) AS time, replaceRegexpAll(name, '[0-9]+', '#') AS scope,
                 avg(duration_ns) AS mean,
                 sum(sum(duration_ns)) OVER (PARTITION BY scope) AS all_ns
-            FROM (SELECT start, name, duration_ns {_HERE})
+            FROM (SELECT start, name, duration_ns {_RANGES})
             GROUP BY time, scope
         ) QUALIFY dense_rank() OVER (ORDER BY all_ns DESC) <= 10 ORDER BY time, scope
         """,
@@ -110,12 +110,12 @@ BY_RANK = Panel(
     "table",
     "Outermost scopes by rank",
     "A rank that is longer than the others in one scope says where in the program it loses time.",
-    Query(
+    PanelQuery(
         f"""
         SELECT rank, any(host) AS host, replaceRegexpAll(name, '[0-9]+', '#') AS scope, count() AS times,
             avg(duration_ns) AS mean_ns,
             mean_ns / median(mean_ns) OVER (PARTITION BY scope) AS to_median
-        FROM (SELECT rank, host, name, duration_ns {_HERE} AND depth <= 1)
+        FROM (SELECT rank, host, name, duration_ns {_RANGES} AND depth <= 1)
         GROUP BY rank, scope ORDER BY to_median DESC LIMIT 500
         """,
         "rank:n host:s scope:s times:n mean_ns:n to_median:n",

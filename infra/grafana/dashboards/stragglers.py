@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.dashboards.verdict_panels import late_ranks, lost_share
-from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, Query
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, SHARE
 from drumline.infra.grafana.variables import JOB, MARKS, RANKS, RUN
 
@@ -19,7 +19,7 @@ STATES = Panel(
     "What the last window said of each rank, after recurrence: two of three windows raise a level, three in a row "
     "lower it. "
     "Rank -1 is the job as a whole.",
-    Query(
+    PanelQuery(
         """
         SELECT $__timeInterval_ms(window_end) AS time, concat('rank ', toString(s.rank)) AS rank, argMax(@level,
             window_end) AS level
@@ -42,7 +42,7 @@ LATENESS = Panel(
     "Time by which a rank was later than the last one of the others left waiting, per step, mean over the window. It "
     "names victims too: "
     "a rank that waited elsewhere comes late. Lost time (right) follows the blame.",
-    Query(
+    PanelQuery(
         """
         SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS rank,
             avg(lateness_ns / greatest(steps_used, 1)) AS lateness
@@ -63,7 +63,7 @@ CHANGES = Panel(
     "One row for each change of a verdict: what it said, of which steps, and the numbers it rests on "
     "(docs/design/stragglers.md). "
     "`excess_ms`: what the rank's steps had more than its peers', by part of its budget.",
-    Query(
+    PanelQuery(
         """
         SELECT window_start AS time, rank, host, @level AS level, cause, detail,
             group AS late_with, confidence,
@@ -110,13 +110,13 @@ _SPEED = """bytes / shortest * 1e9 * multiIf(operation = 'AllReduce', 2 * (n - 1
     operation IN ('AllGather', 'ReduceScatter', 'AllToAll'), n - 1, 1) AS bus"""
 #: Rows looked at, about: where a time range has more, a part of the collectives stands for all of them.
 SAMPLED = 500_000
-_HERE = "FROM collectives AS c WHERE @job AND @run AND @start"
+_COLLECTIVES = "FROM collectives AS c WHERE @job AND @run AND @start"
 #: One row a collective: every rank has one row of it, and the others wait for the last. Those outside steps are few.
-_EACH = f"""
+_BY_COLLECTIVE = f"""
 SELECT communicator, operation, c.bytes AS bytes, min(start) AS at, toUInt32(count()) AS n,
     min(duration_ns) AS shortest, {_SPEED}
-{_HERE} AND duration_ns > 0 AND bytes >= {{least}} AND (step < 0 OR intHash32(toUInt32(step * 1000 + ordinal)) %
-    (SELECT toUInt32(greatest(intDiv(count(), {SAMPLED}), 1)) {_HERE}) = 0)
+{_COLLECTIVES} AND duration_ns > 0 AND bytes >= {{least}} AND (step < 0 OR intHash32(toUInt32(step * 1000 + ordinal)) %
+    (SELECT toUInt32(greatest(intDiv(count(), {SAMPLED}), 1)) {_COLLECTIVES}) = 0)
 GROUP BY run, communicator, operation, bytes, step, ordinal HAVING n > 1
 """
 BUS = Panel(
@@ -125,10 +125,10 @@ BUS = Panel(
     "Of collectives of 1 MiB and more: bytes moved per second as nccl-tests count them (AllReduce 2(n-1)/n), over "
     "the shortest duration of all ranks, so that waiting for a late one does not count. Median by operation and "
     f"communicator; of a sample where there are more than {SAMPLED:,} rows.",
-    Query(
+    PanelQuery(
         f"""
         SELECT $__timeInterval_ms(at) AS time, operation, communicator, quantile(0.5)(bus) AS bytes_per_s
-        FROM ({_EACH.format(least=1 << 20)})
+        FROM ({_BY_COLLECTIVE.format(least=1 << 20)})
         GROUP BY time, operation, communicator ORDER BY time, operation, communicator
         """,
         "time:t operation:s communicator:s bytes_per_s:n",
@@ -143,11 +143,11 @@ SIZES = Panel(
     "Bus bandwidth by size",
     "As above, by message size, of the same sample: small messages are bound by latency, so each size has a normal of "
     "its own.",
-    Query(
+    PanelQuery(
         f"""
         SELECT operation, communicator, bytes, count() AS collectives, quantile(0.5)(shortest) AS p50_ns,
             quantile(0.5)(bus) AS bytes_per_s
-        FROM ({_EACH.format(least=0)}) GROUP BY operation, communicator, bytes ORDER BY bytes DESC LIMIT 100
+        FROM ({_BY_COLLECTIVE.format(least=0)}) GROUP BY operation, communicator, bytes ORDER BY bytes DESC LIMIT 100
         """,
         "operation:s communicator:s bytes:n collectives:n p50_ns:n bytes_per_s:n",
         "table",
@@ -161,7 +161,7 @@ WAITING = Panel(
     "Waiting in collectives by rank",
     "Time per step that a rank stood in collectives until the last one came, all communicators together. The late "
     "rank waits least.",
-    Query(
+    PanelQuery(
         """
         SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS rank,
             avg(wait_ns / greatest(steps_used, 1)) AS waited

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.model import Dashboard, Field, Panel, Query
+from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.variables import JOB, MARKS, RANK, RUN
 
 #: More are not drawn: the panel says so, and the numbers above count all.
@@ -12,7 +12,7 @@ _RAN = "FROM kernels WHERE @job AND @run AND @rank AND @start"
 
 
 def _stat(title: str, description: str, query: str, unit: str) -> Panel:
-    return Panel("stat", title, description, Query(query, "value:n", "table"), unit, width=6, height=3)
+    return Panel("stat", title, description, PanelQuery(query, "value:n", "table"), unit, width=6, height=3)
 
 
 NUMBERS = (
@@ -32,7 +32,7 @@ TIMELINE = Panel(
     f"The first {DRAWN} kernels of the time range, by stream. Zoom in: a step has thousands. Nothing between two "
     f"kernels of "
     "all streams is an idle GPU.",
-    Query(
+    PanelQuery(
         f"""
         SELECT edge.1 AS time, concat('stream ', toString(stream)) AS stream, edge.2 AS kernel FROM (
             SELECT stream, arrayJoin([(start, toNullable(short)), (ends, NULL)]) AS edge FROM (
@@ -64,7 +64,7 @@ GAPS = Panel(
     "Longest gaps",
     "The 30 longest times of the whole range in which no kernel ran on any stream, and what came before and after. "
     "Copies may have run.",
-    Query(
+    PanelQuery(
         f"""
         SELECT since, gap_ns, before, n.short AS after FROM (
             SELECT since, gap_ns, n.short AS before, after FROM (
@@ -87,7 +87,7 @@ LONGEST = Panel(
     "table",
     "Longest kernels",
     "The 50 longest of the time range, with their launch configuration.",
-    Query(
+    PanelQuery(
         f"""
         SELECT k.start AS start, n.short AS kernel, k.duration_ns AS duration_ns, k.stream AS stream, grid, block,
             registers, shared_bytes, graph FROM (
@@ -108,7 +108,7 @@ COPIES = Panel(
     "table",
     "Copies",
     "The 50 longest of the time range.",
-    Query(
+    PanelQuery(
         """
         SELECT start, direction, source, target, bytes, duration_ns, bytes / greatest(duration_ns, 1) *
             1e9 AS bytes_per_s, stream
@@ -126,7 +126,7 @@ COLLECTIVES = Panel(
     "Collectives",
     f"The {LONGEST_COLLECTIVES} longest of this rank in the time range, in order of time; `covered`: time in which "
     "its own other kernels ran beside it.",
-    Query(
+    PanelQuery(
         f"""
         SELECT * FROM (
             SELECT start, operation, bytes, communicator, step, ordinal, duration_ns, covered_ns

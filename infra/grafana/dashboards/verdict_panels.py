@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.liveness import HEARD_RUNS
-from drumline.infra.grafana.model import Field, Link, Panel, Query
+from drumline.infra.grafana.liveness import ACTIVE_RUNS
+from drumline.infra.grafana.model import Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import LEVEL, SHARE
 
 TO_JOB = Link("This job", "drumline-job", {"job": "${__data.fields.job}", "run": "${__data.fields.run}"}, keeps=())
@@ -32,14 +32,14 @@ def late_ranks(where: str, limit: int = 50) -> Panel:
         "window, largest share of the job's time lost, GPU-seconds and money of all windows. Rank -1 is the job as a "
         "whole "
         "(a slow link, or all ranks slower).",
-        Query(
+        PanelQuery(
             f"""
             SELECT job, run, rank, host, level, worst, cause, detail, late_with, confidence, lost_share,
                 gpu_seconds_lost,
                 money_lost, until
             FROM (
                 SELECT job, run, rank, argMax(s.host, window_end) AS host,
-                    if((job, run) IN ({HEARD_RUNS}), argMaxIf(@level, window_end, @judged), NULL) AS level,
+                    if((job, run) IN ({ACTIVE_RUNS}), argMaxIf(@level, window_end, @evaluated), NULL) AS level,
                     max(@level) AS worst,
                     argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
                     argMaxIf(group, window_end, @bad) AS late_with,
@@ -77,7 +77,7 @@ def lost_share(where: str, by: str = "rank", key: str = "") -> Panel:
         "Share of the job's time lost to one rank, by window of steps"
         + (", the largest of its ranks" if by == "job" else "")
         + ". Lines: the levels suspect, warning and critical, at which alert rules judge too (after recurrence).",
-        Query(
+        PanelQuery(
             f"""
             SELECT $__timeInterval_ms(window_end) AS time, {label}, max(s.lost_share) AS lost FROM (
                 SELECT job, rank, window_end, lost_share FROM stragglers WHERE {where} AND @window AND @known

@@ -26,7 +26,7 @@ def duration(seconds: int) -> str:
 def _data(rule: Rule) -> list[Json]:
     span = {"from": rule.range_s, "to": rule.until_s}
     source = {"type": PLUGIN, "uid": SOURCE_UID}
-    found: list[Json] = []
+    data: list[Json] = []
     for values in rule.values:
         model = {
             "refId": values.ref,
@@ -38,7 +38,7 @@ def _data(rule: Rule) -> list[Json]:
             "maxDataPoints": 43_200,
             "rawSql": values.sql,
         }
-        found.append({"refId": values.ref, "datasourceUid": SOURCE_UID, "relativeTimeRange": span, "model": model})
+        data.append({"refId": values.ref, "datasourceUid": SOURCE_UID, "relativeTimeRange": span, "model": model})
     compare = {"evaluator": {"type": rule.compare, "params": list(rule.limit)}}
     expression = {"type": "__expr__", "uid": "__expr__"}
     model = {
@@ -48,10 +48,10 @@ def _data(rule: Rule) -> list[Json]:
         "datasource": expression,
         "conditions": [compare],
     }
-    found.append(
+    data.append(
         {"refId": CONDITION, "datasourceUid": "__expr__", "relativeTimeRange": {"from": 0, "to": 0}, "model": model}
     )
-    return found
+    return data
 
 
 def _annotations(rule: Rule) -> Json:
@@ -65,7 +65,7 @@ def _annotations(rule: Rule) -> Json:
 
 def _panel_id(rule: Rule) -> int:
     """Raises KeyError: the rule names a dashboard or panel that is not there."""
-    dashboards = {made.uid: made for made in DASHBOARDS}
+    dashboards = {dashboard.uid: dashboard for dashboard in DASHBOARDS}
     return panel_ids(dashboards[rule.shows[0]])[rule.shows[1]]
 
 

@@ -10,19 +10,19 @@ from drumline.infra.grafana.model import PLUGIN, Annotation, Dashboard, Json, Pa
 from drumline.infra.grafana.render.panel import FORMATS, SOURCE, panel_json
 
 
-def dashboard_json(made: Dashboard) -> Json:
+def dashboard_json(dashboard: Dashboard) -> Json:
     """The bare model, as file provisioning wants it."""
     return {
-        "uid": made.uid,
-        "title": made.title,
-        "description": made.description,
-        "tags": ["drumline", made.level],
+        "uid": dashboard.uid,
+        "title": dashboard.title,
+        "description": dashboard.description,
+        "tags": ["drumline", dashboard.level],
         "schemaVersion": 42,
         "editable": False,
         "graphTooltip": 1,
         "timezone": "utc",
-        "refresh": made.refresh,
-        "time": {"from": made.start, "to": made.end},
+        "refresh": dashboard.refresh,
+        "time": {"from": dashboard.start, "to": dashboard.end},
         "links": [
             {
                 "type": "dashboards",
@@ -36,32 +36,32 @@ def dashboard_json(made: Dashboard) -> Json:
                 "tooltip": "the other dashboards, with this time and selection",
             }
         ],
-        "templating": {"list": [_source_variable(), *(_variable(v) for v in made.variables)]},
-        "annotations": {"list": [_built_in(), *(_annotation(a) for a in made.annotations)]},
-        "panels": _placed(made),
+        "templating": {"list": [_source_variable(), *(_variable(v) for v in dashboard.variables)]},
+        "annotations": {"list": [_built_in(), *(_annotation(a) for a in dashboard.annotations)]},
+        "panels": _placed(dashboard),
     }
 
 
-def text(made: Json) -> str:
+def text(value: Json) -> str:
     """The same values give the same bytes."""
-    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
-def panel_ids(made: Dashboard) -> dict[str, int]:
+def panel_ids(dashboard: Dashboard) -> dict[str, int]:
     """Panel key -> id, for alert rules."""
-    return {panel.key: number for number, panel in _numbered(made) if isinstance(panel, Panel) and panel.key}
+    return {panel.key: number for number, panel in _numbered(dashboard) if isinstance(panel, Panel) and panel.key}
 
 
-def _numbered(made: Dashboard) -> list[tuple[int, Panel | str]]:
-    flat = [item for row in made.rows for item in ((row,) if isinstance(row, str) else row)]
+def _numbered(dashboard: Dashboard) -> list[tuple[int, Panel | str]]:
+    flat = [item for row in dashboard.rows for item in ((row,) if isinstance(row, str) else row)]
     return list(enumerate(flat, start=1))
 
 
-def _placed(made: Dashboard) -> list[Json]:
-    numbers = iter(_numbered(made))
+def _placed(dashboard: Dashboard) -> list[Json]:
+    numbers = iter(_numbered(dashboard))
     panels: list[Json] = []
     y = 0
-    for row in made.rows:
+    for row in dashboard.rows:
         if isinstance(row, str):
             number, _ = next(numbers)
             panels.append(
@@ -100,28 +100,28 @@ def _source_variable() -> Json:
     }
 
 
-def _variable(made: Variable) -> Json:
-    shared = {"name": made.name, "label": made.label, "description": made.description, "hide": 0}
-    if not made.query:
-        current = {"text": made.default, "value": made.default}
+def _variable(variable: Variable) -> Json:
+    shared = {"name": variable.name, "label": variable.label, "description": variable.description, "hide": 0}
+    if not variable.query:
+        current = {"text": variable.default, "value": variable.default}
         return {
             **shared,
             "type": "textbox",
-            "query": made.default,
+            "query": variable.default,
             "current": current,
             "options": [{**current, "selected": True}],
         }
-    every: Json = {"text": ["All"], "value": ["$__all"]} if made.multi else {"text": "All", "value": "$__all"}
+    all_values: Json = {"text": ["All"], "value": ["$__all"]} if variable.multi else {"text": "All", "value": "$__all"}
     return {
         **shared,
         "type": "query",
         "datasource": SOURCE,
-        "query": {"refId": made.name, "queryType": "sql", "editorType": "sql", "rawSql": sql(made.query)},
+        "query": {"refId": variable.name, "queryType": "sql", "editorType": "sql", "rawSql": sql(variable.query)},
         "refresh": 2,
         "sort": 7,
-        "multi": made.multi,
-        "includeAll": made.every,
-        "current": every if made.every else {"text": "", "value": ""},
+        "multi": variable.multi,
+        "includeAll": variable.has_all,
+        "current": all_values if variable.has_all else {"text": "", "value": ""},
     }
 
 
@@ -137,19 +137,19 @@ def _built_in() -> Json:
     }
 
 
-def _annotation(made: Annotation) -> Json:
+def _annotation(annotation: Annotation) -> Json:
     target: Mapping[str, Any] = {
         "refId": "A",
         "editorType": "sql",
         "format": FORMATS["table"],
         "queryType": "table",
-        "rawSql": made.query.sql,
+        "rawSql": annotation.query.sql,
     }
     return {
-        "name": made.name,
+        "name": annotation.name,
         "enable": True,
         "hide": False,
-        "iconColor": made.colour,
+        "iconColor": annotation.colour,
         "datasource": SOURCE,
         "target": dict(target),
     }

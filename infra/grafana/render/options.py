@@ -9,9 +9,9 @@ def custom(panel: Panel) -> Json:
     """For `fieldConfig.defaults.custom`."""
     if panel.kind == "timeseries":
         return {
-            "drawStyle": "bars" if panel.bars else "line",
+            "drawStyle": "bars" if panel.as_bars else "line",
             "lineWidth": 1,
-            "fillOpacity": 60 if panel.stacked or panel.bars else 0,
+            "fillOpacity": 60 if panel.stacked or panel.as_bars else 0,
             "showPoints": "auto",
             "spanNulls": False,
             "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drumline.infra.grafana.model import PLUGIN, PLUGIN_VERSION, Field, Json, Link, Panel, Query
+from drumline.infra.grafana.model import PLUGIN, PLUGIN_VERSION, Field, Json, Link, Panel, PanelQuery
 from drumline.infra.grafana.render.options import custom, options
 
 SOURCE = {"type": PLUGIN, "uid": "${datasource}"}
@@ -29,7 +29,7 @@ EMPTY_CELLS = {"matcher": {"id": "byRegexp", "options": "/.*/"}, "properties": [
 
 def panel_json(panel: Panel, number: int, place: Json) -> Json:
     """`number`: its id in the dashboard. `place`: its gridPos."""
-    made: Json = {
+    panel_model: Json = {
         "id": number,
         "type": panel.kind,
         "title": panel.title,
@@ -37,7 +37,7 @@ def panel_json(panel: Panel, number: int, place: Json) -> Json:
         "gridPos": place,
     }
     if panel.query is None:
-        return {**made, "fieldConfig": {"defaults": {}, "overrides": []}, "options": dict(panel.options)}
+        return {**panel_model, "fieldConfig": {"defaults": {}, "overrides": []}, "options": dict(panel.options)}
     defaults: Json = {"unit": panel.unit, "noValue": panel.empty, "color": {"mode": "palette-classic"}}
     if panel.kind in ("stat", "bargauge", "table", "heatmap", "state-timeline"):
         defaults["color"] = {"mode": "thresholds"}
@@ -57,22 +57,22 @@ def panel_json(panel: Panel, number: int, place: Json) -> Json:
     overrides = [_override(name, shown) for name, shown in panel.fields.items()]
     if panel.kind == "table":
         overrides.insert(0, EMPTY_CELLS)
-    made |= {
+    panel_model |= {
         "datasource": SOURCE,
         "targets": [_target(panel.query)],
         "fieldConfig": {"defaults": defaults, "overrides": overrides},
         "options": {**options(panel), **panel.options},
     }
     if panel.min_interval:
-        made["interval"] = panel.min_interval
+        panel_model["interval"] = panel.min_interval
     if panel.kind in ("timeseries", "heatmap"):
-        made["maxDataPoints"] = POINTS
+        panel_model["maxDataPoints"] = POINTS
     if panel.transformations:
-        made["transformations"] = [dict(t) for t in panel.transformations]
-    return made
+        panel_model["transformations"] = [dict(t) for t in panel.transformations]
+    return panel_model
 
 
-def _target(query: Query) -> Json:
+def _target(query: PanelQuery) -> Json:
     return {
         "refId": query.ref,
         "datasource": SOURCE,
@@ -109,7 +109,7 @@ def _override(name: str, shown: Field) -> Json:
     if shown.thresholds:
         values.append(("thresholds", _thresholds(shown.thresholds, "text")))
         values.append(("custom.cellOptions", {"type": "color-text"}))
-    if shown.bar:
+    if shown.gauge:
         values.append(("custom.cellOptions", {"type": "gauge", "mode": "basic"}))
         values.append(("min", 0))
         values.append(("max", 1))

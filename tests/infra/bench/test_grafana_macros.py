@@ -2,11 +2,13 @@
 
 import pytest
 
-from drumline.infra.bench.grafana_macros import ALL, Moment, Unexpanded, expand, expand_alert
+from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest, UnknownMacro, expand, expand_alert
 from drumline.infra.grafana.occupancy import MODELS, blocks_per_sm, occupancy, sm_sql, with_occupancy
 from drumline.infra.localstack.clickhouse.engine import query
 
-AT = Moment(1_000_500, 1_060_500, 5_000, {"job": "it's", "rank": ["1", "2"], "host": ALL}, {"host": ["a", "b"]})
+AT = PanelRequest(
+    1_000_500, 1_060_500, 5_000, {"job": "it's", "rank": ["1", "2"], "host": ALL_VALUES}, {"host": ["a", "b"]}
+)
 
 
 @pytest.mark.parametrize(
@@ -34,12 +36,12 @@ def test_macros_and_variables_become_sql(written, becomes):
 
 @pytest.mark.parametrize("text", ["$rank", "${other:singlequote}", "$__timeGroup(t, 5m)"])
 def test_what_nobody_replaces_is_an_error(text):
-    with pytest.raises(Unexpanded):
+    with pytest.raises(UnknownMacro):
         expand(text, AT)
 
 
 def test_alert_rules_have_no_variables():
-    with pytest.raises(Unexpanded):
+    with pytest.raises(UnknownMacro):
         expand_alert("job = ${job:singlequote}", AT)
 
 

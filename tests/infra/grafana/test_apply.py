@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from drumline.infra.cli.operate import grafana as command_grafana
 from drumline.infra.config.settings import settings
-from drumline.infra.grafana.catalog import DASHBOARDS, HERE
+from drumline.infra.grafana.catalog import DASHBOARDS, GENERATED
 from drumline.infra.grafana.provisioning.contacts import policies, receiver
 from drumline.infra.grafana.provisioning.rules import GROUPS, group_for_http
 from drumline.infra.grafana.render.dashboard import dashboard_json
@@ -179,7 +179,7 @@ def test_a_missing_data_source_without_password_is_told(grafana, monkeypatch):
 def test_generate_writes_the_same_elsewhere_and_knows_contacts(tmp_path):
     assert call("generate", "-o", str(tmp_path), "--contact", "slack").exit_code == 0
     assert (tmp_path / "dashboards/drumline-job.json").read_bytes() == (
-        HERE / "dashboards/drumline-job.json"
+        GENERATED / "dashboards/drumline-job.json"
     ).read_bytes()
     points = (tmp_path / "provisioning/alerting/contact-points.yaml").read_text()
     assert "$DRUMLINE_ALERT_SLACK" in points

@@ -10,10 +10,10 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models import dashboard as sdk
 
-from drumline.infra.bench.grafana_macros import Moment, expand_alert
+from drumline.infra.bench.grafana_macros import PanelRequest, expand_alert
 from drumline.infra.grafana import thresholds as limits
 from drumline.infra.grafana.alerts.rule import CONDITION
-from drumline.infra.grafana.catalog import DASHBOARDS, HERE, dashboard_files
+from drumline.infra.grafana.catalog import DASHBOARDS, GENERATED, dashboard_files
 from drumline.infra.grafana.provisioning.contacts import RECEIVER
 from drumline.infra.grafana.provisioning.files import provisioning_files
 from drumline.infra.grafana.provisioning.rules import GROUPS, group_for_http, rules
@@ -48,10 +48,10 @@ def variables(board):
 
 def test_committed_files_are_what_the_sources_make():
     made = {**dashboard_files(), **provisioning_files()}
-    assert {str(path.relative_to(HERE)): path.read_text() == text for path, text in made.items()} == {
-        str(path.relative_to(HERE)): True for path in made
+    assert {str(path.relative_to(GENERATED)): path.read_text() == text for path, text in made.items()} == {
+        str(path.relative_to(GENERATED)): True for path in made
     }
-    committed = {p for folder in ("dashboards", "provisioning") for p in (HERE / folder).rglob("*") if p.is_file()}
+    committed = {p for folder in ("dashboards", "provisioning") for p in (GENERATED / folder).rglob("*") if p.is_file()}
     assert committed == set(made), "a file that nothing makes"
 
 
@@ -176,7 +176,7 @@ def test_limits_of_verdicts_are_the_stream_processors():
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.uid)
 def test_rule_can_be_evaluated_and_told(rule):
     for values in rule.values:
-        expand_alert(values.sql, Moment(0, 60_000))  # raises on what only a browser would replace
+        expand_alert(values.sql, PanelRequest(0, 60_000))  # raises on what only a browser would replace
     text = rule.summary + rule.description
     assert set(re.findall(r"\$values\.(\w+)\.", text)) <= {values.ref for values in rule.values}
     shown = re.findall(r"\$labels\.(\w+)", text + json.dumps(dict(rule.selects)))
@@ -211,7 +211,7 @@ def test_the_panel_of_an_alert_draws_the_limit_that_the_rule_judges_by(rule):
 
 
 def test_files_of_rules_say_what_grafana_reads_in_files():
-    groups = yaml.safe_load(provisioning_files()[HERE / "provisioning/alerting/rules.yaml"])["groups"]
+    groups = yaml.safe_load(provisioning_files()[GENERATED / "provisioning/alerting/rules.yaml"])["groups"]
     for group in groups:
         assert int(group["interval"].rstrip("sm")) > 0
         for rule in group["rules"]:
@@ -228,11 +228,12 @@ def test_files_of_rules_say_what_grafana_reads_in_files():
 
 
 def test_a_message_leads_to_the_panel_at_the_time_of_the_alert():
-    for rule in yaml.safe_load(provisioning_files()[HERE / "provisioning/alerting/rules.yaml"])["groups"][0]["rules"]:
+    text = provisioning_files()[GENERATED / "provisioning/alerting/rules.yaml"]
+    for rule in yaml.safe_load(text)["groups"][0]["rules"]:
         link = rule["annotations"]["dashboard"]
         assert f"d/{rule['dashboardUid']}?viewPanel={rule['panelId']}&var-job=" in link
         assert "from=" not in link, "an annotation does not know when its alert began"
-    [template] = yaml.safe_load(provisioning_files()[HERE / "provisioning/alerting/templates.yaml"])["templates"]
+    [template] = yaml.safe_load(provisioning_files()[GENERATED / "provisioning/alerting/templates.yaml"])["templates"]
     assert (
         "{{ .Annotations.dashboard }}&from={{ (.StartsAt.Add -3600000000000).UnixMilli }}&to=" in template["template"]
     )

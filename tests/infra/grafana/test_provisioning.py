@@ -4,16 +4,16 @@ import yaml
 from typer.testing import CliRunner
 
 from drumline.infra.cli.operate.grafana import app
-from drumline.infra.grafana.catalog import HERE
+from drumline.infra.grafana.catalog import GENERATED
 from drumline.infra.grafana.provisioning.files import data_source, provisioning_files
 
-FILE = HERE / "provisioning/datasources/clickhouse.yaml"
+FILE = GENERATED / "provisioning/datasources/clickhouse.yaml"
 
 
 def generated(folder, *options):
     done = CliRunner().invoke(app, ["generate", "-o", str(folder), *options])
     assert done.exit_code == 0, done.output
-    [source] = yaml.safe_load((folder / FILE.relative_to(HERE)).read_text())["datasources"]
+    [source] = yaml.safe_load((folder / FILE.relative_to(GENERATED)).read_text())["datasources"]
     return source
 
 

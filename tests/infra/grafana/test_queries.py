@@ -5,7 +5,7 @@ import re
 import pytest
 from support.grafana_stack import JOB, RUN, stored
 
-from drumline.infra.bench.grafana_macros import ALL, Moment
+from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest
 from drumline.infra.grafana.catalog import statements
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
@@ -34,11 +34,11 @@ def db(stack):
 def moment(db, statement, every):
     """The whole recording; `every`: All where that can be chosen, else one value."""
     variables = {
-        v.name: ALL if every and v.every else [CHOSEN[v.name]] if v.multi else CHOSEN.get(v.name, v.default)
+        v.name: ALL_VALUES if every and v.has_all else [CHOSEN[v.name]] if v.multi else CHOSEN.get(v.name, v.default)
         for v in statement.dashboard.variables
     }
     width = (statement.panel and statement.panel.min_interval) or "1s"
-    return Moment(
+    return PanelRequest(
         int(db.first * 1000) - 1000, int(db.last * 1000) + 12_000,
         {"1s": 1_000, "5s": 5_000, "10s": 10_000, "1m": 60_000}[width], variables, EVERY,
     )  # fmt: skip
@@ -69,7 +69,9 @@ def test_statement_runs_and_returns_the_declared_columns(db, name, every):
 def test_a_time_without_data_is_no_error(db, name):
     statement = STATEMENTS[name]
     at = moment(db, statement, True)
-    db.ask_panel(statement.sql, Moment(at.from_ms - 10**9, at.to_ms - 10**9, at.interval_ms, at.variables, at.options))
+    db.ask_panel(
+        statement.sql, PanelRequest(at.from_ms - 10**9, at.to_ms - 10**9, at.interval_ms, at.variables, at.options)
+    )
 
 
 def test_the_timelines_tables_look_at_the_whole_range_however_many_kernels_it_has(db):
@@ -84,7 +86,7 @@ def test_the_timelines_tables_look_at_the_whole_range_however_many_kernels_it_ha
         f"number, {start} + INTERVAL number MILLISECOND, 1000 * number FROM numbers(201)"
     )
     chosen = {"job": "dense", "run": "r1", "rank": "0"}
-    at = Moment(int(db.first * 1000), int(db.first * 1000) + 60_000, 1_000, chosen, EVERY)
+    at = PanelRequest(int(db.first * 1000), int(db.first * 1000) + 60_000, 1_000, chosen, EVERY)
     _, gaps = db.ask_panel(STATEMENTS["timeline: Longest gaps"].sql, at)
     assert len(gaps) == 30
     assert [row[1] for row in gaps[:2]] == [5_000_500, 500]
@@ -103,7 +105,7 @@ def test_a_job_that_is_over_needs_nobody_any_more(db):
     assert len(needs) == 3, "a stat and two tables"
     for to_ms, over in ((db.phase("slow_copy")[1] // 10**6, False), (round(db.last * 1000) + 600_000, True)):
         for name, (text, declared) in needs.items():
-            _, rows = db.ask_panel(text, Moment(int(db.first * 1000) - 1000, to_ms))
+            _, rows = db.ask_panel(text, PanelRequest(int(db.first * 1000) - 1000, to_ms))
             columns = [column for column, _ in declared]
             found = [dict(zip(columns, row, strict=True)) for row in rows]
             ours = [row for row in found if row.get("job", JOB) == JOB]
@@ -124,7 +126,7 @@ def test_what_collecting_costs_is_a_share_of_a_core_and_problems_come_first(db):
     db.copy("processes_versions", "costly", "rank = 1", collector=f"map({cost}, {lost})", **on)
     db.copy("processes_versions", "costly", "rank = 2", collector="map()", **on)
     first, last = int(db.first * 1000), round(db.last * 1000) + 1_000
-    at = Moment(first, last, 60_000, {"job": "costly"}, {"job": ["costly"]})
+    at = PanelRequest(first, last, 60_000, {"job": "costly"}, {"job": ["costly"]})
     _, rows = db.ask_panel(STATEMENTS["health: What collecting costs"].sql, at)
     assert [row[2:] for row in rows] == [
         (1, "on: always", 0.1, 0.005, 1000, 2000, 9, "records of 9 bytes", 50.0),
