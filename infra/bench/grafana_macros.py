@@ -1,8 +1,8 @@
-"""What Grafana and the ClickHouse plugin make of a statement before ClickHouse sees it: for tests and benchmarks.
+"""Expands statements as Grafana and its ClickHouse plugin do before ClickHouse gets them, for benchmarks and tests.
 
-A port by description of what plugin 4.20.0 does (its documentation and pkg/macros), as far as our statements use it.
+It follows the description of plugin 4.20.0 (its documentation and pkg/macros), as far as drumline's statements use it.
 Order: in the browser `$__conditionalAll`, then variables; in the plugin the macros. Alert rules skip the browser. What
-is left over is an error, so that nothing passes here that would reach ClickHouse as it stands.
+remains is an error, so that no statement passes that ClickHouse would reject.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ ALL_VALUES = "$__all"
 
 
 class UnknownMacro(ValueError):
-    """A macro or variable that nobody replaces."""
+    """A macro or variable remains that is not replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class PanelRequest:
-    """What a panel is asked for. Times in ms since the epoch; `interval_ms`: width of one point."""
+    """Holds a panel's time range and variables. Times in ms since the epoch; `interval_ms`: width of one point."""
 
     from_ms: int
     to_ms: int
@@ -32,12 +32,12 @@ class PanelRequest:
 
 
 def expand(text: str, at: PanelRequest) -> str:
-    """As a dashboard's query. Raises UnknownMacro."""
+    """Expand the statement of a dashboard. Raises UnknownMacro."""
     return expand_alert(_variables(_conditional_all(text, at), at), at)
 
 
 def expand_alert(text: str, at: PanelRequest) -> str:
-    """As an alert rule's query: only what the plugin itself replaces. Raises UnknownMacro."""
+    """Expand the statement of an alert rule: only the plugin's macros. Raises UnknownMacro."""
     seconds = max(at.interval_ms // 1000, 1)
     first, last = at.from_ms // 1000, at.to_ms // 1000
     first_ms, last_ms = f"fromUnixTimestamp64Milli({at.from_ms})", f"fromUnixTimestamp64Milli({at.to_ms})"
@@ -64,7 +64,7 @@ def expand_alert(text: str, at: PanelRequest) -> str:
 
 
 def _conditional_all(text: str, at: PanelRequest) -> str:
-    """`$__conditionalAll(condition, $name)`: 1=1 where all or nothing is chosen, else the condition."""
+    """Replace `$__conditionalAll(condition, $name)`: 1=1 where all or no values are chosen, else the condition."""
     while (start := text.find("$__conditionalAll(")) >= 0:
         begin = at_ = start + len("$__conditionalAll(")
         depth = 1

@@ -1,1 +1,1 @@
-"""Grafana over ClickHouse: dashboards and alert rules as Python; `dashboards/` and `provisioning/` are made of them."""
+"""Grafana over ClickHouse: dashboards and alert rules in Python, from which `generated/` is written."""

@@ -1,4 +1,4 @@
-"""All dashboards, and every statement in them and in the alert rules: for generating, tests and benchmarks."""
+"""All dashboards, and every statement in them, for the generator, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DASHBOARDS: tuple[Dashboard, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement of a dashboard, with its macros. `query`: none for a variable's."""
+    """Holds one statement of a dashboard, with its macros. `query`: None for a variable's."""
 
     dashboard: Dashboard
     kind: str
@@ -39,11 +39,12 @@ class Statement:
 
     @property
     def id(self) -> str:
+        """Return "dashboard: name"."""
         return f"{self.dashboard.uid.removeprefix('drumline-')}: {self.name}"
 
 
 def statements() -> Iterator[Statement]:
-    """Of every panel, annotation and variable."""
+    """Yield the statements of every panel, annotation and variable."""
     for dashboard in DASHBOARDS:
         for panel in dashboard.panels:
             if panel.query is not None:
@@ -56,6 +57,6 @@ def statements() -> Iterator[Statement]:
 
 
 def dashboard_files() -> dict[Path, str]:
-    """Path -> content, as committed."""
+    """Return path -> content, as committed."""
     folder = GENERATED / "dashboards"
     return {folder / f"{dashboard.uid}.json": text(dashboard_json(dashboard)) for dashboard in DASHBOARDS}

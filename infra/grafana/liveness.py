@@ -1,45 +1,46 @@
-"""Who is heard: what rules and dashboards mean by a job that runs and a rank that is silent. SQL with tokens.
+"""Active jobs and silent ranks, as alert rules and dashboards define them: SQL with tokens.
 
-A live process says every 10 s what is recorded of it, and why (`processes.policy`), also while nothing is. A replay
-says once who its processes are, and has no policy.
+A live process reports every 10 s what is recorded of it, and why (`processes.policy`), also while nothing is. A replay
+publishes the identity of its processes once, and has no policy.
 """
 
 from __future__ import annotations
 
 from drumline.infra.grafana.thresholds import ACTIVE_S, VERDICT_S, VERDICT_WINDOWS
 
-#: A run is heard at the end of the range: its producers published something in the minutes before. (Results do not
-#: count: a worker that starts again publishes those of jobs that are over.)
+#: A run is active at the end of the range if its producers published a record in the minutes before. Results do not
+#: count: a worker that restarts publishes those of jobs that have ended.
 IS_ACTIVE = f"last_published > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND"
 ACTIVE_RUNS = f"""
     SELECT job, run FROM records_per_minute
     WHERE minute >= toStartOfMinute($__toTime) - INTERVAL {ACTIVE_S} SECOND AND minute <= $__toTime
         AND run != '' AND @produced AND {IS_ACTIVE} GROUP BY job, run
 """
-#: Verdicts that still count, of `stragglers`: windows of slow steps last long.
+#: Rows of `stragglers` whose verdicts are still in force: windows of slow steps last long.
 IN_FORCE = (
     f"window_end > $__toTime_ms - toIntervalSecond(greatest({VERDICT_S}, {VERDICT_WINDOWS} * "
     "dateDiff('second', window_start, window_end)))"
 )
-#: Heard runs of which no rank is recorded all the time: policy off, another profiler, or windows with pauses (duty), in
-#: which a step need not fit.
+#: Active runs of which no rank is recorded without gaps: policy off, another profiler, or duty-cycle windows, which may
+#: be shorter than a step.
 NOT_RECORDED = f"""
     SELECT job, run FROM processes WHERE (job, run) IN ({ACTIVE_RUNS}) GROUP BY job, run
     HAVING countIf(policy = '' OR (startsWith(policy, 'on: ') AND NOT startsWith(policy, 'on: duty')
         AND published > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND)) = 0
 """
-#: Ranks of heard runs, when their newest process last spoke, and the seconds that the job has gone on without it. Left
-#: out: those whose process said that it ends, and replays, whose processes speak once.
+#: Ranks of active runs: the last report of their newest process, and the seconds for which the job continued after it.
+#: Ranks whose process reported its end, and replays, which report once, are left out.
 RANKS = f"""
-    SELECT job, run, rank, host, said, spoke,
-        toFloat64(greatest(dateDiff('second', spoke, heard), 0)) AS silent_s
+    SELECT job, run, rank, host, reported, last_report,
+        toFloat64(greatest(dateDiff('second', last_report, last_record), 0)) AS silent_s
     FROM (
-        SELECT job, run, rank, argMax(host, p.published) AS host, argMax(policy, p.published) AS said,
-            max(p.published) AS spoke
+        SELECT job, run, rank, argMax(host, p.published) AS host, argMax(policy, p.published) AS reported,
+            max(p.published) AS last_report
         FROM processes AS p WHERE (job, run) IN ({ACTIVE_RUNS}) GROUP BY job, run, rank
-        HAVING said != '' AND NOT startsWith(said, 'off: end of the process') AND spoke >= $__fromTime_ms
-    ) AS speaking INNER JOIN (
-        SELECT job, run, max(last_published) AS heard FROM records_per_minute
+        HAVING reported != '' AND NOT startsWith(reported, 'off: end of the process')
+            AND last_report >= $__fromTime_ms
+    ) AS reporting INNER JOIN (
+        SELECT job, run, max(last_published) AS last_record FROM records_per_minute
         WHERE minute >= toStartOfMinute($__toTime) - INTERVAL {ACTIVE_S} SECOND AND minute <= $__toTime
             AND run != '' AND @produced GROUP BY job, run
     ) AS runs USING (job, run)

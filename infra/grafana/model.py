@@ -1,4 +1,4 @@
-"""What a dashboard is made of. Plain values; render.py makes Grafana's JSON of them.
+"""Values that describe a dashboard. The render package makes Grafana's JSON from them.
 
 SQL is written with tokens (`@job`, `@minute`, ...: `TOKENS`), so that the same filter reads the same everywhere.
 """
@@ -49,15 +49,18 @@ TOKENS: dict[str, str] = {
 
 
 def sql(text: str) -> str:
-    """The statement with its tokens replaced, without indentation. Raises KeyError on an unknown token."""
+    """Return the statement with its tokens replaced, without indentation. Raises KeyError on an unknown token."""
     filled = re.sub(r"@(\w+)", lambda token: TOKENS[token[1]], text)
     return "\n".join(line.strip() for line in filled.strip().splitlines())
 
 
 @dataclass(frozen=True, slots=True)
 class PanelQuery:
-    """One statement. `columns`: what comes back, "name:kind name:kind", kinds t(ime), s(tring), n(umber): in a
-    timeseries strings become labels and numbers values, so a rank has to be a string there."""
+    """Holds one statement.
+
+    columns: the columns of the answer, "name:kind name:kind" with kinds t(ime), s(tring), n(umber). In a timeseries
+    strings become labels and numbers values, so a rank has to be a string there.
+    """
 
     text: str
     columns: str
@@ -66,17 +69,22 @@ class PanelQuery:
 
     @property
     def sql(self) -> str:
+        """Return the statement without tokens."""
         return sql(self.text)
 
     @property
     def declared(self) -> list[tuple[str, str]]:
+        """Return (name, kind) of each column."""
         return [(name, kind) for name, _, kind in (part.partition(":") for part in self.columns.split())]
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """To another dashboard, keeping time and the variables of this one; `sets`: variable -> Grafana expression.
-    `time`: expressions of the new range in ms, instead of the present one."""
+    """Leads to another dashboard and keeps the time range and variables.
+
+    sets: variable -> Grafana expression.
+    time: expressions of the new range in ms, instead of the present one.
+    """
 
     title: str
     to: str
@@ -87,7 +95,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """How one column of a table, or one series, is shown."""
+    """Describes how one column of a table, or one series, is shown."""
 
     unit: str = ""
     link: Link | None = None
@@ -102,8 +110,13 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """`thresholds`: (from, colour), drawn as lines in a timeseries. `levels`: values are verdict levels. `empty`: what
-    is shown instead of "No data". `key`: name by which alert rules find it."""
+    """Describes a panel.
+
+    thresholds: (from, colour), drawn as lines in a timeseries.
+    levels: values are verdict levels.
+    empty: shown instead of "No data".
+    key: name by which alert rules find the panel.
+    """
 
     kind: Kind
     title: str
@@ -118,7 +131,7 @@ class Panel:
     link: Link | None = None
     levels: bool = False
     stacked: bool = False
-    as_bars: bool = False
+    bars: bool = False  # glossary: Grafana's drawStyle
     minimum: float | None = 0
     maximum: float | None = None
     decimals: int | None = None
@@ -131,7 +144,10 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A query variable, or a text box where `query` is empty. Its statement has one column, or (value, text)."""
+    """Describes a query variable, or a text box where `query` is empty.
+
+    The statement of a query variable has one column, or (value, text).
+    """
 
     name: str
     label: str
@@ -144,7 +160,7 @@ class Variable:
 
 @dataclass(frozen=True, slots=True)
 class Annotation:
-    """Marks on all panels; columns time, timeEnd, text, tags."""
+    """Marks times on all panels; columns time, timeEnd, text, tags."""
 
     name: str
     colour: str
@@ -153,7 +169,10 @@ class Annotation:
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """`rows`: panels from left to right, 24 columns wide in all; a string starts a section of that title."""
+    """Describes a dashboard.
+
+    rows: panels from left to right, 24 columns wide in all; a string starts a section of that title.
+    """
 
     uid: str
     title: str
@@ -168,4 +187,5 @@ class Dashboard:
 
     @property
     def panels(self) -> list[Panel]:
+        """Return all panels, without sections."""
         return [panel for row in self.rows if not isinstance(row, str) for panel in row]

@@ -2,7 +2,7 @@
 
 active warps / warps an SM can hold, by the limit that is hit first: warps, blocks, registers, shared memory. Formula
 and units as in CUDA's occupancy calculator (cuda_occupancy.h); limits from the CUDA C++ Programming Guide, "Compute
-Capabilities", table "Technical Specifications per Compute Capability". Registers are handed out per warp in units of
+Capabilities", table "Technical Specifications per Compute Capability". Registers are allocated per warp in units of
 256, to each of an SM's four partitions by itself; shared memory in units of 128 bytes, and since 8.0 the driver takes
 1 KiB a block. Clusters and the carve-out of L1 are left out: it is an upper bound.
 """
@@ -16,7 +16,7 @@ REGISTERS, PARTITIONS, WARP = 65_536, 4, 32
 
 @dataclass(frozen=True, slots=True)
 class Sm:
-    """One streaming multiprocessor. `shared`: bytes; `reserved`: of them per block by the driver."""
+    """Describes a streaming multiprocessor. `shared`: bytes, of which the driver takes `reserved` per block."""
 
     warps: int
     blocks: int
@@ -25,8 +25,8 @@ class Sm:
     count: int
 
 
-#: Part of the model name that NVML tells -> its SM. The first that is found; `count`: SMs of the whole GPU, SXM where
-#: variants differ (vendor data sheets).
+#: Part of the model name in NVML -> its SM; the first match counts. `count`: SMs of the whole GPU, SXM where variants
+#: differ (vendor data sheets).
 MODELS: dict[str, Sm] = {
     "B200": Sm(64, 32, 233_472, 1_024, 148),
     "GH200": Sm(64, 32, 233_472, 1_024, 132),
@@ -43,7 +43,10 @@ MODELS: dict[str, Sm] = {
 
 
 def blocks_per_sm(sm: Sm, threads: int, registers: int, shared: int) -> dict[str, int]:
-    """Blocks that each resource lets an SM hold. `threads`, `registers` (per thread), `shared` (bytes): of a block."""
+    """Return the blocks that each resource lets an SM hold.
+
+    `threads`, `registers` (per thread) and `shared` (bytes) are those of a block.
+    """
     warps = max(-(-threads // WARP), 1)
     per_warp = -(-registers * WARP // 256) * 256
     by_registers = REGISTERS // PARTITIONS // per_warp * PARTITIONS // warps if per_warp else sm.blocks
@@ -57,13 +60,13 @@ def blocks_per_sm(sm: Sm, threads: int, registers: int, shared: int) -> dict[str
 
 
 def occupancy(sm: Sm, threads: int, registers: int, shared: int) -> float:
-    """0..1."""
+    """Return the theoretical occupancy, 0..1."""
     warps = max(-(-threads // WARP), 1)
     return min(blocks_per_sm(sm, threads, registers, shared).values()) * warps / sm.warps
 
 
 def sm_sql(model: str) -> str:
-    """Of a GPU model's name: (warps, blocks, shared, reserved, count), zeros for one that is not in MODELS."""
+    """Return SQL for a GPU model's (warps, blocks, shared, reserved, count); zeros for unknown models."""
     pairs = ", ".join(
         f"position({model}, '{name}') > 0, ({sm.warps}, {sm.blocks}, {sm.shared}, {sm.reserved}, {sm.count})"
         for name, sm in MODELS.items()
@@ -72,9 +75,12 @@ def sm_sql(model: str) -> str:
 
 
 def with_occupancy(rows: str, sm: str, threads: str, registers: str, shared: str) -> str:
-    """The rows of a SELECT with `occupancy` (0..1; NULL for an unknown GPU), `limited_by`, `resident` (blocks an SM
-    holds), `sms` besides. `sm`: of `sm_sql`, as a constant. `threads` may be 1% off, as quantiles of the rollup are:
-    514 threads are 512, not 17 warps. One SELECT in another: names that stand for each other cost the server time."""
+    """Return the rows of a SELECT with `occupancy` (0..1; NULL for an unknown GPU), `limited_by`, `resident` and `sms`.
+
+    `resident` is the number of blocks that an SM holds. `sm` is the result of `sm_sql`, a constant. `threads` may be 1%
+    off, as quantiles of the rollup are: 514 threads are 512, not 17 warps. SELECTs are nested because the server is
+    slow at names that stand for each other.
+    """
     return f"""
     SELECT *, if(sm.1 = 0, NULL, resident * warps / sm.1) AS occupancy,
         multiIf(sm.1 = 0, '', resident = by_warps, 'warps', resident = by_registers, 'registers',

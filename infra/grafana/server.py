@@ -1,4 +1,4 @@
-"""A Grafana server over HTTP: what it has, what it should have, and the difference. Through grafana-client."""
+"""Compares a Grafana server with the declared dashboards and rules, over HTTP with grafana-client, and changes it."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from drumline.infra.grafana.provisioning.files import data_source
 from drumline.infra.grafana.provisioning.rules import GROUPS, group_for_http
 from drumline.infra.grafana.render.dashboard import dashboard_json
 
-#: Settings of contact points that Grafana hides when it is asked.
+#: Settings of contact points that Grafana hides in answers.
 _SECRETS = frozenset({"url", "integrationKey"})
-#: What Grafana adds to dashboards, panels, variables and rules of its own accord.
+#: Fields that Grafana adds to dashboards, panels, variables and rules.
 _SERVERS = frozenset(
     {"id", "version", "iteration", "pluginVersion", "definition", "guid", "updated", "provenance", "metadata"}
 )
-#: Values as good as none: servers leave them out, or add them.
+#: Values that equal a missing one: servers leave them out, or add them.
 _NOTHING: tuple[Any, ...] = (None, "", 0, "0s", [], {})
 
 
 class GrafanaFailed(RuntimeError):
-    """Grafana said no, or nothing; the message names what to do."""
+    """Grafana rejected a request or does not answer. The message gives the reason and what to do."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """`does`: sends it. `differs`: where, at most some."""
+    """Describes one object of the server. `does` sends it; `differs` lists some of the differences."""
 
     subject: str
     kind: Literal["create", "change", "same"]
@@ -43,8 +43,10 @@ class Change:
 
 
 def difference(wanted: Any, current: Any, at: str = "") -> Iterator[str]:
-    """Paths at which `found` is not what is wanted, or has more. A key that is missing or more is no difference where
-    its value is nothing, nor is what the server itself adds, nor a secret that it hides."""
+    """Yield the paths at which `current` differs from `wanted`.
+
+    Not a difference: a key without a value, a value that the server adds, and a secret that it hides.
+    """
     if isinstance(wanted, Mapping) and isinstance(current, Mapping):
         for key, value in wanted.items():
             path = f"{at}.{key}" if at else key
@@ -67,12 +69,12 @@ def difference(wanted: Any, current: Any, at: str = "") -> Iterator[str]:
 
 
 class Server:
-    """One Grafana. All calls raise GrafanaFailed."""
+    """Talks to one Grafana; calls block. All of them raise GrafanaFailed."""
 
     def __init__(self, settings: Settings) -> None:
         grafana = settings.grafana
         if not grafana.url:
-            raise GrafanaFailed("which Grafana? set DRUMLINE_GRAFANA__URL=http://host:3000")
+            raise GrafanaFailed("no server is set: DRUMLINE_GRAFANA__URL=http://host:3000")
         if grafana.token is None:
             raise GrafanaFailed(
                 "set DRUMLINE_GRAFANA__TOKEN (or __TOKEN_FILE): a token of a service account with role Admin "
@@ -99,14 +101,14 @@ class Server:
             hint = {
                 401: "; the token is wrong or expired",
                 403: "; the token's service account needs role Admin",
-                412: "; somebody else changed it meanwhile, try again",
+                412: "; it was changed meanwhile, try again",
             }.get(error.status_code, "")
             raise GrafanaFailed(f"{self._where}: {subject}: {error.message}{hint}") from None
         except requests.exceptions.RequestException as error:
             raise GrafanaFailed(f"{self._where} does not answer: {error}") from None
 
     def _get(self, subject: str, call: Callable[[], Any]) -> Any:
-        """None where there is none."""
+        """Return the answer; None where the object does not exist."""
         with self._explained(subject):
             from grafana_client.client import GrafanaClientError
 
@@ -118,7 +120,10 @@ class Server:
                 raise
 
     def changes(self, with_policies: bool = False) -> Iterator[Change]:
-        """In the order in which they have to be made. `with_policies`: the policy tree, which replaces the server's."""
+        """Yield the changes in the order in which they have to be made.
+
+        `with_policies`: also the policy tree, which replaces the one of the server.
+        """
         api = self._api
         current = self._get("folder", partial(api.folder.get_folder, FOLDER_UID))
         make = partial(api.folder.create_folder, FOLDER, FOLDER_UID)
@@ -163,7 +168,7 @@ class Server:
         return Change(subject, "change" if differs else "same", partial(send, change or create), differs[:8])
 
     def _source(self) -> Change:
-        """Made if there is none; an existing one is the administrator's."""
+        """Create the data source if there is none; an existing one is the administrator's."""
         grafana, api = self._settings.grafana, self._api
         url = urlsplit(grafana.clickhouse_url or self._settings.clickhouse_url)
         secure = url.scheme == "https"
@@ -176,7 +181,7 @@ class Server:
             return Change("data source ClickHouse", "same", lambda: None)
         if grafana.clickhouse_password is None:
             raise GrafanaFailed(
-                f"{self._where} has no data source with uid {SOURCE_UID!r}; to have it made, set "
+                f"{self._where} has no data source with uid {SOURCE_UID!r}; to create it, set "
                 "DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD (and __CLICKHOUSE_URL, if Grafana reaches it elsewhere)"
             )
         body = {**wanted, "secureJsonData": {"password": grafana.clickhouse_password.get_secret_value()}}
@@ -204,7 +209,9 @@ class Server:
             yield self._change("policies", policies(), tree, send)
 
     def export(self) -> Iterator[tuple[str, str]]:
-        """(file name, content) of our dashboards and rules as the server has them; what it lacks is left out."""
+        """Yield (file name, content) of drumline's dashboards and rules as the server has them; missing ones are left
+        out.
+        """
         for dashboard in DASHBOARDS:
             current = self._get(dashboard.uid, partial(self._api.dashboard.get_dashboard, dashboard.uid))
             if current:

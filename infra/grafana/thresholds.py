@@ -1,7 +1,7 @@
-"""Limits that panels draw and alert rules judge by: one constant for both.
+"""Limits that panels draw and alert rules apply: one constant for both.
 
-Those on verdicts are the stream processor's own (streams/thresholds.py); programs do not import each other, so a test
-holds them equal.
+Limits on verdicts are those of the stream processor (streams/core/thresholds.py). Programs do not import each other, so
+a test keeps them equal.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ SHARE = ((SUSPECT, "blue"), (WARNING, "orange"), (CRITICAL, "red"))
 LEVEL_WARNING, LEVEL_CRITICAL = 2, 3
 LEVEL = ((1, "blue"), (LEVEL_WARNING, "orange"), (LEVEL_CRITICAL, "red"))
 
-#: A job is heard for so long after the last record of its producers, who speak every 10 s at least; s.
+#: Time for which a job is active after the last record of its producers, which publish at least every 10 s; s.
 ACTIVE_S = 300
-#: A verdict counts for so many lengths of its window of steps, at least so long, and while its job is heard; s. A level
-#: is cleared after three windows without it.
+#: A verdict is in force for so many lengths of its window of steps, at least so many seconds, and while its job is
+#: active. A level is cleared after three windows without it.
 VERDICT_WINDOWS, VERDICT_S = 4, 900
 #: A job is stalled if it finishes no step for so many times the longest of its last hour of steps, so many times the
 #: longest time from step to step in that hour (evaluations, checkpoints), and at least so long; s. PyTorch ends a job
@@ -45,8 +45,8 @@ IDLE = ((0.0, "red"), (IDLE_PERCENT, "green"))
 #: Raw rows that are newer than the newest results made of them; s. Windows are 10 s, steps a window up to some minutes.
 LAG_S = 120.0
 LAG = ((60.0, "orange"), (LAG_S, "red"))
-#: A process not heard for so long while its job is; s. Each says every 10 s that it lives.
+#: Time without a report of a process while its job is active; s. Each process reports every 10 s.
 SILENT_S = 60.0
 SILENT = ((SILENT_S, "red"),)
-#: Any lost row, dead letter, XID or uncorrected ECC error is worth a look.
+#: Any lost row, dead letter, XID or uncorrected ECC error matters.
 ANY = ((1.0, "red"),)

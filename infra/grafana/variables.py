@@ -1,4 +1,4 @@
-"""Variables that dashboards share, each chained to those before it; and marks that they share."""
+"""Variables that dashboards share, each chained to those before it, and shared annotations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from drumline.infra.grafana.model import Annotation, PanelQuery, Variable
 _SEEN = "FROM records_per_minute WHERE @minute AND job != ''"
 
 JOB = Variable(
-    "job", "Job", f"SELECT DISTINCT job {_SEEN} ORDER BY job LIMIT 1000", description="heard in this time range"
+    "job", "Job", f"SELECT DISTINCT job {_SEEN} ORDER BY job LIMIT 1000", description="active in this time range"
 )
-JOBS = Variable("job", "Job", JOB.query, multi=True, has_all=True, description="heard in this time range")
+JOBS = Variable("job", "Job", JOB.query, multi=True, has_all=True, description="active in this time range")
 RUN = Variable(
     "run", "Run",
     f"SELECT run {_SEEN} AND @job AND run != '' GROUP BY run ORDER BY max(last_published) DESC LIMIT 1000",

@@ -1,4 +1,4 @@
-"""What Grafana's alerting makes of a rule, by its documentation: a port for tests, no Grafana.
+"""Evaluates rules as Grafana's alerting does, by its documentation: a port for tests, without Grafana.
 
 Documented semantics (grafana.com/docs/grafana/latest/alerting: "Queries and conditions", "Alert rule evaluation",
 "Stale alert instances", "No data and error states"):
@@ -39,14 +39,14 @@ def numbers(frame: Frame) -> dict[Labels, float | None]:
     text = [i for i, (_, kind) in enumerate(columns) if TEXT.match(kind)]
     if len(numeric) != 1 or len(text) + 1 != len(columns):
         raise BadFrame(f"input data must be a wide series but got {columns}")
-    found: dict[Labels, float | None] = {}
+    by_labels: dict[Labels, float | None] = {}
     for row in rows:
         labels = tuple((columns[i][0], str(row[i])) for i in text)
-        if labels in found:
+        if labels in by_labels:
             raise BadFrame(f"frame cannot uniquely be identified by its labels: {labels}")
         value = row[numeric[0]]
-        found[labels] = None if value is None else float(value)
-    return found
+        by_labels[labels] = None if value is None else float(value)
+    return by_labels
 
 
 def breached(rule: Rule, value: float) -> bool:
@@ -92,10 +92,10 @@ class Instance:
 
 @dataclass
 class Evaluator:
-    """Evaluates one rule again and again. `ask(sql, from_s, to_s)`: runs a statement over a time range."""
+    """Evaluates one rule again and again. `run_statement(sql, from_s, to_s)` runs a statement over a time range."""
 
     rule: Rule
-    ask: Callable[[str, float, float], Frame]
+    run_statement: Callable[[str, float, float], Frame]
     alerts: dict[Labels, Instance] = field(default_factory=dict)
     values: dict[str, dict[Labels, float | None]] = field(default_factory=dict)
     health: str = NORMAL
@@ -103,38 +103,42 @@ class Evaluator:
     def evaluate(self, now: float) -> None:
         rule = self.rule
         try:
-            for each in rule.values:
-                self.values[each.ref] = numbers(self.ask(each.sql, now - rule.range_s, now - rule.until_s))
+            for values in rule.values:
+                self.values[values.ref] = numbers(
+                    self.run_statement(values.sql, now - rule.range_s, now - rule.until_s)
+                )
         except BadFrame:
             self.health = ERROR
             raise
-        found = self.values[rule.values[0].ref]
-        self.health = NORMAL if found or rule.no_data == "OK" else NO_DATA
-        for labels, value in found.items():
+        current = self.values[rule.values[0].ref]
+        self.health = NORMAL if current or rule.no_data == "OK" else NO_DATA
+        for labels, value in current.items():
             alert = self.alerts.setdefault(labels, Instance(since=now))
             if value is None:
                 alert.to(NORMAL if rule.no_data == "OK" else NO_DATA, now)
             else:
                 alert.advance(rule, breached(rule, value), now)
-        for labels in self.alerts.keys() - found.keys():
+        for labels in self.alerts.keys() - current.keys():
             self.alerts[labels].missed += 1
             if self.alerts[labels].missed >= rule.missing:
                 del self.alerts[labels]
 
     def firing(self) -> list[dict[str, str]]:
-        """Labels of the alerts that are told to somebody."""
+        """Return the labels of the alerts that are sent."""
         return [dict(labels) for labels, alert in self.alerts.items() if alert.state in (ALERTING, RECOVERING)]
 
-    def told(self, text: str, labels: dict[str, str]) -> str:
-        """An annotation with its labels and values filled in, and `if gt $values.X.Value 0.0` decided; other functions
-        of the template language are left out."""
+    def rendered(self, text: str, labels: dict[str, str]) -> str:
+        """Return an annotation with its labels and values filled in, and `if gt $values.X.Value 0.0` decided.
 
-        def decide(found: re.Match[str]) -> str:
-            number = self.values[found[1]][tuple(labels.items())]
-            return found[2] if number is not None and number > 0 else ""
+        Other functions of the template language are removed.
+        """
 
-        def fill(found: re.Match[str]) -> str:
-            inner = found[1]
+        def decide(match: re.Match[str]) -> str:
+            number = self.values[match[1]][tuple(labels.items())]
+            return match[2] if number is not None and number > 0 else ""
+
+        def fill(match: re.Match[str]) -> str:
+            inner = match[1]
             if label := re.search(r"\$labels\.(\w+)", inner):
                 return labels[label[1]]
             if value := re.search(r"\$values\.(\w+)\.Value", inner):

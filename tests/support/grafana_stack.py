@@ -36,16 +36,16 @@ class Stored:
         described = self.reader.query(f"DESCRIBE TABLE ({sql})").result_rows
         return [(str(row[0]), str(row[1])) for row in described], list(self.reader.query(sql).result_rows)
 
-    def ask_alert(self, sql: str, start: float, end: float) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
+    def run_alert(self, sql: str, start: float, end: float) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
         return self.frame(expand_alert(sql, PanelRequest(round(start * 1000), round(end * 1000))))
 
-    def ask_panel(self, sql: str, at: PanelRequest) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
+    def run_panel(self, sql: str, at: PanelRequest) -> tuple[list[tuple[str, str]], list[tuple[Any, ...]]]:
         return self.frame(expand(sql, at))
 
     def phase(self, name: str) -> tuple[int, int]:
         """Begin and end of a phase of the recording; ns since the epoch."""
-        [found] = [phase for phase in PHASES if name in json.dumps(phase)]
-        return int(found["start_ns"]), int(found["end_ns"])
+        [phase] = [phase for phase in PHASES if name in json.dumps(phase)]
+        return int(phase["start_ns"]), int(phase["end_ns"])
 
     def copy(self, table: str, job: str, where: str = "1", **changed: str) -> None:
         """Rows of the recorded job under another job's name, with columns `changed` to expressions: a made-up fault."""

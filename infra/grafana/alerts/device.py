@@ -77,8 +77,8 @@ ECC = Rule(
     "gt", (0.0,), 900,
     "GPU {{ $labels.gpu }} of {{ $labels.host }}: {{ $values.A.Value }} uncorrected ECC errors",
     "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in the last 15 minutes. Results may be wrong; drain the GPU.",
-    "The counter grew: one uncorrected error is data lost. Where it falls, the driver was loaded anew and has counted "
-    "from 0 since.",
+    "The counter grew: one uncorrected error is data lost. Where it falls, the driver was loaded again and counts "
+    "from 0.",
     ("drumline-devices", "ecc"), _SELECTS,
 )  # fmt: skip
 IDLE = Rule(

@@ -1,4 +1,4 @@
-"""Alert rules on jobs and ranks: what the on-call engineer is woken for."""
+"""Alert rules on jobs and ranks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from drumline.infra.grafana.thresholds import (
 
 
 def _late(value: str, ref: str) -> Values:
-    """A row for each rank of a running job with a bad window in the last minutes, or the last four windows where these
-    are long; so one that recovers is told as such, with its labels."""
+    """Return a row for each rank of an active job with a bad window in the last minutes, or in the last four windows.
+
+    A rank that recovers keeps its row and labels, so its alert is resolved with them.
+    """
     return Values(
         f"""
         SELECT job, run, rank, host, gpu, cause, detail, value FROM (
@@ -62,7 +64,7 @@ WARNING = Rule(
     "within_range", (LEVEL_WARNING - 0.5, LEVEL_CRITICAL - 0.5), 86_400, _SUMMARY, _DESCRIPTION,
     "Level `warning` in force: a rank cost 4% of the job's time or more in two of three windows of steps. Recurrence "
     "and hysteresis are the stream processor's, so the rule waits no longer. A verdict counts for 15 minutes, or four "
-    "times as long as its window of steps where that is longer, while the job is heard.",
+    "times as long as its window of steps where that is longer, while the job is active.",
     _STRAGGLERS, _JOB,
 )  # fmt: skip
 CRITICAL = Rule(
@@ -74,22 +76,22 @@ CRITICAL = Rule(
 
 
 def _stalled(value: str, ref: str) -> Values:
-    """A row for each run that is heard and recorded. Steps are read for those without one for STALLED_S only."""
+    """Return a row for each active and recorded run. Steps are read only for runs without one for STALLED_S."""
     return Values(
         f"""
-        WITH heard_jobs AS (
-            SELECT job, run, maxIf(last_published, @produced) AS heard,
+        WITH active_jobs AS (
+            SELECT job, run, maxIf(last_published, @produced) AS last_record,
                 maxIf(time_max, topic = 'gpu.step.v1' AND rows > 0) AS last_step
             FROM records_per_minute WHERE @minute AND run != '' AND (job, run) NOT IN ({NOT_RECORDED})
             GROUP BY job, run
-            HAVING heard > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND AND last_step > $__fromTime_ms
+            HAVING last_record > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND AND last_step > $__fromTime_ms
         ), suspects AS (
-            SELECT job, run, last_step FROM heard_jobs WHERE dateDiff('second', last_step, heard) > {STALLED_S}
+            SELECT job, run, last_step FROM active_jobs WHERE dateDiff('second', last_step, last_record) > {STALLED_S}
         )
         SELECT job, run, toFloat64({value}) AS value FROM (
-            SELECT job, run, dateDiff('second', greatest(last_step, last_end), heard) AS ago_s,
+            SELECT job, run, dateDiff('second', greatest(last_step, last_end), last_record) AS ago_s,
                 greatest({STALLED_S}, {STALLED_STEPS} * longest_s, {STALLED_PAUSES} * pause_s) AS limit_s
-            FROM heard_jobs LEFT JOIN (
+            FROM active_jobs LEFT JOIN (
                 SELECT job, run, max(addNanoseconds(s.start, s.duration_ns)) AS last_end,
                     max(s.duration_ns) / 1e9 AS longest_s,
                     arrayMax(arrayDifference(arraySort(groupUniqArray(toUnixTimestamp(s.start))))) AS pause_s
@@ -110,15 +112,15 @@ STALLED = Rule(
     (_stalled("ago_s / limit_s", "A"), _stalled("ago_s", "AGO"), _stalled("limit_s", "LIMIT")),
     "gt", (1.0,), 86_400,
     "{{ $labels.job }} has finished no step for {{ humanizeDuration $values.AGO.Value }}",
-    "Run {{ $labels.run }}: its processes are heard and recorded, and by its last hour a step should have come within "
+    "Run {{ $labels.run }}: its processes are active and recorded, and by its last hour a step should have come within "
     "{{ humanizeDuration $values.LIMIT.Value }}. Hung collective, deadlock, or an evaluation or checkpoint longer than "
     "any in that hour.",
     "No step for 5 times the longest step and twice the longest time from step to step (evaluations, checkpoints) of "
     "the hour before the last one, and at least 300 s: half of the 10 minutes after which PyTorch by default ends a "
     "job whose NCCL collective hangs. A first evaluation of more than 6 minutes does fire: raise `STALLED_S` in "
-    "`limits.py` and generate. Runs of which nothing is recorded now (policy `off`, another profiler) or only windows "
-    "(`duty`) are left out, and so are jobs that ended: they are silent altogether. The last step is looked for in 24 "
-    "hours, so that the alert stays while the job hangs.",
+    "`infra/grafana/thresholds.py` and generate. Runs that are not recorded now (policy `off`, another profiler) or "
+    "only in windows (`duty`) are left out, and so are jobs that ended: they are silent. The last step is searched in "
+    "24 hours, so that the alert stays while the job hangs.",
     ("drumline-job", "steps"), _JOB, for_s=60, no_data="OK",
 )  # fmt: skip
 _MIB = 1 << 20

@@ -1,5 +1,8 @@
-"""Alert rules on drumline itself, as far as ClickHouse can tell. A sink that is down leaves silence, as a fleet without
-jobs does: that is for /readyz and its metrics (docs/reference/metrics.md)."""
+"""Alert rules on drumline itself, as far as rows in ClickHouse show it.
+
+A sink that is down leaves no rows, as a fleet without jobs does: watch /readyz and its metrics for that
+(docs/reference/metrics.md).
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,7 @@ DROPS = Rule(
     "{{ $labels.job }}: {{ humanize $values.A.Value }} rows of {{ $labels.topic }} dropped",
     "Run {{ $labels.run }}: a buffer or the spool was full: the agent or Kafka is too slow or down. Training did not "
     "wait.",
-    "Producers drop rather than wait, and count it. Any loss is told.",
+    "Producers drop rather than wait, and count it. Any loss is an alert.",
     ("drumline-health", "drops"), {},
 )  # fmt: skip
 DEAD_LETTERS = Rule(
@@ -56,22 +59,22 @@ DEAD_LETTERS = Rule(
     ),
     "gt", (0.0,), 900,
     "{{ humanize $values.A.Value }} records of {{ $labels.topic }} could not be read",
-    "`drumline dlq show {{ $labels.topic }}` says why; `drumline dlq replay` puts them back.",
-    "A record that nobody can read is a fault of a producer or of a schema registry.",
+    "`drumline dlq show {{ $labels.topic }}` shows the reason; `drumline dlq replay` publishes them again.",
+    "A record that cannot be read is a fault of a producer or of a schema registry.",
     ("drumline-health", "dead"), {},
 )  # fmt: skip
 SILENT = Rule(
     "drumline-silent-producer", "Silent producer", "warning",
     (Values(f"SELECT job, run, toString(rank) AS rank, host, silent_s AS value FROM ({RANKS})"),),
     "gt", (SILENT_S,), 86_400,
-    "{{ $labels.job }}: nothing is heard of rank {{ $labels.rank }} on {{ $labels.host }}",
-    "Run {{ $labels.run }}: for {{ humanizeDuration $values.A.Value }} its process has not even said that it lives, "
-    "while the job goes on. The host or its agent is down (`drumline doctor` there), the process was killed, or the "
-    "decoder beside it. Its last words: `drumline sql collecting --job {{ $labels.job }}`.",
-    "Every process says each 10 s that it lives, also while it launches no kernel and while nothing is recorded; 60 s "
-    "is a restart of the agent and more. One that said that it ends is not silent, nor are the ranks of a job of which "
-    "nobody is heard. A rank is looked for in 24 hours, so that the alert stays while it is silent. Replays say once "
-    "who they are, and are left out.",
+    "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} is silent",
+    "Run {{ $labels.run }}: its process has not reported for {{ humanizeDuration $values.A.Value }}, while the job "
+    "continues. The host or its agent is down (run `drumline doctor` there), or the process or its decoder was killed. "
+    "Its last report: `drumline sql collecting --job {{ $labels.job }}`.",
+    "Every process reports each 10 s, also while it launches no kernel and while nothing is recorded; 60 s is longer "
+    "than a restart of the agent. A process that reported its end is not silent, nor are the ranks of a job that is "
+    "not active. Ranks of the last 24 hours are checked, so that the alert stays while one is silent. Replays report "
+    "once, and are left out.",
     ("drumline-health", "silent"), {}, for_s=60,
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Alert rules as values; rules_*.py declare them, provision_rules.py writes them for files and for HTTP."""
+"""Alert rules as values. The modules of this package declare them, provisioning/rules.py writes them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,28 @@ Compare = Literal["gt", "lt", "within_range"]
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """A statement with one number column, `value`; its text columns are the labels of the alerts, unique together."""
+    """Holds a statement with one number column, `value`; its text columns are the labels of the alerts, unique
+    together.
+    """
 
     text: str
     ref: str = "A"
 
     @property
     def sql(self) -> str:
+        """Return the statement without tokens."""
         return sql(self.text)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`values[0]` is compared with `limit`; the others have the same labels and are there to be told (`$values.B`).
-    Times in s. `missing`: evaluations after which an alert whose row is gone is resolved. `shows`: dashboard uid and
-    panel key; `selects`: variable -> label for the link. `reason`: of the limit, for docs/reference/alerts.md."""
+    """Describes an alert rule. Times in s.
+
+    values: the first is compared with `limit`; the others have the same labels and appear in messages (`$values.B`).
+    missing: evaluations after which an alert whose row is missing is resolved.
+    shows: dashboard uid and panel key; `selects`: variable -> label for the link.
+    reason: of the limit, for docs/reference/alerts.md.
+    """
 
     uid: str
     title: str
@@ -51,7 +58,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Rules that are evaluated together, every `interval_s`."""
+    """Holds rules that are evaluated together, every `interval_s`."""
 
     name: str
     interval_s: int
@@ -63,7 +70,9 @@ CONDITION = "CONDITION"
 
 
 def link(rule: Rule, panel: int) -> str:
-    """The panel, with what the alert is about chosen: for humans in an annotation. An annotation cannot know when the
-    alert began; the message adds the time (provision.TEMPLATE)."""
+    """Return the address of the panel, with the job, run or host of the alert chosen.
+
+    An annotation does not know when the alert began; the message adds the time (provisioning/contacts.py).
+    """
     chosen = "".join(f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in rule.selects.items())
     return f"{{{{ externalURL }}}}d/{rule.shows[0]}?viewPanel={panel}{chosen}"

@@ -1,4 +1,4 @@
-"""Cost: what did GPUs cost, and how much of it was lost, to whom?"""
+"""Cost: what did GPUs cost, and how much of it was lost, to what?"""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ OVER_TIME = Panel(
         "time:t job:s lost:n",
     ),
     unit="s",
-    as_bars=True,
+    bars=True,
     min_interval="1m",
     empty="nothing was lost",
 )

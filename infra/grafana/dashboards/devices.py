@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, IDLE, TEMPERATURE, THROTTLED_BITS
 from drumline.infra.grafana.variables import HOSTS, JOBS, MARKS_OF_JOBS
@@ -23,53 +25,36 @@ _REASONS = (
 _NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in _REASONS)
 
 
-def _line(
-    title: str,
-    description: str,
-    value: str,
-    unit: str,
-    *,
-    key: str = "",
-    limits: tuple[tuple[float, str], ...] = (),
-    maximum: float | None = None,
-) -> Panel:
-    return Panel(
-        "timeseries",
-        title,
-        description,
-        PanelQuery(
-            f"""
-            SELECT $__timeInterval(minute) AS time, {_GPU}, {value} AS value
-            FROM devices_per_minute AS d WHERE {_WHERE} GROUP BY time, host, gpu_index HAVING isNotNull(value)
-            ORDER BY time, host, gpu_index
-            """,
-            "time:t gpu:s value:n",
-        ),
-        unit,
-        min_interval="1m",
-        thresholds=limits,
-        maximum=maximum,
-        key=key,
-        empty="no samples in this time range, or the GPU does not report this",
+def _line(title: str, description: str, value: str, unit: str, **shown: Any) -> Panel:
+    """Return a panel with a line per GPU; `shown` are further fields of Panel."""
+    query = PanelQuery(
+        f"""
+        SELECT $__timeInterval(minute) AS time, {_GPU}, {value} AS value
+        FROM devices_per_minute AS d WHERE {_WHERE} GROUP BY time, host, gpu_index HAVING isNotNull(value)
+        ORDER BY time, host, gpu_index
+        """,
+        "time:t gpu:s value:n",
     )
+    empty = "no samples in this time range, or the GPU does not report this"
+    return Panel("timeseries", title, description, query, unit, min_interval="1m", empty=empty, **shown)
 
 
 LINES = (
     (
         _line(
             "Utilisation",
-            "Share of time with any kernel running, as NVML says. Line: below it a GPU that a job holds is idle "
+            "Share of time with any kernel running, as NVML reports it. Line: below it a GPU that a job holds is idle "
             "(alert).",
             "avgMerge(util_gpu)",
             "percent",
             key="utilisation",
-            limits=IDLE,
+            thresholds=IDLE,
             maximum=100,
         ),
         _line("Power", "Mean power.", "avgMerge(power_mw) / 1000", "watt"),
     ),
     (
-        _line("Temperature", "Highest of each minute.", "max(max_temperature)", "celsius", limits=TEMPERATURE),
+        _line("Temperature", "Highest of each minute.", "max(max_temperature)", "celsius", thresholds=TEMPERATURE),
         _line(
             "SM clock, lowest",
             "Lowest of each minute: a throttled GPU shows here first.",
@@ -81,11 +66,11 @@ LINES = (
         _line(
             "Slowed by heat or a power fault",
             "1 where a minute had HW slowdown, thermal or power-brake reasons; the power cap is left out. The "
-            "alert asks for more than two such minutes of five.",
+            "alert needs more than two such minutes of five.",
             f"max(bitAnd(throttle_reasons, {THROTTLED_BITS}) != 0)",
             "short",
             key="throttle",
-            limits=ANY,
+            thresholds=ANY,
             maximum=1,
         ),
         _line("Memory used", "Highest of each minute.", "max(max_memory_used)", "bytes"),
@@ -106,7 +91,7 @@ LINES = (
             "toFloat64(ifNull(max(max_xid), 0))",
             "none",
             key="xid",
-            limits=ANY,
+            thresholds=ANY,
         ),
         _line(
             "Uncorrected ECC errors",
@@ -114,7 +99,7 @@ LINES = (
             "max(d.ecc_uncorrected)",
             "none",
             key="ecc",
-            limits=ANY,
+            thresholds=ANY,
         ),
     ),
 )
@@ -158,19 +143,19 @@ TABLE = Panel(
 REAL = Panel(
     "timeseries",
     "NVML's utilisation against real kernel time",
-    "Mean over the chosen GPUs and their ranks. Utilisation says that something ran; kernel time says how much of "
+    "Mean over the chosen GPUs and their ranks. Utilisation shows that something ran; kernel time shows how much of "
     "the second, overlapping kernels counted twice.",
     PanelQuery(
         """
         SELECT time, utilisation, kernel_time FROM (
             SELECT $__timeInterval(minute) AS time, avgMerge(util_gpu) / 100 AS utilisation
             FROM devices_per_minute WHERE @jobs AND @hosts AND @minute GROUP BY time
-        ) AS told LEFT JOIN (
+        ) AS sampled LEFT JOIN (
             SELECT $__timeInterval(second) AS time, sum(gpu_ns) / 1e9 / (uniqExact(job, run, rank) *
                 $__interval_s) AS kernel_time
             FROM ranks_per_second WHERE @jobs AND @hosts AND second >= toStartOfMinute($__fromTime)
                 AND second <= $__toTime GROUP BY time
-        ) AS ran USING (time) ORDER BY time
+        ) AS launched USING (time) ORDER BY time
         """,
         "time:t utilisation:n kernel_time:n",
     ),

@@ -1,4 +1,4 @@
-"""Fleet: which job, which rank, which host needs somebody now?"""
+"""Fleet: which job, which rank, which host needs attention now?"""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NUMBERS = (
     ),
     _stat(
         "Ranks late now",
-        "Ranks whose last verdict in this time range is a warning or critical, of jobs that are heard at its end.",
+        "Ranks whose last verdict in this time range is a warning or critical, of jobs that are active at its end.",
         f"""
         SELECT countIf(level >= 2) AS value FROM (
             SELECT argMaxIf(@level, window_end, @evaluated) AS level FROM stragglers
@@ -69,17 +69,19 @@ NUMBERS = (
 JOBS = Panel(
     "table",
     "Jobs",
-    "Every run that was heard: size, its worst level in force and what its most expensive rank costs now (none where "
-    "nobody is heard any more), rows that were lost.",
+    "Every run with data: size, its worst level in force and what its most expensive rank costs now (none where the "
+    "run is not active any more), rows that were lost.",
     PanelQuery(
         f"""
-        SELECT job, run, ranks, hosts, if(heard > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND, last_level, NULL) AS level,
-            if(isNull(level), NULL, share) AS lost_share, gpu_seconds_lost, rows, dropped_rows, heard FROM (
+        SELECT job, run, ranks, hosts,
+            if(last_record > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND, last_level, NULL) AS level,
+            if(isNull(level), NULL, share) AS lost_share, gpu_seconds_lost, rows, dropped_rows, last_record FROM (
             SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks, uniqExactIfMerge(r.hosts) AS hosts,
                 sum(r.rows) AS rows,
-                sum(r.dropped_rows) AS dropped_rows, toDateTime64(maxIf(r.last_published, @produced), 3, 'UTC') AS heard
+                sum(r.dropped_rows) AS dropped_rows,
+                toDateTime64(maxIf(r.last_published, @produced), 3, 'UTC') AS last_record
             FROM records_per_minute AS r WHERE @minute AND job != '' AND run != '' GROUP BY job, run
-        ) AS heard_runs LEFT JOIN (
+        ) AS active_runs LEFT JOIN (
             SELECT job, run, max(level_rank) AS last_level, max(last_share) AS share, sum(lost)
                 AS gpu_seconds_lost FROM (
                 SELECT job, run, argMaxIf(@level, window_end, @evaluated) AS level_rank,
@@ -87,10 +89,10 @@ JOBS = Panel(
                     sum(s.gpu_seconds_lost) AS lost
                 FROM stragglers AS s WHERE @window GROUP BY job, run, rank
             ) GROUP BY job, run
-        ) AS judged USING (job, run)
-        ORDER BY level DESC, lost_share DESC, heard DESC LIMIT 200
+        ) AS verdicts USING (job, run)
+        ORDER BY level DESC, lost_share DESC, last_record DESC LIMIT 200
         """,
-        "job:s run:s ranks:n hosts:n level:n lost_share:n gpu_seconds_lost:n rows:n dropped_rows:n heard:t",
+        "job:s run:s ranks:n hosts:n level:n lost_share:n gpu_seconds_lost:n rows:n dropped_rows:n last_record:t",
         "table",
     ),
     unit="short",
@@ -102,7 +104,7 @@ JOBS = Panel(
         "gpu_seconds_lost": Field("s", decimals=1),
         "dropped_rows": Field(thresholds=ANY),
     },
-    empty="no job was heard",
+    empty="no data of any job",
 )
 
 LAUNCHES = Panel(
@@ -122,8 +124,8 @@ LAUNCHES = Panel(
 UTILISATION = Panel(
     "timeseries",
     "GPU utilisation by host",
-    "What NVML says: share of time with any kernel running, mean over the host's GPUs. It says nothing of how well "
-    "they ran.",
+    "As NVML reports it: share of time with any kernel running, mean over the host's GPUs. It does not measure how "
+    "well they ran.",
     PanelQuery(
         """
         SELECT $__timeInterval(minute) AS time, host, avgMerge(util_gpu) AS utilisation
@@ -172,7 +174,7 @@ ALERTS = Panel(
 FLEET = Dashboard(
     "drumline-fleet",
     "Fleet",
-    "Which job, which rank, which host needs somebody now? Start here; every name leads on.",
+    "Which job, which rank, which host needs attention now? Start here; every name is a link.",
     "fleet",
     (NUMBERS, (JOBS,), (late_ranks("1"),), (lost_share("1", "job"), LAUNCHES), (UTILISATION, POWER), (ALERTS,)),
     annotations=MARKS_OF_ALL,

@@ -1,4 +1,4 @@
-"""Pipeline health: does everything arrive, in time, and whole? As far as ClickHouse can tell."""
+"""Pipeline health: does everything arrive, in time, and complete? As far as rows in ClickHouse show it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _by_topic(title: str, description: str, value: str, unit: str, key: str = ""
         unit,
         min_interval="1m",
         thresholds=ANY if alarm else (),
-        as_bars=alarm,
+        bars=alarm,
         key=key,
     )
 
@@ -55,15 +55,15 @@ LAGGING = Panel(
 )
 SILENCE = Panel(
     "table",
-    "Ranks not heard",
-    "Ranks of running jobs whose process has not said for longer than the alert's limit that it lives; `said`: what "
-    "it recorded then. Left out: processes that said that they end, and replays.",
+    "Silent ranks",
+    "Ranks of active jobs whose process has not reported for longer than the alert's limit; `reported`: what was "
+    "recorded of it then. Left out: processes that reported their end, and replays.",
     PanelQuery(
         f"""
-        SELECT job, run, rank, host, said, spoke, silent_s FROM ({RANKS})
+        SELECT job, run, rank, host, reported, last_report, silent_s FROM ({RANKS})
         WHERE silent_s > {SILENT[0][0]:g} AND @jobs ORDER BY silent_s DESC LIMIT 500
         """,
-        "job:s run:s rank:n host:s said:s spoke:t silent_s:n",
+        "job:s run:s rank:n host:s reported:s last_report:t silent_s:n",
         "table",
     ),
     unit="none",
@@ -72,25 +72,25 @@ SILENCE = Panel(
         "silent_s": Field("s", thresholds=SILENT),
         "rank": Field(link=TO_RANK),
     },
-    empty="every rank is heard",
+    empty="no rank is silent",
 )
 COLLECTING = Panel(
     "table",
-    "What collecting costs",
-    "Processes that spoke in this time range, those with problems and losses first: what is recorded of each and why, "
-    "shares of a core taken beside the job and in it, bytes given to Kafka, rows lost. Replays: -.",
+    "Cost of collecting",
+    "Processes that reported in this time range, those with problems and losses first: what is recorded of each and "
+    "why, shares of a core taken beside the job and in it, bytes sent to Kafka, rows lost. Replays: -.",
     PanelQuery(
         """
-        SELECT job, run, rank, policy, toFloat64OrNull(collector['decoder_cpu_s']) / lived AS beside,
-            toFloat64OrNull(collector['job_thread_cpu_s']) / lived AS inside,
+        SELECT job, run, rank, policy, toFloat64OrNull(collector['decoder_cpu_s']) / alive_s AS beside,
+            toFloat64OrNull(collector['job_thread_cpu_s']) / alive_s AS inside,
             toUInt64OrNull(collector['kernels']) AS kernels, toUInt64OrNull(collector['spool_bytes']) AS bytes,
             toUInt64OrNull(collector['records_dropped']) + toUInt64OrZero(collector['spool_dropped']) AS lost,
             arrayStringConcat(mapValues(mapFilter((name, text) -> startsWith(name, 'problem'), collector)), ', ')
-                AS problems, nullIf(toFloat64OrNull(collector['decoder_s']), 0) AS lived
+                AS problems, nullIf(toFloat64OrNull(collector['decoder_s']), 0) AS alive_s
         FROM processes AS p WHERE @jobs AND p.published >= $__fromTime_ms AND start <= $__toTime_ms
         ORDER BY problems != '' DESC, lost DESC NULLS LAST, inside DESC NULLS LAST, rank LIMIT 200
         """,
-        "job:s run:s rank:n policy:s beside:n inside:n kernels:n bytes:n lost:n problems:s lived:n",
+        "job:s run:s rank:n policy:s beside:n inside:n kernels:n bytes:n lost:n problems:s alive_s:n",
         "table",
     ),
     unit="short",
@@ -102,14 +102,14 @@ COLLECTING = Panel(
         "bytes": Field("bytes"),
         "lost": Field(thresholds=ANY),
         "problems": Field(inspect=True),
-        "lived": Field("s"),
+        "alive_s": Field("s"),
     },
-    empty="no process spoke in this time range",
+    empty="no process reported in this time range",
 )
 ERRORS = Panel(
     "table",
     "Dead letters by reason",
-    "What could not be read or stored, by the kind of error. `drumline dlq show TOPIC` has the sentences.",
+    "Records that could not be read or stored, by kind of error. `drumline dlq show TOPIC` has the full texts.",
     PanelQuery(
         """
         SELECT topic, error, count() AS records, max(l.published) AS last FROM ledger AS l
@@ -145,7 +145,7 @@ STORAGE = Panel(
 HEALTH = Dashboard(
     "drumline-health",
     "Pipeline health",
-    "Does everything arrive, in time, and whole? As far as ClickHouse can tell; programs' own metrics are in "
+    "Does everything arrive, in time, and complete? As far as rows in ClickHouse show it; the programs' metrics are in "
     "docs/reference/metrics.md.",
     "pipeline",
     (
@@ -158,7 +158,7 @@ HEALTH = Dashboard(
             ),
             _by_topic(
                 "Records by topic",
-                "Kafka records per second; empty ones say that nothing happened.",
+                "Kafka records per second; empty ones report that nothing happened.",
                 "sum(r.records) / $__interval_s",
                 "ops",
             ),
@@ -184,7 +184,7 @@ HEALTH = Dashboard(
                 True,
             ),
             _by_topic(
-                "Dead letters", "Records that nobody could read. Any is an alert.", "sum(r.dead)", "short", "dead", True
+                "Dead letters", "Records that could not be read. Any is an alert.", "sum(r.dead)", "short", "dead", True
             ),
         ),
         (

@@ -91,8 +91,8 @@ NUMBERS = (
 STEPS = Panel(
     "timeseries",
     "Step time by rank",
-    "Mean duration of the steps that began in each interval, the host's where steps have no collectives. Ranks move in "
-    "step, so their lines lie on each other; what holds them back shows below.",
+    "Mean duration of the steps that began in each interval, the host's where steps have no collectives. Ranks run in "
+    "lockstep, so their lines lie on each other; what holds them back shows below.",
     PanelQuery(
         """
         SELECT $__timeInterval_ms(start) AS time, toString(rank) AS rank, avg(gpu_duration_ns) AS step_time
@@ -181,7 +181,7 @@ FAMILIES = Panel(
 PLACES = Panel(
     "table",
     "Ranks",
-    "Who is where: host, GPU, how steps are told, versions.",
+    "Host, GPU, process and versions of each rank.",
     PanelQuery(
         """
         SELECT rank, host, gpu_index AS gpu, gpu_model AS model, pid, k8s_pod AS pod, slurm_job AS slurm,

@@ -1,4 +1,4 @@
-"""Memcpy: how fast do copies run, which way, and who copies from pageable memory?"""
+"""Memcpy: how fast do copies run, which way, and which ranks copy from pageable memory?"""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ KINDS = Panel(
 RANKS_TABLE = Panel(
     "table",
     "Copies to and from the host by rank",
-    "Who copies most, and how much of it is pageable.",
+    "Ranks that copy most, and the share of pageable memory.",
     PanelQuery(
         f"""
         SELECT rank, any(host) AS host, sum(m.copies) AS copies, sum(m.bytes) AS bytes, sum(m.busy_ns) AS busy_ns,
@@ -126,7 +126,7 @@ RANKS_TABLE = Panel(
 MEMCPY = Dashboard(
     "drumline-memcpy",
     "Memcpy",
-    "How fast do copies run, which way, and who copies from pageable memory?",
+    "How fast do copies run, which way, and which ranks copy from pageable memory?",
     "job",
     ((MOVED, ACHIEVED), (SHARE, COPIES), (KINDS,), (RANKS_TABLE,)),
     (JOB, RUN, RANKS),

@@ -24,7 +24,7 @@ _BUDGET = ", ".join(f"avg(s.{column}) AS {name}" for name, column in _PARTS.item
 
 PROCESSES = Panel(
     "table",
-    "Who it is",
+    "Processes",
     "The rank's processes, newest first.",
     PanelQuery(
         """
@@ -44,7 +44,7 @@ PROCESSES = Panel(
 VERDICT = Panel(
     "state-timeline",
     "Level in force",
-    "What the last window said of this rank, after recurrence.",
+    "Level of this rank after the last window, with recurrence.",
     PanelQuery(
         """
         SELECT $__timeInterval_ms(window_end) AS time, argMax(@level, window_end) AS level
@@ -138,19 +138,19 @@ DEVICE = Panel(
 PEERS = Panel(
     "table",
     "Against its peers",
-    "Its mean step in this time range, part by part, beside the median of the other ranks; what it has more than they.",
+    "Its mean step in this time range, part by part, beside the median of the other ranks, and the excess over it.",
     PanelQuery(
         f"""
-        SELECT part, mine, peers, mine - peers AS more FROM (
-            SELECT part, anyIf(value, me) AS mine, quantileIf(0.5)(value, NOT me) AS peers FROM (
-                SELECT rank = toInt32OrDefault(${{rank:singlequote}}, toInt32(-1)) AS me,
+        SELECT part, this_rank, peers, this_rank - peers AS excess FROM (
+            SELECT part, anyIf(value, is_this) AS this_rank, quantileIf(0.5)(value, NOT is_this) AS peers FROM (
+                SELECT rank = toInt32OrDefault(${{rank:singlequote}}, toInt32(-1)) AS is_this,
                     arrayJoin([{", ".join(f"('{name}', avg(s.{column}))" for name, column in _PARTS.items())},
                         ('whole step', avg(s.duration_ns))]) AS pair, pair.1 AS part, pair.2 AS value
                 FROM steps AS s WHERE @job AND @run AND @start AND skipped = 0 GROUP BY rank
             ) GROUP BY part
-        ) ORDER BY more DESC
+        ) ORDER BY excess DESC
         """,
-        "part:s mine:n peers:n more:n",
+        "part:s this_rank:n peers:n excess:n",
         "table",
     ),
     unit="ns",

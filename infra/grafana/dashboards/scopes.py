@@ -5,7 +5,7 @@ from __future__ import annotations
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.variables import JOB, MARKS, RANKS, RUN
 
-#: Ranges looked at, the first of the time range: their tree is put together in memory.
+#: Ranges read, the first of the time range: their tree is built in memory.
 TAKEN = 20_000
 #: Deeper scopes are counted into their ancestors only.
 DEEP = 8
@@ -109,7 +109,7 @@ BY_TIME = Panel(
 BY_RANK = Panel(
     "table",
     "Outermost scopes by rank",
-    "A rank that is longer than the others in one scope says where in the program it loses time.",
+    "A rank that is longer than the others in one scope shows where in the program it loses time.",
     PanelQuery(
         f"""
         SELECT rank, any(host) AS host, replaceRegexpAll(name, '[0-9]+', '#') AS scope, count() AS times,

@@ -16,7 +16,7 @@ TO_WINDOW = Link(
 STATES = Panel(
     "state-timeline",
     "Level in force by rank",
-    "What the last window said of each rank, after recurrence: two of three windows raise a level, three in a row "
+    "Level of each rank after the last window, with recurrence: two of three windows raise a level, three in a row "
     "lower it. "
     "Rank -1 is the job as a whole.",
     PanelQuery(
@@ -39,9 +39,9 @@ STATES = Panel(
 LATENESS = Panel(
     "heatmap",
     "Lateness by rank",
-    "Time by which a rank was later than the last one of the others left waiting, per step, mean over the window. It "
+    "Time by which a rank was later than the last of its waiting peers, per step, mean over the window. It "
     "names victims too: "
-    "a rank that waited elsewhere comes late. Lost time (right) follows the blame.",
+    "a rank that waited elsewhere comes late. Lost time (right) follows the attribution.",
     PanelQuery(
         """
         SELECT $__timeInterval_ms(window_end) AS time, toString(s.rank) AS rank,
@@ -60,7 +60,7 @@ LATENESS = Panel(
 CHANGES = Panel(
     "table",
     "Verdicts, with their evidence",
-    "One row for each change of a verdict: what it said, of which steps, and the numbers it rests on "
+    "One row for each change of a verdict: level, steps, and the numbers it rests on "
     "(docs/design/stragglers.md). "
     "`excess_ms`: what the rank's steps had more than its peers', by part of its budget.",
     PanelQuery(
@@ -105,13 +105,13 @@ CHANGES = Panel(
     empty="no verdict changed",
 )
 #: Bus bandwidth of a collective of `bytes` that took `shortest` on `n` ranks, as nccl-tests count it
-#: (doc/PERFORMANCE.md there); NCCL tells sizes of AllGather, ReduceScatter and AllToAll per rank. Bytes per second.
+#: (doc/PERFORMANCE.md there); NCCL reports sizes of AllGather, ReduceScatter and AllToAll per rank. Bytes per second.
 _SPEED = """bytes / shortest * 1e9 * multiIf(operation = 'AllReduce', 2 * (n - 1) / n,
     operation IN ('AllGather', 'ReduceScatter', 'AllToAll'), n - 1, 1) AS bus"""
-#: Rows looked at, about: where a time range has more, a part of the collectives stands for all of them.
+#: Rows read, about: where a time range has more, a sample of the collectives stands for all of them.
 SAMPLED = 500_000
 _COLLECTIVES = "FROM collectives AS c WHERE @job AND @run AND @start"
-#: One row a collective: every rank has one row of it, and the others wait for the last. Those outside steps are few.
+#: One row a collective: every rank has one row of it, and its peers wait for the last. Those outside steps are few.
 _BY_COLLECTIVE = f"""
 SELECT communicator, operation, c.bytes AS bytes, min(start) AS at, toUInt32(count()) AS n,
     min(duration_ns) AS shortest, {_SPEED}

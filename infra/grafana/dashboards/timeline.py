@@ -5,7 +5,7 @@ from __future__ import annotations
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.variables import JOB, MARKS, RANK, RUN
 
-#: More are not drawn: the panel says so, and the numbers above count all.
+#: More are not drawn, as the panel states; the numbers above count all.
 DRAWN = 1_000
 LONGEST_COLLECTIVES = 200
 _RAN = "FROM kernels WHERE @job AND @run AND @rank AND @start"
@@ -125,7 +125,7 @@ COLLECTIVES = Panel(
     "table",
     "Collectives",
     f"The {LONGEST_COLLECTIVES} longest of this rank in the time range, in order of time; `covered`: time in which "
-    "its own other kernels ran beside it.",
+    "other kernels of this rank ran beside it.",
     PanelQuery(
         f"""
         SELECT * FROM (

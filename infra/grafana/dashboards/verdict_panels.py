@@ -22,12 +22,12 @@ TO_STRAGGLERS = Link(
 
 
 def late_ranks(where: str, limit: int = 50) -> Panel:
-    """Ranks and what their last verdict in the range says, the most expensive first."""
+    """Return the table of ranks with their last verdict in the range, the most expensive first."""
     return Panel(
         "table",
         "Late ranks",
         "Ranks that were late in this time range: level in force at its end (none where the job is not "
-        "heard any more), the worst level, cause and end of the "
+        "active any more), the worst level, cause and end of the "
         "last bad "
         "window, largest share of the job's time lost, GPU-seconds and money of all windows. Rank -1 is the job as a "
         "whole "
@@ -69,14 +69,14 @@ def late_ranks(where: str, limit: int = 50) -> Panel:
 
 
 def lost_share(where: str, by: str = "rank", key: str = "") -> Panel:
-    """Lost share over time, a line per rank (or per job: the largest of its ranks)."""
+    """Return lost share over time, a line per rank (or per job: the largest of its ranks)."""
     label = "toString(s.rank) AS rank" if by == "rank" else "job"
     return Panel(
         "timeseries",
         f"Lost time by {by}",
         "Share of the job's time lost to one rank, by window of steps"
         + (", the largest of its ranks" if by == "job" else "")
-        + ". Lines: the levels suspect, warning and critical, at which alert rules judge too (after recurrence).",
+        + ". Lines: the levels suspect, warning and critical, at which alerts fire too (after recurrence).",
         PanelQuery(
             f"""
             SELECT $__timeInterval_ms(window_end) AS time, {label}, max(s.lost_share) AS lost FROM (

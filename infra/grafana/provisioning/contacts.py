@@ -1,4 +1,4 @@
-"""Where alerts go and what they say: contact points, notification policies, message template."""
+"""Contact points, notification policies and the message template of alerts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from drumline.infra.grafana.model import Json
 Contact = Literal["webhook", "slack", "pagerduty"]
 CONTACTS: tuple[Contact, ...] = ("webhook", "slack", "pagerduty")
 RECEIVER = "drumline-on-call"
-#: Where files take secrets and addresses from: Grafana's own environment, never this repository.
+#: Variables of Grafana's environment from which files take secrets and addresses.
 ADDRESSES: dict[Contact, str] = {kind: f"DRUMLINE_ALERT_{kind.upper()}" for kind in CONTACTS}
 TITLE, MESSAGE = '{{ template "drumline.title" . }}', '{{ template "drumline.message" . }}'
 TEMPLATE = """
@@ -28,7 +28,7 @@ TEMPLATE = """
 
 
 def receiver(kind: Contact, address: str) -> Json:
-    """A receiver of the contact point. `address`: a URL or PagerDuty's integration key, or the variable with it."""
+    """Return a receiver of the contact point. `address`: URL or PagerDuty's integration key, or its variable."""
     settings: dict[Contact, Json] = {
         "webhook": {"url": address, "httpMethod": "POST", "title": TITLE, "message": MESSAGE},
         "slack": {"url": address, "title": TITLE, "text": MESSAGE},
@@ -43,7 +43,7 @@ def receiver(kind: Contact, address: str) -> Json:
 
 
 def policies() -> Json:
-    """The tree. One message for a job and rule, with all its ranks; what is critical does not wait."""
+    """Return the policy tree: one message for a job and rule, with all its ranks; critical alerts do not wait."""
     return {
         "receiver": RECEIVER,
         "group_by": ["grafana_folder", "alertname", "job", "run"],

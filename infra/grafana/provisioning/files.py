@@ -1,4 +1,4 @@
-"""What Grafana reads at start, as files: data source, dashboards' folder, alert rules, contact points, policies."""
+"""Files that Grafana reads at start: data source, dashboard provider, alert rules, contact points, policies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from drumline.infra.grafana.provisioning.rules import GROUPS, duration, rule_for
 
 
 def data_source(host: str, port: int | str, user: str, database: str, secure: bool | str, protocol: str) -> Json:
-    """Without its password. Both files and HTTP use these names. Not the default: all of ours names it by its uid, and
-    Grafana does not start if files declare two defaults."""
+    """Return the data source without its password, for files and for HTTP.
+
+    It is not the default one: dashboards name it by uid, and Grafana does not start if files declare two defaults.
+    """
     return {
         "name": "ClickHouse",
         "uid": SOURCE_UID,
@@ -36,8 +38,10 @@ def data_source(host: str, port: int | str, user: str, database: str, secure: bo
 
 
 def _file_source(tls: bool, ca: bool) -> Json:
-    """The data source with variables of Grafana's environment. Whether TLS is used cannot be one: Grafana makes text of
-    it, and the plugin wants true or false."""
+    """Return the data source with variables of Grafana's environment.
+
+    `tls` cannot be a variable: Grafana makes text of it, and the plugin needs true or false.
+    """
     env = "$DRUMLINE_CLICKHOUSE_"
     source = data_source(f"{env}HOST", f"{env}PORT", f"{env}USER", f"{env}DATABASE", tls, "native")
     secrets = {"password": f"{env}PASSWORD"}
@@ -50,8 +54,11 @@ def _file_source(tls: bool, ca: bool) -> Json:
 def provisioning_files(
     contacts: Iterable[Contact] = ("webhook",), *, tls: bool = False, ca: bool = False
 ) -> dict[Path, str]:
-    """Path -> content, as committed. Grafana fails to start on a contact point whose variable is empty, so only chosen
-    ones are written. `tls`: to ClickHouse; `ca`: by a CA of one's own, whose certificate is in a variable."""
+    """Return path -> content, as committed.
+
+    Grafana fails to start on a contact point whose variable is empty, so only chosen ones are written. `tls`: encrypt
+    the connection to ClickHouse; `ca`: with a private CA, whose certificate is in a variable.
+    """
     provider = {
         "name": "drumline",
         "orgId": 1,
@@ -90,7 +97,7 @@ def provisioning_files(
 
 
 def yaml_text(value: Any) -> str:
-    """YAML of plain values, the same bytes for the same values; text of several lines as it is."""
+    """Return YAML of plain values, the same bytes for the same values; text of several lines as a block."""
     import yaml
 
     class Plain(yaml.SafeDumper):

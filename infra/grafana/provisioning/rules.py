@@ -1,5 +1,7 @@
-"""Alert rules as Grafana's files and its HTTP interface want them: the two spell the same things differently, and drop
-silently what is misspelt."""
+"""Alert rules in the formats of Grafana's files and of its HTTP interface.
+
+The two name the same fields differently, and drop unknown ones silently.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +17,12 @@ GROUPS: tuple[Group, ...] = (JOBS, LINKS, DEVICES, PIPELINE)
 
 
 def rules() -> list[Rule]:
+    """Return the rules of all groups."""
     return [rule for group in GROUPS for rule in group.rules]
 
 
 def duration(seconds: int) -> str:
-    """As Grafana writes it: 90s, 5m."""
+    """Format as Grafana does: 90s, 5m."""
     return f"{seconds // 60}m" if seconds and seconds % 60 == 0 else f"{seconds}s"
 
 
@@ -64,12 +67,13 @@ def _annotations(rule: Rule) -> Json:
 
 
 def _panel_id(rule: Rule) -> int:
-    """Raises KeyError: the rule names a dashboard or panel that is not there."""
+    """Return the id of the panel that the rule shows. Raises KeyError if it is missing."""
     dashboards = {dashboard.uid: dashboard for dashboard in DASHBOARDS}
     return panel_ids(dashboards[rule.shows[0]])[rule.shows[1]]
 
 
 def rule_for_file(rule: Rule) -> Json:
+    """Return a rule as files have it."""
     return {
         "uid": rule.uid,
         "title": rule.title,
@@ -89,7 +93,7 @@ def rule_for_file(rule: Rule) -> Json:
 
 
 def group_for_http(group: Group) -> Json:
-    """PUT /api/v1/provisioning/folder/UID/rule-groups/NAME."""
+    """Return the body of PUT /api/v1/provisioning/folder/UID/rule-groups/NAME."""
     return {
         "title": group.name,
         "folderUid": FOLDER_UID,

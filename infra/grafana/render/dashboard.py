@@ -1,4 +1,6 @@
-"""Dashboards as Grafana's JSON, schema version 42 (the classic model, which Grafana 12 and 13 read and migrate)."""
+"""Renders dashboards as Grafana's JSON, schema version 42 (the classic model, which Grafana 12 and 13 read and
+migrate).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from drumline.infra.grafana.render.panel import FORMATS, SOURCE, panel_json
 
 
 def dashboard_json(dashboard: Dashboard) -> Json:
-    """The bare model, as file provisioning wants it."""
+    """Return the bare model, as file provisioning needs it."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,
@@ -43,12 +45,12 @@ def dashboard_json(dashboard: Dashboard) -> Json:
 
 
 def text(value: Json) -> str:
-    """The same values give the same bytes."""
+    """Return JSON, the same bytes for the same values."""
     return json.dumps(value, indent=1, ensure_ascii=False) + "\n"
 
 
 def panel_ids(dashboard: Dashboard) -> dict[str, int]:
-    """Panel key -> id, for alert rules."""
+    """Return panel key -> id, for alert rules."""
     return {panel.key: number for number, panel in _numbered(dashboard) if isinstance(panel, Panel) and panel.key}
 
 

@@ -1,17 +1,62 @@
-"""What Grafana is told about each kind of panel, the same for all panels of that kind."""
+"""Options that all panels of a kind share."""
 
 from __future__ import annotations
 
 from drumline.infra.grafana.model import Json, Panel
 
+_REDUCE: Json = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+_STAT: Json = {
+    "colorMode": "value",
+    "graphMode": "none",
+    "textMode": "auto",
+    "justifyMode": "auto",
+    "orientation": "auto",
+    "wideLayout": True,
+    "showPercentChange": False,
+    "percentChangeColorMode": "standard",
+}
+_GAUGE: Json = {
+    "displayMode": "gradient",
+    "orientation": "horizontal",
+    "showUnfilled": True,
+    "valueMode": "color",
+    "namePlacement": "auto",
+    "sizing": "auto",
+    "minVizWidth": 8,
+    "minVizHeight": 16,
+    "maxVizHeight": 300,
+    "legend": {"showLegend": False, "displayMode": "list", "placement": "bottom", "calcs": []},
+}
+_HEATMAP: Json = {
+    "calculate": False,
+    "cellGap": 1,
+    "cellValues": {},
+    "color": {
+        "mode": "scheme",
+        "scheme": "Oranges",
+        "fill": "dark-orange",
+        "exponent": 0.5,
+        "scale": "exponential",
+        "steps": 64,
+        "reverse": False,
+    },
+    "exemplars": {"color": "rgba(255,0,255,0.7)"},
+    "filterValues": {"le": 1e-9},
+    "legend": {"show": True},
+    "rowsFrame": {"layout": "auto", "value": "lateness"},
+    "showValue": "never",
+    "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": True},
+    "yAxis": {"axisPlacement": "left", "reverse": False},
+}
+
 
 def custom(panel: Panel) -> Json:
-    """For `fieldConfig.defaults.custom`."""
+    """Return `fieldConfig.defaults.custom`."""
     if panel.kind == "timeseries":
         return {
-            "drawStyle": "bars" if panel.as_bars else "line",
+            "drawStyle": "bars" if panel.bars else "line",
             "lineWidth": 1,
-            "fillOpacity": 60 if panel.stacked or panel.as_bars else 0,
+            "fillOpacity": 60 if panel.stacked or panel.bars else 0,
             "showPoints": "auto",
             "spanNulls": False,
             "stacking": {"mode": "normal" if panel.stacked else "none", "group": "A"},
@@ -25,38 +70,15 @@ def custom(panel: Panel) -> Json:
 
 
 def options(panel: Panel) -> Json:
-    """For `options`."""
+    """Return `options`."""
     legend = {"showLegend": True, "displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]}
-    reduce = {"calcs": ["lastNotNull"], "fields": "", "values": False}
     match panel.kind:
         case "timeseries":
             return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
         case "stat":
-            return {
-                "reduceOptions": reduce,
-                "colorMode": "value",
-                "graphMode": "none",
-                "textMode": "auto",
-                "justifyMode": "auto",
-                "orientation": "auto",
-                "wideLayout": True,
-                "showPercentChange": False,
-                "percentChangeColorMode": "standard",
-            }
+            return {"reduceOptions": _REDUCE, **_STAT}
         case "bargauge":
-            return {
-                "reduceOptions": {**reduce, "values": True},
-                "displayMode": "gradient",
-                "orientation": "horizontal",
-                "showUnfilled": True,
-                "valueMode": "color",
-                "namePlacement": "auto",
-                "sizing": "auto",
-                "minVizWidth": 8,
-                "minVizHeight": 16,
-                "maxVizHeight": 300,
-                "legend": {"showLegend": False, "displayMode": "list", "placement": "bottom", "calcs": []},
-            }
+            return {"reduceOptions": {**_REDUCE, "values": True}, **_GAUGE}
         case "table":
             table: Json = {"showHeader": True, "cellHeight": "sm"}
             return table | ({"sortBy": [{"displayName": panel.sort[0], "desc": panel.sort[1]}]} if panel.sort else {})
@@ -71,26 +93,6 @@ def options(panel: Panel) -> Json:
                 "tooltip": {"mode": "single", "sort": "none"},
             }
         case "heatmap":
-            return {
-                "calculate": False,
-                "cellGap": 1,
-                "cellValues": {"unit": panel.unit},
-                "color": {
-                    "mode": "scheme",
-                    "scheme": "Oranges",
-                    "fill": "dark-orange",
-                    "exponent": 0.5,
-                    "scale": "exponential",
-                    "steps": 64,
-                    "reverse": False,
-                },
-                "exemplars": {"color": "rgba(255,0,255,0.7)"},
-                "filterValues": {"le": 1e-9},
-                "legend": {"show": True},
-                "rowsFrame": {"layout": "auto", "value": "lateness"},
-                "showValue": "never",
-                "tooltip": {"mode": "single", "yHistogram": False, "showColorScale": True},
-                "yAxis": {"axisPlacement": "left", "reverse": False},
-            }
+            return {**_HEATMAP, "cellValues": {"unit": panel.unit}}
         case _:
             return {}

@@ -1,4 +1,4 @@
-"""A panel as Grafana's JSON: its query, and how its values, columns and links are shown."""
+"""Renders a panel as Grafana's JSON: its query, and how its values, columns and links are shown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EMPTY_CELLS = {"matcher": {"id": "byRegexp", "options": "/.*/"}, "properties": [
 
 
 def panel_json(panel: Panel, number: int, place: Json) -> Json:
-    """`number`: its id in the dashboard. `place`: its gridPos."""
+    """Return the panel. `number`: its id in the dashboard; `place`: its gridPos."""
     panel_model: Json = {
         "id": number,
         "type": panel.kind,
@@ -122,7 +122,7 @@ def _override(name: str, shown: Field) -> Json:
 
 
 def _link_url(link: Link) -> str:
-    """Relative, so that it holds under any root URL. `keeps`: variables handed on as they are chosen."""
+    """Return a relative URL, which holds under any root URL. `keeps`: variables that the target keeps as chosen."""
     time = f"from={link.time[0]}&to={link.time[1]}" if link.time else "${__url_time_range}"
     parts = [time, "${datasource:queryparam}"]
     parts += [f"${{{name}:queryparam}}" for name in link.keeps if name not in link.sets]

@@ -1,7 +1,7 @@
 """Every alert rule fires on a recording with its fault and is quiet on a healthy one.
 
 Recordings have stragglers and pageable copies; for faults that no recording has, rows of one are changed or moved in
-time, and the test's name says so. Evaluated by grafana_evaluator.py, not by Grafana.
+time, as the test's name states. Evaluated by grafana_evaluator.py, not by Grafana.
 """
 
 import pytest
@@ -22,7 +22,7 @@ def db(stack):
 
 def run(db, uid, start, end):
     """A rule evaluated from `start` to `end` at its group's interval."""
-    evaluator = Evaluator(RULES[uid], db.ask_alert)
+    evaluator = Evaluator(RULES[uid], db.run_alert)
     now = start
     while now <= end:
         evaluator.evaluate(now)
@@ -68,39 +68,41 @@ def healthy(db):
 @pytest.mark.parametrize("uid", RULES)
 def test_quiet_while_the_healthy_phase_of_a_recording_goes_on_for_twenty_minutes(db, healthy, uid):
     evaluator = run(db, uid, healthy - 120, healthy)
-    ours = [value for labels, value in evaluator.values["A"].items() if dict(labels).get("job", "healthy") == "healthy"]
-    assert ours, "there was something to judge"
-    assert not [value for value in ours if value is None or breached(RULES[uid], value)]
+    values = [
+        value for labels, value in evaluator.values["A"].items() if dict(labels).get("job", "healthy") == "healthy"
+    ]
+    assert values, "there was something to evaluate"
+    assert not [value for value in values if value is None or breached(RULES[uid], value)]
     assert not fired(evaluator, job="healthy")
 
 
-def test_straggler_critical_on_recorded_faults_tells_rank_host_gpu_cause_cost_and_link(db):
+def test_straggler_critical_on_recorded_faults_names_rank_host_gpu_cause_cost_and_link(db):
     end = db.phase("slow_copy")[1] / 1e9
     evaluator = run(db, "drumline-straggler-critical", end, end)
     [alert] = [a for a in fired(evaluator, job=JOB) if a["cause"] == "slow_copy"]
     assert (alert["rank"], alert["host"], alert["detail"]) == ("3", "node-b", "pageable")
     assert alert["gpu"].startswith("GPU 3 GPU-")
     rule = evaluator.rule
-    assert "rank 3 on node-b costs 0." in evaluator.told(rule.summary, alert)
-    told = evaluator.told(rule.description, alert)
-    assert "slow_copy pageable" in told
-    assert "money" not in told, "no price is set"
+    assert "rank 3 on node-b costs 0." in evaluator.rendered(rule.summary, alert)
+    text = evaluator.rendered(rule.description, alert)
+    assert "slow_copy pageable" in text
+    assert "money" not in text, "no price is set"
 
 
 def test_straggler_alert_resolves_when_the_stream_clears_its_level(db):
     evaluator = run(db, "drumline-straggler-critical", db.first, db.last + 30)
     named = {labels["rank"] for labels in map(dict, evaluator.alerts)}
-    assert named > {a["rank"] for a in fired(evaluator, job=JOB)}, "ranks that were late before are told as normal"
+    assert named > {a["rank"] for a in fired(evaluator, job=JOB)}, "ranks that were late before are reported as normal"
 
 
 def test_straggler_stays_while_steps_last_a_minute_and_a_window_of_them_twenty(db):
-    """The recording's last critical window again and again, 20 minutes long; its job is heard every 2 minutes."""
+    """The recording's last critical window again and again, 20 minutes long; its job publishes every 2 minutes."""
     critical = f"job = '{JOB}' AND state = 'critical' AND severity = 'critical'"
     last = f"first_step = (SELECT max(first_step) FROM stragglers WHERE {critical})"
     window, moment = 1200, f"fromUnixTimestamp64Milli({round(db.last * 1000)})"
-    heard = {name: shift(name, "arrayJoin(range(0, 5400, 120))") for name in ("published", "time_min", "time_max")}
-    db.copy("ledger", "slow steps", "topic = 'gpu.step.v1'", **heard)
-    evaluator = Evaluator(RULES["drumline-straggler-critical"], db.ask_alert)
+    moved = {name: shift(name, "arrayJoin(range(0, 5400, 120))") for name in ("published", "time_min", "time_max")}
+    db.copy("ledger", "slow steps", "topic = 'gpu.step.v1'", **moved)
+    evaluator = Evaluator(RULES["drumline-straggler-critical"], db.run_alert)
     for number in range(1, 4):
         db.copy(
             "stragglers_versions", "slow steps", last, first_step=f"first_step + 20 * {number}",
@@ -112,7 +114,7 @@ def test_straggler_stays_while_steps_last_a_minute_and_a_window_of_them_twenty(d
             assert fired(evaluator, job="slow steps"), (number, seconds)
     for seconds in (5800, 5830, 5860):
         evaluator.evaluate(db.last + seconds)
-    assert not fired(evaluator, job="slow steps"), "the job is not heard any more"
+    assert not fired(evaluator, job="slow steps"), "the job is not active any more"
 
 
 def test_straggler_warning_on_a_recording_whose_critical_states_are_set_to_warning(db):
@@ -128,8 +130,8 @@ HOURS = range(600, 2 * 3600, 1800)
 ON_AND_ON = "arrayJoin(range(600, 7201, 600))"
 
 
-def speaks_on(db, job, policy, ticks=TICKS):
-    """The recorded job under another name; after it its processes only say that they live, and what is recorded."""
+def keep_reporting(db, job, policy, ticks=TICKS):
+    """The recorded job under another name; after it its processes only report, without steps."""
     db.copy("steps", job)
     db.copy("ledger", job)
     db.copy("ledger", job, "topic = 'gpu.process.v1'", published=shift("published", ticks), rows="1", rank="0")
@@ -141,32 +143,32 @@ def stalls(db):
     return run(db, "drumline-job-stalled", db.last + 330, db.last + 450)
 
 
-def test_job_stalled_when_recorded_processes_speak_on_after_the_last_step(db):
-    speaks_on(db, "stalled", "on: always")
-    found = stalls(db)
-    [alert] = fired(found, job="stalled")
-    assert not fired(found, job=JOB), "it ended: nobody speaks"
-    assert "no step for 4" in found.told(found.rule.summary, alert), "seconds, not times a limit"
-    assert "within 300" in found.told(found.rule.description, alert)
+def test_job_stalled_when_recorded_processes_report_on_after_the_last_step(db):
+    keep_reporting(db, "stalled", "on: always")
+    evaluator = stalls(db)
+    [alert] = fired(evaluator, job="stalled")
+    assert not fired(evaluator, job=JOB), "it ended: no process reports"
+    assert "no step for 4" in evaluator.rendered(evaluator.rule.summary, alert), "seconds, not times a limit"
+    assert "within 300" in evaluator.rendered(evaluator.rule.description, alert)
 
 
 def test_a_job_of_which_nothing_or_only_windows_are_recorded_is_not_stalled(db):
-    said = ("off: off", "off: duty 1s/15m", "on: duty 1s/15m", "off: torch.profiler uses CUPTI")
-    for policy in said:
-        speaks_on(db, policy, policy)
-    found = stalls(db)
-    assert not [policy for policy in said if fired(found, job=policy)]
+    policies = ("off: off", "off: duty 1s/15m", "on: duty 1s/15m", "off: torch.profiler uses CUPTI")
+    for policy in policies:
+        keep_reporting(db, policy, policy)
+    evaluator = stalls(db)
+    assert not [policy for policy in policies if fired(evaluator, job=policy)]
 
 
 def test_an_evaluation_of_seventy_seconds_between_short_steps_is_no_stall(db):
-    speaks_on(db, "evaluates", "on: always")
-    found = run(db, "drumline-job-stalled", db.last, db.last + 240)
-    assert found.values["A"][(("job", "evaluates"), ("run", RUN))] < 1
-    assert not fired(found, job="evaluates")
+    keep_reporting(db, "evaluates", "on: always")
+    evaluator = run(db, "drumline-job-stalled", db.last, db.last + 240)
+    assert evaluator.values["A"][(("job", "evaluates"), ("run", RUN))] < 1
+    assert not fired(evaluator, job="evaluates")
 
 
 def test_an_evaluation_as_long_as_the_one_before_is_no_stall(db):
-    speaks_on(db, "evaluates often", "on: always")
+    keep_reporting(db, "evaluates often", "on: always")
     db.copy("steps", "evaluates often", start=f"start - toIntervalSecond({300 + 13})")
     assert not fired(stalls(db), job="evaluates often")
     assert fired(run(db, "drumline-job-stalled", db.last + 700, db.last + 760), job="evaluates often"), "twice as long"
@@ -174,8 +176,8 @@ def test_an_evaluation_as_long_as_the_one_before_is_no_stall(db):
 
 def test_job_stalled_stays_for_hours_and_ends_with_the_next_step(db):
     moved = {name: shift(name, 2 * 3600) for name in ("published", "time_min", "time_max")}
-    speaks_on(db, "hung", "on: always", ON_AND_ON)
-    evaluator = Evaluator(RULES["drumline-job-stalled"], db.ask_alert)
+    keep_reporting(db, "hung", "on: always", ON_AND_ON)
+    evaluator = Evaluator(RULES["drumline-job-stalled"], db.run_alert)
     for seconds in HOURS:
         evaluator.evaluate(db.last + seconds + 30)
         evaluator.evaluate(db.last + seconds + 90)
@@ -195,9 +197,9 @@ def test_collective_bandwidth_down_when_recorded_collectives_go_on_at_twice_thei
                 "collectives", job, steps, start=f"start + toIntervalSecond({at})", step=f"step + {at} * 100",
                 duration_ns=f"duration_ns * {factor}",
             )  # fmt: skip
-    found = run(db, "drumline-collective-bandwidth", db.last + 1380, db.last + 1800)
-    assert fired(found, job="slower-links", operation="AllReduce")
-    assert not fired(found, job="same-links")
+    evaluator = run(db, "drumline-collective-bandwidth", db.last + 1380, db.last + 1800)
+    assert fired(evaluator, job="slower-links", operation="AllReduce")
+    assert not fired(evaluator, job="same-links")
 
 
 def test_pageable_flood_when_the_recorded_phase_of_pageable_copies_lasts_for_five_minutes(db):
@@ -206,8 +208,8 @@ def test_pageable_flood_when_the_recorded_phase_of_pageable_copies_lasts_for_fiv
     again = f"start + toIntervalNanosecond(arrayJoin(range(0, 300000000000, {end - start})))"
     db.copy("memcpys", "copying", f"{phase} AND kind IN (1, 2)", start=again)
     db.copy("kernels", "copying", f"{phase} AND name LIKE '%nccl%'", start=again)
-    found = run(db, "drumline-memcpy-pageable", start / 1e9 + 180, start / 1e9 + 300)
-    assert {a["rank"] for a in fired(found, job="copying")} == {"3"}
+    evaluator = run(db, "drumline-memcpy-pageable", start / 1e9 + 180, start / 1e9 + 300)
+    assert {a["rank"] for a in fired(evaluator, job="copying")} == {"3"}
 
 
 def samples(db, job, where="1", **changed):
@@ -215,17 +217,17 @@ def samples(db, job, where="1", **changed):
     db.copy("device_samples", job, where, time=shift("time", AGAIN), **changed)
 
 
-def test_throttling_when_recorded_samples_say_hardware_slowdown(db):
+def test_throttling_when_recorded_samples_show_hardware_slowdown(db):
     samples(db, "hot", throttle_reasons="bitOr(throttle_reasons, if(gpu_index = 2, 0x48, 0))")
-    found = run(db, "drumline-gpu-throttled", db.first + 600, db.first + 600)
-    assert {(a["gpu"], a["reasons"]) for a in fired(found, job="hot")} == {("2", "HW slowdown + HW thermal")}
+    evaluator = run(db, "drumline-gpu-throttled", db.first + 600, db.first + 600)
+    assert {(a["gpu"], a["reasons"]) for a in fired(evaluator, job="hot")} == {("2", "HW slowdown + HW thermal")}
 
 
 def test_a_moments_heat_is_no_alert(db):
     db.copy("device_samples", "warm", "gpu_index = 2", throttle_reasons="toInt64(0x48)")
-    found = run(db, "drumline-gpu-throttled", db.last, db.last + 240)
-    assert 1 <= max(value for labels, value in found.values["A"].items() if dict(labels)["job"] == "warm") <= 2
-    assert not fired(found, job="warm"), "nor while it is one of the last five minutes"
+    evaluator = run(db, "drumline-gpu-throttled", db.last, db.last + 240)
+    assert 1 <= max(value for labels, value in evaluator.values["A"].items() if dict(labels)["job"] == "warm") <= 2
+    assert not fired(evaluator, job="warm"), "nor while it is one of the last five minutes"
 
 
 def test_xid_when_one_recorded_sample_carries_one(db):
@@ -236,49 +238,49 @@ def test_xid_when_one_recorded_sample_carries_one(db):
 
 def test_ecc_when_the_recorded_counter_grows(db):
     samples(db, "corrupt", ecc_uncorrected=f"if(gpu_index = 0, toInt64(intDiv({AGAIN}, 600)), 5)")
-    found = run(db, "drumline-gpu-ecc", db.first + 900, db.first + 900)
-    assert {a["gpu"] for a in fired(found, job="corrupt")} == {"0"}
+    evaluator = run(db, "drumline-gpu-ecc", db.first + 900, db.first + 900)
+    assert {a["gpu"] for a in fired(evaluator, job="corrupt")} == {"0"}
 
 
 def test_ecc_counter_that_starts_again_is_no_error_and_counts_from_there(db):
-    """The driver was loaded anew: what it counts since then is new."""
+    """The driver was loaded again: all that it counts since then is new."""
     before = f"{AGAIN} < 600"
     samples(db, "reset", ecc_uncorrected=f"if({before}, toInt64(7), 0)")
     samples(db, "reset and worse", "gpu_index = 1", ecc_uncorrected=f"if({before}, toInt64(7), 2)")
-    found = run(db, "drumline-gpu-ecc", db.first + 900, db.first + 900)
-    assert not fired(found, job="reset")
-    [alert] = fired(found, job="reset and worse")
-    assert ": 2 uncorrected" in found.told(found.rule.summary, alert)
+    evaluator = run(db, "drumline-gpu-ecc", db.first + 900, db.first + 900)
+    assert not fired(evaluator, job="reset")
+    [alert] = fired(evaluator, job="reset and worse")
+    assert ": 2 uncorrected" in evaluator.rendered(evaluator.rule.summary, alert)
 
 
 def test_idle_gpu_when_recorded_utilisation_is_set_to_nothing_for_twenty_minutes(db):
     samples(db, "idle", util_gpu="if(gpu_index = 3, toInt64(0), util_gpu)")
-    found = run(db, "drumline-gpu-idle", db.first + 840, db.first + 1140)
-    assert {a["gpu"] for a in fired(found, job="idle")} == {"3"}
+    evaluator = run(db, "drumline-gpu-idle", db.first + 840, db.first + 1140)
+    assert {a["gpu"] for a in fired(evaluator, job="idle")} == {"3"}
 
 
 def test_pipeline_lag_when_recorded_kernels_come_on_and_results_do_not(db):
     db.copy("ledger", "lagging")
     db.copy("ledger", "lagging", "topic = 'gpu.kernel.v1'", published=shift("published", 300))
-    found = run(db, "drumline-pipeline-lag", db.last + 300, db.last + 360)
-    assert fired(found, job="lagging")
-    assert not fired(found, job=JOB)
+    evaluator = run(db, "drumline-pipeline-lag", db.last + 300, db.last + 360)
+    assert fired(evaluator, job="lagging")
+    assert not fired(evaluator, job=JOB)
 
 
-def test_drops_when_a_recorded_batch_says_that_rows_were_lost_before_it(db):
+def test_drops_when_a_recorded_batch_reports_that_rows_were_lost_before_it(db):
     db.copy("ledger", "dropping", "topic = 'gpu.kernel.v1'", dropped_before="7")
-    found = run(db, "drumline-rows-dropped", db.last, db.last)
-    assert {a["topic"] for a in fired(found, job="dropping")} == {"gpu.kernel.v1"}
+    evaluator = run(db, "drumline-rows-dropped", db.last, db.last)
+    assert {a["topic"] for a in fired(evaluator, job="dropping")} == {"gpu.kernel.v1"}
 
 
-def test_dead_letters_when_recorded_records_are_judged_dead(db):
+def test_dead_letters_when_recorded_records_are_rejected(db):
     assert not fired(run(db, "drumline-dead-letters", db.last, db.last))
     db.copy("ledger", "", "topic = 'gpu.step.v1'", verdict="'dead'")
     assert fired(run(db, "drumline-dead-letters", db.last, db.last)) == [{"topic": "gpu.step.v1"}]
 
 
-def lives(db, job, ranks, seconds, policy="on: always"):
-    """Recorded processes of `ranks` say that they live, so many seconds (SQL) after their first record."""
+def report(db, job, ranks, seconds, policy="on: always"):
+    """Recorded processes of `ranks` report, so many seconds (SQL) after their first record."""
     later = {"published": shift("published", seconds)}
     db.copy("ledger", job, f"topic = 'gpu.process.v1' AND rank IN {ranks}", **later)
     db.copy("processes_versions", job, f"rank IN {ranks}", published=f"{later['published']} AS later",
@@ -290,37 +292,37 @@ def silent(db, job):
 
 
 def test_silent_producer_when_recorded_ranks_but_one_go_on(db):
-    lives(db, "silent", (0, 1, 2, 3), "0")
-    lives(db, "silent", (0, 2, 3), TICKS)
+    report(db, "silent", (0, 1, 2, 3), "0")
+    report(db, "silent", (0, 2, 3), TICKS)
     assert silent(db, "silent") == {"1"}
 
 
 def test_ranks_that_launch_nothing_while_rank_0_evaluates_are_not_silent(db):
-    lives(db, "evaluating", (0, 1, 2, 3), TICKS)
+    report(db, "evaluating", (0, 1, 2, 3), TICKS)
     db.copy("kernels", "evaluating", "name LIKE '%nccl%'")
     db.copy("kernels", "evaluating", "name LIKE '%nccl%' AND rank = 0", start=shift("start", TICKS))
     assert not silent(db, "evaluating")
 
 
 def test_ranks_that_ended_before_rank_0_are_not_silent_nor_is_a_replay(db):
-    lives(db, "saves last", (1, 2, 3), "0", "off: end of the process")
-    lives(db, "saves last", (0, 0), TICKS)
+    report(db, "saves last", (1, 2, 3), "0", "off: end of the process")
+    report(db, "saves last", (0, 0), TICKS)
     db.copy("kernels", "saves last", "name LIKE '%nccl%'")
     db.copy("kernels", "saves last", "name LIKE '%nccl%' AND rank = 0", start=shift("start", TICKS))
     assert not silent(db, "saves last")
-    lives(db, "replayed", (0, 1, 2, 3), "0", "")
+    report(db, "replayed", (0, 1, 2, 3), "0", "")
     db.copy("ledger", "replayed", published=shift("published", TICKS))
     assert not silent(db, "replayed")
 
 
-def test_silent_producer_stays_for_hours_while_others_go_on_and_ends_when_it_is_heard(db):
-    lives(db, "one-silent", (0, 1, 2, 3), "0")
-    lives(db, "one-silent", (0, 2, 3), ON_AND_ON)
-    evaluator = Evaluator(RULES["drumline-silent-producer"], db.ask_alert)
+def test_silent_producer_stays_for_hours_while_others_go_on_and_ends_with_its_report(db):
+    report(db, "one-silent", (0, 1, 2, 3), "0")
+    report(db, "one-silent", (0, 2, 3), ON_AND_ON)
+    evaluator = Evaluator(RULES["drumline-silent-producer"], db.run_alert)
     for seconds in HOURS:
         evaluator.evaluate(db.last + seconds + 10)
         evaluator.evaluate(db.last + seconds + 70)
         assert {a["rank"] for a in fired(evaluator, job="one-silent")} == {"1"}, seconds
-    lives(db, "one-silent", (0, 1, 2, 3), "7200")
+    report(db, "one-silent", (0, 1, 2, 3), "7200")
     evaluator.evaluate(db.last + 7200 + 10)
     assert not fired(evaluator, job="one-silent")

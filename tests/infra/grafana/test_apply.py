@@ -38,26 +38,26 @@ def call(*arguments):
 def test_apply_makes_all_of_it_once(grafana):
     first = call("apply")
     assert first.exit_code == 0, first.output
-    assert set(grafana.things["dashboards"]) == {made.uid for made in DASHBOARDS}
+    assert set(grafana.things["dashboards"]) == {dashboard.uid for dashboard in DASHBOARDS}
     assert set(grafana.things["groups"]) == {group.name for group in GROUPS}
     assert set(grafana.things["points"]) == {"drumline-webhook", "drumline-pagerduty"}
     assert grafana.things["sources"]["clickhouse"]["jsonData"]["host"] == "clickhouse"
     assert not grafana.things["policies"], "the policy tree is replaced only when that is asked for"
-    assert not any(word in first.output for word in ("secret", TOKEN))
+    assert not any(secret in first.output for secret in ("secret", TOKEN))
     writes = len(grafana.writes)
     again = call("apply")
     assert "is up to date" in again.output
     assert len(grafana.writes) == writes
 
 
-def test_dry_run_changes_nothing_and_says_what_it_would(grafana):
+def test_dry_run_changes_nothing_and_lists_what_it_would(grafana):
     answer = call("apply", "--dry-run")
     assert answer.exit_code == 0
     assert "to do: create dashboard Fleet" in answer.output
     assert grafana.writes == []
 
 
-def test_diff_says_where_somebody_edited(grafana):
+def test_diff_shows_where_it_was_edited(grafana):
     call("apply")
     assert call("diff").exit_code == 0
     grafana.things["dashboards"]["drumline-fleet"]["dashboard"]["panels"][0]["title"] = "mine"
@@ -71,11 +71,10 @@ def test_diff_says_where_somebody_edited(grafana):
 
 
 def edits(thing):
-    """What a person can do to one value after the other: change it, take it away, add one beside it; undone each time.
-    Yields where."""
+    """Edit one value after the other and yield its path: change it, remove it, add another; each edit is undone."""
     if isinstance(thing, list):
-        for number, each in enumerate(thing):
-            yield from (f"[{number}]{at}" for at in edits(each))
+        for number, item in enumerate(thing):
+            yield from (f"[{number}]{at}" for at in edits(item))
         if thing:
             kept = thing.pop()
             yield "[-1] taken away"
@@ -100,12 +99,12 @@ def edits(thing):
     [dashboard_json(DASHBOARDS[0]), group_for_http(GROUPS[0]), receiver("webhook", "http://hook"), policies()],
     ids=["dashboard", "rules", "contact", "policies"],
 )
-def test_whatever_somebody_edits_is_a_difference_and_what_servers_do_is_none(wanted):
-    found = json.loads(json.dumps(wanted))
-    missed = [at for at in edits(found) if not list(difference(wanted, found))]
+def test_every_edit_is_a_difference_and_what_servers_add_is_none(wanted):
+    current = json.loads(json.dumps(wanted))
+    missed = [at for at in edits(current) if not list(difference(wanted, current))]
     assert [at for at in missed if at != ".settings.url taken away"] == [], "it may be hidden"
-    found |= {"version": 3, "updated": "2026-01-02", "weekStart": ""}
-    assert list(difference(wanted, found)) == []
+    current |= {"version": 3, "updated": "2026-01-02", "weekStart": ""}
+    assert list(difference(wanted, current)) == []
 
 
 def test_a_hidden_secret_is_no_difference(grafana):
@@ -119,9 +118,9 @@ def test_a_dashboard_in_another_folder_and_a_renamed_folder_are_put_right(grafan
     call("apply")
     grafana.things["dashboards"]["drumline-job"]["meta"]["folderUid"] = "mine"
     grafana.things["folders"]["drumline"]["title"] = "mine"
-    said = call("diff").output
-    assert "change dashboard Job: folder" in said
-    assert "change folder drumline: title" in said
+    output = call("diff").output
+    assert "change dashboard Job: folder" in output
+    assert "change folder drumline: title" in output
     call("apply")
     assert call("diff").exit_code == 0
     assert ("PUT", "/api/folders/drumline") in grafana.writes, "Grafana refuses to make a folder twice"
@@ -134,8 +133,8 @@ def test_policies_only_when_asked(grafana):
 
 
 def test_json_for_scripts(grafana):
-    found = json.loads(call("apply", "--dry-run", "--json").stdout)
-    assert {change["change"] for change in found["changes"]} == {"create"}
+    current = json.loads(call("apply", "--dry-run", "--json").stdout)
+    assert {change["change"] for change in current["changes"]} == {"create"}
 
 
 def test_export_fetches_what_is_there(grafana, tmp_path):
@@ -147,30 +146,30 @@ def test_export_fetches_what_is_there(grafana, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "said"),
+    ("variable", "value", "hint"),
     [
         ("TOKEN", "wrong", "the token is wrong or expired"),
         ("URL", "http://127.0.0.1:9", "does not answer"),
         ("URL", "", "DRUMLINE_GRAFANA__URL"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_sentence(grafana, monkeypatch, variable, value, said):
+def test_an_error_is_one_sentence(grafana, monkeypatch, variable, value, hint):
     monkeypatch.setenv(f"DRUMLINE_GRAFANA__{variable}", value)
     settings.cache_clear()
     answer = call("apply")
     assert answer.exit_code == 1
-    assert said in answer.output
+    assert hint in answer.output
     assert "Traceback" not in answer.output
 
 
-def test_a_token_without_rights_and_a_broken_server_are_told(grafana):
+def test_a_token_without_rights_and_a_broken_server_are_reported(grafana):
     grafana.status = 403
     assert "needs role Admin" in call("diff").output
     grafana.status = 500
     assert "Server Error 500" in call("diff").output
 
 
-def test_a_missing_data_source_without_password_is_told(grafana, monkeypatch):
+def test_a_missing_data_source_without_password_is_reported(grafana, monkeypatch):
     monkeypatch.delenv("DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD")
     settings.cache_clear()
     assert "DRUMLINE_GRAFANA__CLICKHOUSE_PASSWORD" in call("apply").output

@@ -1,5 +1,7 @@
-"""Dashboards, rules and provisioning as files: what Grafana would drop or refuse without a word is found here. Whether
-it accepts them only a Grafana can say; none runs in these tests."""
+"""Dashboards, rules and provisioning as files: the fields and values that Grafana reads.
+
+No Grafana runs in these tests.
+"""
 
 import json
 import re
@@ -22,7 +24,7 @@ from drumline.sinks.tables.tables import SEVERITIES
 from drumline.streams.core.thresholds import CRITICAL, INSUFFICIENT, WARNING, StragglerConfig
 from drumline.streams.stragglers.alarm import STATES
 
-BOARDS = {made.uid: dashboard_json(made) for made in DASHBOARDS}
+BOARDS = {dashboard.uid: dashboard_json(dashboard) for dashboard in DASHBOARDS}
 #: Ids of Grafana's value formats (getValueFormats of @grafana/data) that we use.
 UNITS = {
     "none", "short", "percent", "percentunit", "ns", "ms", "s", "bytes", "Bps", "ops", "rowsps", "watt", "celsius",
@@ -47,12 +49,12 @@ def variables(board):
 
 
 def test_committed_files_are_what_the_sources_make():
-    made = {**dashboard_files(), **provisioning_files()}
-    assert {str(path.relative_to(GENERATED)): path.read_text() == text for path, text in made.items()} == {
-        str(path.relative_to(GENERATED)): True for path in made
+    files = {**dashboard_files(), **provisioning_files()}
+    assert {str(path.relative_to(GENERATED)): path.read_text() == text for path, text in files.items()} == {
+        str(path.relative_to(GENERATED)): True for path in files
     }
     committed = {p for folder in ("dashboards", "provisioning") for p in (GENERATED / folder).rglob("*") if p.is_file()}
-    assert committed == set(made), "a file that nothing makes"
+    assert committed == set(files), "a file that nothing makes"
 
 
 def lost(before, after, at=""):
@@ -80,8 +82,8 @@ def test_a_misspelt_key_would_be_found():
 
 
 def test_dashboards_have_names_of_their_own():
-    for what in ("uid", "title"):
-        assert len({board[what] for board in BOARDS.values()}) == len(BOARDS)
+    for name in ("uid", "title"):
+        assert len({board[name] for board in BOARDS.values()}) == len(BOARDS)
     assert all(
         board["schemaVersion"] == 42 and not board["editable"] and board["description"] for board in BOARDS.values()
     )
@@ -116,8 +118,8 @@ def test_panels_are_described_have_units_and_an_empty_state_and_do_not_overlap(b
 
 @each_board
 def test_overrides_name_columns_that_there_are(board):
-    made = next(m for m in DASHBOARDS if m.uid == board["uid"])
-    for panel in made.panels:
+    dashboard = next(m for m in DASHBOARDS if m.uid == board["uid"])
+    for panel in dashboard.panels:
         if panel.query:
             assert set(panel.fields) <= {name for name, _ in panel.query.declared}, panel.title
 
@@ -174,7 +176,7 @@ def test_limits_of_verdicts_are_the_stream_processors():
 
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.uid)
-def test_rule_can_be_evaluated_and_told(rule):
+def test_rule_can_be_evaluated_and_rendered(rule):
     for values in rule.values:
         expand_alert(values.sql, PanelRequest(0, 60_000))  # raises on what only a browser would replace
     text = rule.summary + rule.description
@@ -196,21 +198,25 @@ SHOWN_AS = {
 
 
 @pytest.mark.parametrize("rule", [rule for rule in rules() if rule.uid not in RATIOS], ids=lambda rule: rule.uid)
-def test_the_panel_of_an_alert_draws_the_limit_that_the_rule_judges_by(rule):
-    made = next(m for m in DASHBOARDS if m.uid == rule.shows[0])
-    panel = next(p for p in panels(BOARDS[made.uid]) if p["id"] == panel_ids(made)[rule.shows[1]])
+def test_the_panel_of_an_alert_draws_the_limit_of_the_rule(rule):
+    dashboard = next(m for m in DASHBOARDS if m.uid == rule.shows[0])
+    panel = next(p for p in panels(BOARDS[dashboard.uid]) if p["id"] == panel_ids(dashboard)[rule.shows[1]])
     shown = [panel["fieldConfig"]["defaults"]]
     if panel["type"] == "table":  # coloured cells
-        shown = [{p["id"]: p["value"] for p in each["properties"]} for each in panel["fieldConfig"]["overrides"]]
+        shown = [
+            {p["id"]: p["value"] for p in override["properties"]} for override in panel["fieldConfig"]["overrides"]
+        ]
     else:
         assert shown[0]["custom"]["thresholdsStyle"] == {"mode": "line"}
-    colours = {step["value"]: step["color"] for one in shown for step in one.get("thresholds", {}).get("steps", ())}
+    colours = {
+        step["value"]: step["color"] for defaults in shown for step in defaults.get("thresholds", {}).get("steps", ())
+    }
     assert SHOWN_AS.get(rule.limit[0], rule.limit[0]) in colours
     bad = [colour for value, colour in colours.items() if value == SHOWN_AS.get(rule.limit[0], rule.limit[0])]
     assert set(bad) <= ({"green"} if rule.compare == "lt" else {"orange", "red"}), "on the bad side"
 
 
-def test_files_of_rules_say_what_grafana_reads_in_files():
+def test_files_of_rules_have_what_grafana_reads_in_files():
     groups = yaml.safe_load(provisioning_files()[GENERATED / "provisioning/alerting/rules.yaml"])["groups"]
     for group in groups:
         assert int(group["interval"].rstrip("sm")) > 0

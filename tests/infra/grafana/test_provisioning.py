@@ -23,9 +23,9 @@ def test_tls_and_a_ca_of_ones_own_can_be_asked_for(tmp_path):
     public = generated(tmp_path / "public", "--tls")
     assert public["jsonData"] == {**plain["jsonData"], "secure": True}
     assert public["secureJsonData"] == plain["secureJsonData"]
-    own = generated(tmp_path / "own", "--tls", "--ca")
-    assert own["jsonData"] == {**public["jsonData"], "tlsAuthWithCACert": True}
-    assert own["secureJsonData"] == {**plain["secureJsonData"], "tlsCACert": "$DRUMLINE_CLICKHOUSE_CA"}
+    private = generated(tmp_path / "own", "--tls", "--ca")
+    assert private["jsonData"] == {**public["jsonData"], "tlsAuthWithCACert": True}
+    assert private["secureJsonData"] == {**plain["secureJsonData"], "tlsCACert": "$DRUMLINE_CLICKHOUSE_CA"}
 
 
 def test_a_ca_without_tls_is_refused(tmp_path):
@@ -35,6 +35,6 @@ def test_a_ca_without_tls_is_refused(tmp_path):
 
 
 def test_another_default_data_source_stays_the_default():
-    """Grafana does not start if two files declare a default one; over HTTP ours would take its place."""
+    """Grafana does not start if two files declare a default one; over HTTP drumline's would take its place."""
     assert yaml.safe_load(provisioning_files()[FILE])["datasources"][0]["isDefault"] is False
     assert data_source("h", 1, "u", "d", True, "http")["isDefault"] is False

@@ -14,7 +14,7 @@ TIMES = re.compile(r"^(Nullable\()?(DateTime|Date)")
 NUMBERS = re.compile(r"^(Nullable\()?(U?Int|Float)")
 ALLREDUCE = "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm4096EE"
 CHOSEN = {"job": JOB, "run": RUN, "rank": "3", "price": "2.5", "host": "node-b", "family": "nccl", "kernel": ALLREDUCE}
-EVERY = {
+OPTIONS = {
     "rank": ["0", "1", "2", "3"],
     "host": ["node-a", "node-b"],
     "job": [JOB],
@@ -23,7 +23,7 @@ EVERY = {
     "kernel": [ALLREDUCE],
 }
 #: Faults that the recording does not have, and what its GPUs did not report.
-EMPTY = {"XIDs", "Dead letters by reason", "Ranks not heard", "NVLink", "What collecting costs"}
+EMPTY = {"XIDs", "Dead letters by reason", "Silent ranks", "NVLink", "Cost of collecting"}
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +31,20 @@ def db(stack):
     return stored(stack)
 
 
-def moment(db, statement, every):
-    """The whole recording; `every`: All where that can be chosen, else one value."""
+def moment(db, statement, all_values):
+    """The whole recording; `all_values`: All where that can be chosen, else one value."""
     variables = {
-        v.name: ALL_VALUES if every and v.has_all else [CHOSEN[v.name]] if v.multi else CHOSEN.get(v.name, v.default)
+        v.name: ALL_VALUES
+        if all_values and v.has_all
+        else [CHOSEN[v.name]]
+        if v.multi
+        else CHOSEN.get(v.name, v.default)
         for v in statement.dashboard.variables
     }
     width = (statement.panel and statement.panel.min_interval) or "1s"
     return PanelRequest(
         int(db.first * 1000) - 1000, int(db.last * 1000) + 12_000,
-        {"1s": 1_000, "5s": 5_000, "10s": 10_000, "1m": 60_000}[width], variables, EVERY,
+        {"1s": 1_000, "5s": 5_000, "10s": 10_000, "1m": 60_000}[width], variables, OPTIONS,
     )  # fmt: skip
 
 
@@ -48,11 +52,11 @@ def kind(text):
     return "t" if TIMES.match(text) else "n" if NUMBERS.match(text) else "s"
 
 
-@pytest.mark.parametrize("every", [True, False], ids=["all", "one"])
+@pytest.mark.parametrize("all_values", [True, False], ids=["all", "one"])
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_statement_runs_and_returns_the_declared_columns(db, name, every):
+def test_statement_runs_and_returns_the_declared_columns(db, name, all_values):
     statement = STATEMENTS[name]
-    columns, rows = db.ask_panel(statement.sql, moment(db, statement, every))
+    columns, rows = db.run_panel(statement.sql, moment(db, statement, all_values))
     if statement.query is None:
         assert len(columns) in (1, 2)
     else:
@@ -61,7 +65,7 @@ def test_statement_runs_and_returns_the_declared_columns(db, name, every):
             assert columns[0][0] == "time"
             times = [row[0] for row in rows]
             assert times == sorted(times), "Grafana refuses series that are not in order"
-    if every:
+    if all_values:
         assert rows or statement.name in EMPTY, "the recording has something to show"
 
 
@@ -69,7 +73,7 @@ def test_statement_runs_and_returns_the_declared_columns(db, name, every):
 def test_a_time_without_data_is_no_error(db, name):
     statement = STATEMENTS[name]
     at = moment(db, statement, True)
-    db.ask_panel(
+    db.run_panel(
         statement.sql, PanelRequest(at.from_ms - 10**9, at.to_ms - 10**9, at.interval_ms, at.variables, at.options)
     )
 
@@ -86,16 +90,16 @@ def test_the_timelines_tables_look_at_the_whole_range_however_many_kernels_it_ha
         f"number, {start} + INTERVAL number MILLISECOND, 1000 * number FROM numbers(201)"
     )
     chosen = {"job": "dense", "run": "r1", "rank": "0"}
-    at = PanelRequest(int(db.first * 1000), int(db.first * 1000) + 60_000, 1_000, chosen, EVERY)
-    _, gaps = db.ask_panel(STATEMENTS["timeline: Longest gaps"].sql, at)
+    at = PanelRequest(int(db.first * 1000), int(db.first * 1000) + 60_000, 1_000, chosen, OPTIONS)
+    _, gaps = db.run_panel(STATEMENTS["timeline: Longest gaps"].sql, at)
     assert len(gaps) == 30
     assert [row[1] for row in gaps[:2]] == [5_000_500, 500]
-    _, collectives = db.ask_panel(STATEMENTS["timeline: Collectives"].sql, at)
+    _, collectives = db.run_panel(STATEMENTS["timeline: Collectives"].sql, at)
     assert len(collectives) == 200
     assert collectives[-1][6] == 200_000
 
 
-def test_a_job_that_is_over_needs_nobody_any_more(db):
+def test_a_job_that_is_over_needs_no_attention_any_more(db):
     """While it is critical it is red on the Fleet dashboard; ten minutes after its end it is history."""
     needs = {
         name: (statement.sql, statement.query.declared)
@@ -105,29 +109,31 @@ def test_a_job_that_is_over_needs_nobody_any_more(db):
     assert len(needs) == 3, "a stat and two tables"
     for to_ms, over in ((db.phase("slow_copy")[1] // 10**6, False), (round(db.last * 1000) + 600_000, True)):
         for name, (text, declared) in needs.items():
-            _, rows = db.ask_panel(text, PanelRequest(int(db.first * 1000) - 1000, to_ms))
+            _, rows = db.run_panel(text, PanelRequest(int(db.first * 1000) - 1000, to_ms))
             columns = [column for column, _ in declared]
-            found = [dict(zip(columns, row, strict=True)) for row in rows]
-            ours = [row for row in found if row.get("job", JOB) == JOB]
-            assert ours, name
-            now = [row["level"] if "level" in row else row["value"] for row in ours]
+            shown_rows = [dict(zip(columns, row, strict=True)) for row in rows]
+            job_rows = [row for row in shown_rows if row.get("job", JOB) == JOB]
+            assert job_rows, name
+            now = [row["level"] if "level" in row else row["value"] for row in job_rows]
             assert any(now) != over, name
-            assert not over or all(row.get("lost_share") is None for row in ours if "ranks" in row), "costs nothing now"
+            assert not over or all(row.get("lost_share") is None for row in job_rows if "ranks" in row), (
+                "costs nothing now"
+            )
 
 
 def test_what_collecting_costs_is_a_share_of_a_core_and_problems_come_first(db):
-    spoke = f"fromUnixTimestamp64Milli({round(db.last * 1000)}) AS spoke"
+    reported_at = f"fromUnixTimestamp64Milli({round(db.last * 1000)}) AS reported_at"
     cost = (
         "'decoder_s', '50', 'decoder_cpu_s', '5', 'job_thread_cpu_s', '0.25', 'kernels', '1000', 'spool_bytes', '2000'"
     )
     lost = "'records_dropped', '7', 'spool_dropped', '2', 'problem: size', 'records of 9 bytes'"
-    on = {"policy": "'on: always'", "published": spoke, "_offset": "_offset + 1"}
+    on = {"policy": "'on: always'", "published": reported_at, "_offset": "_offset + 1"}
     db.copy("processes_versions", "costly", "rank = 0", collector=f"map({cost}, 'records_dropped', '0')", **on)
     db.copy("processes_versions", "costly", "rank = 1", collector=f"map({cost}, {lost})", **on)
     db.copy("processes_versions", "costly", "rank = 2", collector="map()", **on)
     first, last = int(db.first * 1000), round(db.last * 1000) + 1_000
     at = PanelRequest(first, last, 60_000, {"job": "costly"}, {"job": ["costly"]})
-    _, rows = db.ask_panel(STATEMENTS["health: What collecting costs"].sql, at)
+    _, rows = db.run_panel(STATEMENTS["health: Cost of collecting"].sql, at)
     assert [row[2:] for row in rows] == [
         (1, "on: always", 0.1, 0.005, 1000, 2000, 9, "records of 9 bytes", 50.0),
         (0, "on: always", 0.1, 0.005, 1000, 2000, 0, "", 50.0),

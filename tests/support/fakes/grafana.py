@@ -1,5 +1,7 @@
-"""A small HTTP server that speaks the part of Grafana's interface that we use: it proves our requests, not that Grafana
-would accept them."""
+"""A small HTTP server with the part of Grafana's interface that drumline uses.
+
+It checks requests, not that Grafana would accept them.
+"""
 
 import json
 import re
@@ -35,7 +37,7 @@ class FakeGrafana:
                 self.end_headers()
                 self.wfile.write(data)
 
-            def refused(self):
+            def rejected(self):
                 if self.headers["Authorization"] != f"Bearer {TOKEN}":
                     self.answer(401, {"message": "Invalid API key"})
                 elif fake.status:
@@ -45,7 +47,7 @@ class FakeGrafana:
                 return True
 
             def do_GET(self):
-                if self.refused():
+                if self.rejected():
                     return
                 if self.path.endswith("/contact-points"):
                     return self.answer(200, [fake.hidden(p) for p in fake.things["points"].values()])
@@ -54,12 +56,12 @@ class FakeGrafana:
                 if self.path.endswith("/policies"):
                     return self.answer(200, fake.things["policies"])
                 kind, name = fake.place(self.path)
-                found = fake.things[kind].get(name)
-                return self.answer(200, found) if found else self.answer(404, {"message": "not found"})
+                current = fake.things[kind].get(name)
+                return self.answer(200, current) if current else self.answer(404, {"message": "not found"})
 
             def write(self):
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                if self.refused():
+                if self.rejected():
                     return
                 fake.writes.append((self.command, self.path))
                 fake.take(self.path, body)
@@ -80,7 +82,7 @@ class FakeGrafana:
 
     @staticmethod
     def place(path):
-        return next((kind, found[1]) for pattern, kind in KINDS.items() if (found := re.match(pattern, path)))
+        return next((kind, match[1]) for pattern, kind in KINDS.items() if (match := re.match(pattern, path)))
 
     @staticmethod
     def hidden(point):
