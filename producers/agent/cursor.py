@@ -119,4 +119,5 @@ class Cursor:
             return False
 
     def close(self) -> None:
+        """Release the lock."""
         self._lock.close()

@@ -159,5 +159,6 @@ class SpoolTailer:
                 self._done(taken.segment, self.folder)
 
     def close(self) -> None:
+        """Close the taken segments."""
         for taken in self._taken:
             taken.segment.close()

@@ -50,6 +50,7 @@ class Feed:
 
     @property
     def rows(self) -> int:
+        """Return the number of rows."""
         return self.table.rows
 
     def batch(self, i: int, identity: Identity, offset: LoopOffset, communicator: str) -> Batch:

@@ -19,7 +19,11 @@ _SLEEP_S = 0.1
 
 
 class Target(Protocol):
-    """Destination of batches: Kafka (publisher) or a spool (spool_target). Counts are per topic."""
+    """Destination of batches: Kafka (publisher) or a spool (spool_target).
+
+    `rows` and `batches` count what was delivered, `queued` the rows that `publish` took, per topic. `publish` and
+    `flush` may block; both raise NotDelivered. `wait` lets time pass; `settle` ends after a failure.
+    """
 
     @property
     def rows(self) -> Counter[str]: ...

@@ -31,6 +31,7 @@ class SpoolTarget:
 
     @property
     def rows(self) -> Counter[str]:
+        """Return the rows that no spool has evicted, per topic."""
         kept = self.queued.copy()
         for spool in self._spools.values():
             kept.subtract(spool.dropped)

@@ -34,7 +34,7 @@ def replay(
         str, typer.Option(metavar="X|max", help="1 = as recorded, 10 = ten times as fast, max = no waiting")
     ] = "1",
     job: Annotated[str | None, typer.Option(help="job name; default: the folder's name")] = None,
-    ranks: Annotated[int | None, typer.Option(min=1, help="stretch to one job of N ranks, for scale tests")] = None,
+    ranks: Annotated[int | None, typer.Option(min=1, help="scale to one job of N ranks, for scale tests")] = None,
     loop: Annotated[int, typer.Option(min=1, help="repeat N times; time and step numbers go on")] = 1,
     keep_time: Annotated[bool, typer.Option("--keep-time", help="keep the recorded time instead of now")] = False,
     spool: Annotated[

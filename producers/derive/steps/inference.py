@@ -43,6 +43,7 @@ class CallPeriod:
 
     @property
     def size(self) -> int:
+        """Return the number of calls in a step."""
         return len(self.symbols)
 
 

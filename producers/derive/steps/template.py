@@ -40,6 +40,7 @@ class StepTemplate:
 
     @property
     def size(self) -> int:
+        """Return the number of calls in a step."""
         return len(self.calls.start_ns)
 
     @property

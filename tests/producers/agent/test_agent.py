@@ -1,4 +1,4 @@
-"""The node agent with a Kafka that answers as the test says."""
+"""The node agent with a scripted Kafka."""
 
 import os
 import random
@@ -202,7 +202,7 @@ def test_a_batch_too_large_for_kafka_is_counted_as_dropped(lab):
     assert not spool.folder.exists()
 
 
-#: What a broker that stamps by producers' clocks says to one that is an hour ahead, and to what went beside it.
+#: Errors of a broker that stamps by producers' clocks to one that is an hour ahead, and to the rest of its request.
 AHEAD = (KafkaError.INVALID_TIMESTAMP, KafkaError.INVALID_RECORD)
 
 
@@ -336,17 +336,17 @@ def test_a_folder_that_no_writer_made_is_left_alone_and_named_once(lab):
     for name, file in foreign.items():
         (lab.root / name).mkdir()
         if file:
-            (lab.root / name / file).write_text("of theirs")
-    (lab.root / "somebody's" / "notes").write_text("of theirs")
+            (lab.root / name / file).write_text("foreign")
+    (lab.root / "somebody's" / "notes").write_text("foreign")
     (lab.root / "one level too high" / "p0-1").mkdir(parents=True)
     for name in (*foreign, "one level too high"):
-        if name != "results":  # somebody writes there
+        if name != "results":  # still written to
             os.utime(lab.root / name, (0, 0))
     lab.agent._options = replace(lab.agent._options, until_empty=True)
     with capture_logs() as logs:
         lab.agent.run()
     assert {*foreign, "one level too high"} <= set(os.listdir(lab.root))
-    assert (lab.root / "results" / "a.txt").read_text() == "of theirs"
+    assert (lab.root / "results" / "a.txt").read_text() == "foreign"
     assert (lab.root / "one level too high" / "p0-1").is_dir()
     assert sorted(entry["folder"] for entry in logs if "foreign" in entry["event"]) == sorted(
         [*foreign, "one level too high"]

@@ -66,7 +66,7 @@ def lab(tmp_path):
 
 
 def restored(objects: dict[str, bytes], root: Path) -> None:
-    """A spool again, as docs/guide/node-agent.md says."""
+    """A spool again, as docs/guide/node-agent.md states."""
     for name, content in objects.items():
         folder = root / name.split("/")[-3 if name.endswith(".zst") else -2]
         folder.mkdir(parents=True, exist_ok=True)

@@ -125,7 +125,7 @@ def test_a_lost_end_of_a_group_spoils_its_own_step_only(recorder, tmp_path, lost
     derived = derive(recorder.activity(tmp_path))
     rows = zip(operations(derived.collectives), column(derived.collectives, "step"), strict=True)
     assert [step for operation, step in rows if operation == "AllReduce"] == [0, 1, 2]
-    assert column(derived.steps, "collectives") == [1, 1, 1]  # which SendRecv is which cannot be told
+    assert column(derived.steps, "collectives") == [1, 1, 1]  # the SendRecvs are ambiguous
 
 
 def test_a_lost_kernel_spoils_only_its_kind_of_operation(recorder, tmp_path):

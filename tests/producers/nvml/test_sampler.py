@@ -1,4 +1,4 @@
-"""NVML samples: what is read, for whom, and what happens when a GPU or the driver goes away. NVML is a fake here."""
+"""NVML samples: readings, their jobs, and GPUs or drivers that are lost. NVML is a fake here."""
 
 import queue
 
