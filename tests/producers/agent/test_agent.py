@@ -241,7 +241,7 @@ def test_a_process_of_another_release_keeps_its_schema_or_waits(lab):
     other = SpoolWriter(lab.root, process("p1"))
     write(other, [7])
     lab.tick()
-    assert "upgrade it" in lab.health.ready()["spool"]
+    assert "upgrade drumline" in lab.health.ready()["spool"]
     assert lab.account()[0] == [7], "the other process is not held up"
     identity.write_text(known)
     lab.tick()
