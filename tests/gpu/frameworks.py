@@ -91,6 +91,8 @@ def trainer(steps: int) -> None:
         transformers.Trainer(Layers(steps), settings, train_dataset=rows).train()
 
 
-how, steps = [word for word in sys.argv[1:] if not word.startswith("--local_rank")]  # DeepSpeed puts that in
+how, steps = [
+    argument for argument in sys.argv[1:] if not argument.startswith("--local_rank")
+]  # DeepSpeed puts that in
 {"deepspeed": deepspeed, "lightning": lightning, "trainer": trainer}[how](int(steps))
 print(f"rank {os.environ.get('RANK', '?')} done", flush=True)

@@ -1,8 +1,8 @@
-"""One GPU process that ends, or lives, badly, for tests/gpu/session.sh: rough.py HOW SECONDS.
+"""One GPU process that ends, or runs, badly, for tests/gpu/session.sh: hostile_job.py HOW SECONDS.
 
-Knows nothing of drumline. HOW: end, raise, kill (SIGKILL), os_exit, cuda_error, fork (children that live on), profiler
-(PyTorch's, for a while), profiler_first (which begins before CUDA is used), found_first (who looks for torch before it
-is imported), unsubscribed (a library gives its CUPTI subscriber back), or spawn (a rank per GPU).
+Knows nothing of drumline. HOW: end, raise, kill (SIGKILL), os_exit, cuda_error, fork (children that run on), profiler
+(PyTorch's, for a while), profiler_first (which begins before CUDA is used), found_first (which searches for torch
+before it is imported), unsubscribed (a library gives its CUPTI subscriber back), or spawn (a rank per GPU).
 Prints how many kernels named erfinv it launched; those can be counted in the spool.
 """
 
@@ -38,7 +38,7 @@ def train(until: float) -> None:
 
 
 def rank_of(rank: int, world: int) -> None:
-    """What torch.multiprocessing.spawn runs: no variable tells this process its rank."""
+    """Run as torch.multiprocessing.spawn does: no variable has the rank of this process."""
     torch.cuda.set_device(rank)
     store = torch.distributed.TCPStore("127.0.0.1", 29_555, world, is_master=rank == 0)
     torch.distributed.init_process_group("nccl", store=store, rank=rank, world_size=world)

@@ -1,7 +1,8 @@
 """A DDP job with faults, for tests/gpu/session.sh: torchrun --nproc-per-node N job.py STEPS. Knows nothing of drumline.
 
 Of every 100 steps the last 50 have a fault: rank 1 waits 15 ms on the host, then rank 2 (the last one where there are
-fewer) works 15% more, and so on in turn. In the 30th of every 400 rank 1 waits for 4 s, and the others' kernels for it.
+fewer) works 15% more, and so on alternately. In the
+30th of every 400 steps rank 1 waits for 4 s, and the kernels of the others for it.
 """
 
 import os
@@ -24,13 +25,13 @@ def main() -> None:
     late, slow = 1 % dist.get_world_size(), min(2, dist.get_world_size() - 1)
     for step in range(steps):
         torch.cuda.nvtx.range_push(f"step {step}")
-        faulty, turn = step % 100 >= 50, step // 100 % 2
-        if faulty and turn == 0 and rank == late:
+        faulty, fault = step % 100 >= 50, step // 100 % 2
+        if faulty and fault == 0 and rank == late:
             time.sleep(0.015)
         if step % 400 == 30 and rank == late:
             time.sleep(4)
         x = data
-        if faulty and turn == 1 and rank == slow:
+        if faulty and fault == 1 and rank == slow:
             for layer in layers[:7]:  # forward work once more, about 15% of a step
                 x = layer(x.detach())
         loss = model(data).float().square().mean()

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What a job survives, on one GPU: called by session.sh, with its PATH. rough.sh GPU HOW...
-# Prints, of each: the job's exit code, what it launched, and what its spool holds and tells as lost.
+# Hostile jobs on one GPU: called by session.sh, with its PATH. rough.sh GPU HOW...
+# Prints, of each: the job's exit code, what it launched, and the stored and lost rows of its spool.
 set -u
 here=$(dirname "$0") gpu=$1
 shift
@@ -17,7 +17,7 @@ for how in "$@"; do
     export DRUMLINE_SPOOL__ROOT="$work/spool"
     [ "$how" = spawn ] || export CUDA_VISIBLE_DEVICES="$gpu"
     case $how in
-    disk_full) # smaller than what the job says
+    disk_full) # smaller than what the job publishes
         mkdir "$work/spool" && mount -t tmpfs -o size=1m none "$work/spool"
         job=end ;;
     spool_is_a_file) : > "$work/spool" && job=end ;;
@@ -38,20 +38,20 @@ for how in "$@"; do
         continue
     fi
     # shellcheck disable=SC2086
-    $under drumline run --job "$how" -- $within python "$here/rough.py" "$job" "$seconds" > "$work/out" 2> "$work/err" &
+    $under drumline run --job "$how" -- $within python "$here/hostile_job.py" "$job" "$seconds" > "$work/out" 2> "$work/err" &
     job=$!
     case $how in
     decoder_killed) sleep 7 && kill -9 "$(decoder)" ;;
     decoder_hangs) sleep 7 && stopped=$(decoder) && kill -STOP "$stopped" ;;
     spool_gone) sleep 7 && rm -rf "$work/spool" ;;
     flipped | profiler_flipped) # the policy, while it launches, and before, under and after PyTorch's profiler: nearly
-        # all steps that are told are good, to the end
+        # all published steps are good, to the end
         sleep 7 && for _ in 1 2 3 4 5; do
             kill -0 "$job" 2> /dev/null || break
             echo off > "$work/spool/policy" && sleep 2.5 && rm "$work/spool/policy" && sleep 2.5
         done ;;
     job_stopped) # longer than the decoder is waited for
-        sleep 7 && training=$(pgrep -f "rough.py end" | while read -r pid; do
+        sleep 7 && training=$(pgrep -f "hostile_job.py end" | while read -r pid; do
             grep -qsz "DRUMLINE_SPOOL__ROOT=$work/" "/proc/$pid/environ" && echo "$pid"
         done)
         # shellcheck disable=SC2086
@@ -65,9 +65,9 @@ for how in "$@"; do
         echo "-- $how: exit code $code"
         grep launched "$work/out"
         grep -v "^==PROF==" "$work/err" | tail -2
-        [ -d "$work/spool" ] && python "$here/counted.py" "$work/spool" erfinv
-    } > "$work/said" 2>&1
-    cat "$work/said"
+        [ -d "$work/spool" ] && python "$here/count_spool.py" "$work/spool" erfinv
+    } > "$work/report" 2>&1
+    cat "$work/report"
     umount "$work/spool" 2> /dev/null
     rm -rf "$work"
 done

@@ -1,5 +1,5 @@
 #!/bin/sh
-# One look at everything that only GPUs can show, in about ten minutes, without a network:
+# One pass over everything that only GPUs can show, in about ten minutes, without a network:
 #     sh tests/gpu/session.sh WHEELHOUSE OUT 2>&1 | tee OUT.log        from the repository's root; PYTHON names a Python with PyTorch
 # WHEELHOUSE: `pip wheel --wheel-dir WHEELHOUSE '.[gpu]'`, made with the same version of Python (docs/guide/deploy.md). OUT gets
 # doctor.json, output of the jobs and the agents, counts-*.jsonl, spool-*.tar.gz, rough-*.log and overhead.json. Then, where
@@ -30,9 +30,9 @@ cc -o "$work/first_use" "$here/first_use.c" -I "$(dirname "$cupti")/../include" 
     done
 
 echo "== kernels after records were switched off and on beside launches, 24 runs each: all are recorded, or none (alone and, from CUPTI 13.4 on, last: some none)"
-cc -o "$work/blind" "$here/blind.c" -ldl -lpthread &&
+cc -o "$work/missing_kernels" "$here/missing_kernels.c" -ldl -lpthread &&
     for how in alone kept last late; do
-        echo "$how: $(seq 24 | xargs -P 12 -I{} timeout 60 "$work/blind" "$cupti" "$how" | sort | uniq -c | xargs)"
+        echo "$how: $(seq 24 | xargs -P 12 -I{} timeout 60 "$work/missing_kernels" "$cupti" "$how" | sort | uniq -c | xargs)"
     done
 
 gpus=$(python -c 'import torch; print(torch.cuda.device_count())')
@@ -49,7 +49,7 @@ ddp() {
     sleep 3
     kill "$agent" && wait "$agent"
     echo "the agent's exit code: $?"
-    python "$here/counted.py" "$DRUMLINE_SPOOL__ROOT" | tee "$out/counts-$1.jsonl"
+    python "$here/count_spool.py" "$DRUMLINE_SPOOL__ROOT" | tee "$out/counts-$1.jsonl"
     tar czf "$out/spool-$1.tar.gz" -C "$work" "$1"
 }
 

@@ -22,14 +22,14 @@ OPENMPI = {"OMPI_COMM_WORLD_RANK": "9", "OMPI_COMM_WORLD_LOCAL_RANK": "1", "OMPI
 
 @pytest.mark.parametrize("environment", [TORCHRUN, SLURM, OPENMPI, {**SLURM, **TORCHRUN, "SLURM_PROCID": "1"}])
 def test_ranks_of_launchers(environment):
-    who = identity(environment, ATTACHED, None, 100)
-    assert (who.rank, who.local_rank, who.world_size) == (9, 1, 16)
-    assert (who.gpu_uuid, who.gpu_model, who.pid, who.start_ns) == ("GPU-1", "NVIDIA H200", 77, 5)
+    process = identity(environment, ATTACHED, None, 100)
+    assert (process.rank, process.local_rank, process.world_size) == (9, 1, 16)
+    assert (process.gpu_uuid, process.gpu_model, process.pid, process.start_ns) == ("GPU-1", "NVIDIA H200", 77, 5)
 
 
 def test_a_process_alone_is_rank_0_of_1():
-    who = identity({}, {"pid": 1}, None, 100)
-    assert (who.rank, who.local_rank, who.world_size, who.gpu_uuid, who.job) == (0, 0, 1, "", "job")
+    process = identity({}, {"pid": 1}, None, 100)
+    assert (process.rank, process.local_rank, process.world_size, process.gpu_uuid, process.job) == (0, 0, 1, "", "job")
 
 
 def test_the_gpu_it_was_seen_to_use_counts_more_than_its_local_rank():
@@ -37,14 +37,14 @@ def test_the_gpu_it_was_seen_to_use_counts_more_than_its_local_rank():
     assert identity({**TORCHRUN, "LOCAL_RANK": "7"}, ATTACHED, None, 100).gpu_uuid == "GPU-0"
 
 
-def test_what_torch_distributed_says_counts_where_no_variable_is_about_this_very_process():
+def test_the_rank_of_torch_distributed_counts_where_no_variable_is_about_this_very_process():
     spawned = {**ATTACHED, "rank": 3, "world_size": 4}
     one_task = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "1"}
     for environment in ({}, one_task):
-        who = identity(environment, spawned, 2, 100)
-        assert (who.rank, who.local_rank, who.world_size) == (3, 2, 4)
-    who = identity(TORCHRUN, spawned, 2, 100)
-    assert (who.rank, who.local_rank, who.world_size) == (9, 1, 16)
+        process = identity(environment, spawned, 2, 100)
+        assert (process.rank, process.local_rank, process.world_size) == (3, 2, 4)
+    process = identity(TORCHRUN, spawned, 2, 100)
+    assert (process.rank, process.local_rank, process.world_size) == (9, 1, 16)
 
 
 def test_a_run_has_one_name_on_all_nodes_and_another_after_a_restart():
@@ -58,7 +58,7 @@ def test_a_run_has_one_name_on_all_nodes_and_another_after_a_restart():
     assert run_id({**minted, **OPENMPI, "PMIX_NAMESPACE": "prterun-node1-7@1"}) == "prterun-node1-7@1"
 
 
-def test_a_decoder_that_starts_anew_is_another_source_of_batches():
+def test_a_decoder_that_was_restarted_is_another_source_of_batches():
     first, second = (identity({**TORCHRUN, "DRUMLINE_RUN": "mine"}, ATTACHED, None, at) for at in (100, 200))
     assert first.run == second.run
     assert first.process_id != second.process_id
@@ -83,9 +83,9 @@ def test_nonsense_in_the_environment_is_as_good_as_nothing_and_can_be_published(
         "DRUMLINE_JOB": "M\udcfcller", "DRUMLINE_RUN": "\udcff", "DRUMLINE_LABELS": "who=\udcfc",
         "KUBERNETES_SERVICE_HOST": "::1", "POD_NAME": "\udcff", "POD_NAMESPACE": "ml",
     }  # fmt: skip
-    who = identity(environment, ATTACHED, None, 100)
-    assert (who.rank, who.world_size, who.job, who.run) == (2, 1, "M?ller", "?")
-    record = process_record(environment, who)
+    process = identity(environment, ATTACHED, None, 100)
+    assert (process.rank, process.world_size, process.job, process.run) == (2, 1, "M?ller", "?")
+    record = process_record(environment, process)
     assert record["labels"] == {"who": "?"}
     encode(model(Topic.PROCESS), Batch(Topic.PROCESS, {**record, "rows": 1}))
 

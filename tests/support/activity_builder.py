@@ -78,10 +78,10 @@ class Recorder:
     def range(self, name: str, start: int, end: int | None, *, rank: int = 0, domain: str = "") -> int:
         """An NVTX range; `end` None = never closed. Returns its id."""
         self._range += 1
-        who = {"id": self._range, "domain": domain, "rank": rank}
-        self._add("marker", flags=2, timestamp=start, name=name, **who)
+        ids = {"id": self._range, "domain": domain, "rank": rank}
+        self._add("marker", flags=2, timestamp=start, name=name, **ids)
         if end is not None:
-            self._add("marker", flags=4, timestamp=end, **who)
+            self._add("marker", flags=4, timestamp=end, **ids)
         return self._range
 
     def call(
@@ -99,11 +99,11 @@ class Recorder:
     def write(self, folder: Path, ranks: int = 1, **manifest: Any) -> Path:
         """A trace folder; tables without rows are left out."""
         folder.mkdir(parents=True, exist_ok=True)
-        who = [
+        processes = [
             {"rank": r, "pid": 10 + r, "host": f"node-{'ab'[r % 2]}", "gpu_index": r, "gpu_uuid": f"GPU-{r}"}
             for r in range(ranks)
         ]
-        (folder / "manifest.json").write_text(json.dumps({"ranks": who, "gpu": "Test GPU", **manifest}))
+        (folder / "manifest.json").write_text(json.dumps({"ranks": processes, "gpu": "Test GPU", **manifest}))
         for name, rows in self.rows.items():
             if rows:
                 schema = pa.schema(list(SCHEMAS[name].items()))
@@ -111,7 +111,7 @@ class Recorder:
         return folder
 
     def activity(self, folder: Path) -> Activity:
-        """What rank 0 did, through the files."""
+        """Return the activity of rank 0, through the files."""
         return read_trace(self.write(folder)).activities[0]
 
 
@@ -120,24 +120,24 @@ def lockstep(ranks: int = 2, steps: int = 4, slow: dict[int, tuple[int, int, int
 
     `slow`: rank -> (first step, last step, extra ns of compute).
     """
-    made = Recorder()
+    recorder = Recorder()
     now = 1_000_000_000
     for step in range(steps):
         ready = {}
         for rank in range(ranks):
             first, last, extra = (slow or {}).get(rank, (0, -1, 0))
             work = 60_000 + (extra if first <= step <= last else 0)
-            made.range(f"step {step}", now, now + 5_000, rank=rank)
-            made.copy(1, now + 500, now + 900, rank=rank)
-            made.kernel(GEMM, now + 1_000, now + 1_000 + work, rank=rank, grid=8)
-            made.call("ncclAllReduce", now + 2_000, rank=rank)
+            recorder.range(f"step {step}", now, now + 5_000, rank=rank)
+            recorder.copy(1, now + 500, now + 900, rank=rank)
+            recorder.kernel(GEMM, now + 1_000, now + 1_000 + work, rank=rank, grid=8)
+            recorder.call("ncclAllReduce", now + 2_000, rank=rank)
             ready[rank] = now + 1_000 + work + 100 * rank
         leave = max(ready.values()) + 10_000
         for rank in range(ranks):
-            made.kernel(ALL_REDUCE, ready[rank], leave, rank=rank)
-            made.sample(leave, rank)
+            recorder.kernel(ALL_REDUCE, ready[rank], leave, rank=rank)
+            recorder.sample(leave, rank)
         now = leave + 2_000
-    return made
+    return recorder
 
 
 def column(table: Any, name: str) -> list[int]:

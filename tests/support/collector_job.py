@@ -1,6 +1,6 @@
-"""A job for tests/test_collector.py: attaches with the fake CUPTI, plays recorded buffers, and ends as it is told.
+"""A job for test_collector.py: attaches with the fake CUPTI, plays recorded buffers, and ends as HOW states.
 
-usage: collector_child.py HOW [REPETITIONS]; prints what CUPTI delivered as JSON when it can.
+usage: collector_job.py HOW [REPETITIONS]; prints what CUPTI delivered as JSON when it can.
 """
 
 import atexit
@@ -37,13 +37,13 @@ def first_ns(raw: RawBuffer) -> int:
 
 
 def left(pid: int) -> None:
-    """What is on when a process has ended in order."""
+    """Print what is still on when a process has ended in order."""
     if os.getpid() == pid:
         print(json.dumps({"left": [*fake.enabled, *[PEER_COPY] * fake.kept]}), flush=True)
 
 
-def whose() -> None:
-    """For one that ends without a report."""
+def print_decoder() -> None:
+    """Print the decoder's pid, for a job that ends without a report."""
     print(json.dumps({"decoder": attach.attached().decoder}), flush=True)
 
 
@@ -75,7 +75,7 @@ def busy(steps: int, off: int = -1) -> None:
     attach.step(steps)
 
 
-def marked(step: int, kind: int) -> None:
+def marked_step(step: int, kind: int) -> None:
     """A step of the API, with a kernel or a copy."""
     attach.step(step)
     now, name = time.time_ns(), int(raw.data.view("<u8")[raw.field(KERNEL, 104, "<u8")[0]])
@@ -84,22 +84,22 @@ def marked(step: int, kind: int) -> None:
     time.sleep(STEP_NS / 1e9)
 
 
-def blind(steps: int) -> None:
+def without_kernels(steps: int) -> None:
     """Of steps with a kernel each CUPTI suddenly has none any more."""
     step, last = 0, steps
     while step < last and step < 100 * steps:
-        marked(step, KERNEL)
+        marked_step(step, KERNEL)
         step += 1
         if step == steps // 2:
-            fake.unheard = True
-        last = step + steps // 2 if fake.unheard else last
+            fake.silent = True
+        last = step + steps // 2 if fake.silent else last
     attach.step(step)
 
 
-def blind_off(steps: int) -> None:
+def without_kernels_off(steps: int) -> None:
     """The last steps before recording is off for long have no kernel."""
     for step in range(steps):
-        marked(step, MEMCPY if steps // 2 - 5 <= step < steps // 2 else KERNEL)
+        marked_step(step, MEMCPY if steps // 2 - 5 <= step < steps // 2 else KERNEL)
         if step == steps // 2 - 1:
             attach.step(steps // 2)
             attach.attached().pool.header[Header.MODE] = OFF
@@ -118,40 +118,44 @@ def settled() -> None:
 def back(how: str) -> None:
     """A profiler ends. CUPTI fails then; or a signal's handler starts another one meanwhile; or PyTorch is about to
     finalise CUPTI."""
-    one = attach.attached().collector
-    one.yield_to("a profiler")
+    collecting = attach.attached().collector
+    collecting.yield_to("a profiler")
     if how == "back_broken":
-        one._recorder._register_callbacks = lambda: 1 // 0
+        collecting._recorder._register_callbacks = lambda: 1 // 0
     if how == "back_signal":
-        signal.signal(signal.SIGUSR1, lambda *_: one.yield_to("another"))
-        ours = one._recorder._register_callbacks
-        one._recorder._register_callbacks = lambda: (os.kill(os.getpid(), signal.SIGUSR1), time.sleep(0), ours())[2]
-    one.resume_after("a profiler")
-    found = attach.status(), len(fake.enabled), fake.kept
+        signal.signal(signal.SIGUSR1, lambda *_: collecting.yield_to("another"))
+        register = collecting._recorder._register_callbacks
+        collecting._recorder._register_callbacks = lambda: (
+            os.kill(os.getpid(), signal.SIGUSR1),
+            time.sleep(0),
+            register(),
+        )[2]
+    collecting.resume_after("a profiler")
+    state = attach.status(), len(fake.enabled), fake.kept
     if how == "back_torn_down_off":
         attach.attached().pool.header[Header.MODE] = OFF
     if how.startswith("back_torn_down"):
-        assert found == ("yielded", 0, False)
+        assert state == ("yielded", 0, False)
         time.sleep(collector.TEARDOWN_S + 3 * collector.FLUSH_S)
-        found = attach.status(), len(fake.enabled), fake.kept
+        state = attach.status(), len(fake.enabled), fake.kept
     if how == "back_signal":
-        del fake.clock, one._recorder._register_callbacks
-        one.resume_after("another")
+        del fake.clock, collecting._recorder._register_callbacks
+        collecting.resume_after("another")
         assert fake.clock, "the other's is there"
         assert len(fake.enabled) == 5
-    print(json.dumps({"decoder": attach.attached().decoder, "found": found}), flush=True)
+    print(json.dumps({"decoder": attach.attached().decoder, "state": state}), flush=True)
 
 
 def main() -> None:
     how, repetitions = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     if how.startswith("refused"):  # another profiler holds CUPTI, and lets go of it
-        collector.RETRY_S, fake.refuse = 0.5, MULTIPLE_SUBSCRIBERS
+        collector.RETRY_S, fake.reject = 0.5, MULTIPLE_SUBSCRIBERS
     if how == "stopped":
         collector.DECODER_S = 1.0
-    watchdog.MISSING_NS = 1_000_000_000 if how.startswith("blind") else watchdog.MISSING_NS
+    watchdog.MISSING_NS = 1_000_000_000 if how.startswith("no_kernels") else watchdog.MISSING_NS
     collector.TAKEN_S = 1.0 if how == "taken" else collector.TAKEN_S
     if how == "no_peer_copies":  # a kind that this CUPTI does not have
-        fake.refuse, fake.only = 14, PEER_COPY
+        fake.reject, fake.only = 14, PEER_COPY
     fake.racy = how != "refused"  # what CUPTI does once another one let go of it is not known
     if how == "broken":
         recorder.ActivityRecorder.keep = lambda _: 1 // 0
@@ -167,13 +171,13 @@ def main() -> None:
         attach.attached().pool.header[Header.MODE] = ALWAYS
     if how == "refused_off":
         assert (fake.kept, fake._request) == (False, None), "CUPTI is another's"
-        whose()
+        print_decoder()
         return
     if how not in ("yielded", "broken", "late", "refused"):
         assert len(fake.enabled) == 5, "when this thread makes its context"
     if how == "broken":
         assert attach.status() == "failed: ZeroDivisionError: integer division or modulo by zero"
-        whose()
+        print_decoder()
         return
     if how == "yielded":  # it runs since before CUDA was used
         time.sleep(0.5)
@@ -191,9 +195,9 @@ def main() -> None:
             time.sleep(0.01)
         time.sleep(2 * collector.RETRY_S)  # asked again, and refused again
         if repetitions == 0:
-            whose()
+            print_decoder()
             return
-        fake.refuse = 0
+        fake.reject = 0
     first, last = raw.span()
     begin = time.time_ns() - (last - first) * repetitions
     while len(fake.enabled) < 5 or not attach.attached().pool.header[Header.TICKS]:  # both sides are up
@@ -204,8 +208,8 @@ def main() -> None:
         job.begin_ns = time.time_ns()
         gap(repetitions)
         repetitions = 0
-    if how.startswith("blind"):
-        (blind if how == "blind" else blind_off)(repetitions)
+    if how.startswith("no_kernels"):
+        (without_kernels if how == "no_kernels" else without_kernels_off)(repetitions)
         repetitions = 0
     if how in ("busy", "busy_off"):
         busy(repetitions, repetitions * 3 // 10 if how == "busy_off" else -1)
@@ -223,25 +227,25 @@ def main() -> None:
         back(how)
         return
     if how == "yielded":
-        one = attach.attached().collector
-        one.yield_to("a profiler")
+        collecting = attach.attached().collector
+        collecting.yield_to("a profiler")
         assert not fake.enabled
         assert not fake.kept
         assert attach.status() == "yielded"
         flushes, _ = fake.flushes, fake.enabled.update({1, 10})  # the other's, from now on
-        one.yield_to("a profiler")
+        collecting.yield_to("a profiler")
         if repetitions == 0:  # for ever: the collector fails meanwhile
-            one._revive_decoder = lambda: 1 // 0
+            collecting._revive_decoder = lambda: 1 // 0
             while attach.status() == "yielded":
                 time.sleep(0.01)
-            one.resume_after("a profiler")
-            one.yield_to("another profiler")
+            collecting.resume_after("a profiler")
+            collecting.yield_to("another profiler")
             assert (fake.enabled, fake.flushes, attach.status()[:6]) == ({1, 10}, flushes, "failed")
-            whose()
+            print_decoder()
             return
         assert (fake.enabled, fake.flushes) == ({1, 10}, flushes)
         fake.enabled.clear()
-        one.resume_after("a profiler")
+        collecting.resume_after("a profiler")
         assert (len(fake.enabled), fake.holds, attach.status()) == (5, True, "on"), (
             "in this thread, which launches nothing"
         )

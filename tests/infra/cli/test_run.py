@@ -1,4 +1,4 @@
-"""`drumline run`: what a command and the Pythons below it see of it."""
+"""`drumline run`: its effect on a command and on the Python processes below it."""
 
 import os
 import re
@@ -48,7 +48,7 @@ def under(packages, script, python=sys.executable, **options):
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_a_python_that_imports_no_torch_loads_nothing_of_ours(packages):
+def test_a_python_that_imports_no_torch_loads_nothing_of_drumline(packages):
     script = (
         "import sys; print(sorted(m for m in sys.modules if m.startswith('drumline') or m in ('ctypes', 'socket')))"
     )
@@ -57,7 +57,7 @@ def test_a_python_that_imports_no_torch_loads_nothing_of_ours(packages):
     assert done.stderr == ""
 
 
-def test_a_tool_whose_python_is_too_old_has_its_own_sitecustomize_and_nothing_of_ours(packages):
+def test_a_tool_whose_python_is_too_old_has_its_own_sitecustomize_and_nothing_of_drumline(packages):
     for file in [*packages.glob("sitecustomize.py"), None]:
         script = """
             import sys
@@ -68,8 +68,8 @@ def test_a_tool_whose_python_is_too_old_has_its_own_sitecustomize_and_nothing_of
             print("drumline_hook" in sys.modules, sys.path == path)
         """
         done = under(packages, script)
-        theirs = ["their own sitecustomize"] * 2 if file else []
-        assert done.stdout.splitlines() == [*theirs, "False True"]
+        printed = ["their own sitecustomize"] * 2 if file else []
+        assert done.stdout.splitlines() == [*printed, "False True"]
         assert done.stderr == ""
         if file:
             file.unlink()
@@ -106,19 +106,19 @@ def test_without_the_other_variables_nothing_is_recorded_under_a_wrong_name(pack
     "import importlib.util; assert importlib.util.find_spec('torch')",  # transformers: is there a torch?
     "import sys, importlib; sys.modules.pop('sitecustomize'); importlib.import_module('sitecustomize')",  # ddtrace
 ])  # fmt: skip
-def test_torch_is_met_once_whoever_asked_for_it_before(packages, before):
+def test_torch_is_met_once_whatever_searched_for_it_before(packages, before):
     done = under(packages, f"{before}\nimport torch; print(len(torch.cuda.queued))")
     assert done.stdout.splitlines()[-1] == "1"
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(("stderr", "said"), [
+@pytest.mark.parametrize(("stderr", "warning"), [
     ("sys.stderr", "drumline: not attached: AttributeError: read-only\n"),
     ("None", ""),  # print would take that for stdout
     ("open(os.devnull)", ""),  # cannot be written
 ])  # fmt: skip
 @pytest.mark.parametrize("quiet", [False, True])
-def test_a_torch_that_cannot_be_followed_is_imported_all_the_same(packages, stderr, said, quiet):
+def test_a_torch_that_cannot_be_followed_is_imported_all_the_same(packages, stderr, warning, quiet):
     script = (
         f"import os, sys; sys.stderr = {stderr}\n"
         + """if True:
@@ -139,7 +139,7 @@ def test_a_torch_that_cannot_be_followed_is_imported_all_the_same(packages, stde
     )
     done = under(packages, script, quiet=quiet)
     assert (done.returncode, done.stdout.splitlines()) == (0, ["their own sitecustomize", "imported 0"])
-    assert done.stderr == ("" if quiet else said)
+    assert done.stderr == ("" if quiet else warning)
 
 
 def test_another_tools_variables_stay_as_they_are(packages):
@@ -169,7 +169,7 @@ def test_torch_without_cuda_use_attaches_nothing(packages):
     assert done.stderr == ""
 
 
-def test_where_it_cannot_attach_the_job_goes_on_and_is_told_once(packages):
+def test_where_it_cannot_attach_the_job_goes_on_and_there_is_one_warning(packages):
     script = """
         import sys
         sys.path[:] = [path for path in sys.path if not path.endswith("site-packages")]  # where a libcupti may lie
@@ -216,13 +216,13 @@ def test_what_the_api_offers_does_nothing_and_loads_little_where_nothing_is_atta
 
 def test_pytorchs_profiler_has_cupti_for_itself_and_optimizers_mark_steps(monkeypatch):
     seen = []
-    one = SimpleNamespace(
+    attachment = SimpleNamespace(
         collector=SimpleNamespace(
             yield_to=lambda name: seen.append("yielded"), resume_after=lambda name: seen.append("resumed")
         ),
         mark=lambda flags, number, name: seen.append((flags, name)),
     )
-    monkeypatch.setattr(torch_hooks.attach, "attached", lambda: one)
+    monkeypatch.setattr(torch_hooks.attach, "attached", lambda: attachment)
     names = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
     module = SimpleNamespace(**{name: (lambda *_, name=name: seen.append(name)) for name in names})
     torch_hooks.profiler(module)
@@ -281,26 +281,26 @@ def test_the_command_takes_our_place():
 
 
 @pytest.mark.parametrize("below", ["", "below"])
-def test_a_spool_that_cannot_be_written_is_told_before_the_command_runs(tmp_path, below):
+def test_a_spool_that_cannot_be_written_is_reported_before_the_command_runs(tmp_path, below):
     (tmp_path / "file").write_text("")
     root = str(tmp_path / "file" / below)
     command = [sys.executable, "-m", "drumline.infra.cli.app", "run", "--spool", root]
     for quiet, wanted in ([], 1), (["--quiet"], 0):
         done = subprocess.run([*command, *quiet, "--", "echo", "runs"], capture_output=True, text=True, check=True)
         assert done.stdout == "runs\n"
-        said = done.stderr.splitlines()
-        assert len(said) == wanted
-        assert all(f"{tmp_path / 'file'} is no folder" in line and "--spool" in line for line in said)
+        warning = done.stderr.splitlines()
+        assert len(warning) == wanted
+        assert all(f"{tmp_path / 'file'} is no folder" in line and "--spool" in line for line in warning)
 
 
-def test_a_spool_that_can_be_made_is_no_reason_to_say_anything(tmp_path, monkeypatch):
+def test_a_spool_that_can_be_made_is_no_reason_for_a_warning(tmp_path, monkeypatch):
     assert unwritable(tmp_path / "new" / "spool") == ""
     monkeypatch.setattr(os, "access", lambda path, how: False)
     assert f"mkdir -m 1777 {tmp_path / 'new'}" in unwritable(tmp_path / "new")
     assert "mkdir" in checks_spool.spool(tmp_path, 1 << 30).fix
 
 
-def test_bad_options_and_commands_say_so():
+def test_bad_options_and_commands_are_reported():
     def code(*arguments):
         command = [sys.executable, "-m", "drumline.infra.cli.app", "run", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -313,20 +313,24 @@ def test_bad_options_and_commands_say_so():
     assert code("--", "no-such-command") == 127
 
 
-def test_what_the_environment_says():
-    made = environment(
+def test_the_environment_of_a_command():
+    variables = environment(
         {"PYTHONPATH": "/mine"}, ["torchrun", "train.py"], LaunchOptions(labels=["a=b"], spool="/spool", run="r")
     )
-    assert made["PYTHONPATH"] == f"{HOOK}{os.pathsep}/mine"
-    assert (made["DRUMLINE_PACKAGES"], made["DRUMLINE_LABELS"]) == ("/mine", "a=b")
-    assert (made["DRUMLINE_JOB"], made["DRUMLINE_RUN"], made["DRUMLINE_SPOOL__ROOT"]) == ("train", "r", "/spool")
+    assert variables["PYTHONPATH"] == f"{HOOK}{os.pathsep}/mine"
+    assert (variables["DRUMLINE_PACKAGES"], variables["DRUMLINE_LABELS"]) == ("/mine", "a=b")
+    assert (variables["DRUMLINE_JOB"], variables["DRUMLINE_RUN"], variables["DRUMLINE_SPOOL__ROOT"]) == (
+        "train",
+        "r",
+        "/spool",
+    )
     assert "DRUMLINE_JOB" not in environment({"SLURM_JOB_NAME": "s"}, ["x.py"])
     for label in ("a", "=b", "a=b,c"):
         with pytest.raises(BadLaunch):
             environment({}, ["x"], LaunchOptions(labels=[label]))
 
 
-@pytest.mark.parametrize(("name", "value", "said"), [
+@pytest.mark.parametrize(("name", "value", "warning"), [
     ("DRUMLINE_SPOOL__MAX_MB", "32MB", "DRUMLINE_SPOOL__MAX_MB: '32MB': a number is needed, at least 4"),
     ("DRUMLINE_SPOOL__MAX_MB", "nan", "DRUMLINE_SPOOL__MAX_MB: 'nan': a number"),
     ("DRUMLINE_COLLECT__BUFFER_MB", "1", "DRUMLINE_COLLECT__BUFFER_MB: '1': a number is needed, at least 4"),
@@ -335,11 +339,11 @@ def test_what_the_environment_says():
     ("DRUMLINE_COLLECT__POLCY", "off", "DRUMLINE_COLLECT__POLCY: no such setting (DRUMLINE_COLLECT__POLICY?)"),
     ("DRUMLINE_SPOOL__MAXMB", "4", "DRUMLINE_SPOOL__MAXMB: no such setting (DRUMLINE_SPOOL__MAX_MB?)"),
 ])  # fmt: skip
-def test_a_variable_that_is_wrong_is_told_and_does_not_keep_the_job_from_running(name, value, said):
+def test_a_variable_that_is_wrong_is_reported_and_does_not_keep_the_job_from_running(name, value, warning):
     command = [sys.executable, "-m", "drumline.infra.cli.app", "run", "--", "echo", "it runs"]
     done = subprocess.run(command, env={**os.environ, name: value}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "it runs\n")
-    assert done.stderr.startswith(f"drumline run: {said}")
+    assert done.stderr.startswith(f"drumline run: {warning}")
     assert done.stderr.count("\n") == 1
     if name in misfits({name: value}) and "BUFFER" in name:
         assert name not in environment({name: value}, ["x"]), "the default is taken"
@@ -354,7 +358,7 @@ def test_what_jobs_read_of_the_settings_is_known():
     assert {f"DRUMLINE_SPOOL__{name.upper()}" for name in SpoolSettings.model_fields} == set(SPOOL)
 
 
-@pytest.mark.parametrize(("variables", "alone"), [
+@pytest.mark.parametrize(("variables", "lacks_run"), [
     ({}, False),
     ({"RANK": "0", "TORCHELASTIC_RUN_ID": "none"}, True),
     ({"RANK": "0", "TORCHELASTIC_RUN_ID": "abc"}, False),
@@ -363,11 +367,11 @@ def test_what_jobs_read_of_the_settings_is_known():
     ({"PMI_RANK": "1", "DRUMLINE_RUN": "mine"}, False),
     ({"MV2_COMM_WORLD_RANK": "1"}, True),
 ])  # fmt: skip
-def test_ranks_that_would_make_up_runs_of_their_own_are_told(variables, alone):
-    assert lacks_shared_run(variables) == alone
+def test_ranks_that_would_make_up_runs_of_their_own_are_reported(variables, lacks_run):
+    assert lacks_shared_run(variables) == lacks_run
 
 
-@pytest.mark.parametrize(("variables", "who"), [
+@pytest.mark.parametrize(("variables", "scope"), [
     ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8"}, "node"),
     ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "none"}, "node"),
     ({"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "abc"}, ""),
@@ -378,8 +382,8 @@ def test_ranks_that_would_make_up_runs_of_their_own_are_told(variables, alone):
     ({"WORLD_SIZE": "1", "DRUMLINE_MINTED_RUN": ""}, ""),
     ({}, ""),
 ])  # fmt: skip
-def test_nodes_that_torchrun_names_no_run_for_are_told(variables, who):
-    assert missing_run_scope({"DRUMLINE_MINTED_RUN": "made-here", **variables}) == who
+def test_nodes_that_torchrun_names_no_run_for_are_reported(variables, scope):
+    assert missing_run_scope({"DRUMLINE_MINTED_RUN": "made-here", **variables}) == scope
 
 
 def test_a_job_is_called_after_what_it_runs():

@@ -28,7 +28,7 @@ from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.producers.ipc.events import MARK
 from drumline.producers.spool.location import spool_limits, spool_root
 
-HERE = Path(__file__).parents[3] / "tests"
+TESTS = Path(__file__).parents[3] / "tests"
 MEMCPY, MEMSET, KERNEL = "1", "2", "10"
 RAW_BUFFER = RawBuffer("ddp_steps")
 
@@ -42,23 +42,23 @@ def run(tmp_path, how, *arguments, **extra):
         "RANK": "3",
         "LOCAL_RANK": "1",
         "WORLD_SIZE": "8",
-        "PYTHONPATH": str(HERE),
+        "PYTHONPATH": str(TESTS),
         "RAW_CUPTI_PLAIN": str(tmp_path),
         **extra,
     }
     (tmp_path / "ddp_steps").write_bytes(RAW_BUFFER.data.tobytes())
-    command = [sys.executable, str(HERE / "support/collector_job.py"), how, *map(str, arguments)]
+    command = [sys.executable, str(TESTS / "support/collector_job.py"), how, *map(str, arguments)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     reports = [json.loads(line) for line in done.stdout.splitlines()]
     if reports:
-        gone(reports[0]["decoder"])
+        wait_for_exit(reports[0]["decoder"])
     left = next((report.pop("left") for report in reports if "left" in report), [])
     if how != "stuck":
         assert left == ([1, 10] if (how, *arguments) == ("yielded", 0) else []), "another profiler's only"
     return done, {k: v for report in reports for k, v in report.items()}
 
 
-def gone(pid):
+def wait_for_exit(pid):
     """Wait until the decoder has ended."""
     deadline = time.monotonic() + 30
     while os.path.exists(f"/proc/{pid}") and time.monotonic() < deadline:
@@ -66,41 +66,41 @@ def gone(pid):
     assert not os.path.exists(f"/proc/{pid}"), "the decoder outlived its job"
 
 
-def all_delivered(found, report):
-    total, delivered = rows(found), report["delivered"]
+def all_delivered(published, report):
+    total, delivered = rows(published), report["delivered"]
     assert total["gpu.kernel.v1"] == delivered[KERNEL]
     assert total["gpu.memcpy.v1"] == delivered[MEMCPY] + delivered[MEMSET]
     assert delivered[KERNEL] > 0
-    names = {n for topic, _, b in found if topic == "gpu.kernel.v1" for n in b.envelope["names"]}
+    names = {n for topic, _, b in published if topic == "gpu.kernel.v1" for n in b.envelope["names"]}
     assert names == {n for n in RAW_BUFFER.about["strings"].values() if n in names}
-    sequences_are_whole(found)
+    sequences_are_whole(published)
 
 
 def test_every_record_that_cupti_delivered_is_in_the_spool(tmp_path):
     done, report = run(tmp_path, "end", 5)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
-    found, who = batches(tmp_path)
-    all_delivered(found, report)
-    assert {(b.envelope["rank"], b.envelope["local_rank"], b.envelope["world_size"]) for _, _, b in found} == {
+    published, process = batches(tmp_path)
+    all_delivered(published, report)
+    assert {(b.envelope["rank"], b.envelope["local_rank"], b.envelope["world_size"]) for _, _, b in published} == {
         (3, 1, 8)
     }
-    assert (who["job"], who["run"], who["source"]) == ("fake", "r1", "cupti")
-    cost = who["collector"]
+    assert (process["job"], process["run"], process["source"]) == ("fake", "r1", "cupti")
+    cost = process["collector"]
     assert int(cost["records_dropped"]) == 0
-    assert int(cost["kernels"]) == rows(found)["gpu.kernel.v1"]
+    assert int(cost["kernels"]) == rows(published)["gpu.kernel.v1"]
     assert not [name for name in cost if name.startswith("problem")], cost
 
 
 def test_a_killed_job_loses_nothing_that_was_flushed(tmp_path):
     done, report = run(tmp_path, "kill")
     assert done.returncode == -9
-    found, who = batches(tmp_path)
-    all_delivered(found, report)
-    assert who["policy"] == "off: the process exited without a shutdown event"
+    published, process = batches(tmp_path)
+    all_delivered(published, report)
+    assert process["policy"] == "off: the process exited without a shutdown event"
 
 
-def test_a_job_that_leaves_without_a_word_loses_nothing_that_was_flushed(tmp_path):
+def test_a_job_that_exits_without_a_shutdown_event_loses_nothing_that_was_flushed(tmp_path):
     done, report = run(tmp_path, "exit")
     assert (done.returncode, done.stderr) == (3, "")
     all_delivered(batches(tmp_path)[0], report)
@@ -115,13 +115,13 @@ def test_a_flush_that_never_returns_does_not_hold_up_the_end(tmp_path):
 
 
 @pytest.mark.parametrize("root", ["file", "file/below"])
-def test_where_nothing_can_be_spooled_the_job_goes_on_and_it_is_said_once(tmp_path, root):
+def test_where_nothing_can_be_spooled_the_job_goes_on_and_it_is_reported_once(tmp_path, root):
     (tmp_path / "file").write_text("")
     done, report = run(tmp_path, "end", DRUMLINE_SPOOL__ROOT=str(tmp_path / root))
     assert done.returncode == 0
-    [said] = done.stderr.splitlines()
-    assert said.startswith("drumline: ")
-    assert f"nothing is recorded in {tmp_path / root}" in said
+    [warning] = done.stderr.splitlines()
+    assert warning.startswith("drumline: ")
+    assert f"nothing is recorded in {tmp_path / root}" in warning
     assert (report["dropped"], report["status"]) == (0, "on")
 
 
@@ -129,7 +129,7 @@ def test_an_exception_stays_the_jobs_own(tmp_path):
     done, report = run(tmp_path, "exception")
     assert done.returncode == 1
     assert "RuntimeError: the job's own" in done.stderr
-    assert "drumline" not in done.stderr.replace("drumline/", "").replace(str(HERE), "")
+    assert "drumline" not in done.stderr.replace("drumline/", "").replace(str(TESTS), "")
     all_delivered(batches(tmp_path)[0], report)
 
 
@@ -142,12 +142,12 @@ def test_a_forked_child_neither_records_nor_ends_the_recording(tmp_path):
 def test_a_process_that_multiprocessing_forked_ends_in_order(tmp_path):
     done, report = run(tmp_path, "forked")
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
-    all_delivered(found, report)
-    assert who["policy"] == "off: end of the process"
+    published, process = batches(tmp_path)
+    all_delivered(published, report)
+    assert process["policy"] == "off: end of the process"
 
 
-def test_a_node_whose_ranks_nobody_will_compare_with_the_others_says_so(tmp_path):
+def test_a_node_whose_ranks_will_not_be_compared_with_the_others_is_reported(tmp_path):
     nodes = {"WORLD_SIZE": "16", "LOCAL_WORLD_SIZE": "8", "DRUMLINE_RUN": "", "DRUMLINE_MINTED_RUN": "made-here"}
     done, _ = run(tmp_path, "end", 1, LOCAL_RANK="0", **nodes)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
@@ -157,29 +157,29 @@ def test_a_node_whose_ranks_nobody_will_compare_with_the_others_says_so(tmp_path
 def test_a_decoder_that_hangs_costs_records_which_are_counted(tmp_path):
     done, report = run(tmp_path, "hold", 40, DRUMLINE_COLLECT__BUFFER_MB="4")
     assert done.returncode == 0, done.stderr
-    found, who = batches(tmp_path)
-    total, delivered = rows(found), report["delivered"]
+    published, process = batches(tmp_path)
+    total, delivered = rows(published), report["delivered"]
     assert total["gpu.kernel.v1"] == delivered[KERNEL]
-    assert int(who["collector"]["buffers_refused"]) > 0
-    lost = sum(b.envelope["dropped_before"] for _, _, b in found)
-    assert lost == int(who["collector"]["records_dropped"]) > 0
+    assert int(process["collector"]["buffers_refused"]) > 0
+    lost = sum(b.envelope["dropped_before"] for _, _, b in published)
+    assert lost == int(process["collector"]["records_dropped"]) > 0
 
 
 def test_a_decoder_that_stands_still_costs_what_happens_meanwhile_and_no_more(tmp_path):
     done, report = run(tmp_path, "stopped")
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
-    all_delivered(found, report)
-    assert who["policy"] == "off: end of the process"
+    published, process = batches(tmp_path)
+    all_delivered(published, report)
+    assert process["policy"] == "off: end of the process"
 
 
 def test_after_a_loss_of_whole_steps_pairs_are_found_again_while_the_job_goes_on(tmp_path):
     done, report = run(tmp_path, "gap", 600)
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
+    published, process = batches(tmp_path)
     job = Job(report["begin_ns"], 10_000_000)
     pairs, counted = 0, set()
-    for topic, _, batch in found:
+    for topic, _, batch in published:
         if topic == "gpu.collective.v1" and batch.rows:
             for row in zip(*(batch.columns[n].tolist() for n in ("step", "ordinal", "bytes", "start_ns")), strict=True):
                 if row[0] >= 0:
@@ -188,7 +188,7 @@ def test_after_a_loss_of_whole_steps_pairs_are_found_again_while_the_job_goes_on
         if topic == "gpu.step.v1" and batch.rows:
             whole = batch.columns["step"][batch.columns["skipped"] == 0]
             counted.update(whole.tolist())
-    cost = who["collector"]
+    cost = process["collector"]
     assert int(cost["records_dropped"]) > 0
     assert int(cost["launches_asked"]) == 1
     assert 0 < int(cost["launches"]) < 600 * 6
@@ -203,52 +203,52 @@ def test_after_a_loss_of_whole_steps_pairs_are_found_again_while_the_job_goes_on
 def test_steps_of_the_api_wait_for_the_calls_that_cupti_holds_back_while_a_kernel_runs(tmp_path):
     done, _report = run(tmp_path, "busy", 500)
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
+    published, process = batches(tmp_path)
     calls = Counter()
-    for topic, _, batch in found:
+    for topic, _, batch in published:
         if topic == "gpu.step.v1" and batch.rows:
             calls.update(dict(zip(*(batch.columns[n].tolist() for n in ("step", "collectives")), strict=True)))
     assert calls == dict.fromkeys(range(500), 6)
-    assert rows(found)["gpu.collective.v1"] == 6 * 500
-    assert "late_markers" not in who["collector"]
+    assert rows(published)["gpu.collective.v1"] == 6 * 500
+    assert "late_markers" not in process["collector"]
 
 
 def test_what_cupti_holds_back_when_recording_ends_is_waited_for(tmp_path):
     done, _report = run(tmp_path, "busy_off", 500)
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
+    published, process = batches(tmp_path)
     calls = {}
-    for topic, _, batch in found:
+    for topic, _, batch in published:
         if topic == "gpu.step.v1" and batch.rows:
             columns = (batch.columns[n].tolist() for n in ("step", "skipped", "collectives"))
             calls.update({step: (skipped, count) for step, skipped, count in zip(*columns, strict=True)})
     assert all(calls[step] == (0, 6) for step in range(150))
-    assert float(who["collector"]["held_max_s"]) > 2
+    assert float(process["collector"]["held_max_s"]) > 2
 
 
-def test_a_decoder_that_sleeps_beyond_the_jobs_end_still_tells_all_but_names(tmp_path):
+def test_a_decoder_that_sleeps_beyond_the_jobs_end_still_publishes_all_but_names(tmp_path):
     done, report = run(tmp_path, "overslept")
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
-    assert rows(found)["gpu.kernel.v1"] == report["delivered"][KERNEL]
-    assert who["policy"] == "off: end of the process"
-    assert int(who["collector"]["events_lost"]) > 0
-    assert int(who["collector"]["unreadable_strings"]) > 0
+    published, process = batches(tmp_path)
+    assert rows(published)["gpu.kernel.v1"] == report["delivered"][KERNEL]
+    assert process["policy"] == "off: end of the process"
+    assert int(process["collector"]["events_lost"]) > 0
+    assert int(process["collector"]["unreadable_strings"]) > 0
 
 
 def test_a_killed_decoder_is_replaced_and_what_it_had_is_kept(tmp_path):
     done, report = run(tmp_path, "decoder")
     assert done.returncode == 0, done.stderr
     parts = [batches(tmp_path, folder) for folder in (tmp_path / "spool").iterdir()]
-    assert len({who["process_id"] for _, who in parts}) == 2
-    assert sum(rows(found)["gpu.kernel.v1"] for found, _ in parts) == report["delivered"][KERNEL]
-    for found, _ in parts:
-        sequences_are_whole(found)
-    knows = sorted("given_up_kernels" in who["collector"] for _, who in parts)
-    assert knows == [False, True], "the second one knows that calls went with the first"
+    assert len({process["process_id"] for _, process in parts}) == 2
+    assert sum(rows(published)["gpu.kernel.v1"] for published, _ in parts) == report["delivered"][KERNEL]
+    for published, _ in parts:
+        sequences_are_whole(published)
+    gave_up = sorted("given_up_kernels" in process["collector"] for _, process in parts)
+    assert gave_up == [False, True], "the second one has no calls of the first"
 
 
-def test_decoders_that_keep_dying_end_the_recording_and_that_is_said(tmp_path):
+def test_decoders_that_keep_dying_end_the_recording_and_that_is_reported(tmp_path):
     done, report = run(tmp_path, "decoders", 1)
     assert done.returncode == 0
     assert done.stderr == "drumline: 5 decoders have died: nothing is recorded any more; the job goes on\n"
@@ -256,11 +256,13 @@ def test_decoders_that_keep_dying_end_the_recording_and_that_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_a_job_that_lets_itself_be_read_keeps_whom_it_named(monkeypatch, allowed):
+def test_a_job_that_lets_itself_be_read_keeps_the_readers_that_it_named(monkeypatch, allowed):
     named = []
     answer = SimpleNamespace(returncode=0, stdout=f"77 {allowed:d}\n".encode())
     monkeypatch.setattr(decoder_process.subprocess, "run", lambda *_, **__: answer)
-    monkeypatch.setattr(decoder_process.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *say: named.append(say)))
+    monkeypatch.setattr(
+        decoder_process.ctypes, "CDLL", lambda _: SimpleNamespace(prctl=lambda *arguments: named.append(arguments))
+    )
     assert decoder_process.start(3, 4) == 77
     assert named == ([] if allowed else [(decoder_process.PR_SET_PTRACER, 77, 0, 0, 0)])
 
@@ -280,7 +282,7 @@ def test_another_user_may_not_read_a_process():
 
 
 def test_buffers_stay_mapped_when_python_has_let_go_of_them():
-    """A thread of CUPTI's that still writes when Python ends would end the process: seen with CUPTI 13.5."""
+    """A thread of CUPTI that still writes when Python ends would crash the process: seen with CUPTI 13.5."""
     pool, callbacks = BufferPool(), Callbacks()
     place = f"{ctypes.addressof(ctypes.c_char.from_buffer(pool.memory)):x}-"
     ActivityRecorder(FakeCupti().bound(), pool, callbacks, threading.current_thread()).close()
@@ -293,19 +295,19 @@ def test_buffers_stay_mapped_when_python_has_let_go_of_them():
 def test_copies_between_gpus_come_where_nothing_is_recorded_too_and_cost_nothing(tmp_path, how):
     done, report = run(tmp_path, how)
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
-    all_delivered(found, report)
-    assert who["collector"]["peer_copies"] == "1"
-    assert who["policy"] == "off: end of the process"
+    published, process = batches(tmp_path)
+    all_delivered(published, report)
+    assert process["collector"]["peer_copies"] == "1"
+    assert process["policy"] == "off: end of the process"
 
 
-def test_a_collector_that_cannot_begin_costs_the_job_nothing_and_says_why(tmp_path):
+def test_a_collector_that_cannot_begin_costs_the_job_nothing_and_reports_the_reason(tmp_path):
     done, _ = run(tmp_path, "broken")
     assert done.returncode == 0
     assert done.stderr.count("ZeroDivisionError") == done.stderr.count("\n") == 1, done.stderr
-    _, who = batches(tmp_path)
-    assert who["collector"]["problem: collector"].startswith("ZeroDivisionError")
-    assert who["policy"].startswith("off: ZeroDivisionError")
+    _, process = batches(tmp_path)
+    assert process["collector"]["problem: collector"].startswith("ZeroDivisionError")
+    assert process["policy"].startswith("off: ZeroDivisionError")
 
 
 def test_another_profiler_gets_cupti_and_gives_it_back(tmp_path):
@@ -319,16 +321,16 @@ def test_a_job_that_ends_under_another_profiler_leaves_cupti_to_it(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("how", "found"), [
+@pytest.mark.parametrize(("how", "state"), [
     ("back_broken", ["failed: ZeroDivisionError: integer division or modulo by zero", 0, False]),
     ("back_signal", ["yielded", 0, False]),
     ("back_torn_down", ["on", 5, True]),
     ("back_torn_down_off", ["off", 0, True]),
 ])  # fmt: skip
-def test_whatever_happens_while_a_profiler_ends_the_job_goes_on(tmp_path, how, found):
+def test_whatever_happens_while_a_profiler_ends_the_job_goes_on(tmp_path, how, state):
     done, report = run(tmp_path, how, **({"TEARDOWN_CUPTI": "1"} if "torn_down" in how else {}))
     assert done.returncode == 0, done.stderr
-    assert report["found"] == found
+    assert report["state"] == state
 
 
 def test_a_cupti_without_the_kind_that_stays_on_records_all_others(tmp_path):
@@ -337,29 +339,29 @@ def test_a_cupti_without_the_kind_that_stays_on_records_all_others(tmp_path):
     all_delivered(batches(tmp_path)[0], report)
 
 
-def test_where_the_policy_says_off_and_cupti_refuses_it_is_left_alone(tmp_path):
+def test_where_the_policy_is_off_and_cupti_rejects_recording_it_is_left_alone(tmp_path):
     done, _ = run(tmp_path, "refused_off")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("on_demand", [True, False])
-def test_cupti_that_a_profiler_took_unheard_is_taken_back_where_one_may(tmp_path, on_demand):
+def test_cupti_that_a_profiler_took_silently_is_taken_back_where_that_is_allowed(tmp_path, on_demand):
     done, _ = run(tmp_path, "taken", **({"KINETO_USE_DAEMON": "1"} if on_demand else {}))
     assert (done.returncode, done.stderr) == (0, "")
     once = Counter(str(kind) for kind, _ in RAW_BUFFER.positions)[KERNEL]
-    found, who = batches(tmp_path)
-    assert rows(found)["gpu.kernel.v1"] == (4 if on_demand else 3) * once
-    assert who["policy"] == "off: end of the process"
-    assert ("problem: taken" in who["collector"]) == on_demand
+    published, process = batches(tmp_path)
+    assert rows(published)["gpu.kernel.v1"] == (4 if on_demand else 3) * once
+    assert process["policy"] == "off: end of the process"
+    assert ("problem: taken" in process["collector"]) == on_demand
 
 
-def test_recording_begins_anew_where_steps_have_no_kernels_any_more(tmp_path):
-    done, report = run(tmp_path, "blind", 100)
+def test_recording_restarts_where_steps_have_no_kernels_any_more(tmp_path):
+    done, report = run(tmp_path, "no_kernels", 100)
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
-    all_delivered(found, report)
-    assert "recording restarts" in who["collector"]["problem: blind"]
-    steps = [batch.columns for topic, _, batch in found if topic == "gpu.step.v1" and batch.rows]
+    published, process = batches(tmp_path)
+    all_delivered(published, report)
+    assert "recording restarts" in process["collector"]["problem: blind"]
+    steps = [batch.columns for topic, _, batch in published if topic == "gpu.step.v1" and batch.rows]
     skipped = np.concatenate([columns["skipped"] for columns in steps]).astype(bool)
     assert skipped.sum() > 50
     assert not skipped[:40].any()
@@ -368,53 +370,53 @@ def test_recording_begins_anew_where_steps_have_no_kernels_any_more(tmp_path):
 
 
 def test_time_during_which_nothing_was_recorded_is_not_one_without_kernels(tmp_path):
-    done, report = run(tmp_path, "blind_off", 200)
+    done, report = run(tmp_path, "no_kernels_off", 200)
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
-    all_delivered(found, report)
-    assert not [name for name in who["collector"] if name.startswith("problem")]
+    published, process = batches(tmp_path)
+    all_delivered(published, report)
+    assert not [name for name in process["collector"] if name.startswith("problem")]
 
 
 def test_cupti_that_another_profiler_holds_is_taken_when_it_is_free(tmp_path):
     done, report = run(tmp_path, "refused")
     assert done.returncode == 0
     assert done.stderr.count("another profiler holds CUPTI") == done.stderr.count("\n") == 1, done.stderr
-    found, who = batches(tmp_path)
-    all_delivered(found, report)
-    assert who["policy"] == "off: end of the process"
+    published, process = batches(tmp_path)
+    all_delivered(published, report)
+    assert process["policy"] == "off: end of the process"
 
 
 def test_a_process_that_another_profiler_holds_all_its_life_is_in_the_data_with_the_reason(tmp_path):
     done, _ = run(tmp_path, "refused", 0, DRUMLINE_QUIET="1")
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
-    assert rows(found).total() == 0
-    assert who["policy"] == "off: another profiler holds CUPTI (CUptiResult 39)"
-    assert (who["rank"], who["world_size"]) == (3, 8)
+    published, process = batches(tmp_path)
+    assert rows(published).total() == 0
+    assert process["policy"] == "off: another profiler holds CUPTI (CUptiResult 39)"
+    assert (process["rank"], process["world_size"]) == (3, 8)
 
 
 def test_the_policy_is_changed_while_the_job_runs(tmp_path):
     (tmp_path / "spool").mkdir()
     done, report = run(tmp_path, "policy")
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
+    published, process = batches(tmp_path)
     once = sum(kind == int(KERNEL) for kind, _ in RAW_BUFFER.positions)
-    assert int(who["collector"]["kernels"]) == report["delivered"][KERNEL] == 6 * once, (
+    assert int(process["collector"]["kernels"]) == report["delivered"][KERNEL] == 6 * once, (
         "three at first, none under off, two with collectives only, for nonsense changes nothing, one without a file"
     )
-    names = Counter(n for t, _, b in found if t == "gpu.kernel.v1" and b.rows for n in b.strings("name", "names"))
+    names = Counter(n for t, _, b in published if t == "gpu.kernel.v1" and b.rows for n in b.strings("name", "names"))
     communication = sum(count for name, count in names.items() if "nccl" in name)
     assert communication % 6 == 0
     assert sum(names.values()) - communication == 4 * (once - communication // 6)
-    assert who["policy"].startswith("off: end of the process")
+    assert process["policy"].startswith("off: end of the process")
 
 
 def test_steps_and_scopes_of_the_api_are_in_the_data(tmp_path):
     done, _report = run(tmp_path, "steps", 4)
     assert done.returncode == 0, done.stderr
-    found, _ = batches(tmp_path)
+    published, _ = batches(tmp_path)
     names = Counter()
-    for topic, _, batch in found:
+    for topic, _, batch in published:
         if topic == "gpu.range.v1" and batch.rows:
             names.update(batch.strings("name", "names").tolist())
     assert (names["evaluate"], names["None"], names["?"]) == (4, 4, 4)
@@ -422,26 +424,28 @@ def test_steps_and_scopes_of_the_api_are_in_the_data(tmp_path):
 
 
 def test_a_rank_that_is_known_later_is_in_what_follows(tmp_path):
-    nobody = dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE"), "")
-    done, report = run(tmp_path, "place", **nobody)
+    unset = dict.fromkeys(("RANK", "LOCAL_RANK", "WORLD_SIZE"), "")
+    done, report = run(tmp_path, "place", **unset)
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
-    all_delivered(found, report)
-    ranks = [(b.envelope["rank"], b.envelope["world_size"]) for topic, _, b in found if topic == "gpu.kernel.v1"]
+    published, process = batches(tmp_path)
+    all_delivered(published, report)
+    ranks = [(b.envelope["rank"], b.envelope["world_size"]) for topic, _, b in published if topic == "gpu.kernel.v1"]
     assert sorted(set(ranks)) == [(0, 1), (5, 6)]
     assert ranks == sorted(ranks)
-    assert (who["rank"], who["world_size"]) == (5, 6)
-    assert (who["gpu_uuid"][:4], who["gpu_model"]) == ("GPU-", "NVIDIA H200"), "CUDA was not used when it attached"
+    assert (process["rank"], process["world_size"]) == (5, 6)
+    assert (process["gpu_uuid"][:4], process["gpu_model"]) == ("GPU-", "NVIDIA H200"), (
+        "CUDA was not used when it attached"
+    )
 
 
 def test_collectives_only_keeps_communication(tmp_path):
     done, _report = run(tmp_path, "end", 3, DRUMLINE_COLLECT__POLICY="collectives")
     assert done.returncode == 0, done.stderr
-    found, who = batches(tmp_path)
-    for topic, _, batch in found:
+    published, process = batches(tmp_path)
+    for topic, _, batch in published:
         if topic == "gpu.kernel.v1" and batch.rows:
             assert all("nccl" in name for name in batch.strings("name", "names"))
-    assert int(who["collector"]["kernels"]) > rows(found)["gpu.kernel.v1"] > 0
+    assert int(process["collector"]["kernels"]) > rows(published)["gpu.kernel.v1"] > 0
 
 
 def test_settings_that_are_not_made_are_the_agents():
@@ -451,12 +455,12 @@ def test_settings_that_are_not_made_are_the_agents():
     assert spool_limits({"DRUMLINE_SPOOL__MAX_MB": "4", "DRUMLINE_SPOOL__SEGMENT_S": "2"}) == (4 << 20, 2.0)
 
 
-def test_a_setting_that_is_no_number_is_said_in_the_data_and_the_default_counts(tmp_path):
+def test_a_setting_that_is_no_number_is_reported_in_the_data_and_the_default_counts(tmp_path):
     done, report = run(tmp_path, "end", DRUMLINE_SPOOL__MAX_MB="256MB")
     assert (done.returncode, done.stderr) == (0, "")
-    found, who = batches(tmp_path)
-    all_delivered(found, report)
-    assert who["collector"]["problem: settings"] == "DRUMLINE_SPOOL__MAX_MB: '256MB' is no number"
+    published, process = batches(tmp_path)
+    all_delivered(published, report)
+    assert process["collector"]["problem: settings"] == "DRUMLINE_SPOOL__MAX_MB: '256MB' is no number"
 
 
 def test_the_decoder_has_packages_of_its_own(tmp_path, monkeypatch):
@@ -464,21 +468,21 @@ def test_the_decoder_has_packages_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text("print('theirs', end='')")
     monkeypatch.setenv("DRUMLINE_PACKAGES", str(tmp_path))
     monkeypatch.setenv("DRUMLINE_SPOOL__ROOT", str(tmp_path / "spool"))
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    decoder = decoder_process.start(BufferPool().fd, theirs.fileno())
-    theirs.close()
-    ours.send(MARK.pack(b"M", 2, 1, time.time_ns()) + b"step 1")
-    ours.close()
-    gone(decoder)
+    job_end, decoder_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    decoder = decoder_process.start(BufferPool().fd, decoder_end.fileno())
+    decoder_end.close()
+    job_end.send(MARK.pack(b"M", 2, 1, time.time_ns()) + b"step 1")
+    job_end.close()
+    wait_for_exit(decoder)
     assert batches(tmp_path)[1]["pid"] == os.getpid()
 
 
-@pytest.mark.parametrize(("quiet", "words"), [("0", ["drumline:", "decoder"]), ("1", [])])
-def test_a_decoder_that_fails_says_so_unless_nothing_is_to_be_said(quiet, words):
+@pytest.mark.parametrize(("quiet", "beginning"), [("0", ["drumline:", "decoder"]), ("1", [])])
+def test_a_decoder_that_fails_is_reported_unless_drumline_is_quiet(quiet, beginning):
     command = [sys.executable, "-m", "drumline.producers.decoder.main", "998", "999", "1"]
     environment = {**os.environ, "DRUMLINE_QUIET": quiet}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stderr.split()[:2] == words
+    assert done.stderr.split()[:2] == beginning
 
 
 def test_under_another_tool_drumline_keeps_away():

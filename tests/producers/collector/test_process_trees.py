@@ -73,21 +73,25 @@ def launch(tmp_path):
     return run
 
 
-def who(said):
-    return identity(said["environment"], {"pid": said["pid"]}, None, 5)
+def identity_of(report):
+    return identity(report["environment"], {"pid": report["pid"]}, None, 5)
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_workers_that_use_a_gpu_know_who_they_are_and_others_load_nothing(launch, launcher):
     workers = [{name: str(value) for name, value in LAUNCHERS[launcher](rank).items()} for rank in range(2)]
-    said = launch(SPAWN, workers=workers)
-    assert [one["loaded"] for one in said] == [one["gpu"] for one in said] == [True, False, True, False]
-    found = [who(one) for one in said if one["gpu"]]
-    assert [(one.rank, one.world_size, one.job) for one in found] == [(0, 2, "train"), (1, 2, "train")]
-    assert [one.local_rank for one in found] == ([0, 0] if launcher == "kubernetes" else [0, 1])
-    assert found[0].run == found[1].run
-    assert found[0].process_id != found[1].process_id
-    records = [process_record(one["environment"], own) for one, own in zip(said[::2], found, strict=True)]
+    reports = launch(SPAWN, workers=workers)
+    assert (
+        [report["loaded"] for report in reports] == [report["gpu"] for report in reports] == [True, False, True, False]
+    )
+    identities = [identity_of(report) for report in reports if report["gpu"]]
+    assert [(report.rank, report.world_size, report.job) for report in identities] == [(0, 2, "train"), (1, 2, "train")]
+    assert [report.local_rank for report in identities] == ([0, 0] if launcher == "kubernetes" else [0, 1])
+    assert identities[0].run == identities[1].run
+    assert identities[0].process_id != identities[1].process_id
+    records = [
+        process_record(report["environment"], process) for report, process in zip(reports[::2], identities, strict=True)
+    ]
     pods = ["train-0", "train-1"] if launcher == "kubernetes" else ["", ""]
     assert [record["k8s_pod"] for record in records] == pods
     assert {record["slurm_job"] for record in records} == {"4711" if launcher == "slurm" else ""}
@@ -97,4 +101,4 @@ def test_workers_that_use_a_gpu_know_who_they_are_and_others_load_nothing(launch
 def test_an_engine_core_is_instrumented_and_its_front_end_is_not(launch, method):
     front, core = launch(ENGINE, method=method)
     assert (front["loaded"], core["loaded"]) == (False, True)
-    assert (who(core).rank, who(core).world_size, who(core).job) == (0, 1, "train")
+    assert (identity_of(core).rank, identity_of(core).world_size, identity_of(core).job) == (0, 1, "train")

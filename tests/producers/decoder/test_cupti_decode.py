@@ -29,8 +29,8 @@ def decoded(raw, sizes=SIZE_TABLE):
 
 def test_every_record_is_found(raw):
     counted = {int(kind): count for kind, count in raw.about["records"].items()}
-    found = find_records(raw.data, SIZE_TABLE)
-    assert {kind: len(at) for kind, at in found.positions.items()} == counted
+    records = find_records(raw.data, SIZE_TABLE)
+    assert {kind: len(at) for kind, at in records.positions.items()} == counted
     out = decoded(raw)
     assert out.kernels.rows == counted[10]
     assert out.copies.rows == counted.get(1, 0) + counted.get(2, 0)
@@ -68,17 +68,17 @@ def test_payloads_name_communicators_and_sizes(raw):
     expected = {
         (int.from_bytes(b[:8], "little"), int.from_bytes(b[8:16], "little")) for b in map(bytes.fromhex, recorded)
     }
-    found = set(zip(out.payloads["communicator"].tolist(), out.payloads["bytes"].tolist(), strict=True))
-    assert found
-    assert found <= expected
+    records = set(zip(out.payloads["communicator"].tolist(), out.payloads["bytes"].tolist(), strict=True))
+    assert records
+    assert records <= expected
 
 
 def test_a_decoded_buffer_derives_to_attributed_collectives():
     raw = RawBuffer("ddp_steps").relocate()
     out = decoded(raw)
-    found = derive(Activity(kernels=out.kernels, copies=out.copies, markers=out.markers, payloads=out.payloads))
+    records = derive(Activity(kernels=out.kernels, copies=out.copies, markers=out.markers, payloads=out.payloads))
     assert nccl.is_kernel(out.kernels.dictionaries["names"]).any()
-    assert found.ranges.rows > 0
+    assert records.ranges.rows > 0
 
 
 def test_a_kind_of_unknown_size_stops_with_its_name(raw):
@@ -130,10 +130,10 @@ def test_a_size_from_the_future_gives_no_rows_of_that_kind_but_all_others(raw):
 
 def test_records_whose_times_were_never_filled_in_are_counted_not_kept():
     raw = RawBuffer("ddp_steps").relocate()
-    words = raw.data.view("<u8")
+    fields = raw.data.view("<u8")
     at = raw.field(cupti_layout.KERNEL, 24, "<u8")[:5]
-    words[at] = 0  # end
-    words[raw.field(cupti_layout.KERNEL, 16, "<u8")[7]] = 0  # start
+    fields[at] = 0  # end
+    fields[raw.field(cupti_layout.KERNEL, 16, "<u8")[7]] = 0  # start
     out = decoded(raw)
     assert +out.invalid == {"kernels": 6}
     assert out.kernels.rows == raw.about["records"]["10"] - 6

@@ -1,4 +1,4 @@
-"""The decoder's session, in this process: what a buffer becomes whenever the decoder dies."""
+"""The decoder's session, in this process: what it publishes of a buffer, also when the decoder dies."""
 
 import ctypes
 import json
@@ -41,17 +41,17 @@ class Killed(BaseException):
 @pytest.fixture
 def pool():
     """A completed buffer of more kernels than a batch takes."""
-    made = BufferPool(2, 2 << 20)
-    made.header[Header.MODE] = 1
+    created = BufferPool(2, 2 << 20)
+    created.header[Header.MODE] = 1
     for kind, size in SIZES.items():
-        made.sizes[kind] = size
+        created.sizes[kind] = size
     now = time.time_ns() - RAW.span()[1]
     data = np.concatenate([RAW.shifted(now, i * 100_000) for i in range(COPIES)])
-    made.memory[HEADER_BYTES : HEADER_BYTES + len(data)] = data.tobytes()
-    made.header[Header.CUPTI_DROPPED] = 7
-    made.header[STATE] = DONE
-    made.header[STATE + 1] = len(data)
-    return made
+    created.memory[HEADER_BYTES : HEADER_BYTES + len(data)] = data.tobytes()
+    created.header[Header.CUPTI_DROPPED] = 7
+    created.header[STATE] = DONE
+    created.header[STATE + 1] = len(data)
+    return created
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
@@ -77,50 +77,52 @@ def test_a_decoder_killed_in_the_middle_of_a_buffer_leaves_the_rest_of_it_to_the
     assert pool.sent(0) == FREE - DONE
     second.finish(time.time_ns())
     parts = [batches(tmp_path, folder)[0] for folder in (tmp_path / "spool").iterdir()]
-    total = rows([batch for found in parts for batch in found])
-    assert sum(batch.envelope["dropped_before"] for found in parts for _, _, batch in found) == 7, "told once"
+    total = rows([batch for published in parts for batch in published])
+    assert sum(batch.envelope["dropped_before"] for published in parts for _, _, batch in published) == 7, (
+        "reported once"
+    )
     assert total["gpu.kernel.v1"] == COPIES * ONCE[10] > 4_096
     assert total["gpu.memcpy.v1"] == COPIES * (ONCE[1] + ONCE[2])
-    for found in parts:
-        sequences_are_whole(found)
+    for published in parts:
+        sequences_are_whole(published)
 
 
-def test_the_gpu_that_kernels_ran_on_counts_whatever_was_said_before_them(tmp_path, pool):
+def test_the_gpu_that_kernels_ran_on_counts_more_than_what_was_known_before_them(tmp_path, pool):
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r", "LOCAL_RANK": "1"}
-    one = Session(pool, os.getpid(), environment, time.time_ns())
+    session = Session(pool, os.getpid(), environment, time.time_ns())
     gpus = [{"uuid": "GPU-used", "model": "a"}, {"uuid": "GPU-of-the-local-rank", "model": "a"}]
-    one.event(b"J" + json.dumps({"event": "attached", "pid": os.getpid(), "gpus": gpus}).encode())
-    one.event(MARK.pack(b"M", 2, 1 << 31, time.time_ns()) + b"step 1")  # a step of the API, before any kernel
-    one.tick(time.time_ns())
-    one.finish(time.time_ns())
-    found, who = batches(tmp_path)
-    assert {batch.envelope["gpu_uuid"] for _, _, batch in found} == {who["gpu_uuid"]} == {"GPU-used"}
+    session.event(b"J" + json.dumps({"event": "attached", "pid": os.getpid(), "gpus": gpus}).encode())
+    session.event(MARK.pack(b"M", 2, 1 << 31, time.time_ns()) + b"step 1")  # a step of the API, before any kernel
+    session.tick(time.time_ns())
+    session.finish(time.time_ns())
+    published, process = batches(tmp_path)
+    assert {batch.envelope["gpu_uuid"] for _, _, batch in published} == {process["gpu_uuid"]} == {"GPU-used"}
 
 
 def test_names_of_weeks_of_steps_are_not_kept_and_none_is_mistaken_for_another(tmp_path, pool, monkeypatch):
     monkeypatch.setattr(string_cache, "_MAX", 10)
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
     begin = time.time_ns()
-    one = Session(pool, os.getpid(), environment, begin)
+    session = Session(pool, os.getpid(), environment, begin)
     for step in range(60):
         now = begin + step * 100_000_000
         for flags, at, name in ((2, now, b"step %d" % step), (4, now + 90_000_000, b"")):
-            one.event(MARK.pack(b"M", flags, (1 << 31) + step, at) + name)
-        one.tick(now)
-        assert len(one._reader._decoder.labels.strings) <= 12
-    one.finish(now + 1_000_000_000)
-    found, _ = batches(tmp_path)
-    told = [
+            session.event(MARK.pack(b"M", flags, (1 << 31) + step, at) + name)
+        session.tick(now)
+        assert len(session._reader._decoder.labels.strings) <= 12
+    session.finish(now + 1_000_000_000)
+    published, _ = batches(tmp_path)
+    emitted = [
         (name, step)
-        for topic, _, batch in found
+        for topic, _, batch in published
         if topic == "gpu.range.v1" and batch.rows
         for name, step in zip(batch.strings("name", "names"), batch.columns["step"].tolist(), strict=True)
         if name.startswith("step")
     ]
-    assert told == [(f"step {step}", step) for step in range(60)]
+    assert emitted == [(f"step {step}", step) for step in range(60)]
 
 
-def test_a_process_that_may_not_be_read_is_in_the_data_with_what_it_lost_and_says_so_once(
+def test_a_process_that_may_not_be_read_is_in_the_data_with_what_it_lost_and_warns_once(
     tmp_path, pool, monkeypatch, capsys
 ):
     def forbidden(self, addresses, sizes):
@@ -128,59 +130,61 @@ def test_a_process_that_may_not_be_read_is_in_the_data_with_what_it_lost_and_say
 
     monkeypatch.setattr(RemoteMemory, "read", forbidden)
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
-    one = Session(pool, os.getpid(), environment, time.time_ns())
+    session = Session(pool, os.getpid(), environment, time.time_ns())
     state = [pool.header[STATE + i] for i in range(2)]
     for _ in range(2):  # two buffers
         pool.header[STATE], pool.header[STATE + 1] = state
-        one.tick(time.time_ns())
-    one.finish(time.time_ns())
+        session.tick(time.time_ns())
+    session.finish(time.time_ns())
     assert capsys.readouterr().err.count("Operation not permitted") == 1
-    found, who = batches(tmp_path)
+    published, process = batches(tmp_path)
     lost = dict.fromkeys(("gpu.kernel.v1", "gpu.memcpy.v1"), 0)
-    for topic, _, batch in found:
+    for topic, _, batch in published:
         assert not batch.rows
         lost[topic] = lost.get(topic, 0) + batch.envelope["dropped_before"]
     assert lost == {"gpu.kernel.v1": 7 + 2 * COPIES * ONCE[10], "gpu.memcpy.v1": 2 * COPIES * (ONCE[1] + ONCE[2])}
-    assert "not permitted" in who["collector"]["problem: decode"]
+    assert "not permitted" in process["collector"]["problem: decode"]
 
 
-def test_kernels_as_long_as_no_cupti_known_writes_them_are_counted_and_said_once(tmp_path, pool, monkeypatch, capsys):
+def test_kernels_as_long_as_no_cupti_known_writes_them_are_counted_and_reported_once(
+    tmp_path, pool, monkeypatch, capsys
+):
     longer = replace(cupti_layout.LAYOUTS[cupti_layout.KERNEL], sizes=())
     monkeypatch.setitem(cupti_layout.LAYOUTS, cupti_layout.KERNEL, longer)
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
-    one = Session(pool, os.getpid(), environment, time.time_ns())
-    one.tick(time.time_ns())
-    one.finish(time.time_ns())
+    session = Session(pool, os.getpid(), environment, time.time_ns())
+    session.tick(time.time_ns())
+    session.finish(time.time_ns())
     assert capsys.readouterr().err.count("this CUPTI is newer than drumline") == 1
-    found, _ = batches(tmp_path)
-    kernels = [batch for topic, _, batch in found if topic == "gpu.kernel.v1"]
+    published, _ = batches(tmp_path)
+    kernels = [batch for topic, _, batch in published if topic == "gpu.kernel.v1"]
     assert sum(batch.envelope["dropped_before"] for batch in kernels) == 7 + COPIES * ONCE[10]
-    assert not rows(found)["gpu.kernel.v1"]
-    assert rows(found)["gpu.memcpy.v1"] == COPIES * (ONCE[1] + ONCE[2])
+    assert not rows(published)["gpu.kernel.v1"]
+    assert rows(published)["gpu.memcpy.v1"] == COPIES * (ONCE[1] + ONCE[2])
 
 
-def test_a_spool_that_becomes_unwritable_while_the_job_runs_is_said_once(tmp_path, pool, capsys):
+def test_a_spool_that_becomes_unwritable_while_the_job_runs_is_reported_once(tmp_path, pool, capsys):
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
-    one = Session(pool, os.getpid(), environment, time.time_ns())
-    one.tick(time.time_ns())
+    session = Session(pool, os.getpid(), environment, time.time_ns())
+    session.tick(time.time_ns())
     assert capsys.readouterr().err == ""
     shutil.rmtree(tmp_path / "spool")
     (tmp_path / "spool").write_text("")
-    one.finish(time.time_ns())  # what was in it is to be told, and cannot be
-    [said] = capsys.readouterr().err.splitlines()
-    assert f"nothing is recorded in {tmp_path / 'spool'}" in said
+    session.finish(time.time_ns())  # its rows are to be counted as lost, and cannot be
+    [warning] = capsys.readouterr().err.splitlines()
+    assert f"nothing is recorded in {tmp_path / 'spool'}" in warning
 
 
 @pytest.fixture
-def marked(tmp_path):
+def stepped_session(tmp_path):
     """A session that a job tells of steps of 100 ms, each once it is over, with a kernel in it (`ran`: of which
     kind a record is in it; `marks`: whether steps are told); and its spool."""
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
     pool, begin = BufferPool(2, 2 << 20), time.time_ns()
     session = Session(pool, os.getpid(), environment, begin)
 
-    def said(on, after_ms, why="as asked"):
-        event = {"event": "recording", "on": on, "time_ns": begin + after_ms * 1_000_000, "why": why}
+    def recording(on, after_ms, reason="as asked"):
+        event = {"event": "recording", "on": on, "time_ns": begin + after_ms * 1_000_000, "why": reason}
         session.event(b"J" + json.dumps(event).encode())
 
     name, decode = ctypes.create_string_buffer(b"gemm"), Decoder(RemoteMemory(os.getpid())).decode
@@ -188,8 +192,8 @@ def marked(tmp_path):
     def on_gpu(kind, start_ns):
         named = {"name": ctypes.addressof(name)} if kind == cupti_layout.KERNEL else {}
         data = record(kind, start=start_ns, end=start_ns + 20_000_000, **named)
-        found = decode(find_records(data, ALL_SIZES), ALL_SIZES)
-        return found.kernels, found.copies
+        decoded = decode(find_records(data, ALL_SIZES), ALL_SIZES)
+        return decoded.kernels, decoded.copies
 
     def steps(numbers, ran=cupti_layout.KERNEL, marks=True):
         for number in numbers:
@@ -202,111 +206,111 @@ def marked(tmp_path):
             for ms in (50, 100):
                 session.tick(begin + (number * 100 + ms) * 1_000_000)
 
-    def told(finish=True):
+    def published_steps(finish=True):
         if finish:
             session.finish(begin + 70_000_000_000)
-        found, _ = batches(tmp_path)
-        steps = [batch.columns for topic, _, batch in found if topic == "gpu.step.v1" and batch.rows]
+        published, _ = batches(tmp_path)
+        steps = [batch.columns for topic, _, batch in published if topic == "gpu.step.v1" and batch.rows]
         return {n: s for c in steps for n, s in zip(c["step"].tolist(), c["skipped"].tolist(), strict=True)}
 
-    return pool, begin, said, steps, told
+    return pool, begin, recording, steps, published_steps
 
 
 @pytest.mark.parametrize("gap_ms", [10, 60, 300])
-def test_a_short_break_in_recording_costs_no_step_before_it(marked, gap_ms):
-    _, _, said, steps, told = marked
-    said(True, 0)
+def test_a_short_break_in_recording_costs_no_step_before_it(stepped_session, gap_ms):
+    _, _, recording, steps, published_steps = stepped_session
+    recording(True, 0)
     steps(range(50))
-    said(False, 5_000)
-    said(True, 5_000 + gap_ms)
+    recording(False, 5_000)
+    recording(True, 5_000 + gap_ms)
     steps(range(55, 80))
-    found = told()
-    assert {*range(50), *range(55, 80)} == set(found)
-    assert not any(found.values())
+    published = published_steps()
+    assert {*range(50), *range(55, 80)} == set(published)
+    assert not any(published.values())
 
 
 @pytest.mark.parametrize("first", [None, 0, 2_500])
-def test_steps_before_anything_was_recorded_are_not_told(marked, first):
+def test_steps_before_anything_was_recorded_are_not_published(stepped_session, first):
     """Of a duty cycle before its first window, or while another profiler has CUPTI from the start."""
-    _, _, said, steps, told = marked
+    _, _, recording, steps, published_steps = stepped_session
     if first is not None:
-        said(False, first, "another profiler holds CUPTI")
+        recording(False, first, "another profiler holds CUPTI")
     steps(range(50), ran=0)
-    said(True, 5_000)
+    recording(True, 5_000)
     steps(range(50, 80))
-    assert told() == dict.fromkeys(range(50, 80), False)
+    assert published_steps() == dict.fromkeys(range(50, 80), False)
 
 
 def test_copies_between_gpus_are_counted_and_nothing_else(tmp_path, pool):
     for _ in range(2):
         add(pool, record(cupti_layout.PEER_COPY))
-    one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
-    one.tick(time.time_ns())
-    one.finish(time.time_ns())
-    found, who = batches(tmp_path)
-    assert rows(found)["gpu.kernel.v1"] == COPIES * ONCE[10]
-    assert who["collector"]["peer_copies"] == "2"
-    assert not [name for name in who["collector"] if name.startswith("problem")]
-    assert sum(batch.envelope["dropped_before"] for _, _, batch in found) == 7
+    session = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
+    session.tick(time.time_ns())
+    session.finish(time.time_ns())
+    published, process = batches(tmp_path)
+    assert rows(published)["gpu.kernel.v1"] == COPIES * ONCE[10]
+    assert process["collector"]["peer_copies"] == "2"
+    assert not [name for name in process["collector"] if name.startswith("problem")]
+    assert sum(batch.envelope["dropped_before"] for _, _, batch in published) == 7
 
 
-def test_copies_between_gpus_do_not_tell_that_it_is_recorded(marked):
-    pool, _, _, steps, told = marked
+def test_copies_between_gpus_do_not_show_that_it_is_recorded(stepped_session):
+    pool, _, _, steps, published_steps = stepped_session
     steps(range(10), ran=0)
     size = SIZES[cupti_layout.PEER_COPY]
     pool.sizes[cupti_layout.PEER_COPY] = size
     pool.memory[HEADER_BYTES] = cupti_layout.PEER_COPY
     pool.header[STATE + 1], pool.header[STATE] = size, DONE
     steps(range(10, 60), ran=0)
-    assert told() == {}
+    assert published_steps() == {}
 
 
 @pytest.mark.parametrize("kind", [cupti_layout.MEMCPY, cupti_layout.MEMSET])
-def test_steps_of_copies_alone_are_skipped(marked, kind):
+def test_steps_of_copies_alone_are_skipped(stepped_session, kind):
     """CUPTI may have no kernel of a process any more, though its copies come."""
-    _, _, said, steps, told = marked
-    said(True, 0)
+    _, _, recording, steps, published_steps = stepped_session
+    recording(True, 0)
     steps(range(30))
     steps(range(30, 120), ran=kind)
     steps(range(120, 150))
-    found = told()
-    skipped = {step for step in found if found[step]}
+    published = published_steps()
+    skipped = {step for step in published if published[step]}
     assert set(range(30, 120)) <= skipped <= set(range(29, 121)), "and those beside them"
 
 
-def test_steps_before_the_first_kernel_since_recording_began_are_skipped(marked):
+def test_steps_before_the_first_kernel_since_recording_began_are_skipped(stepped_session):
     """CUPTI may have none of a process, ever, though its copies and markers come."""
-    _, _, said, steps, told = marked
-    said(True, 0)
+    _, _, recording, steps, published_steps = stepped_session
+    recording(True, 0)
     steps(range(20))
-    said(False, 2_000)
-    said(True, 2_500)
+    recording(False, 2_000)
+    recording(True, 2_500)
     steps(range(25, 45), ran=cupti_layout.MEMCPY)
     steps(range(45, 60))
-    found = told()
-    assert [step for step in found if found[step]] == [*range(25, 45), 45], "the first may have begun before"
+    published = published_steps()
+    assert [step for step in published if published[step]] == [*range(25, 45), 45], "the first may have begun before"
 
 
-def test_the_process_hears_since_when_its_steps_have_no_kernels(marked):
-    pool, begin, said, steps, _ = marked
+def test_the_header_has_the_time_since_which_steps_have_no_kernels(stepped_session):
+    pool, begin, recording, steps, _ = stepped_session
 
-    def blind_ms():
+    def no_kernels_ms():
         since = pool.header[Header.NO_KERNELS_SINCE_NS]
         return (since - begin) // 1_000_000 if since else 0
 
-    said(True, 0)
+    recording(True, 0)
     steps(range(30))
-    assert blind_ms() == 0
+    assert no_kernels_ms() == 0
     steps(range(30, 80), ran=cupti_layout.MEMCPY)
-    assert blind_ms() == 3_000
+    assert no_kernels_ms() == 3_000
     steps(range(80, 110))
-    assert blind_ms() == 0
+    assert no_kernels_ms() == 0
     steps(range(110, 140), ran=cupti_layout.MEMCPY)
-    assert blind_ms() == 11_000
-    said(False, 14_000)
-    said(True, 14_010)
+    assert no_kernels_ms() == 11_000
+    recording(False, 14_000)
+    recording(True, 14_010)
     steps(range(141, 150))
-    assert blind_ms() == 0
+    assert no_kernels_ms() == 0
 
 
 def test_a_decoder_that_follows_another_forgets_what_that_one_knew_of_kernels(pool):
@@ -315,18 +319,18 @@ def test_a_decoder_that_follows_another_forgets_what_that_one_knew_of_kernels(po
     assert pool.header[Header.NO_KERNELS_SINCE_NS] == 0
 
 
-def test_kernels_of_no_step_tell_that_there_are_some(marked):
-    pool, _, said, steps, _ = marked
-    said(True, 0)
+def test_kernels_of_no_step_show_that_there_are_some(stepped_session):
+    pool, _, recording, steps, _ = stepped_session
+    recording(True, 0)
     steps(range(10))
     steps(range(10, 15), ran=cupti_layout.MEMCPY)
     steps(range(15, 32), marks=False)
     assert pool.header[Header.NO_KERNELS_SINCE_NS] == 0
 
 
-def test_steps_whose_kernels_may_still_come_are_not_said_to_have_none(marked):
-    pool, begin, said, steps, _ = marked
-    said(True, 0)
+def test_steps_whose_kernels_may_still_come_are_not_counted_as_without(stepped_session):
+    pool, begin, recording, steps, _ = stepped_session
+    recording(True, 0)
     steps(range(10))
     pool.header[STATE] = LENT  # a kernel runs
     pool.header[STATE + 1] = begin + 1_000_000_000
@@ -335,74 +339,74 @@ def test_steps_whose_kernels_may_still_come_are_not_said_to_have_none(marked):
         assert pool.header[Header.NO_KERNELS_SINCE_NS] == 0
 
 
-def test_copies_whose_times_cannot_be_are_counted_and_cost_no_step(marked, tmp_path):
-    pool, _, said, steps, told = marked
-    said(True, 0)
+def test_copies_whose_times_cannot_be_are_counted_and_cost_no_step(stepped_session, tmp_path):
+    pool, _, recording, steps, published_steps = stepped_session
+    recording(True, 0)
     pool.sizes[cupti_layout.MEMCPY] = SIZES[cupti_layout.MEMCPY]
     add(pool, record(cupti_layout.MEMCPY))
     for step in range(60):
         pool.header[STATE] = DONE
         steps([step])
-    assert not any(told().values())
+    assert not any(published_steps().values())
     assert sum(batch.envelope["dropped_before"] for _, _, batch in batches(tmp_path)[0]) == 60
 
 
-def test_records_tell_that_it_is_recorded_where_the_word_was_lost(marked):
-    pool, _, _, steps, told = marked
+def test_records_show_that_it_is_recorded_where_the_event_was_lost(stepped_session):
+    pool, _, _, steps, published_steps = stepped_session
     steps(range(20), ran=0)
     pool.header[STATE] = DONE
     steps(range(20, 80))
-    found = told()
-    assert set(found) == set(range(21, 80))
-    assert not any(found.values())
+    published = published_steps()
+    assert set(published) == set(range(21, 80))
+    assert not any(published.values())
 
 
-def test_a_buffer_that_does_not_come_back_costs_the_steps_since_it_was_asked_for(marked):
-    pool, begin, said, steps, told = marked
-    said(True, 0)
+def test_a_buffer_that_does_not_come_back_costs_the_steps_since_it_was_asked_for(stepped_session):
+    pool, begin, recording, steps, published_steps = stepped_session
+    recording(True, 0)
     steps(range(10))
     pool.header[STATE] = LENT
     pool.header[STATE + 1] = begin + 1_000_000_000
     steps(range(10, 80))
     for second in range(8, 60):
-        said(False, second * 1_000, "CUPTI refused")
+        recording(False, second * 1_000, "CUPTI refused")
         steps([second * 10])
-    found = told(finish=False)
-    assert set(found) == set(range(80)), "steps after the end of recording are none of its"
-    assert [step for step in found if not found[step]] == list(range(9))
+    published = published_steps(finish=False)
+    assert set(published) == set(range(80)), "steps after the end of recording are none of its"
+    assert [step for step in published if not published[step]] == list(range(9))
 
 
-def test_steps_whose_records_came_in_another_profilers_buffer_are_skipped_once(marked):
-    pool, begin, said, steps, told = marked
-    said(True, 0)
+def test_steps_whose_records_came_in_another_profilers_buffer_are_skipped_once(stepped_session):
+    pool, begin, recording, steps, published_steps = stepped_session
+    recording(True, 0)
     steps(range(30))
     pool.header[Header.REGAINED_NS] = begin + 3_000_000_000  # it has ended, and CUPTI goes on with its buffer
     steps(range(30, 33))
     pool.header[Header.FOREIGN] += 1
     steps(range(33, 60))
-    found = told()
-    skipped = {step for step in found if found[step]}
+    published = published_steps()
+    skipped = {step for step in published if published[step]}
     assert {30, 31, 32} <= skipped <= set(range(28, 39)), "it was noticed within half a second"
 
 
-def test_a_decoder_that_follows_another_does_not_skip_steps_for_what_that_one_knew(marked):
-    pool, _, said, steps, told = marked
+def test_a_decoder_that_follows_another_does_not_skip_steps_for_what_that_one_knew(stepped_session):
+    pool, _, recording, steps, published_steps = stepped_session
     pool.header[Header.FOREIGN] = pool.header[Header.FOREIGN_SEEN] = 1
-    said(True, 0)
+    recording(True, 0)
     steps(range(30))
-    assert not any(told().values())
+    assert not any(published_steps().values())
 
 
-def test_steps_during_which_a_buffer_could_not_be_read_are_skipped(marked, monkeypatch):
-    pool, _, said, steps, told = marked
-    said(True, 0)
+def test_steps_during_which_a_buffer_could_not_be_read_are_skipped(stepped_session, monkeypatch):
+    pool, _, recording, steps, published_steps = stepped_session
+    recording(True, 0)
     steps(range(30))
     monkeypatch.setattr("drumline.producers.decoder.cupti_decode.Decoder.decode", lambda *_: 1 / 0)
     pool.memory[HEADER_BYTES], pool.sizes[10] = 10, 4096  # a kernel
     pool.header[STATE + 1], pool.header[STATE] = 4096, DONE
     steps(range(30, 60))
-    found = told()
-    skipped = {step for step in found if found[step]}
+    published = published_steps()
+    skipped = {step for step in published if published[step]}
     assert 30 in skipped
     assert len(skipped) <= 4
 
@@ -415,47 +419,47 @@ def of_kind(kind):
 
 @pytest.mark.parametrize("kind", [cupti_layout.KERNEL | UNFINISHED, 77], ids=["unfinished", "no such kind"])
 @pytest.mark.parametrize("readable", [True, False])
-def test_what_lies_before_a_record_that_nobody_can_read_is_not_lost(tmp_path, pool, monkeypatch, kind, readable):
+def test_what_lies_before_a_record_that_cannot_be_read_is_not_lost(tmp_path, pool, monkeypatch, kind, readable):
     def forbidden(self, addresses, sizes):
         raise NotAllowed(1, "no")
 
     if not readable:
         monkeypatch.setattr(RemoteMemory, "read", forbidden)
     add(pool, of_kind(kind))
-    one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
-    one.tick(time.time_ns())
+    session = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
+    session.tick(time.time_ns())
     assert pool.done() == []
     assert pool.header[Header.WANTED_KIND] == 0
-    one.finish(time.time_ns())
-    found, _ = batches(tmp_path)
+    session.finish(time.time_ns())
+    published, _ = batches(tmp_path)
     kernels = COPIES * ONCE[10] if readable else 0
-    assert rows(found)["gpu.kernel.v1"] == kernels
-    lost = sum(batch.envelope["dropped_before"] for topic, _, batch in found if topic == "gpu.kernel.v1")
+    assert rows(published)["gpu.kernel.v1"] == kernels
+    lost = sum(batch.envelope["dropped_before"] for topic, _, batch in published if topic == "gpu.kernel.v1")
     assert kernels + lost == COPIES * ONCE[10] + 1 + 7
 
 
 def test_an_unfinished_record_of_a_size_that_is_not_known_yet_waits_for_it(tmp_path, pool):
     add(pool, of_kind(cupti_layout.KERNEL | UNFINISHED))
     pool.sizes[cupti_layout.KERNEL] = 0
-    one = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
-    one.tick(time.time_ns())
+    session = Session(pool, os.getpid(), {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool")}, time.time_ns())
+    session.tick(time.time_ns())
     assert (pool.done(), pool.header[Header.WANTED_KIND]) == ([0], cupti_layout.KERNEL)
     pool.sizes[cupti_layout.KERNEL] = SIZES[cupti_layout.KERNEL]
-    one.tick(time.time_ns())
+    session.tick(time.time_ns())
     assert pool.done() == []
 
 
 @pytest.mark.parametrize("kind", [cupti_layout.KERNEL | UNFINISHED, 77], ids=["unfinished", "no such kind"])
-def test_a_record_that_is_unfinished_or_of_no_known_kind_costs_its_steps(marked, kind, tmp_path):
-    pool, _, said, steps, told = marked
-    said(True, 0)
+def test_a_record_that_is_unfinished_or_of_no_known_kind_costs_its_steps(stepped_session, kind, tmp_path):
+    pool, _, recording, steps, published_steps = stepped_session
+    recording(True, 0)
     steps(range(30))
     pool.sizes[cupti_layout.KERNEL] = SIZES[cupti_layout.KERNEL]
     add(pool, of_kind(kind))
     pool.header[STATE] = DONE
     steps(range(30, 60))
-    found = told()
-    skipped = {step for step in found if found[step]}
+    published = published_steps()
+    skipped = {step for step in published if published[step]}
     assert 30 in skipped
     assert len(skipped) <= 4
     assert sum(batch.envelope["dropped_before"] for _, _, batch in batches(tmp_path)[0]) == 1

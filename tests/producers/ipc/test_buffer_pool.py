@@ -1,4 +1,4 @@
-"""What the pool tells the decoder of what has come, as CUPTI asks for buffers and gives them back."""
+"""The pool's answers to the decoder while CUPTI requests buffers and gives them back."""
 
 import ctypes
 import time
@@ -13,7 +13,7 @@ S = 1_000_000_000
 
 
 class Cupti:
-    """What the C callbacks do when CUPTI calls them."""
+    """Calls the C callbacks as CUPTI does."""
 
     def __init__(self, pool):
         self.callbacks = Callbacks()
@@ -39,16 +39,16 @@ def pool():
 
 @pytest.fixture
 def cupti(pool):
-    one = Cupti(pool)
-    yield one
-    one.callbacks.close()
+    fake = Cupti(pool)
+    yield fake
+    fake.callbacks.close()
 
 
-def test_without_a_buffer_in_use_all_is_here(pool):
+def test_without_a_buffer_in_use_all_is_complete(pool):
     assert 99 * S < pool.host_complete_ns(100 * S) <= 100 * S - REQUEST_NS
 
 
-def test_what_was_done_since_the_oldest_buffer_was_asked_for_is_not_here(pool, cupti):
+def test_what_was_done_since_the_request_of_the_oldest_buffer_is_not_complete(pool, cupti):
     before = time.time_ns()
     first, second = cupti.request(), cupti.request()
     after = time.time_ns()
@@ -80,12 +80,12 @@ def test_callbacks_of_another_release_are_refused(pool, monkeypatch):
         Cupti(pool)
 
 
-def test_while_a_buffer_changes_hands_nothing_is_said(pool):
+def test_while_a_buffer_changes_hands_nothing_is_known(pool):
     pool.header[STATE + PER_BUFFER], pool.header[STATE + PER_BUFFER + 1] = LENT, 4096
     assert pool.host_complete_ns(time.time_ns()) == 0
 
 
-def test_a_buffer_that_came_back_says_how_much_is_in_it(pool, cupti):
+def test_a_buffer_that_came_back_has_its_valid_bytes(pool, cupti):
     buffer = cupti.request()
     assert (buffer - cupti.begin - HEADER_BYTES) % pool.header[Header.BUFFER_BYTES] == 0
     cupti.complete(buffer, 4096)
@@ -109,14 +109,14 @@ def test_a_buffer_that_went_to_another_profiler_is_free_again_when_no_kernel_is_
 
 
 def test_records_in_another_profilers_buffer_are_counted(pool, cupti):
-    theirs = ctypes.create_string_buffer(4096)
-    cupti.complete(ctypes.addressof(theirs), 0)
+    foreign = ctypes.create_string_buffer(4096)
+    cupti.complete(ctypes.addressof(foreign), 0)
     assert pool.header[Header.FOREIGN] == 0
-    cupti.complete(ctypes.addressof(theirs), 216)
+    cupti.complete(ctypes.addressof(foreign), 216)
     assert pool.header[Header.FOREIGN] == 1
 
 
-def test_from_when_to_when_buffers_were_refused_is_told_until_the_decoder_knows(pool, cupti):
+def test_the_time_of_denied_requests_is_kept_until_the_decoder_has_seen_them(pool, cupti):
     while cupti.request():
         pass
     times = []

@@ -1,4 +1,4 @@
-"""What is collected, and when."""
+"""Policies: their text, and when each of them records."""
 
 import os
 from pathlib import Path
@@ -35,7 +35,7 @@ def test_other_text_is_refused_with_what_is_possible(text):
         parse(text)
 
 
-def test_windows_begin_where_all_ranks_clocks_say_so():
+def test_windows_begin_at_the_same_time_on_all_ranks():
     policy = parse("duty 0.2s/10s")
     assert policy.on_at(30 * S)
     assert policy.on_at(30 * S + S // 5 - 1)
@@ -45,7 +45,7 @@ def test_windows_begin_where_all_ranks_clocks_say_so():
     assert parse("always").changes_in(31 * S) == float("inf")
 
 
-def test_a_control_file_is_read_whatever_somebody_put_there(tmp_path):
+def test_a_control_file_of_any_content_is_read(tmp_path):
     file = tmp_path / "policy"
     assert read_policy_text(file) == ""
     assert read_policy_text(Path(__file__) / "policy") == "", "the spool's root is a file"

@@ -70,11 +70,11 @@ class RawBuffer:
 
     def relocate(self) -> RawBuffer:
         """Point to strings and payloads in this process's memory. One the recording could not read becomes null."""
-        words = self.data.view("<u8")
+        fields = self.data.view("<u8")
         where = {int(p): self._keep(text.encode() + b"\0") for p, text in self.about["strings"].items()}
         for kind, offset in ((layout.KERNEL, 104), (layout.MARKER, 40), (layout.MARKER, 48)):
             for i in self.field(kind, offset, "<u8"):
-                words[i] = where.get(int(words[i]), 0)
+                fields[i] = where.get(int(fields[i]), 0)
         payloads = {}
         for pointer, payload in self.about["payloads"].items():
             data = bytes.fromhex(payload["payload_hex"])
@@ -83,7 +83,7 @@ class RawBuffer:
         kinds = self.data.view("<i4")[self.field(layout.MARKER_DATA, 12, "<i4")]
         for i, kind in zip(self.field(layout.MARKER_DATA, 16, "<u8"), kinds, strict=True):
             if kind == layout.EXTENDED_PAYLOAD:
-                words[i] = payloads.get(int(words[i]), 0)
+                fields[i] = payloads.get(int(fields[i]), 0)
         return self
 
     def _keep(self, data: bytes) -> int:
@@ -93,20 +93,20 @@ class RawBuffer:
 
     def span(self) -> tuple[int, int]:
         """First and last time in it; ns."""
-        words = self.data.view("<u8")
-        times = [words[self.field(k, 16, "<u8")] for k in (1, 2, 10)] + [words[self.field(12, 8, "<u8")]]
-        ends = [words[self.field(k, 24, "<u8")] for k in (1, 2, 10)]
+        fields = self.data.view("<u8")
+        times = [fields[self.field(k, 16, "<u8")] for k in (1, 2, 10)] + [fields[self.field(12, 8, "<u8")]]
+        ends = [fields[self.field(k, 24, "<u8")] for k in (1, 2, 10)]
         return int(min(t.min() for t in times if len(t))), int(max(t.max() for t in times + ends if len(t)))
 
     def shifted(self, ns: int, ids: int) -> np.ndarray:
         """A copy of the records, later by `ns`, with correlation and marker ids moved on by `ids`."""
         data = self.data.copy()
-        words, halves = data.view("<u8"), data.view("<u4")
+        fields, halves = data.view("<u8"), data.view("<u4")
         for kind in (1, 2, 10):
             for offset in (16, 24):
-                words[self.field(kind, offset, "<u8")] += np.uint64(ns)
+                fields[self.field(kind, offset, "<u8")] += np.uint64(ns)
             halves[self.field(kind, CORRELATION[kind], "<u4")] += np.uint32(ids)
-        words[self.field(layout.MARKER, 8, "<u8")] += np.uint64(ns)
+        fields[self.field(layout.MARKER, 8, "<u8")] += np.uint64(ns)
         halves[self.field(layout.MARKER, 16, "<u4")] += np.uint32(ids)
         halves[self.field(layout.MARKER_DATA, 8, "<u4")] += np.uint32(ids)
         return data
@@ -138,11 +138,11 @@ class Job:
         return self.called_ns(step + self.behind, ordinal) + self.step_ns // 100
 
     def records(self, step: int) -> tuple[np.ndarray, list[tuple[int, int]]]:
-        """What CUPTI would write while the host is in a step: for FakeCupti.play."""
-        found: list[tuple[int, bytes]] = []
+        """Return what CUPTI would write while the host is in a step: for FakeCupti.play."""
+        written: list[tuple[int, bytes]] = []
 
         def add(kind: int, **values: int) -> None:
-            found.append((kind, record(kind, **values).tobytes()))
+            written.append((kind, record(kind, **values).tobytes()))
 
         first = 1 + step * (self.calls + 1)
         at = self.begin_ns + step * self.step_ns
@@ -160,25 +160,25 @@ class Job:
                 names = {"name": self._kernel, "correlation_id": correlation - 100 * self.behind}
                 add(layout.KERNEL, **times, **names)
         add(layout.MARKER, id=first, flags_=4, timestamp=self.begin_ns + (step + 1) * self.step_ns - 1)
-        starts = np.cumsum([0, *(len(data) for _, data in found)])
-        places = [(kind, int(low)) for (kind, _), low in zip(found, starts, strict=False)]
-        return np.frombuffer(b"".join(data for _, data in found), np.uint8).copy(), places
+        starts = np.cumsum([0, *(len(data) for _, data in written)])
+        places = [(kind, int(low)) for (kind, _), low in zip(written, starts, strict=False)]
+        return np.frombuffer(b"".join(data for _, data in written), np.uint8).copy(), places
 
 
 class FakeCupti:
-    """`library`: what to give `Cupti`. `refuse`: result of cuptiActivityEnable, 0 = success;
+    """`library`: what to give `Cupti`. `reject`: result of cuptiActivityEnable, 0 = success;
     `only`: of which kind, 0 = of all.
     `stuck`: cuptiActivityFlushAll does not return. `busy`: a kernel in the open buffer runs, so no flush gives it back.
     `dropped`: records that found no buffer, not asked for yet. `delivered`: records in completed buffers, by kind.
-    `subscribed`: the thread that enabled something first; 0 = nobody did. `kept`: whether copies between GPUs are on.
+    `subscribed`: the thread that enabled something first; 0 = none yet. `kept`: whether copies between GPUs are on.
     `racy`: kernels that are switched on beside a thread that launches, with no kind of the GPU's on, are never recorded
-    (`blind`), as with CUPTI at times; copies between GPUs help where they are on since before the others (`holds`).
-    `unheard`: no kernel is recorded until they are switched on anew: another library gave its subscriber back."""
+    (`loses_kernels`), as with CUPTI at times; copies between GPUs help if they were switched on first (`holds`).
+    `silent`: no kernel is recorded until they are switched on again: another library gave its subscriber back."""
 
     def __init__(self) -> None:
-        self.refuse, self.dropped, self.flushes, self.enabled, self.subscribed = 0, 0, 0, set(), 0
+        self.reject, self.dropped, self.flushes, self.enabled, self.subscribed = 0, 0, 0, set(), 0
         self.only = 0
-        self.stuck = self.busy = self.kept = self.holds = self.blind = self.unheard = self._theirs = False
+        self.stuck = self.busy = self.kept = self.holds = self.loses_kernels = self.silent = self._is_taken = False
         self.racy, self._launching = True, threading.get_ident()
         self.delivered: dict[int, int] = dict.fromkeys(SIZES, 0)
         self._request = self._complete = None
@@ -202,12 +202,12 @@ class FakeCupti:
         with self._lock:
             for kind, at in kinds:
                 on = self.kept if kind == layout.PEER_COPY else kind in self.enabled
-                if not on or self._theirs or (kind == layout.KERNEL and (self.blind or self.unheard)):
+                if not on or self._is_taken or (kind == layout.KERNEL and (self.loses_kernels or self.silent)):
                     continue
                 size = SIZES[kind]
                 if self._open is None or self._open[2] + size > self._open[1]:
                     self._finish()
-                    if not self._ask():
+                    if not self._request_buffer():
                         self.dropped += 1
                         continue
                 address, most, filled = self._open
@@ -225,13 +225,13 @@ class FakeCupti:
             self.dropped += sum(kind in self.enabled for kind, _ in kinds)
 
     def taken(self) -> None:
-        """By PyTorch's profiler, on demand: its callbacks are there instead of ours and get our open buffer; at its end
-        it switches off what it had switched on, ours too."""
+        """By PyTorch's profiler, on demand: its callbacks replace drumline's and get the open buffer; at its end it
+        switches off what it had switched on, drumline's kinds too."""
         with self._lock:
-            self._theirs, self._open = True, None
+            self._is_taken, self._open = True, None
             self.enabled -= {10, 1, 2}
 
-    def _ask(self) -> bool:
+    def _request_buffer(self) -> bool:
         buffer, size, most = ctypes.c_void_p(1), SIZE(1), SIZE(1)
         self._request(ctypes.addressof(buffer), ctypes.addressof(size), ctypes.addressof(most))
         self._open = (buffer.value, size.value, 0) if buffer.value else None
@@ -244,21 +244,21 @@ class FakeCupti:
             self._complete(None, 0, address, size, filled)
 
     def _register(self, request, complete):
-        self._theirs = False
+        self._is_taken = False
         self._request = ctypes.CFUNCTYPE(None, VOID, VOID, VOID)(request)
         self._complete = ctypes.CFUNCTYPE(None, VOID, U32, VOID, SIZE, SIZE)(complete)
         return 0
 
     def _enable(self, kind):
-        if self.refuse and self.only in (0, kind):
-            return self.refuse
-        others = self.enabled & {1, 2, layout.KERNEL}
-        if kind == layout.KERNEL and self.racy and not (self.holds or others):
-            self.blind |= threading.get_ident() != self._launching
-        self.unheard &= kind != layout.KERNEL
+        if self.reject and self.only in (0, kind):
+            return self.reject
+        gpu_kinds = self.enabled & {1, 2, layout.KERNEL}
+        if kind == layout.KERNEL and self.racy and not (self.holds or gpu_kinds):
+            self.loses_kernels |= threading.get_ident() != self._launching
+        self.silent &= kind != layout.KERNEL
         if kind == layout.PEER_COPY:
-            self.kept = self._request is not None  # else whom would it ask for a buffer?
-            self.holds |= self.kept and not others
+            self.kept = self._request is not None  # else it could request no buffer
+            self.holds |= self.kept and not gpu_kinds
         else:
             self.enabled.add(kind)
         self.subscribed = self.subscribed or threading.get_ident()
