@@ -1,4 +1,4 @@
-"""The one way to ClickHouse: clickhouse-connect over HTTP, from settings; and what its errors mean to us."""
+"""Client of ClickHouse (clickhouse-connect over HTTP), and classification of its errors: retry later, or fatal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from drumline.infra.config.settings import Settings
 
-#: ClickHouse error codes that no retry mends: wrong user or password, missing grants, database, table, column, function
+#: ClickHouse error codes that no retry fixes: wrong user or password, missing grants, database, table, column, function
 #: or setting, bad SQL, values that do not fit. All else may pass: network, memory, too many parts, shutting down.
 PERMANENT = frozenset(
     {6, 16, 27, 36, 38, 41, 43, 44, 46, 47, 48, 50, 53, 60, 62, 70, 72, 80, 81, 115, 117, 164, 192, 193, 194, 291, 452}
@@ -42,7 +42,7 @@ INSERT_SETTINGS: dict[str, str | int] = {
 
 
 class ClickHouseFailed(RuntimeError):
-    """ClickHouse said no, or nothing. `code` is its error code, 0 where there is none."""
+    """A request to ClickHouse failed. `code` is ClickHouse's error code, 0 without one."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
@@ -50,15 +50,15 @@ class ClickHouseFailed(RuntimeError):
 
 
 class TransientError(ClickHouseFailed):
-    """Down, unreachable, overloaded: worth trying again."""
+    """Retry later: the server is down, unreachable or overloaded."""
 
 
 class PermanentError(ClickHouseFailed):
-    """It will answer the same next time: wrong password, missing table, bad SQL."""
+    """Fatal: the server will answer the same next time. Wrong password, missing table, invalid SQL."""
 
 
 class Client(Protocol):
-    """What we use of a clickhouse-connect client."""
+    """The methods of a clickhouse-connect client that drumline uses. For one thread; calls block."""
 
     def command(self, cmd: str, **kwargs: Any) -> Any: ...
     def query(self, query: str, **kwargs: Any) -> Any: ...
@@ -69,7 +69,7 @@ class Client(Protocol):
 
 
 def password(settings: Settings, reader: bool) -> str:
-    """The configured password of the writer or the reader, else the local stack's, else empty."""
+    """Return the configured password of the writer or the reader, else the local stack's, else ""."""
     clickhouse = settings.clickhouse
     secret = clickhouse.reader_password if reader else clickhouse.password
     if secret is not None:
@@ -79,9 +79,9 @@ def password(settings: Settings, reader: bool) -> str:
     from drumline.infra.config.local_credentials import local_password
     from drumline.infra.telemetry.logging import hide
 
-    found = local_password(settings, clickhouse.reader if reader else clickhouse.user).get_secret_value()
-    hide(found)
-    return found
+    secret_text = local_password(settings, clickhouse.reader if reader else clickhouse.user).get_secret_value()
+    hide(secret_text)
+    return secret_text
 
 
 def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, database: str = "") -> Client:
@@ -95,7 +95,7 @@ def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, da
     """
     import clickhouse_connect
 
-    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # what it has to say comes as an exception
+    logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)  # it raises what it logs
     url = urlsplit(settings.clickhouse_url)
     user = settings.clickhouse.reader if reader else settings.clickhouse.user
     for text in clickhouse_exposure(settings):
@@ -116,23 +116,25 @@ def connect(settings: Settings, *, reader: bool = False, timeout_s: int = 60, da
             **clickhouse_tls.options(settings),
         )
     except Exception as error:
-        found = failure(error, f"{user} at {settings.clickhouse_url}")
-        hint = clickhouse_tls.hint(settings, found.code, str(found), reader)
-        if not hint and isinstance(found, TransientError) and not found.code:
+        failed = failure(error, f"{user} at {settings.clickhouse_url}")
+        hint = clickhouse_tls.hint(settings, failed.code, str(failed), reader)
+        if not hint and isinstance(failed, TransientError) and not failed.code:
             hint = "; `drumline up` starts the local one, DRUMLINE_CLICKHOUSE__URL names another"
-        raise type(found)(f"{found}{hint}", found.code) from None
-    made: Client = client
-    return made
+        raise type(failed)(f"{failed}{hint}", failed.code) from None
+    connected: Client = client
+    return connected
 
 
 def with_hint(error: Exception) -> str:
-    """The error, and what to do where tables are missing."""
+    """Return the error's text, with a remedy where tables are missing."""
     return f"{error}; run `drumline migrate`" if getattr(error, "code", 0) in NOT_MIGRATED else str(error)
 
 
 def insert_once(client: Client, table: str, block: bytes, token: str, form: str = "Native", **more: Any) -> None:
-    """Insert a block under a token, by which `table` (database.table), and what is filled from it, drops a repetition.
-    Raises TransientError or PermanentError."""
+    """Insert a block under a deduplication token: `table` (database.table) and its views drop a repetition.
+
+    Raises TransientError or PermanentError.
+    """
     settings = {**INSERT_SETTINGS, "insert_deduplication_token": token}
     try:
         client.raw_insert(table, insert_block=block, fmt=form, settings=settings, **more)
@@ -160,23 +162,23 @@ def failure(error: Exception, where: str = "") -> ClickHouseFailed:
 
 
 def _broken(error: BaseException | None, where: str) -> ClickHouseFailed:
-    """An answer that ended before its end: ClickHouse writes the reason behind what it had sent, unless it died."""
-    said = b""
-    while error is not None and not said:
+    """Return the error of a truncated answer: ClickHouse appends the reason, unless it crashed."""
+    sent = b""
+    while error is not None and not sent:
         partial = getattr(error, "partial", b"")
-        said = partial if isinstance(partial, bytes) else b""
+        sent = partial if isinstance(partial, bytes) else b""
         error = error.__cause__ or error.__context__
-    found = re.search(r"__exception__\r\n\S+\r\n(Code: (\d+)\..*)", said.decode(errors="replace"), re.DOTALL)
-    if found is None:
-        text = "ClickHouse went away in the middle of the answer; what came of it is not all"
+    match = re.search(r"__exception__\r\n\S+\r\n(Code: (\d+)\..*)", sent.decode(errors="replace"), re.DOTALL)
+    if match is None:
+        text = "ClickHouse closed the connection in the middle of the answer; the output is incomplete"
         return TransientError(f"{where}: {text}" if where else text)
-    code, text = int(found[2]), message_of(RuntimeError(found[1]))
+    code, text = int(match[2]), message_of(RuntimeError(match[1]))
     kind = PermanentError if code in PERMANENT else TransientError
     return kind(f"{where}: {text}" if where else text, code)
 
 
 def readiness_reason(settings: Settings) -> str:
-    """Ask ClickHouse something as the writer would; why it does not answer, or "". Fixed sentences: fit for anybody."""
+    """Return why ClickHouse does not answer the writer, or "". The sentences are fixed and contain no settings."""
     try:
         client = connect(settings, timeout_s=5)
         try:
@@ -193,7 +195,7 @@ def readiness_reason(settings: Settings) -> str:
 
 
 def message_of(error: Exception) -> str:
-    """ClickHouse's sentence without stack, version trailer and the driver's wrapping."""
+    """Return ClickHouse's message without stack, version trailer and the driver's wrapping."""
     text = str(error).strip()
     no_answer = re.search(r"\[Errno \d+\] ([A-Za-z ]+)|(Read timed out|Name or service not known)", text)
     if no_answer and "DB::Exception" not in text:
@@ -216,7 +218,7 @@ def command(client: Client, sql: str, parameters: Mapping[str, Any] | None = Non
 
 
 def rows(client: Client, sql: str, parameters: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
-    """Run a query; a dict a row. Raises PermanentError or TransientError."""
+    """Run a query and return a dict per row. Raises PermanentError or TransientError."""
     try:
         result = client.query(sql, parameters=dict(parameters or {}))
     except Exception as error:

@@ -1,8 +1,8 @@
-"""C++ names of kernels, in a process of its own (`python -m drumline.infra.clickhouse.demangle`): names in, JSON out.
+"""Demangling of kernel names in a separate process (`python -m drumline.infra.clickhouse.demangle`).
 
-A mangled name of a few hundred bytes can stand for gigabytes (back references double it), and names come from whoever
-runs a kernel. So the demangler gets bounded memory and time; a name that needs more stays as it is, and the next one
-gets a new process.
+A mangled name of a few hundred bytes can expand to gigabytes (back references double it), and any user of a GPU chooses
+names. So the process has limited memory and CPU time. A name that needs more stays mangled, and the next one gets a new
+process.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-#: Of one process: bytes of memory, seconds of CPU, characters kept of a name.
+#: Limits of one process: bytes of memory, seconds of CPU, characters kept of a name.
 MEMORY, CPU_S, MOST = 256 << 20, 1, 16_384
-#: Processes that may die over one call; then the rest stays mangled.
+#: Processes that may fail in one call; then the rest stays mangled.
 DEATHS = 3
 
 
 def demangled(names: Sequence[str]) -> list[str]:
-    """The C++ form of each name; those that are not mangled, or cannot be demangled, as they are."""
-    found = list(names)
+    """Return the C++ form of each name; names that are not mangled, or cannot be demangled, stay as they are."""
+    result = list(names)
     waiting = [i for i, name in enumerate(names) if name.startswith("_Z") and "\n" not in name]
     for _ in range(DEATHS):
         if not waiting:
@@ -34,12 +34,13 @@ def demangled(names: Sequence[str]) -> list[str]:
         )
         answers = done.stdout.split("\n")[:-1]
         for i, answer in zip(waiting, answers, strict=False):
-            found[i] = json.loads(answer)
-        waiting = waiting[len(answers) + 1 :]  # the one that it died of stays mangled
-    return found
+            result[i] = json.loads(answer)
+        waiting = waiting[len(answers) + 1 :]  # the name that stopped the process stays mangled
+    return result
 
 
 def main() -> None:
+    """Read names from stdin and print each demangled one as JSON."""
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -1,15 +1,16 @@
 """One database over all servers of a cluster: `Distributed` tables in front of the tables that each of them has.
 
 Every server has the schema (`drumline migrate`) and its own rollups. Rows of one rank stay on one server, so that a
-repeated insert meets its deduplication token again, and what replaces each other meets what it replaces.
+repeated insert finds its deduplication token, and a new version of a row finds the old one.
 """
 
 from __future__ import annotations
 
 from drumline.infra.clickhouse.client import Client, command, rows
 from drumline.infra.clickhouse.migrate import migrations
+from drumline.infra.clickhouse.roles import check_name
 
-#: Table -> how its rows are spread; all others by job and rank. What is said of a whole job lies together.
+#: Table -> how its rows are spread; all others by job and rank. Rows about a whole job stay together.
 BY_JOB = "cityHash64(job)"
 SPREAD = {
     "kernel_names_versions": "cityHash64(name)",
@@ -21,15 +22,19 @@ BY_RANK = "cityHash64(job, rank)"
 
 
 def distribute(client: Client, database: str, cluster: str, into: str) -> list[str]:
-    """Make `into`: a Distributed table for every table of `database`, and the same views over those; the names made.
-    On every server: a query's subqueries run where its parts run. Safe to run again.
-    Raises TransientError or PermanentError."""
-    found = rows(
+    """Create the database `into` with a Distributed table for each table of `database`, and the views over those.
+
+    Run it on each server, as subqueries run there too; a repetition changes nothing. Returns the names of tables and
+    views. Raises BadName, TransientError or PermanentError.
+    """
+    for name in (cluster, into):
+        check_name(name)
+    tables = rows(
         client,
         "SELECT name FROM system.tables WHERE database = {d:String} AND engine LIKE '%MergeTree' ORDER BY name",
         {"d": database},
     )
-    names = [str(row["name"]) for row in found if not str(row["name"]).startswith("schema_migrations")]
+    names = [str(row["name"]) for row in tables if not str(row["name"]).startswith("schema_migrations")]
     command(client, f"CREATE DATABASE IF NOT EXISTS {into}")
     for name in names:
         spread = SPREAD.get(name, BY_RANK)

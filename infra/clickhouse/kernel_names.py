@@ -1,8 +1,8 @@
-"""Kernel names as people read them: a short form, and a family. The rules are the data below, and nothing else decides.
+"""Short forms and families of kernel names. The rules are the data below.
 
-A name is a base (what the function is called) and the identifiers around it (namespaces, template arguments, the types
-of its parameters). Both come from mangled names (Itanium C++ ABI, section 5.1) as well as from demangled and plain
-ones, in time proportional to the name's length: names come from whoever runs a kernel.
+A name is a base (the function) and the identifiers around it (namespaces, template arguments, types of parameters).
+Both are read from mangled names (Itanium C++ ABI, section 5.1) and from demangled or plain ones. The time is
+proportional to the name's length, as any user of a GPU chooses names.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-#: Counts up when a rule changes: `drumline migrate` then names again what is stored under older rules.
+#: Version of the rules: when it grows, `drumline migrate` renames the kernels stored under older rules.
 RULES = 2
 
-#: (family, pattern): the first pattern found in the words of a name, whatever its case, decides. Words are the
-#: identifiers of the name, parted by spaces.
+#: (family, pattern): the first pattern that matches the name's identifiers, joined with spaces, decides. Case is
+#: ignored.
 FAMILIES: tuple[tuple[str, str], ...] = (
     ("nccl", r"nccl"),
-    # cuDNN's own helpers of its attention (dot of dO and O, dQ to 16 bits) do not say so.
+    # cuDNN's helpers of attention (dot of dO and O, dQ to 16 bits) do not have it in their names.
     ("attention", r"sdpa|flash|fmha|attention|attn|\bcudnn fusion (compute_dot_do_o|convert_dq)"),
     ("optimizer", r"adam|lamb_|adagrad|adadelta|rmsprop|fused_?sgd|fusedoptimizer|optimizer"),
     (
@@ -44,84 +44,84 @@ FAMILIES: tuple[tuple[str, str], ...] = (
 )
 OTHER = "other"
 
-#: Functions that only apply another one: their short form names that too.
+#: Functions that only apply another function: their short form has both.
 APPLIERS = re.compile(r"elementwise|^reduce_kernel|multi_tensor_apply|pointwise_kernel")
-#: Identifiers that are not what an applier applies.
+#: Identifiers that are never the applied function.
 NOT_APPLIED = re.compile(
     r"^(at|std|c10|cuda|native|detail|binary_internal|internal|templates|memory|array|complex|Half|BFloat16|Float8\w*"
     r"|_GLOBAL_\w*|anonymous|namespace|lambda|operator|const|void|float|double|int|long|unsigned|char|bool|short"
     r"|[AB]UnaryFunctor|(Unary|Binary|Ternary|Pointwise)Op\w*Functor|CopyFunctor|gpu_kernel_impl\w*|ReduceOp|func_wrapper_t"
     r"|TensorIterator\w*|TensorList\w*|FusedOptimizer\w*|TrivialOffsetCalculator|OffsetCalculator|OpaqueType|\w*Metadata)$"
 )
-#: What the short form of an applied function leaves out.
+#: Parts that the short form of an applied function leaves out.
 DECORATION = re.compile(
     r"^CUDAFunctor_|_kernel_cuda$|_cuda_out$|(CUDA)?(KernelImpl|Functor|MathFunctor)$|_kernel_impl$|_functor$"
 )
 
-#: Longer names keep what they say at their beginning.
+#: Longer names are truncated.
 MOST = 8192
 _MANGLED = re.compile(r"L[a-z]n?\d+E|S[0-9A-Z]*_|T\d*_|A\d+_|E\d*_|(\d+)(?=[A-Za-z_])|[A-Za-z_]")
 _LENGTH = re.compile(r"\d+")
-_WORD = re.compile(r"[A-Za-z_]\w*")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 _ANONYMOUS = re.compile(r"_GLOBAL__N__[0-9a-f]{8}_\d+_(\w+?)_cu_[0-9a-f]{8}$")
 
 
 @dataclass(frozen=True, slots=True)
 class KernelName:
-    """`short` tells apart what an engineer would; `family`: one of FAMILIES or OTHER."""
+    """Readable form of a kernel's name; `family` is one of FAMILIES or OTHER."""
 
     short: str
     family: str
 
 
 def kernel_name(name: str) -> KernelName:
-    """Short form and family; the same for a name and its demangled form, but for what demangling leaves out."""
+    """Return short form and family. Mangled and demangled forms give the same, except for what demangling omits."""
     name = name[:MOST]
     before, base, inside = _mangled(name) if name.startswith("_Z") else _plain(name)
     short = base or name
     if APPLIERS.search(base):
-        applied = next((word for word in inside if not NOT_APPLIED.match(word)), "")
+        applied = next((name for name in inside if not NOT_APPLIED.match(name)), "")
         short = f"{base}({DECORATION.sub('', applied)})" if applied else base
-    words = " ".join((*before, base or name, *inside))
-    return KernelName(short, family_of(words))
+    identifiers = " ".join((*before, base or name, *inside))
+    return KernelName(short, family_of(identifiers))
 
 
-def family_of(words: str) -> str:
-    """The family that the rules give to the words of a name."""
-    return next((family for family, rule in _RULES if rule.search(words)), OTHER)
+def family_of(identifiers: str) -> str:
+    """Return the family of a name from its identifiers, joined with spaces."""
+    return next((family for family, rule in _RULES if rule.search(identifiers)), OTHER)
 
 
 _RULES = tuple((family, re.compile(rule, re.IGNORECASE)) for family, rule in FAMILIES)
 
 
 def source_names(mangled: str) -> tuple[list[str], int]:
-    """The leading identifiers of a mangled name, outermost first, and where they end."""
+    """Return the leading identifiers of a mangled name, outermost first, and the index of their end."""
     nested = mangled.startswith("_ZN")
     at = 3 if nested else 2
     names: list[str] = []
-    while (nested or not names) and (found := _LENGTH.match(mangled, at)):
-        at = found.end() + int(found.group()[:6])
-        names.append(mangled[found.end() : at])
+    while (nested or not names) and (length := _LENGTH.match(mangled, at)):
+        at = length.end() + int(length.group()[:6])
+        names.append(mangled[length.end() : at])
     return names, at
 
 
 def _mangled(name: str) -> tuple[list[str], str, list[str]]:
-    """(namespaces, base, identifiers behind it). An anonymous namespace's name holds the source file's."""
+    """Return (namespaces, base, identifiers after it). An anonymous namespace has the name of its source file."""
     names, at = source_names(name)
-    names = [_ANONYMOUS.sub(r"\1", each) for each in names]
+    names = [_ANONYMOUS.sub(r"\1", name) for name in names]
     inside: list[str] = []
-    while found := _MANGLED.search(name, at):
-        at = found.end()
-        if found[1]:
-            inside.append(name[at : at + int(found[1][:6])])
-            at += int(found[1][:6])
+    while part := _MANGLED.search(name, at):
+        at = part.end()
+        if part[1]:
+            inside.append(name[at : at + int(part[1][:6])])
+            at += int(part[1][:6])
     return names[:-1], names[-1] if names else "", inside
 
 
 def _plain(name: str) -> tuple[list[str], str, list[str]]:
-    """The same of a demangled or plain name: `void at::native::reduce_kernel<512, ...>(...)`."""
+    """Return the same of a demangled or plain name: `void at::native::reduce_kernel<512, ...>(...)`."""
     text = name.replace("(anonymous namespace)::", "")
     head = re.split(r"[<(]", text, maxsplit=1)[0].split(" ")[-1]
     *before, base = head.split("::")
-    inside = _WORD.findall(text[text.find(head) + len(head) :])
+    inside = _IDENTIFIER.findall(text[text.find(head) + len(head) :])
     return before, base, inside

@@ -1,4 +1,4 @@
-"""The table `kernel_names`: one row a name, the same whoever writes it, so that writing again changes nothing."""
+"""The table `kernel_names`: one row per name. All writers write equal rows, so a repetition changes nothing."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ TABLE = "kernel_names_versions"
 
 
 def write_names(client: Client, database: str, names: Sequence[str]) -> None:
-    """Insert names under the rules in force, as one block. Raises TransientError or PermanentError."""
+    """Insert names under the current rules, as one block. Raises TransientError or PermanentError."""
     lines = []
     for name, plain in zip(names, demangled(names), strict=True):
-        made = kernel_name(name)
-        line = {"name": name, "short": made.short, "family": made.family, "demangled": plain, "rules": RULES}
+        readable = kernel_name(name)
+        line = {"name": name, "short": readable.short, "family": readable.family, "demangled": plain, "rules": RULES}
         lines.append(json.dumps(line))
     block = "\n".join(lines).encode()
     digest = hashlib.sha256(block).hexdigest()
@@ -26,7 +26,7 @@ def write_names(client: Client, database: str, names: Sequence[str]) -> None:
 
 
 def rename(client: Client, database: str) -> int:
-    """Name again what is stored under older rules; how many names. Raises TransientError or PermanentError."""
+    """Rename the kernels stored under older rules and return their number. Raises TransientError or PermanentError."""
     old = rows(
         client,
         f"SELECT name FROM {database}.kernel_names WHERE rules < {{rules:UInt32}} ORDER BY name",

@@ -1,7 +1,7 @@
 """Numbered, checksummed SQL migrations, immutable from the first release on.
 
-A file is NNNN_name.sql; a statement ends with `;` at the end of a line; {database} is the one placeholder. Statements
-are written so that a run that was cut off can be repeated. The checksum is of the file's text.
+A file is NNNN_name.sql; a statement ends with `;` at the end of a line; {database} is the only placeholder. Statements
+are written so that an incomplete run can be repeated. The checksum is of the file's text.
 """
 
 from __future__ import annotations
@@ -35,38 +35,41 @@ COMMENT 'migrations that were applied'"""
 
 @dataclass(frozen=True, slots=True)
 class Migration:
+    """One migration file."""
+
     version: int
     name: str
     text: str
 
     @property
     def checksum(self) -> str:
+        """SHA-256 of the text, as the table schema_migrations has it."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     def statements(self, database: str) -> list[str]:
-        """The statements, in order, without comment lines."""
+        """Return the statements in order, without comment lines."""
         lines = [line for line in self.text.splitlines() if not line.lstrip().startswith("--")]
         parts = re.split(r";[ \t]*(?:\n|$)", "\n".join(lines))
         return [part.strip().replace("{database}", database) for part in parts if part.strip()]
 
 
 def migrations(folder: Traversable = FOLDER) -> list[Migration]:
-    """All of them by version. Raises ValueError on a misnamed file or a number used twice or left out."""
-    found = []
+    """Return all migrations by version. Raises ValueError on a misnamed file or a repeated or missing number."""
+    result = []
     for path in folder.iterdir():
         if path.name.endswith(".sql"):
             match = _FILE.match(path.name)
             if not match:
                 raise ValueError(f"{path.name}: migrations are named NNNN_name.sql")
-            found.append(Migration(int(match[1]), match[2], path.read_text()))
-    found.sort(key=lambda migration: migration.version)
-    if [m.version for m in found] != list(range(1, len(found) + 1)):
-        raise ValueError(f"migrations are numbered 1, 2, 3, ...; found {[m.version for m in found]}")
-    return found
+            result.append(Migration(int(match[1]), match[2], path.read_text()))
+    result.sort(key=lambda migration: migration.version)
+    if [m.version for m in result] != list(range(1, len(result) + 1)):
+        raise ValueError(f"migrations are numbered 1, 2, 3, ...; found {[m.version for m in result]}")
+    return result
 
 
 def pending(files: list[Migration], applied: dict[int, str]) -> list[Migration]:
-    """Those to apply; `applied`: version -> checksum. Raises MigrationConflict."""
+    """Return the migrations to apply; `applied`: version -> checksum. Raises MigrationConflict."""
     known = {migration.version: migration for migration in files}
     for version, checksum in applied.items():
         if version not in known:
@@ -82,7 +85,7 @@ def pending(files: list[Migration], applied: dict[int, str]) -> list[Migration]:
 
 
 def applied_versions(client: Client, database: str) -> dict[int, str]:
-    """version -> checksum; empty where nothing is migrated yet."""
+    """Return version -> checksum of the applied migrations; empty for a new database."""
     exists = rows(
         client,
         "SELECT 1 FROM system.tables WHERE database = {d:String} AND name = 'schema_migrations'",
@@ -90,8 +93,8 @@ def applied_versions(client: Client, database: str) -> dict[int, str]:
     )
     if not exists:
         return {}
-    found = rows(client, f"SELECT version, checksum FROM {database}.schema_migrations ORDER BY applied_at")
-    return {int(row["version"]): str(row["checksum"]) for row in found}
+    applied = rows(client, f"SELECT version, checksum FROM {database}.schema_migrations ORDER BY applied_at")
+    return {int(row["version"]): str(row["checksum"]) for row in applied}
 
 
 def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> list[str]:
@@ -123,5 +126,5 @@ def migrate(client: Client, settings: Settings, *, dry_run: bool = False) -> lis
             command(client, statement, settings={"materialize_ttl_after_modify": 0, "alter_sync": 1})
             done.append(text)
         if names := rename(client, database):
-            done.append(f"{names} kernel names by the rules of today")
+            done.append(f"{names} kernel names by the current rules")
     return done

@@ -1,4 +1,4 @@
-"""One migration of a database at a time, without a Keeper: the lock is a table."""
+"""Lock of a database's migrations. The lock is a table, so it needs no Keeper."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ TABLE_EXISTS = 57
 
 
 class MigrationConflict(RuntimeError):
-    """What is applied is not what the files say, or somebody else migrates. The message says which and what to do."""
+    """The applied migrations differ from the files, or another process migrates. The message has a remedy."""
 
 
 class MigrationLock:
-    """One migration at a time: CREATE TABLE without IF NOT EXISTS succeeds for one of two. No Keeper needed, and so no
-    lease: a lock older than LOCK_STALE_S, or of a dead process of this host, is taken over."""
+    """Context manager that holds the migration lock; waits for up to `wait_s`.
+
+    CREATE TABLE without IF NOT EXISTS succeeds for one of two processes. There is no lease: a lock that is older than
+    LOCK_STALE_S, or of an exited process of this host, is taken over. Raises MigrationConflict after the wait.
+    """
 
     def __init__(self, client: Client, database: str, wait_s: float = 60.0) -> None:
         self._client, self._database, self._wait_s = client, database, wait_s
@@ -30,8 +33,8 @@ class MigrationLock:
         while not self._create(self._name):
             other, age, uuid = self._holder()
             if time.monotonic() > until:
-                raise MigrationConflict(f"{other} migrates for {age:.0f} s; if it is gone: DROP TABLE {self._name}")
-            if other and (age > LOCK_STALE_S or _dead(other)):
+                raise MigrationConflict(f"{other} migrates for {age:.0f} s; if it has exited: DROP TABLE {self._name}")
+            if other and (age > LOCK_STALE_S or _has_exited(other)):
                 self._take_over(uuid)
             else:
                 time.sleep(0.2)
@@ -49,8 +52,10 @@ class MigrationLock:
         return True
 
     def _take_over(self, uuid: str) -> None:
-        """Drop the stale lock with this uuid and no other: of several that found it, one holds its marker, and looks
-        again before it drops."""
+        """Drop the stale lock with this uuid and no other.
+
+        Of several processes that find it, one creates its marker, and checks again before it drops the lock.
+        """
         marker = f"{self._name}_stale_{uuid.replace('-', '')}"
         if not self._create(marker):
             time.sleep(0.2)
@@ -60,17 +65,17 @@ class MigrationLock:
         command(self._client, f"DROP TABLE IF EXISTS {marker} SYNC")
 
     def _holder(self) -> tuple[str, float, str]:
-        """(host:pid, age in s, uuid) of the lock; empty if nobody has it."""
-        found = rows(
+        """Return (host:pid, age in s, uuid) of the lock; empty without one."""
+        locks = rows(
             self._client,
             "SELECT comment, dateDiff('second', metadata_modification_time, now()) AS age, toString(uuid) AS uuid "
             "FROM system.tables WHERE database = {d:String} AND name = 'schema_migrations_lock'",
             {"d": self._database},
         )
-        return (str(found[0]["comment"]), float(found[0]["age"]), str(found[0]["uuid"])) if found else ("", 0.0, "")
+        return (str(locks[0]["comment"]), float(locks[0]["age"]), str(locks[0]["uuid"])) if locks else ("", 0.0, "")
 
 
-def _dead(holder: str) -> bool:
+def _has_exited(holder: str) -> bool:
     host, _, pid = holder.rpartition(":")
     if host != socket.gethostname() or not pid.isdigit():
         return False

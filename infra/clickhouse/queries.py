@@ -1,9 +1,8 @@
-"""Questions that have a name: the SQL files in `sql/`, their text, parameters and theme. The cookbook and
-`drumline sql` take them from here.
+"""Named queries: the SQL files in `sql/` with question, parameters and theme, for `drumline sql` and the cookbook.
 
 A file begins with comments: the question; `theme: ...`; `try: ...`, arguments of the cookbook's example; notes; and
-`@name = default: what it is` for each parameter of its own, and each common one that means something else there. A
-parameter is where the SQL says {name:Type}: the server binds it, so no value can become SQL.
+`@name = default: meaning` for each parameter that is not common, or has another meaning. A parameter is {name:Type} in
+the SQL: the server binds it, so no value can become SQL.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import cache
 from importlib import resources
 
 FOLDER = resources.files("drumline.infra.clickhouse") / "sql"
-#: Parameters that mean the same everywhere: name -> (default, None = must be given; what it is).
+#: Parameters with the same meaning in all queries: name -> (default, None = required; meaning).
 COMMON: dict[str, tuple[str | None, str]] = {
     "job": (None, "the job"),
     "run": ("", "one run of the job; empty = all of them"),
@@ -26,20 +25,20 @@ COMMON: dict[str, tuple[str | None, str]] = {
     "limit": ("20", "rows at most"),
 }
 _PLACE = re.compile(r"\{(\w+):((?:[^{}'()]|\([^()]*\))+)\}")
-_OWN = re.compile(r"^@(\w+)(?: = (.*?))?: (.*)$")
+_PARAMETER = re.compile(r"^@(\w+)(?: = (.*?))?: (.*)$")
 
 
 class UnknownQuery(ValueError):
-    """No query has that name; the message says which have a similar one."""
+    """No query has that name; the message has similar names."""
 
 
 class BadParameters(ValueError):
-    """Parameters that are missing, or that the query does not have; the message says which there are."""
+    """Parameters are missing or unknown; the message lists those of the query."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """`default`: None = must be given."""
+    """A parameter of a query; `default` None = required."""
 
     name: str
     type: str
@@ -49,7 +48,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """`example`: parameters of the cookbook's example. `sql` is without the comments, `notes` what they say besides."""
+    """A named query. `example`: parameters of the cookbook's example; `sql` has no comments, `notes` are of them."""
 
     name: str
     question: str
@@ -60,7 +59,7 @@ class Query:
     sql: str
 
     def values(self, given: Mapping[str, str]) -> dict[str, str]:
-        """All parameters, defaults filled in. Raises BadParameters."""
+        """Return all parameters, with defaults. Raises BadParameters."""
         known = {parameter.name: parameter for parameter in self.parameters}
         usage = ", ".join(f"--{p.name} {p.type}" + ("" if p.default is None else f" (default {p.default or 'empty'})")
                           for p in self.parameters) or "none"  # fmt: skip
@@ -74,14 +73,14 @@ class Query:
 
 
 def parse(name: str, text: str) -> Query:
-    """A file's text. Raises ValueError where it lacks a question, a theme, or says nothing of a parameter."""
+    """Parse a file. Raises ValueError without a question, a theme, or the meaning of a parameter."""
     lines = text.splitlines()
     head = [line.removeprefix("--").strip() for line in lines[: _body(lines)]]
     sql = "\n".join(lines[_body(lines) :]).strip()
-    own, notes, fields = dict[str, tuple[str | None, str]](), list[str](), dict[str, str]()
+    declared, notes, fields = dict[str, tuple[str | None, str]](), list[str](), dict[str, str]()
     for line in head[1:]:
-        if found := _OWN.match(line):
-            own[found[1]] = (found[2], found[3])
+        if parameter := _PARAMETER.match(line):
+            declared[parameter[1]] = (parameter[2], parameter[3])
         elif line.startswith(("theme: ", "try: ")):
             key, value = line.split(": ", 1)
             fields[key] = value
@@ -90,21 +89,21 @@ def parse(name: str, text: str) -> Query:
     types = dict[str, str]()
     for place, kind in _PLACE.findall(_quoted(sql)):
         types.setdefault(place, kind.replace('"', "'"))
-    about = COMMON | own
-    wrong = sorted((types.keys() - about.keys()) | (own.keys() - types.keys()))
+    about = COMMON | declared
+    wrong = sorted((types.keys() - about.keys()) | (declared.keys() - types.keys()))
     if not head or not fields.get("theme") or wrong:
         named = f" (wrong: {', '.join(wrong)})" if wrong else ""
-        raise ValueError(f"{name}.sql needs a question, a theme and its own parameters as @name{named}")
+        raise ValueError(f"{name}.sql needs a question, a theme and its parameters as @name{named}")
     parameters = tuple(
-        Parameter(place, types[place], *about[place]) for place in dict.fromkeys((*own, *COMMON)) if place in types
+        Parameter(place, types[place], *about[place]) for place in dict.fromkeys((*declared, *COMMON)) if place in types
     )
-    words = shlex.split(fields.get("try", ""))
-    example = {flag.removeprefix("--"): value for flag, value in zip(words[::2], words[1::2], strict=True)}
+    arguments = shlex.split(fields.get("try", ""))
+    example = {flag.removeprefix("--"): value for flag, value in zip(arguments[::2], arguments[1::2], strict=True)}
     return Query(name, head[0], fields["theme"], " ".join(notes), example, parameters, sql)
 
 
 def adhoc(sql: str) -> Query:
-    """SQL that somebody wrote just now: every parameter it names must be given."""
+    """Return a query of ad-hoc SQL: all its parameters are required."""
     places = dict(_PLACE.findall(_quoted(sql)))
     return Query(
         "the query", "", "", "", {}, tuple(Parameter(n, k.replace('"', "'"), None, "") for n, k in places.items()), sql
@@ -116,19 +115,19 @@ def _body(lines: list[str]) -> int:
 
 
 def _quoted(sql: str) -> str:
-    """Time zones in types must not hide a placeholder from its pattern."""
+    """Replace quotes of time zones in types, which would hide a placeholder from its pattern."""
     return re.sub(r"(\{\w+:[^{}]*)'(\w+)'", r'\1"\2"', sql)
 
 
 @cache
 def queries() -> dict[str, Query]:
-    """All of them by name, in the order of themes as files name them. Raises ValueError."""
-    found = [
+    """Return all queries by name, ordered by theme. Raises ValueError."""
+    parsed = [
         parse(path.name.removesuffix(".sql"), path.read_text())
         for path in FOLDER.iterdir()
         if path.name.endswith(".sql")
     ]
-    return {query.name: query for query in sorted(found, key=lambda query: (THEMES.index(query.theme), query.name))}
+    return {query.name: query for query in sorted(parsed, key=lambda query: (THEMES.index(query.theme), query.name))}
 
 
 #: In the cookbook's order.
@@ -139,7 +138,7 @@ THEMES = (
 
 
 def query(name: str) -> Query:
-    """Raises UnknownQuery."""
+    """Return the query of that name. Raises UnknownQuery."""
     if name in queries():
         return queries()[name]
     close = difflib.get_close_matches(name, queries(), n=3, cutoff=0.5) or [n for n in queries() if name in n]

@@ -1,4 +1,4 @@
-"""How long ClickHouse keeps what, and where: what the settings ask for, as changes of tables that have it otherwise."""
+"""Retention and tiers of tables: statements for those that differ from the settings."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ TIERED = frozenset({"kernels", "memcpys", "collectives", "ranges", "device_sampl
 
 
 def retention_changes(client: Client, settings: Settings) -> list[tuple[str, str]]:
-    """(words, statement) for every table whose retention or tiers differ from the settings'."""
+    """Return (description, statement) for every table whose retention or tiers differ from the settings'."""
     database, tiers = settings.clickhouse.database, settings.clickhouse.tiering
-    found = rows(
+    tables = rows(
         client,
         "SELECT name, extract(engine_full, ' TTL (.*?)( SETTINGS |$)') AS ttl, storage_policy AS policy "
         "FROM system.tables WHERE database = {d:String}",
         {"d": database},
     )
-    now = {str(row["name"]): row for row in found}
+    now = {str(row["name"]): row for row in tables}
     out = []
     for table, clock in RETENTION_CLOCK.items():
         if table not in now:
@@ -41,8 +41,8 @@ def retention_changes(client: Client, settings: Settings) -> list[tuple[str, str
             out.append((f"{table}: storage policy {tiers.storage_policy}", change))
         if now[table]["ttl"] == ", ".join(rules):
             continue
-        words = f"keep {days} days" if days else "keep for ever"
-        words += f", on volume {tiers.volume} after {tiers.after}" if tiered else ""
+        text = f"keep {days} days" if days else "keep for ever"
+        text += f", on volume {tiers.volume} after {tiers.after}" if tiered else ""
         change = f"MODIFY TTL {', '.join(rules)}" if rules else "REMOVE TTL"
-        out.append((f"{table}: {words}", f"ALTER TABLE {name} {change}"))
+        out.append((f"{table}: {text}", f"ALTER TABLE {name} {change}"))
     return out

@@ -1,4 +1,4 @@
-"""Rows that ClickHouse holds of one run, beside those that were published."""
+"""Rows of one run in ClickHouse, beside the published ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 #: Takes SQL and parameters, returns rows as dicts.
-Query = Callable[[str, Mapping[str, Any]], list[dict[str, Any]]]
+RunQuery = Callable[[str, Mapping[str, Any]], list[dict[str, Any]]]
 
-#: Table that holds each raw topic's rows.
+#: Raw topic -> table with its rows.
 STORED = {
     "gpu.process.v1": "processes",
     "gpu.kernel.v1": "kernels",
@@ -30,10 +30,10 @@ class StoredCount:
     stored: int
 
 
-def counts(query: Query, run: str, published: Mapping[str, int]) -> list[StoredCount]:
-    """Published beside stored, per raw topic."""
-    found = []
+def counts(query: RunQuery, run: str, published: Mapping[str, int]) -> list[StoredCount]:
+    """Return published and stored rows per raw topic."""
+    result = []
     for topic, rows in published.items():
         sql = f"SELECT count() AS n FROM {STORED[topic]} WHERE run = {{run:String}}"
-        found.append(StoredCount(topic, rows, int(query(sql, {"run": run})[0]["n"])))
-    return found
+        result.append(StoredCount(topic, rows, int(query(sql, {"run": run})[0]["n"])))
+    return result

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from drumline.infra.clickhouse.kernel_names import kernel_name
-from drumline.infra.clickhouse.row_counts import Query, StoredCount
+from drumline.infra.clickhouse.row_counts import RunQuery, StoredCount
 from drumline.infra.evaluate.scoring import EvaluationReport, VerdictRow, evaluate_phases
 
 VERDICTS = """
@@ -42,7 +42,7 @@ MEMSET = 64
 MEMORY = {0: "", 1: "pageable", 2: "pinned", 3: "device", 4: "array", 5: "managed"}
 
 
-def verdicts(query: Query, run: str, phases: Sequence[Mapping[str, Any]]) -> EvaluationReport:
+def verdicts(query: RunQuery, run: str, phases: Sequence[Mapping[str, Any]]) -> EvaluationReport:
     """Score the run's verdicts against the faults that the manifest lists."""
     rows = [
         VerdictRow(r["first_step"], r["last_step"], r["rank"], r["severity"], r["cause"], r["detail"], r["lost_share"])
@@ -79,7 +79,7 @@ def print_verdicts(console: Console, report: EvaluationReport) -> None:
     console.print(table)
 
 
-def print_kernels(console: Console, query: Query, run: str) -> None:
+def print_kernels(console: Console, query: RunQuery, run: str) -> None:
     """Print the kernels with most GPU time."""
     table = _table(
         "Top kernels by GPU time", "kernel", "launches", "GPU s", "mean us", "p99 us",
@@ -91,7 +91,7 @@ def print_kernels(console: Console, query: Query, run: str) -> None:
     console.print(table)
 
 
-def print_rates(console: Console, query: Query, run: str, window_s: float) -> None:
+def print_rates(console: Console, query: RunQuery, run: str, window_s: float) -> None:
     """Print kernel rates and copy bandwidths by rank."""
     values = {"run": run, "window_s": window_s}
     table = _table(

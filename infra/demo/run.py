@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 
 from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
-from drumline.infra.clickhouse.row_counts import Query, counts
+from drumline.infra.clickhouse.row_counts import RunQuery, counts
 from drumline.infra.config.settings import Settings
 from drumline.infra.demo.report import print_counts, print_kernels, print_rates, print_verdicts, verdicts
 from drumline.infra.demo.worker import APP_ID, DemoFailed, commit_ends, require_no_worker
@@ -142,7 +142,7 @@ def _on_the_stack(settings: Settings, console: Console) -> bool:
     return _report(settings, console, summary, memory.peak)
 
 
-def _reader(settings: Settings) -> Query:
+def _reader(settings: Settings) -> RunQuery:
     """Return a function that queries as the read-only user."""
     client = connect(settings, reader=True, database=settings.clickhouse.database)
     return lambda sql, parameters: rows(client, sql, parameters)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from drumline.infra.cli.console import exit_on_error
+from drumline.infra.cli.exit_codes import BAD_INPUT
 from drumline.infra.config.settings import settings
 
 app = typer.Typer(add_completion=False)
@@ -15,21 +16,36 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def migrate(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
+    cluster: Annotated[str, typer.Option(help="Cluster of the Distributed tables; default: none are created.")] = "",
+    into: Annotated[str, typer.Option(help="Database of the Distributed tables.")] = "gpu_all",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Bring the ClickHouse schema up to date, and retention to what the settings say. Safe to run again.
+    """Bring the ClickHouse schema and the retention of its tables up to date. A repetition changes nothing.
 
-    Refuses (exit 1) when a migration's file changed after it was applied, or when somebody else migrates. Retention is
-    days of event time, DRUMLINE_CLICKHOUSE__RETENTION__KERNELS=7 and so on; 0 keeps for ever.
+    It fails (exit 1) when a migration's file changed after it was applied, or while another process migrates. Retention
+    is in days of event time, DRUMLINE_CLICKHOUSE__RETENTION__KERNELS=7 and so on; 0 keeps rows for ever.
+
+    With --cluster it also creates Distributed tables over the servers of a cluster, in the database --into. Run it on
+    each server.
     """
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect
+    from drumline.infra.clickhouse.distributed import distribute
     from drumline.infra.clickhouse.migrate import migrate as apply
     from drumline.infra.clickhouse.migration_lock import MigrationConflict
+    from drumline.infra.clickhouse.roles import BadName
 
     config = settings()
-    with exit_on_error("migrate", ClickHouseFailed, MigrationConflict):
-        done = apply(connect(config), config, dry_run=dry_run)
+    with (
+        exit_on_error("migrate", BadName, code=BAD_INPUT),
+        exit_on_error("migrate", ClickHouseFailed, MigrationConflict),
+    ):
+        client = connect(config)
+        done = apply(client, config, dry_run=dry_run)
+        if cluster and not dry_run:
+            done.append(
+                f"{len(distribute(client, config.clickhouse.database, cluster, into))} tables and views of {into}"
+            )
     if as_json:
         print(json.dumps({"database": config.clickhouse.database, "dry_run": dry_run, "steps": done}))
         return

@@ -123,7 +123,7 @@ MUCH = "SELECT repeat('x', 1000000), sleepEachRow(0.1) FROM numbers(1000) SETTIN
     ("arguments", "words"),
     [
         ((SLOW,), "does not answer"),
-        (("--csv", MUCH), "went away in the middle of the answer; what came of it is not all"),
+        (("--csv", MUCH), "closed the connection in the middle of the answer; the output is incomplete"),
     ],
     ids=["before the answer", "in the middle of the answer"],
 )

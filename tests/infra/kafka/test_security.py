@@ -330,7 +330,7 @@ def test_bootstrap_addresses_of_every_kind():
         ("(SSLError(1, '[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert certificate required (_ssl.c:2)'))",
          PermanentError, "DRUMLINE_CLICKHOUSE__CERTIFICATE"),
         ("(SSLError(1, '[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)'))",
-         PermanentError, "speaks no TLS"),
+         PermanentError, "does not use TLS"),
         ("(SSLEOFError(8, 'EOF occurred in violation of protocol (_ssl.c:2427)'))",
          TransientError, clickhouse_tls.CLOSED),
     ],
