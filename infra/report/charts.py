@@ -19,9 +19,9 @@ from drumline.infra.report.text import LEVELS, WHOLE_JOB, span
 Spec = dict[str, Any]
 
 WIDTH = 720
-#: Series that can be told apart by colour.
+#: Series that colours can distinguish.
 SERIES = 8
-#: Room for labels, which may be a fifth wider in the reader's font than in the one they are measured with.
+#: Space for labels, which may be a fifth wider in the reader's font than in the one they are measured with.
 _NUMBERS: Spec = {"minExtent": 44}
 _NAMES: Spec = {"ticks": False, "domain": False, "labelLimit": 300, "minExtent": 365}
 _TEXT = {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "titleFontSize": 12}
@@ -37,7 +37,7 @@ CONFIG: Spec = {
 
 
 def svg(spec: Spec) -> str:
-    """Draw one. The text is safe to put into a page as it is."""
+    """Draw a chart. The text is safe to put into a page as it is."""
     import vl_convert
 
     return vl_convert.vegalite_to_svg({"width": WIDTH, "config": CONFIG, **spec}, vl_version="6.4")
@@ -48,14 +48,17 @@ def _field(name: str, kind: str, title: str | None, **more: Any) -> Spec:
 
 
 def _steps_axis(data: ReportData) -> Spec:
-    """One scale for step times and lateness, so that they can be read one under the other."""
+    """Return one scale for step times and lateness, so that they can be compared."""
     firsts = [int(x["first"]) for x in (data.steps, data.windows) if x.get("last") is not None]
     lasts = [int(x["last"]) for x in (data.steps, data.windows) if x.get("last") is not None]
     return {"scale": {"domain": [min(firsts), max(lasts) + 1], "nice": False}, "axis": {"format": "d", "grid": False}}
 
 
 def step_times(data: ReportData) -> Spec:
-    """Median step of the ranks, shortest to longest as a band; verdicts are bars behind it."""
+    """Return the chart of step times: median of the ranks, and the range from shortest to longest as a band.
+
+    Verdicts are coloured behind it.
+    """
     axis = _steps_axis(data)
     bands = [
         {"first": e["first_step"], "end": e["last_step"] + 1, "state": e["state"],
@@ -63,8 +66,8 @@ def step_times(data: ReportData) -> Spec:
         for e in data.episodes
     ]  # fmt: skip
     x = _field("bin", "quantitative", "step", **axis)
-    # Room above for the bars' names.
-    room = {"scale": {"domain": [0, 1.15 * max(row["longest_ms"] for row in data.step_times)], "nice": 5},
+    # Space above for the names of verdicts.
+    axis_y = {"scale": {"domain": [0, 1.15 * max(row["longest_ms"] for row in data.step_times)], "nice": 5},
             "axis": {"tickCount": 5, **_NUMBERS}}  # fmt: skip
     layers: list[Spec] = []
     if bands:
@@ -79,16 +82,16 @@ def step_times(data: ReportData) -> Spec:
             label = {"type": "text", "align": "left", "dx": 3, "dy": 9, "fill": "currentColor", "fontSize": 12}
             layers.append({"data": {"values": bands}, "mark": label,
                            "encoding": {"x": span["x"], "y": {"value": 0}, "text": {"field": "name"}}})  # fmt: skip
-    shortest = _field("shortest_ms", "quantitative", "step, ms", **room)
+    shortest = _field("shortest_ms", "quantitative", "step, ms", **axis_y)
     layers.append({"mark": {"type": "area", "color": "var(--series-1)", "opacity": 0.3},
                    "encoding": {"x": x, "y": shortest, "y2": {"field": "longest_ms"}}})  # fmt: skip
     layers.append({"mark": {"type": "line", "color": "var(--series-1)", "strokeWidth": 1.5},
-                   "encoding": {"x": x, "y": _field("median_ms", "quantitative", "step, ms", **room)}})  # fmt: skip
+                   "encoding": {"x": x, "y": _field("median_ms", "quantitative", "step, ms", **axis_y)}})  # fmt: skip
     return {"height": 220, "data": {"values": data.step_times}, "layer": layers}
 
 
 def lateness(data: ReportData) -> Spec:
-    """A cell a rank and window of steps; the later, the darker. On time is tinted too: blank is not known."""
+    """Return a cell per rank and window of steps; later is darker. On time is tinted too: blank means not known."""
     bins = sorted({int(row["bin"]) for row in data.lateness})
     width = min((b - a for a, b in pairwise(bins)), default=1)
     values = [{**row, "end": row["bin"] + width} for row in data.lateness]
@@ -117,30 +120,31 @@ def lateness(data: ReportData) -> Spec:
 
 
 def kernels(data: ReportData, most: int = 12) -> Spec:
+    """Return the chart of the kernels with most GPU time."""
     values = [
         {
             "kernel": f"{place}. {middle(_short(row))}",
             "gpu_s": row["gpu_s"],
-            "said": f"{span(row['gpu_s'])}, {row['family'] or 'other'}",
+            "label": f"{span(row['gpu_s'])}, {row['family'] or 'other'}",
         }
         for place, row in enumerate(data.kernels[:most], 1)
     ]
     y = _field("kernel", "nominal", None, sort=None, axis=_NAMES)
-    room = {"domain": [0, 1.4 * max(row["gpu_s"] for row in values)], "nice": False}
-    x = _field("gpu_s", "quantitative", "GPU time, s", scale=room, axis={"tickCount": 5})
-    bar = {"mark": {"type": "bar", "color": "var(--series-1)"}, "encoding": {"x": x, "y": y}}
+    scale = {"domain": [0, 1.4 * max(row["gpu_s"] for row in values)], "nice": False}
+    x = _field("gpu_s", "quantitative", "GPU time, s", scale=scale, axis={"tickCount": 5})
+    drawn = {"mark": {"type": "bar", "color": "var(--series-1)"}, "encoding": {"x": x, "y": y}}
     text = {"mark": {"type": "text", "align": "left", "dx": 4, "fill": "currentColor", "fontSize": 12},
-            "encoding": {"x": x, "y": y, "text": {"field": "said"}}}  # fmt: skip
-    return {"height": 24 * len(values), "width": 390, "data": {"values": values}, "layer": [bar, text]}
+            "encoding": {"x": x, "y": y, "text": {"field": "label"}}}  # fmt: skip
+    return {"height": 24 * len(values), "width": 390, "data": {"values": values}, "layer": [drawn, text]}
 
 
 def memcpys(data: ReportData) -> Spec:
-    """Bandwidth while copying, of all ranks (point) and of the slowest one (tick): log scale, it spans decades."""
+    """Return the bandwidth while copying, of all ranks (point) and of the slowest one (tick), on a log scale."""
     values = [
-        {"what": copy_name(row), "all": row["gb_per_s"], "slowest": row["slowest_gb_per_s"]}
+        {"copy": copy_name(row), "all": row["gb_per_s"], "slowest": row["slowest_gb_per_s"]}
         for row in data.memcpys[:10]
     ]
-    y = _field("what", "nominal", None, sort=None, axis={**_NAMES, "grid": True, "minExtent": 215})
+    y = _field("copy", "nominal", None, sort=None, axis={**_NAMES, "grid": True, "minExtent": 215})
     rates = [row[name] for row in values for name in ("all", "slowest") if row[name] > 0] or [1]
     low, high = floor(log10(min(rates))), ceil(log10(max(rates)))
     decades = [10.0**power for power in range(low, max(high, low + 1) + 1)]
@@ -162,8 +166,10 @@ def memcpys(data: ReportData) -> Spec:
 
 
 def device(data: ReportData, column: str, title: str) -> Spec | None:
-    """One measure over time, a line a rank; lowest, middle and highest GPU if there are more than SERIES. None if no
-    sample has it."""
+    """Return one measure over time, a line per rank; None if no sample has it.
+
+    With more than SERIES ranks: the lowest, middle and highest GPU.
+    """
     values = [{"second": r["second"], "series": f"rank {r['rank']}", "rank": r["rank"], "value": r[column]}
               for r in data.device_times if r[column] is not None]  # fmt: skip
     if not values:
@@ -193,14 +199,14 @@ def _spread(values: list[Row]) -> list[Row]:
         at[row["at"]].append(row["value"])
     kinds: dict[str, Callable[[list[float]], float]] = {"lowest GPU": min, "middle GPU": median, "highest GPU": max}
     return [
-        {"at": time, "series": name, "rank": order, "value": pick(found)}
-        for time, found in at.items()
+        {"at": time, "series": name, "rank": order, "value": pick(samples)}
+        for time, samples in at.items()
         for order, (name, pick) in enumerate(kinds.items())
     ]
 
 
 def middle(name: str, most: int = 42) -> str:
-    """Cut in the middle: kernels of one kind differ at the end."""
+    """Cut a name in the middle: kernels of one kind differ at the end."""
     return name if len(name) <= most else f"{name[: most - 17]}…{name[-16:]}"
 
 
@@ -209,5 +215,5 @@ def _short(row: Row) -> str:
 
 
 def copy_name(row: Row) -> str:
-    """`HtoD pageable to device`; memory kinds that are not known are left out."""
+    """Return `HtoD pageable to device`; unknown memory kinds are left out."""
     return " ".join((row["direction"], " to ".join(part for part in (row["source"], row["target"]) if part))).strip()

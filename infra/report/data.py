@@ -1,4 +1,4 @@
-"""What a report holds, loaded for one run and span of time. Nothing is computed here that ClickHouse can compute."""
+"""The data of a report, loaded for one run and span of time. ClickHouse computes all that it can."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from drumline.infra.report import queries as ask
+from drumline.infra.report import queries
 
 Row = dict[str, Any]
 Query = Callable[[str, Mapping[str, Any]], list[Row]]
 
-#: What a plot shows at most: bins of steps or time, ranks.
+#: Limits of a plot: bins of steps or time, ranks.
 BINS, WINDOW_BINS, RANKS = 300, 120, 64
 
 
 class NoSuchRun(LookupError):
-    """ClickHouse holds nothing of that job, run or time; the message names what it does hold."""
+    """ClickHouse has no such job, run or time; the message names what it has."""
 
 
 @dataclass(frozen=True)
 class ReportData:
-    """Rows as the queries in report_queries.py name their columns. Times: s, ms or us as the names say; UTC."""
+    """Holds rows with the columns that the queries name. Times: s, ms or us as the names state; UTC."""
 
     job: str
     run: Row
@@ -46,69 +46,74 @@ class ReportData:
 
     @property
     def ranks(self) -> int:
+        """Return the number of ranks."""
         return int(self.run["ranks"])
 
 
 def find_run(query: Query, job: str, run: str) -> tuple[Row, list[str]]:
-    """The run asked for, else the newest; and the names of the others. Raises NoSuchRun."""
-    runs = query(ask.RUNS, {"job": job})
+    """Return the run, by default the newest, and the names of the other runs. Raises NoSuchRun."""
+    runs = query(queries.RUNS, {"job": job})
     if not runs:
-        known = ", ".join(repr(row["job"]) for row in query(ask.JOBS, {}))
+        known = ", ".join(repr(row["job"]) for row in query(queries.JOBS, {}))
         raise NoSuchRun(f"no job {job!r} is stored; " + (f"there are: {known}" if known else "nothing is stored yet"))
-    found = next((row for row in runs if not run or row["run"] == run), None)
-    if found is None:
+    chosen = next((row for row in runs if not run or row["run"] == run), None)
+    if chosen is None:
         raise NoSuchRun(f"job {job!r} has no run {run!r}; there are: {', '.join(row['run'] for row in runs)}")
-    return found, [row["run"] for row in runs if row is not found]
+    return chosen, [row["run"] for row in runs if row is not chosen]
 
 
 def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu_hour: float) -> ReportData:
-    """All that the report shows. `since`, `until`: as DateTime64(9, 'UTC') is written, "" = the run's begin and end.
+    """Load all data of the report.
 
-    Raises NoSuchRun, and ClickHouseFailed of the query."""
-    found, others = find_run(query, job, run)
-    span = {"since": since or found["started"], "until": until or found["ended"]}
-    scope: dict[str, Any] = {"job": job, "run": found["run"], **span}
+    `since` and `until` are written as DateTime64(9, 'UTC'); "" stands for the run's begin and end. Raises NoSuchRun,
+    and the query's ClickHouseFailed.
+    """
+    chosen, other_runs = find_run(query, job, run)
+    span = {"since": since or chosen["started"], "until": until or chosen["ended"]}
+    scope: dict[str, Any] = {"job": job, "run": chosen["run"], **span}
     # Parameters of the type that the columns have, so that the server does the arithmetic.
-    [extent] = query(ask.EXTENT, {**span, "started": found["started"], "ended": found["ended"]})
-    if not extent["meets"]:
+    [extent] = query(queries.EXTENT, {**span, "started": chosen["started"], "ended": chosen["ended"]})
+    if not extent["overlaps"]:
         first, last = since[:19], until[:19]
-        asked = f"between {first} and {last}" if since and until else f"from {first} on" if since else f"until {last}"
-        ran = f"run {found['run']} went from {found['started'][:19]} to {found['ended'][:19]}"
-        raise NoSuchRun(f"nothing of this run {asked} (UTC); {ran}")
+        part = f"from {first} on" if since else f"until {last}"
+        if since and until:
+            part = f"between {first} and {last}"
+        ran = f"run {chosen['run']} went from {chosen['started'][:19]} to {chosen['ended'][:19]}"
+        raise NoSuchRun(f"nothing of this run {part} (UTC); {ran}")
     length_ns = max(int(extent["ns"]), 1)
-    steps, windows = query(ask.STEPS_EXTENT, scope)[0], query(ask.WINDOWS, scope)[0]
+    steps, windows = query(queries.STEPS_EXTENT, scope)[0], query(queries.WINDOWS, scope)[0]
     bins = {"first": steps["first"], "width": _width(steps, BINS)}
     window_bins = {"first": windows["first"], "width": _window_width(windows), "ranks": RANKS}
     return ReportData(
         job=job,
-        run=found,
-        other_runs=others,
+        run=chosen,
+        other_runs=other_runs,
         **span,
         length_s=length_ns / 1e9,
         whole=not since and not until,
         steps=steps,
-        step_times=query(ask.STEPS, {**scope, **bins}),
+        step_times=query(queries.STEPS, {**scope, **bins}),
         windows=windows,
-        episodes=query(ask.EPISODES, scope),
-        cost=query(ask.COST, scope),
-        lateness=query(ask.LATENESS, {**scope, **window_bins}),
-        kernels=query(ask.KERNELS, scope),
-        families=query(ask.FAMILIES, scope),
-        memcpys=query(ask.MEMCPYS, scope),
-        devices=query(ask.DEVICES, scope),
-        device_times=query(ask.DEVICE_TIMES, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}),
-        records=query(ask.RECORDS, scope)[0],
+        episodes=query(queries.EPISODES, scope),
+        cost=query(queries.COST, scope),
+        lateness=query(queries.LATENESS, {**scope, **window_bins}),
+        kernels=query(queries.KERNELS, scope),
+        families=query(queries.FAMILIES, scope),
+        memcpys=query(queries.MEMCPYS, scope),
+        devices=query(queries.DEVICES, scope),
+        device_times=query(queries.DEVICE_TIMES, {**scope, "length_ns": length_ns, "bins": WINDOW_BINS}),
+        records=query(queries.RECORDS, scope)[0],
         price_per_gpu_hour=price_per_gpu_hour,
     )
 
 
 def _width(extent: Row, bins: int) -> int:
-    """Steps per bin, so that there are at most `bins`."""
+    """Return the steps per bin for at most `bins` bins."""
     return max(1, -(-(int(extent["last"]) - int(extent["first"]) + 1) // bins))
 
 
 def _window_width(windows: Row) -> int:
-    """Steps per bin of the heatmap: whole windows of steps."""
+    """Return the steps per bin of the heatmap: whole windows of steps."""
     count = max(1, int(windows["windows"]))
     per_window = max(1, round((int(windows["last"]) - int(windows["first"]) + 1) / count))
     return per_window * max(1, -(-count // WINDOW_BINS))

@@ -1,4 +1,4 @@
-"""The report as one page: the template, and what it is filled with. It loads nothing: no script, font or picture."""
+"""The report as one HTML page. It loads nothing: no script, font or picture."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from datetime import UTC, datetime
 from importlib import metadata, resources
 from typing import Any
 
-from drumline.infra.report import charts
-from drumline.infra.report import text as words
+from drumline.infra.report import charts, text
 from drumline.infra.report.data import ReportData
 
 #: Column of a GPU sample -> (unit on the axis, caption).
 DEVICES = {
-    "util": ("%", "Busy: any kernel running, as NVML says"),
+    "util": ("%", "Busy: any kernel running, as NVML reports it"),
     "power_w": ("W", "Power"),
     "clock_mhz": ("MHz", "SM clock"),
     "celsius": ("°C", "Temperature"),
 }
 
 
-def page(data: ReportData, made: datetime | None = None) -> str:
-    """HTML of the whole report; every text from the job is escaped. `made`: the time it says it was made at."""
+def page(data: ReportData, created: datetime | None = None) -> str:
+    """Return the HTML of the whole report; all text from the job is escaped. `created`: time shown as that of the
+    report.
+    """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -29,8 +30,8 @@ def page(data: ReportData, made: datetime | None = None) -> str:
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     return environment.from_string(source).render(
         d=data,
-        said=words.summary(data),
-        words=words,
+        summary=text.summary(data),
+        text=text,
         charts=dict.fromkeys(("steps", "lateness", "kernels", "memcpys"), "") | drawn,
         devices=[(name, caption) for name, (_, caption) in DEVICES.items() if name in drawn],
         shown_ranks=len({row["rank"] for row in data.lateness}),
@@ -39,20 +40,20 @@ def page(data: ReportData, made: datetime | None = None) -> str:
         copy_name=charts.copy_name,
         number=_number,
         version=metadata.version("drumline"),
-        made=f"{made or datetime.now(UTC):%Y-%m-%d %H:%M}",
+        created=f"{created or datetime.now(UTC):%Y-%m-%d %H:%M}",
     )
 
 
 def _charts(data: ReportData) -> dict[str, charts.Spec]:
-    """The charts for which there are data."""
-    found: dict[str, charts.Spec | None] = {
+    """Return the charts for which there are data."""
+    specs: dict[str, charts.Spec | None] = {
         "steps": charts.step_times(data) if data.step_times else None,
         "lateness": charts.lateness(data) if data.lateness else None,
         "kernels": charts.kernels(data) if data.kernels else None,
         "memcpys": charts.memcpys(data) if data.memcpys else None,
     }
-    found |= {name: charts.device(data, name, unit) for name, (unit, _) in DEVICES.items()}
-    return {name: spec for name, spec in found.items() if spec is not None}
+    specs |= {name: charts.device(data, name, unit) for name, (unit, _) in DEVICES.items()}
+    return {name: spec for name, spec in specs.items() if spec is not None}
 
 
 def _number(value: Any, form: str) -> str:

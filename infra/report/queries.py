@@ -1,7 +1,7 @@
-"""What the report asks ClickHouse. Every value is a parameter of the server's; names and sorting are the server's too.
+"""Queries of the report. Every value is a parameter of the server; names and sorting are the server's too.
 
-All but RUNS take `job`, `run` and `since`, `until` (text of a DateTime64(9, 'UTC')): what ended before `since` or began
-after `until` is left out. What is plotted comes in a bounded number of bins, whatever the job's length and size.
+All but RUNS take `job`, `run` and `since`, `until` (text of a DateTime64(9, 'UTC')): rows that ended before `since` or
+began after `until` are left out. Plots get a bounded number of bins, whatever the job's length and size.
 """
 
 from __future__ import annotations
@@ -9,23 +9,24 @@ from __future__ import annotations
 from drumline.schemas.topics import TOPICS
 
 _RESULTS = ", ".join(f"'{spec.topic}'" for spec in TOPICS if spec.derived)
-# When the producers of each run were heard last; a stream worker's results are no sign of life.
-HEARD = f"""SELECT job, run, max(r.last_published) AS heard FROM records_per_minute AS r
+# Last record of the producers of each run; results of a stream worker do not show that a run is active.
+LAST_RECORDS = f"""SELECT job, run, max(r.last_published) AS last_record FROM records_per_minute AS r
 WHERE topic NOT IN ({_RESULTS}) GROUP BY job, run"""
 
 RUNS = f"""
 SELECT run, toString(j.started) AS started, toString(j.ended) AS ended, ranks, hosts, kernels, memcpys, collectives,
-       steps, dropped_rows, toString(h.heard) AS heard
-FROM jobs AS j INNER JOIN ({HEARD}) AS h USING (job, run) WHERE job = {{job:String}} ORDER BY h.heard DESC LIMIT 50
+       steps, dropped_rows, toString(h.last_record) AS last_record
+FROM jobs AS j INNER JOIN ({LAST_RECORDS}) AS h USING (job, run) WHERE job = {{job:String}}
+ORDER BY h.last_record DESC LIMIT 50
 """
 
-JOBS = f"SELECT job FROM ({HEARD}) GROUP BY job ORDER BY max(heard) DESC LIMIT 50"
+JOBS = f"SELECT job FROM ({LAST_RECORDS}) GROUP BY job ORDER BY max(last_record) DESC LIMIT 50"
 
 _UTC = "DateTime64(9, 'UTC')"
-# How long the time is, and whether the run has any part in it.
+# Length of the time, and whether it overlaps the run.
 EXTENT = f"""
 SELECT dateDiff('nanosecond', {{since:{_UTC}}}, {{until:{_UTC}}}) AS ns,
-       {{since:{_UTC}}} <= {{ended:{_UTC}}} AND {{until:{_UTC}}} >= {{started:{_UTC}}} AS meets
+       {{since:{_UTC}}} <= {{ended:{_UTC}}} AND {{until:{_UTC}}} >= {{started:{_UTC}}} AS overlaps
 """
 
 _SCOPE = "job = {job:String} AND run = {run:String}"
@@ -52,20 +53,20 @@ SELECT intDiv(step - {{first:Int64}}, {{width:Int64}}) * {{width:Int64}} + {{fir
 FROM steps WHERE {_KNOWN} GROUP BY bin ORDER BY bin
 """
 
-# The windows of the time: how many there are, what they could say, and how long they were.
+# Windows of the time: all, those with enough data, and their length.
 WINDOWS = f"""
-SELECT count() AS windows, countIf(severity >= 'ok') AS judged, min(first_step) AS first, max(last_step) AS last,
-       sumIf(steps_used * step_ns, severity >= 'ok') / 1e9 AS judged_s, sum(steps_skipped) AS steps_skipped
+SELECT count() AS windows, countIf(severity >= 'ok') AS evaluated, min(first_step) AS first, max(last_step) AS last,
+       sumIf(steps_used * step_ns, severity >= 'ok') / 1e9 AS evaluated_s, sum(steps_skipped) AS steps_skipped
 FROM stragglers WHERE {_SCOPE} AND {_WINDOW} AND rank = -1
 """
 
 
 def episodes(where: str) -> str:
-    """A row an episode: what one rank (or the job, -1) was blamed for without a break.
+    """Return the query of episodes: the time for which one rank (or the job, -1) was named without a break.
 
-    `state`: the alarm at its highest, which is what pages; one bad window alone is suspect. The cause is the one that
-    cost most in all its windows together, the finer cause likewise; confidence and evidence are those of the dearest
-    window that says so. `where`: which rows of `stragglers`.
+    `state` is the highest level, which is what pages; one bad window alone is suspect. The cause, and then its detail,
+    is the one that cost most in all windows together; confidence and evidence are those of its most expensive window.
+    `where` selects rows of `stragglers`.
     """
     return f"""
 SELECT rank, episode_first_step, anyLast(s.host) AS host, max(s.group) AS late_with,
@@ -84,7 +85,7 @@ FROM (
 
 EPISODES = f"{episodes(f'{_SCOPE} AND {_WINDOW}')} ORDER BY gpu_seconds DESC LIMIT 200"
 
-# What cost how much: GPU-seconds add up over ranks and windows, lost time of several ranks does not.
+# Cost by rank and cause: GPU-seconds add up over ranks and windows, lost time of several ranks does not.
 COST = f"""
 SELECT rank, anyLast(s.host) AS host, cause, sum(lost_ns) / 1e9 AS lost_s, sum(gpu_seconds_lost) AS gpu_seconds
 FROM stragglers AS s WHERE {_SCOPE} AND {_WINDOW} AND severity >= 'suspect'
@@ -138,7 +139,7 @@ SELECT host, gpu_index AS gpu, anyLast(d.rank) AS rank, count() AS samples, avg(
 FROM device_samples AS d WHERE {_SAMPLES} GROUP BY host, gpu_index ORDER BY host, gpu_index LIMIT 1024
 """
 
-# Of each GPU in each bin of time: its means. The lowest, middle and highest GPU where there are too many to tell apart.
+# Of each GPU in each bin of time: its means. The lowest, middle and highest GPU where there are too many lines.
 DEVICE_TIMES = f"""
 WITH greatest({{length_ns:Int64}} / {{bins:Int64}}, 1) AS width
 SELECT intDiv(dateDiff('nanosecond', {{since:DateTime64(9, 'UTC')}}, time), toInt64(width)) * width / 1e9 AS second,

@@ -1,5 +1,7 @@
-"""A report in plain words: who held the job back, why, what it cost; and what cannot be said. Pure; plain text, escaped
-by the page."""
+"""Texts of the report: which rank held the job back, why, at which cost, and which data are missing.
+
+Texts are plain; the page escapes them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from drumline.infra.report.data import ReportData, Row
 LEVELS = ("suspect", "warning", "critical")
 WHOLE_JOB = -1
 
-#: cause -> what it means; (cause, detail) where the finer cause says more. docs/design/stragglers.md, section 5.
+#: cause -> its meaning; (cause, detail) where the detail adds to it. docs/design/stragglers.md.
 MEANING: Mapping[str | tuple[str, str], str] = {
     "host_stall": "its host gave the GPU nothing to do while the others waited",
     ("host_stall", "data_loading"): "it waited for its input data",
@@ -34,7 +36,7 @@ MEANING: Mapping[str | tuple[str, str], str] = {
 }
 
 
-#: steps.steps_from -> what told the steps apart.
+#: steps.steps_from -> the source that separates steps.
 STEPS_FROM = {
     "api": "the program's calls of drumline",
     "marker": "NVTX ranges of the program",
@@ -43,137 +45,142 @@ STEPS_FROM = {
 }
 
 
-def steps_from(found: list[str]) -> str:
-    return ", ".join(STEPS_FROM.get(name, name) for name in sorted(found) if name)
+def steps_from(names: list[str]) -> str:
+    """Return the sources that separate steps, as text."""
+    return ", ".join(STEPS_FROM.get(name, name) for name in sorted(names) if name)
 
 
 def meaning(cause: str, detail: str) -> str:
+    """Return the meaning of a cause; "" for an unknown one."""
     return MEANING.get((cause, detail)) or MEANING.get(cause, "")
 
 
-def who(row: Row) -> str:
+def subject(row: Row) -> str:
+    """Return the rank, or the job as a whole."""
     if row["rank"] == WHOLE_JOB:
         return "The job as a whole"
     return f"Rank {row['rank']}" + (f" ({row['host']})" if row["host"] else "")
 
 
 def share(part: float, whole: float) -> str:
+    """Return a percentage; "-" of nothing."""
     return f"{part / whole:.1%}" if whole > 0 else "-"
 
 
 def seconds(value: float) -> str:
-    """GPU time for people: seconds below an hour, else hours."""
+    """Format GPU time: seconds below an hour, else hours."""
     return f"{value:,.1f} GPU-seconds" if value < 3600 else f"{value / 3600:,.1f} GPU-hours"
 
 
 def money(data: ReportData, gpu_seconds: float) -> str:
-    """At the report's price, or "" where none is set."""
-    found = gpu_seconds / 3600 * data.price_per_gpu_hour
-    return "" if not data.price_per_gpu_hour else f"{found:,.2f}" if found >= 1 or found == 0 else f"{found:.2g}"
+    """Return the cost at the report's price; "" where none is set."""
+    cost = gpu_seconds / 3600 * data.price_per_gpu_hour
+    return "" if not data.price_per_gpu_hour else f"{cost:,.2f}" if cost >= 1 or cost == 0 else f"{cost:.2g}"
 
 
 def span(seconds: float) -> str:
-    """Three digits that count, in the unit that fits: 16.8 s, 28.1 ms, 1,200 h."""
+    """Format a time with three significant digits in a fitting unit: 16.8 s, 28.1 ms, 1,200 h."""
     units = (("h", 36000.0, 3600.0), ("s", 0.9995, 1.0), ("ms", 0.9995e-3, 1e-3))
     unit, size = next(((unit, size) for unit, least, size in units if seconds >= least), ("us", 1e-6))
-    found = seconds / size
-    return f"{found:,.0f} {unit}" if found >= 100 else f"{found:.3g} {unit}"
+    value = seconds / size
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 def amount(gigabytes: float) -> str:
-    """Three digits that count, in the unit that fits: 13.2 GB, 28.4 kB."""
+    """Format an amount with three significant digits in a fitting unit: 13.2 GB, 28.4 kB."""
     units = (("TB", 1e3), ("GB", 1.0), ("MB", 1e-3), ("kB", 1e-6))
-    unit, size = next((found for found in units if gigabytes >= 0.9995 * found[1]), ("B", 1e-9))
-    found = gigabytes / size
-    return f"{found:,.0f} {unit}" if found >= 100 else f"{found:.3g} {unit}"
+    unit, size = next((known for known in units if gigabytes >= 0.9995 * known[1]), ("B", 1e-9))
+    value = gigabytes / size
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
 
 
 def by_rank(data: ReportData) -> list[Row]:
-    """What each blamed rank cost over all its causes, and the one that cost most; the dearest first."""
-    found: dict[int, Row] = {}
+    """Return the cost of each named rank over all causes, with its main cause; the most expensive first."""
+    totals: dict[int, Row] = {}
     for row in data.cost:  # ordered by cost: the first row of a rank has its main cause
-        into = found.setdefault(row["rank"], {**row, "lost_s": 0.0, "gpu_seconds": 0.0})
-        into["lost_s"] += row["lost_s"]
-        into["gpu_seconds"] += row["gpu_seconds"]
-    return sorted(found.values(), key=lambda row: -row["gpu_seconds"])
+        total = totals.setdefault(row["rank"], {**row, "lost_s": 0.0, "gpu_seconds": 0.0})
+        total["lost_s"] += row["lost_s"]
+        total["gpu_seconds"] += row["gpu_seconds"]
+    return sorted(totals.values(), key=lambda row: -row["gpu_seconds"])
 
 
 def summary(data: ReportData, most: int = 5) -> list[str]:
-    """Sentences, the most important first."""
-    windows, judged = int(data.windows["windows"]), int(data.windows["judged"])
+    """Return sentences, the most important first."""
+    windows, evaluated = int(data.windows["windows"]), int(data.windows["evaluated"])
     if not windows:
         return [
             "Insufficient data: no straggler verdict is stored for this time. "
             + ("One rank has no peers to be compared with." if data.ranks == 1 else "Has a stream worker run?")
         ]
-    if not judged:
+    if not evaluated:
         return [
-            f"Insufficient data: in none of the {windows} windows of steps could enough ranks be compared, so nothing "
-            "can be said about who held the job back."
+            f"Insufficient data: in none of the {windows} windows of steps could enough ranks be compared, so it "
+            "is not known which rank held the job back."
         ]
-    said, blamed = [], by_rank(data)
-    for row in blamed[:most]:
-        said.append(_blame(data, row))
-    if len(blamed) > most:
-        rest = sum(row["gpu_seconds"] for row in blamed[most:])
-        said.append(f"{len(blamed) - most} more ranks cost {seconds(rest)}.")
-    if not blamed:
-        said.append(f"No rank held this job back in the {judged} windows of steps that could be judged.")
-    if judged < windows:
-        said.append(
-            f"Insufficient data in {windows - judged} of {windows} windows of steps: too few ranks could be compared."
+    sentences, named = [], by_rank(data)
+    for row in named[:most]:
+        sentences.append(_sentence(data, row))
+    if len(named) > most:
+        rest = sum(row["gpu_seconds"] for row in named[most:])
+        sentences.append(f"{len(named) - most} more ranks cost {seconds(rest)}.")
+    if not named:
+        sentences.append(f"No rank held this job back in the {evaluated} windows of steps that could be evaluated.")
+    if evaluated < windows:
+        sentences.append(
+            f"Insufficient data in {windows - evaluated} of {windows} windows of steps: "
+            "too few ranks could be compared."
         )
-    return said
+    return sentences
 
 
-def _blame(data: ReportData, row: Row) -> str:
+def _sentence(data: ReportData, row: Row) -> str:
     episodes = [e for e in data.episodes if e["rank"] == row["rank"]]
     worst = max(episodes, key=lambda e: e["gpu_seconds"], default=None)
-    lost = share(row["lost_s"], float(data.windows["judged_s"]))
+    lost = share(row["lost_s"], float(data.windows["evaluated_s"]))
     verb = "lost" if row["rank"] == WHOLE_JOB else "cost this job"
-    said = f"{who(row)} {verb} {lost} of its time: {seconds(row['gpu_seconds'])}"
+    sentence = f"{subject(row)} {verb} {lost} of its time: {seconds(row['gpu_seconds'])}"
     if price := money(data, row["gpu_seconds"]):
-        said += f", {price} at {data.price_per_gpu_hour:g} per GPU-hour"
+        sentence += f", {price} at {data.price_per_gpu_hour:g} per GPU-hour"
     if worst is not None:
         steps = f"steps {worst['first_step']} to {worst['last_step']}"
-        said += f", {'mostly ' if len(episodes) > 1 else ''}in {steps}"
+        sentence += f", {'mostly ' if len(episodes) > 1 else ''}in {steps}"
         text = meaning(worst["cause"], worst["detail"])
-        said += f". Cause: {worst['cause'].replace('_', ' ')}" + (f"; {text}" if text else "")
-        said += f" (confidence {worst['confidence']})"
-    return said + "."
+        sentence += f". Cause: {worst['cause'].replace('_', ' ')}" + (f"; {text}" if text else "")
+        sentence += f" (confidence {worst['confidence']})"
+    return sentence + "."
 
 
 def evidence(text: str) -> list[str]:
-    """What a verdict rests on, in words; [] where there is none. `text`: evidence_json."""
+    """Return the evidence of a verdict as texts; [] where there is none. `text`: evidence_json."""
     try:
-        found: Any = json.loads(text)
+        values: Any = json.loads(text)
     except ValueError:
         return []
-    if not isinstance(found, dict):
+    if not isinstance(values, dict):
         return []
-    said = []
-    excess = {k.removesuffix("_ns"): v for k, v in _numbers(found.get("excess_ns")).items()}
+    texts = []
+    excess = {k.removesuffix("_ns"): v for k, v in _numbers(values.get("excess_ns")).items()}
     if excess:
         parts = [f"{name} {value / 1e6:+,.1f} ms" for name, value in sorted(excess.items(), key=lambda i: -i[1])
                  if abs(value) >= 1e5]  # fmt: skip
-        said.append("against the others: " + (", ".join(parts) or "nothing of 0.1 ms"))
-    if ratios := _numbers(found.get("ratios")):
-        said.append(", ".join(f"{value:.2f} times their {name}" for name, value in ratios.items()))
-    if "ratio" in found:
-        said.append(f"{found['ratio']} times its own past")
-    at = found.get("collective")
-    if isinstance(at, dict) and "longest_ns" in found:
+        texts.append("against its peers: " + (", ".join(parts) or "nothing of 0.1 ms"))
+    if ratios := _numbers(values.get("ratios")):
+        texts.append(", ".join(f"{value:.2f} times their {name}" for name, value in ratios.items()))
+    if "ratio" in values:
+        texts.append(f"{values['ratio']} times its baseline")
+    at = values.get("collective")
+    if isinstance(at, dict) and "longest_ns" in values:
         name = at.get("operation") or "collective"
-        said.append(
-            f"{name} {at.get('ordinal')} of step {at.get('step')} took {found.get('own_ns', 0) / 1e6:.1f} ms on it, "
-            f"{found['longest_ns'] / 1e6:.1f} ms on the rank that waited longest"
+        texts.append(
+            f"{name} {at.get('ordinal')} of step {at.get('step')} took {values.get('own_ns', 0) / 1e6:.1f} ms on it, "
+            f"{values['longest_ns'] / 1e6:.1f} ms on the rank that waited longest"
         )
-    if together := found.get("late_together"):
-        said.append(f"late together: ranks {', '.join(map(str, together[:16]))}")
-    if found.get("communicators") == "guessed":
-        said.append("communicators are guessed")
-    return said
+    if together := values.get("late_together"):
+        texts.append(f"late together: ranks {', '.join(map(str, together[:16]))}")
+    if values.get("communicators") == "guessed":
+        texts.append("communicators are guessed")
+    return texts
 
 
-def _numbers(found: Any) -> dict[str, float]:
-    return {k: v for k, v in found.items() if isinstance(v, int | float)} if isinstance(found, dict) else {}
+def _numbers(values: Any) -> dict[str, float]:
+    return {k: v for k, v in values.items() if isinstance(v, int | float)} if isinstance(values, dict) else {}

@@ -1,4 +1,4 @@
-"""What `drumline top` shows, asked from ClickHouse; a few short queries a refresh, bounded whatever the jobs' size."""
+"""The data of `drumline top`: a few short queries a refresh, bounded whatever the size of the jobs."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drumline.infra.report.data import NoSuchRun, Query, Row, find_run
-from drumline.infra.report.queries import HEARD, episodes
+from drumline.infra.report.queries import LAST_RECORDS, episodes
 
-# The newest run of each job, the liveliest jobs first. Only what producers published makes a job alive: a worker that
-# starts again publishes results of jobs that ended long ago.
+# The newest run of each job, the most recent jobs first. Only records of producers count: a worker that restarts
+# publishes results of jobs that ended long ago.
 JOBS = f"""
-SELECT job, argMax(j.run, h.heard) AS run, argMax(j.ranks, h.heard) AS ranks, argMax(j.hosts, h.heard) AS hosts,
-       argMax(j.kernels, h.heard) AS kernels, argMax(j.dropped_rows, h.heard) AS dropped_rows,
-       toString(argMax(j.ended, h.heard)) AS ended,
-       dateDiff('millisecond', max(h.heard), now64(3)) / 1000 AS age_s
-FROM jobs AS j INNER JOIN ({HEARD}) AS h USING (job, run)
+SELECT job, argMax(j.run, h.last_record) AS run, argMax(j.ranks, h.last_record) AS ranks,
+       argMax(j.hosts, h.last_record) AS hosts,
+       argMax(j.kernels, h.last_record) AS kernels, argMax(j.dropped_rows, h.last_record) AS dropped_rows,
+       toString(argMax(j.ended, h.last_record)) AS ended,
+       dateDiff('millisecond', max(h.last_record), now64(3)) / 1000 AS age_s
+FROM jobs AS j INNER JOIN ({LAST_RECORDS}) AS h USING (job, run)
 WHERE {{job:String}} IN ('', job) GROUP BY job ORDER BY age_s, job LIMIT {{most:UInt32}}
 """
 
@@ -62,44 +63,48 @@ JOBS_SHOWN, VERDICTS_SHOWN = 8, 6
 
 @dataclass(frozen=True)
 class Detail:
-    """One run: its ranks, the newest window of steps, the newest verdicts, what was lost on the way."""
+    """Holds one run: its ranks, the newest window of steps, the newest verdicts, and losses."""
 
     job: str
     run: str
     steps: list[Row] = field(default_factory=list)
     window: list[Row] = field(default_factory=list)
     verdicts: list[Row] = field(default_factory=list)
-    dead: int = 0
+    dead: int = 0  # glossary: column of ClickHouse
     duplicates: int = 0
     dropped_rows: int = 0
     late_rows: int = 0
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """Jobs, newest data first; the details are of the first one. `missing`: why there is none, where one was named."""
+class TopSnapshot:
+    """Holds the jobs, newest data first, and details of the first one.
+
+    missing: reason why a job that was named has no data.
+    """
 
     jobs: list[Row]
     detail: Detail | None
     missing: str = ""
 
     def as_json(self) -> dict[str, Any]:
+        """Return the snapshot as `drumline top --json` prints it."""
         return {"jobs": self.jobs, "detail": vars(self.detail) if self.detail else None}
 
 
-def snapshot(query: Query, job: str) -> Snapshot:
-    """`job`: only this one; "" = all. Raises what the query raises."""
+def snapshot(query: Query, job: str) -> TopSnapshot:
+    """Query the jobs, or only `job`. Raises the query's errors."""
     jobs = query(JOBS, {"job": job, "most": JOBS_SHOWN})
     if not jobs:
-        return Snapshot([], None, _missing(query, job) if job else "")
+        return TopSnapshot([], None, _missing(query, job) if job else "")
     scope = {"job": jobs[0]["job"], "run": jobs[0]["run"]}
     window = query(WINDOW, scope)
-    every = {"since": jobs[0]["ended"], "first_step": -(1 << 63), "last_step": (1 << 63) - 1}
-    judged = window[0] if window else every
+    unbounded = {"since": jobs[0]["ended"], "first_step": -(1 << 63), "last_step": (1 << 63) - 1}
+    newest = window[0] if window else unbounded
     times = {
-        "ended": jobs[0]["ended"], "since": judged["since"], "first": judged["first_step"], "last": judged["last_step"],
+        "ended": jobs[0]["ended"], "since": newest["since"], "first": newest["first_step"], "last": newest["last_step"],
     }  # fmt: skip
-    return Snapshot(
+    return TopSnapshot(
         jobs,
         Detail(
             **scope,

@@ -1,4 +1,4 @@
-"""`drumline top` as text: pure, from a snapshot and the size of the terminal."""
+"""Renders a snapshot of `drumline top` for the size of the terminal."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from rich.text import Text
 
 from drumline.infra.report.data import Row
 from drumline.infra.report.text import LEVELS
-from drumline.infra.top.data import Detail, Snapshot
+from drumline.infra.top.data import Detail, TopSnapshot
 
-#: Narrower terminals leave out what one can do without.
+#: Width below which less important columns are left out.
 NARROW = 90
-#: Columns of sentences: the first to be cut off.
+#: Columns of text: the first to be cut off.
 WIDE = ("", "alarm", "run", "host")
-#: Lines beside jobs, ranks and verdicts, the one that the cursor is in included; s after which data counts as old.
+#: Lines beside jobs, ranks and verdicts, with that of the cursor; s after which data counts as old.
 OTHER_LINES, OLD_S = 10, 30.0
-#: Characters of a job's name: what a narrow terminal has beside the numbers, and the most; those of a run.
+#: Characters of a job's name in a narrow terminal, and at most; those of a run.
 SHORT, LONG, RUN = 30, 64, 24
-#: The alarm's state, as Grafana and the pager have it -> its colour.
+#: State of the alarm -> its colour.
 STATES = {"ok": "green", "cleared": "green", "suspect": "yellow", "warning": "dark_orange", "critical": "bold red",
           "insufficient_data": "dim"}  # fmt: skip
 
 
-def view(seen: Snapshot, width: int, height: int, header: str, trouble: str = "") -> RenderableType:
-    """`trouble`: why what is shown is old, in words."""
+def view(seen: TopSnapshot, width: int, height: int, header: str, error: str = "") -> RenderableType:
+    """Return the whole view. `error`: reason why the data shown are old."""
     parts: list[RenderableType] = [Text(header, style="dim", no_wrap=True, overflow="ellipsis")]
-    if trouble:
-        parts.append(Text(trouble, style="bold red"))
+    if error:
+        parts.append(Text(error, style="bold red"))
     if seen.detail is None:
         nothing = "no data yet: nothing is stored; start a job, `drumline replay` or `make demo`"
         return Group(*parts, Text(seen.missing or nothing))
     parts += [_jobs(seen.jobs, width), Text()]
-    others = OTHER_LINES + -(-len(trouble) // width) + len(seen.jobs) + len(seen.detail.verdicts)
-    parts += _detail(seen.detail, width, max(3, height - others))
+    used_lines = OTHER_LINES + -(-len(error) // width) + len(seen.jobs) + len(seen.detail.verdicts)
+    parts += _detail(seen.detail, width, max(3, height - used_lines))
     return Group(*parts)
 
 
@@ -74,43 +74,43 @@ def _cut(name: str, most: int) -> str:
 
 
 def age(seconds: float) -> Text:
-    """How long ago the last record was stored."""
+    """Return the time since the last record was stored."""
     seconds = max(0.0, seconds)
     if seconds < 120:
-        said = f"{seconds:.0f} s ago"
+        text = f"{seconds:.0f} s ago"
     elif seconds < 7200:
-        said = f"{seconds / 60:.0f} min ago"
+        text = f"{seconds / 60:.0f} min ago"
     else:
-        said = f"{seconds / 3600:.0f} h ago"
-    return Text(said, style="green" if seconds < OLD_S else "yellow")
+        text = f"{seconds / 3600:.0f} h ago"
+    return Text(text, style="green" if seconds < OLD_S else "yellow")
 
 
 def _detail(detail: Detail, width: int, most: int) -> list[RenderableType]:
     whole = next((row for row in detail.window if row["rank"] == -1), None)
     title = f"{_cut(detail.job, SHORT)}: "
     if whole is None:
-        title += "insufficient data: no window of steps could be judged yet"
+        title += "insufficient data: no window of steps could be evaluated yet"
     else:
-        title += f"steps {whole['first_step']} to {whole['last_step']}, the last that could be judged"
+        title += f"steps {whole['first_step']} to {whole['last_step']}, the last that could be evaluated"
     parts: list[RenderableType] = [Text(title, style="bold", no_wrap=True, overflow="ellipsis")]
     parts.append(_ranks(detail, width, most))
-    hidden = max(0, len({row["rank"] for row in detail.steps} | _judged(detail)) - most)
+    hidden = max(0, len({row["rank"] for row in detail.steps} | _evaluated_ranks(detail)) - most)
     if hidden:
         parts.append(Text(f"less late: {hidden} more rank{'s' if hidden > 1 else ''}", style="dim"))
     parts += [Text(), _verdicts(detail)]
     lost = {"dropped": detail.dropped_rows, "late": detail.late_rows, "unreadable": detail.dead}
-    said = ", ".join(f"{count:,} {name}" for name, count in lost.items())
+    counts = ", ".join(f"{count:,} {name}" for name, count in lost.items())
     doubled = f"; {detail.duplicates:,} came twice, stored once" if detail.duplicates else ""
-    parts.append(Text(f"rows and records: {said}{doubled}", style="red" if any(lost.values()) else "dim"))
+    parts.append(Text(f"rows and records: {counts}{doubled}", style="red" if any(lost.values()) else "dim"))
     return parts
 
 
-def _judged(detail: Detail) -> set[int]:
+def _evaluated_ranks(detail: Detail) -> set[int]:
     return {row["rank"] for row in detail.window if row["rank"] >= 0}
 
 
 def _ranks(detail: Detail, width: int, most: int) -> Table:
-    """The latest ranks first; a bar is the part of the step that the rank was late."""
+    """Return the latest ranks; a gauge is the part of the step that the rank was late."""
     narrow = width < NARROW
     names = ("rank", "step", "step ms", "late ms", "", "alarm")
     table = _table(*(names if narrow else ("rank", "host", *names[1:])), right=("rank", "step", "step ms", "late ms"))
@@ -130,28 +130,28 @@ def _ranks(detail: Detail, width: int, most: int) -> Table:
         else:
             late, style = verdict["late_ms"], STATES.get(verdict["state"], "")
             width = 10 if narrow else 24
-            bar = ProgressBar(scale, min(late, scale), width=width, complete_style=style, finished_style=style)
-            cells += [f"{late:.1f}", bar, _said(verdict)]
+            gauge = ProgressBar(scale, min(late, scale), width=width, complete_style=style, finished_style=style)
+            cells += [f"{late:.1f}", gauge, _verdict_text(verdict)]
         table.add_row(*cells)
     return table
 
 
-def _said(row: Row) -> Text:
+def _verdict_text(row: Row) -> Text:
     text = Text().append(row["state"].replace("_", " "), style=STATES.get(row["state"], ""))
     if row["state"] not in LEVELS:
         return text
     if row["cause"] == "ok":  # an alarm that is in force until enough windows were good
         return text.append("; this window is ok")
-    why = " ".join(part.replace("_", " ") for part in (row["cause"], row["detail"]) if part)
-    return text.append(f" {row['lost_share']:.0%} lost: {why}")
+    cause = " ".join(part.replace("_", " ") for part in (row["cause"], row["detail"]) if part)
+    return text.append(f" {row['lost_share']:.0%} lost: {cause}")
 
 
 def _verdicts(detail: Detail) -> RenderableType:
     if not detail.verdicts:
-        return Text("no verdict against anybody so far", style="dim")
+        return Text("no verdict so far", style="dim")
     table = _table("verdicts", "steps", "", "GPU-s lost", right=("steps", "GPU-s lost"))
     for row in detail.verdicts:
-        who = "job" if row["rank"] < 0 else f"rank {row['rank']}"
+        subject = "job" if row["rank"] < 0 else f"rank {row['rank']}"
         cost = f"{row['gpu_seconds']:.1f}"
-        table.add_row(who, f"{row['first_step']}–{row['last_step']}", _said(row), cost)
+        table.add_row(subject, f"{row['first_step']}–{row['last_step']}", _verdict_text(row), cost)
     return table

@@ -37,7 +37,7 @@ def report_data(**changes):
                   "steps_from": ["marker"]},
         "step_times": [{"bin": s, "median_ms": 500.0 + s, "shortest_ms": 490.0 + s, "longest_ms": 510.0 + s}
                        for s in steps],
-        "windows": {"windows": 10, "judged": 10, "first": 0, "last": 199, "judged_s": 100.0, "steps_skipped": 0},
+        "windows": {"windows": 10, "evaluated": 10, "first": 0, "last": 199, "evaluated_s": 100.0, "steps_skipped": 0},
         "episodes": [episode],
         "cost": [{"rank": 3, "host": "node-b", "cause": "slow_copy", "lost_s": 4.1, "gpu_seconds": 12.3}],
         "lateness": [{"bin": b, "rank": r, "late_ms": b * r / 100} for b in range(0, 200, 20) for r in range(4)],

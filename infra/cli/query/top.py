@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from drumline.infra.config.settings import Settings
-    from drumline.infra.top.data import Snapshot
+    from drumline.infra.top.data import TopSnapshot
 
 app = typer.Typer(add_completion=False)
 
@@ -66,7 +66,7 @@ def top(
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _query(config: Settings, job: str) -> Snapshot:
+def _query(config: Settings, job: str) -> TopSnapshot:
     """A new connection each time: a server that was restarted, or has another address now, is no trouble."""
     from drumline.infra.clickhouse.client import connect, rows
     from drumline.infra.top.data import snapshot
@@ -78,7 +78,9 @@ def _query(config: Settings, job: str) -> Snapshot:
         client.close()
 
 
-def _shown(console: Console, config: Settings, seen: Snapshot, interval: float = 0, error: str = "") -> RenderableType:
+def _shown(
+    console: Console, config: Settings, seen: TopSnapshot, interval: float = 0, error: str = ""
+) -> RenderableType:
     from drumline.infra.top.view import view
 
     now = f"{datetime.now(UTC):%H:%M:%S} UTC"
@@ -87,7 +89,7 @@ def _shown(console: Console, config: Settings, seen: Snapshot, interval: float =
     return view(seen, console.width, console.height, header, error)
 
 
-def _lines(config: Settings, job: str, interval: float, once: bool, seen: Snapshot) -> None:
+def _lines(config: Settings, job: str, interval: float, once: bool, seen: TopSnapshot) -> None:
     while True:
         print(json.dumps(seen.as_json()), flush=True)
         if once:
@@ -96,7 +98,7 @@ def _lines(config: Settings, job: str, interval: float, once: bool, seen: Snapsh
         seen = _query(config, job)
 
 
-def _live(config: Settings, console: Console, job: str, interval: float, seen: Snapshot) -> None:
+def _live(config: Settings, console: Console, job: str, interval: float, seen: TopSnapshot) -> None:
     from rich.live import Live
 
     from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint

@@ -1,4 +1,4 @@
-"""The report: what it says, what it draws, and that nothing from a job gets into the page as HTML."""
+"""The report: its texts, its charts, and that nothing from a job gets into the page as HTML."""
 
 import json
 import re
@@ -11,12 +11,12 @@ import pytest
 from support.report_data import HOSTILE, evidence, report_data
 
 from drumline.infra.report import charts as report_charts
-from drumline.infra.report import text as report_words
+from drumline.infra.report import text as report_text
 from drumline.infra.report.data import NoSuchRun, find_run
 from drumline.infra.report.page import page
 
 ROOT = Path(__file__).parents[3]
-MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+CREATED = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 
 
 class Reader(HTMLParser):
@@ -24,23 +24,23 @@ class Reader(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.elements, self.words = [], []
+        self.elements, self.texts = [], []
         self.feed(text)
 
     def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
 
     def handle_data(self, data):
-        self.words.append(data)
+        self.texts.append(data)
 
     @property
     def text(self):
-        return " ".join(" ".join(self.words).split())
+        return " ".join(" ".join(self.texts).split())
 
 
 def test_summary_names_rank_share_cost_steps_and_cause():
-    said = report_words.summary(report_data(price_per_gpu_hour=3600.0))
-    assert said[0] == (
+    sentences = report_text.summary(report_data(price_per_gpu_hour=3600.0))
+    assert sentences[0] == (
         "Rank 3 (node-b) cost this job 4.1% of its time: 12.3 GPU-seconds, 12.30 at 3600 per GPU-hour, in steps 100 to "
         "139. Cause: slow copy; it copied from or to pageable host memory; pinned memory is faster (confidence high)."
     )
@@ -50,22 +50,22 @@ def test_summary_adds_up_the_causes_of_a_rank_and_puts_the_dearest_first():
     row = report_data().cost[0]
     cost = [{**row, "rank": 1, "lost_s": 3.0, "gpu_seconds": 9.0}, {**row, "lost_s": 2.0, "gpu_seconds": 6.0},
             {**row, "lost_s": 2.0, "gpu_seconds": 5.0, "cause": "unknown"}]  # fmt: skip
-    found = report_words.by_rank(report_data(cost=cost))
-    assert [(r["rank"], r["gpu_seconds"], r["cause"]) for r in found] == [
+    by_rank = report_text.by_rank(report_data(cost=cost))
+    assert [(r["rank"], r["gpu_seconds"], r["cause"]) for r in by_rank] == [
         (3, 11.0, "slow_copy"),
         (1, 9.0, "slow_copy"),
     ]
 
 
-def test_summary_says_insufficient_data_instead_of_healthy():
-    none = {**report_data().windows, "windows": 0, "judged": 0}
-    assert report_words.summary(report_data(windows=none, cost=[], episodes=[]))[0].startswith("Insufficient data")
-    unjudged = {**none, "windows": 7}
-    assert "none of the 7 windows" in report_words.summary(report_data(windows=unjudged, cost=[], episodes=[]))[0]
-    some = {**none, "windows": 7, "judged": 5}
-    said = report_words.summary(report_data(windows=some, cost=[], episodes=[]))
-    assert said == [
-        "No rank held this job back in the 5 windows of steps that could be judged.",
+def test_summary_reports_insufficient_data_instead_of_healthy():
+    none = {**report_data().windows, "windows": 0, "evaluated": 0}
+    assert report_text.summary(report_data(windows=none, cost=[], episodes=[]))[0].startswith("Insufficient data")
+    no_evaluated = {**none, "windows": 7}
+    assert "none of the 7 windows" in report_text.summary(report_data(windows=no_evaluated, cost=[], episodes=[]))[0]
+    five_evaluated = {**none, "windows": 7, "evaluated": 5}
+    sentences = report_text.summary(report_data(windows=five_evaluated, cost=[], episodes=[]))
+    assert sentences == [
+        "No rank held this job back in the 5 windows of steps that could be evaluated.",
         "Insufficient data in 2 of 7 windows of steps: too few ranks could be compared.",
     ]
 
@@ -74,39 +74,41 @@ def test_the_job_as_a_whole_is_not_a_rank():
     row = {"rank": -1, "host": ""}
     data = report_data()
     data = replace(data, cost=[{**data.cost[0], **row}], episodes=[{**data.episodes[0], **row, "cause": "slow_link"}])
-    assert report_words.summary(data)[0].startswith("The job as a whole lost 4.1% of its time")
+    assert report_text.summary(data)[0].startswith("The job as a whole lost 4.1% of its time")
 
 
-def test_evidence_is_told_in_words_and_nonsense_is_left_out():
-    assert report_words.evidence(evidence()) == [
-        "against the others: copy +121.2 ms, compute -4.6 ms",
+def test_evidence_is_text_and_nonsense_is_left_out():
+    assert report_text.evidence(evidence()) == [
+        "against its peers: copy +121.2 ms, compute -4.6 ms",
         "1.00 times their blocks, 1.25 times their kernels",
         "AllReduce 3 of step 86 took 0.6 ms on it, 27.6 ms on the rank that waited longest",
     ]
     for nonsense in ("", "{", "[]", "null", '{"excess_ns": 3, "ratios": [], "collective": 1}'):
-        assert report_words.evidence(nonsense) == []
+        assert report_text.evidence(nonsense) == []
 
 
 def test_every_cause_that_verdicts_name_has_a_meaning():
     schema = json.loads((ROOT / "schemas/avro/gpu.straggler.v1.avsc").read_text())
     [causes] = [f["doc"] for f in schema["fields"] if f["name"] == "causes"]
     for cause in set(causes.split(", ")) - {"ok", "insufficient_data"}:
-        assert report_words.meaning(cause, ""), cause
+        assert report_text.meaning(cause, ""), cause
 
 
 def test_page_shows_every_part_and_loads_nothing():
-    text = page(report_data(), MADE)
-    found = Reader(text)
-    assert sum(tag == "svg" for tag, _ in found.elements) == 8
-    assert not {tag for tag, _ in found.elements} & {"script", "iframe", "object", "embed", "img", "form", "base"}
-    loads = [v for _, a in found.elements for k, v in a.items() if k in ("src", "href", "xlink:href", "srcset", "data")]
+    text = page(report_data(), CREATED)
+    reader = Reader(text)
+    assert sum(tag == "svg" for tag, _ in reader.elements) == 8
+    assert not {tag for tag, _ in reader.elements} & {"script", "iframe", "object", "embed", "img", "form", "base"}
+    loads = [
+        v for _, a in reader.elements for k, v in a.items() if k in ("src", "href", "xlink:href", "srcset", "data")
+    ]
     assert loads == ["data:,"]
     assert "default-src 'none'" in text
     assert not re.search(r"url\(|@import", text)
     for heading in ("Step times", "Lateness by rank", "Verdicts", "Cost", "Top kernels", "Copies", "GPUs"):
-        assert ("h2", {}) in found.elements
-        assert heading in found.text
-    assert "2026-01-02 03:04 UTC" in found.text
+        assert ("h2", {}) in reader.elements
+        assert heading in reader.text
+    assert "2026-01-02 03:04 UTC" in reader.text
 
 
 def test_page_escapes_what_a_job_may_be_called():
@@ -117,29 +119,29 @@ def test_page_escapes_what_a_job_may_be_called():
     copies = [{**data.memcpys[0], "source": HOSTILE}]
     devices = [{**data.devices[0], "host": HOSTILE}]
     data = replace(data, kernels=kernels, episodes=episodes, memcpys=copies, devices=devices, other_runs=[HOSTILE])
-    found, plain = Reader(page(data, MADE)), Reader(page(report_data(), MADE))
-    assert HOSTILE in found.text
-    assert {tag for tag, _ in found.elements} <= {tag for tag, _ in plain.elements}
-    assert not [k for _, a in found.elements for k in a if k.startswith("on")]
+    reader, plain = Reader(page(data, CREATED)), Reader(page(report_data(), CREATED))
+    assert HOSTILE in reader.text
+    assert {tag for tag, _ in reader.elements} <= {tag for tag, _ in plain.elements}
+    assert not [k for _, a in reader.elements for k in a if k.startswith("on")]
 
 
-def test_parts_without_data_say_so():
+def test_parts_without_data_have_a_text():
     steps = {"steps": 0, "steps_from": [], "first": 0, "last": 0}
     data = replace(report_data(), steps=steps, step_times=[], lateness=[], kernels=[],
                    families=[], memcpys=[], devices=[], device_times=[], episodes=[], cost=[])  # fmt: skip
-    found = Reader(page(data, MADE))
-    assert not [tag for tag, _ in found.elements if tag == "svg"]
-    for said in ("No steps", "No collectives could be compared", "No kernels", "No copies", "No GPU samples (NVML)"):
-        assert said in found.text
+    reader = Reader(page(data, CREATED))
+    assert not [tag for tag, _ in reader.elements if tag == "svg"]
+    for text in ("No steps", "No collectives could be compared", "No kernels", "No copies", "No GPU samples (NVML)"):
+        assert text in reader.text
 
 
-def test_amounts_are_told_in_the_unit_that_fits():
-    told = [report_words.amount(gigabytes) for gigabytes in (472.2, 1084, 0.0708, 0.99999, 2.84e-5, 2.56e-7, 0)]
-    assert told == ["472 GB", "1.08 TB", "70.8 MB", "1 GB", "28.4 kB", "256 B", "0 B"]
+def test_amounts_have_the_unit_that_fits():
+    texts = [report_text.amount(gigabytes) for gigabytes in (472.2, 1084, 0.0708, 0.99999, 2.84e-5, 2.56e-7, 0)]
+    assert texts == ["472 GB", "1.08 TB", "70.8 MB", "1 GB", "28.4 kB", "256 B", "0 B"]
 
 
-def test_times_are_told_in_the_unit_that_fits():
-    assert [report_words.span(s) for s in (16.76, 166.6, 0.0281, 0.9999, 2.5e-6, 40000)] == [
+def test_times_have_the_unit_that_fits():
+    assert [report_text.span(s) for s in (16.76, 166.6, 0.0281, 0.9999, 2.5e-6, 40000)] == [
         "16.8 s", "167 s", "28.1 ms", "1 s", "2.5 us", "11.1 h"]  # fmt: skip
 
 
@@ -183,7 +185,7 @@ def test_more_gpus_than_colours_are_drawn_as_lowest_middle_and_highest():
     assert {row["series"]: row["value"] for row in values} == {"lowest GPU": 0, "middle GPU": 4, "highest GPU": 8}
 
 
-def test_a_wrong_job_or_run_is_told_with_what_there_is():
+def test_a_wrong_job_or_run_is_reported_with_the_known_ones():
     stored = {"demo": [{"run": "b"}, {"run": "a"}]}
 
     def query(sql, parameters):

@@ -1,4 +1,4 @@
-"""The report in a real browser: it loads without a complaint, draws, and fits light, dark, wide and narrow screens."""
+"""The report in a real browser: it loads without an error, draws, and fits light, dark, wide and narrow screens."""
 
 import json
 import re
@@ -12,13 +12,13 @@ from support.report_data import report_data
 from drumline.infra.report.page import page
 
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-BROWSER = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+BROWSER = next((path for name in BROWSERS if (path := shutil.which(name))), None)
 pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(BROWSER is None, reason="no Chromium; on Debian: apt-get install chromium-headless-shell"),
 ]
 
-#: What a page says of itself: sizes in CSS pixels, labels that stick out of their chart, colours.
+#: What a page measures of itself: sizes in CSS pixels, labels that stick out of their chart, colours.
 MEASURE = """<script>addEventListener("load", () => {
   const box = e => e.getBoundingClientRect(), all = (s, of = document) => [...of.querySelectorAll(s)];
   const out = svg => all("text", svg).filter(t => box(t).left < box(svg).left - 1 || box(t).right > box(svg).right + 1);
@@ -33,7 +33,7 @@ MEASURE = """<script>addEventListener("load", () => {
 
 
 def browse(path, profile, width, dark):
-    """(DOM after loading, what the browser had to say on its console)."""
+    """(DOM after loading, what the browser wrote on its console)."""
     done = subprocess.run(
         [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom",
          f"--user-data-dir={profile}", f"--window-size={width},1200", "--host-resolver-rules=MAP * ~NOTFOUND",
@@ -48,7 +48,7 @@ def html():
     return page(report_data())
 
 
-def test_the_page_loads_without_a_complaint(html, tmp_path):
+def test_the_page_loads_without_an_error(html, tmp_path):
     path = tmp_path / "report.html"
     path.write_text(html, "utf-8")
     dom, console = browse(path, tmp_path / "profile", 1000, dark=False)

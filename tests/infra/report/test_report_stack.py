@@ -33,10 +33,10 @@ def drumline(clean_stack, environment_of):
 
 
 def store(settings):
-    """Two ranks, 40 steps, four windows: rank 1 is blamed in the last two."""
+    """Two ranks, 40 steps, four windows: rank 1 is named in the last two."""
     client = connect(settings, database=settings.clickhouse.database)
     at = f"toDateTime64('{START:%F %T}', 9, 'UTC')"
-    mine = f"'{JOB}' AS job, 'r1' AS run"
+    keys = f"'{JOB}' AS job, 'r1' AS run"
     for sql in (
         f"INSERT INTO ledger (topic, published, verdict, job, run, rank, host, rows, time_min, time_max) SELECT "
         f"'gpu.step.v1', {at}, 'stored', '{JOB}', 'r1', number, 'h', 40, {at}, {at} + 40 FROM numbers(2)",
@@ -49,17 +49,17 @@ def store(settings):
         "steps_used, step_ns, rank, host, severity, state, cause, lost_ns, lost_share, lateness_ns, "
         "gpu_seconds_lost, episode_first_step, confidence, evidence_json) WITH intDiv(number, 3) AS w, "
         f"number % 3 - 1 AS r, r = 1 AND w >= 2 AS late SELECT "
-        f"{mine}, 10 * w, 10 * w + 9, {at} + 10 * w, {at} + 10 * w + 10, {at}, 10, "
+        f"{keys}, 10 * w, 10 * w + 9, {at} + 10 * w, {at} + 10 * w + 10, {at}, 10, "
         "1000000000, r, 'h', if(late, 3, 0), if(NOT late, 'ok', if(w = 2, 'suspect', 'warning')), "
         "if(late, 'slow_copy', 'ok'), late * 500000000, late * 0.05, "
         "late * 600000000, late * 0.5, "
         "if(late, 20, -1), 'high', '{}' FROM numbers(12)",
-        f"INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT {mine}, number % 2, 'k', "
+        f"INSERT INTO kernels (job, run, rank, name, start, duration_ns) SELECT {keys}, number % 2, 'k', "
         f"{at} + number, 250000000 FROM numbers(40)",
         "INSERT INTO kernel_names_versions (name, short, family) VALUES ('k', 'kernel', 'gemm')",
-        f"INSERT INTO memcpys (job, run, rank, kind, src_kind, dst_kind, bytes, start, duration_ns) SELECT {mine}, "
+        f"INSERT INTO memcpys (job, run, rank, kind, src_kind, dst_kind, bytes, start, duration_ns) SELECT {keys}, "
         f"number % 2, 1, 1, 3, 500000000, {at} + number, 100000000 FROM numbers(40)",
-        f"INSERT INTO device_samples (job, run, rank, host, gpu_index, time, util_gpu) SELECT {mine}, number % 2, 'h', "
+        f"INSERT INTO device_samples (job, run, rank, host, gpu_index, time, util_gpu) SELECT {keys}, number % 2, 'h', "
         f"number % 2, {at} + number, 90 FROM numbers(40)",
     ):
         command(client, sql)
@@ -71,9 +71,9 @@ def test_a_report_holds_what_is_stored(drumline, clean_stack, tmp_path):
     path = tmp_path / "job.html"
     done = drumline("report", "--job", JOB, "-o", str(path), "--json")
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["path"] == str(path)
-    assert said["summary"] == [
+    answer = json.loads(done.stdout)
+    assert answer["path"] == str(path)
+    assert answer["summary"] == [
         "Rank 1 (h) cost this job 2.5% of its time: 1.0 GPU-seconds, in steps 20 to 39. Cause: slow copy; its copies "
         "between host and GPU took longer (confidence high)."
     ]
@@ -87,11 +87,11 @@ def test_a_report_holds_what_is_stored(drumline, clean_stack, tmp_path):
         "report", "--job", JOB, "-o", str(path), "--to", f"{START + timedelta(seconds=15):%FT%T}", "--json"
     )
     assert json.loads(early.stdout)["summary"] == [
-        "No rank held this job back in the 2 windows of steps that could be judged."
+        "No rank held this job back in the 2 windows of steps that could be evaluated."
     ]
 
 
-def test_a_time_outside_the_run_is_told_with_when_it_ran(drumline, clean_stack, tmp_path):
+def test_a_time_outside_the_run_is_reported_with_that_of_the_run(drumline, clean_stack, tmp_path):
     store(clean_stack)
     day, ran = timedelta(days=1), f"run r1 went from {START:%F %T} to {START + timedelta(seconds=40):%F %T}\n"
     for given in (
@@ -108,7 +108,7 @@ def test_a_time_outside_the_run_is_told_with_when_it_ran(drumline, clean_stack, 
     assert drumline("report", "--job", JOB, "-o", str(tmp_path / "job.html"), *moment).returncode == 0
 
 
-def test_the_report_says_what_the_cookbook_says(drumline, clean_stack):
+def test_the_report_equals_the_cookbook(drumline, clean_stack):
     store(clean_stack)
     client = connect(clean_stack, reader=True, database=clean_stack.clickhouse.database)
 
@@ -119,9 +119,9 @@ def test_the_report_says_what_the_cookbook_says(drumline, clean_stack):
         named = queries.query(name)
         return query(named.sql, named.values({"job": JOB, "run": "r1"}))
 
-    def same(found, wanted, *names):
-        assert found
-        assert [[round(row[n], 2) if isinstance(row[n], float) else row[n] for n in names] for row in found] == [
+    def same(actual, wanted, *names):
+        assert actual
+        assert [[round(row[n], 2) if isinstance(row[n], float) else row[n] for n in names] for row in actual] == [
             [round(row[n], 2) if isinstance(row[n], float) else row[n] for n in names] for row in wanted
         ]
 
@@ -153,7 +153,7 @@ def test_top_shows_what_is_stored(drumline, clean_stack):
 
 
 def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_and_top(drumline, clean_stack):
-    """Its dearest window says something else, and would be critical if one window were enough."""
+    """Its most expensive window has another cause, and would be critical if one window were enough."""
     store(clean_stack)
     client = connect(clean_stack, database=clean_stack.clickhouse.database)
     at = f"toDateTime64('{START:%F %T}', 9, 'UTC') + 50"
@@ -186,7 +186,7 @@ def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_
     client.close()
 
 
-def test_a_run_of_which_no_kernel_is_stored_yet_began_when_it_was_heard_first(drumline, clean_stack, tmp_path):
+def test_a_run_of_which_no_kernel_is_stored_yet_began_with_its_first_record(drumline, clean_stack, tmp_path):
     client = connect(clean_stack, database=clean_stack.clickhouse.database)
     for minute in range(2):
         command(
@@ -214,16 +214,16 @@ def test_step_times_of_top_are_those_of_the_steps_that_lateness_is_of(drumline, 
     command(client, add)
 
     def steps():
-        found = json.loads(drumline("top", "--once", "--json").stdout)["detail"]["steps"]
-        return [(row["rank"], row["step"], row["step_ms"]) for row in found]
+        rows_of_steps = json.loads(drumline("top", "--once", "--json").stdout)["detail"]["steps"]
+        return [(row["rank"], row["step"], row["step_ms"]) for row in rows_of_steps]
 
     assert steps() == [(0, 238, 1000.0), (1, 239, 1000.0)]
     command(client, "TRUNCATE TABLE stragglers_versions")
-    assert steps() == [(0, 238, 500.0), (1, 239, 500.0)], "no window could be judged: the last minute"
+    assert steps() == [(0, 238, 500.0), (1, 239, 500.0)], "no window could be evaluated: the last minute"
     client.close()
 
 
-def test_what_cannot_be_done_is_said(drumline, tmp_path):
+def test_what_cannot_be_done_is_reported(drumline, tmp_path):
     done = drumline("report", "--job", "none", "-o", str(tmp_path / "x.html"))
     assert (done.returncode, done.stderr) == (2, "drumline report: no job 'none' is stored; nothing is stored yet\n")
     done = drumline("report", "--job", "x", "--from", "noon")

@@ -13,7 +13,7 @@ from drumline.infra.clickhouse.client import TransientError
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings
 from drumline.infra.report import queries as report_queries
 from drumline.infra.top import data as top_data
-from drumline.infra.top.data import Detail, Snapshot
+from drumline.infra.top.data import Detail, TopSnapshot
 from drumline.infra.top.view import view
 
 JOB = {"job": "[red]job[/red]", "run": "r1", "ranks": 4, "hosts": 2, "kernels": 1_234, "dropped_rows": 7,
@@ -31,12 +31,12 @@ def snapshot(ranks=4):
     rows = [window(rank, *late.get(rank, ("ok", 0.5))) for rank in range(-1, ranks)]
     verdict = {**window(3, "critical"), "gpu_seconds": 12.34}
     steps = [{"rank": rank, "host": "node-a", "step": 39, "step_ms": 101.5} for rank in range(ranks)]
-    return Snapshot([JOB], Detail("[red]job[/red]", "r1", steps, rows, [verdict], dropped_rows=7, late_rows=2))
+    return TopSnapshot([JOB], Detail("[red]job[/red]", "r1", steps, rows, [verdict], dropped_rows=7, late_rows=2))
 
 
-def text(seen, width=120, height=40, trouble=""):
+def text(seen, width=120, height=40, error=""):
     console = Console(file=io.StringIO(), width=width, height=height, color_system=None)
-    console.print(view(seen, width, height, "drumline top", trouble))
+    console.print(view(seen, width, height, "drumline top", error))
     return console.file.getvalue()
 
 
@@ -44,7 +44,7 @@ def test_ranks_verdicts_losses_and_freshness_are_shown():
     shown = text(snapshot())
     assert "[red]job[/red]" in shown  # as it is called, not as markup
     assert "3 s ago" in shown
-    assert "steps 20 to 39, the last that could be judged" in shown
+    assert "steps 20 to 39, the last that could be evaluated" in shown
     line = next(line for line in shown.splitlines() if "60.0" in line)
     assert line.split()[:5] == ["3", "node-a", "39", "101.5", "60.0"]
     assert "critical 26% lost: slow copy pageable" in line
@@ -54,14 +54,14 @@ def test_ranks_verdicts_losses_and_freshness_are_shown():
 
 def test_the_alarm_is_shown_not_what_one_window_was_on_its_own():
     seen = snapshot()
-    [judged] = [row for row in seen.detail.window if row["rank"] == 3]
-    for state, said in (
+    [verdict] = [row for row in seen.detail.window if row["rank"] == 3]
+    for state, expected in (
         ("suspect", "suspect 26% lost: slow copy pageable"), ("insufficient_data", "insufficient data"),
     ):  # fmt: skip
-        judged["state"] = state
+        verdict["state"] = state
         line = next(line for line in text(seen).splitlines() if "60.0" in line)
-        assert line.endswith(said)
-    judged |= {"state": "warning", "cause": "ok", "lost_share": 0.0}
+        assert line.endswith(expected)
+    verdict |= {"state": "warning", "cause": "ok", "lost_share": 0.0}
     assert "warning; this window is ok" in text(seen)
 
 
@@ -72,10 +72,10 @@ def test_a_rank_without_a_step_in_the_window_has_no_step_time():
     assert line.split()[:4] == ["2", "node-a", "39", "-"]
 
 
-def test_bars_are_parts_of_the_step():
-    bars = {line.split()[0]: line.count("━") for line in text(snapshot()).splitlines() if "node-a" in line}
-    assert bars["3"] in (14, 15)  # 60 of 100 ms, of 24 characters
-    assert bars["0"] <= 1
+def test_gauges_are_parts_of_the_step():
+    gauges = {line.split()[0]: line.count("━") for line in text(snapshot()).splitlines() if "node-a" in line}
+    assert gauges["3"] in (14, 15)  # 60 of 100 ms, of 24 characters
+    assert gauges["0"] <= 1
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
@@ -95,14 +95,14 @@ def test_many_ranks_are_cut_to_the_latest_that_fit():
 
 def test_four_ranks_and_three_jobs_fit_a_terminal_of_24_lines_outage_included():
     seen = snapshot()
-    trouble = "ClickHouse does not answer at an address that is rather long; `drumline up` starts the local stack"
-    shown = text(Snapshot([JOB] * 3, seen.detail), 80, 24, trouble).splitlines()
+    error = "ClickHouse does not answer at an address that is rather long; `drumline up` starts the local stack"
+    shown = text(TopSnapshot([JOB] * 3, seen.detail), 80, 24, error).splitlines()
     assert len(shown) <= 24
     assert [line.split()[0] for line in shown if "101.5" in line] == ["0", "1", "2", "3"]
 
 
 def test_long_names_end_in_an_ellipsis():
-    seen = Snapshot([{**JOB, "job": "a-job-" * 20}], snapshot().detail)
+    seen = TopSnapshot([{**JOB, "job": "a-job-" * 20}], snapshot().detail)
     for width in (80, 90, 120, 160):
         line = next(line for line in text(seen, width).splitlines() if "a-job" in line)
         assert "…" in line
@@ -110,15 +110,15 @@ def test_long_names_end_in_an_ellipsis():
         assert "3 s ago" in line
 
 
-def test_no_data_and_no_judged_window_are_said():
-    assert "no data yet" in text(Snapshot([], None))
-    shown = text(Snapshot([JOB], Detail("job", "r1")))
+def test_no_data_and_no_evaluated_window_are_reported():
+    assert "no data yet" in text(TopSnapshot([], None))
+    shown = text(TopSnapshot([JOB], Detail("job", "r1")))
     assert "insufficient data" in shown
-    assert "no verdict against anybody so far" in shown
+    assert "no verdict so far" in shown
 
 
-def test_what_is_shown_while_clickhouse_is_away_says_so():
-    assert "does not answer" in text(snapshot(), trouble="ClickHouse does not answer")
+def test_what_is_shown_while_clickhouse_is_away_has_the_error():
+    assert "does not answer" in text(snapshot(), error="ClickHouse does not answer")
 
 
 def test_a_stack_that_is_away_ends_it_with_what_to_do(tmp_path):
@@ -137,7 +137,7 @@ def test_an_outage_while_it_runs_is_shown_and_asked_again_until_ctrl_c(monkeypat
     answers = [snapshot(), TransientError("ClickHouse does not answer"), snapshot(), KeyboardInterrupt()]
     shown = []
 
-    def look(*_):
+    def fake_query(*_):
         answer = answers.pop(0)
         if isinstance(answer, BaseException):
             raise answer
@@ -145,14 +145,14 @@ def test_an_outage_while_it_runs_is_shown_and_asked_again_until_ctrl_c(monkeypat
 
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
     monkeypatch.setattr("rich.console.Console", lambda: terminal)
-    monkeypatch.setattr(command_top, "_query", look)
+    monkeypatch.setattr(command_top, "_query", fake_query)
     monkeypatch.setattr(command_top, "settings", lambda: ephemeral_settings(tmp_path))
     monkeypatch.setattr(command_top.time, "sleep", lambda _: None)
     monkeypatch.setattr(command_top, "_shown", lambda *a: shown.append(a[4:]) or "")
     with pytest.raises(typer.Exit) as end:
         command_top.top(job="", interval=1.0, once=False, as_json=False)
     assert end.value.exit_code == 130
-    assert [bool(trouble and trouble[0]) for trouble in shown] == [False, True, False]
+    assert [bool(error and error[0]) for error in shown] == [False, True, False]
 
 
 def test_a_name_that_is_no_jobs_ends_it_with_those_that_there_are(monkeypatch, tmp_path, capsys):
