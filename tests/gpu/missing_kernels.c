@@ -1,7 +1,7 @@
 /* A thread switches CUPTI's records off and on while another one launches: at times CUPTI has no kernel of that context
  * from then on, whatever is switched on later, and does not say so. With one kind of the GPU's left on, it has all.
  *
- *     cc -o blind tests/gpu/blind.c -ldl -lpthread
+ *     cc -o missing_kernels tests/gpu/missing_kernels.c -ldl -lpthread
  *     ./blind .../libcupti.so.13 alone|kept|last|late
  *
  * kept: CUPTI_ACTIVITY_KIND_MEMCPY2, of which there are none. last: the same, but it is switched on after the others, which

@@ -30,7 +30,7 @@ def written(*names: str) -> Iterator[str]:
 def dict_keys(path: Path) -> set[str]:
     """Constant keys of the dict displays in a module."""
     dicts = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Dict)]
-    return {key.value for each in dicts for key in each.keys if isinstance(key, ast.Constant)}
+    return {key.value for display in dicts for key in display.keys if isinstance(key, ast.Constant)}
 
 
 def test_every_key_is_listed_with_its_meaning():
