@@ -1,6 +1,7 @@
 """Segments that are in Kafka go to S3-compatible storage: a real S3 API on loopback (moto), and one that fails."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import boto3
@@ -122,7 +123,7 @@ def test_a_link_in_place_of_a_segment_is_not_followed(lab, tmp_path):
             segment.path.symlink_to(tmp_path / "secret")
         take(segment, folder)
 
-    lab.agent._done = replaced
+    lab.agent._options = replace(lab.agent._options, done=replaced)
     lab.tick()
     lab.tick()
     assert lab.archiver.problem == ""
