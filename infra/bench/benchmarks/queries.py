@@ -168,6 +168,7 @@ class _Timer:
     progress: Progress
 
     def times(self, queries: Iterable[tuple[str, str, Mapping[str, str]]]) -> list[QueryTimes]:
+        """Run each query once to warm up, then `repeats` times; leave out those that fail."""
         timed = []
         for name, sql, values in queries:
             self.progress(name)

@@ -29,6 +29,7 @@ class ReplayProcess:
 
     @property
     def pid(self) -> int:
+        """Return the process id."""
         return self._process.pid
 
     def is_running(self) -> bool:
