@@ -5,7 +5,6 @@ The audit reads Kafka and ClickHouse. It trusts neither the sink nor the ledger:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -103,9 +102,12 @@ def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
     for stored in TABLES:
         account = TopicAccount(stored.topic.value)
         report.topics.append(account)
-        partitions = [f for f in facts if f.topic == account.topic]
-        ledger_rows = [e for e in entries if e["topic"] == account.topic]
-        _records(report, account, partitions, ledger_rows, kafka, queries)
+        ledger_rows = [row for row in entries if row["topic"] == account.topic]
+        _records(report, account, ledger_rows)
+        firsts = {(row["topic_id"], int(row["partition"])): int(row["first"]) for row in ledger_rows}
+        for place in (place for place in facts if place.topic == account.topic):
+            first = firsts.get((place.topic_id, place.partition), place.commit_offset)
+            _partition(report, account, place, first, kafka, queries)
         _rows(report, account, queries, stored.topic)
         if not stored.upsert:
             _sequences(report, queries, stored.topic)
@@ -117,49 +119,48 @@ def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
     return report
 
 
-def _records(
-    report: AuditReport,
-    account: TopicAccount,
-    facts: Iterable[PartitionFacts],
-    entries: list[dict[str, Any]],
-    kafka: KafkaFacts,
-    queries: Queries,
-) -> None:
-    for entry in entries:
-        for disposition in ("records", "stored", "empty", "duplicate", "dead"):
-            setattr(account, disposition, getattr(account, disposition) + int(entry[disposition]))
-        if entry["entries"] != entry["records"]:
-            where = f"{entry['topic']}[{entry['partition']}]"
-            text = f"{entry['entries'] - entry['records']} records are in the ledger more than once"
+def _records(report: AuditReport, account: TopicAccount, ledger_rows: list[dict[str, Any]]) -> None:
+    for row in ledger_rows:
+        for name in ("records", "stored", "empty", "duplicate", "dead"):
+            setattr(account, name, getattr(account, name) + int(row[name]))
+        if row["entries"] != row["records"]:
+            where = f"{row['topic']}[{row['partition']}]"
+            text = f"{row['entries'] - row['records']} records are in the ledger more than once"
             report.findings.append(Finding("doubled", where, text))
-    firsts = {(entry["topic_id"], int(entry["partition"])): int(entry["first"]) for entry in entries}
-    for place in facts:
-        where = f"{place.topic}[{place.partition}]"
-        if place.waiting:
-            account.waiting += place.waiting
-            text = f"{place.waiting} records wait to be stored" + (
-                " (a range has a committed intent)" if place.pending else ""
-            )
-            report.findings.append(Finding("not_drained", where, text))
-        removed = _removed(place, firsts.get((place.topic_id, place.partition), place.commit_offset), queries)
-        if removed:
-            text = f"Kafka removed {removed} records before they were stored"
-            report.findings.append(Finding("lost", where, text))
-        if place.committed <= place.low:
-            continue
-        have = queries.covered(place.topic, place.topic_id, place.partition, place.low, place.committed - 1)
-        looked_up = lost = 0
-        first_lost = -1
-        for first, last in have.gaps(place.low, place.committed - 1):
-            count = last - first + 1
-            if looked_up + count <= LOOKED_UP:  # offsets without a record are no loss
-                looked_up += count
-                count = kafka.existing(place, first, last)
-            lost += count
-            first_lost = first if count and first_lost < 0 else first_lost
-        if lost:
-            text = f"{lost} records were committed as stored but are not in the ledger, from offset {first_lost}"
-            report.findings.append(Finding("lost", where, text))
+
+
+def _partition(
+    report: AuditReport, account: TopicAccount, place: PartitionFacts, first: int, kafka: KafkaFacts, queries: Queries
+) -> None:
+    where = f"{place.topic}[{place.partition}]"
+    if place.waiting:
+        account.waiting += place.waiting
+        text = f"{place.waiting} records wait to be stored"
+        text += " (a range has a committed intent)" if place.pending else ""
+        report.findings.append(Finding("not_drained", where, text))
+    if removed := _removed(place, first, queries):
+        text = f"Kafka removed {removed} records before they were stored"
+        report.findings.append(Finding("lost", where, text))
+    lost, first_lost = _missing(place, kafka, queries)
+    if lost:
+        text = f"{lost} records were committed as stored but are not in the ledger, from offset {first_lost}"
+        report.findings.append(Finding("lost", where, text))
+
+
+def _missing(place: PartitionFacts, kafka: KafkaFacts, queries: Queries) -> tuple[int, int]:
+    """Return how many records are committed and in Kafka, but not in the ledger, and the first offset of them."""
+    lost, first_lost, looked_up = 0, -1, 0
+    if place.committed <= place.low:
+        return lost, first_lost
+    have = queries.covered(place.topic, place.topic_id, place.partition, place.low, place.committed - 1)
+    for first, last in have.gaps(place.low, place.committed - 1):
+        count = last - first + 1
+        if looked_up + count <= LOOKED_UP:  # offsets without a record are no loss
+            looked_up += count
+            count = kafka.existing(place, first, last)
+        lost += count
+        first_lost = first if count and first_lost < 0 else first_lost
+    return lost, first_lost
 
 
 def _removed(place: PartitionFacts, first: int, queries: Queries) -> int:
