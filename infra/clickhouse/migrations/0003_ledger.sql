@@ -5,7 +5,7 @@
 CREATE TABLE IF NOT EXISTS {database}.ledger
 (
     topic LowCardinality(String) COMMENT 'Kafka topic' CODEC(ZSTD(1)),
-    topic_id LowCardinality(String) COMMENT 'id of the topic; another one after it was created anew' CODEC(ZSTD(1)),
+    topic_id LowCardinality(String) COMMENT 'id of the topic; a recreated topic has another one' CODEC(ZSTD(1)),
     partition UInt32 COMMENT 'Kafka partition' CODEC(ZSTD(1)),
     offset UInt64 COMMENT 'Kafka offset' CODEC(DoubleDelta, ZSTD(1)),
     published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record' CODEC(Delta(8), ZSTD(1)),
