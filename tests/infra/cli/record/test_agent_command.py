@@ -12,7 +12,7 @@ from support.labs.agent_command import agent
 from drumline.infra.cli.app import MODULES
 from drumline.infra.config.settings import Settings
 
-UNITS = Path(__file__).parents[3] / "infra" / "systemd"
+UNITS = Path(__file__).parents[4] / "infra" / "systemd"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
