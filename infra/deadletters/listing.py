@@ -1,7 +1,7 @@
-"""Dead letters as people see them: where from, why, how many records; and putting them back. Never their bytes.
+"""Dead letters in readable form: origin, reason, number of records; and the selection for a replay.
 
-Sinks and stream workers judge for themselves, so one record may have a letter of each: letters are counted per reader,
-records by origin.
+A sink and a stream worker may both reject a record, so it may have two dead letters. Dead letters are counted per
+reader, records by origin.
 """
 
 from __future__ import annotations
@@ -19,9 +19,15 @@ Origin = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """`partition, offset` are the letter's own; `origin` is (topic id, partition, offset) of the record, the id empty
-    where the reader did not know it. `reason`: the error's type. `by`: who wrote it. `replay_of`: the letter that was
-    put back and died again. `headers`: the record's own."""
+    """A record of a dead-letter topic.
+
+    partition, offset: place of the dead letter.
+    origin: (topic id, partition, offset) of the record; the id is empty where the reader did not know it.
+    reason: type of the error.
+    by: program that wrote it.
+    replay_of: dead letter whose replay was rejected again.
+    headers: those of the record.
+    """
 
     topic: str
     partition: int
@@ -38,7 +44,7 @@ class DeadLetter:
     headers: tuple[tuple[str, bytes | None], ...]
 
     def as_json(self) -> dict[str, Any]:
-        """All of it but the payload, of which only the size is told."""
+        """Return all fields; the payload only as its size."""
         topic_id, partition, offset = self.origin
         return {
             "partition": self.partition,
@@ -78,13 +84,13 @@ def parse_dead_letter(message: Any, topic: str) -> DeadLetter:
 
 
 class Origins:
-    """A set of records. A letter that does not know its topic's id means the record at that offset, whatever the id."""
+    """A set of records. An origin without topic id stands for the record at that offset, whatever its id."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[int, int], set[str]] = {}
 
     def add(self, origin: Origin) -> bool:
-        """False if it was there already."""
+        """Add a record; return False if the set has it."""
         topic_id, partition, offset = origin
         ids = self._ids.setdefault((partition, offset), set())
         known = topic_id in ids or (bool(ids) and (not topic_id or "" in ids))
@@ -100,55 +106,63 @@ class Origins:
 
 @dataclass(slots=True)
 class DeadLetterGroup:
-    """Letters of one topic with one reason from one reader."""
+    """Dead letters of one topic with one reason from one reader."""
 
     topic: str
     reason: str
     by: str
-    letters: int = 0
+    count: int = 0
     bytes: int = 0
     first_ms: int = 0
     last_ms: int = 0
     origins: Origins = field(default_factory=Origins)
 
-    def add(self, one: DeadLetter) -> None:
-        self.first_ms = min(self.first_ms, one.time_ms) if self.letters else one.time_ms
-        self.last_ms = max(self.last_ms, one.time_ms)
-        self.letters += 1
-        self.bytes += len(one.value or b"")
-        self.origins.add(one.origin)
+    def add(self, dead_letter: DeadLetter) -> None:
+        """Count one more dead letter."""
+        self.first_ms = min(self.first_ms, dead_letter.time_ms) if self.count else dead_letter.time_ms
+        self.last_ms = max(self.last_ms, dead_letter.time_ms)
+        self.count += 1
+        self.bytes += len(dead_letter.value or b"")
+        self.origins.add(dead_letter.origin)
 
     def as_json(self) -> dict[str, Any]:
-        named = {name: getattr(self, name) for name in ("topic", "reason", "by", "letters", "bytes")}
+        """Return the counts, the number of distinct records, and the first and last time."""
+        named = {"topic": self.topic, "reason": self.reason, "by": self.by, "letters": self.count, "bytes": self.bytes}
         return {**named, "records": len(self.origins), "first": when(self.first_ms), "last": when(self.last_ms)}
 
 
-def grouped(letters: Iterable[DeadLetter]) -> tuple[list[DeadLetterGroup], dict[str, int]]:
-    """Groups, most letters first, and distinct records per topic over all reasons and readers."""
+def grouped(dead_letters: Iterable[DeadLetter]) -> tuple[list[DeadLetterGroup], dict[str, int]]:
+    """Return groups, largest first, and distinct records per topic over all reasons and readers."""
     groups: dict[tuple[str, str, str], DeadLetterGroup] = {}
     records: dict[str, Origins] = {}
-    for one in letters:
-        groups.setdefault((one.topic, one.reason, one.by), DeadLetterGroup(one.topic, one.reason, one.by)).add(one)
-        records.setdefault(one.topic, Origins()).add(one.origin)
-    ordered = sorted(groups.values(), key=lambda group: (group.topic, -group.letters, group.reason, group.by))
+    for entry in dead_letters:
+        key = (entry.topic, entry.reason, entry.by)
+        groups.setdefault(key, DeadLetterGroup(*key)).add(entry)
+        records.setdefault(entry.topic, Origins()).add(entry.origin)
+    ordered = sorted(groups.values(), key=lambda group: (group.topic, -group.count, group.reason, group.by))
     return ordered, {topic: len(origins) for topic, origins in records.items()}
 
 
-def due(letters: Iterable[DeadLetter], done: Mapping[tuple[str, int], int], reason: str = "") -> Iterator[DeadLetter]:
-    """Letters to put back, each record once. `letters`: all of a topic, in order. `done`: (reason, partition) -> the
-    offset before which all letters of that reason were put back. Pure."""
-    back = Origins()
+def due(
+    dead_letters: Iterable[DeadLetter], done: Mapping[tuple[str, int], int], reason: str = ""
+) -> Iterator[DeadLetter]:
+    """Yield the dead letters to replay, each record once.
+
+    `dead_letters`: all of a topic, in order. `done`: (reason, partition) -> offset before which all of that reason
+    were replayed.
+    """
+    replayed = Origins()
     waiting = []
-    for one in letters:
-        if one.offset < done.get((one.reason, one.partition), 0):
-            back.add(one.origin)
-        elif reason in ("", one.reason):
-            waiting.append(one)
-    for one in waiting:
-        if back.add(one.origin):
-            yield one
+    for candidate in dead_letters:
+        if candidate.offset < done.get((candidate.reason, candidate.partition), 0):
+            replayed.add(candidate.origin)
+        elif reason in ("", candidate.reason):
+            waiting.append(candidate)
+    for candidate in waiting:
+        if replayed.add(candidate.origin):
+            yield candidate
 
 
 def when(time_ms: int) -> str:
-    """ISO 8601, UTC, seconds; "" without a time."""
+    """Return a time as ISO 8601, UTC, in seconds; "" without one."""
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds") if time_ms >= 0 else ""

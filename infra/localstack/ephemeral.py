@@ -33,16 +33,16 @@ PORTS = ("kafka_port", "controller_port", "clickhouse_http_port", "clickhouse_tc
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that are free now, all different: held open together until all are known."""
+    """Return different free loopback ports; all are held open until the last one is known."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [int(each.getsockname()[1]) for each in sockets]
+        for listener in sockets:
+            listener.bind(("127.0.0.1", 0))
+        return [int(listener.getsockname()[1]) for listener in sockets]
 
 
 def ephemeral_settings(state: Path, cache: Path | None = None, **sections: Any) -> Settings:
-    """Settings of a stack of its own; programs on it serve no metrics. `sections`: whole sections to use instead."""
+    """Return the settings of a private stack; its programs serve no metrics. `sections` replace whole sections."""
     local = LocalSettings(
         state=state, cache=cache or LocalSettings().cache, **dict(zip(PORTS, free_ports(4), strict=True))
     )
@@ -59,36 +59,38 @@ def ephemeral_settings(state: Path, cache: Path | None = None, **sections: Any) 
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """All of the environment of a `drumline` subprocess with the same settings; the caller's own are left out. Secrets
-    are not passed on."""
+    """Return the environment of a `drumline` subprocess with these settings, without the caller's DRUMLINE_ variables.
+
+    Secrets are not passed on.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DRUMLINE_")}
     return {**kept, **_variables("DRUMLINE", settings.model_dump(exclude_defaults=True))}
 
 
 def run_audit(variables: Mapping[str, str], *options: str) -> dict[str, Any]:
-    """What `drumline audit --json` says, in this environment. Raises RuntimeError if it cannot tell."""
+    """Run `drumline audit --json` in this environment and return its result. Raises RuntimeError if it is undecided."""
     command = [sys.executable, "-m", "drumline.infra.cli.app", "audit", "--json", *options]
     done = subprocess.run(command, env=dict(variables), capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"drumline audit: exit {done.returncode}: {done.stderr.strip()[-500:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def _variables(prefix: str, values: Mapping[str, Any]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    variables: dict[str, str] = {}
     for name, value in values.items():
         below = f"{prefix}_{name.upper()}" if prefix == "DRUMLINE" else f"{prefix}__{name.upper()}"
         if isinstance(value, Mapping):
-            found |= _variables(below, value)
+            variables |= _variables(below, value)
         elif value is not None and not hasattr(value, "get_secret_value"):
-            found[below] = str(value)
-    return found
+            variables[below] = str(value)
+    return variables
 
 
 @contextmanager
 def running_stack(settings: Settings) -> Iterator[None]:
-    """Broker and engine with topics and tables; stopped at the end, data stays. Raises StackError."""
+    """Run broker and engine with topics and tables inside the block; data stays. Raises StackError."""
     try:
         local_stack.up(settings)
         admin, topics = TopicsAdmin(settings), declared_topics(settings)

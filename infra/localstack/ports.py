@@ -1,4 +1,4 @@
-"""Loopback ports of the local stack: whether they are free, and who has them."""
+"""Loopback ports of the local stack: checks that they are free, and the processes that use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from drumline.infra.config.state_dir import StackError
 
 
 def holder(port: int) -> str:
-    """Which process listens there, in words; empty where the system does not tell."""
+    """Return the listening process as text for a message; "" where the system does not report it."""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
@@ -22,7 +22,7 @@ def holder(port: int) -> str:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on 127.0.0.1:port now (connections that linger do not count)."""
+    """Return whether a server could listen on 127.0.0.1:port now; lingering connections do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -36,10 +36,13 @@ def is_free(port: int) -> bool:
 
 
 def require_free(ports: dict[str, tuple[str, int]]) -> None:
-    """`ports`: setting -> (what listens there, port). Raises StackError naming every port in use and its setting."""
+    """Check that all ports are free. `ports`: setting -> (server, port).
+
+    Raises StackError that names every port in use and its setting.
+    """
     taken = [
-        f"port {port} for {what} is in use{holder(port)}; set {setting} to a free one"
-        for setting, (what, port) in ports.items()
+        f"port {port} for {server} is in use{holder(port)}; set {setting} to a free one"
+        for setting, (server, port) in ports.items()
         if not is_free(port)
     ]
     if taken:

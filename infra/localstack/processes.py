@@ -1,4 +1,4 @@
-"""Processes of a local stack: found by their arguments, and ended."""
+"""Processes of a local stack: search by their arguments, and termination."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from drumline.infra.localstack.kafka.broker import marker
 
 
 def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:
-    """Processes of this user that belong to this state directory, found by their arguments: name -> processes."""
+    """Return the user's processes of this state directory by their arguments: name -> processes."""
     state = State.of(settings)
-    found: dict[str, list[psutil.Process]] = {"supervisor": [], "broker": [], "engine": []}
+    result: dict[str, list[psutil.Process]] = {"supervisor": [], "broker": [], "engine": []}
     for process in psutil.process_iter():
         try:
             if process.uids().real != os.getuid():
@@ -23,16 +23,16 @@ def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:
         except psutil.Error:
             continue
         if marker(state) in arguments and "kafka.Kafka" in arguments:
-            found["broker"].append(process)
+            result["broker"].append(process)
         elif arguments[1:4] == ["-m", "drumline.infra.localstack.supervisor", str(state.root)]:
-            found["supervisor"].append(process)
+            result["supervisor"].append(process)
         elif arguments[1:4] == ["-m", "drumline.infra.localstack.clickhouse.process", str(state.clickhouse)]:
-            found["engine"].append(process)
-    return found
+            result["engine"].append(process)
+    return result
 
 
 def stop_processes(processes: list[psutil.Process], timeout_s: float) -> None:
-    """SIGTERM, wait, SIGKILL. psutil checks a process's start time first, so that no reused pid is hit."""
+    """Send SIGTERM, wait, send SIGKILL. psutil compares start times, so that no reused pid is signalled."""
     for process in processes:
         try:
             process.terminate()
@@ -48,12 +48,12 @@ def stop_processes(processes: list[psutil.Process], timeout_s: float) -> None:
 
 
 def stop_orphans(settings: Settings) -> int:
-    """End broker and engine whose supervisor is gone; returns how many there were. The command lock must be held.
+    """Stop a broker and an engine without a supervisor; return their number. The caller holds the command lock.
 
-    The engine sees the end of its stdin and is given the time to stop by itself.
+    The engine reads the end of its stdin, so it has time to stop by itself.
     """
-    found = own_processes(settings)
-    psutil.wait_procs(found["engine"], timeout=5)
-    orphans = [process for process in (*found["broker"], *found["engine"]) if process.is_running()]
+    result = own_processes(settings)
+    psutil.wait_procs(result["engine"], timeout=5)
+    orphans = [process for process in (*result["broker"], *result["engine"]) if process.is_running()]
     stop_processes(orphans, timeout_s=20)
     return len(orphans)

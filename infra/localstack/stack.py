@@ -1,8 +1,7 @@
-"""The local stack as a whole: start it, stop it. Programs: broker.py, engine_config.py; who runs them: supervisor.py, a
-detached process that outlives this one.
+"""Start and stop of the local stack. supervisor.py, a detached process that outlives the command, runs its programs.
 
-Whatever was killed: `lock` is held exactly while a supervisor lives (the kernel sees to that), and processes that lost
-theirs are found by the state directory in their command line (stack_processes.py), never by a remembered pid.
+The supervisor holds `lock` exactly while it lives, as the kernel releases it. Processes that lost their supervisor are
+found by the state directory in their command line (processes.py), never by a stored pid.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from drumline.infra.localstack.supervisor import Child
 
 BUSY = "another `drumline up` or `down` has been running for two minutes; see `drumline status`"
 #: Restarts of a child before it answered once, after which `up` gives up.
-HOPELESS = 3
+MAX_RESTARTS = 3
 
 
 def addresses(settings: Settings) -> dict[str, str]:
-    """Where clients connect to."""
+    """Return the addresses for clients."""
     return {
         "kafka": settings.bootstrap,
         "clickhouse_http": settings.clickhouse_url,
@@ -39,7 +38,7 @@ def addresses(settings: Settings) -> dict[str, str]:
 
 
 def write_plan(settings: Settings) -> None:
-    """Prepare what is not elsewhere and write down what the supervisor runs. Raises StackError, as `up`."""
+    """Prepare the programs that do not run elsewhere, and write the supervisor's plan. Raises StackError."""
     state = State.of(settings)
     ports: dict[str, tuple[str, int]] = {}
     children: list[Child] = []
@@ -65,16 +64,15 @@ def write_plan(settings: Settings) -> None:
 
 
 def up(settings: Settings, *, wait: bool = True, foreground: bool = False) -> dict[str, Any]:
-    """Start what is not running; returns the addresses and `already_running`.
+    """Start what is not running; return the addresses and `already_running`. With `wait`, block until all answer.
 
-    What settings.kafka.bootstrap and settings.clickhouse.url name is used instead of started, and must answer.
-    `foreground` replaces this process by the supervisor and does not return. Raises StackError; what was half started
-    is stopped again.
+    Servers of settings.kafka.bootstrap and settings.clickhouse.url are used instead, and must answer. `foreground`
+    replaces this process by the supervisor and does not return. Raises StackError; a partial start is undone.
     """
     state = State.of(settings)
     state.create()
     with ExitStack() as stack:
-        # Same order as in `ensure_engine`. Who only looks at a running stack need not wait for the engine's users.
+        # Same order as in `ensure_engine`. A stack that runs needs no wait for the engine's users.
         if not held(state.lock):
             stack.enter_context(locked(state.engine_users, "`drumline sql` has been using the engine for two minutes"))
         stack.enter_context(locked(state.command_lock, BUSY))
@@ -100,17 +98,17 @@ def up(settings: Settings, *, wait: bool = True, foreground: bool = False) -> di
 
 
 def require_same(settings: Settings) -> None:
-    """Raises StackError when the running stack has other addresses than these settings ask for."""
-    theirs = (read_json(State.of(settings).plan) or {}).get("addresses", {})
-    ours = addresses(settings)
+    """Check that the running stack has the addresses of these settings. Raises StackError."""
+    running = (read_json(State.of(settings).plan) or {}).get("addresses", {})
+    expected = addresses(settings)
     if different := [
-        f"{name} is {theirs[name]}, not {ours[name]}" for name in theirs if theirs[name] != ours.get(name)
+        f"{name} is {running[name]}, not {expected[name]}" for name in running if running[name] != expected.get(name)
     ]:
         raise StackError("the stack runs with other settings: " + "; ".join(different) + "; `drumline down` first")
 
 
 def start_supervisor(state: State, command: list[str]) -> None:
-    """A session of its own: it survives the terminal and this process. Returns when it holds its lock."""
+    """Start the supervisor in a session of its own, so that it survives the terminal; return when it holds its lock."""
     log = state.logs / "supervisor.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
@@ -121,7 +119,7 @@ def start_supervisor(state: State, command: list[str]) -> None:
 
 
 def wait_for_stack(settings: Settings, timeout_s: float = START_S) -> None:
-    """Until broker and engine answer. Raises StackError with the last words of the one that does not."""
+    """Block until broker and engine answer. Raises StackError with the end of the log of one that does not."""
     state = State.of(settings)
     children = [entry["name"] for entry in (read_json(state.plan) or {"children": []})["children"]]
     probes = {"broker": lambda: broker_answers(settings, 0.5), "engine": lambda: is_local_engine(settings)}
@@ -131,17 +129,17 @@ def wait_for_stack(settings: Settings, timeout_s: float = START_S) -> None:
 
     before = {name: restarts(name) for name in children}
 
-    def hopeful(name: str) -> bool:
-        return held(state.lock) and restarts(name) - before[name] < HOPELESS
+    def may_start(name: str) -> bool:
+        return held(state.lock) and restarts(name) - before[name] < MAX_RESTARTS
 
     for name in children:
-        if not wait_until(probes[name], timeout_s, lambda name=name: hopeful(name)):  # type: ignore[misc]
+        if not wait_until(probes[name], timeout_s, lambda name=name: may_start(name)):  # type: ignore[misc]
             log = state.logs / f"{name}.log"
             raise StackError(f"the {name} does not answer; {log} ends with:\n{log_tail(log)}")
 
 
 def down(settings: Settings) -> bool:
-    """Stop everything of this state directory; data stays. False when nothing ran. Safe to repeat."""
+    """Stop all processes of this state directory; data stays. Return False when none ran."""
     state = State.of(settings)
     if not state.root.is_dir():
         return False
@@ -150,11 +148,11 @@ def down(settings: Settings) -> bool:
 
 
 def stop(settings: Settings) -> bool:
-    """`down` for who holds the command lock."""
+    """Do the work of `down`; the caller holds the command lock."""
     state = State.of(settings)
-    found = held(state.lock)
-    if found:
+    is_running = held(state.lock)
+    if is_running:
         stop_processes(own_processes(settings)["supervisor"], timeout_s=45)
     orphans = stop_orphans(settings)
     state.supervisor.unlink(missing_ok=True)
-    return found or orphans > 0
+    return is_running or orphans > 0

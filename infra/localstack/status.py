@@ -1,4 +1,4 @@
-"""How the local stack is, for `drumline status`."""
+"""State of the local stack, for `drumline status`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from drumline.infra.localstack.stack import addresses
 
 
 def status(settings: Settings) -> dict[str, Any]:
-    """How the stack is, JSON-ready. `running`: a supervisor lives. `addresses`: of what runs, else of the settings.
+    """Return the state as JSON. `running`: a supervisor lives. `addresses`: those in use, else of the settings.
 
-    Per process: pid (None: not ours, or down), answers, restarts, orphan, rss_mib, uptime_s.
+    Per process: pid (None: foreign, or down), answers, restarts, orphan, rss_mib, uptime_s.
     """
     state = State.of(settings)
     running = held(state.lock)
@@ -29,11 +29,11 @@ def status(settings: Settings) -> dict[str, Any]:
     progress = (read_json(state.children) if running else None) or {}
     kafka = settings.kafka.model_copy(update={"bootstrap": where["kafka"]})
     clickhouse = settings.clickhouse.model_copy(update={"url": where["clickhouse_http"]})
-    there = settings.model_copy(update={"kafka": kafka, "clickhouse": clickhouse})
-    processes = {name: measure(found) for name, found in own_processes(settings).items()}
+    running_settings = settings.model_copy(update={"kafka": kafka, "clickhouse": clickhouse})
+    processes = {name: measure(matches) for name, matches in own_processes(settings).items()}
     for name, probe in (("broker", broker_answers), ("engine", answers)):
         processes[name] |= {
-            "answers": probe(there),
+            "answers": probe(running_settings),
             "restarts": progress.get(name, {}).get("restarts", 0),
             "orphan": processes[name]["pid"] is not None and not running,
         }
@@ -41,7 +41,7 @@ def status(settings: Settings) -> dict[str, Any]:
 
 
 def measure(processes: list[psutil.Process]) -> dict[str, Any]:
-    """pid, memory (MiB) and age (s) of the first that is still there."""
+    """Return pid, memory (MiB) and age (s) of the first process that still runs."""
     for process in processes:
         try:
             rss, age = process.memory_info().rss, time.time() - process.create_time()
@@ -52,6 +52,6 @@ def measure(processes: list[psutil.Process]) -> dict[str, Any]:
 
 
 def password_files(settings: Settings) -> dict[str, Path]:
-    """user -> file with the password, for those that exist."""
+    """Return user -> file with the password, for existing files."""
     folder = State.of(settings).secrets
     return {path.stem: path for path in sorted(folder.glob("*.password"))} if folder.is_dir() else {}

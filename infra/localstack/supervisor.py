@@ -1,10 +1,9 @@
-"""The supervisor: one detached process that runs the children of a plan and starts them again when they die.
+"""The supervisor: a detached process that runs the children of a plan and restarts them.
 
-`python -m drumline.infra.localstack.supervisor STATE` reads STATE/plan.json, a list of children (see
-`Child`), and knows nothing else about them. It holds STATE/lock while it lives. SIGTERM or SIGINT stops the children
-in reverse order and ends it.
-A child with `stop = "stdin"` lives on the pipe whose other end is here, so it ends when the supervisor does, even by
-kill -9; others become orphans then, which `up` and `down` find and stop.
+`python -m drumline.infra.localstack.supervisor STATE` reads STATE/plan.json, a list of children (see `Child`). It holds
+STATE/lock while it lives. SIGTERM or SIGINT stops the children in reverse order and ends it.
+A child with `stop = "stdin"` reads a pipe of the supervisor, so it ends with the supervisor, also after kill -9. Other
+children become orphans then, which `up` and `down` find and stop.
 """
 
 from __future__ import annotations
@@ -24,15 +23,19 @@ from drumline.infra.config.state_dir import StackError, State, locked, read_json
 
 FIRST_DELAY_S = 0.2
 LAST_DELAY_S = 15.0
-#: A child that ran this long was well: the next restart is at once again.
-WELL_AFTER_S = 20.0
+#: A child that ran this long was healthy: the next restart has the shortest delay.
+HEALTHY_AFTER_S = 20.0
 LOG_LIMIT_BYTES = 8_000_000
 
 
 @dataclass(slots=True)
 class Child:
-    """One program. `stop`: how to ask it to end: close its stdin, or SIGTERM. `environment`: all of it; None = ours.
-    Times in s, on the monotonic clock."""
+    """Runs one program of the plan; used by the supervisor's main loop, and for a temporary engine.
+
+    stop: signal to end: the end of its stdin, or SIGTERM; SIGKILL follows after `stop_s`.
+    environment: all variables; None = those of this process.
+    Times are in s, on the monotonic clock.
+    """
 
     name: str
     argv: list[str]
@@ -49,7 +52,7 @@ class Child:
     due: float = 0.0
 
     def start(self, now: float) -> None:
-        """Start it; where that is impossible (no such program), count it as a death."""
+        """Start the program; a failure to start counts as an exit."""
         self.started = now
         try:
             with open_log(Path(self.log)) as log:
@@ -63,15 +66,16 @@ class Child:
                     start_new_session=True,
                 )
         except OSError as error:
-            self.died(now, str(error))
+            self.schedule_restart(now, str(error))
 
-    def died(self, now: float, how: str) -> None:
-        self.delay = FIRST_DELAY_S if now - self.started >= WELL_AFTER_S else min(self.delay * 2, LAST_DELAY_S)
+    def schedule_restart(self, now: float, how: str) -> None:
+        """Record an exit and compute when to restart."""
+        self.delay = FIRST_DELAY_S if now - self.started >= HEALTHY_AFTER_S else min(self.delay * 2, LAST_DELAY_S)
         self.process, self.due = None, now + self.delay
-        log_line(f"{self.name} ended with {how}; starting it again in {self.delay:.1f} s")
+        log_line(f"{self.name} ended with {how}; restarting it in {self.delay:.1f} s")
 
     def check(self, now: float) -> bool:
-        """Note a death, start what is due. True when something changed."""
+        """Record an exit, and restart when due. Return whether the state changed."""
         if self.process is None:
             if now < self.due:
                 return False
@@ -83,11 +87,11 @@ class Child:
             return False
         close_stdin(self.process)
         self.last_exit = code
-        self.died(now, f"exit code {code}")
+        self.schedule_restart(now, f"exit code {code}")
         return True
 
     def end(self) -> None:
-        """Ask, wait for at most `stop_s`, kill."""
+        """Stop the program: ask, wait for up to `stop_s`, kill."""
         if self.process is None:
             return
         close_stdin(self.process)
@@ -102,6 +106,7 @@ class Child:
         self.process = None
 
     def report(self) -> dict[str, Any]:
+        """Return the state for children.json."""
         return {
             "pid": self.process.pid if self.process else None,
             "restarts": self.restarts,
@@ -110,17 +115,19 @@ class Child:
 
 
 def log_line(text: str) -> None:
+    """Print a line with the time on stderr, the supervisor's log."""
     print(time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), text, file=sys.stderr, flush=True)
 
 
 def close_stdin(process: subprocess.Popen[bytes]) -> None:
+    """Close the pipe to the process, if it has one."""
     if process.stdin is not None:
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """Open for appending; what grew over the limit becomes PATH.1."""
+    """Open a log for appending; one beyond the limit becomes PATH.1."""
     with contextlib.suppress(FileNotFoundError):
         if path.stat().st_size > LOG_LIMIT_BYTES:
             path.replace(path.with_name(path.name + ".1"))
@@ -128,7 +135,7 @@ def open_log(path: Path) -> IO[bytes]:
 
 
 def supervise(state: State) -> int:
-    """Run until a signal, and return it. Signals wake the wait at once, the death of a child too (SIGCHLD)."""
+    """Run until a signal, and return it. Signals end the wait at once, also the exit of a child (SIGCHLD)."""
     stopping: list[int] = []
     wake, wakened = os.pipe()
     for end in (wake, wakened):
@@ -162,9 +169,10 @@ def supervise(state: State) -> int:
 
 
 def main() -> int:
+    """Run the supervisor of the state directory in argv; return its exit code."""
     state = State(Path(sys.argv[1]))
     try:
-        # Who only looks whether we run (`held`) has the lock for a moment too.
+        # A check whether the supervisor runs (`held`) has the lock for a moment too.
         with locked(state.lock, f"another supervisor runs in {state.root}", timeout_s=2):
             return 130 if supervise(state) == signal.SIGINT else 0
     except StackError as error:

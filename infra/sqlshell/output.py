@@ -1,4 +1,4 @@
-"""A question to ClickHouse, and its answer on standard output: a table, or in a format of one's own, streamed."""
+"""Execution of one statement with its result on standard output: a table, or streamed in another format."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import uuid
 
 from drumline.infra.clickhouse.client import Client, failure
 
-#: More rows than this are cut off in the table on a terminal, and it says so. --json and --csv stream everything.
+#: Maximum rows of the table, which states that it is cut. --json and --csv stream all rows.
 SHOWN = 1_000
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 
 
 def run_statement(client: Client, statement: str, values: dict[str, str], form: str) -> bool:
-    """Run it and print, in ClickHouse's format `form` ("": a table); whether there were rows (True where a format of
-    the query's own hides that).
+    """Run a statement and print its result in ClickHouse's format `form` ("": a table).
 
+    Returns whether there were rows; True where the query has a FORMAT of its own.
     Raises PermanentError or TransientError; KeyboardInterrupt after the query has been cancelled."""
     name = f"drumline-sql-{uuid.uuid4()}"
     limits = {
@@ -27,7 +27,7 @@ def run_statement(client: Client, statement: str, values: dict[str, str], form: 
         "http_write_exception_in_output_format": 0,
     }
     try:
-        if client.command("SELECT getSetting('readonly')") == 0:  # a user who may write; this program may not
+        if client.command("SELECT getSetting('readonly')") == 0:  # this user may write; this program must not
             limits["readonly"] = 2
         own_format = re.search(r"\bFORMAT\s+\w+\s*$", statement, re.IGNORECASE) is not None
         if form or own_format:
@@ -45,7 +45,7 @@ def run_statement(client: Client, statement: str, values: dict[str, str], form: 
         _table(answer)
         rows = answer.count(b"\n") - 1
         if 0 < rows <= SHOWN and str(rows) == values.get("limit"):
-            print(f"{rows} rows, no more than --limit asks for; there may be more")
+            print(f"{rows} rows, the number of --limit; there may be more")
         return rows > 0
     except KeyboardInterrupt:
         with contextlib.suppress(Exception):
@@ -58,8 +58,10 @@ def run_statement(client: Client, statement: str, values: dict[str, str], form: 
 
 
 def cells(line: str) -> list[str]:
-    """The cells of one line of TSV, unescaped: https://clickhouse.com/docs/interfaces/formats/TabSeparated. NULL is
-    told from any text, because a backslash in text comes as two."""
+    """Return the unescaped cells of a line of TSV (https://clickhouse.com/docs/interfaces/formats/TabSeparated).
+
+    NULL differs from any text, because a backslash in text is doubled.
+    """
     return [
         "NULL" if cell == r"\N" else re.sub(r"\\(.)", lambda m: _ESCAPED.get(m[1], m[1]), cell)
         for cell in line.split("\t")
@@ -67,7 +69,7 @@ def cells(line: str) -> list[str]:
 
 
 def _table(answer: bytes) -> None:
-    """Text exactly as ClickHouse writes it: no number or time loses digits on the way."""
+    """Print text exactly as ClickHouse writes it, so that no number or time loses digits."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -75,12 +77,12 @@ def _table(answer: bytes) -> None:
     if not answer:
         print("done")
         return
-    names, *found = answer.decode("utf-8", "replace").removesuffix("\n").split("\n")
+    names, *lines = answer.decode("utf-8", "replace").removesuffix("\n").split("\n")
     view = Table()
     for name in cells(names):
         view.add_column(Text(name))
-    for line in found[:SHOWN]:
+    for line in lines[:SHOWN]:
         view.add_row(*map(Text, cells(line)))
     Console(width=None if sys.stdout.isatty() else 100_000).print(view)
-    if len(found) > SHOWN:
+    if len(lines) > SHOWN:
         print(f"the first {SHOWN} rows; use LIMIT, or --csv or --json for all")

@@ -1,4 +1,4 @@
-"""The local ClickHouse engine's configuration files, its ports, and what to run."""
+"""Configuration files, ports and command line of the local ClickHouse engine."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from drumline.infra.config.state_dir import State
 from drumline.infra.localstack.supervisor import Child
 
 RESOURCES = Path(__file__).parents[1] / "assets" / "clickhouse"
-#: How long a clean stop may take (running queries are cancelled); s.
+#: Timeout of a clean stop, which cancels queries; s.
 STOP_S = 15.0
 
 
 def local_reader_grants(database: str) -> str:
-    """<query> elements of the read-only users: the analyst's role on our databases (NAME and NAME_...)."""
+    """Return <query> elements of the read-only users: the analyst's role on the databases NAME and NAME_...."""
     grants = [grant for name in (database, f"{database}_*") for grant in reader_grants(name)]
     return "".join(f"<query>{grant}</query>" for grant in dict.fromkeys(grants))
 
 
 def write_private(path: Path, text: str) -> None:
+    """Replace a file by one that only its owner can read."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as handle:
         handle.write(text)
 
 
 def prepare_engine(settings: Settings) -> Child:
-    """Write the engine's configuration; returns what to run. Raises StackError (state directory not usable)."""
+    """Write the engine's configuration and return the process to run. Raises StackError (unusable state directory)."""
     state = State.of(settings)
     state.create()
     conf = state.clickhouse / "conf"
@@ -69,7 +70,7 @@ def prepare_engine(settings: Settings) -> Child:
 
 
 def engine_ports(settings: Settings) -> dict[str, tuple[str, int]]:
-    """setting -> (what listens there, port)."""
+    """Return setting -> (server, port)."""
     return {
         "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT": ("ClickHouse (HTTP)", settings.local.clickhouse_http_port),
         "DRUMLINE_LOCAL__CLICKHOUSE_TCP_PORT": ("ClickHouse (native)", settings.local.clickhouse_tcp_port),

@@ -1,4 +1,4 @@
-"""Ways to have the local ClickHouse engine running. Its configuration: engine_config.py, the process: engine_main.py"""
+"""Start and use of the local ClickHouse engine: temporary, for the length of a block, or the supervisor's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ START_S = 60.0
 
 
 def answers(settings: Settings, timeout_s: float = 2.0) -> bool:
-    """Whether the engine (or the configured ClickHouse) answers /ping over HTTP."""
+    """Return whether the engine (or the configured ClickHouse) answers /ping over HTTP."""
     try:
         secure = clickhouse_tls.context(settings) if settings.clickhouse_url.startswith("https") else None
         with urllib.request.urlopen(f"{settings.clickhouse_url}/ping", timeout=timeout_s, context=secure) as answer:
@@ -32,7 +32,7 @@ def answers(settings: Settings, timeout_s: float = 2.0) -> bool:
 
 
 def is_local_engine(settings: Settings) -> bool:
-    """Whether the local engine answers. Raises StackError when something else answers on its port."""
+    """Return whether the local engine answers. Raises StackError when another server answers on its port."""
     if not answers(settings):
         return False
     try:
@@ -40,14 +40,14 @@ def is_local_engine(settings: Settings) -> bool:
     except StackError as error:
         if "AUTHENTICATION_FAILED" in str(error):
             raise StackError(
-                f"what answers at {settings.clickhouse_url} is not the engine of {settings.local.state}; set "
+                f"the server at {settings.clickhouse_url} is not the engine of {settings.local.state}; set "
                 "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT and ..._TCP_PORT to free ports, or ..._STATE to its folder"
             ) from error
     return True
 
 
 def wait_until(ready: Callable[[], bool], timeout_s: float, alive: Callable[[], bool] = lambda: True) -> bool:
-    """Poll until ready; False when the time (s) is over or nothing is alive that could become ready."""
+    """Poll until ready; return False after `timeout_s`, or when `alive` is false."""
     deadline = time.monotonic() + timeout_s
     while not ready():
         if time.monotonic() > deadline or not alive():
@@ -57,7 +57,7 @@ def wait_until(ready: Callable[[], bool], timeout_s: float, alive: Callable[[], 
 
 
 def log_tail(log: Path, lines: int = 5) -> str:
-    """The end of a child's log, for an error message."""
+    """Return the last lines of a child's log, for an error message."""
     try:
         return "\n".join(log.read_text(errors="replace").rstrip().splitlines()[-lines:])
     except OSError:
@@ -66,7 +66,10 @@ def log_tail(log: Path, lines: int = 5) -> str:
 
 @contextmanager
 def temporary_engine(settings: Settings) -> Iterator[None]:
-    """Run the engine as a child of this process. Raises StackError: port in use, or its last words."""
+    """Run the engine as a child of this process inside the block.
+
+    Raises StackError: a port is in use, or the end of the engine's log.
+    """
     require_free(engine_ports(settings))
     child = prepare_engine(settings)
     child.start(time.monotonic())
@@ -83,10 +86,10 @@ def temporary_engine(settings: Settings) -> Iterator[None]:
 
 @contextmanager
 def ensure_engine(settings: Settings) -> Iterator[None]:
-    """ClickHouse answers inside this block: a configured server, the running engine, or one started for the block.
+    """Provide ClickHouse inside the block: the configured server, the running engine, or one started for the block.
 
-    Safe beside others that do the same: who started the engine stops it only when nobody uses it any more. Raises
-    StackError when it cannot be had.
+    Several processes may do so at a time: the one that started the engine stops it after the last use. Raises
+    StackError where no engine can run.
     """
     if settings.clickhouse.url:
         yield
@@ -110,14 +113,14 @@ def ensure_engine(settings: Settings) -> Iterator[None]:
 
 
 def wait_for_supervisor(settings: Settings) -> bool:
-    """A supervisor runs, so the engine is about to come (back): wait for it. False without a supervisor."""
+    """Wait for the engine of a running supervisor; return False without a supervisor."""
     state = State.of(settings)
     if not held(state.lock):
         return False
-    theirs = (read_json(state.plan) or {}).get("addresses", {}).get("clickhouse_http", settings.clickhouse_url)
-    if theirs != settings.clickhouse_url:
+    running_url = (read_json(state.plan) or {}).get("addresses", {}).get("clickhouse_http", settings.clickhouse_url)
+    if running_url != settings.clickhouse_url:
         raise StackError(
-            f"the stack's ClickHouse is at {theirs}, not at {settings.clickhouse_url}: set "
+            f"the stack's ClickHouse is at {running_url}, not at {settings.clickhouse_url}: set "
             "DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT as for `drumline up`"
         )
     if wait_until(lambda: answers(settings), START_S, lambda: held(state.lock)):
@@ -130,9 +133,9 @@ def wait_for_supervisor(settings: Settings) -> bool:
 
 
 def self_test(settings: Settings) -> str:
-    """Start, /ping, SELECT version(), stop; returns the version. Needs the engine's ports and state for itself.
+    """Start the engine, query its version, stop it; return the version. Needs exclusive use of ports and state.
 
-    Raises StackError naming the step that failed: the wheel's private entry point is proven here.
+    Raises StackError that names the failed step: this tests the wheel's private entry point.
     """
     with temporary_engine(settings):
         version = query(settings, "SELECT version()", "analyst")
@@ -148,7 +151,7 @@ def self_test(settings: Settings) -> str:
 
 
 def query(settings: Settings, sql: str, user: str, password: SecretStr | None = None) -> str:
-    """One statement over plain HTTP, for checks (programs use clickhouse-connect). Raises StackError: the refusal."""
+    """Execute one statement over plain HTTP, for checks (programs use clickhouse-connect). Raises StackError."""
     secret = password if password is not None else local_password(settings, user)
     request = urllib.request.Request(
         settings.clickhouse_url,

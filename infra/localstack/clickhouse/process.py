@@ -7,9 +7,9 @@ binding `_chdb.query`, hence the exact version in pyproject.toml, `engine.self_t
 fallback in docs/guide/local-stack.md.
 FOLDER holds conf/ (config.xml, users.xml) and data/.
 
-clickhouse-local starts as user `default` without a password and cannot be told otherwise; users.xml allows that user
-one session, which is the one here, so nobody else can log in with it. The last statement reads stdin: it blocks until
-the other end closes it, which stops the engine cleanly, whether the supervisor asks for that or is gone.
+clickhouse-local starts as user `default` without a password and has no option for that; users.xml allows that user
+one session, the one of this process, so no client can log in with it. The last statement reads stdin: it blocks until
+the other end closes it, which stops the engine cleanly, also when the supervisor has exited.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from drumline.infra.localstack.clickhouse.sandbox import confine
 
 VERSION = "26.9.0"
 RTLD_DEEPBIND = 0x8
-#: What the engine itself reads of the system: libraries, time zones, the size and load of the machine. Nothing secret.
+#: Files of the system that the engine reads: libraries, time zones, size and load of the machine. No secrets.
 SYSTEM = [
     "/lib",
     "/lib64",
@@ -56,19 +56,19 @@ SELECT * FROM file('/dev/stdin', 'LineAsString')
 
 
 def wheel_folder() -> Path:
-    """Where the wheel's extension module lies. Raises RuntimeError: not installed, or another version."""
+    """Return the folder of the wheel's extension module. Raises RuntimeError: not installed, or another version."""
     try:
-        found = importlib.metadata.version("chdb-core")
+        installed = importlib.metadata.version("chdb-core")
     except importlib.metadata.PackageNotFoundError:
-        found = "none"
+        installed = "none"
     package = importlib.util.find_spec("chdb")
-    if found != VERSION or package is None or not package.submodule_search_locations:
-        raise RuntimeError(f"chdb-core {VERSION} is needed, found {found}: pip install 'chdb-core=={VERSION}'")
+    if installed != VERSION or package is None or not package.submodule_search_locations:
+        raise RuntimeError(f"chdb-core {VERSION} is needed, found {installed}: pip install 'chdb-core=={VERSION}'")
     return Path(package.submodule_search_locations[0])
 
 
 def load_binding(folder: Path) -> Any:
-    """The extension module. Not by `import chdb`, which runs an engine of its own first (0.5 s, 100 MB)."""
+    """Return the extension module, without `import chdb`, which starts another engine first (0.5 s, 100 MB)."""
     library = folder / "_chdb.abi3.so"
     os.chdir(folder)  # its companions are found by relative path
     # As the wheel does it: its memory functions must come from itself, not from another library in this process.
@@ -82,6 +82,7 @@ def load_binding(folder: Path) -> Any:
 
 
 def main() -> int:
+    """Run the engine until its stdin is closed; return the exit code."""
     folder, logs = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
     os.umask(0o077)
     wheel = wheel_folder()

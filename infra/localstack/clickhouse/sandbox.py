@@ -1,7 +1,7 @@
-"""Confine this process to a few folders with Linux' Landlock (docs.kernel.org/userspace-api/landlock.html).
+"""Restriction of this process to a few folders with Linux' Landlock (docs.kernel.org/userspace-api/landlock.html).
 
-Why: clickhouse-local lets every user read any file of the host through the scalar function `file()`, whatever the
-grants say (the table function `file()` is refused). Landlock needs no privileges and cannot be undone by the process.
+clickhouse-local lets every user read any file of the host through the scalar function `file()`, whatever the
+grants are (the table function `file()` is denied). Landlock needs no privileges and cannot be undone by the process.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 # The same numbers on every architecture that came after 2019's unification of syscalls.
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
-ASK_VERSION = 1
+QUERY_VERSION = 1
 PATH_BENEATH = 1
 PR_SET_NO_NEW_PRIVS = 38
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
 EXECUTE = 1 << 0
 READ = EXECUTE | READ_FILE | READ_DIR
-#: All rights of the first version (Linux 5.13); what is handled and not granted is refused.
+#: All rights of the first version (Linux 5.13); rights that are handled and not granted are denied.
 FIRST_VERSION = (1 << 13) - 1
 #: Renaming from one folder to another, which the first version forbids in any case and ClickHouse needs (5.19).
 REFER = 1 << 13
@@ -30,10 +30,10 @@ ON_FILES = EXECUTE | READ_FILE | 1 << 1 | TRUNCATE
 
 
 def confine(writable: Iterable[Path], readable: Iterable[Path]) -> bool:
-    """Allow this thread, and all that it starts, these folders and files only; paths that do not exist are left out.
+    """Allow this thread and all its children only these folders and files; missing paths are left out.
 
-    Call it before there are other threads. False where the kernel has no Landlock, or only its first version; raises
-    OSError when it refuses.
+    Call it before other threads start. Returns False where the kernel has no Landlock, or only its first version.
+    Raises OSError when the kernel rejects a call.
     """
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -44,7 +44,7 @@ def confine(writable: Iterable[Path], readable: Iterable[Path]) -> bool:
         return result
 
     try:
-        version = call(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(ASK_VERSION))
+        version = call(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(QUERY_VERSION))
     except OSError:
         return False
     if version < 2:

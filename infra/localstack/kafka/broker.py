@@ -18,17 +18,17 @@ from drumline.infra.localstack.kafka.java import find_java
 from drumline.infra.localstack.supervisor import Child
 
 RESOURCES = Path(__file__).parents[1] / "assets" / "kafka"
-#: How long a clean stop may take; s.
+#: Timeout of a clean stop; s.
 STOP_S = 20.0
 
 
 def marker(state: State) -> str:
-    """The argument by which the JVM of this state directory is known in a list of processes."""
+    """Return the argument that identifies the JVM of this state directory in a list of processes."""
     return f"-Ddrumline.state={state.root}"
 
 
 def broker_ports(settings: Settings) -> dict[str, tuple[str, int]]:
-    """setting -> (what listens there, port)."""
+    """Return setting -> (server, port)."""
     return {
         "DRUMLINE_LOCAL__KAFKA_PORT": ("Kafka", settings.local.kafka_port),
         "DRUMLINE_LOCAL__CONTROLLER_PORT": ("Kafka's controller", settings.local.controller_port),
@@ -36,7 +36,7 @@ def broker_ports(settings: Settings) -> dict[str, tuple[str, int]]:
 
 
 def properties(settings: Settings) -> str:
-    """server.properties: the committed part, then ports and folders.
+    """Return server.properties: the committed part, then ports and folders.
 
     Voters are named in the file (a static quorum), so that the ports may change from one start to the next.
     """
@@ -52,7 +52,7 @@ def properties(settings: Settings) -> str:
 
 
 def jvm(settings: Settings, java: str, jars: Path) -> list[str]:
-    """The command line up to the main class. Small on purpose: C1 only, serial collector, short stacks."""
+    """Return the command line up to the main class: a small JVM with C1 only, serial collector, short stacks."""
     state = State.of(settings)
     return [
         java,
@@ -74,9 +74,9 @@ def jvm(settings: Settings, java: str, jars: Path) -> list[str]:
 
 
 def broker_answers(settings: Settings, timeout_s: float = 2.0) -> bool:
-    """Whether the broker lists its topics to a client."""
+    """Return whether the broker lists its topics to a client."""
     try:
-        # The delay that spares a lost broker a long-lived client's attempts would outlast a short look.
+        # The delay that spares a lost broker a long-lived client's attempts would outlast a short probe.
         quick = {**client_config(settings, "drumline-probe"), "reconnect.backoff.ms": 50, "log_level": 0}
         client = AdminClient(quick)
         return bool(client.list_topics(timeout=timeout_s).brokers)
@@ -85,7 +85,7 @@ def broker_answers(settings: Settings, timeout_s: float = 2.0) -> bool:
 
 
 def prepare_broker(settings: Settings) -> Child:
-    """Fetch the jars, write the configuration, format the storage on first use; returns what to run.
+    """Fetch the jars, write the configuration, format the storage on first use; return the process to run.
 
     Raises StackError: no Java, no Maven, no jars, storage cannot be formatted.
     """
@@ -107,7 +107,7 @@ def prepare_broker(settings: Settings) -> Child:
 
 
 def format_storage(command: list[str], config: Path, *options: str) -> None:
-    """Give the data folder its cluster id. A run that was killed half-way is repeated. `options`: more for the tool."""
+    """Format the data folder with a new cluster id; safe after an incomplete run. `options`: more for the tool."""
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
     tool = [
         *command,

@@ -1,8 +1,8 @@
-"""Kafka's jars: resolved by Maven from the committed pom into the user's cache, once; offline afterwards.
+"""Kafka's jars: fetched once by Maven from the committed pom into the user's cache; offline afterwards.
 
     CACHE/kafka-HASH/*.jar   HASH = sha256 of pom.xml; the folder appears whole, by a rename
     CACHE/kafka.lock         held while Maven runs, so that two `up` fetch once
-    CACHE/maven.log          what Maven said the last time
+    CACHE/maven.log          output of the last run of Maven
 
 `python -m drumline.infra.localstack.kafka.jars` checks Java, fetches them and prints the folder (`make setup`).
 """
@@ -30,14 +30,14 @@ UNIT_BYTES = {"B": 1, "kB": 1_000, "MB": 1_000_000}
 
 
 def jar_folder(settings: Settings) -> Path:
-    """Where the jars of this pom lie, or will lie."""
+    """Return the folder of this pom's jars, which may not exist yet."""
     return settings.local.cache / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:16]}"
 
 
 def ensure_jars(settings: Settings) -> Path:
-    """The folder with the broker's jars, fetched when it is not there yet (progress on stderr).
+    """Return the folder with the broker's jars; fetch them if it does not exist (progress on stderr).
 
-    Raises StackError: no Maven and no jars, or Maven failed (its last words are in the message).
+    Raises StackError: no Maven and no jars, or Maven failed (the message has its errors).
     """
     folder = jar_folder(settings)
     if folder.is_dir():
@@ -58,7 +58,7 @@ def ensure_jars(settings: Settings) -> Path:
 
 
 def fetch(maven: str, folder: Path, log: Path) -> None:
-    """Let Maven copy the pom's runtime dependencies to `folder`. Wrong checksums fail (-C)."""
+    """Copy the pom's runtime dependencies to `folder` with Maven. Wrong checksums fail (-C)."""
     command = [maven, "-B", "-C", "-U", "-f", str(POM), "dependency:copy-dependencies"]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
     last: collections.deque[str] = collections.deque(maxlen=400)
@@ -68,17 +68,17 @@ def fetch(maven: str, folder: Path, log: Path) -> None:
         Progress(*columns, console=Console(stderr=True), transient=True) as progress,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run,
     ):
-        task = progress.add_task("Kafka's jars: asking Maven")
+        task = progress.add_task("Kafka's jars: Maven resolves")
         files, size = 0, 0.0
         assert run.stdout is not None
         try:
             for line in run.stdout:
                 kept.write(line)
                 last.append(line.rstrip())
-                if found := DOWNLOADED.search(line):
+                if match := DOWNLOADED.search(line):
                     files += 1
-                    size += float(found[2]) * UNIT_BYTES[found[3]]
-                    progress.update(task, description=f"Kafka's jars: {files} files, {size / 1e6:.1f} MB ({found[1]})")
+                    size += float(match[2]) * UNIT_BYTES[match[3]]
+                    progress.update(task, description=f"Kafka's jars: {files} files, {size / 1e6:.1f} MB ({match[1]})")
         except BaseException:
             run.terminate()
             raise
@@ -87,11 +87,12 @@ def fetch(maven: str, folder: Path, log: Path) -> None:
         raise StackError(
             "Maven could not fetch Kafka's jars: "
             + (errors[0] if errors else f"exit code {run.returncode}")
-            + f"\nAll it said is in {log}. A proxy or a mirror goes into ~/.m2/settings.xml; then run this again."
+            + f"\nIts output is in {log}. A proxy or a mirror goes into ~/.m2/settings.xml; then run this again."
         )
 
 
 def main() -> int:
+    """Check Java, fetch the jars and print their folder; return the exit code."""
     try:
         find_java()
         print(ensure_jars(settings()))

@@ -81,7 +81,7 @@ def test_a_letter_of_a_worker_says_the_same():
 def test_what_others_put_there_is_counted_for_itself():
     foreign = [parse_dead_letter(Message(i, None, None, key=None), TOPIC) for i in range(3)]
     [group], records = grouped(foreign)
-    assert (group.reason, group.by, group.letters, records) == ("?", "?", 3, {TOPIC: 3})
+    assert (group.reason, group.by, group.count, records) == ("?", "?", 3, {TOPIC: 3})
     assert foreign[0].as_json()["bytes"] is None
 
 
@@ -94,7 +94,7 @@ def test_a_record_that_died_again_says_which_letter_it_was():
 def test_listing_are_counted_per_reader_and_records_once():
     letters = [by_sink(0, 10), by_worker(1, 10), by_sink(2, 10), by_sink(3, 11), by_worker(4, 12)]
     groups, records = grouped(letters)
-    assert {(g.reason, g.by): (g.letters, len(g.origins)) for g in groups} == {
+    assert {(g.reason, g.by): (g.count, len(g.origins)) for g in groups} == {
         ("BadEnvelope", "sink"): (3, 2), ("ValueError", "streams"): (2, 2),
     }  # fmt: skip
     assert records == {TOPIC: 3}

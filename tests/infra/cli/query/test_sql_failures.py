@@ -90,7 +90,7 @@ def test_a_wrong_password_and_an_unknown_user_name_the_settings(served, ask, use
         ("CREATE FUNCTION f AS x -> x", ("drumline sql",)),
         ("SELECT count() FROM numbers(1000000000000) WHERE NOT ignore(sipHash64(number)) "
          "SETTINGS max_execution_time = 1", ("Timeout exceeded", "--since")),
-        ("SELECT length(groupArray(number)) FROM numbers(1000000000)", ("emory", "ask for less")),
+        ("SELECT length(groupArray(number)) FROM numbers(1000000000)", ("emory", "read less")),
         ("SELECT 1 SETTINGS max_memory_usage = 100000000000", ("max_memory_usage",)),
     ],
 )  # fmt: skip
