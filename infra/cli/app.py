@@ -86,7 +86,7 @@ class TyperCommand(click.Command):
             signal.signal(signal.SIGINT, interrupt)
         try:
             typer.main.get_command(self._app).main(args=ctx.args, prog_name=ctx.command_path)
-        except KeyboardInterrupt:  # before typer is ready for it: click would say "Aborted!" and exit with 1
+        except KeyboardInterrupt:  # before typer is ready for it: click would print "Aborted!" and exit with 1
             sys.exit(INTERRUPTED)
         except Exception:
             if not ctrl_c:

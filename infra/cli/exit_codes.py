@@ -29,4 +29,4 @@ CANNOT_EXECUTE = 126
 #: `drumline run`: there is no such command.
 NOT_FOUND = 127
 #: Ctrl-C.
-INTERRUPTED = 130
+INTERRUPTED = 130  # glossary: the standard name of 128 + SIGINT

@@ -8,7 +8,7 @@ from drumline.infra.runtime import sys_path as own_packages
 
 
 def main() -> None:
-    """`drumline`, see cli.py. Until a command runs, Ctrl-C ends the process without a word."""
+    """`drumline`, see app.py. Until a command runs, Ctrl-C ends the process without a message."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell's background job ignores it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     own_packages.prefer_own_packages()

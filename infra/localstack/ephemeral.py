@@ -1,6 +1,6 @@
-"""A local stack of one's own, beside the user's: free ports, a state directory, settings that ignore the environment.
+"""A private local stack beside the user's: free ports, a state directory, settings that ignore the environment.
 
-Benchmarks, chaos runs and tests run on such stacks.
+Benchmarks, chaos runs and tests use such stacks.
 """
 
 from __future__ import annotations

@@ -16,17 +16,18 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def audit(
-    job: Annotated[str, typer.Option(help="Rows, sequences and windows of this job only.")] = "",
-    run: Annotated[str, typer.Option(help="... of this run only.")] = "",
+    job: Annotated[str, typer.Option(help="Check rows, sequences and windows of this job only.")] = "",
+    run: Annotated[str, typer.Option(help="Check this run only.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Prove that nothing was lost or doubled, from Kafka and from the tables themselves.
+    """Prove that no row was lost or doubled, from Kafka and from the tables.
 
-    Every Kafka record (minus what Kafka's retention removed) is in the ledger once; every table holds exactly the rows
-    that were published, each once; batches of a process count up without gap; non-overlapping windows plus counted late
-    rows add up to the raw rows; rollups count each row once. Records nobody has stored yet are "not drained", not lost;
-    a job or run that nothing is stored of is "unknown", not clean.
-    Ask when nothing is being stored: of a range that has its rows and not its ledger yet, they look doubled.
+    The ledger has each Kafka record once, except those that Kafka's retention removed. Each table has exactly the
+    published rows. The batches of a process have no gap. Rows of non-overlapping windows plus counted late rows equal
+    the raw rows. Rollups count each row once. Records that are not stored yet are "not drained", not lost. A job or run
+    without stored rows is "unknown", not clean.
+
+    Run it while no sink writes: a range that has its rows and not yet its ledger entry looks doubled.
 
     Exit codes: 0 clean. 1 not clean; each finding is named. 10 undecided: Kafka or ClickHouse does not answer.
     """

@@ -1,4 +1,4 @@
-"""`drumline dlq`: what became a dead letter and why; put it back."""
+"""`drumline dlq`: count, show and replay dead letters."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Dead letters: records that no program could use, kept as they came, with where from and why.",
+    help="Count, show and replay dead letters: rejected records, kept unchanged with origin and reason.",
 )
 AsJson = Annotated[bool, typer.Option("--json", help="For scripts.")]
 TheTopic = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic the records came from, or its .dlq topic.")]
 
 
 @app.command("list")
-def list_letters(as_json: AsJson = False) -> None:
+def list_dead_letters(as_json: AsJson = False) -> None:
     """Count dead letters per topic, reason and reader, from all dead-letter topics.
 
-    Sink and stream worker judge for themselves: a record that both refuse has two letters, but is one record. --json
-    prints one object: "groups", and "records", the distinct records per topic. Exit 1 if Kafka does not answer.
+    A record that the sink and the stream worker both reject has two dead letters, but is one record. --json prints one
+    object: "groups", and "records", the distinct records per topic.
     """
     from drumline.infra.deadletters.listing import grouped
     from drumline.schemas.topics import TOPICS
 
     with _exit_on_error():
-        groups, records = grouped(one for spec in TOPICS if spec.dead_letters for one in _letters(spec.topic.value))
+        groups, records = grouped(entry for spec in TOPICS if spec.dead_letters for entry in _read(spec.topic.value))
     if as_json:
         print(json.dumps({"groups": [group.as_json() for group in groups], "records": records}))
         return
@@ -69,17 +69,19 @@ def show(
     """Print dead letters: origin, key, reason, schema id, size, headers. Never their bytes."""
     name, shown = _topic(topic), 0
     with _exit_on_error():
-        for one in _letters(name):
-            if reason not in ("", one.reason):
+        for entry in _read(name):
+            if reason not in ("", entry.reason):
                 continue
-            fields = one.as_json()
+            fields = entry.as_json()
             if as_json:
                 print(json.dumps(fields))
             else:
                 origin = fields.pop("origin")
                 place = f"{origin['topic']}[{origin['partition']}]@{origin['offset']}"
                 rest = " ".join(f"{n}={v}" for n, v in fields.items() if v not in ("", None, {}) and n != "text")
-                print(escape_controls(f"{place} {rest}") + (f"\n    {escape_controls(one.text)}" if one.text else ""))
+                print(
+                    escape_controls(f"{place} {rest}") + (f"\n    {escape_controls(entry.text)}" if entry.text else "")
+                )
             shown += 1
             if shown == most:
                 break
@@ -92,50 +94,52 @@ def replay(
     topic: TheTopic,
     reason: Annotated[str, typer.Option(help="Only this reason (`drumline dlq list`).")] = "",
     most: Annotated[int | None, typer.Option("--max", min=1, help="At most so many, oldest first.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many, send nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the number, send nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
-    """Put dead letters back on the topic they came from: original key and bytes, header drumline.replay.of.
+    """Replay dead letters to their topic of origin, with the original key and bytes and the header drumline.replay.of.
 
-    For after an upgrade, or after a schema was registered. Each record goes back once, however many letters it has and
-    however often this is called, for as long as Kafka keeps a group's offsets (docs/guide/runbook.md); what dies again
-    gets a new letter. One replay of a topic at a time. In topics where the newest record wins (gpu.process.v1, results)
-    an old record put back replaces a newer one.
+    Use it after an upgrade, or after a schema was registered. Each record is replayed once, also over several
+    calls, for as long as Kafka keeps a group's offsets (docs/reference/dead-letter-headers.md). A record that is
+    rejected again becomes a new dead letter. Run one replay of a topic at a time. In topics where the newest record
+    wins (gpu.process.v1, results) a replayed old record replaces a newer one.
 
-    Exit 0: done, or nothing to do. 1: Kafka does not answer or refuses. 2: not confirmed.
+    Exit codes: 0 done, or nothing to do. 1 Kafka does not answer, or rejects. 2 not confirmed.
     """
     from drumline.infra.deadletters.listing import due
     from drumline.infra.deadletters.replay import DeadLetterReplay, ReplayProgress
 
     name = _topic(topic)
     with _exit_on_error():
-        memory = ReplayProgress(settings())
-        letters = [dataclasses.replace(one, value=None) for one in _letters(name)]
-        done = memory.read(name, (one.reason for one in letters), (one.partition for one in letters))
-        places = [(one.partition, one.offset) for one in due(letters, done, reason)][:most]
+        progress = ReplayProgress(settings())
+        dead_letters = [dataclasses.replace(entry, value=None) for entry in _read(name)]
+        done = progress.read(
+            name, (entry.reason for entry in dead_letters), (entry.partition for entry in dead_letters)
+        )
+        places = [(entry.partition, entry.offset) for entry in due(dead_letters, done, reason)][:most]
         if places and not (dry_run or yes):
             if not sys.stdin.isatty():
-                exit_with("dlq", BAD_INPUT, f"{len(places)} records would go back to {name}; confirm with --yes")
+                exit_with("dlq", BAD_INPUT, f"{len(places)} records would be replayed to {name}; confirm with --yes")
             try:
-                typer.confirm(f"Put {len(places)} records back to {name}?", err=True, abort=True)
+                typer.confirm(f"Replay {len(places)} records to {name}?", err=True, abort=True)
             except typer.Abort:  # no, Ctrl-C or Ctrl-D
                 raise typer.Exit(BAD_INPUT) from None
         sent = 0
         if places and not dry_run:
-            wanted, back = set(places), DeadLetterReplay(settings(), name, lambda now: memory.write(name, now))
-            for one in _letters(name):
-                if (one.partition, one.offset) in wanted:
-                    back.add(one)
-            back.end()
-            sent = back.sent
+            wanted, replay_of = set(places), DeadLetterReplay(settings(), name, lambda now: progress.write(name, now))
+            for entry in _read(name):
+                if (entry.partition, entry.offset) in wanted:
+                    replay_of.add(entry)
+            replay_of.end()
+            sent = replay_of.sent
     if as_json:
-        print(json.dumps({"topic": name, "letters": len(letters), "due": len(places), "put_back": sent}))
+        print(json.dumps({"topic": name, "letters": len(dead_letters), "due": len(places), "put_back": sent}))
     else:
-        print(f"{name}: {len(places):,} records to put back" if dry_run else f"{name}: {sent:,} records put back")
+        print(f"{name}: {len(places):,} records to replay" if dry_run else f"{name}: {sent:,} records replayed")
 
 
-def _letters(topic: str) -> Iterator[DeadLetter]:
+def _read(topic: str) -> Iterator[DeadLetter]:
     from drumline.infra.deadletters.listing import parse_dead_letter
     from drumline.infra.kafka.tail import read
     from drumline.schemas.topics import dlq

@@ -37,13 +37,13 @@ def _exit_on_error() -> AbstractContextManager[None]:
 
 @app.command()
 def apply(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
     with_policies: Policies = False,
     as_json: AsJson = False,
 ) -> None:
     """Bring a server's folder, data source, dashboards, rules, contact points and templates up to date.
 
-    Safe to run again: what is as it should be is left alone. An existing data source is never changed.
+    A repetition changes nothing. An existing data source is never changed.
     """
     from drumline.infra.grafana.server import Server
 
@@ -81,7 +81,7 @@ def diff(with_policies: Policies = False, as_json: AsJson = False) -> None:
 def export(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder; made if it is not there.")],
 ) -> None:
-    """Fetch our dashboards and rules as a server has them now, for instance after they were edited there."""
+    """Fetch the dashboards and rules as a server has them now, for instance after edits there."""
     from drumline.infra.grafana.server import Server
 
     with _exit_on_error():
@@ -102,7 +102,7 @@ def generate(
                      "environment: DRUMLINE_ALERT_WEBHOOK and so on."),
     ] = None,
     tls: Annotated[
-        bool, typer.Option("--tls", help="Grafana speaks TLS with ClickHouse's native port (9440).")
+        bool, typer.Option("--tls", help="Grafana uses TLS to ClickHouse's native port (9440).")
     ] = False,
     ca: Annotated[
         bool, typer.Option("--ca", help="With --tls: by a CA of your own; Grafana's environment has its certificate, "

@@ -1,4 +1,4 @@
-"""`drumline roles`: who may do what on a ClickHouse server."""
+"""`drumline roles`: the roles of a ClickHouse server."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from drumline.infra.config.settings import settings
 app = typer.Typer(add_completion=False)
 Cluster = Annotated[str, typer.Option(help="create them on all nodes of this cluster")]
 Writer = Annotated[str, typer.Option(help="a user to get the role of migrations, sinks and audit")]
-Analyst = Annotated[str, typer.Option(help="a user to get the role of people who ask")]
+Analyst = Annotated[str, typer.Option(help="a user to get the role of readers")]
 Grafana = Annotated[str, typer.Option(help="a user to get the role of Grafana's data source")]
 
 
@@ -21,10 +21,10 @@ Grafana = Annotated[str, typer.Option(help="a user to get the role of Grafana's 
 def roles(
     context: typer.Context, cluster: Cluster = "", writer: Writer = "", analyst: Analyst = "", grafana: Grafana = ""
 ) -> None:
-    """Print the SQL that makes the roles writer, analyst and grafana, with their limits and quotas, for your database.
+    """Print the SQL that creates the roles writer, analyst and grafana, with limits and quotas, for your database.
 
-    Users and passwords are yours: name existing users to give them a role. `drumline roles apply` runs it. The local
-    engine has these rights built in (docs/guide/local-stack.md) and takes no such SQL.
+    Users and passwords are yours: name existing users to give them a role. `drumline roles apply` executes it. The
+    local engine has these rights built in (docs/guide/local-stack.md) and takes no such SQL.
     """
     if context.invoked_subcommand is None:
         for statement in _statements(cluster, writer, analyst, grafana):
@@ -37,9 +37,12 @@ def apply(
     writer: Writer = "",
     analyst: Analyst = "",
     grafana: Grafana = "",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="say what would be run; change nothing")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show the statements without running them")] = False,
 ) -> None:
-    """Run it on DRUMLINE_CLICKHOUSE__URL; DRUMLINE_CLICKHOUSE__USER needs access_management. Safe to run again."""
+    """Execute the SQL on DRUMLINE_CLICKHOUSE__URL. DRUMLINE_CLICKHOUSE__USER needs access_management.
+
+    A repetition changes nothing.
+    """
     from drumline.infra.clickhouse.client import ClickHouseFailed, command, connect
 
     statements = _statements(cluster, writer, analyst, grafana)

@@ -20,21 +20,23 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create, chec
 
 
 class Start(StrEnum):
+    """Start of `topics tail`: a partition's beginning or its end."""
+
     BEGINNING = "beginning"
     END = "end"
 
 
 @app.command()
 def apply(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, change nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the changes without making them.")] = False,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Of every topic; default DRUMLINE_KAFKA__PARTITIONS.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per topic.")] = False,
 ) -> None:
-    """Create all topics and their dead-letter topics, and bring settings that drifted back.
+    """Create all topics and their dead-letter topics, and correct drifted configuration.
 
-    Safe to run again. Exit 1 if a topic could not be brought in order, such as one with another number of partitions.
+    A repetition changes nothing. Exit 1 if a topic cannot be corrected, such as one with another number of partitions.
     """
     from confluent_kafka import KafkaException
 
@@ -66,7 +68,7 @@ def apply(
 def list_topics(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per topic.")] = False,
 ) -> None:
-    """Print the declared topics: what their records are keyed by, and how long they stay. Asks no broker."""
+    """Print the declared topics: key, retention, record and dead-letter topic. Needs no broker."""
     from drumline.schemas.model import has_schema, model
     from drumline.schemas.topics import DAY_MS, TOPICS, dlq
 
@@ -102,7 +104,7 @@ def tail(
 ) -> None:
     """Print the rows of a topic: identity, columns, dictionary columns as text. Ctrl-C ends it.
 
-    Records that cannot be read are shown as where they are and why, dead letters as their headers; never their bytes.
+    Unreadable records are shown with place and reason, dead letters with their headers; never their bytes.
     """
     from confluent_kafka import KafkaException
 

@@ -1,4 +1,4 @@
-"""`drumline evaluate`: the straggler code over a recorded job, without Kafka, judged by what was injected."""
+"""`drumline evaluate`: the straggler code over a recorded job, without Kafka, scored by the injected faults."""
 
 from __future__ import annotations
 
@@ -41,18 +41,17 @@ def evaluate(
         bool, typer.Option("--compare", help="run published methods over the same data too")
     ] = False,
 ) -> None:
-    """Run the straggler code over DIR as a stream and judge each phase of its manifest.
+    """Run the straggler code over DIR as a stream and score each phase of its manifest.
 
-    The code under evaluation never sees the phases. Windows that lie wholly inside a phase are judged on their own: a
-    rank is found where at least half of them blame it at warning or above. Recall and cause accuracy are over counted
-    fault phases, false alarms over counted healthy ones. What else was said in a phase (suspects, windows that could
-    not be judged) is printed below the table, and in JSON as `besides`, `unjudged`. A phase in which no window could be
-    judged is not right.
+    The code under evaluation never reads the phases. Windows that lie wholly inside a phase count. A rank is found if
+    at least half of them name it at warning or above. Recall and cause accuracy are over counted fault phases, false
+    alarms over counted healthy ones. Other results of a phase (suspects, windows without enough data) are printed below
+    the table, and in JSON as `besides`, `unjudged`. A phase without an evaluated window is not right.
 
-    --compare prints who else finds what, from the same data, by the same judge: NVRx, TraceML, HTA, ingero, and the
-    longest collective (docs/design/comparison.md). JSON then has `methods`, ours first, and the window's steps.
+    --compare also runs NVRx, TraceML, HTA, ingero, and the longest collective over the same data, with the same scoring
+    (docs/design/comparison.md). JSON then has `methods`, drumline first, and the window's steps.
 
-    Exit code: 0 all counted phases right, 1 not, 2 bad input.
+    Exit codes: 0 all counted phases right, 1 not, 2 bad input.
     """
     try:
         phases = read_phases(folder)
@@ -71,52 +70,54 @@ def evaluate(
         _print(report, folder.name, steps)
     if missing := report.without_result:
         typer.echo(
-            f"drumline evaluate: no window of {steps} steps fits into, or could be judged in, {len(missing)} "
+            f"drumline evaluate: no window of {steps} steps fits into, or could be evaluated in, {len(missing)} "
             f"counted phases ({', '.join(missing)}): neither found nor cleared; try another --window-steps",
             err=True,
         )
-    if note := unheard(rows):
+    if note := no_result_note(rows):
         typer.echo(f"drumline evaluate: {note}", err=True)
     raise typer.Exit(OK if report.right else FAILED)
 
 
-def _compare(folder: Path, steps: int, phases: list[dict[str, Any]], ours: EvaluationReport, as_json: bool) -> None:
+def _compare(
+    folder: Path, steps: int, phases: list[dict[str, Any]], drumline_report: EvaluationReport, as_json: bool
+) -> None:
     try:
         from drumline.infra.evaluate.compare import compare
         from drumline.infra.evaluate.comparison_table import legend, table
     except ModuleNotFoundError as error:
         raise ValueError(f"--compare: {error}; install the checkout again: pip install -e .") from None
 
-    judged = compare(folder, steps, phases, ours)
+    results = compare(folder, steps, phases, drumline_report)
     if as_json:
-        typer.echo(json.dumps({"window_steps": steps, "methods": [each.as_json() for each in judged]}))
+        typer.echo(json.dumps({"window_steps": steps, "methods": [result.as_json() for result in results]}))
         return
     console = Console(file=sys.stdout)
-    console.print(table(judged, f"{folder.name}, windows of {steps} steps"))
-    console.print(legend(judged), highlight=False, markup=False)
+    console.print(table(results, f"{folder.name}, windows of {steps} steps"))
+    console.print(legend(results), highlight=False, markup=False)
 
 
-def unheard(rows: list[VerdictRow]) -> str:
-    """What to say where no rank could be judged in any window; "" where some could."""
+def no_result_note(rows: list[VerdictRow]) -> str:
+    """Return a note where no rank could be evaluated in any window; "" where some could."""
     ranks = [row for row in rows if row.rank >= 0]
     if not rows:
-        return "no window was judged: the recording has no whole steps"
+        return "no window was evaluated: the recording has no whole steps"
     if any(row.severity != INSUFFICIENT for row in ranks):
         return ""
-    why = " ".join(sorted({row.detail for row in ranks if row.detail}))
-    reason = f" ({why})" if why else ""
+    details = " ".join(sorted({row.detail for row in ranks if row.detail}))
+    reason = f" ({details})" if details else ""
     return (
-        f"no rank was judged, insufficient data in all windows{reason}: "
-        "a rank needs others to be compared with, and collectives that they meet in; "
-        "the job as a whole is judged against its own past"
+        f"no rank was evaluated, insufficient data in all windows{reason}: "
+        "a rank needs peers and collectives that they share; "
+        "the job as a whole is compared with its earlier windows"
     )
 
 
 def read_phases(folder: Path) -> list[dict[str, Any]]:
-    """The phases of a recording's manifest. Raises BadManifest, OSError."""
+    """Return the phases of a recording's manifest. Raises BadManifest, OSError."""
     path = folder / "manifest.json"
     if not path.is_file():
-        inside = [found.parent.name for found in sorted(folder.glob("*/manifest.json"))]
+        inside = [manifest.parent.name for manifest in sorted(folder.glob("*/manifest.json"))]
         hint = f"; it holds {len(inside)} recordings, evaluate each: {', '.join(inside)}" if inside else ""
         raise BadManifest(f"no manifest.json there; DIR is a folder of recorded Parquet tables with one{hint}")
     try:
@@ -124,13 +125,16 @@ def read_phases(folder: Path) -> list[dict[str, Any]]:
     except (ValueError, AttributeError) as error:
         raise BadManifest(f"manifest.json is not a JSON object ({error})") from None
     if not isinstance(phases, list) or not all(isinstance(phase, dict) for phase in phases):
-        raise BadManifest("manifest.json has no list of phases to judge by")
+        raise BadManifest("manifest.json has no list of phases")
     return phases
 
 
 def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Iterator[VerdictRow]:
-    """Verdict rows of the last revision of every window. The recording is read through a copy of its folder whose
-    manifest has no phases. Raises ValueError, naming the file that cannot be read."""
+    """Yield the verdict rows of the last revision of each window.
+
+    The recording is read through a copy of its folder whose manifest has no phases. Raises ValueError with the name of
+    an unreadable file.
+    """
     from drumline.producers.replay.recording import RecordedJob
     from drumline.schemas.topics import Topic
     from drumline.streams.core.thresholds import StragglerConfig
@@ -144,19 +148,19 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Itera
     )
     topics = {Topic.COLLECTIVE, Topic.STEP, Topic.PROCESS, Topic.DEVICE}
     with tempfile.TemporaryDirectory(prefix="drumline-evaluate-") as copy:
-        blind = without_phases(folder, Path(copy))
+        copied = without_phases(folder, Path(copy))
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
             task = progress.add_task("reading the recording", total=None)
-            found = []
+            batches_out = []
             try:
-                batches = ((out.time_ns, out.batch) for out in RecordedJob(blind, topics=topics).batches())
+                batches = ((out.time_ns, out.batch) for out in RecordedJob(copied, topics=topics).batches())
                 for batch in verdicts(batches, config):
-                    found.append(batch)
-                    progress.update(task, description=f"judged to step {batch.envelope['last_step']}")
+                    batches_out.append(batch)
+                    progress.update(task, description=f"evaluated to step {batch.envelope['last_step']}")
             except (OSError, ValueError) as error:  # names a file: the user's, not its copy
-                raise ValueError(str(error).replace(str(blind), str(folder))) from None
-    for batch in latest(found).values():
+                raise ValueError(str(error).replace(str(copied), str(folder))) from None
+    for batch in latest(batches_out).values():
         columns_of = batch.columns
         causes, details = batch.strings("cause", "causes"), batch.strings("detail", "details")
         first, last = int(batch.envelope["first_step"]), int(batch.envelope["last_step"])
@@ -166,7 +170,7 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Itera
 
 
 def without_phases(folder: Path, copy: Path) -> Path:
-    """`copy` filled with links to the recording's files and a manifest that says nothing of phases."""
+    """Fill `copy` with links to the recording's files and a manifest without phases, and return it."""
     for path in folder.resolve().iterdir():
         if path.name != "manifest.json":
             (copy / path.name).symlink_to(path)
@@ -180,21 +184,21 @@ def _judgement(phase: Phase) -> str:
     if not phase.counted:
         return "not counted"
     if not phase.is_evaluated:
-        return "not judged" if phase.windows else "too short"
+        return "not evaluated" if phase.windows else "too short"
     return "yes" if phase.right else "NO"
 
 
 def remarks(report: EvaluationReport) -> list[str]:
-    """What the table leaves out: windows without data, ranks that were named but not found, windows across phases."""
+    """Return lines about windows without data, ranks named but not found, and windows across phases."""
     lines = []
     for phase in report.phases:
         where, of = f"{phase.phase} (steps {phase.first_step}-{phase.last_step})", f"of {phase.windows} windows"
         if phase.not_evaluated:
-            why = f" ({', '.join(phase.reasons)})" if phase.reasons else ""
-            lines.append(f"{where}: {phase.not_evaluated} {of} not judged, insufficient data{why}")
-        for rank, said in sorted(phase.besides.items()):
-            who = "the job" if rank == WHOLE_JOB else f"rank {rank}"
-            lines.append(f"{where}: {who} {', '.join(f'{word} in {n}' for word, n in said.items())} {of}")
+            details = f" ({', '.join(phase.reasons)})" if phase.reasons else ""
+            lines.append(f"{where}: {phase.not_evaluated} {of} not evaluated, insufficient data{details}")
+        for rank, counts in sorted(phase.besides.items()):
+            subject = "the job" if rank == WHOLE_JOB else f"rank {rank}"
+            lines.append(f"{where}: {subject} {', '.join(f'{cause} in {n}' for cause, n in counts.items())} {of}")
     if report.across:
         lines.append(f"{report.across} windows lie across the bounds of phases and count for none")
     return lines
@@ -205,12 +209,12 @@ def _print(report: EvaluationReport, name: str, window_steps: int) -> None:
     for column in ("phase", "windows", "injected", "found", "lost", "right"):
         table.add_column(column, justify="right" if column in ("windows", "lost") else "left")
     for phase in report.phases:
-        found = [*phase.found_ranks, phase.found_cause, phase.found_detail] if phase.found_cause else []
+        cells = [*phase.found_ranks, phase.found_cause, phase.found_detail] if phase.found_cause else []
         table.add_row(
             phase.phase,
             str(phase.windows),
             " ".join(map(str, [*phase.expected_ranks, "|".join(phase.accepted_causes)])),
-            " ".join(str(part) for part in found),
+            " ".join(str(part) for part in cells),
             f"{phase.lost_share:.1%}",
             _judgement(phase),
         )

@@ -1,4 +1,4 @@
-"""`drumline report`: one self-contained page about a job."""
+"""`drumline report`: a self-contained HTML page about a job."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ def report(
     job: Annotated[str, typer.Option(help="The job's name; `drumline sql 'SELECT job, run FROM jobs'` lists them.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path("report.html"),
     run: Annotated[str, typer.Option(help="A run of it; default: the newest.")] = "",
-    since: Annotated[str, typer.Option("--from", help="Only from here on: 2026-11-21T10:40, UTC unless it says.")] = "",
-    until: Annotated[str, typer.Option("--to", help="Only until here.")] = "",
+    since: Annotated[
+        str, typer.Option("--from", help="Only from this time on: 2026-11-21T10:40, UTC without an offset.")
+    ] = "",
+    until: Annotated[str, typer.Option("--to", help="Only until this time.")] = "",
     price: Annotated[
         float | None, typer.Option(min=0, help="Of a GPU-hour; default DRUMLINE_STREAM__PRICE_PER_GPU_HOUR.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print path and summary as one JSON object.")] = False,
 ) -> None:
-    """Write one HTML page about a job: who held it back, why, what it cost, and what its GPUs did.
+    """Write an HTML page about a job: stragglers, causes, cost, and the work of its GPUs.
 
     The page needs no network and runs no script: mail it, archive it, print it. It shows step times with the verdicts,
-    lateness by rank, the verdicts' evidence, cost, top kernels, copies and GPU samples. Where there is not enough data
-    for a verdict it says so. The engine is started if it is down.
+    lateness by rank, the verdicts' evidence, cost, top kernels, copies and GPU samples. It states where
+    there is not enough data for a verdict. The local engine is started if it is down.
 
-    Exit 0: written. 1: ClickHouse does not answer. 2: no such job or run, nothing of it in that time, or the
-    file cannot be written.
+    Exit codes: 0 written. 1 ClickHouse does not answer. 2 no such job or run, no data in that time, or the file cannot
+    be written.
     """
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
     from drumline.infra.config.state_dir import StackError
@@ -61,7 +63,7 @@ def report(
     part = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         part.write_text(text, "utf-8")
-        part.replace(output)  # who looks at the old one never sees half of the new one
+        part.replace(output)  # a reader sees the old page or the new one
     except OSError as error:
         exit_with("report", BAD_INPUT, f"{output}: {error.strerror}")
     finally:
@@ -75,7 +77,7 @@ def report(
 
 
 def _time(name: str, text: str) -> str:
-    """As ClickHouse reads a DateTime64(9, 'UTC'). Exits with 2 if it is no time."""
+    """Return a time in the form of ClickHouse's DateTime64(9, 'UTC'). Exits with BAD_INPUT if it is no time."""
     if not text:
         return ""
     try:

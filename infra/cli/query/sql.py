@@ -1,4 +1,4 @@
-"""`drumline sql`: questions to ClickHouse, read-only."""
+"""`drumline sql`: read-only queries to ClickHouse."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sql(
     named: Annotated[
         bool, typer.Option("--list", help="Name the queries of the cookbook, with their parameters.")
     ] = False,
-    text: Annotated[bool, typer.Option("--print", help="Print the named query's SQL; do not ask.")] = False,
+    text: Annotated[bool, typer.Option("--print", help="Print the named query's SQL; do not run it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row, streamed.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV with a header, streamed.")] = False,
 ) -> None:
@@ -58,14 +58,14 @@ def sql(
         exit_with("sql", BAD_INPUT, "--json or --csv, not both")
     if named:
         return _list(as_json)
-    words, values = _options([*([query] if query is not None else []), *context.args])
-    if len(words) > 1:
-        exit_with("sql", BAD_INPUT, f"one query, please; did you forget quotes? (got {len(words)} arguments)")
-    if not words and sys.stdin.isatty():
+    texts, values = _options([*([query] if query is not None else []), *context.args])
+    if len(texts) > 1:
+        exit_with("sql", BAD_INPUT, f"one query, please; did you forget quotes? (got {len(texts)} arguments)")
+    if not texts and sys.stdin.isatty():
         exit_with(
             "sql", BAD_INPUT, 'no query; give one: drumline sql "SELECT ...", pipe it in, or see drumline sql --list'
         )
-    statement = (words[0] if words else sys.stdin.read()).strip().rstrip(";").strip()
+    statement = (texts[0] if texts else sys.stdin.read()).strip().rstrip(";").strip()
     if not statement:
         exit_with("sql", BAD_INPUT, "the query is empty")
     if advice := unsupported_statement_hint(statement):
@@ -78,42 +78,42 @@ def sql(
     try:
         with ensure_engine(config):
             client = connect(config, reader=True, timeout_s=600, database=config.clickhouse.database)
-            found = run_statement(
+            has_rows = run_statement(
                 client, statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else ""
             )
-            if not found and values.get("job"):
+            if not has_rows and values.get("job"):
                 _note(client, values["job"], values.get("run", ""))
     except (ClickHouseFailed, StackError) as error:
         hint = HINTS.get(getattr(error, "code", 0), "")
         exit_with("sql", FAILED, f"{error}; {hint}" if hint else str(error))
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # `| head` has ended
         sys.stderr.close()
 
 
 def _options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
-    """(plain words, parameters): `--name value` and `--name=value` are parameters."""
-    words, values = list[str](), dict[str, str]()
+    """Return (plain arguments, parameters): `--name value` and `--name=value` are parameters."""
+    texts, values = list[str](), dict[str, str]()
     rest = iter(arguments)
-    for word in rest:
-        flag = re.match(r"--([A-Za-z]\w*)(?:=(.*))?$", word, re.DOTALL)
+    for text in rest:
+        flag = re.match(r"--([A-Za-z]\w*)(?:=(.*))?$", text, re.DOTALL)
         if flag is None:
-            words.append(word)
+            texts.append(text)
             continue
         value = flag[2] if flag[2] is not None else next(rest, None)
         if value is None:
             exit_with("sql", BAD_INPUT, f"--{flag[1]} needs a value")
         values[flag[1]] = value or ""
-    return words, values
+    return texts, values
 
 
 def _named(statement: str, values: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """The SQL of a named query and all its parameters; other SQL with those it has."""
+    """Return the SQL of a named query with all parameters; other SQL with those given."""
     from drumline.infra.clickhouse.queries import BadParameters, UnknownQuery, adhoc
     from drumline.infra.clickhouse.queries import query as find
 
     try:
-        found = find(statement) if _NAME.fullmatch(statement) else adhoc(statement)
-        return found.sql, found.values(values)
+        query = find(statement) if _NAME.fullmatch(statement) else adhoc(statement)
+        return query.sql, query.values(values)
     except (UnknownQuery, BadParameters) as error:
         exit_with("sql", BAD_INPUT, str(error))
 
@@ -124,27 +124,27 @@ def _list(as_json: bool) -> None:
 
     from drumline.infra.clickhouse.queries import queries
 
-    found = queries().values()
+    all_queries = queries().values()
     if as_json:
-        for each in found:
+        for entry in all_queries:
             parameters = [
-                {"name": p.name, "type": p.type, "default": p.default, "about": p.about} for p in each.parameters
+                {"name": p.name, "type": p.type, "default": p.default, "about": p.about} for p in entry.parameters
             ]
-            line = {"name": each.name, "question": each.question, "theme": each.theme, "parameters": parameters}
+            line = {"name": entry.name, "question": entry.question, "theme": entry.theme, "parameters": parameters}
             print(json.dumps(line))
         return
-    view = Table("query", "asks", "parameters (* must be given)", box=None, pad_edge=False)
+    view = Table("query", "question", "parameters (* required)", box=None, pad_edge=False)
     theme = ""
-    for each in found:
-        if each.theme != theme:
-            theme = each.theme
+    for entry in all_queries:
+        if entry.theme != theme:
+            theme = entry.theme
             view.add_row(f"\n[bold]{theme}[/bold]")
-        view.add_row(each.name, each.question, " ".join(p.name + "*" * (p.default is None) for p in each.parameters))
+        view.add_row(entry.name, entry.question, " ".join(p.name + "*" * (p.default is None) for p in entry.parameters))
     Console(width=None if sys.stdout.isatty() else 160).print(view)
 
 
 def _note(client: Client, job: str, run: str) -> None:
-    """An empty answer about a job or run that is not stored: which there are."""
+    """Print a note where a query has no rows because its job or run is not stored."""
     from drumline.infra.clickhouse.client import rows
     from drumline.infra.report.data import NoSuchRun, find_run
 

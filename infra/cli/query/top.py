@@ -1,4 +1,4 @@
-"""`drumline top`: the jobs as they run."""
+"""`drumline top`: a live view of the running jobs."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ def top(
     job: Annotated[
         str, typer.Option(help="Only this job; default: all, details of the one with the newest data.")
     ] = "",
-    interval: Annotated[float, typer.Option(min=0.2, help="Between two looks; s.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.2, help="Between two queries; s.")] = 2.0,
     once: Annotated[
         bool, typer.Option("--once", help="Print once and end; also when the output is no terminal.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a look, a line each.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per query, a line each.")] = False,
 ) -> None:
     """Watch the jobs: ranks, step times, lateness, verdicts, what was dropped, and how fresh the data are.
 
-    It reads what the sinks have stored, as the read-only user. Bars show which part of a step a rank was late in the
-    newest window; a rank may be late because it waited for another one, which the verdict knows. Ctrl-C ends it.
+    It reads the stored rows as the read-only user. The length of a bar chart is the part of a step by which a rank was
+    late in the newest window. A rank may be late because it waited for another; the verdict has the cause. Ctrl-C ends
+    it.
 
-    Exit 0: printed once. 1: ClickHouse does not answer (while it runs: shown, and asked again). 2: no such job to be
-    printed once (a terminal waits for it). 130: Ctrl-C.
+    Exit codes: 0 printed once. 1 ClickHouse does not answer (a live view shows it and retries). 2 no such job with
+    --once (a live view waits for it). 130 Ctrl-C.
     """
     from rich.console import Console
 
@@ -60,14 +61,14 @@ def top(
             _live(config, console, job, interval, seen)
     except (ClickHouseFailed, StackError) as error:
         exit_with("top", FAILED, with_hint(error))
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # `| head` has ended
         sys.stderr.close()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 
 
 def _query(config: Settings, job: str) -> TopSnapshot:
-    """A new connection each time: a server that was restarted, or has another address now, is no trouble."""
+    """Query with a new connection, which works after a restart or a new address of the server."""
     from drumline.infra.clickhouse.client import connect, rows
     from drumline.infra.top.data import snapshot
 

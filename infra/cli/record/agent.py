@@ -1,4 +1,4 @@
-"""`drumline agent`: what GPU processes of this host left in the spool, into Kafka."""
+"""`drumline agent`: publish the spool of this host to Kafka."""
 
 from __future__ import annotations
 
@@ -26,19 +26,18 @@ app = typer.Typer(add_completion=False)
 def agent(
     spool: Annotated[Path | None, typer.Option(help="The spool's root; default: DRUMLINE_SPOOL__ROOT.")] = None,
     until_empty: Annotated[
-        bool, typer.Option("--until-empty", help="End once all writers are gone and all is published and archived.")
+        bool, typer.Option("--until-empty", help="End once all writers have exited and all is published and archived.")
     ] = False,
 ) -> None:
-    """Publish the spool of this host's GPU processes to Kafka. One agent a host; runs until SIGTERM (exit 0) or
-    Ctrl-C (exit 130); a second one does not wait for Kafka.
+    """Publish the spool of this host's GPU processes to Kafka; one agent per host.
 
-    A batch stays in the spool until Kafka acknowledged it. Kafka may be away for any time: the spool fills, then its
-    oldest batches are dropped, counted and told. Killed at any moment the agent goes on where it was; batches that it
-    publishes twice are recognised by the sinks.
+    A batch stays in the spool until Kafka acknowledged it. Kafka may be down for any time: the spool fills, then its
+    oldest batches are evicted and counted. A killed agent resumes where it was; sinks detect batches published twice.
 
-    It samples this host's GPUs too (NVML, gpu.device.v1, DRUMLINE_AGENT__GPU_S, XID events at once).
+    It also samples this host's GPUs (NVML, gpu.device.v1, DRUMLINE_AGENT__GPU_S) and publishes XID events at once. With
+    DRUMLINE_ARCHIVE__URL=s3://bucket/prefix it archives published segments, compressed.
 
-    With DRUMLINE_ARCHIVE__URL=s3://bucket/prefix what Kafka has is kept there too, compressed.
+    Runs until SIGTERM (exit 0) or Ctrl-C (exit 130). The first signal waits for Kafka, a second one does not.
 
     Metrics and health: http://127.0.0.1:19466/metrics, /healthz, /readyz (DRUMLINE_AGENT__METRICS_PORT, 0 = none).
 
@@ -110,7 +109,7 @@ def _unarchived(waiting: int, archiver: Archiver) -> str:
     reasons = (
         [f"{waiting} segments wait for it ({archiver.problem or 'it is slow'}): run this again"] if waiting else []
     )
-    reasons += [f"{archiver.left_out} were left out, the log says why"] if archiver.left_out else []
+    reasons += [f"{archiver.left_out} were left out, the log has the reason"] if archiver.left_out else []
     return f"everything is in Kafka, but not in the archive: {'; '.join(reasons)}"
 
 

@@ -23,12 +23,12 @@ def doctor(
     gpu: Annotated[bool, typer.Option("--gpu/--no-gpu", help="this host runs GPU jobs")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
 ) -> None:
-    """Check what recording and publishing need on this host, and say what to fix.
+    """Check the requirements of recording and publishing on this host, and print what to fix.
 
     \b
     GPU        driver, NVML, CUPTI as the jobs' PyTorch loads it, reading between processes, the compiled callbacks
-    spool      can jobs write, how much waits for the agent; is the policy in force one
-    Kafka      does it answer, are the topics there
+    spool      write permission of jobs, backlog of the agent, validity of the policy
+    Kafka      connection, topics
 
     On a host without GPUs: --no-gpu. Exit code 0 when nothing failed, 1 when something did. Nothing is changed.
     """
@@ -37,33 +37,33 @@ def doctor(
     from drumline.producers.spool.quota import PROCESSES
 
     chosen = settings()
-    found = []
+    results = []
     if gpu:
-        found += checks.host_checks()
-        found += checks.job_checks(python, os.environ)
-        found += checks.environment_checks(os.environ)
+        results += checks.host_checks()
+        results += checks.job_checks(python, os.environ)
+        results += checks.environment_checks(os.environ)
     together = PROCESSES * (chosen.spool.max_mb << 20)
-    found.append(checks.safely("spool", lambda: checks_spool.spool(chosen.spool.root, together)))
-    found += checks_spool.policy(chosen.spool.root)
-    found.append(checks.safely("Kafka", lambda: checks.Check("Kafka", *kafka())))
-    failed = sum(check.state == checks.FAIL for check in found)
+    results.append(checks.safely("spool", lambda: checks_spool.spool(chosen.spool.root, together)))
+    results += checks_spool.policy(chosen.spool.root)
+    results.append(checks.safely("Kafka", lambda: checks.Check("Kafka", *kafka())))
+    failed = sum(check.state == checks.FAIL for check in results)
     if as_json:
-        typer.echo(json.dumps({"failed": failed > 0, "checks": [asdict(check) for check in found]}))
+        typer.echo(json.dumps({"failed": failed > 0, "checks": [asdict(check) for check in results]}))
     else:
         console = Console(highlight=False)
         colour = {checks.OK: "green", checks.WARN: "yellow", checks.FAIL: "red"}
-        for check in found:
+        for check in results:
             state = f"[{colour[check.state]}]{check.state:<4}[/]"
             console.print(f"{state}  {check.name:<16}  {escape(check.text)}", soft_wrap=True)
             if check.fix:
                 console.print(f"{'':<24}to do: {escape(check.fix)}", soft_wrap=True)
-        console.print(f"\n{failed} of {len(found)} checks failed" if failed else "\nnothing failed")
+        console.print(f"\n{failed} of {len(results)} checks failed" if failed else "\nnothing failed")
     if failed:
         raise typer.Exit(FAILED)
 
 
 def kafka() -> tuple[str, str, str]:
-    """State, finding and fix."""
+    """Return state, finding and fix."""
     from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 
     chosen = settings()

@@ -35,7 +35,7 @@ def replay(
     ] = "1",
     job: Annotated[str | None, typer.Option(help="job name; default: the folder's name")] = None,
     ranks: Annotated[int | None, typer.Option(min=1, help="scale to one job of N ranks, for scale tests")] = None,
-    loop: Annotated[int, typer.Option(min=1, help="repeat N times; time and step numbers go on")] = 1,
+    loop: Annotated[int, typer.Option(min=1, help="repeat N times; time and step numbers continue")] = 1,
     keep_time: Annotated[bool, typer.Option("--keep-time", help="keep the recorded time instead of now")] = False,
     spool: Annotated[
         Path | None, typer.Option(metavar="ROOT", help="write into this spool, for `drumline agent`, instead of Kafka")
@@ -45,14 +45,14 @@ def replay(
     """Publish the recorded job in DIR to Kafka, through the code that a live producer uses after decoding.
 
     Every replay is a new run. Its time starts now, or ends now with --speed max. Ctrl-C stops between two batches,
-    waits for what is on its way, and still prints what the broker acknowledged.
+    waits for batches in flight, and prints what the broker acknowledged.
 
     With --ranks, the first copy is the recording with its faults; the others repeat healthy ranks
     (docs/guide/replay.md).
 
-    Exit code: 0 all published, 1 the broker is unreachable or refused something, 2 bad input, 130 interrupted.
+    Exit code: 0 all published, 1 the broker is unreachable or rejected a batch, 2 bad input, 130 interrupted.
     """
-    pace = _pace(speed)
+    factor = _parse_speed(speed)
     configure(settings(), "replay")
     from drumline.infra.kafka.acls import MissingTopics, require_acls
     from drumline.infra.kafka.connect import BrokerUnreachable
@@ -79,9 +79,9 @@ def replay(
             publisher = Publisher(settings(), codec(settings(), recording.topics), "drumline-replay")
     except (BrokerUnreachable, MissingTopics, RegistryUnavailable, BadSchema) as error:
         exit_with("replay", FAILED, str(error))
-    # Only now: till here nothing was published, and a signal just ends it.
+    # Only now: until here nothing was published, and a signal just ends the process.
     with _stopping() as stop, _progress(sum(recording.rows.values()), folder.name) as advance:
-        summary = publish(recording, publisher, ReplayOptions(pace, keep_time, stop=stop, progress=advance))
+        summary = publish(recording, publisher, ReplayOptions(factor, keep_time, stop=stop, progress=advance))
     if as_json:
         typer.echo(json.dumps(summary.as_json()))
     else:
@@ -92,22 +92,22 @@ def replay(
         exit_with("replay", INTERRUPTED, f"interrupted, {summary.unsent:,} rows were not sent")
 
 
-def _pace(speed: str) -> float | None:
-    """None for max. Raises typer.BadParameter."""
+def _parse_speed(speed: str) -> float | None:
+    """Return the speed-up factor, None for max. Raises typer.BadParameter."""
     if speed == "max":
         return None
     try:
-        pace = float(speed.removesuffix("x"))
+        factor = float(speed.removesuffix("x"))
     except ValueError:
-        pace = -1.0
-    if not 0 < pace < float("inf"):
+        factor = -1.0
+    if not 0 < factor < float("inf"):
         raise typer.BadParameter(f"{speed!r}: a number above 0, or max", param_hint="--speed")
-    return pace
+    return factor
 
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """An event that the first SIGINT or SIGTERM sets. The second one interrupts as usual."""
+    """Yield an event that the first SIGINT or SIGTERM sets. The second one has its default effect."""
     stop = threading.Event()
     before: dict[signal.Signals, Any] = {}
 
@@ -126,14 +126,14 @@ def _stopping() -> Iterator[threading.Event]:
 
 @contextmanager
 def _progress(total: int, name: str) -> Iterator[Any]:
-    """A bar on stderr when it is a terminal. Yields what takes the rows of each batch."""
+    """Show progress on stderr when it is a terminal. Yields a function that takes the rows of each batch."""
     if not sys.stderr.isatty():
         yield lambda _rows: None
         return
     columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=total)
-        yield lambda rows: bar.advance(task, rows)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+        task = display.add_task(name, total=total)
+        yield lambda rows: display.advance(task, rows)
 
 
 def _print(summary: ReplaySummary) -> None:

@@ -1,4 +1,4 @@
-"""`drumline run -- COMMAND`: the command as it is, every GPU process below it instrumented."""
+"""`drumline run -- COMMAND`: run a command and record all GPU processes below it."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def run(
     ] = "",
     spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
     label: Annotated[list[str] | None, typer.Option(help="KEY=VALUE in gpu.process.v1, any number of times")] = None,
-    quiet: Annotated[bool, typer.Option(help="say nothing on stderr, also when it cannot attach")] = False,
+    quiet: Annotated[bool, typer.Option(help="print nothing on stderr, also when recording fails")] = False,
 ) -> None:
-    """Run a command; collect what its GPU processes do, without a change to their code.
+    """Run a command and record its GPU processes, without a change to their code.
 
     \b
     drumline run --job llama -- torchrun --nproc-per-node 8 train.py
     drumline run --policy "duty 0.2s/10s" -- python -m vllm.entrypoints.openai.api_server ...
 
     The command takes this process's place: same pid, same signals, same exit code. Python processes that never use CUDA
-    are left alone. What they record goes to the spool folder; `drumline agent` on the same host publishes it.
+    are not changed. The records go to the spool; `drumline agent` on the same host publishes them.
 
     While it runs, the first line of <spool>/policy is the policy of all processes of the host.
     """

@@ -21,7 +21,7 @@ def demo(
     The recording holds four injected faults. The demo starts the local stack, a stream worker and the sinks, replays
     the recording as fast as possible, waits until all is stored, audits it and prints the verdicts beside what was
     injected. Everything stops again unless --keep is given; what is stored stays, and `drumline sql` still answers.
-    Its stream worker is an app of its own and reads only what the demo publishes; no other may run here meanwhile.
+    Its stream worker has an app id of its own; no other worker may run on this machine meanwhile.
 
     Exit code: 0 all counts equal and every injected straggler found, 1 not, 130 interrupted.
     """

@@ -11,7 +11,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def down() -> None:
-    """Stop the local stack cleanly; data stays in the state directory. Does no harm when nothing runs.
+    """Stop the local stack cleanly; data stays in the state directory. It succeeds when nothing runs.
 
     Also finds and stops a broker or an engine whose supervisor was killed.
     """

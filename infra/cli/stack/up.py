@@ -19,14 +19,14 @@ def up(
         str, typer.Option(metavar="HOST:PORT", help="Use this Kafka; start only the ClickHouse engine.")
     ] = "",
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay here until a signal comes (systemd, containers).")
+        bool, typer.Option("--foreground", help="Run in the foreground until a signal (systemd, containers).")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as JSON.")] = False,
 ) -> None:
     """Start the local stack: Apache Kafka (KRaft, one small JVM) and the ClickHouse engine, both on loopback.
 
-    A detached supervisor runs them and starts them again when they die; `drumline down` stops it. Running it again
-    does no harm. Needs Java 17 or newer; the first time, Maven fetches Kafka's jars (45 MB). Ports and the state
+    A detached supervisor runs and restarts them; `drumline down` stops it. A repetition changes nothing.
+    Needs Java 17 or newer; the first time, Maven fetches Kafka's jars (45 MB). Ports and the state
     directory are settings (DRUMLINE_LOCAL__...; `drumline config`).
     """
     from drumline.infra.cli.console import exit_on_error

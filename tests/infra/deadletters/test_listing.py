@@ -195,7 +195,7 @@ def test_large_letters_are_put_back_a_few_at_a_time(monkeypatch):
 
 @pytest.mark.parametrize("answer", ["n\n", ""])
 def test_who_does_not_say_yes_puts_nothing_back(monkeypatch, answer):
-    monkeypatch.setattr(command_dlq, "_letters", lambda topic: [by_sink(0, 10)])
+    monkeypatch.setattr(command_dlq, "_read", lambda topic: [by_sink(0, 10)])
     monkeypatch.setattr(deadletters_replay, "ReplayProgress", lambda _: SimpleNamespace(read=lambda *_: {}))
     monkeypatch.setattr(deadletters_replay, "DeadLetterReplay", lambda *_: pytest.fail("it puts back"))
     monkeypatch.setattr(command_dlq, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
@@ -206,7 +206,7 @@ def test_what_a_stranger_wrote_steers_no_terminal(monkeypatch):
     evil = b"\x1b[2J [/bold]"
     message = Message(0, [("drumline.error.code", evil), ("drumline.error.text", evil), ("own", evil)], key=evil)
     monkeypatch.setattr(
-        command_dlq, "_letters", lambda topic: [parse_dead_letter(message, topic)] if topic == TOPIC else []
+        command_dlq, "_read", lambda topic: [parse_dead_letter(message, topic)] if topic == TOPIC else []
     )
     for command in (["list"], ["show", TOPIC]):
         answer = CliRunner().invoke(command_dlq.app, command)

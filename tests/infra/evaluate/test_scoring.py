@@ -107,10 +107,10 @@ def test_a_healthy_phase_without_data_is_not_right_and_reported():
     assert evaluate_phases([HEALTHY], [*silent[:3], *rows([0], 15)]).right
     report = evaluate_phases([HEALTHY], [*silent, *rows([0] * 4, 0, rank=-1)])
     assert (report.right, report.without_result, report.false_alarms) == (False, ["healthy"], 0)
-    assert remarks(report) == ["healthy (steps 0-19): 4 of 4 windows not judged, insufficient data (no_past)"]
+    assert remarks(report) == ["healthy (steps 0-19): 4 of 4 windows not evaluated, insufficient data (no_past)"]
     changed = replace(rows([1], 0, rank=-1)[0], detail="idle")
     assert remarks(evaluate_phases([HEALTHY], [*silent, changed])) == [
-        "healthy (steps 0-19): 4 of 4 windows not judged, insufficient data (no_past)",
+        "healthy (steps 0-19): 4 of 4 windows not evaluated, insufficient data (no_past)",
         "healthy (steps 0-19): the job suspect in 1 of 4 windows",
     ]
 

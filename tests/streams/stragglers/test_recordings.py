@@ -172,4 +172,4 @@ def test_a_folder_of_recordings_names_them(tmp_path):
 
 def test_a_job_of_one_rank_is_reported_to_have_no_peers():
     result = CliRunner().invoke(app, [str(folder("fusion"))])
-    assert (result.exit_code, "no rank was judged" in result.output, "no_peers" in result.output) == (0, True, True)
+    assert (result.exit_code, "no rank was evaluated" in result.output, "no_peers" in result.output) == (0, True, True)
