@@ -61,7 +61,7 @@ def stack(jars: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sett
 
 @pytest.fixture
 def clean_stack(stack: Settings, wait_for_stack: Callable[[], None]) -> Iterator[Settings]:
-    """The running stack without topics and groups of ours, and with names of its own for what outlives those:
+    """The running stack without topics and groups of topic_names, and with names of its own for what outlives those:
     database (not created; dropped afterwards), sink group, Faust app id."""
     wait_for_stack()
     mark = secrets.token_hex(4)
@@ -83,13 +83,13 @@ def delete_topics(settings: Settings) -> None:
     """All topics that are not Kafka's own; returns when the broker does not list them any more."""
     admin = AdminClient({"bootstrap.servers": settings.bootstrap})
 
-    def ours() -> list[str]:
+    def topic_names() -> list[str]:
         return [name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")]
 
-    if names := ours():
+    if names := topic_names():
         for done in admin.delete_topics(names).values():
             done.result(30)
-        assert local_stack.wait_until(lambda: not ours(), 30)
+        assert local_stack.wait_until(lambda: not topic_names(), 30)
 
 
 @pytest.fixture

@@ -27,7 +27,9 @@ No data raises no alert: a fleet without jobs is silent, and so is one whose sin
 def page() -> str:
     """Return the page's text: an overview, then each rule with its reason."""
     rules = [(rule, group.interval_s) for group in GROUPS for rule in group.rules]
-    overview = [(f"[{r.title}](#{_anchor(r.title)})", r.severity, f"{every} s", f"{r.for_s} s") for r, every in rules]
+    overview = [
+        (f"[{r.title}](#{_anchor(r.title)})", r.severity, f"{interval_s} s", f"{r.for_s} s") for r, interval_s in rules
+    ]
     parts = [HEAD + table(("rule", "severity", "evaluated every", "pending for"), overview)]
     parts += [f"## {rule.title}\n\n{rule.reason}\n\nPanel: {_panel(rule)}.\n" for rule, _ in rules]
     return "\n".join(parts)

@@ -23,13 +23,13 @@ from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, running_stack
 from drumline.infra.runtime.processes import ManagedProcess, check_all
 
-HERE = Path(__file__).parents[2] / "tests"
-PAGE = HERE.parent / "docs" / "reference" / "cookbook.md"
+TESTS = Path(__file__).parents[2] / "tests"
+PAGE = TESTS.parent / "docs" / "reference" / "cookbook.md"
 #: Job -> recording. Their time is kept, so nothing may expire.
 JOBS = {
-    "demo": HERE.parent / "infra" / "demo" / "ddp-gpu-bound",
-    "mild": HERE / "data" / "traces" / "ddp-mild",
-    "fusion": HERE / "data" / "traces" / "fusion",
+    "demo": TESTS.parent / "infra" / "demo" / "ddp-gpu-bound",
+    "mild": TESTS / "data" / "traces" / "ddp-mild",
+    "fusion": TESTS / "data" / "traces" / "fusion",
 }
 FOR_EVER = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))
 #: Windows of steps as short as the recordings' phases.
@@ -56,7 +56,7 @@ everywhere; `drumline sql --list` says which query takes which.
 
 @contextmanager
 def real_pipeline(state: Path) -> Iterator[Settings]:
-    """A private stack that has stored all of JOBS. Raises RuntimeError if it was not worked off."""
+    """A private stack that has stored all of JOBS. Raises RuntimeError if it was not drained."""
     settings = ephemeral_settings(
         state,
         clickhouse=ClickHouseSettings(retention=FOR_EVER),
@@ -64,19 +64,19 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
         sink=SinkSettings(instance="cookbook", metrics_port=0),
     )
     with running_stack(settings):
-        ours = environment(settings)
-        programs = [ManagedProcess(name, [name], state / f"{name}.log", ours) for name in ("stream", "sink")]
+        private = environment(settings)
+        programs = [ManagedProcess(name, [name], state / f"{name}.log", private) for name in ("stream", "sink")]
         try:
             for program in programs:
                 program.start()
             for job, folder in JOBS.items():
                 command = [sys.executable, "-m", "drumline.infra.cli.app", "replay", str(folder), "--job", job]
                 subprocess.run(
-                    [*command, "--speed", "max", "--keep-time", "--json"], env=ours, check=True, capture_output=True
+                    [*command, "--speed", "max", "--keep-time", "--json"], env=private, check=True, capture_output=True
                 )
             waited = wait_stored(settings, 400, lambda: check_all(programs))
             if not waited:
-                raise RuntimeError(f"not worked off: {waited.reason}")
+                raise RuntimeError(f"not drained: {waited.reason}")
         finally:
             for program in programs:
                 program.stop()
@@ -87,12 +87,14 @@ def asker(settings: Settings) -> Callable[[Query], Answer]:
     """Asks a query with its example's parameters, as the reader: column names, and rows as text."""
     client = clickhouse.connect(settings, reader=True, database=settings.clickhouse.database)
 
-    def ask(query: Query) -> Answer:
+    def run_query(query: Query) -> Answer:
         answer = client.raw_query(query.sql, parameters=query.values(query.example), fmt="JSONCompactStrings")
-        found: dict[str, Any] = json.loads(answer)
-        return [each["name"] for each in found["meta"]], [[_cell(cell) for cell in row] for row in found["data"]]
+        answer_json: dict[str, Any] = json.loads(answer)
+        return [column["name"] for column in answer_json["meta"]], [
+            [_cell(cell) for cell in row] for row in answer_json["data"]
+        ]
 
-    return ask
+    return run_query
 
 
 def _cell(value: Any) -> str:
@@ -104,23 +106,23 @@ def example(query: Query, given: Mapping[str, str]) -> str:
     return " ".join(["drumline sql", query.name, *(f"--{name} {value}" for name, value in given.items())])
 
 
-def page(ask: Callable[[Query], Answer]) -> str:
+def page(run_query: Callable[[Query], Answer]) -> str:
     """The page's text."""
     parts, theme = [HEAD], ""
     for query in queries().values():
         if query.theme != theme:
             theme = query.theme
             parts.append(f"## {theme}\n")
-        parts.append(_recipe(query, *ask(query)))
+        parts.append(_recipe(query, *run_query(query)))
     return "\n".join(parts)
 
 
 def _recipe(query: Query, names: list[str], rows: list[list[str]]) -> str:
     lines = [f"### {query.question}", "", f"`{example(query, query.example)}`", ""]
     lines += [query.notes, ""] if query.notes else []
-    own = [p for p in query.parameters if p.about and p.name not in ("job", "run", "since", "until", "limit")]
-    lines += [f"- `--{p.name}`: {p.about}" + (f" (default {p.default})" if p.default else "") for p in own]
-    lines += [""] if own else []
+    special = [p for p in query.parameters if p.about and p.name not in ("job", "run", "since", "until", "limit")]
+    lines += [f"- `--{p.name}`: {p.about}" + (f" (default {p.default})" if p.default else "") for p in special]
+    lines += [""] if special else []
     lines += ["```sql", query.sql, "```", "", "| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows[:SHOWN]]
     lines += [f"\n... {len(rows) - SHOWN} more"] if len(rows) > SHOWN else []

@@ -31,7 +31,7 @@ def page() -> str:
 
 
 def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, dict[str, FieldInfo]]]:
-    """Yield (prefix, introduction, settings) of the model and of each model below it."""
+    """Yield (prefix, introduction, settings) of the model and of constraint model below it."""
     plain, nested = dict[str, FieldInfo](), list[tuple[str, type[BaseModel]]]()
     for name, info in model.model_fields.items():
         kind = info.annotation
@@ -66,7 +66,10 @@ def _default(info: FieldInfo) -> str:
 def _bounds(info: FieldInfo) -> str:
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     limits = [
-        f"{signs[name]} {getattr(each, name):g}" for each in info.metadata for name in signs if hasattr(each, name)
+        f"{signs[name]} {getattr(constraint, name):g}"
+        for constraint in info.metadata
+        for name in signs
+        if hasattr(constraint, name)
     ]
     return f" ({', '.join(limits)})" if limits else ""
 

@@ -95,16 +95,16 @@ def families() -> str:
 
 def page(client: Client, database: str) -> str:
     """The page's text. Raises KeyError on a table that the page has no place for, ValueError where a comment lacks."""
-    found = rows(
+    described = rows(
         client,
         "SELECT table, name, type, comment FROM system.columns WHERE database = {d:String} ORDER BY table, position",
         {"d": database},
     )
     columns: dict[str, list[tuple[str, str, str]]] = {}
-    for row in found:
+    for row in described:
         columns.setdefault(row["table"], []).append((row["name"], row["type"], row["comment"]))
     about = rows(client, "SELECT name, comment FROM system.tables WHERE database = {d:String}", {"d": database})
-    said = {row["name"]: row["comment"] for row in about}
+    comments = {row["name"]: row["comment"] for row in about}
     placed = {name for names in GROUPS.values() for name in names}
     left = {n for n in columns if not n.startswith("schema_") and "_from_" not in n}
     if lost := left - placed - {f"{name}_versions" for name in placed}:
@@ -113,7 +113,7 @@ def page(client: Client, database: str) -> str:
     for group, names in GROUPS.items():
         parts.append(f"## {group}\n")
         for name in names:
-            parts.append(f"### {name}\n\n{_sentence(said[name])}\n\n| column | type | |\n|---|---|---|")
+            parts.append(f"### {name}\n\n{_sentence(comments[name])}\n\n| column | type | |\n|---|---|---|")
             for column, kind, text in columns[name]:
                 if not text:
                     raise ValueError(f"{name}.{column} has no comment")

@@ -1,4 +1,4 @@
-"""What a GPU node's programs import is what `pip install 'drumline[gpu]'` brings, not what other extras happen to."""
+"""The extra `gpu` brings all that the programs of a GPU host import."""
 
 import json
 import subprocess
@@ -13,14 +13,14 @@ from drumline.infra.cli.app import MODULES
 
 WITHOUT = """
 import importlib, json, sys
-refused = set(json.loads(sys.argv[1]))
+hidden = set(json.loads(sys.argv[1]))
 
-class Refuse:
+class Hide:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in refused:
+        if name.partition(".")[0] in hidden:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-sys.meta_path.insert(0, Refuse())
+sys.meta_path.insert(0, Hide())
 for name in sys.argv[2:]:
     importlib.import_module(name)
 """
@@ -28,29 +28,29 @@ for name in sys.argv[2:]:
 
 def installed_with(name: str, extras: frozenset[str]) -> set[str]:
     """Distributions that come with a distribution and its extras, itself among them."""
-    found: set[str] = set()
+    names: set[str] = set()
     todo = [(canonicalize_name(name), extras)]
     while todo:
-        one, wanted = todo.pop()
-        found.add(one)
-        for line in requires(one) or []:
+        current, wanted = todo.pop()
+        names.add(current)
+        for line in requires(current) or []:
             need = Requirement(line)
             if need.marker is None or any(need.marker.evaluate({"extra": extra}) for extra in wanted | {""}):
                 other = canonicalize_name(need.name)
-                if other not in found:
+                if other not in names:
                     todo.append((other, frozenset(need.extras)))
-    return found
+    return names
 
 
 @pytest.mark.parametrize("command", ["run", "agent", "doctor", "config"])
 def test_a_gpu_nodes_programs_start_with_what_their_extra_brings_and_nothing_else(command):
     allowed = installed_with("drumline", frozenset({"gpu"}))
-    refused = [
+    hidden = [
         module
         for module, owners in packages_distributions().items()
         if not {canonicalize_name(owner) for owner in owners} & allowed
     ]
-    assert "faust" in refused
+    assert "faust" in hidden
     modules = ["drumline.infra.cli.app", f"drumline.infra.cli.{MODULES[command]}"]
     if command != "config":
         modules += [
@@ -58,6 +58,6 @@ def test_a_gpu_nodes_programs_start_with_what_their_extra_brings_and_nothing_els
             "drumline.producers.doctor.checks",
             "drumline.producers.decoder.session",
         ]
-    child = [sys.executable, "-c", WITHOUT, json.dumps(refused), *modules]
+    child = [sys.executable, "-c", WITHOUT, json.dumps(hidden), *modules]
     done = subprocess.run(child, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr[-800:]

@@ -1,4 +1,4 @@
-"""What is installed is what lies in the folders: no subpackage and no data file is left out of a wheel or an sdist."""
+"""A wheel and an sdist carry every folder: no subpackage and no data file is left out of a wheel or an sdist."""
 
 import subprocess
 import sys

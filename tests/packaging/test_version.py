@@ -29,17 +29,17 @@ def uninstalled(monkeypatch):
 
 
 def test_the_agent_starts(tmp_path):
-    made = device_sampler(Settings(spool={"root": tmp_path}), list)
-    assert made._versions == {"drumline": "0+unknown"}
+    sampler = device_sampler(Settings(spool={"root": tmp_path}), list)
+    assert sampler._options.versions == {"drumline": "0+unknown"}
 
 
-def test_a_dead_letter_says_so():
+def test_a_dead_letter_names_the_version():
     record = SimpleNamespace(value=b"", topic="t", partition=0, offset=1, timestamp_ms=2, headers=[])
-    found = headers(SimpleNamespace(record=record, error=("c", "")), "id")
-    assert ("drumline.version", b"0+unknown") in found
+    names_and_values = headers(SimpleNamespace(record=record, error=("c", "")), "id")
+    assert ("drumline.version", b"0+unknown") in names_and_values
 
 
-def test_the_command_says_so():
+def test_the_command_prints_the_version():
     answer = CliRunner().invoke(root, ["--version"])
     assert (answer.exit_code, answer.output) == (0, "drumline 0+unknown\n")
 

@@ -26,7 +26,7 @@ def test_every_code_has_one_name_and_one_row():
 
 def test_no_command_exits_with_a_bare_number():
     bare = re.compile(r"typer\.Exit\(.*\d|sys\.exit\(\d|exit_with\([^,]+, \d")
-    found = {
+    calls_by_file = {
         str(path.relative_to(ROOT)): bare.findall(path.read_text()) for path in (ROOT / "infra" / "cli").rglob("*.py")
     }
-    assert {name: calls for name, calls in found.items() if calls} == {}
+    assert {name: calls for name, calls in calls_by_file.items() if calls} == {}

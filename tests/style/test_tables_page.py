@@ -16,8 +16,8 @@ def test_the_page_and_the_comments_are_up_to_date(clean_stack):
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
     migrate(client, clean_stack)
     assert tables_page.PAGE.read_text() == tables_page.page(client, database), "run `make docs`"
-    found = rows(client, f"SELECT table, name, comment FROM system.columns WHERE database = '{database}'")
-    comments = {(row["table"], row["name"]): row["comment"] for row in found}
+    described = rows(client, f"SELECT table, name, comment FROM system.columns WHERE database = '{database}'")
+    comments = {(row["table"], row["name"]): row["comment"] for row in described}
     for stored in TABLES:
         docs = {field["name"]: field["doc"] for field in model(stored.topic).parsed["fields"]}
         for column in stored.columns:
@@ -30,15 +30,15 @@ def test_every_column_of_tables_and_views_has_a_comment(clean_stack):
     """DESCRIBE shows comments of views only where the view has them itself."""
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
     migrate(client, clean_stack)
-    found = rows(client, f"SELECT name, engine FROM system.tables WHERE database = '{database}' ORDER BY name")
-    described = {row["name"]: rows(client, f"DESCRIBE TABLE {database}.{row['name']}") for row in found}
+    described = rows(client, f"SELECT name, engine FROM system.tables WHERE database = '{database}' ORDER BY name")
+    described = {row["name"]: rows(client, f"DESCRIBE TABLE {database}.{row['name']}") for row in described}
     assert not [(table, row["name"]) for table, columns in described.items() for row in columns if not row["comment"]]
-    views = {row["name"] for row in found if row["engine"] == "View"}
+    views = {row["name"] for row in described if row["engine"] == "View"}
     assert views > {"stragglers", "lateness", "processes", "jobs"}
     for view in views - {"jobs"}:
         table = [(row["name"], row["type"], row["comment"]) for row in described[f"{view}_versions"]]
         assert [(row["name"], row["type"], row["comment"]) for row in described[view]] == table, view
-    feeds = {row["name"] for row in found if row["engine"] == "MaterializedView"}
+    feeds = {row["name"] for row in described if row["engine"] == "MaterializedView"}
     assert "records_per_minute_from_ledger" in feeds
     for feed in feeds:
         comments = {row["name"]: row["comment"] for row in described[feed.split("_from_")[0]]}

@@ -23,8 +23,8 @@ from drumline.schemas.envelope import checked
 from drumline.schemas.model import AVRO, RecordModel, model, parse_model
 from drumline.schemas.registry import lock_file_registry
 
-HERE = Path(__file__).parent
-FORMATS = HERE.parents[2] / "docs" / "reference" / "record-format.md"
+FOLDER = Path(__file__).parent
+FORMATS = FOLDER.parents[2] / "docs" / "reference" / "record-format.md"
 BEGIN, END = "<!-- example: written by tests/data/golden/write.py -->\n", "<!-- end of example -->\n"
 EXAMPLE_TOPIC = "gpu.collective.v1"
 ROWS = 5
@@ -42,11 +42,15 @@ def released(topic: str, version: dict) -> RecordModel:
 def sample(record: RecordModel) -> Batch:
     """A batch with the limits of every dtype in it; the same for the same schema."""
     rng = np.random.default_rng(zlib.crc32(record.topic.encode()))
-    made = {"string": "é{}", "int": 7, "long": 1 << 40, "double": 0.5, "boolean": True}
+    sample_values = {"string": "é{}", "int": 7, "long": 1 << 40, "double": 0.5, "boolean": True}
     envelope: dict = {}
     for number, (name, kind) in enumerate(record.envelope.items()):
         inner = kind.split("<")[-1].rstrip(">")
-        value = made[inner].format(name) if inner == "string" else made[inner] + number * (inner in ("int", "long"))
+        value = (
+            sample_values[inner].format(name)
+            if inner == "string"
+            else sample_values[inner] + number * (inner in ("int", "long"))
+        )
         envelope[name] = (
             [value, value] if kind.startswith("array") else {"k": value} if kind.startswith("map") else value
         )
@@ -124,7 +128,7 @@ def _folded(text: str) -> list[str]:
 def main(amend: bool) -> None:
     newest = dict(versions())
     for topic, version in versions():
-        stem = HERE / f"{topic}.{version['version']}"
+        stem = FOLDER / f"{topic}.{version['version']}"
         if stem.with_name(stem.name + ".bin").exists() and not (amend and newest[topic] == version):
             continue
         record = released(topic, version)
