@@ -56,7 +56,7 @@ def test_without_ctrl_c_the_error_stays_what_it_is():
         run(command(press=False))
 
 
-def test_who_was_told_to_ignore_ctrl_c_goes_on_ignoring_it():
+def test_a_process_that_ignores_ctrl_c_keeps_ignoring_it():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with pytest.raises(TypeError):
         run(command(press=True))

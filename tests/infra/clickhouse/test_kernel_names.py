@@ -37,8 +37,8 @@ NCCL = "_Z39ncclDevKernel_AllReduce_Sum_f32_RING_LL24ncclDevKernelArgsStorageILm
     ],
 )
 def test_short_form_and_family(name, short, family):
-    made = kernel_name(name)
-    assert (made.short, made.family) == (short, family)
+    result = kernel_name(name)
+    assert (result.short, result.family) == (short, family)
 
 
 @pytest.mark.parametrize(
@@ -57,8 +57,8 @@ def test_short_form_and_family(name, short, family):
     ],
 )
 def test_plain_names_are_their_own_short_form(name, family):
-    made = kernel_name(name)
-    assert (made.short, made.family) == (name, family)
+    result = kernel_name(name)
+    assert (result.short, result.family) == (name, family)
 
 
 @pytest.mark.parametrize("name", [ELEMENTWISE, LAYER_NORM, REDUCE, SORT, NCCL])
@@ -71,11 +71,11 @@ def test_a_demangled_name_gets_what_the_mangled_one_gets(name):
 def test_every_recorded_kernel_but_sorting_and_scanning_has_a_family_and_its_short_form_is_readable():
     for folder in recordings.folders().values():
         for name in set(pq.read_table(folder / "kernel.parquet", columns=["name"])["name"].to_pylist()):
-            made = kernel_name(name)
-            assert made.family != OTHER or "cub" in name, name
-            assert made.family in {family for family, _ in FAMILIES} | {OTHER}
-            assert not made.short.startswith("_Z")
-            assert made.short
+            result = kernel_name(name)
+            assert result.family != OTHER or "cub" in name, name
+            assert result.family in {family for family, _ in FAMILIES} | {OTHER}
+            assert not result.short.startswith("_Z")
+            assert result.short
 
 
 @pytest.mark.parametrize(

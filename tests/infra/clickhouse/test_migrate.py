@@ -94,7 +94,7 @@ def test_two_at_once_take_turns_and_a_dead_ones_lock_is_taken_over(clean_stack):
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
     client.command(f"CREATE DATABASE {database}")
     client.command(
-        f"CREATE TABLE {database}.schema_migrations_lock (x UInt8) ENGINE = Memory COMMENT '{_dead_holder()}'"
+        f"CREATE TABLE {database}.schema_migrations_lock (x UInt8) ENGINE = Memory COMMENT '{_exited_holder()}'"
     )
     done, failed = [], []
 
@@ -117,7 +117,7 @@ def test_two_at_once_take_turns_and_a_dead_ones_lock_is_taken_over(clean_stack):
     assert {row["version"]: row["n"] for row in applied} == {m.version: 1 for m in migrations()}
 
 
-def _dead_holder():
+def _exited_holder():
     import socket
     import subprocess
 

@@ -21,7 +21,7 @@ from drumline.sinks.tables.tables import SEVERITIES
 
 pytestmark = pytest.mark.stack
 #: What depends on how often results were sent, on when, or on the engine's files.
-OWN = {"data-quality", "storage", "late-rows", "util-or-busy"}
+QUERY_PARAMETERS = {"data-quality", "storage", "late-rows", "util-or-busy"}
 QUERIES = list(queries().values())
 
 
@@ -36,9 +36,9 @@ def fill(settings):
 
 
 @pytest.fixture(scope="module")
-def one(tmp_path_factory):
+def server(tmp_path_factory):
     """A server that has the jobs of the cookbook."""
-    settings = settings_of(tmp_path_factory.mktemp("one"))
+    settings = settings_of(tmp_path_factory.mktemp("server"))
     with temporary_engine(settings):
         migrate(clickhouse.connect(settings), settings)
         fill(settings)
@@ -53,38 +53,38 @@ def on_the_page(query):
     return lines[0], lines[1:]
 
 
-def without_runs(names, found):
-    return [[cell for name, cell in zip(names, row, strict=True) if name != "run"] for row in found]
+def without_runs(names, result):
+    return [[cell for name, cell in zip(names, row, strict=True) if name != "run"] for row in result]
 
 
 @pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.name)
-def test_the_answer_is_the_pages(query, one):
-    names, found = cookbook.asker(one)(query)
-    assert found, "no answer"
+def test_the_answer_is_the_pages(query, server):
+    names, result = cookbook.asker(server)(query)
+    assert result, "no answer"
     assert len(set(names)) == len(names)
-    said_names, said = on_the_page(query)
-    assert names == said_names
-    if query.name not in OWN:
-        assert without_runs(names, found[: cookbook.SHOWN]) == without_runs(names, said)
+    page_names, message = on_the_page(query)
+    assert names == page_names
+    if query.name not in QUERY_PARAMETERS:
+        assert without_runs(names, result[: cookbook.SHOWN]) == without_runs(names, message)
 
 
-def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(one):
+def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(server):
     """CUDA graphs are launched asynchronously: most of their kernels run after their step has ended on the host."""
-    kernels = rows(clickhouse.connect(one), "SELECT count() AS n FROM gpu.kernels WHERE job = 'fusion'")[0]["n"]
+    kernels = rows(clickhouse.connect(server), "SELECT count() AS n FROM gpu.kernels WHERE job = 'fusion'")[0]["n"]
     for group in (50, 150):
         query = queries()["launches-per-step"]
-        asked = dataclasses.replace(query, example={"job": "fusion", "group": str(group)})
-        names, found = cookbook.asker(one)(asked)
-        groups = [dict(zip(names, row, strict=True)) for row in found]
+        queried = dataclasses.replace(query, example={"job": "fusion", "group": str(group)})
+        names, result = cookbook.asker(server)(queried)
+        groups = [dict(zip(names, row, strict=True)) for row in result]
         assert len(groups) == 450 // group
         # the recording does the same in each step of a phase, so rounding takes nothing away
-        assert sum(int(each["launches_per_step"]) * group for each in groups) == kernels
-        assert all(0 < float(each["busy_percent"]) < 100 for each in groups)
+        assert sum(int(item["launches_per_step"]) * group for item in groups) == kernels
+        assert all(0 < float(item["busy_percent"]) < 100 for item in groups)
 
 
-def test_a_verdict_names_the_rank_the_host_and_the_gpu_that_it_is_about(one):
+def test_a_verdict_names_the_rank_the_host_and_the_gpu_that_it_is_about(server):
     def query(sql):
-        return rows(clickhouse.connect(one, database="gpu"), sql)
+        return rows(clickhouse.connect(server, database="gpu"), sql)
 
     places = {
         (row["rank"], row["host"], row["gpu_uuid"]) for row in query("SELECT * FROM processes WHERE job = 'demo'")
@@ -96,15 +96,15 @@ def test_a_verdict_names_the_rank_the_host_and_the_gpu_that_it_is_about(one):
     )
     assert {(row["rank"], row["host"], row["gpu_uuid"]) for row in late} == places, "each was slowed down once"
     for table in ("stragglers", "lateness"):
-        found = query(f"SELECT DISTINCT rank, host, gpu_uuid FROM {table} WHERE job = 'demo' AND rank >= 0")
-        assert {(row["rank"], row["host"], row["gpu_uuid"]) for row in found} == places, table
+        result = query(f"SELECT DISTINCT rank, host, gpu_uuid FROM {table} WHERE job = 'demo' AND rank >= 0")
+        assert {(row["rank"], row["host"], row["gpu_uuid"]) for row in result} == places, table
     assert not query("SELECT 1 FROM lateness WHERE rank < 0 LIMIT 1")
     whole = query("SELECT DISTINCT host, gpu_uuid FROM stragglers WHERE rank = -1")
     assert whole == [{"host": "", "gpu_uuid": ""}]
 
 
-def test_severities_are_labels_that_compare(one):
-    client = clickhouse.connect(one, database="gpu")
+def test_severities_are_labels_that_compare(server):
+    client = clickhouse.connect(server, database="gpu")
     counts = {
         row["severity"]: row["n"]
         for row in rows(client, "SELECT severity, count() AS n FROM stragglers GROUP BY severity ORDER BY severity")
@@ -122,28 +122,28 @@ def test_severities_are_labels_that_compare(one):
 
 
 @pytest.mark.parametrize("name", ["jobs", "cost"])
-def test_one_job_of_all_can_be_chosen(name, one):
+def test_one_job_of_all_can_be_chosen(name, server):
     query = queries()[name]
-    names, everything = cookbook.asker(one)(query)
+    names, everything = cookbook.asker(server)(query)
     for chosen, jobs in (({"job": "mild"}, ["mild"]), ({"run": "r1"}, list(cookbook.JOBS)), ({"run": "x"}, [])):
-        _, found = cookbook.asker(one)(dataclasses.replace(query, example={**query.example, **chosen}))
+        _, result = cookbook.asker(server)(dataclasses.replace(query, example={**query.example, **chosen}))
         job = names.index("job")
-        assert sorted(row[job] for row in found) == sorted(jobs)
-        assert all(row in everything for row in found)
+        assert sorted(row[job] for row in result) == sorted(jobs)
+        assert all(row in everything for row in result)
 
 
 def test_the_page_has_nothing_that_is_no_query():
-    asked = re.findall(r"^### (.*)$", cookbook.PAGE.read_text(), re.MULTILINE)
-    assert asked == [query.question for query in QUERIES]
+    queried = re.findall(r"^### (.*)$", cookbook.PAGE.read_text(), re.MULTILINE)
+    assert queried == [query.question for query in QUERIES]
 
 
-def test_grafanas_user_may_ask_all_of_it_too(one):
-    password = local_password(one, "grafana")
-    grafana = one.model_copy(
-        update={"clickhouse": one.clickhouse.model_copy(update={"reader": "grafana", "reader_password": password})}
+def test_grafanas_user_may_ask_all_of_it_too(server):
+    password = local_password(server, "grafana")
+    grafana = server.model_copy(
+        update={"clickhouse": server.clickhouse.model_copy(update={"reader": "grafana", "reader_password": password})}
     )
-    ask = cookbook.asker(grafana)
-    assert all(ask(query)[1] for query in QUERIES)
+    run_query = cookbook.asker(grafana)
+    assert all(run_query(query)[1] for query in QUERIES)
 
 
 REMOTES = """<remote_servers><both>{shards}</both></remote_servers>
@@ -157,14 +157,14 @@ SHARD = """<shard><replica><host>127.0.0.1</host><port>{port}</port>
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """Two servers, each with the schema, and a database over both; settings of the first, naming that database."""
-    each = [settings_of(tmp_path_factory.mktemp(name)) for name in ("first", "second")]
+    item = [settings_of(tmp_path_factory.mktemp(name)) for name in ("first", "second")]
     shards = "".join(
         SHARD.format(port=s.local.clickhouse_tcp_port, password=local_password(s, "writer").get_secret_value())
-        for s in each
+        for s in item
     )
     children = []
     try:
-        for settings in each:
+        for settings in item:
             child = prepare_engine(settings)
             config = settings.local.state / "clickhouse" / "conf" / "config.xml"
             config.write_text(config.read_text().replace("<max_server_memory_usage>", REMOTES.format(shards=shards)))
@@ -174,31 +174,31 @@ def two(tmp_path_factory):
             )
             child.start(0.0)
             children.append(child)
-        for settings in each:
+        for settings in item:
             assert wait_until(lambda s=settings: answers(s), 60)
             migrate(clickhouse.connect(settings), settings)
-        for settings in (*each, each[0]):
+        for settings in (*item, item[0]):
             assert "kernels" in distribute(clickhouse.connect(settings), "gpu", "both", "gpu_all")
-        over = each[0].model_copy(update={"clickhouse": each[0].clickhouse.model_copy(update={"database": "gpu_all"})})
-        yield each, over
+        over = item[0].model_copy(update={"clickhouse": item[0].clickhouse.model_copy(update={"database": "gpu_all"})})
+        yield item, over
     finally:
         for child in children:
             child.end()
 
 
 @pytest.mark.long
-def test_two_servers_pass_the_cookbook(one, two):
-    each, over = two
+def test_two_servers_pass_the_cookbook(server, two):
+    item, over = two
     fill(over)
     held = [
-        rows(clickhouse.connect(s), "SELECT count() AS n, uniqExact(rank) AS ranks FROM gpu.kernels")[0] for s in each
+        rows(clickhouse.connect(s), "SELECT count() AS n, uniqExact(rank) AS ranks FROM gpu.kernels")[0] for s in item
     ]
     assert all(side["n"] > 0 for side in held), "both have some of it"
-    alone, together = cookbook.asker(one), cookbook.asker(over)
+    single, together = cookbook.asker(server), cookbook.asker(over)
     for query in QUERIES:
         if query.name != "storage":
-            names, found = together(query)
-            assert (names, sorted(found)) == (alone(query)[0], sorted(alone(query)[1])), query.name
+            names, result = together(query)
+            assert (names, sorted(result)) == (single(query)[0], sorted(single(query)[1])), query.name
 
 
 @pytest.mark.long

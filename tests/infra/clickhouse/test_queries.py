@@ -20,11 +20,11 @@ SELECT {most:UInt32}, {job:String}, {since:DateTime64(3, 'UTC')}, {ids:Array(Str
 """
 
 
-def test_a_file_says_what_it_asks_with_which_parameters():
-    made = parse("x", FILE.replace("\n-- @ids: which\n", "\n").replace("-- A note.", "-- A note.\n-- @ids: which"))
-    assert (made.question, made.theme, made.notes) == ("What is asked?", "Kernels", "A note.")
-    assert made.example == {"job": "demo", "most": "3"}
-    assert [(p.name, p.type, p.default) for p in made.parameters] == [
+def test_a_file_has_a_question_and_parameters():
+    built = parse("x", FILE.replace("\n-- @ids: which\n", "\n").replace("-- A note.", "-- A note.\n-- @ids: which"))
+    assert (built.question, built.theme, built.notes) == ("What is asked?", "Kernels", "A note.")
+    assert built.example == {"job": "demo", "most": "3"}
+    assert [(p.name, p.type, p.default) for p in built.parameters] == [
         ("ids", "Array(String)", None), ("most", "UInt32", "5"), ("job", "String", None),
         ("since", "DateTime64(3, 'UTC')", "1970-01-01 00:00:00"),
     ]  # fmt: skip
@@ -38,12 +38,12 @@ def test_a_file_that_lacks_something_is_refused(left_out):
 
 def test_every_query_is_complete_and_its_example_fits():
     assert len(queries()) >= 25
-    for each in queries().values():
-        assert each.theme in THEMES
-        assert each.question.endswith(("?", "."))
-        each.values(each.example)
-        assert not re.search(r"\$\{|%s|;", each.sql), each.name
-    assert {each.theme for each in queries().values()} == set(THEMES)
+    for item in queries().values():
+        assert item.theme in THEMES
+        assert item.question.endswith(("?", "."))
+        item.values(item.example)
+        assert not re.search(r"\$\{|%s|;", item.sql), item.name
+    assert {item.theme for item in queries().values()} == set(THEMES)
 
 
 def test_the_readme_counts_them():
@@ -55,9 +55,9 @@ def test_the_readme_counts_them():
 def test_no_quantile_is_taken_of_a_sample():
     """ClickHouse's quantile() looks at 8192 values: off by some percent in the tail."""
     of_samples = re.compile(r"\bquantiles?(OrNull)?(If)?\(")
-    assert not [each.name for each in queries().values() if of_samples.search(each.sql)]
-    asked = [text for module in (report_queries, top_data, demo_report) for text in vars(module).values()]
-    assert not [text for text in asked if isinstance(text, str) and of_samples.search(text)]
+    assert not [item.name for item in queries().values() if of_samples.search(item.sql)]
+    queried = [text for module in (report_queries, top_data, demo_report) for text in vars(module).values()]
+    assert not [text for text in queried if isinstance(text, str) and of_samples.search(text)]
 
 
 def test_what_asks_about_all_jobs_can_be_asked_about_one():
@@ -75,14 +75,14 @@ def test_a_name_that_is_not_there_names_close_ones():
 
 
 def test_parameters_are_filled_in_missing_and_unknown_ones_named():
-    found = query("top-kernels")
-    assert found.values({"job": "x"}) == {
+    result = query("top-kernels")
+    assert result.values({"job": "x"}) == {
         "job": "x", "run": "", "since": "1970-01-01 00:00:00", "until": "2106-01-01 00:00:00", "limit": "20",
     }  # fmt: skip
     with pytest.raises(BadParameters, match="top-kernels needs --job"):
-        found.values({})
+        result.values({})
     with pytest.raises(BadParameters, match="no parameter --jbo; it has: --job String"):
-        found.values({"jbo": "x", "job": "y"})
+        result.values({"jbo": "x", "job": "y"})
 
 
 def test_sql_of_ones_own_needs_all_its_parameters():

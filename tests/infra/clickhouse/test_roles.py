@@ -22,15 +22,15 @@ def test_every_statement_parses(stack, cluster):
 def test_a_role_is_granted_to_users_only():
     """A role's settings, constraints and quota come with it: who has two, has the limits of both."""
     granted = [
-        found for text in statements("gpu", "", USERS) if (found := re.match(r"GRANT drumline_(\w+) TO (.*)", text))
+        result for text in statements("gpu", "", USERS) if (result := re.match(r"GRANT drumline_(\w+) TO (.*)", text))
     ]
-    assert {found[1]: found[2] for found in granted} == {role: f"`{user}`" for role, user in USERS.items()}
+    assert {result[1]: result[2] for result in granted} == {role: f"`{user}`" for role, user in USERS.items()}
     for profile in (text for text in statements("gpu") if text.startswith(("CREATE SETTINGS", "CREATE QUOTA"))):
         assert re.search(r"OR REPLACE (drumline_\w+)\b.* TO \1$", profile, re.DOTALL), profile
 
 
 def test_both_readers_have_the_same_grants_and_the_local_engine_has_them():
-    to = [found[1] for text in statements("gpu") if (found := re.match(r"GRANT .* ON .* TO (.*)", text))]
+    to = [result[1] for text in statements("gpu") if (result := re.match(r"GRANT .* ON .* TO (.*)", text))]
     assert set(to) == {"drumline_writer", "drumline_analyst, drumline_grafana"}
     grants = reader_grants("gpu")
     assert "GRANT SHOW, SELECT ON gpu.*" in grants

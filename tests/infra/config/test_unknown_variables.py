@@ -31,16 +31,16 @@ def drumline(*arguments, **variables):
     return subprocess.run(command, env=kept | variables, capture_output=True, text=True, check=False)
 
 
-def found(folder, pattern):
+def result(folder, pattern):
     return {name for path in folder.rglob("*.py") for name in re.findall(pattern, path.read_text())}
 
 
 def test_the_names_that_are_no_settings_are_those_that_the_code_reads():
     known = set(setting_names(Settings))
-    assert found(ROOT / "producers", r'"(DRUMLINE_[A-Z_]*[A-Z])"') - known == set(JOBS)
+    assert result(ROOT / "producers", r'"(DRUMLINE_[A-Z_]*[A-Z])"') - known == set(JOBS)
     files = provisioning_files(CONTACTS, tls=True, ca=True).values()
     assert {name for text in files for name in re.findall(r"\$(DRUMLINE_\w+)", text)} == set(GRAFANA)
-    assert found(ROOT / "tests", r'environ\.get\("(DRUMLINE_\w+)"') - known == set(TESTS)
+    assert result(ROOT / "tests", r'environ\.get\("(DRUMLINE_\w+)"') - known == set(TESTS)
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_the_names_that_are_no_settings_are_those_that_the_code_reads():
     ],
 )
 def test_what_only_can_be_a_misspelt_setting_is_an_error_that_names_the_right_one(monkeypatch, name, value, near):
-    [stranger] = find_unknown_variables(Settings, {f"DRUMLINE_{name}": value})
-    assert stranger.is_setting
-    assert stranger.text.startswith(f"DRUMLINE_{name}: ")
-    assert f"DRUMLINE_{near}" in stranger.text.removeprefix(f"DRUMLINE_{name}")
+    [foreign] = find_unknown_variables(Settings, {f"DRUMLINE_{name}": value})
+    assert foreign.is_setting
+    assert foreign.text.startswith(f"DRUMLINE_{name}: ")
+    assert f"DRUMLINE_{near}" in foreign.text.removeprefix(f"DRUMLINE_{name}")
     monkeypatch.setattr(settings_module.os, "environ", {f"DRUMLINE_{name}": value})
     with pytest.raises(InvalidVariables, match=f"^DRUMLINE_{name}: "):
         settings.__wrapped__()
@@ -76,16 +76,16 @@ def test_what_only_can_be_a_misspelt_setting_is_an_error_that_names_the_right_on
         ("DRUMLINE_CLICKHOUSE_PASSWORD", "DRUMLINE_CLICKHOUSE__PASSWORD"), ("DRUMLINE_A\x1b[1m", ""),
     ],
 )  # fmt: skip
-def test_what_may_be_somebody_elses_is_told_once_and_ignored(monkeypatch, capsys, name, near):
+def test_a_possibly_foreign_variable_is_reported_once_and_ignored(monkeypatch, capsys, name, near):
     monkeypatch.setattr(settings_module.os, "environ", {name: "sesame"})
     settings.__wrapped__()
-    [said] = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"drumline: {name.encode('unicode_escape').decode()} is ")
-    assert near in said
-    assert "sesame" not in said
+    [message] = capsys.readouterr().err.splitlines()
+    assert message.startswith(f"drumline: {name.encode('unicode_escape').decode()} is ")
+    assert near in message
+    assert "sesame" not in message
 
 
-def test_what_others_are_known_to_set_is_no_reason_to_say_anything():
+def test_known_foreign_variables_cause_no_message():
     service = {
         "DRUMLINE_SERVICE_HOST": "10.0.0.1", "DRUMLINE_SERVICE_PORT": "9465", "DRUMLINE_SERVICE_PORT_HTTP": "9465",
         "DRUMLINE_PORT": "tcp://10.0.0.1:9465", "DRUMLINE_PORT_9465_TCP": "tcp://10.0.0.1:9465",
@@ -111,7 +111,7 @@ def test_commands_end_with_2_or_go_on_and_a_job_always_runs():
     assert (quiet.returncode, quiet.stderr) == (9, "")
 
 
-def test_no_home_folder_is_told_by_the_settings_that_need_one(monkeypatch, tmp_path):
+def test_a_missing_home_folder_is_an_error_of_the_settings_that_need_it(monkeypatch, tmp_path):
     monkeypatch.setattr("posixpath.expanduser", lambda path: path)  # a user that the system does not know
     with pytest.raises(ValueError, match=r"DRUMLINE_LOCAL__STATE, DRUMLINE_LOCAL__CACHE: .* Set HOME"):
         Settings()

@@ -1,4 +1,4 @@
-"""What is read from a dead letter, how letters are counted, and which are put back."""
+"""Reading, counting and replaying dead dead_letters."""
 
 from types import SimpleNamespace
 
@@ -26,29 +26,29 @@ VALUE = b"\x00\x00\x00\x00\x07SECRET"
 
 class Message:
     def __init__(self, offset, headers, value=VALUE, partition=0, key=b"p"):
-        self._all = (offset, headers, value, partition, key)
+        self._headers = (offset, headers, value, partition, key)
 
     def offset(self):
-        return self._all[0]
+        return self._headers[0]
 
     def headers(self):
-        return self._all[1]
+        return self._headers[1]
 
     def value(self):
-        return self._all[2]
+        return self._headers[2]
 
     def partition(self):
-        return self._all[3]
+        return self._headers[3]
 
     def key(self):
-        return self._all[4]
+        return self._headers[4]
 
     def timestamp(self):
-        return TIMESTAMP_CREATE_TIME, 1_000 * (self._all[0] + 1)
+        return TIMESTAMP_CREATE_TIME, 1_000 * (self._headers[0] + 1)
 
 
-def by_sink(offset, origin, reason="BadEnvelope", own=(), topic_id="id"):
-    record = Record(TOPIC, 2, origin, b"p", VALUE, 5_000, list(own))
+def by_sink(offset, origin, reason="BadEnvelope", foreign_headers=(), topic_id="id"):
+    record = Record(TOPIC, 2, origin, b"p", VALUE, 5_000, list(foreign_headers))
     entry = RangeEntry(
         record, len(VALUE), None, Disposition.DEAD_LETTER, error=(reason, "gpu.kernel.v1.rows: impossible")
     )
@@ -60,22 +60,27 @@ def by_worker(offset, origin, error=None):
     return parse_dead_letter(Message(offset, stream_headers(Origin(TOPIC, 2, origin), error, "streams")), TOPIC)
 
 
-def test_a_letter_says_where_from_and_why_and_never_its_bytes():
-    one = by_sink(4, 17, own=[("traceparent", b"00-1"), ("drumline.error.code", b"Forged")])
-    told = one.as_json()
-    assert told["origin"] == {"topic": TOPIC, "topic_id": "id", "partition": 2, "offset": 17}
-    assert (told["reason"], told["by"], told["schema_id"], told["bytes"]) == ("BadEnvelope", "sink", 7, len(VALUE))
-    assert told["headers"] == {"traceparent": "00-1"}
-    assert told["time"] == "1970-01-01T00:00:05+00:00"
-    assert "SECRET" not in str(told)
+def test_a_dead_letter_shows_origin_and_reason_and_never_its_bytes():
+    item = by_sink(4, 17, foreign_headers=[("traceparent", b"00-1"), ("drumline.error.code", b"Forged")])
+    reported = item.as_json()
+    assert reported["origin"] == {"topic": TOPIC, "topic_id": "id", "partition": 2, "offset": 17}
+    assert (reported["reason"], reported["by"], reported["schema_id"], reported["bytes"]) == (
+        "BadEnvelope",
+        "sink",
+        7,
+        len(VALUE),
+    )
+    assert reported["headers"] == {"traceparent": "00-1"}
+    assert reported["time"] == "1970-01-01T00:00:05+00:00"
+    assert "SECRET" not in str(reported)
 
 
-def test_a_letter_of_a_worker_says_the_same():
-    told = by_worker(4, 17).as_json()
-    assert told["origin"] == {"topic": TOPIC, "topic_id": "", "partition": 2, "offset": 17}
-    assert (told["reason"], told["by"]) == ("ValueError", "streams")
-    assert "worker's log" in told["text"]
-    assert "SECRET" not in str(told)
+def test_a_dead_letter_of_a_worker_shows_the_same():
+    reported = by_worker(4, 17).as_json()
+    assert reported["origin"] == {"topic": TOPIC, "topic_id": "", "partition": 2, "offset": 17}
+    assert (reported["reason"], reported["by"]) == ("ValueError", "streams")
+    assert "worker's log" in reported["text"]
+    assert "SECRET" not in str(reported)
 
 
 def test_what_others_put_there_is_counted_for_itself():
@@ -85,15 +90,15 @@ def test_what_others_put_there_is_counted_for_itself():
     assert foreign[0].as_json()["bytes"] is None
 
 
-def test_a_record_that_died_again_says_which_letter_it_was():
-    again = by_sink(9, 40, own=[("a", b"b"), (REPLAY_OF, b"gpu.kernel.v1.dlq:0:3")])
+def test_a_record_that_is_rejected_again_names_its_dead_letter():
+    again = by_sink(9, 40, foreign_headers=[("a", b"b"), (REPLAY_OF, b"gpu.kernel.v1.dlq:0:3")])
     assert again.replay_of == "gpu.kernel.v1.dlq:0:3"
     assert again.headers == (("a", b"b"),)
 
 
 def test_listing_are_counted_per_reader_and_records_once():
-    letters = [by_sink(0, 10), by_worker(1, 10), by_sink(2, 10), by_sink(3, 11), by_worker(4, 12)]
-    groups, records = grouped(letters)
+    dead_letters = [by_sink(0, 10), by_worker(1, 10), by_sink(2, 10), by_sink(3, 11), by_worker(4, 12)]
+    groups, records = grouped(dead_letters)
     assert {(g.reason, g.by): (g.count, len(g.origins)) for g in groups} == {
         ("BadEnvelope", "sink"): (3, 2), ("ValueError", "streams"): (2, 2),
     }  # fmt: skip
@@ -102,7 +107,7 @@ def test_listing_are_counted_per_reader_and_records_once():
     assert (first["first"], first["last"]) == (when(1_000), when(4_000))
 
 
-def test_topics_created_anew_have_other_records_at_the_same_offsets():
+def test_recreated_topics_have_other_records_at_the_same_offsets():
     origins = Origins()
     assert origins.add(("old", 0, 1))
     assert origins.add(("new", 0, 1))
@@ -110,13 +115,13 @@ def test_topics_created_anew_have_other_records_at_the_same_offsets():
     assert len(origins) == 2
 
 
-LETTERS = st.lists(
+DEAD_LETTERS = st.lists(
     st.tuples(st.sampled_from("AB"), st.sampled_from(["sink", "streams"]), st.integers(0, 6)), max_size=25
 )
 
 
-@given(LETTERS, st.lists(st.tuples(st.sampled_from(["", "A", "B"]), st.integers(1, 4)), max_size=12))
-def test_however_it_is_called_each_record_goes_back_once(letters, calls):
+@given(DEAD_LETTERS, st.lists(st.tuples(st.sampled_from(["", "A", "B"]), st.integers(1, 4)), max_size=12))
+def test_however_it_is_called_each_record_goes_back_once(dead_letters, calls):
     class A(Exception):
         pass
 
@@ -125,25 +130,25 @@ def test_however_it_is_called_each_record_goes_back_once(letters, calls):
 
     topic = [
         by_sink(n, origin, reason) if by == "sink" else by_worker(n, origin, {"A": A, "B": B}[reason]())
-        for n, (reason, by, origin) in enumerate(letters)
+        for n, (reason, by, origin) in enumerate(dead_letters)
     ]
     done, back = {}, []
     for reason, most in [*calls, ("", None)]:
-        for one in list(due(topic, done, reason))[:most]:
-            assert reason in ("", one.reason)
-            done[one.reason, one.partition] = one.offset + 1
-            back.append(one.origin[2])
-    assert sorted(back) == sorted({origin for _, _, origin in letters})
+        for item in list(due(topic, done, reason))[:most]:
+            assert reason in ("", item.reason)
+            done[item.reason, item.partition] = item.offset + 1
+            back.append(item.origin[2])
+    assert sorted(back) == sorted({origin for _, _, origin in dead_letters})
 
 
 class SmallQueue:
     """A producer that holds `room` messages until it is polled."""
 
-    def __init__(self, room, answers=True):
-        self._room, self._held, self.taken, self._answers = room, [], 0, answers
+    def __init__(self, free_slots, answers=True):
+        self._free_slots, self._held, self.taken, self._answers = free_slots, [], 0, answers
 
     def produce(self, _topic, on_delivery, **_):
-        if len(self._held) >= self._room:
+        if len(self._held) >= self._free_slots:
             raise BufferError
         self._held.append(on_delivery)
         self.taken += 1
@@ -162,39 +167,39 @@ class SmallQueue:
         self._held.clear()
 
 
-def ten_letters():
+def ten_dead_letters():
     records = [Record(TOPIC, 0, n, b"p", VALUE, 0, []) for n in range(10)]
     return [RangeEntry(record, 9, None, Disposition.DEAD_LETTER, error=("BadFrame", "")) for record in records]
 
 
 def test_listing_of_a_range_that_are_more_than_the_producers_queue_holds_are_all_sent():
     queue = SmallQueue(3)
-    assert DeadLetterProducer(lambda: queue).send(ten_letters(), "id") == queue.taken == 10
+    assert DeadLetterProducer(lambda: queue).send(ten_dead_letters(), "id") == queue.taken == 10
 
 
-def test_listing_that_nobody_acknowledges_are_sent_again_by_another_producer():
+def test_unacknowledged_dead_letters_are_sent_again_by_another_producer():
     silent, well = SmallQueue(10, answers=False), SmallQueue(10)
-    letters = DeadLetterProducer(iter([silent, well]).__next__)
+    dead_letters = DeadLetterProducer(iter([silent, well]).__next__)
     with pytest.raises(DeadLettersFailed, match="10 not acknowledged"):
-        letters.send(ten_letters(), "id")
+        dead_letters.send(ten_dead_letters(), "id")
     assert silent.flush(0) == 0, "it would send them too"
-    assert letters.send(ten_letters(), "id") == well.taken == 10
+    assert dead_letters.send(ten_dead_letters(), "id") == well.taken == 10
 
 
-def test_large_letters_are_put_back_a_few_at_a_time(monkeypatch):
+def test_large_dead_letters_are_replayed_a_few_at_a_time(monkeypatch):
     """Their values are in memory until then."""
     monkeypatch.setattr(deadletters_replay, "Producer", lambda _: SmallQueue(2))
     monkeypatch.setattr(deadletters_replay, "CHUNK_BYTES", 2 * len(VALUE))
-    told = []
-    back = deadletters_replay.DeadLetterReplay(Settings(), TOPIC, told.append)
+    reported = []
+    back = deadletters_replay.DeadLetterReplay(Settings(), TOPIC, reported.append)
     for n in range(5):
         back.add(by_sink(n, n))
     back.end()
-    assert [done["BadEnvelope", 0] for done in told] == [2, 4, 5]
+    assert [done["BadEnvelope", 0] for done in reported] == [2, 4, 5]
 
 
 @pytest.mark.parametrize("answer", ["n\n", ""])
-def test_who_does_not_say_yes_puts_nothing_back(monkeypatch, answer):
+def test_without_a_confirmation_no_record_is_replayed(monkeypatch, answer):
     monkeypatch.setattr(command_dlq, "_read", lambda topic: [by_sink(0, 10)])
     monkeypatch.setattr(deadletters_replay, "ReplayProgress", lambda _: SimpleNamespace(read=lambda *_: {}))
     monkeypatch.setattr(deadletters_replay, "DeadLetterReplay", lambda *_: pytest.fail("it puts back"))
@@ -202,9 +207,11 @@ def test_who_does_not_say_yes_puts_nothing_back(monkeypatch, answer):
     assert CliRunner().invoke(command_dlq.app, ["replay", TOPIC], input=answer).exit_code == 2
 
 
-def test_what_a_stranger_wrote_steers_no_terminal(monkeypatch):
+def test_foreign_text_steers_no_terminal(monkeypatch):
     evil = b"\x1b[2J [/bold]"
-    message = Message(0, [("drumline.error.code", evil), ("drumline.error.text", evil), ("own", evil)], key=evil)
+    message = Message(
+        0, [("drumline.error.code", evil), ("drumline.error.text", evil), ("foreign_headers", evil)], key=evil
+    )
     monkeypatch.setattr(
         command_dlq, "_read", lambda topic: [parse_dead_letter(message, topic)] if topic == TOPIC else []
     )
@@ -215,7 +222,7 @@ def test_what_a_stranger_wrote_steers_no_terminal(monkeypatch):
         assert "\\x1b[2J [/bold]" in answer.output
 
 
-def test_the_local_kafka_remembers_what_was_put_back_for_longer_than_it_keeps_letters():
+def test_the_local_kafka_keeps_the_progress_of_a_replay_longer_than_dead_letters():
     lines = (RESOURCES / "server.properties").read_text().splitlines()
     properties = dict(line.split("=", 1) for line in lines if line and line[0] != "#")
     assert int(properties["offsets.retention.minutes"]) * 60_000 > DLQ_RETENTION_MS

@@ -23,24 +23,24 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
 
 ROOT = Path(__file__).parents[3]
-HERE = ROOT / "infra" / "compose"
-COMPOSE = yaml.safe_load((HERE / "compose.yaml").read_text())
+FOLDER = ROOT / "infra" / "compose"
+COMPOSE = yaml.safe_load((FOLDER / "compose.yaml").read_text())
 SERVICES = COMPOSE["services"]
-OURS = {name: s for name, s in SERVICES.items() if s["image"].startswith("drumline:")}
-DOCKERFILES = [HERE / "Dockerfile", HERE / "grafana" / "Dockerfile"]
+DRUMLINE = {name: s for name, s in SERVICES.items() if s["image"].startswith("drumline:")}
+DOCKERFILES = [FOLDER / "Dockerfile", FOLDER / "grafana" / "Dockerfile"]
 #: ${NAME}, ${NAME:-default}, ${NAME:?message}
 VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
 
 
 def example():
-    lines = (HERE / ".env.example").read_text().splitlines()
+    lines = (FOLDER / ".env.example").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
 
 
 def test_it_follows_the_compose_specification():
     # Not imported: it wants a newer click than Faust.
-    found = metadata.distribution("check-jsonschema")
-    schema = Path(found.locate_file("check_jsonschema/builtin_schemas/vendor/compose-spec.json"))
+    result = metadata.distribution("check-jsonschema")
+    schema = Path(result.locate_file("check_jsonschema/builtin_schemas/vendor/compose-spec.json"))
     jsonschema.validate(COMPOSE, json.loads(schema.read_text()))
 
 
@@ -51,15 +51,17 @@ def test_docker_compose_accepts_it(tmp_path):
         pytest.skip("no docker compose on this machine")
     filled = tmp_path / "env"
     filled.write_text("".join(f"{name}={value or 'x'}\n" for name, value in example().items()))
-    command = ["docker", "compose", "-f", str(HERE / "compose.yaml"), "--profile", "agent", "--env-file"]
+    command = ["docker", "compose", "-f", str(FOLDER / "compose.yaml"), "--profile", "agent", "--env-file"]
     subprocess.run([*command, str(filled), "config", "--quiet"], check=True)
-    empty = subprocess.run([*command, str(HERE / ".env.example"), "config", "--quiet"], capture_output=True, text=True)
+    empty = subprocess.run(
+        [*command, str(FOLDER / ".env.example"), "config", "--quiet"], capture_output=True, text=True
+    )
     assert empty.returncode != 0
     assert "set it in infra/compose/.env" in empty.stderr
 
 
 def test_every_variable_is_in_the_example_required_ones_empty_others_with_their_default():
-    used = {name: (kind, rest) for name, kind, rest in VARIABLE.findall((HERE / "compose.yaml").read_text())}
+    used = {name: (kind, rest) for name, kind, rest in VARIABLE.findall((FOLDER / "compose.yaml").read_text())}
     assert used.keys() == example().keys()
     for name, value in example().items():
         kind, rest = used[name]
@@ -69,29 +71,29 @@ def test_every_variable_is_in_the_example_required_ones_empty_others_with_their_
 
 
 def test_no_password_is_written_down():
-    for service, found in SERVICES.items():
-        for name, value in found["environment"].items():
+    for service, result in SERVICES.items():
+        for name, value in result["environment"].items():
             if "PASSWORD" in name:
                 assert VARIABLE.fullmatch(str(value)), f"{service}: {name}"
                 assert ":?" in value, f"{service}: {name}"
 
 
 def test_ports_are_published_on_loopback_only():
-    published = [port for found in SERVICES.values() for port in found.get("ports", [])]
+    published = [port for result in SERVICES.values() for port in result.get("ports", [])]
     assert len(published) == 4
     assert all(port.startswith("127.0.0.1:") for port in published)
-    assert not [name for name, found in SERVICES.items() if found.get("network_mode") or found.get("privileged")]
+    assert not [name for name, result in SERVICES.items() if result.get("network_mode") or result.get("privileged")]
 
 
 def test_images_are_pinned_by_whole_versions():
-    foreign = [found["image"] for found in SERVICES.values() if "build" not in found]
+    foreign = [result["image"] for result in SERVICES.values() if "build" not in result]
     foreign += [m for path in DOCKERFILES for m in re.findall(r"^FROM (\S+)", path.read_text(), re.MULTILINE)]
     assert len(foreign) == 5
     for image in foreign:
         assert re.fullmatch(r"[a-z/-]+:\d+\.\d+\.\d+(\.\d+)?(-[a-z-]+)?", image), image
     assert "grafana-clickhouse-datasource 4.20.0" in DOCKERFILES[1].read_text()
     version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)[1]
-    assert {found["image"] for found in OURS.values()} == {f"drumline:{version}"}
+    assert {result["image"] for result in DRUMLINE.values()} == {f"drumline:{version}"}
 
 
 def test_kafka_is_the_version_that_is_tested_and_has_the_settings_that_are_relied_upon():
@@ -102,53 +104,53 @@ def test_kafka_is_the_version_that_is_tested_and_has_the_settings_that_are_relie
             r"^([a-z.]+)=(.*)$", (ROOT / "infra/localstack/assets/kafka/server.properties").read_text(), re.MULTILINE
         )
     )
-    theirs = SERVICES["kafka"]["environment"]
+    second = SERVICES["kafka"]["environment"]
     for name in ("message.max.bytes", "offset.metadata.max.bytes", "group.min.session.timeout.ms",
                  "auto.create.topics.enable"):  # fmt: skip
-        assert str(theirs["KAFKA_" + name.replace(".", "_").upper()]) == local[name], name
+        assert str(second["KAFKA_" + name.replace(".", "_").upper()]) == local[name], name
 
 
 def test_every_file_that_is_named_is_there():
-    for found in SERVICES.values():
-        for volume in found.get("volumes", []):
+    for result in SERVICES.values():
+        for volume in result.get("volumes", []):
             source = volume.split(":")[0]
             if source.startswith("."):
-                assert (HERE / source).exists(), source
+                assert (FOLDER / source).exists(), source
             elif not source.startswith("/"):
                 assert source in COMPOSE["volumes"], source
-        if build := found.get("build"):
-            context = HERE / build["context"]
+        if build := result.get("build"):
+            context = FOLDER / build["context"]
             assert (context / build.get("dockerfile", "Dockerfile")).is_file()
 
 
 def test_every_variable_of_our_programs_is_a_setting():
     known = set(setting_names(Settings))
-    for name, found in OURS.items():
-        assert {v for v in found["environment"] if v.startswith("DRUMLINE_")} <= known, name
+    for name, result in DRUMLINE.items():
+        assert {v for v in result["environment"] if v.startswith("DRUMLINE_")} <= known, name
     assert set(re.findall(r"DRUMLINE_\w+", DOCKERFILES[0].read_text())) <= known
 
 
 def test_grafana_gets_exactly_what_its_provisioning_asks_for():
-    asked = set()
+    queried = set()
     for path in (ROOT / "infra/grafana/generated/provisioning").rglob("*.yaml"):
-        asked |= set(re.findall(r"\$\{?(DRUMLINE_\w+)", path.read_text()))
-    assert {v for v in SERVICES["grafana"]["environment"] if v.startswith("DRUMLINE_")} == asked
+        queried |= set(re.findall(r"\$\{?(DRUMLINE_\w+)", path.read_text()))
+    assert {v for v in SERVICES["grafana"]["environment"] if v.startswith("DRUMLINE_")} == queried
 
 
 def command_lines():
     """(service, arguments of drumline)."""
-    for name, found in OURS.items():
-        if found.get("entrypoint"):
-            for line in found["command"][0].split("&&"):
+    for name, result in DRUMLINE.items():
+        if result.get("entrypoint"):
+            for line in result["command"][0].split("&&"):
                 yield name, shlex.split(line)[1:]
         else:
-            yield name, found["command"]
+            yield name, result["command"]
 
 
 @pytest.mark.parametrize(
     ("service", "arguments"), [pytest.param(*line, id=" ".join(line[1])) for line in command_lines()]
 )
-def test_every_command_line_is_one_of_ours(service, arguments):
+def test_every_command_line_is_one_of_drumline(service, arguments):
     name, *rest = arguments
     command = typer.main.get_command(importlib.import_module(f"drumline.infra.cli.{MODULES[name]}").app)
     if hasattr(command, "commands"):
@@ -161,14 +163,14 @@ def test_health_is_asked_at_the_port_each_program_serves():
     default, settings = 19464, Settings()
     assert f"HEALTH_PORT={default}" in DOCKERFILES[0].read_text()
     for name in ("stream", "sink", "agent"):
-        assert OURS[name]["environment"].get("HEALTH_PORT", default) == getattr(settings, name).metrics_port
+        assert DRUMLINE[name]["environment"].get("HEALTH_PORT", default) == getattr(settings, name).metrics_port
 
 
-def test_our_image_runs_as_nobody_special_and_gets_all_packages():
+def test_the_image_runs_without_privileges_and_has_all_packages():
     text = DOCKERFILES[0].read_text()
     assert re.search(r"^USER (\d+)$", text, re.MULTILINE)[1] != "0"
-    assert {name for name, found in OURS.items() if "user" in found} == {"agent"}
-    kept = {line[1:] for line in (HERE / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert {name for name, result in DRUMLINE.items() if "user" in result} == {"agent"}
+    kept = {line[1:] for line in (FOLDER / "Dockerfile.dockerignore").read_text().splitlines() if line.startswith("!")}
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
     folders = {name.split(".")[1] for name in packages if "." in name}
     assert folders | {"__init__.py", "py.typed", "pyproject.toml"} <= kept

@@ -1,4 +1,4 @@
-"""What every Kafka client of ours has to survive."""
+"""Outages and rejections that every Kafka client of drumline survives."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.fakes.broker import FakeBroker
 from support.metrics_scraper import free_port
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka import lost_brokers as kafka_astray
+from drumline.infra.kafka import lost_brokers as broker_loss
 from drumline.infra.kafka.config import client_config
 from drumline.infra.kafka.connect import silence_librdkafka
 from drumline.infra.kafka.lost_brokers import BrokerWatch, has_no_brokers, with_broker_watch
@@ -78,12 +78,14 @@ def test_without_bootstrapping_again_none_would(broker):
     assert forgets_its_broker(broker, client_of(broker, **NEVER_AGAIN), within_s=6)
 
 
-@pytest.mark.parametrize(("config", "told"), [({}, False), (NEVER_AGAIN, True)])
-def test_a_client_says_that_it_has_gone_astray_and_does_not_while_its_broker_is_away(broker, config, told, monkeypatch):
-    monkeypatch.setattr(kafka_astray, "EVERY_MS", 100)
-    monkeypatch.setattr(kafka_astray, "NO_BROKERS_S", 1.0)
-    heard = []
-    client = client_of(broker, **with_broker_watch({**config, "error_cb": heard.append}))
+@pytest.mark.parametrize(("config", "reported"), [({}, False), (NEVER_AGAIN, True)])
+def test_a_client_reports_that_it_has_no_brokers_but_not_while_its_broker_is_down(
+    broker, config, reported, monkeypatch
+):
+    monkeypatch.setattr(broker_loss, "EVERY_MS", 100)
+    monkeypatch.setattr(broker_loss, "NO_BROKERS_S", 1.0)
+    errors = []
+    client = client_of(broker, **with_broker_watch({**config, "error_cb": errors.append}))
     if config:
         assert forgets_its_broker(broker, client, within_s=3)
     else:
@@ -91,28 +93,30 @@ def test_a_client_says_that_it_has_gone_astray_and_does_not_while_its_broker_is_
         broker.close()
         time.sleep(3)
     client.poll(0.1)
-    assert [has_no_brokers(error) for error in heard if error.fatal()] == [True] * told
+    assert [has_no_brokers(error) for error in errors if error.fatal()] == [True] * reported
 
 
 def statistics(seconds, *sources):
-    return json.dumps({"ts": seconds * 10**6, "brokers": {str(i): {"source": one} for i, one in enumerate(sources)}})
+    return json.dumps(
+        {"ts": seconds * 10**6, "brokers": {str(i): {"source": source} for i, source in enumerate(sources)}}
+    )
 
 
-def test_a_client_has_gone_astray_once_it_knew_no_address_for_half_a_minute():
-    told = []
-    addresses = BrokerWatch(told.append)
+def test_a_client_without_an_address_for_half_a_minute_is_reported():
+    reported = []
+    addresses = BrokerWatch(reported.append)
     for seconds, source in (0, "logical"), (29, "logical"), (30, "learned"), (31, "logical"), (61, "configured"):
         addresses(statistics(seconds, source))
-    assert told == []
+    assert reported == []
     for seconds in 65, 94, 95, 100:
         addresses(statistics(seconds, "logical"))
-        assert len(told) == (seconds >= 95)
-    assert has_no_brokers(told[0])
+        assert len(reported) == (seconds >= 95)
+    assert has_no_brokers(reported[0])
 
 
-def test_an_agent_whose_client_has_gone_astray_makes_another(broker, monkeypatch):
-    monkeypatch.setattr(kafka_astray, "EVERY_MS", 100)
-    monkeypatch.setattr(kafka_astray, "NO_BROKERS_S", 1.0)
+def test_an_agent_replaces_a_client_without_brokers(broker, monkeypatch):
+    monkeypatch.setattr(broker_loss, "EVERY_MS", 100)
+    monkeypatch.setattr(broker_loss, "NO_BROKERS_S", 1.0)
     config, answers, old = agent_sender.producer_config, [], OLD | {"enable.idempotence": False}
     monkeypatch.setattr(agent_sender, "producer_config", lambda *args: config(*args) | old | NEVER_AGAIN)
     monkeypatch.setattr(agent_sender, "REPLACE_S", 0.1)
@@ -140,5 +144,5 @@ def test_ctrl_c_ends_a_program_that_still_looks_for_its_broker(program, tmp_path
     while "serving metrics" not in process.stderr.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (130, "")
+    _, message = process.communicate(timeout=60)
+    assert (process.returncode, message) == (130, "")

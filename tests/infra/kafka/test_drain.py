@@ -1,4 +1,4 @@
-"""When everything has been worked off: never too early, and it says what is missing."""
+"""The drain check: never true too early, and with a reason while it is false."""
 
 import json
 import time
@@ -22,8 +22,8 @@ def test_two_quiet_statuses_that_have_reached_the_brokers_ends_are_drained():
     assert check_drained(status(1), status(2), ENDS)
 
 
-def test_everything_else_is_not_and_says_why():
-    for before, after, ends, words in (
+def test_all_other_states_are_not_drained_and_have_a_reason():
+    for before, after, ends, texts in (
         ({}, {}, ENDS, "no stream worker"),
         ({}, status(2), ENDS, "one more status"),
         (status(2), status(2), ENDS, "one more status"),
@@ -37,24 +37,24 @@ def test_everything_else_is_not_and_says_why():
     ):
         result = check_drained(before, after, ends)
         assert not result
-        assert words in result.reason
+        assert texts in result.reason
 
 
 def test_statuses_of_workers_that_ended_or_belong_to_another_app_do_not_count(tmp_path):
-    mine, theirs = (
+    first, foreign = (
         Settings(local=LocalSettings(state=tmp_path), stream=StreamSettings(app_id=app)) for app in ("mine", "theirs")
     )
     now = time.time_ns()
-    for app, name, age_s in ((mine, "alive", 0), (mine, "dead", 60), (theirs, "other", 0)):
+    for app, name, age_s in ((first, "alive", 0), (first, "dead", 60), (foreign, "other", 0)):
         folder = workers_dir(app) / name
         folder.mkdir(parents=True)
         (folder / "status.json").write_text(json.dumps({"time_ns": now - age_s * 10**9}))
-    (workers_dir(mine) / "alive" / "status.new").write_text("half a st")
-    assert list(read_statuses(mine, 0)) == ["alive"]
-    assert read_statuses(mine, time.time_ns()) == {}
+    (workers_dir(first) / "alive" / "status.new").write_text("half a st")
+    assert list(read_statuses(first, 0)) == ["alive"]
+    assert read_statuses(first, time.time_ns()) == {}
 
 
-def test_a_status_that_cannot_be_written_is_logged_once_counted_each_time_and_stops_nobody(tmp_path):
+def test_a_status_that_cannot_be_written_is_logged_once_counted_each_time_and_stops_no_worker(tmp_path):
     path = tmp_path / "status.json"
     file, draft = StatusFile(path), tmp_path / "status.new"
 

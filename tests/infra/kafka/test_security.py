@@ -1,4 +1,4 @@
-"""What settings, clients and programs make of certificates, passwords and refusals; without Kafka or ClickHouse."""
+"""Certificates, passwords and denials in settings, clients and programs; without Kafka or ClickHouse."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ from drumline.infra.runtime import tls
 from drumline.infra.telemetry import insecure as exposure
 from drumline.infra.telemetry.logging import HIDDEN
 from drumline.schemas.errors import RegistryRejected
-from drumline.streams.worker.checks import auth_errors as worker_refusal
+from drumline.streams.worker.checks import auth_errors as worker_auth
 from drumline.streams.worker.stage_runner import UnreadableState
 
 SECRET = "hush-4711"
@@ -60,7 +60,7 @@ def certificates(tmp_path_factory):
 @pytest.fixture
 def server():
     """(port, connections): connections to it are taken, noted and hung up."""
-    listener, made = socket.create_server(("127.0.0.1", 0)), []
+    listener, built = socket.create_server(("127.0.0.1", 0)), []
 
     def hang_up():
         while True:
@@ -68,11 +68,11 @@ def server():
                 client, _ = listener.accept()
             except OSError:
                 return
-            made.append(client)
+            built.append(client)
             client.close()
 
     threading.Thread(target=hang_up, daemon=True).start()
-    yield listener.getsockname()[1], made
+    yield listener.getsockname()[1], built
     listener.close()
 
 
@@ -83,7 +83,7 @@ def sasl(**more):
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "said"),
+    ("setting", "value", "message"),
     [
         ("KAFKA__SASL_PASSWORD_FILE", "{tmp}/none", "KAFKA__SASL_PASSWORD_FILE: cannot read {tmp}/none: No such file"),
         ("CLICKHOUSE__PASSWORD_FILE", "{tmp}/empty", "CLICKHOUSE__PASSWORD_FILE: {tmp}/empty is empty"),
@@ -100,7 +100,7 @@ def sasl(**more):
         ("KAFKA", f'{{"sasl_password": "{SECRET}", "partitions": "{SECRET}"}}', "DRUMLINE_KAFKA__PARTITIONS: "),
     ],
 )
-def test_a_wrong_setting_exits_2_and_is_named_but_not_shown(tmp_path, monkeypatch, capsys, setting, value, said):
+def test_a_wrong_setting_exits_2_and_is_named_but_not_shown(tmp_path, monkeypatch, capsys, setting, value, message):
     (tmp_path / "empty").write_text("\n")
     monkeypatch.setenv(f"DRUMLINE_{setting}", value.replace("{tmp}", str(tmp_path)))
     monkeypatch.setattr(command_config, "settings", settings.__wrapped__)
@@ -109,7 +109,7 @@ def test_a_wrong_setting_exits_2_and_is_named_but_not_shown(tmp_path, monkeypatc
         cli.main()
     errors = capsys.readouterr().err
     assert ended.value.code == 2
-    assert said.replace("{tmp}", str(tmp_path)) in errors
+    assert message.replace("{tmp}", str(tmp_path)) in errors
     assert SECRET not in errors
     assert len(errors.splitlines()) == 1
     with pytest.raises(ValueError) as raised:
@@ -125,19 +125,19 @@ def test_certificate_and_key_must_fit(certificates):
 
 def test_config_masks_secrets_from_files_and_from_the_environment(tmp_path, monkeypatch):
     (tmp_path / "password").write_text(f"{SECRET}\r\n")
-    mine = Settings(
+    changed_settings = Settings(
         kafka=sasl(sasl_password=None, sasl_password_file=tmp_path / "password"),
         clickhouse=ClickHouseSettings(password=SecretStr(SECRET)),
     )
-    assert mine.kafka.sasl_password.get_secret_value() == SECRET
-    monkeypatch.setattr(command_config, "settings", lambda: mine)
+    assert changed_settings.kafka.sasl_password.get_secret_value() == SECRET
+    monkeypatch.setattr(command_config, "settings", lambda: changed_settings)
     shown = CliRunner().invoke(command_config.app, []).output
     assert shown.count(HIDDEN) == 2
-    assert SECRET not in shown + repr(mine)
+    assert SECRET not in shown + repr(changed_settings)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         (
             Settings(kafka=sasl(security_protocol="SASL_PLAINTEXT", bootstrap="k:9092")),
@@ -155,9 +155,9 @@ def test_config_masks_secrets_from_files_and_from_the_environment(tmp_path, monk
         (Settings(clickhouse=ClickHouseSettings(url="https://c:8443", verify=False)), "NOT verified"),
     ],
 )
-def test_what_others_can_read_or_take_is_a_warning(settings, said):
+def test_what_others_can_read_or_take_is_a_warning(settings, message):
     [text] = exposure.kafka_exposure(settings) + exposure.clickhouse_exposure(settings)
-    assert said in text
+    assert message in text
     assert SECRET not in text
 
 
@@ -183,7 +183,7 @@ def test_a_warning_comes_once(caplog):
 
 
 @pytest.mark.parametrize(
-    ("front", "ca", "said"),
+    ("front", "ca", "message"),
     [
         ("good", "ca", ""),
         ("good", "other_ca", "unable to get local issuer certificate"),
@@ -191,14 +191,14 @@ def test_a_warning_comes_once(caplog):
         ("elsewhere", "ca", "IP address mismatch, certificate is not valid for '127.0.0.1'"),
     ],
 )
-def test_what_is_wrong_with_a_certificate_is_found_out(certificates, front, ca, said):
+def test_what_is_wrong_with_a_certificate_is_found_out(certificates, front, ca, message):
     listening = TlsFront(1, certificates.pem(front))
-    assert tls.probe_certificate("127.0.0.1", listening.port, tls.context(getattr(certificates, ca))) == said
+    assert tls.probe_certificate("127.0.0.1", listening.port, tls.context(getattr(certificates, ca))) == message
     assert tls.accepts_tls("127.0.0.1", listening.port)
     listening.close()
 
 
-def test_who_speaks_no_tls_is_found_out(server):
+def test_a_server_without_tls_is_recognised(server):
     port, _ = server
     assert not tls.accepts_tls("127.0.0.1", port)
     assert tls.probe_certificate("127.0.0.1", port, tls.context(None)) == ""
@@ -212,7 +212,7 @@ def test_a_broker_that_hangs_up_is_given_up_in_time(server):
 
 
 def seldom(times: int, since: float) -> bool:
-    """Whether that is far from the 20 times a second of a librdkafka that was told nothing. Also true of a machine that
+    """Check that it is far from the 20 times a second of librdkafka's defaults. Also true of a machine that
     is so busy that what takes a second takes ten."""
     return 1 <= times <= 6 + 4 * (time.monotonic() - since)
 
@@ -287,7 +287,7 @@ def test_a_wrong_password_is_no_reason_to_storm():
 
 
 @pytest.mark.parametrize(
-    ("code", "text", "said"),
+    ("code", "text", "message"),
     [
         (KafkaError._AUTHENTICATION, "ssl://k:1/bootstrap: SASL authentication error: no (after 3ms in state AUTH)",
          "refuses user me: no; check DRUMLINE_KAFKA__SASL_USERNAME"),
@@ -300,12 +300,12 @@ def test_a_wrong_password_is_no_reason_to_storm():
         (KafkaError.GROUP_AUTHORIZATION_FAILED, "Broker: no", "denies user me: Read on group g"),
     ],
 )  # fmt: skip
-def test_a_refusal_is_told_from_a_broker_that_is_away(code, text, said):
+def test_a_denial_differs_from_a_broker_that_is_down(code, text, message):
     settings = Settings(kafka=sasl(bootstrap="k:1"))
-    found = to_access_error(settings, KafkaError(code, text), "Read on group g")
-    assert isinstance(found, KafkaAccessDenied)
-    assert said in str(found)
-    assert SECRET not in str(found)
+    result = to_access_error(settings, KafkaError(code, text), "Read on group g")
+    assert isinstance(result, KafkaAccessDenied)
+    assert message in str(result)
+    assert SECRET not in str(result)
     assert to_access_error(settings, KafkaError(KafkaError._TRANSPORT, "Connection refused")) is None
 
 
@@ -321,7 +321,7 @@ def test_bootstrap_addresses_of_every_kind():
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "said"),
+    ("text", "kind", "message"),
     [
         ("(SSLError('[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate (_ssl.c:1)'",
          PermanentError, "self-signed certificate; DRUMLINE_CLICKHOUSE__CA must"),
@@ -335,11 +335,11 @@ def test_bootstrap_addresses_of_every_kind():
          TransientError, clickhouse_tls.CLOSED),
     ],
 )  # fmt: skip
-def test_tls_trouble_with_clickhouse_is_one_sentence_and_a_decision(text, kind, said):
-    found = failure(RuntimeError(f"HTTPSConnectionPool(host='c'): Max retries exceeded (Caused by {text}"))
-    assert type(found) is kind
-    assert said in str(found)
-    assert "HTTPSConnectionPool" not in str(found)
+def test_a_tls_error_of_clickhouse_is_one_sentence_and_a_decision(text, kind, message):
+    result = failure(RuntimeError(f"HTTPSConnectionPool(host='c'): Max retries exceeded (Caused by {text}"))
+    assert type(result) is kind
+    assert message in str(result)
+    assert "HTTPSConnectionPool" not in str(result)
 
 
 @pytest.mark.parametrize(
@@ -348,10 +348,10 @@ def test_tls_trouble_with_clickhouse_is_one_sentence_and_a_decision(text, kind, 
 @pytest.mark.parametrize("raised", [True, False])
 def test_a_refusal_is_one_line_whatever_faust_stops_because_of_it(error, raised):
     def record(error, raised=True):
-        told = ((), (type(error), error, None)) if raised else ((error,), None)
-        return logging.LogRecord("faust", logging.ERROR, "", 0, "crashed" if raised else "crashed %r", *told)
+        reported = ((), (type(error), error, None)) if raised else ((error,), None)
+        return logging.LogRecord("faust", logging.ERROR, "", 0, "crashed" if raised else "crashed %r", *reported)
 
-    one_line, logged = worker_refusal.OneLineErrors(Settings()), record(error, raised)
+    one_line, logged = worker_auth.OneLineErrors(Settings()), record(error, raised)
     closed, bug = RuntimeError("Event loop is closed"), RuntimeError("a bug")
     assert one_line.filter(record(closed)), "nobody was refused: it may be a bug of ours"
     assert one_line.filter(logged)
@@ -359,12 +359,12 @@ def test_a_refusal_is_one_line_whatever_faust_stops_because_of_it(error, raised)
     assert [one_line.filter(record(error)) for error in (closed, asyncio.CancelledError(), bug)] == [False, False, True]
 
 
-def test_a_worker_in_doubt_asks_seldom_and_ends_when_kafka_refuses():
-    asked = []
+def test_a_silent_worker_probes_seldom_and_ends_when_kafka_denies():
+    queried = []
 
     async def run():
-        access = worker_refusal.AccessProbe(
-            Settings(), lambda _settings: asked.append(1) or ("" if len(asked) == 1 else "no")
+        access = worker_auth.AccessProbe(
+            Settings(), lambda _settings: queried.append(1) or ("" if len(queried) == 1 else "no")
         )
         for silence, now in ((1.0, 0.0), (11.0, 10.0), (12.0, 11.0), (19.0, 18.0), (22.0, 21.0)):
             access.observe(silence, now)
@@ -372,7 +372,7 @@ def test_a_worker_in_doubt_asks_seldom_and_ends_when_kafka_refuses():
         return access.reason
 
     assert asyncio.run(run()) == "no"
-    assert len(asked) == 2
+    assert len(queried) == 2
 
 
 def test_key_passwords_are_never_asked_for_on_the_terminal(certificates, tmp_path):
@@ -393,16 +393,16 @@ def test_key_passwords_are_never_asked_for_on_the_terminal(certificates, tmp_pat
 @pytest.fixture
 def registry_front(certificates):
     """A registry behind TLS: certificate -> (front, settings that trust `ca`)."""
-    registry, made = FakeRegistry(), []
+    registry, built = FakeRegistry(), []
 
     def front(certificate, ca="ca"):
-        made.append(TlsFront(urlsplit(registry.url).port, certificates.pem(certificate)))
-        url = f"https://127.0.0.1:{made[-1].port}"
-        return made[-1], KafkaSettings(registry_url=url, registry_ca=getattr(certificates, ca))
+        built.append(TlsFront(urlsplit(registry.url).port, certificates.pem(certificate)))
+        url = f"https://127.0.0.1:{built[-1].port}"
+        return built[-1], KafkaSettings(registry_url=url, registry_ca=getattr(certificates, ca))
 
     yield front
-    for one in made:
-        one.close()
+    for entry in built:
+        entry.close()
     registry.go()
 
 
@@ -413,15 +413,15 @@ def test_a_registry_whose_certificate_is_good_answers(registry_front):
 
 
 @pytest.mark.parametrize(
-    ("certificate", "ca", "said"),
+    ("certificate", "ca", "message"),
     [
         ("good", "other_ca", "unable to get local issuer certificate; DRUMLINE_KAFKA__REGISTRY_CA must"),
         ("expired", "ca", "certificate has expired; the server needs"),
         ("elsewhere", "ca", "IP address mismatch, .*; DRUMLINE_KAFKA__REGISTRY_URL must"),
     ],
 )
-def test_a_registry_whose_certificate_is_not_accepted_is_named(registry_front, certificate, ca, said):
+def test_a_registry_whose_certificate_is_not_accepted_is_named(registry_front, certificate, ca, message):
     front, kafka = registry_front(certificate, ca)
-    with pytest.raises(RegistryRejected, match=f"not accepted: {said}"):
+    with pytest.raises(RegistryRejected, match=f"not accepted: {message}"):
         registry_client.connect(kafka).id_of("gpu.kernel.v1")
     assert 1 <= front.connections <= 8

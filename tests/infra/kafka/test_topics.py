@@ -30,13 +30,13 @@ KERNEL = str(Topic.KERNEL)
 WANTED = DeclaredTopic("t", 4, 1, {"retention.ms": "10", "cleanup.policy": "delete"})
 
 
-def found(partitions=4, replication=1, **config):
+def matches(partitions=4, replication=1, **config):
     base = {"retention.ms": "10", "cleanup.policy": "delete", "segment.ms": "99"}
     return {"t": ActualTopic(partitions, replication, base | {k.replace("_", "."): v for k, v in config.items()})}
 
 
 class FakeMessage:
-    """What `entries` uses of a confluent_kafka.Message."""
+    """The part of confluent_kafka.Message that `entries` uses."""
 
     def __init__(self, topic, value, headers=None):
         self._topic, self._value, self._headers = topic, value, headers
@@ -70,28 +70,28 @@ def test_every_topic_is_declared_once_and_has_a_schema_or_is_internal():
 def test_all_topics_have_the_same_partitions_and_dead_letters_have_room_for_headers():
     topics = {topic.name: topic for topic in declared_topics(Settings(kafka=KafkaSettings()), 6)}
     assert {topics[str(spec.topic)].partitions for spec in TOPICS} == {6}
-    letters = topics[dlq(KERNEL)]
-    assert int(letters.config["max.message.bytes"]) > int(topics[KERNEL].config["max.message.bytes"])
+    dead_letters = topics[dlq(KERNEL)]
+    assert int(dead_letters.config["max.message.bytes"]) > int(topics[KERNEL].config["max.message.bytes"])
 
 
 def test_a_missing_topic_is_created_and_one_as_declared_is_left_alone():
     assert plan([WANTED], {})[0].action == "create"
-    assert plan([WANTED], found())[0].action == "ok"
+    assert plan([WANTED], matches())[0].action == "ok"
 
 
 def test_drift_is_altered_and_other_settings_of_the_owner_are_not():
-    step = plan([WANTED], found(retention_ms="5", segment_ms="1"))[0]
+    step = plan([WANTED], matches(retention_ms="5", segment_ms="1"))[0]
     assert (step.action, step.drift) == ("alter", {"retention.ms": ("5", "10")})
 
 
-def test_another_number_of_partitions_is_an_error_that_says_what_to_do():
-    step = plan([WANTED], found(partitions=2, retention_ms="5"))[0]
+def test_another_number_of_partitions_is_an_error_with_a_remedy():
+    step = plan([WANTED], matches(partitions=2, retention_ms="5"))[0]
     assert step.action == "error"
     assert "DRUMLINE_KAFKA__PARTITIONS=2" in step.problem
 
 
-def test_other_replication_is_told_but_no_error():
-    step = plan([WANTED], found(replication=3))[0]
+def test_other_replication_is_reported_but_no_error():
+    step = plan([WANTED], matches(replication=3))[0]
     assert step.action == "ok"
     assert "3 replicas" in step.problem
 
@@ -205,8 +205,8 @@ def test_apply_with_another_number_of_partitions_changes_nothing_and_fails(stack
     code, lines, _ = ran(stack, "apply", "--json", "--partitions", str(stack.kafka.partitions + 1))
     assert code == 1
     assert next(line["state"] for line in lines if line["topic"] == KERNEL) == "error"
-    there = TopicsAdmin(stack).existing([KERNEL])
-    assert there[KERNEL].partitions == stack.kafka.partitions
+    present = TopicsAdmin(stack).existing([KERNEL])
+    assert present[KERNEL].partitions == stack.kafka.partitions
 
 
 @pytest.mark.stack

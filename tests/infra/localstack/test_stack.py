@@ -46,21 +46,21 @@ def produce(settings: Settings, topic: str, values: list[bytes]) -> None:
 def consume(settings: Settings, topic: str, count: int) -> list[bytes]:
     consumer = Consumer({"bootstrap.servers": settings.bootstrap, "group.id": f"read-{topic}"})
     consumer.assign([TopicPartition(topic, 0, 0)])
-    found: list[bytes] = []
+    result: list[bytes] = []
     deadline = time.monotonic() + 30
-    while len(found) < count and time.monotonic() < deadline:
-        found += [message.value() for message in consumer.consume(count, 1.0) if message.error() is None]
+    while len(result) < count and time.monotonic() < deadline:
+        result += [message.value() for message in consumer.consume(count, 1.0) if message.error() is None]
     consumer.close()
-    return found
+    return result
 
 
-def test_up_again_says_that_it_is_up_and_changes_nothing(stack: Settings, environment: dict[str, str]) -> None:
+def test_a_second_up_reports_that_it_runs_and_changes_nothing(stack: Settings, environment: dict[str, str]) -> None:
     before = pid_of(stack, "broker"), pid_of(stack, "engine")
     done = drumline(environment, "up", "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert found["already_running"] is True
-    assert found["kafka"] == stack.bootstrap
+    result = json.loads(done.stdout)
+    assert result["already_running"] is True
+    assert result["kafka"] == stack.bootstrap
     assert (pid_of(stack, "broker"), pid_of(stack, "engine")) == before
 
 
@@ -99,12 +99,12 @@ def test_status_reports_every_process_and_no_secret(stack: Settings, environment
         assert done.returncode == 0, done.stdout + done.stderr
         for path in stack_status.password_files(stack).values():
             assert path.read_text().strip() not in done.stdout
-    found = json.loads(done.stdout)
-    assert found["running"]
-    assert found["processes"]["broker"]["answers"]
-    assert found["processes"]["engine"]["answers"]
-    assert set(found["password_files"]) == {"writer", "analyst", "grafana"}
-    assert all(found["processes"][name]["rss_mib"] > 0 for name in ("supervisor", "broker", "engine"))
+    result = json.loads(done.stdout)
+    assert result["running"]
+    assert result["processes"]["broker"]["answers"]
+    assert result["processes"]["engine"]["answers"]
+    assert set(result["password_files"]) == {"writer", "analyst", "grafana"}
+    assert all(result["processes"][name]["rss_mib"] > 0 for name in ("supervisor", "broker", "engine"))
 
 
 def test_servers_listen_on_loopback_only(stack: Settings) -> None:
@@ -169,18 +169,18 @@ def test_down_finds_what_a_killed_supervisor_left(
     local_stack.up(stack)  # the session's stack, for the tests that follow
 
 
-def test_down_spares_a_stranger_whose_pid_was_remembered(private: Settings) -> None:
+def test_down_spares_a_foreign_process_with_a_stored_pid(private: Settings) -> None:
     state = State.of(private)
     state.create()
-    stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(state.root)])
+    foreign = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(state.root)])
     try:
-        state.supervisor.write_text(json.dumps({"pid": stranger.pid}))
-        state.children.write_text(json.dumps({"broker": {"pid": stranger.pid}, "engine": {"pid": stranger.pid}}))
+        state.supervisor.write_text(json.dumps({"pid": foreign.pid}))
+        state.children.write_text(json.dumps({"broker": {"pid": foreign.pid}, "engine": {"pid": foreign.pid}}))
         assert local_stack.down(private) is False
-        assert stranger.poll() is None
+        assert foreign.poll() is None
     finally:
-        stranger.kill()
-        stranger.wait()
+        foreign.kill()
+        foreign.wait()
 
 
 def test_a_port_in_use_is_named_with_the_setting_to_change(
@@ -208,13 +208,13 @@ def test_foreground_with_a_broker_elsewhere_runs_the_engine_only(
     assert not any(own_processes(private).values())
 
 
-def test_a_broker_elsewhere_that_does_not_answer_is_said_so(private: Settings, environment_of: Environment) -> None:
+def test_a_broker_elsewhere_that_does_not_answer_is_reported(private: Settings, environment_of: Environment) -> None:
     done = drumline(environment_of(private), "up", "--bootstrap", "127.0.0.1:1")
     assert done.returncode == 1
     assert "127.0.0.1:1" in done.stderr
 
 
-def test_an_engine_that_cannot_start_fails_up_with_its_last_words_and_leaves_nothing(
+def test_an_engine_that_cannot_start_fails_up_with_its_log_and_leaves_nothing(
     stack: Settings, private: Settings
 ) -> None:
     (private.local.state / "clickhouse" / "data" / "status").mkdir(parents=True)  # a file in every healthy data folder

@@ -1,4 +1,4 @@
-"""What is free goes back to the system."""
+"""Free heap pages return to the system."""
 
 import subprocess
 import sys

@@ -11,9 +11,9 @@ def test_waits_double_up_to_their_bound_and_jitter_spreads_all_of_each():
 
 def test_a_try_that_works_ends_the_row():
     retry = Retry()
-    waits = [retry.failed(now=100.0, jitter=1.0) for _ in range(3)]
-    assert waits == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
-    assert retry.at == 100.0 + waits[-1]
+    delays = [retry.failed(now=100.0, jitter=1.0) for _ in range(3)]
+    assert delays == [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
+    assert retry.at == 100.0 + delays[-1]
     retry.worked()
     assert retry.at <= 100.0
     assert retry.failed(now=0.0, jitter=1.0) == FIRST_S

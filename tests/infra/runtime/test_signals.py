@@ -22,8 +22,8 @@ def handlers():
 def test_the_first_signal_asks_and_the_same_one_again_is_no_second(number, code):
     stopping = ShutdownSignal()
     assert (stopping(), stopping.code) == (False, 0)
-    for each in (number, number, signal.SIGTERM):  # timeout(1) signals the process, and then its group
-        os.kill(os.getpid(), each)
+    for item in (number, number, signal.SIGTERM):  # timeout(1) signals the process, and then its group
+        os.kill(os.getpid(), item)
     assert (stopping(), stopping.code) == (True, code)
 
 

@@ -46,13 +46,13 @@ def server(health):
     served.close()
 
 
-def test_what_has_said_nothing_is_alive_but_not_ready(server):
+def test_a_program_without_a_report_is_alive_but_not_ready(server):
     assert get(server, "/healthz") == (200, '{"alive": true, "reasons": {}}\n')
     code, body = get(server, "/readyz")
     assert (code, json.loads(body)) == (503, {"ready": False, "reasons": {"start": "not started yet"}})
 
 
-def test_readiness_says_what_it_waits_for_until_it_no_longer_does(server, health):
+def test_readiness_has_a_reason_until_it_is_removed(server, health):
     health.set_reason("partitions", "no partitions assigned")
     health.set_reason("retry", "")
     code, body = get(server, "/readyz")
@@ -121,35 +121,35 @@ def test_the_programs_of_one_host_have_ports_of_their_own(monkeypatch):
 
 
 def test_a_probe_is_asked_at_most_once_in_a_while():
-    clock, asked = Clock(), []
+    clock, queried = Clock(), []
 
-    def ask():
-        asked.append(clock.now)
-        return f"no {len(asked)}"
+    def query():
+        queried.append(clock.now)
+        return f"no {len(queried)}"
 
-    answer = CachedProbe(ask, "slow", for_s=5, timeout_s=10, clock=clock)
+    answer = CachedProbe(query, "slow", for_s=5, timeout_s=10, clock=clock)
     assert [answer(), answer()] == ["no 1", "no 1"]
     clock.now = 5.0
     assert answer() == "no 2"
 
 
 def test_who_asks_for_readiness_does_not_wait_for_a_server_that_hangs():
-    clock, hangs, asked = Clock(), threading.Event(), []
+    clock, hangs, queried = Clock(), threading.Event(), []
 
-    def ask():
-        asked.append(1)
-        if len(asked) > 1:
+    def query():
+        queried.append(1)
+        if len(queried) > 1:
             hangs.wait(10)
         return ""
 
-    answer = CachedProbe(ask, "ClickHouse does not answer", for_s=5, timeout_s=0.05, slow_s=3, clock=clock)
+    answer = CachedProbe(query, "ClickHouse does not answer", for_s=5, timeout_s=0.05, slow_s=3, clock=clock)
     while answer():  # the first answer may take longer than the patience
         pass
     clock.now = 5.0
     assert answer() == "", "as it was: the question is young"
     clock.now = 8.0
     assert answer() == "ClickHouse does not answer"
-    assert len(asked) == 2
+    assert len(queried) == 2
     hangs.set()
     while answer():
         pass

@@ -9,7 +9,7 @@ import pytest
 
 from drumline.infra.telemetry.logging import RATE_LIMIT_S, RateLimitFilter
 
-SAY = """
+LOG = """
 import logging, structlog
 from pydantic import SecretStr
 from drumline.infra.telemetry.logging import configure, hide
@@ -30,16 +30,16 @@ log.info("settings", settings=settings.kafka)
 
 
 @pytest.fixture(params=["true", "false"])
-def said(request, tmp_path):
+def message(request, tmp_path):
     """(is it JSON, everything that a program with secrets logged)."""
     (tmp_path / "kafka").write_text('hun"ter2\n')
     environment = {"DRUMLINE_LOG_JSON": request.param, "DRUMLINE_KAFKA__SASL_PASSWORD_FILE": str(tmp_path / "kafka")}
-    done = subprocess.run([sys.executable, "-c", SAY], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", LOG], env=environment, capture_output=True, text=True, check=True)
     return request.param == "true", done.stderr
 
 
-def test_no_secret_gets_through(said):
-    _, text = said
+def test_no_secret_gets_through(message):
+    _, text = message
     for part in ("ter2", "local-pass"):
         assert part not in text
     assert text.count("**********") >= 4
@@ -47,8 +47,8 @@ def test_no_secret_gets_through(said):
     assert "ValueError: bad password" in text
 
 
-def test_in_json_every_line_is_an_object_with_time_level_and_program(said):
-    is_json, text = said
+def test_in_json_every_line_is_an_object_with_time_level_and_program(message):
+    is_json, text = message
     if not is_json:
         assert not text.startswith("{")
         return
@@ -62,19 +62,19 @@ def test_in_json_every_line_is_an_object_with_time_level_and_program(said):
     assert lines[1]["logger"] == "library"
 
 
-def test_a_library_says_the_same_thing_once_in_a_while():
+def test_equal_lines_of_a_library_are_rate_limited():
     now = 0.0
     seldom = RateLimitFilter(lambda: now)
 
-    def say(text, *values, exc_info=None):
+    def write_log(text, *values, exc_info=None):
         record = logging.LogRecord("aiokafka", logging.ERROR, "", 0, text, values, exc_info)
         return record.getMessage() if seldom.filter(record) else None
 
     for number in range(1_000):
         now = number * 0.1
-        said = say("cannot connect to node %s", number)
-        assert (said is not None) == (now in (0.0, RATE_LIMIT_S))
+        message = write_log("cannot connect to node %s", number)
+        assert (message is not None) == (now in (0.0, RATE_LIMIT_S))
         if now == RATE_LIMIT_S:
-            assert said.startswith("cannot connect to node 600 (599 ")
-    assert say("something else")
-    assert say("cannot connect to node %s", 1, exc_info=(ValueError, ValueError(), None))
+            assert message.startswith("cannot connect to node 600 (599 ")
+    assert write_log("something else")
+    assert write_log("cannot connect to node %s", 1, exc_info=(ValueError, ValueError(), None))

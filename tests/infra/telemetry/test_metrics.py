@@ -35,7 +35,7 @@ def value(program, name, **labels):
 
 @pytest.fixture
 def rise():
-    """How much a sample has risen since it was first asked for."""
+    """Return a function that measures how much a sample has risen since its first call."""
     first = {}
 
     def risen(program, name, **labels):
@@ -45,7 +45,7 @@ def rise():
     return risen
 
 
-def test_names_say_program_unit_and_kind():
+def test_names_contain_program_unit_and_kind():
     assert len({metric.name for metric in metrics.METRICS}) == len(metrics.METRICS)
     for metric in metrics.METRICS:
         assert re.fullmatch(rf"drumline_{metric.program}_[a-z_]+", metric.name)
@@ -56,18 +56,18 @@ def test_names_say_program_unit_and_kind():
 
 
 def test_retries_of_each_kind_are_there_before_the_first():
-    told = {m.program: m.help.split("of: ")[1] for m in metrics.METRICS if m.labels == ("of",)}
-    for program, kinds in told.items():
+    reported = {m.program: m.help.split("of: ")[1] for m in metrics.METRICS if m.labels == ("of",)}
+    for program, kinds in reported.items():
         for kind in re.sub(r" \(.*?\)", "", kinds).split(", "):
             labels = {"of": kind}
             assert metrics.REGISTRIES[program].get_sample_value(f"drumline_{program}_retries_total", labels) is not None
-    assert set(told) == {"stream", "sink"}
+    assert set(reported) == {"stream", "sink"}
 
 
 def test_a_registry_holds_the_metrics_of_its_program_and_no_other():
     for program, registry in metrics.REGISTRIES.items():
-        ours = {family.name for family in registry.collect() if family.name.startswith("drumline_")}
-        assert ours == {m.name.removesuffix("_total") for m in metrics.METRICS if m.program == program}
+        expected = {family.name for family in registry.collect() if family.name.startswith("drumline_")}
+        assert expected == {m.name.removesuffix("_total") for m in metrics.METRICS if m.program == program}
 
 
 def test_the_documentation_shows_the_list_as_it_is():
@@ -88,10 +88,10 @@ def test_every_reason_that_readiness_may_name_is_documented():
 def entry(offset, disposition, rows=10, error=("", ""), **envelope):
     batch = any_batch(Topic.KERNEL, rows, process_id(1), offset)
     batch.envelope.update({"dropped_before": 0, "sent_ns": 0, **envelope})
-    found = RangeEntry(Record(Topic.KERNEL, 0, offset, b"k", None, -1, []), 9, batch, disposition, rows, error=error)
+    result = RangeEntry(Record(Topic.KERNEL, 0, offset, b"k", None, -1, []), 9, batch, disposition, rows, error=error)
     if disposition is Disposition.DEAD_LETTER:
-        found.batch, found.rows = None, 0
-    return found
+        result.batch, result.rows = None, 0
+    return result
 
 
 def test_a_stored_range_is_counted_by_what_became_of_its_records(rise):
@@ -122,7 +122,7 @@ def test_a_stored_range_is_counted_by_what_became_of_its_records(rise):
         assert rise("sink", name, topic="gpu.kernel.v1", **labels) == pytest.approx(want, abs=1e-3), (name, labels)
 
 
-def test_a_window_result_says_how_old_its_window_was_when_stored(rise):
+def test_the_age_of_a_window_at_its_storage_is_measured(rise):
     topic = Topic.KERNEL_FREQUENCY
     batch = any_batch(topic, 5, process_id(1), 0)
     batch.envelope.update({"dropped_before": 0, "sent_ns": T0, "window_end_ns": T0 - 8 * S})
@@ -154,7 +154,7 @@ def test_late_and_doubled_batches_are_counted_once_each(rise):
     assert risen() == (2, 1)
 
 
-def test_a_stage_that_forgets_its_counts_does_not_lower_ours(rise):
+def test_a_stage_that_resets_its_counts_does_not_lower_the_metric(rise):
     class Forgetful:
         too_old = 5
 
@@ -176,6 +176,6 @@ def test_input_without_a_time_of_sending_has_no_delay(rise):
         assert rise("stream", "input_delay_seconds_count", topic=batch.topic) - before == (sent_ns > 0)
 
 
-def test_a_retry_says_whom_it_waits_for():
+def test_a_retry_names_the_server_it_waits_for():
     assert failed_dependency(TransientError("gone")) == "clickhouse"
     assert failed_dependency(TransientKafkaError("gone")) == "kafka"

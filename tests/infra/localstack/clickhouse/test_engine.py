@@ -107,11 +107,11 @@ def test_readers_are_refused(clean_stack: Settings, table: str, user: str, state
 def test_no_user_reads_files_of_the_host_by_the_scalar_function_file(
     stack: Settings, user: str, tmp_path: Path
 ) -> None:
-    mine = tmp_path / "mine"
-    mine.write_text("secret")
+    changed_settings = tmp_path / "mine"
+    changed_settings.write_text("secret")
     readable = client(stack, user).command("SELECT length(file('config.xml')) > 0")
     assert readable == 1, "the function works, so what follows is refused for the right reason"
-    for path in ("/etc/passwd", password_file(stack, "writer"), "/proc/1/environ", mine):
+    for path in ("/etc/passwd", password_file(stack, "writer"), "/proc/1/environ", changed_settings):
         with pytest.raises(DatabaseError, match=r"Permission denied|CANNOT_OPEN_FILE"):
             client(stack, user).command(f"SELECT file('{path}')")
     with pytest.raises(DatabaseError):
@@ -151,20 +151,24 @@ def test_wrong_and_empty_passwords_are_refused(stack: Settings, user: str) -> No
 
 
 @pytest.mark.parametrize("extra", ["", "&session_id=s", "&max_sessions_for_user=9", "&max_sessions_for_user=0"])
-def test_nobody_gets_in_as_default(stack: Settings, extra: str) -> None:
+def test_default_cannot_log_in(stack: Settings, extra: str) -> None:
     with pytest.raises(urllib.error.HTTPError):
         urllib.request.urlopen(f"{stack.clickhouse_url}/?user=default&query=SELECT%201{extra}", timeout=10)
 
 
-def test_nobody_gets_in_as_default_over_the_native_port(stack: Settings, tmp_path: Path) -> None:
-    ask = f"SELECT dummy FROM remote('127.0.0.1:{stack.local.clickhouse_tcp_port}', system.one, '%s', '%s')"
+def test_default_cannot_log_in_over_the_native_port(stack: Settings, tmp_path: Path) -> None:
+    run_query = f"SELECT dummy FROM remote('127.0.0.1:{stack.local.clickhouse_tcp_port}', system.one, '%s', '%s')"
     analyst = local_password(stack, "analyst").get_secret_value()
     code = "import sys, chdb; print(chdb.query(sys.argv[1]))"
     answer = [
         subprocess.run(
-            [sys.executable, "-c", code, ask % who], cwd=tmp_path, capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code, run_query % principal_name],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
-        for who in (("analyst", analyst), ("default", ""))
+        for principal_name in (("analyst", analyst), ("default", ""))
     ]
     assert answer[0].stdout.strip() == "0", answer[0].stderr
     assert answer[1].stdout == ""
@@ -231,7 +235,7 @@ def test_an_engine_dies_with_its_parent_even_by_kill_9(private: Settings, enviro
     assert local_stack.wait_until(lambda: not own_processes(private)["engine"], 20)
 
 
-def test_another_engine_on_our_port_is_told_apart(stack: Settings, private: Settings) -> None:
+def test_another_engine_on_the_port_is_recognised(stack: Settings, private: Settings) -> None:
     same = private.local.model_copy(update={"clickhouse_http_port": stack.local.clickhouse_http_port})
     with (
         pytest.raises(StackError, match="DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT"),
@@ -240,10 +244,10 @@ def test_another_engine_on_our_port_is_told_apart(stack: Settings, private: Sett
         pass
 
 
-def test_who_looks_for_a_running_engine_on_another_port_is_told_its_own(stack: Settings) -> None:
+def test_the_port_of_a_running_engine_is_named_where_another_is_set(stack: Settings) -> None:
     other = stack.model_copy(update={"local": stack.local.model_copy(update={"clickhouse_http_port": 1})})
-    said = "not at http://127.0.0.1:1: set DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT"
-    with pytest.raises(StackError, match=said), ensure_engine(other):
+    message = "not at http://127.0.0.1:1: set DRUMLINE_LOCAL__CLICKHOUSE_HTTP_PORT"
+    with pytest.raises(StackError, match=message), ensure_engine(other):
         pass
 
 
@@ -253,7 +257,7 @@ def test_a_configured_server_is_left_alone(private: Settings) -> None:
         assert not State.of(private).root.exists()
 
 
-def test_a_lock_that_stays_busy_says_why(private: Settings) -> None:
+def test_a_lock_that_stays_busy_has_a_reason(private: Settings) -> None:
     path = private.local.state / "lock"
     with (
         locked(path, "first"),

@@ -76,14 +76,14 @@ def test_two_at_a_time_fetch_once(lab: Path) -> None:
     assert (lab / "calls").read_text() == "called\n"
 
 
-def test_missing_maven_says_what_to_install(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_maven_names_what_to_install(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(lab))
-    with pytest.raises(StackError, match=r"apt-get install .*maven") as said:
+    with pytest.raises(StackError, match=r"apt-get install .*maven") as message:
         ensure_jars(cached(lab))
-    assert str(jar_folder(cached(lab))) in str(said.value)  # where to put them without a network
+    assert str(jar_folder(cached(lab))) in str(message.value)  # where to put them without a network
 
 
-def test_missing_and_old_java_say_what_to_install(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_old_java_name_what_to_install(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(lab))
     with pytest.raises(StackError, match="apt-get install default-jre"):
         find_java()
@@ -96,11 +96,11 @@ def test_missing_and_old_java_say_what_to_install(lab: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("said", "version"),
+    ("message", "version"),
     [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "1.8.0_402"', 8), ('openjdk version "25" 2025', 25)],
 )
-def test_java_versions_are_read(lab: Path, said: str, version: int) -> None:
-    program(lab / "java", f"#!/bin/sh\necho '{said}' >&2\n")
+def test_java_versions_are_read(lab: Path, message: str, version: int) -> None:
+    program(lab / "java", f"#!/bin/sh\necho '{message}' >&2\n")
     assert java_version(str(lab / "java")) == version
     assert find_java() == str(lab / "java") if version >= 17 else True
 
