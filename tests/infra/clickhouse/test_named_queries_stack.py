@@ -20,8 +20,8 @@ from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.sinks.tables.tables import SEVERITIES
 
 pytestmark = pytest.mark.stack
-#: What depends on how often results were sent, on when, or on the engine's files.
-QUERY_PARAMETERS = {"data-quality", "storage", "late-rows", "util-or-busy"}
+#: Queries whose results depend on how often results were sent, on when, or on the engine's files.
+VARYING_QUERIES = {"data-quality", "storage", "late-rows", "util-or-busy"}
 QUERIES = list(queries().values())
 
 
@@ -62,10 +62,10 @@ def test_the_answer_is_the_pages(query, server):
     names, result = cookbook.asker(server)(query)
     assert result, "no answer"
     assert len(set(names)) == len(names)
-    page_names, message = on_the_page(query)
+    page_names, page_rows = on_the_page(query)
     assert names == page_names
-    if query.name not in QUERY_PARAMETERS:
-        assert without_runs(names, result[: cookbook.SHOWN]) == without_runs(names, message)
+    if query.name not in VARYING_QUERIES:
+        assert without_runs(names, result[: cookbook.SHOWN]) == without_runs(names, page_rows)
 
 
 def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(server):
@@ -73,13 +73,13 @@ def test_kernels_of_all_groups_of_steps_add_up_to_the_raw_count(server):
     kernels = rows(clickhouse.connect(server), "SELECT count() AS n FROM gpu.kernels WHERE job = 'fusion'")[0]["n"]
     for group in (50, 150):
         query = queries()["launches-per-step"]
-        queried = dataclasses.replace(query, example={"job": "fusion", "group": str(group)})
-        names, result = cookbook.asker(server)(queried)
+        grouped = dataclasses.replace(query, example={"job": "fusion", "group": str(group)})
+        names, result = cookbook.asker(server)(grouped)
         groups = [dict(zip(names, row, strict=True)) for row in result]
         assert len(groups) == 450 // group
         # the recording does the same in each step of a phase, so rounding takes nothing away
-        assert sum(int(item["launches_per_step"]) * group for item in groups) == kernels
-        assert all(0 < float(item["busy_percent"]) < 100 for item in groups)
+        assert sum(int(row["launches_per_step"]) * group for row in groups) == kernels
+        assert all(0 < float(row["busy_percent"]) < 100 for row in groups)
 
 
 def test_a_verdict_names_the_rank_the_host_and_the_gpu_that_it_is_about(server):
@@ -133,8 +133,8 @@ def test_one_job_of_all_can_be_chosen(name, server):
 
 
 def test_the_page_has_nothing_that_is_no_query():
-    queried = re.findall(r"^### (.*)$", cookbook.PAGE.read_text(), re.MULTILINE)
-    assert queried == [query.question for query in QUERIES]
+    questions = re.findall(r"^### (.*)$", cookbook.PAGE.read_text(), re.MULTILINE)
+    assert questions == [query.question for query in QUERIES]
 
 
 def test_grafanas_user_may_ask_all_of_it_too(server):
@@ -157,14 +157,14 @@ SHARD = """<shard><replica><host>127.0.0.1</host><port>{port}</port>
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
     """Two servers, each with the schema, and a database over both; settings of the first, naming that database."""
-    item = [settings_of(tmp_path_factory.mktemp(name)) for name in ("first", "second")]
+    servers = [settings_of(tmp_path_factory.mktemp(name)) for name in ("first", "second")]
     shards = "".join(
         SHARD.format(port=s.local.clickhouse_tcp_port, password=local_password(s, "writer").get_secret_value())
-        for s in item
+        for s in servers
     )
     children = []
     try:
-        for settings in item:
+        for settings in servers:
             child = prepare_engine(settings)
             config = settings.local.state / "clickhouse" / "conf" / "config.xml"
             config.write_text(config.read_text().replace("<max_server_memory_usage>", REMOTES.format(shards=shards)))
@@ -174,13 +174,15 @@ def two(tmp_path_factory):
             )
             child.start(0.0)
             children.append(child)
-        for settings in item:
+        for settings in servers:
             assert wait_until(lambda s=settings: answers(s), 60)
             migrate(clickhouse.connect(settings), settings)
-        for settings in (*item, item[0]):
+        for settings in (*servers, servers[0]):
             assert "kernels" in distribute(clickhouse.connect(settings), "gpu", "both", "gpu_all")
-        over = item[0].model_copy(update={"clickhouse": item[0].clickhouse.model_copy(update={"database": "gpu_all"})})
-        yield item, over
+        over = servers[0].model_copy(
+            update={"clickhouse": servers[0].clickhouse.model_copy(update={"database": "gpu_all"})}
+        )
+        yield servers, over
     finally:
         for child in children:
             child.end()
@@ -188,10 +190,11 @@ def two(tmp_path_factory):
 
 @pytest.mark.long
 def test_two_servers_pass_the_cookbook(server, two):
-    item, over = two
+    servers, over = two
     fill(over)
     held = [
-        rows(clickhouse.connect(s), "SELECT count() AS n, uniqExact(rank) AS ranks FROM gpu.kernels")[0] for s in item
+        rows(clickhouse.connect(s), "SELECT count() AS n, uniqExact(rank) AS ranks FROM gpu.kernels")[0]
+        for s in servers
     ]
     assert all(side["n"] > 0 for side in held), "both have some of it"
     single, together = cookbook.asker(server), cookbook.asker(over)

@@ -21,10 +21,10 @@ SELECT {most:UInt32}, {job:String}, {since:DateTime64(3, 'UTC')}, {ids:Array(Str
 
 
 def test_a_file_has_a_question_and_parameters():
-    built = parse("x", FILE.replace("\n-- @ids: which\n", "\n").replace("-- A note.", "-- A note.\n-- @ids: which"))
-    assert (built.question, built.theme, built.notes) == ("What is asked?", "Kernels", "A note.")
-    assert built.example == {"job": "demo", "most": "3"}
-    assert [(p.name, p.type, p.default) for p in built.parameters] == [
+    parsed = parse("x", FILE.replace("\n-- @ids: which\n", "\n").replace("-- A note.", "-- A note.\n-- @ids: which"))
+    assert (parsed.question, parsed.theme, parsed.notes) == ("What is asked?", "Kernels", "A note.")
+    assert parsed.example == {"job": "demo", "most": "3"}
+    assert [(p.name, p.type, p.default) for p in parsed.parameters] == [
         ("ids", "Array(String)", None), ("most", "UInt32", "5"), ("job", "String", None),
         ("since", "DateTime64(3, 'UTC')", "1970-01-01 00:00:00"),
     ]  # fmt: skip
@@ -56,8 +56,8 @@ def test_no_quantile_is_taken_of_a_sample():
     """ClickHouse's quantile() looks at 8192 values: off by some percent in the tail."""
     of_samples = re.compile(r"\bquantiles?(OrNull)?(If)?\(")
     assert not [item.name for item in queries().values() if of_samples.search(item.sql)]
-    queried = [text for module in (report_queries, top_data, demo_report) for text in vars(module).values()]
-    assert not [text for text in queried if isinstance(text, str) and of_samples.search(text)]
+    texts = [text for module in (report_queries, top_data, demo_report) for text in vars(module).values()]
+    assert not [text for text in texts if isinstance(text, str) and of_samples.search(text)]
 
 
 def test_what_asks_about_all_jobs_can_be_asked_about_one():

@@ -1,4 +1,4 @@
-"""Reading, counting and replaying dead dead_letters."""
+"""Reading, counting and replaying dead letters."""
 
 from types import SimpleNamespace
 
@@ -26,25 +26,25 @@ VALUE = b"\x00\x00\x00\x00\x07SECRET"
 
 class Message:
     def __init__(self, offset, headers, value=VALUE, partition=0, key=b"p"):
-        self._headers = (offset, headers, value, partition, key)
+        self._fields = (offset, headers, value, partition, key)
 
     def offset(self):
-        return self._headers[0]
+        return self._fields[0]
 
     def headers(self):
-        return self._headers[1]
+        return self._fields[1]
 
     def value(self):
-        return self._headers[2]
+        return self._fields[2]
 
     def partition(self):
-        return self._headers[3]
+        return self._fields[3]
 
     def key(self):
-        return self._headers[4]
+        return self._fields[4]
 
     def timestamp(self):
-        return TIMESTAMP_CREATE_TIME, 1_000 * (self._headers[0] + 1)
+        return TIMESTAMP_CREATE_TIME, 1_000 * (self._fields[0] + 1)
 
 
 def by_sink(offset, origin, reason="BadEnvelope", foreign_headers=(), topic_id="id"):
@@ -142,7 +142,7 @@ def test_however_it_is_called_each_record_goes_back_once(dead_letters, calls):
 
 
 class SmallQueue:
-    """A producer that holds `room` messages until it is polled."""
+    """A producer that holds `free_slots` messages until it is polled."""
 
     def __init__(self, free_slots, answers=True):
         self._free_slots, self._held, self.taken, self._answers = free_slots, [], 0, answers
@@ -179,11 +179,11 @@ def test_listing_of_a_range_that_are_more_than_the_producers_queue_holds_are_all
 
 def test_unacknowledged_dead_letters_are_sent_again_by_another_producer():
     silent, well = SmallQueue(10, answers=False), SmallQueue(10)
-    dead_letters = DeadLetterProducer(iter([silent, well]).__next__)
+    producer = DeadLetterProducer(iter([silent, well]).__next__)
     with pytest.raises(DeadLettersFailed, match="10 not acknowledged"):
-        dead_letters.send(ten_dead_letters(), "id")
+        producer.send(ten_dead_letters(), "id")
     assert silent.flush(0) == 0, "it would send them too"
-    assert dead_letters.send(ten_dead_letters(), "id") == well.taken == 10
+    assert producer.send(ten_dead_letters(), "id") == well.taken == 10
 
 
 def test_large_dead_letters_are_replayed_a_few_at_a_time(monkeypatch):
@@ -209,9 +209,7 @@ def test_without_a_confirmation_no_record_is_replayed(monkeypatch, answer):
 
 def test_foreign_text_steers_no_terminal(monkeypatch):
     evil = b"\x1b[2J [/bold]"
-    message = Message(
-        0, [("drumline.error.code", evil), ("drumline.error.text", evil), ("foreign_headers", evil)], key=evil
-    )
+    message = Message(0, [("drumline.error.code", evil), ("drumline.error.text", evil), ("own", evil)], key=evil)
     monkeypatch.setattr(
         command_dlq, "_read", lambda topic: [parse_dead_letter(message, topic)] if topic == TOPIC else []
     )

@@ -23,7 +23,7 @@ def test_two_quiet_statuses_that_have_reached_the_brokers_ends_are_drained():
 
 
 def test_all_other_states_are_not_drained_and_have_a_reason():
-    for before, after, ends, texts in (
+    for before, after, ends, text in (
         ({}, {}, ENDS, "no stream worker"),
         ({}, status(2), ENDS, "one more status"),
         (status(2), status(2), ENDS, "one more status"),
@@ -37,7 +37,7 @@ def test_all_other_states_are_not_drained_and_have_a_reason():
     ):
         result = check_drained(before, after, ends)
         assert not result
-        assert texts in result.reason
+        assert text in result.reason
 
 
 def test_statuses_of_workers_that_ended_or_belong_to_another_app_do_not_count(tmp_path):

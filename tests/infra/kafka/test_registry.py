@@ -33,12 +33,12 @@ def fake():
     registry.go()
 
 
-def result(fake, writes=(), **kafka):
+def codec_of(fake, writes=(), **kafka):
     return codec(Settings(kafka=KafkaSettings(registry_url=fake.url, **kafka)), writes)
 
 
 def test_schemas_are_registered_once_and_records_need_no_call_after_that(fake):
-    coder = result(fake, [TOPIC])
+    coder = codec_of(fake, [TOPIC])
     for _ in range(3):
         value = coder.encode(Batch(TOPIC, {"rows": 1}, {"bytes": np.array([9])}))
         assert coder.decode(TOPIC, value).columns["bytes"].tolist() == [9]
@@ -47,9 +47,9 @@ def test_schemas_are_registered_once_and_records_need_no_call_after_that(fake):
 
 
 def test_another_process_reads_the_same_ids_and_asks_for_an_id_once(fake):
-    value = result(fake).encode(Batch(TOPIC, {"rows": 0}))
+    value = codec_of(fake).encode(Batch(TOPIC, {"rows": 0}))
     fake.calls.clear()
-    reader = result(fake)
+    reader = codec_of(fake)
     for _ in range(3):
         assert reader.decode(TOPIC, value).rows == 0
     assert [call[:2] for call in fake.calls] == [("GET", 100)]
@@ -60,7 +60,7 @@ def test_an_older_version_from_the_registry_is_read(fake):
     schema["fields"] = [field for field in schema["fields"] if field["name"] != "is_async"]
     fake.schemas[7] = (subject(TOPIC), json.dumps(schema))
     old = parse_model(TOPIC, json.dumps(schema))
-    batch = result(fake).decode(TOPIC, encode(old, Batch(TOPIC, {"rows": 2}), header(7)))
+    batch = codec_of(fake).decode(TOPIC, encode(old, Batch(TOPIC, {"rows": 2}), header(7)))
     assert batch.columns["is_async"].tolist() == [0, 0]
 
 
@@ -89,7 +89,7 @@ def test_foreign_schemas_are_bad_records(fake):
     spoiled = json.loads(model(TOPIC).text)
     spoiled["fields"][-1]["type"]["dtype"] = "<u8"
     fake.schemas |= {1: ("x", '"string"'), 2: ("y", json.dumps(spoiled)), 3: ("z", model("gpu.step.v1").text)}
-    coder = result(fake)
+    coder = codec_of(fake)
     for number, kind in ((1, UnknownSchema), (2, WrongSchema), (3, WrongSchema)):
         with pytest.raises(kind) as bad:
             coder.decode(TOPIC, header(number))
@@ -100,7 +100,7 @@ def test_foreign_schemas_are_bad_records(fake):
 def test_a_registry_that_refuses_to_answer_is_no_verdict_on_the_record(fake, status):
     fake.status = status
     with pytest.raises(RegistryRejected, match=f"HTTP {status}.; check DRUMLINE_KAFKA__REGISTRY_USER"):
-        result(fake).decode(TOPIC, header(5))
+        codec_of(fake).decode(TOPIC, header(5))
 
 
 def test_a_sink_does_not_wait_for_a_registry_that_refuses(fake):
@@ -123,19 +123,19 @@ def test_a_registry_that_is_not_there_fails_at_start_and_the_message_has_no_pass
 
 def test_without_the_right_to_register_the_schema_must_be_there(fake):
     with pytest.raises(BadSchema, match="REGISTRY_REGISTER"):
-        result(fake, [TOPIC], registry_register=False)
+        codec_of(fake, [TOPIC], registry_register=False)
     fake.schemas[42] = (subject(TOPIC), model(TOPIC).text)
-    assert result(fake, registry_register=False).registry.id_of(TOPIC) == 42
+    assert codec_of(fake, registry_register=False).registry.id_of(TOPIC) == 42
 
 
 def test_a_rejected_schema_names_its_subject(fake):
     fake.status = 409
     with pytest.raises(BadSchema, match=subject(TOPIC)):
-        result(fake, [TOPIC])
+        codec_of(fake, [TOPIC])
 
 
 def test_credentials_are_sent(fake):
-    result(fake, [TOPIC], registry_user="me", registry_password="hush")
+    codec_of(fake, [TOPIC], registry_user="me", registry_password="hush")
     assert fake.calls[0][2].startswith("Basic ")
 
 
@@ -145,7 +145,7 @@ def test_without_a_url_the_lock_file_gives_the_ids():
 
 def test_without_the_extra_the_setting_and_the_extra_are_named(fake, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "confluent_kafka.schema_registry", None)
-    monkeypatch.setattr(cli, "root", lambda **_: result(fake))
+    monkeypatch.setattr(cli, "root", lambda **_: codec_of(fake))
     with pytest.raises(SystemExit) as ended:
         cli.main()
     message = capsys.readouterr().err

@@ -60,7 +60,7 @@ def certificates(tmp_path_factory):
 @pytest.fixture
 def server():
     """(port, connections): connections to it are taken, noted and hung up."""
-    listener, built = socket.create_server(("127.0.0.1", 0)), []
+    listener, accepted = socket.create_server(("127.0.0.1", 0)), []
 
     def hang_up():
         while True:
@@ -68,11 +68,11 @@ def server():
                 client, _ = listener.accept()
             except OSError:
                 return
-            built.append(client)
+            accepted.append(client)
             client.close()
 
     threading.Thread(target=hang_up, daemon=True).start()
-    yield listener.getsockname()[1], built
+    yield listener.getsockname()[1], accepted
     listener.close()
 
 
@@ -348,8 +348,8 @@ def test_a_tls_error_of_clickhouse_is_one_sentence_and_a_decision(text, kind, me
 @pytest.mark.parametrize("raised", [True, False])
 def test_a_refusal_is_one_line_whatever_faust_stops_because_of_it(error, raised):
     def record(error, raised=True):
-        reported = ((), (type(error), error, None)) if raised else ((error,), None)
-        return logging.LogRecord("faust", logging.ERROR, "", 0, "crashed" if raised else "crashed %r", *reported)
+        arguments = ((), (type(error), error, None)) if raised else ((error,), None)
+        return logging.LogRecord("faust", logging.ERROR, "", 0, "crashed" if raised else "crashed %r", *arguments)
 
     one_line, logged = worker_auth.OneLineErrors(Settings()), record(error, raised)
     closed, bug = RuntimeError("Event loop is closed"), RuntimeError("a bug")
@@ -393,16 +393,16 @@ def test_key_passwords_are_never_asked_for_on_the_terminal(certificates, tmp_pat
 @pytest.fixture
 def registry_front(certificates):
     """A registry behind TLS: certificate -> (front, settings that trust `ca`)."""
-    registry, built = FakeRegistry(), []
+    registry, fronts = FakeRegistry(), []
 
     def front(certificate, ca="ca"):
-        built.append(TlsFront(urlsplit(registry.url).port, certificates.pem(certificate)))
-        url = f"https://127.0.0.1:{built[-1].port}"
-        return built[-1], KafkaSettings(registry_url=url, registry_ca=getattr(certificates, ca))
+        fronts.append(TlsFront(urlsplit(registry.url).port, certificates.pem(certificate)))
+        url = f"https://127.0.0.1:{fronts[-1].port}"
+        return fronts[-1], KafkaSettings(registry_url=url, registry_ca=getattr(certificates, ca))
 
     yield front
-    for entry in built:
-        entry.close()
+    for tls_front in fronts:
+        tls_front.close()
     registry.go()
 
 

@@ -30,7 +30,7 @@ KERNEL = str(Topic.KERNEL)
 WANTED = DeclaredTopic("t", 4, 1, {"retention.ms": "10", "cleanup.policy": "delete"})
 
 
-def matches(partitions=4, replication=1, **config):
+def actual(partitions=4, replication=1, **config):
     base = {"retention.ms": "10", "cleanup.policy": "delete", "segment.ms": "99"}
     return {"t": ActualTopic(partitions, replication, base | {k.replace("_", "."): v for k, v in config.items()})}
 
@@ -76,22 +76,22 @@ def test_all_topics_have_the_same_partitions_and_dead_letters_have_room_for_head
 
 def test_a_missing_topic_is_created_and_one_as_declared_is_left_alone():
     assert plan([WANTED], {})[0].action == "create"
-    assert plan([WANTED], matches())[0].action == "ok"
+    assert plan([WANTED], actual())[0].action == "ok"
 
 
 def test_drift_is_altered_and_other_settings_of_the_owner_are_not():
-    step = plan([WANTED], matches(retention_ms="5", segment_ms="1"))[0]
+    step = plan([WANTED], actual(retention_ms="5", segment_ms="1"))[0]
     assert (step.action, step.drift) == ("alter", {"retention.ms": ("5", "10")})
 
 
 def test_another_number_of_partitions_is_an_error_with_a_remedy():
-    step = plan([WANTED], matches(partitions=2, retention_ms="5"))[0]
+    step = plan([WANTED], actual(partitions=2, retention_ms="5"))[0]
     assert step.action == "error"
     assert "DRUMLINE_KAFKA__PARTITIONS=2" in step.problem
 
 
 def test_other_replication_is_reported_but_no_error():
-    step = plan([WANTED], matches(replication=3))[0]
+    step = plan([WANTED], actual(replication=3))[0]
     assert step.action == "ok"
     assert "3 replicas" in step.problem
 

@@ -121,35 +121,35 @@ def test_the_programs_of_one_host_have_ports_of_their_own(monkeypatch):
 
 
 def test_a_probe_is_asked_at_most_once_in_a_while():
-    clock, queried = Clock(), []
+    clock, calls = Clock(), []
 
-    def query():
-        queried.append(clock.now)
-        return f"no {len(queried)}"
+    def probe():
+        calls.append(clock.now)
+        return f"no {len(calls)}"
 
-    answer = CachedProbe(query, "slow", for_s=5, timeout_s=10, clock=clock)
+    answer = CachedProbe(probe, "slow", for_s=5, timeout_s=10, clock=clock)
     assert [answer(), answer()] == ["no 1", "no 1"]
     clock.now = 5.0
     assert answer() == "no 2"
 
 
 def test_who_asks_for_readiness_does_not_wait_for_a_server_that_hangs():
-    clock, hangs, queried = Clock(), threading.Event(), []
+    clock, hangs, calls = Clock(), threading.Event(), []
 
-    def query():
-        queried.append(1)
-        if len(queried) > 1:
+    def probe():
+        calls.append(1)
+        if len(calls) > 1:
             hangs.wait(10)
         return ""
 
-    answer = CachedProbe(query, "ClickHouse does not answer", for_s=5, timeout_s=0.05, slow_s=3, clock=clock)
+    answer = CachedProbe(probe, "ClickHouse does not answer", for_s=5, timeout_s=0.05, slow_s=3, clock=clock)
     while answer():  # the first answer may take longer than the patience
         pass
     clock.now = 5.0
     assert answer() == "", "as it was: the question is young"
     clock.now = 8.0
     assert answer() == "ClickHouse does not answer"
-    assert len(queried) == 2
+    assert len(calls) == 2
     hangs.set()
     while answer():
         pass

@@ -9,7 +9,7 @@ import pytest
 
 from drumline.infra.telemetry.logging import RATE_LIMIT_S, RateLimitFilter
 
-LOG = """
+PROGRAM = """
 import logging, structlog
 from pydantic import SecretStr
 from drumline.infra.telemetry.logging import configure, hide
@@ -34,7 +34,7 @@ def message(request, tmp_path):
     """(is it JSON, everything that a program with secrets logged)."""
     (tmp_path / "kafka").write_text('hun"ter2\n')
     environment = {"DRUMLINE_LOG_JSON": request.param, "DRUMLINE_KAFKA__SASL_PASSWORD_FILE": str(tmp_path / "kafka")}
-    done = subprocess.run([sys.executable, "-c", LOG], env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
     return request.param == "true", done.stderr
 
 

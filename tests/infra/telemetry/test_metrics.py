@@ -56,18 +56,18 @@ def test_names_contain_program_unit_and_kind():
 
 
 def test_retries_of_each_kind_are_there_before_the_first():
-    reported = {m.program: m.help.split("of: ")[1] for m in metrics.METRICS if m.labels == ("of",)}
-    for program, kinds in reported.items():
+    documented_kinds = {m.program: m.help.split("of: ")[1] for m in metrics.METRICS if m.labels == ("of",)}
+    for program, kinds in documented_kinds.items():
         for kind in re.sub(r" \(.*?\)", "", kinds).split(", "):
             labels = {"of": kind}
             assert metrics.REGISTRIES[program].get_sample_value(f"drumline_{program}_retries_total", labels) is not None
-    assert set(reported) == {"stream", "sink"}
+    assert set(documented_kinds) == {"stream", "sink"}
 
 
 def test_a_registry_holds_the_metrics_of_its_program_and_no_other():
     for program, registry in metrics.REGISTRIES.items():
-        expected = {family.name for family in registry.collect() if family.name.startswith("drumline_")}
-        assert expected == {m.name.removesuffix("_total") for m in metrics.METRICS if m.program == program}
+        names = {family.name for family in registry.collect() if family.name.startswith("drumline_")}
+        assert names == {m.name.removesuffix("_total") for m in metrics.METRICS if m.program == program}
 
 
 def test_the_documentation_shows_the_list_as_it_is():
