@@ -30,15 +30,15 @@ def test_every_column_of_tables_and_views_has_a_comment(clean_stack):
     """DESCRIBE shows comments of views only where the view has them itself."""
     client, database = clickhouse.connect(clean_stack), clean_stack.clickhouse.database
     migrate(client, clean_stack)
-    described = rows(client, f"SELECT name, engine FROM system.tables WHERE database = '{database}' ORDER BY name")
-    described = {row["name"]: rows(client, f"DESCRIBE TABLE {database}.{row['name']}") for row in described}
+    tables = rows(client, f"SELECT name, engine FROM system.tables WHERE database = '{database}' ORDER BY name")
+    described = {row["name"]: rows(client, f"DESCRIBE TABLE {database}.{row['name']}") for row in tables}
     assert not [(table, row["name"]) for table, columns in described.items() for row in columns if not row["comment"]]
-    views = {row["name"] for row in described if row["engine"] == "View"}
+    views = {row["name"] for row in tables if row["engine"] == "View"}
     assert views > {"stragglers", "lateness", "processes", "jobs"}
     for view in views - {"jobs"}:
         table = [(row["name"], row["type"], row["comment"]) for row in described[f"{view}_versions"]]
         assert [(row["name"], row["type"], row["comment"]) for row in described[view]] == table, view
-    feeds = {row["name"] for row in described if row["engine"] == "MaterializedView"}
+    feeds = {row["name"] for row in tables if row["engine"] == "MaterializedView"}
     assert "records_per_minute_from_ledger" in feeds
     for feed in feeds:
         comments = {row["name"]: row["comment"] for row in described[feed.split("_from_")[0]]}
