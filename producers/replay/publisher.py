@@ -27,7 +27,7 @@ class NotDelivered(RuntimeError):
     """The broker rejected a batch, or did not acknowledge it in time. Acknowledged rows stay counted."""
 
 
-class Client(Protocol):
+class ProducerClient(Protocol):
     """The part of confluent_kafka.Producer that is used."""
 
     def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None: ...
@@ -45,10 +45,10 @@ class Publisher:
         queued: rows given to the client, acknowledged or not.
     """
 
-    def __init__(self, settings: Settings, codec: Codec, client_id: str, client: Client | None = None) -> None:
+    def __init__(self, settings: Settings, codec: Codec, client_id: str, client: ProducerClient | None = None) -> None:
         self._codec = codec
         self._where = settings.bootstrap
-        self._client: Client = client or Producer(
+        self._client: ProducerClient = client or Producer(
             {
                 **producer_config(settings, client_id),
                 "queue.buffering.max.kbytes": _QUEUE_KB,

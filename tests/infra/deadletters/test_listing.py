@@ -96,7 +96,7 @@ def test_a_record_that_is_rejected_again_names_its_dead_letter():
     assert again.headers == (("a", b"b"),)
 
 
-def test_listing_are_counted_per_reader_and_records_once():
+def test_dead_letters_are_counted_per_reader_and_records_once():
     dead_letters = [by_sink(0, 10), by_worker(1, 10), by_sink(2, 10), by_sink(3, 11), by_worker(4, 12)]
     groups, records = grouped(dead_letters)
     assert {(g.reason, g.by): (g.count, len(g.origins)) for g in groups} == {
@@ -172,7 +172,7 @@ def ten_dead_letters():
     return [RangeEntry(record, 9, None, Disposition.DEAD_LETTER, error=("BadFrame", "")) for record in records]
 
 
-def test_listing_of_a_range_that_are_more_than_the_producers_queue_holds_are_all_sent():
+def test_dead_letters_of_a_range_that_are_more_than_the_producers_queue_holds_are_all_sent():
     queue = SmallQueue(3)
     assert DeadLetterProducer(lambda: queue).send(ten_dead_letters(), "id") == queue.taken == 10
 

@@ -41,11 +41,11 @@ class ServerError(Exception):
     ],
 )  # fmt: skip
 def test_errors_become_one_sentence_and_a_decision(error, kind, text):
-    made = failure(error)
-    assert (type(made), str(made)) == (kind, text)
+    created = failure(error)
+    assert (type(created), str(created)) == (kind, text)
 
 
-def test_who_meets_no_server_or_no_tables_is_told_what_to_do(tmp_path):
+def test_without_a_server_or_tables_the_message_names_the_next_command(tmp_path):
     settings = ephemeral_settings(tmp_path)
     settings.clickhouse.password = SecretStr("x")
     for url in ("", f"http://127.0.0.1:{settings.local.clickhouse_http_port}"):
@@ -63,7 +63,7 @@ def test_a_cell_is_null_only_if_it_is_null():
 
 
 @pytest.mark.parametrize(
-    ("statement", "said"),
+    ("statement", "message"),
     [
         ("SET max_threads = 1", "SETTINGS max_threads = 1"),
         ("/* once */ -- and\nset role x", "SETTINGS max_threads = 1"),
@@ -73,20 +73,20 @@ def test_a_cell_is_null_only_if_it_is_null():
         ("SYSTEM FLUSH LOGS", "drumline roles"),
     ],
 )
-def test_a_statement_that_is_no_question_is_told_what_to_do_instead(statement, said):
+def test_a_statement_that_is_no_query_gets_a_hint(statement, message):
     answer = CliRunner().invoke(app, [statement])
     assert answer.exit_code == 2
-    assert said in answer.stderr
+    assert message in answer.stderr
     assert answer.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("statement", ["SELECT 1", "WITH 1 AS a SELECT a", "SHOW GRANTS", "DROP TABLE x", "settle"])
-def test_all_others_are_clickhouses_to_judge(statement):
+def test_clickhouse_decides_about_all_other_statements(statement):
     assert unsupported_statement_hint(statement) == ""
 
 
 @pytest.fixture
-def ask(clean_stack, environment_of):
+def run_sql(clean_stack, environment_of):
     migrate(clickhouse.connect(clean_stack), clean_stack)
     environment = environment_of(clean_stack)
 
@@ -101,7 +101,7 @@ def ask(clean_stack, environment_of):
 
 
 @pytest.mark.stack
-def test_two_runs_of_one_job_are_compared(ask, clean_stack):
+def test_two_runs_of_one_job_are_compared(run_sql, clean_stack):
     client = clickhouse.connect(clean_stack, database=clean_stack.clickhouse.database)
     for run, ms in (("r1", 100), ("r2", 150), ("r3", 300)):
         for sql in (
@@ -114,7 +114,7 @@ def test_two_runs_of_one_job_are_compared(ask, clean_stack):
     client.close()
 
     def answer(*arguments):
-        return [json.loads(line) for line in ask(*arguments, "--json").stdout.splitlines()]
+        return [json.loads(line) for line in run_sql(*arguments, "--json").stdout.splitlines()]
 
     steps = ("compare-steps", "--job", "x")
     runs = [(row["run"], row["steps"], row["p50_ms"]) for row in answer(*steps)]
@@ -131,21 +131,21 @@ QUERY = "SELECT number AS n, toDateTime64('2026-01-02 03:04:05.123456789', 9, 'U
 
 
 @pytest.mark.stack
-def test_three_shapes_of_the_same_answer(ask):
-    table = ask(QUERY)
+def test_three_shapes_of_the_same_answer(run_sql):
+    table = run_sql(QUERY)
     assert table.returncode == 0
     assert "2026-01-02 03:04:05.123456789" in table.stdout, "no digit is lost"
-    rows = [json.loads(line) for line in ask("--json", stdin=QUERY + ";\n").stdout.splitlines()]
+    rows = [json.loads(line) for line in run_sql("--json", stdin=QUERY + ";\n").stdout.splitlines()]
     assert rows == [{"n": i, "t": "2026-01-02 03:04:05.123456789", "x": None} for i in (0, 1)]
-    read = list(csv.DictReader(io.StringIO(ask("--csv", QUERY).stdout)))
+    read = list(csv.DictReader(io.StringIO(run_sql("--csv", QUERY).stdout)))
     assert [row["n"] for row in read] == ["0", "1"]
 
 
 @pytest.mark.stack
-@pytest.mark.parametrize(("limit", "said"), [(3, True), (9, False)])
-def test_a_table_that_its_limit_may_have_cut_says_so(ask, limit, said):
-    found = ask("SELECT number FROM numbers(5) LIMIT {limit:UInt32}", "--limit", str(limit))
-    assert ("3 rows, the number of --limit" in found.stdout) == said
+@pytest.mark.parametrize(("limit", "is_cut"), [(3, True), (9, False)])
+def test_a_table_that_its_limit_may_have_cut_reports_it(run_sql, limit, is_cut):
+    output = run_sql("SELECT number FROM numbers(5) LIMIT {limit:UInt32}", "--limit", str(limit))
+    assert ("3 rows, the number of --limit" in output.stdout) == is_cut
 
 
 @pytest.mark.stack
@@ -155,44 +155,44 @@ def test_a_table_that_its_limit_may_have_cut_says_so(ask, limit, said):
      "CREATE TABLE t (x Int8) ENGINE = Memory", "SELECT * FROM file('/etc/passwd', 'LineAsString')",
      "TRUNCATE TABLE ledger", "SELECT * FROM url('http://127.0.0.1:1', 'CSV', 'x Int8')"],
 )  # fmt: skip
-def test_nothing_can_be_written_and_no_file_read(ask, statement):
-    answer = ask(statement)
+def test_nothing_can_be_written_and_no_file_read(run_sql, statement):
+    answer = run_sql(statement)
     assert answer.returncode == 1
     assert "Traceback" not in answer.stderr
     assert answer.stderr.count("\n") == 1
 
 
 @pytest.mark.stack
-def test_a_writing_user_cannot_write_through_it_either(ask, clean_stack):
-    ask.environment |= {
+def test_a_writing_user_cannot_write_through_it_either(run_sql, clean_stack):
+    run_sql.environment |= {
         "DRUMLINE_CLICKHOUSE__READER": "writer",
         "DRUMLINE_CLICKHOUSE__READER_PASSWORD": clickhouse.password(clean_stack, reader=False),
     }
-    answer = ask("DROP TABLE kernels")
+    answer = run_sql("DROP TABLE kernels")
     assert answer.returncode == 1
     assert "readonly" in answer.stderr
 
 
 @pytest.mark.stack
-def test_mistakes_are_named(ask):
-    assert "nope" in ask("SELECT nope FROM kernels").stderr
-    assert ask("SELEC 1").returncode == 1
-    assert ask(" ; ").returncode == 2
-    assert ask("--json", "--csv", "SELECT 1").returncode == 2
-    empty = ask("--json", "top-kernels", "--job", "nope")
+def test_mistakes_are_named(run_sql):
+    assert "nope" in run_sql("SELECT nope FROM kernels").stderr
+    assert run_sql("SELEC 1").returncode == 1
+    assert run_sql(" ; ").returncode == 2
+    assert run_sql("--json", "--csv", "SELECT 1").returncode == 2
+    empty = run_sql("--json", "top-kernels", "--job", "nope")
     assert (empty.returncode, empty.stdout) == (0, "")
     assert empty.stderr == "drumline sql: no job 'nope' is stored; nothing is stored yet\n"
 
 
 @pytest.mark.stack
-def test_ctrl_c_cancels_the_query(ask, clean_stack):
+def test_ctrl_c_cancels_the_query(run_sql, clean_stack):
     slow = "SELECT count() FROM numbers(1000000000000) WHERE NOT ignore(sipHash64(number))"
     running = (
         "SELECT count() AS n FROM system.processes WHERE query LIKE '%1000000000000) WHERE NOT%' AND user = 'analyst'"
     )
     client = clickhouse.connect(clean_stack)
     process = subprocess.Popen(
-        [sys.executable, "-m", "drumline.infra.cli.app", "sql", slow], env=ask.environment, stderr=subprocess.PIPE
+        [sys.executable, "-m", "drumline.infra.cli.app", "sql", slow], env=run_sql.environment, stderr=subprocess.PIPE
     )
     until = time.monotonic() + 20
     while not clickhouse.rows(client, running)[0]["n"]:

@@ -16,7 +16,7 @@ from drumline.infra.localstack.clickhouse.engine import answers, wait_until
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 
 pytestmark = pytest.mark.stack
-#: Grafana's user may ask little here, so that a test can use its quota up.
+#: Grafana's user may run few queries here, so that a test can use its quota up.
 QUOTA = "<queries>3000</queries>", "<queries>8</queries>"
 
 
@@ -47,7 +47,7 @@ def serve(folder):
 
 
 @pytest.fixture
-def ask(monkeypatch):
+def run_sql(monkeypatch):
     """Asks as a program elsewhere would: by URL, user and password."""
 
     def call(settings, *arguments, user="analyst", password=None):
@@ -64,24 +64,24 @@ def ask(monkeypatch):
     in_force.cache_clear()
 
 
-def refused(answer, *words):
+def is_rejected(answer, *texts):
     assert answer.exit_code == 1, answer.output
     assert answer.stderr.startswith("drumline sql: ")
     assert answer.stderr.count("\n") == 1, answer.stderr
-    for word in words:
-        assert word in answer.stderr, answer.stderr
+    for text in texts:
+        assert text in answer.stderr, answer.stderr
 
 
 @pytest.mark.parametrize(("user", "password"), [("analyst", "not-the-password"), ("nobody", "whatever")])
-def test_a_wrong_password_and_an_unknown_user_name_the_settings(served, ask, user, password):
-    refused(
-        ask(served[0], "SELECT 1", user=user, password=password),
+def test_a_wrong_password_and_an_unknown_user_name_the_settings(served, run_sql, user, password):
+    is_rejected(
+        run_sql(served[0], "SELECT 1", user=user, password=password),
         f"{user} at http://127.0.0.1:", "DRUMLINE_CLICKHOUSE__READER_PASSWORD",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("statement", "words"),
+    ("statement", "texts"),
     [
         ("SELECT * FROM system.users", ("Not enough privileges", "docs/guide/security.md")),
         ("SELECT * FROM remote('127.0.0.1', system.one)", ("Not enough privileges", "docs/guide/security.md")),
@@ -94,24 +94,24 @@ def test_a_wrong_password_and_an_unknown_user_name_the_settings(served, ask, use
         ("SELECT 1 SETTINGS max_memory_usage = 100000000000", ("max_memory_usage",)),
     ],
 )  # fmt: skip
-def test_what_a_reader_may_not_or_cannot_is_said_with_what_to_do(served, ask, statement, words):
-    refused(ask(served[0], statement), *words)
+def test_a_statement_beyond_the_readers_rights_or_limits_gets_a_hint(served, run_sql, statement, texts):
+    is_rejected(run_sql(served[0], statement), *texts)
 
 
-def test_a_result_that_is_too_large_ends_where_the_limit_is(served, ask):
-    answer = ask(served[0], "--csv", "SELECT number FROM numbers(2000000)")
-    refused(answer, "Limit for result exceeded", "LIMIT")
+def test_a_result_that_is_too_large_ends_where_the_limit_is(served, run_sql):
+    answer = run_sql(served[0], "--csv", "SELECT number FROM numbers(2000000)")
+    is_rejected(answer, "Limit for result exceeded", "LIMIT")
     assert answer.stdout.count("\n") <= 1_000_001
 
 
-def test_a_used_up_quota_says_until_when(served, ask):
-    found = [ask(served[0], "SELECT 1", user="grafana") for _ in range(9)]
-    assert found[0].exit_code == 0
-    refused(found[-1], "uota", "interval")
+def test_a_used_up_quota_names_its_end(served, run_sql):
+    output = [run_sql(served[0], "SELECT 1", user="grafana") for _ in range(9)]
+    assert output[0].exit_code == 0
+    is_rejected(output[-1], "uota", "interval")
 
 
-def test_a_server_that_is_not_there(tmp_path, ask):
-    refused(ask(ephemeral_settings(tmp_path), "SELECT 1", password="x"), "does not answer (Connection refused)")
+def test_a_server_that_is_not_there(tmp_path, run_sql):
+    is_rejected(run_sql(ephemeral_settings(tmp_path), "SELECT 1", password="x"), "does not answer (Connection refused)")
 
 
 SLOW = "SELECT count() FROM numbers(1000000000000) WHERE NOT ignore(sipHash64(number))"
@@ -120,14 +120,14 @@ MUCH = "SELECT repeat('x', 1000000), sleepEachRow(0.1) FROM numbers(1000) SETTIN
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "texts"),
     [
         ((SLOW,), "does not answer"),
         (("--csv", MUCH), "closed the connection in the middle of the answer; the output is incomplete"),
     ],
     ids=["before the answer", "in the middle of the answer"],
 )
-def test_a_server_that_dies_in_a_query(mortal, ask, arguments, words):
+def test_a_server_that_dies_in_a_query(mortal, run_sql, arguments, texts):
     settings, process = mortal
     client = clickhouse.connect(settings)
 
@@ -138,6 +138,6 @@ def test_a_server_that_dies_in_a_query(mortal, ask, arguments, words):
 
     killer = threading.Thread(target=kill_it)
     killer.start()
-    answer = ask(settings, *arguments)
+    answer = run_sql(settings, *arguments)
     killer.join()
-    refused(answer, words)
+    is_rejected(answer, texts)
