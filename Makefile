@@ -8,9 +8,6 @@ KEEP ?=
 # Tests run in so many processes, each with a stack of its own (about 1 GB); they wait more than they compute.
 JOBS ?= 3
 
-# Pages that are written by hand; generated ones follow their sources.
-PAGES := README.md CONTRIBUTING.md CHANGELOG.md docs/index.md docs/glossary.md docs/design docs/guide docs/results
-
 # Generators of docs/generate, each of one page of docs/reference.
 PAGES_MADE := settings_page cli_page metrics_page alerts_page dashboards_page collector_status_page tables_page cookbook
 
@@ -60,7 +57,8 @@ lint: $(VENV)/ready ## Check style, types, imports, documentation
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/mypy
 	@PYTHONPATH=.typing $(BIN)/lint-imports > /dev/null || PYTHONPATH=.typing $(BIN)/lint-imports
-	@$(BIN)/python tests/style/check_docs.py $(PAGES)
+	@$(BIN)/python tests/style/check_docs.py
+	@$(BIN)/python tests/style/check_names.py
 
 test: setup lint ## Run lint, then all tests, with a real Kafka and a real ClickHouse engine (JOBS=3 processes)
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile

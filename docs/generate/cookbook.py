@@ -50,7 +50,7 @@ Quantiles of kernels (p50, p95, p99) come from rollups' sketches and are within 
 are exact.
 
 `--job`, `--run` (one start of the job; without, all of them), `--since`, `--until` (UTC) and `--limit` mean the same
-everywhere; `drumline sql --list` says which query takes which.
+everywhere; `drumline sql --list` names the options of each query.
 """
 
 

@@ -17,7 +17,7 @@ from drumline.infra.localstack.ephemeral import ephemeral_settings
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "tables.md"
 HEAD = """# Tables and views
 
-What a reader sees in the database `gpu` (`DRUMLINE_CLICKHOUSE__DATABASE`), as the schema itself says it:
+The tables and views of the database `gpu` (`DRUMLINE_CLICKHOUSE__DATABASE`), from the comments of the schema.
 `DESCRIBE TABLE kernels` shows the same. Times are UTC; `_ns` are nanoseconds. Questions to begin with:
 [cookbook.md](cookbook.md).
 
@@ -25,10 +25,10 @@ What a reader sees in the database `gpu` (`DRUMLINE_CLICKHOUSE__DATABASE`), as t
 - **Results** are views of what the stream worker found, the newest version of each row. Windows overlap by half: sum
   over every other one. What is behind them is called `..._versions`.
 - **Rollups** count events per minute or second. A key can have several rows that are not merged yet, so always
-  aggregate: the comment says with which function. Their quantiles are sketches, within 1% of the value; for exact ones
+  aggregate: the comment names the function. Their quantiles are sketches, within 1% of the value; for exact ones
   ask the events, `quantileExactInclusive(0.99)(duration_ns)`. ClickHouse's `quantile` is neither: it takes a sample.
-- `rank`, `host` and `gpu_uuid` are those of the rank that a row is about; `rank` is -1 where it is about none, as the
-  comment says.
+- `rank`, `host` and `gpu_uuid` are those of the rank that a row is about; `rank` is -1 where it is about none; the
+  comment then states it.
 - `job` comes first in every key: name it, and a time range, and little is read.
 """
 GROUPS = {
@@ -50,7 +50,7 @@ RETENTION = """## How the schema changes
 With
 the first release they freeze: a change is then a new file, and one that adds a rollup fills it from the rows that are
 there. Until then files still change; `drumline migrate` refuses a database that was made from other ones, and it is
-dropped and made anew.
+dropped and created again.
 
 ## How long they are kept
 
@@ -60,16 +60,16 @@ goes away when ClickHouse merges.
 | table | default, days | counted from |
 |---|---|---|"""
 TIERS = """
-Older rows of {tables} can move to a cheaper volume:
-`DRUMLINE_CLICKHOUSE__TIERING__STORAGE_POLICY` (default: none) names a storage policy of the server, which must have the
-volume `default` too; rows move to its volume `{volume}` (`..._TIERING__VOLUME`) after {after} days
+Older rows of {tables} can move to a cheaper volume.
+`DRUMLINE_CLICKHOUSE__TIERING__STORAGE_POLICY` (default: none) names a storage policy of the server. The policy must
+have the volume `default` too. Rows move to its volume `{volume}` (`..._TIERING__VOLUME`) after {after} days
 (`..._TIERING__AFTER`).
 """
 NAMES = """## Families of kernels
 
-A kernel's `family` is guessed from its name: the first of these patterns (Python's `re`, whatever the case) that is
-found in the name's identifiers, parted by spaces: the function, its namespaces, template arguments, types of
-parameters. If none is, it is `{other}`. When rules change, `drumline migrate` names again what is stored.
+A kernel's `family` is guessed from its name. The name's identifiers (function, namespaces, template arguments,
+parameter types) are joined by spaces. The first pattern that matches them decides (Python's `re`, case ignored).
+Without a match the family is `{other}`. When the patterns change, `drumline migrate` updates the stored names.
 
 | family | pattern |
 |---|---|"""
@@ -127,7 +127,7 @@ def _sentence(text: str) -> str:
 
 
 def _short(kind: str) -> str:
-    """Types as people say them: how a column is encoded is not what it is."""
+    """Return a type without its encoding."""
     for long, short in (("LowCardinality(String)", "String"), (", 'UTC')", ")"), ("DateTime('UTC')", "DateTime")):
         kind = kind.replace(long, short)
     if kind.startswith("SimpleAggregateFunction("):

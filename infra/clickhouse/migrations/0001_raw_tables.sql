@@ -1,10 +1,10 @@
 -- Facts, a row an event, each stored exactly once (docs/design/exactly-once.md).
 -- What the protocol needs of every table: the deduplication window, and a partition key from event data only.
 -- ORDER BY (job, rank, time): smallest on disk and best for the questions asked most; codecs were chosen per column by
--- measurement. _topic_partition (topic id:partition), _offset, _row say where a row comes from.
+-- measurement. _topic_partition (topic id:partition), _offset, _row name the source of a row.
 -- min_bytes_for_wide_part: what a sink inserts stays one file for all columns until it is merged, so there are 40 files to
 -- force to disk and not 88.
--- fsync: a host that loses power keeps what Kafka was told is stored. Retention: `drumline migrate`, from settings.
+-- fsync: a host that loses power keeps what was acknowledged to Kafka as stored. Retention: `drumline migrate`, from settings.
 
 -- gpu.kernel.v1: kernel executions.
 CREATE TABLE IF NOT EXISTS {database}.kernels
@@ -126,7 +126,7 @@ CREATE TABLE IF NOT EXISTS {database}.steps
     host LowCardinality(String) COMMENT 'host name' CODEC(ZSTD(1)),
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU' CODEC(ZSTD(1)),
     process_id LowCardinality(String) COMMENT 'UUIDv5 of run, host, pid and start time' CODEC(ZSTD(1)),
-    steps_from LowCardinality(String) COMMENT 'who says where steps are: api, marker (NVTX ranges), optimizer (a hook on it), inferred (from the collectives); empty = unknown' CODEC(ZSTD(1)),
+    steps_from LowCardinality(String) COMMENT 'source of the steps: api, marker (NVTX ranges), optimizer (a hook on it), inferred (from the collectives); empty = unknown' CODEC(ZSTD(1)),
     step Int64 COMMENT 'step number' CODEC(Delta(8), ZSTD(1)),
     start DateTime64(9, 'UTC') COMMENT 'start of the step on the host (marker)' CODEC(Delta(8), T64, ZSTD(1)),
     duration_ns Int64 COMMENT 'length of the step on the host; ns' CODEC(T64, ZSTD(1)),

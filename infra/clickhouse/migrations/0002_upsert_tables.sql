@@ -11,7 +11,7 @@ CREATE TABLE IF NOT EXISTS {database}.processes_versions
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU' CODEC(ZSTD(1)),
     process_id LowCardinality(String) COMMENT 'UUIDv5 of run, host, pid and start time' CODEC(ZSTD(1)),
     local_rank Int32 COMMENT 'rank on its host' CODEC(ZSTD(1)),
-    world_size Int32 COMMENT 'ranks of the job as the producer was told' CODEC(ZSTD(1)),
+    world_size Int32 COMMENT 'ranks of the job, as the launcher states' CODEC(ZSTD(1)),
     pid Int32 COMMENT 'process id on its host' CODEC(ZSTD(1)),
     start DateTime64(9, 'UTC') COMMENT 'start of the process' CODEC(Delta(8), T64, ZSTD(1)),
     gpu_index Int32 COMMENT 'index of the GPU on its host' CODEC(ZSTD(1)),

@@ -1,7 +1,7 @@
--- One row per Kafka record: what became of it. Written under the range's token after the rows, so that what it says is true.
+-- One row per Kafka record: what became of it. Written under the range's token after the rows, so every row in it is true.
 -- verdict: stored | empty | duplicate (this process, key and sequence is stored already, at another offset) | dead.
 -- `rows` is what the record holds; rows are in the topic's table exactly when verdict = 'stored'. No partition key but the
--- topic: a range's ledger rows are one part, there whole or not at all. late_rows: so far, as the stream processor said.
+-- topic: a range's ledger rows are one part, written whole or not at all. late_rows: so far, as the stream processor reports.
 CREATE TABLE IF NOT EXISTS {database}.ledger
 (
     topic LowCardinality(String) COMMENT 'Kafka topic' CODEC(ZSTD(1)),

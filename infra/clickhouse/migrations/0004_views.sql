@@ -9,7 +9,7 @@ CREATE OR REPLACE VIEW {database}.processes
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU',
     process_id LowCardinality(String) COMMENT 'UUIDv5 of run, host, pid and start time',
     local_rank Int32 COMMENT 'rank on its host',
-    world_size Int32 COMMENT 'ranks of the job as the producer was told',
+    world_size Int32 COMMENT 'ranks of the job, as the launcher states',
     pid Int32 COMMENT 'process id on its host',
     start DateTime64(9, 'UTC') COMMENT 'start of the process',
     gpu_index Int32 COMMENT 'index of the GPU on its host',

@@ -3,7 +3,7 @@
 -- deduplicate_blocks_in_dependent_materialized_views. Rows with the same key may not be merged yet: sum(), max(), and
 -- quantilesDDMerge(...) over them, never read single rows.
 
--- Kernel names as people read them; rules: infra/kernel_names.py. The sink writes a name before the first row that has it.
+-- Kernel names as people read them; rules: infra/clickhouse/kernel_names.py. The sink writes a name before the first row that has it.
 CREATE TABLE IF NOT EXISTS {database}.kernel_names_versions
 (
     name String COMMENT 'as in `kernels`' CODEC(ZSTD(1)),
@@ -203,7 +203,7 @@ CREATE TABLE IF NOT EXISTS {database}.devices_per_minute
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
     run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run' CODEC(ZSTD(1)),
     minute DateTime('UTC') COMMENT 'minute of the samples' CODEC(Delta(4), ZSTD(1)),
-    host LowCardinality(String) COMMENT 'host name; any of them' CODEC(ZSTD(1)),
+    host LowCardinality(String) COMMENT 'host name' CODEC(ZSTD(1)),
     gpu_index Int32 COMMENT 'index of the GPU on its host' CODEC(ZSTD(1)),
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU' CODEC(ZSTD(1)),
     rank SimpleAggregateFunction(anyLast, Int32) COMMENT 'global rank; -1 = no job ran on the GPU; any of them' CODEC(ZSTD(1)),
@@ -236,7 +236,7 @@ CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.devices_per_minute_from_sample
     job LowCardinality(String) COMMENT 'job name',
     run LowCardinality(String) COMMENT 'one start of the job; ids and counts are per run',
     minute DateTime('UTC') COMMENT 'minute of the samples',
-    host LowCardinality(String) COMMENT 'host name; any of them',
+    host LowCardinality(String) COMMENT 'host name',
     gpu_index Int32 COMMENT 'index of the GPU on its host',
     gpu_uuid LowCardinality(String) COMMENT 'NVML UUID of the GPU',
     rank Int32 COMMENT 'global rank; -1 = no job ran on the GPU; any of them',
@@ -293,7 +293,7 @@ CREATE TABLE IF NOT EXISTS {database}.records_per_minute
     topic LowCardinality(String) COMMENT 'Kafka topic' CODEC(ZSTD(1)),
     minute DateTime('UTC') COMMENT 'minute in which Kafka got them' CODEC(Delta(4), ZSTD(1)),
     records SimpleAggregateFunction(sum, UInt64) COMMENT 'records; sum' CODEC(T64, ZSTD(1)),
-    dead SimpleAggregateFunction(sum, UInt64) COMMENT 'records that nobody could read; sum' CODEC(T64, ZSTD(1)),
+    dead SimpleAggregateFunction(sum, UInt64) COMMENT 'records that could not be read; sum' CODEC(T64, ZSTD(1)),
     duplicates SimpleAggregateFunction(sum, UInt64) COMMENT 'records stored already from another offset; sum' CODEC(T64, ZSTD(1)),
     rows SimpleAggregateFunction(sum, UInt64) COMMENT 'rows stored; sum' CODEC(T64, ZSTD(1)),
     dropped_rows SimpleAggregateFunction(sum, Int64) COMMENT 'rows lost before publication; sum' CODEC(T64, ZSTD(1)),
@@ -318,7 +318,7 @@ CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.records_per_minute_from_ledger
     topic LowCardinality(String) COMMENT 'Kafka topic',
     minute DateTime('UTC') COMMENT 'minute in which Kafka got them',
     records UInt64 COMMENT 'records; sum',
-    dead UInt64 COMMENT 'records that nobody could read; sum',
+    dead UInt64 COMMENT 'records that could not be read; sum',
     duplicates UInt64 COMMENT 'records stored already from another offset; sum',
     rows UInt64 COMMENT 'rows stored; sum',
     dropped_rows Int64 COMMENT 'rows lost before publication; sum',
@@ -356,8 +356,8 @@ CREATE OR REPLACE VIEW {database}.jobs
     run LowCardinality(String) COMMENT 'one start of the job',
     started DateTime64(9, 'UTC') COMMENT 'start of its first kernel or step; while none is stored, when Kafka got its first records',
     ended DateTime64(9, 'UTC') COMMENT 'start of its last kernel or step so far; while none is stored, when Kafka got its last record',
-    ranks UInt64 COMMENT 'ranks heard of',
-    hosts UInt64 COMMENT 'hosts heard of',
+    ranks UInt64 COMMENT 'ranks that sent records',
+    hosts UInt64 COMMENT 'hosts that sent records',
     kernels UInt64 COMMENT 'rows stored in `kernels`',
     memcpys UInt64 COMMENT 'rows stored in `memcpys`',
     collectives UInt64 COMMENT 'rows stored in `collectives`',

@@ -1,5 +1,5 @@
 -- Dashboards mostly ask for all ranks together: beside each part of the rollup lies the same without the rank, and the
--- server reads that where a question allows it (1/16 of the rows with 16 ranks, 1/1000 with 1000). It is made anew when
+-- server reads that where a question allows it (1/16 of the rows with 16 ranks, 1/1000 with 1000). It is built again when
 -- parts merge, so it cannot differ from them.
 ALTER TABLE {database}.kernels_per_minute MODIFY SETTING deduplicate_merge_projection_mode = 'rebuild';
 

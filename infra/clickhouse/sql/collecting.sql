@@ -2,7 +2,7 @@
 -- theme: Data quality
 -- try: --job demo
 -- `decoder`, `in_job`: percent of a core, of the process beside the job and of drumline's thread in it. `dropped`: rows
--- that CUPTI or a full spool lost. A killed rank says so in `policy`. Replayed recordings, as here, have no such figures.
+-- that CUPTI or a full spool lost. `policy` names a killed rank. Replayed recordings, as here, have no such figures.
 WITH greatest(toFloat64OrZero(collector['decoder_s']), 0.001) / 100 AS percent
 SELECT run, rank, policy, toUInt64OrZero(collector['kernels']) AS kernels,
     round(toFloat64OrZero(collector['spool_bytes']) / 1e6, 1) AS megabytes,

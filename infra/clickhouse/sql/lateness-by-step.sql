@@ -1,4 +1,4 @@
--- In which steps was somebody late, and who?
+-- In which steps was a rank late, and which one?
 -- theme: Stragglers
 -- try: --job demo --limit 6
 SELECT step, argMax(rank, late) AS latest_rank, round(max(late) / 1e6, 2) AS late_ms, round(sum(exposed) / 1e6, 2) AS others_wait_ms

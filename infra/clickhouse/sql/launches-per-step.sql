@@ -2,9 +2,9 @@
 -- theme: Launches
 -- try: --job fusion --group 150
 -- The recording runs the same forward pass 150 times eager, 150 times compiled and 150 times as a CUDA graph.
--- A group's kernels start on the GPU between the first host start of its steps and that of the next group's; `step_ms` is
--- that time (the last group's ends with its last kernel; a pause before the next counts) by its steps. The host runs ahead of the GPU, so take groups that
--- are long against that. Busy counts no NCCL kernels, and kernels that run at the same time each.
+-- A group lasts from the first host start of its steps to that of the next group's; the last one ends with its last
+-- kernel. `step_ms` is this time, divided by the number of steps; a gap before the next group counts. The host runs ahead
+-- of the GPU, so take groups that are long against that. Busy counts no NCCL kernels; concurrent kernels all count.
 -- @group = 20: steps to take together
 -- @rank = 0: of this rank; the ranks of a job launch much the same
 WITH firsts AS (

@@ -1,4 +1,4 @@
--- Which single launches took longest, communication aside?
+-- Which single launches took longest, without communication?
 -- theme: Kernels
 -- try: --job demo --limit 6
 -- Reads raw rows: give --since and --until on long runs. Here: the last minute of the newest run unless they are given.

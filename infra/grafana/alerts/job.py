@@ -115,9 +115,10 @@ STALLED = Rule(
     "Run {{ $labels.run }}: its processes are active and recorded, and by its last hour a step should have come within "
     "{{ humanizeDuration $values.LIMIT.Value }}. Hung collective, deadlock, or an evaluation or checkpoint longer than "
     "any in that hour.",
-    "No step for 5 times the longest step and twice the longest time from step to step (evaluations, checkpoints) of "
-    "the hour before the last one, and at least 300 s: half of the 10 minutes after which PyTorch by default ends a "
-    "job whose NCCL collective hangs. A first evaluation of more than 6 minutes does fire: raise `STALLED_S` in "
+    "Fires without a step for 5 times the longest step, and for twice the longest time from step to step, of the hour "
+    "before the last one. Evaluations and checkpoints count in that time. The least is 300 s: half of the 10 minutes "
+    "after which PyTorch by default ends a job whose NCCL collective hangs. A first "
+    "evaluation of more than 6 minutes does fire: raise `STALLED_S` in "
     "`infra/grafana/thresholds.py` and generate. Runs that are not recorded now (policy `off`, another profiler) or "
     "only in windows (`duty`) are left out, and so are jobs that ended: they are silent. The last step is searched in "
     "24 hours, so that the alert stays while the job hangs.",
