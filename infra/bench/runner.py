@@ -16,6 +16,7 @@ from rich.console import Console
 
 from drumline.infra.bench.render import is_replaceable, show, write
 from drumline.infra.bench.result import BenchReport, Progress, machine
+from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.runtime.resources import DEMO_RECORDING
 
 #: Takes a recording and a function that shows progress.
@@ -25,7 +26,11 @@ Measure = Callable[[Path, Progress], BenchReport]
 def run(name: str, data: Path | None, measure: Measure, as_json: bool, path: Path | None) -> None:
     """Measure with the recording in `data` (None: the demo's), then print the report as text or JSON.
 
-    With `path`, write it as a page too. Raises typer.BadParameter, and typer.Exit with 130, 2 or 1.
+    With `path`, write it as a page too.
+
+    Raises:
+        typer.BadParameter: `path` cannot be replaced.
+        typer.Exit: with INTERRUPTED, BAD_INPUT or FAILED.
     """
     if data is None:
         data = DEMO_RECORDING
@@ -39,13 +44,13 @@ def run(name: str, data: Path | None, measure: Measure, as_json: bool, path: Pat
             report = measure(data, lambda text: status.update(f"bench {name}: {text}"))
     except KeyboardInterrupt:
         errors.print("interrupted; what was started is stopped")
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     except (ValueError, OSError) as error:
         errors.print(f"drumline bench: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(2) from None
+        raise typer.Exit(BAD_INPUT) from None
     except (RuntimeError, KafkaException) as error:
         errors.print(f"drumline bench: {error}", style="red", markup=False, highlight=False)
-        raise typer.Exit(1) from None
+        raise typer.Exit(FAILED) from None
     report.machine = where
     if as_json:
         typer.echo(json.dumps(report.as_json()))
@@ -56,7 +61,7 @@ def run(name: str, data: Path | None, measure: Measure, as_json: bool, path: Pat
             write(report, f"drumline bench {name}{_options()}", path)
         except OSError as error:
             errors.print(f"drumline bench: not written: {error}", style="red", markup=False, highlight=False)
-            raise typer.Exit(1) from None
+            raise typer.Exit(FAILED) from None
 
 
 def _require_usable(path: Path) -> None:

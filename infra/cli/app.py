@@ -15,8 +15,8 @@ import typer
 import typer.main
 from pydantic import ValidationError
 
-from drumline.infra.cli.exit_codes import BAD_INPUT, INTERRUPTED
 from drumline.infra.config.unknown_variables import InvalidVariables
+from drumline.infra.runtime.exit_codes import BAD_INPUT, INTERRUPTED
 from drumline.infra.runtime.version import drumline_version
 
 #: (heading, folder of the modules, name of the command -> text), in the order of `drumline --help`.
@@ -71,10 +71,12 @@ class TyperCommand(click.Command):
         self._app = app
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Leave all arguments to typer."""
         ctx.args = list(args)
         return ctx.args
 
     def invoke(self, ctx: click.Context) -> None:
+        """Run the typer command; end with INTERRUPTED on Ctrl-C."""
         ctrl_c: list[int] = []
 
         def interrupt(number: int, frame: FrameType | None) -> None:
@@ -102,15 +104,18 @@ class LazyCommands(click.Group):
     """Imports a command when it is called, so that `drumline sql` does not load Faust."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
         return list(MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module and return the command; None for an unknown name."""
         if cmd_name not in MODULES:
             return None
         module = importlib.import_module(f"drumline.infra.cli.{MODULES[cmd_name]}")
         return TyperCommand(cmd_name, module.app)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in groups."""
         for heading, _, commands in GROUPS:
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:<8}", text) for name, text in commands.items()])

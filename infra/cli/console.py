@@ -9,11 +9,11 @@ from typing import NoReturn
 
 import typer
 
-from drumline.infra.cli.exit_codes import FAILED, INTERRUPTED
+from drumline.infra.runtime.exit_codes import FAILED, INTERRUPTED
 
 
 def exit_with(command: str, code: int, message: str) -> NoReturn:
-    """Print `drumline COMMAND: MESSAGE` on stderr and end the command with `code` (infra/cli/exit_codes.py)."""
+    """Print `drumline COMMAND: MESSAGE` on stderr, and raise typer.Exit with `code` (infra/runtime/exit_codes.py)."""
     print(f"drumline {command}: {message}", file=sys.stderr)
     raise typer.Exit(code) from None
 
@@ -43,7 +43,7 @@ def error_text(error: Exception) -> str:
     if type(error).__name__ == "KafkaException":
         from drumline.infra.config.settings import settings
 
-        return f"Kafka at {settings().bootstrap} refused: {error.args[0].str()}"
+        return f"Kafka at {settings().bootstrap} rejects the request: {error.args[0].str()}"
     return str(error)
 
 

@@ -13,6 +13,7 @@ class Kinds(TyperGroup):
     """Lists the benchmarks where another name is given."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the benchmark that `args` name. Raises typer's usage error for an unknown name."""
         if args and args[0] not in self.commands:
             ctx.fail(f"no benchmark {args[0]!r}; there are {', '.join(self.commands)}")
         return super().resolve_command(ctx, args)

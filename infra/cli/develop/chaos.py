@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from drumline.infra.cli.exit_codes import FAILED, INTERRUPTED, OK
+from drumline.infra.runtime.exit_codes import FAILED, INTERRUPTED, OK
 
 app = typer.Typer(add_completion=False)
 #: Length of a chaos run without --minutes and --kills.

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from drumline.infra.cli.console import exit_with
-from drumline.infra.cli.exit_codes import FAILED, OK, UNDECIDED
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import FAILED, OK, UNDECIDED
 
 app = typer.Typer(add_completion=False)
 

@@ -15,8 +15,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from drumline.infra.cli.console import escape_controls, exit_on_error, exit_with
-from drumline.infra.cli.exit_codes import BAD_INPUT
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import BAD_INPUT
 
 if TYPE_CHECKING:
     from drumline.infra.deadletters.listing import DeadLetter

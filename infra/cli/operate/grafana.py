@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from drumline.infra.cli.console import exit_on_error, exit_with
-from drumline.infra.cli.exit_codes import BAD_INPUT, DIFFERENT
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import BAD_INPUT, DIFFERENT
 
 if TYPE_CHECKING:
     from drumline.infra.grafana.server import Change

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from drumline.infra.cli.console import exit_with
-from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
 
 app = typer.Typer(add_completion=False)
 Cluster = Annotated[str, typer.Option(help="create them on all nodes of this cluster")]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from drumline.infra.cli.console import exit_with
-from drumline.infra.cli.exit_codes import (
+from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import (
     ACCESS_DENIED,
     BAD_INPUT,
     CLICKHOUSE_REJECTED,
@@ -20,7 +21,6 @@ from drumline.infra.cli.exit_codes import (
     INSTANCE_IN_USE,
     RECORDS_LOST,
 )
-from drumline.infra.config.settings import settings
 from drumline.infra.runtime.signals import ShutdownSignal
 from drumline.infra.telemetry.logging import configure
 
@@ -145,7 +145,7 @@ def _exit_on_error(config: Settings) -> Iterator[None]:
     except (LostRecords, ReplayImpossible) as error:
         exit_with("sink", RECORDS_LOST, str(error))
     except clickhouse.PermanentError as error:
-        exit_with("sink", CLICKHOUSE_REJECTED, f"ClickHouse refuses: {clickhouse.with_hint(error)}")
+        exit_with("sink", CLICKHOUSE_REJECTED, f"ClickHouse rejects it: {clickhouse.with_hint(error)}")
     except Fenced as error:
         text = f"another sink runs as this instance (if not, start this one again): {error}"
         exit_with("sink", INSTANCE_IN_USE, text)

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from drumline.infra.cli.exit_codes import ACCESS_DENIED, BAD_INPUT, FAILED, INSTANCE_IN_USE, INTERRUPTED
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import ACCESS_DENIED, BAD_INPUT, FAILED, INSTANCE_IN_USE, INTERRUPTED
 from drumline.infra.telemetry.logging import configure
 
 app = typer.Typer(add_completion=False)

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 
 from drumline.infra.cli.console import escape_controls, exit_on_error, exit_with
-from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create, check and read the Kafka topics.")
 

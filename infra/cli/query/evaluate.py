@@ -15,7 +15,6 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from drumline.infra.cli.console import exit_with
-from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from drumline.infra.config.settings import settings
 from drumline.infra.evaluate.scoring import (
     INSUFFICIENT,
@@ -26,6 +25,7 @@ from drumline.infra.evaluate.scoring import (
     VerdictRow,
     evaluate_phases,
 )
+from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 
 app = typer.Typer(add_completion=False)
 

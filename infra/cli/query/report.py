@@ -11,8 +11,8 @@ from typing import Annotated
 import typer
 
 from drumline.infra.cli.console import exit_on_error, exit_with
-from drumline.infra.cli.exit_codes import BAD_INPUT
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import BAD_INPUT
 
 app = typer.Typer(add_completion=False)
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from drumline.infra.cli.console import exit_with
-from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

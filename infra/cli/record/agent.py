@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from drumline.infra.cli.console import exit_with
-from drumline.infra.cli.exit_codes import BAD_INPUT, INSTANCE_IN_USE, NOT_ARCHIVED
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import BAD_INPUT, INSTANCE_IN_USE, NOT_ARCHIVED
 from drumline.infra.runtime.signals import ShutdownSignal
 from drumline.infra.telemetry.logging import configure
 

@@ -11,8 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from drumline.infra.cli.exit_codes import FAILED
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import FAILED
 
 app = typer.Typer(add_completion=False)
 

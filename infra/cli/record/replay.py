@@ -17,8 +17,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from drumline.infra.cli.console import exit_with
-from drumline.infra.cli.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
 from drumline.infra.telemetry.logging import configure
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from drumline.infra.cli.console import exit_with
-from drumline.infra.cli.exit_codes import BAD_INPUT, CANNOT_EXECUTE, NOT_FOUND
+from drumline.infra.runtime.exit_codes import BAD_INPUT, CANNOT_EXECUTE, NOT_FOUND
 
 app = typer.Typer(add_completion=False)
 

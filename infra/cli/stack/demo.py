@@ -26,9 +26,9 @@ def demo(
     Exit code: 0 all counts equal and every injected straggler found, 1 not, 130 interrupted.
     """
     from drumline.infra.cli.console import exit_on_error
-    from drumline.infra.cli.exit_codes import FAILED, OK
     from drumline.infra.demo.run import run_demo
     from drumline.infra.demo.worker import DemoFailed
+    from drumline.infra.runtime.exit_codes import FAILED, OK
 
     with exit_on_error("demo", DemoFailed):
         is_right = run_demo(settings(), Console(), keep)

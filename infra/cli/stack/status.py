@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from drumline.infra.cli.exit_codes import FAILED
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.exit_codes import FAILED
 
 app = typer.Typer(add_completion=False)
 

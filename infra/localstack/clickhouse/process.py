@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.infra.localstack.clickhouse.sandbox import confine
+from drumline.infra.runtime.exit_codes import FAILED
 
 VERSION = "26.9.0"
 RTLD_DEEPBIND = 0x8
@@ -68,7 +69,11 @@ def wheel_folder() -> Path:
 
 
 def load_binding(folder: Path) -> Any:
-    """Return the extension module, without `import chdb`, which starts another engine first (0.5 s, 100 MB)."""
+    """Return the extension module, without `import chdb`, which starts another engine first (0.5 s, 100 MB).
+
+    Raises:
+        RuntimeError: it cannot be loaded.
+    """
     library = folder / "_chdb.abi3.so"
     os.chdir(folder)  # its companions are found by relative path
     # As the wheel does it: its memory functions must come from itself, not from another library in this process.
@@ -103,4 +108,4 @@ if __name__ == "__main__":
         sys.exit(main())
     except Exception as error:
         print(f"the engine ended: {error}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(FAILED)
