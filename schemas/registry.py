@@ -45,6 +45,11 @@ class LockFileRegistry:
         self._models: dict[int, RecordModel] = {}
 
     def id_of(self, topic: str) -> int:
+        """Return the id of the topic's latest released schema.
+
+        Raises:
+            BadSchema: the topic's schema file differs from its latest release.
+        """
         number = self._ids.get(topic)
         if number is None:
             latest = self._latest[topic]
@@ -54,12 +59,22 @@ class LockFileRegistry:
         return number
 
     def id_of_version(self, topic: str, fingerprint: str) -> int:
+        """Return the id of the topic's released schema with this fingerprint.
+
+        Raises:
+            UnknownSchema: no release has it.
+        """
         for number, (name, version) in self._versions.items():
             if name == topic and version["sha256"] == fingerprint:
                 return int(number)
         raise UnknownSchema(f"{topic}: its schema has a version that this drumline does not have; upgrade drumline")
 
     def model_of(self, schema_id: int) -> RecordModel:
+        """Return the released schema with this id.
+
+        Raises:
+            UnknownSchema: the lock file does not have the id.
+        """
         record_model = self._models.get(schema_id)
         if record_model is None:
             if schema_id not in self._versions:
@@ -72,6 +87,7 @@ class LockFileRegistry:
         return record_model
 
     def in_memory(self, schema_id: int) -> bool:
+        """Return True: no call needs the network."""
         return True
 
 

@@ -60,12 +60,23 @@ class PermanentError(ClickHouseFailed):
 class Client(Protocol):
     """The methods of a clickhouse-connect client that drumline uses. For one thread; calls block."""
 
-    def command(self, cmd: str, **kwargs: Any) -> Any: ...
-    def query(self, query: str, **kwargs: Any) -> Any: ...
-    def raw_query(self, query: str, **kwargs: Any) -> bytes: ...
-    def raw_stream(self, query: str, **kwargs: Any) -> Any: ...
-    def raw_insert(self, table: str, **kwargs: Any) -> Any: ...
-    def close(self) -> None: ...
+    def command(self, cmd: str, **kwargs: Any) -> Any:
+        """Execute a statement without rows; return its single value or summary."""
+
+    def query(self, query: str, **kwargs: Any) -> Any:
+        """Return the parsed rows of a query."""
+
+    def raw_query(self, query: str, **kwargs: Any) -> bytes:
+        """Return a query's answer as the bytes of its format."""
+
+    def raw_stream(self, query: str, **kwargs: Any) -> Any:
+        """Return a query's answer as a stream of bytes."""
+
+    def raw_insert(self, table: str, **kwargs: Any) -> Any:
+        """Insert a block that is already in ClickHouse's format."""
+
+    def close(self) -> None:
+        """Close the connections."""
 
 
 def password(settings: Settings, reader: bool) -> str:
@@ -186,9 +197,8 @@ def readiness_reason(settings: Settings) -> str:
         finally:
             client.close()
     except PermanentError as error:
-        return (
-            f"ClickHouse refuses (code {error.code}); see the log" if error.code else "ClickHouse refuses; see the log"
-        )
+        code = f" (code {error.code})" if error.code else ""
+        return f"ClickHouse rejects it{code}; see the log"
     except Exception:
         return "ClickHouse does not answer"
     return ""

@@ -17,7 +17,11 @@ USERS = ("writer", "analyst", "grafana")
 
 
 def password_file(settings: Settings, user: str) -> Path:
-    """Return the path of a local user's password; the file exists once the stack was started."""
+    """Return the path of a local user's password; the file exists once the stack was started.
+
+    Raises:
+        StackError: no such user.
+    """
     if user not in USERS:
         raise StackError(f"the local engine has no user {user!r}; it has {', '.join(USERS)}")
     return State.of(settings).secrets / f"{user}.password"

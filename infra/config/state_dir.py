@@ -36,46 +36,57 @@ class State:
 
     @classmethod
     def of(cls, settings: Settings) -> State:
+        """Return the paths of the configured state directory."""
         return cls(settings.local.state)
 
     @property
     def lock(self) -> Path:
+        """File that the supervisor locks while it runs."""
         return self.root / "lock"
 
     @property
     def command_lock(self) -> Path:
+        """File that `up` and `down` lock while they change the stack."""
         return self.root / "command.lock"
 
     @property
     def engine_users(self) -> Path:
+        """File that processes lock, shared, while they use an engine without a supervisor."""
         return self.root / "engine.users"
 
     @property
     def supervisor(self) -> Path:
+        """File of the supervisor's process entry."""
         return self.root / "supervisor.json"
 
     @property
     def plan(self) -> Path:
+        """File of the children that the supervisor starts, and their addresses."""
         return self.root / "plan.json"
 
     @property
     def children(self) -> Path:
+        """File of the state of the children, written by the supervisor."""
         return self.root / "children.json"
 
     @property
     def logs(self) -> Path:
+        """Folder of log files."""
         return self.root / "logs"
 
     @property
     def secrets(self) -> Path:
+        """Folder of passwords and keys."""
         return self.root / "secrets"
 
     @property
     def kafka(self) -> Path:
+        """Folder of Kafka's data."""
         return self.root / "kafka"
 
     @property
     def clickhouse(self) -> Path:
+        """Folder of ClickHouse's configuration and data."""
         return self.root / "clickhouse"
 
     def create(self) -> None:
@@ -137,7 +148,11 @@ def locked(path: Path, busy: str, *, shared: bool = False, timeout_s: float = 12
 
 
 def acquire(descriptor: int, busy: str, *, shared: bool = False, timeout_s: float = 120.0) -> None:
-    """Lock an open file (flock), or change the lock held on it. Polls, so that Ctrl-C and the timeout work."""
+    """Lock an open file (flock), or change the lock held on it. Polls, so that Ctrl-C and the timeout work.
+
+    Raises:
+        StackError: another process has the lock for `timeout_s`; the message is `busy`.
+    """
     mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     deadline = time.monotonic() + timeout_s
     while True:

@@ -43,7 +43,7 @@ def principal(settings: Settings) -> str:
 def to_access_error(settings: Settings, error: KafkaError, right: str = "") -> KafkaAccessDenied | None:
     """Return the exception to raise where `error` rejects the client, else None. `right`: the missing one, if known."""
     if error.code() in UNKNOWN_USER:
-        return KafkaAccessDenied(f"{_place(settings)} refuses {principal(settings)}: {_sentence(error)}{_login(error)}")
+        return KafkaAccessDenied(f"{_place(settings)} rejects {principal(settings)}: {_sentence(error)}{_login(error)}")
     if error.code() in DENIED:
         needs = right or _sentence(error)
         text = f"{_place(settings)} denies {principal(settings)}: {needs}. ACLs per program: docs/guide/security.md"
@@ -130,11 +130,11 @@ class ConnectionProbe:
         settings, protocol = self._settings, self._settings.kafka.security_protocol
         encrypted = next((tls.accepts_tls(host, port) for host, port in addresses(settings)), False)
         if encrypted and "PLAINTEXT" in protocol:
-            hint = f"what listens there speaks TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is {protocol}"
+            hint = f"the listener there uses TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is {protocol}"
         elif encrypted:
             hint = f"TLS works there, but not Kafka over it: is {protocol} the protocol of this listener?"
         elif "PLAINTEXT" not in protocol and any("SSL" in error.str() for error in self._errors):
-            hint = f"nothing there speaks TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is {protocol}"
+            hint = f"nothing there uses TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is {protocol}"
         else:
             hint = "`drumline up` starts the local one; DRUMLINE_KAFKA__BOOTSTRAP names another"
         where = f"{settings.bootstrap} within {self._timeout_s:g} s ({error.name()})"

@@ -39,7 +39,7 @@ class BrokerWatch:
         if not self._has_reported and statistics["ts"] - self._since >= NO_BROKERS_S * 1e6:
             self._has_reported = True
             self._report(
-                KafkaError(KafkaError._ALL_BROKERS_DOWN, "Kafka's client knows no broker's address any more", True)
+                KafkaError(KafkaError._ALL_BROKERS_DOWN, "Kafka's client has no broker's address any more", True)
             )
 
 

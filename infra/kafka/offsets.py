@@ -53,7 +53,11 @@ class Offsets:
         return {f"{tp.topic}:{tp.partition}": future.result().offset for tp, future in answers.items()}
 
     def committed(self, group: str, places: Iterable[str]) -> dict[str, tuple[int, str]]:
-        """Return (offset, metadata) that the group has committed, for the places where it has."""
+        """Return (offset, metadata) that the group has committed, for the places where it has.
+
+        Raises:
+            KafkaException: Kafka does not answer, or denies it.
+        """
         if group not in self._consumers:  # the admin client's call for this crashes when the coordinator is down
             config = {**self._config, "group.id": group, "enable.auto.commit": False}
             self._consumers[group] = Consumer(config)

@@ -35,7 +35,7 @@ class ConfluentRegistry:
 
     `client`: confluent_kafka's SchemaRegistryClient. `register`: register missing schemas; else they must exist.
     `clock`: monotonic, s. Raises RegistryUnavailable when the registry does not answer in about 20 s,
-    RegistryRejected when it will not answer us.
+    RegistryRejected when it denies access.
     """
 
     def __init__(
@@ -50,6 +50,11 @@ class ConfluentRegistry:
         self._unknown: dict[int, float] = {}
 
     def id_of(self, topic: str) -> int:
+        """Return the id of the topic's current schema; registers it, if allowed.
+
+        Raises:
+            BadSchema: the registry does not have the schema, or rejects it.
+        """
         number = self._ids.get(topic)
         if number is None:
             number = self._ids[topic] = self._fetch_id(topic, model(topic))
@@ -57,6 +62,12 @@ class ConfluentRegistry:
         return number
 
     def id_of_version(self, topic: str, fingerprint: str) -> int:
+        """Return the id of the topic's released schema with this fingerprint.
+
+        Raises:
+            UnknownSchema: no release has it.
+            BadSchema: the registry does not have the schema, or rejects it.
+        """
         if has_schema(topic) and model(topic).fingerprint == fingerprint:
             return self.id_of(topic)
         released = lock_file_registry()
@@ -64,6 +75,11 @@ class ConfluentRegistry:
         return self._fetch_id(topic, older)
 
     def model_of(self, schema_id: int) -> RecordModel:
+        """Return the schema with this id.
+
+        Raises:
+            UnknownSchema: the registry does not have the id, or it is no schema of drumline.
+        """
         known = self._models.get(schema_id)
         if known is None:
             if self.in_memory(schema_id):
@@ -79,6 +95,7 @@ class ConfluentRegistry:
         return known
 
     def in_memory(self, schema_id: int) -> bool:
+        """Return True if `model_of` answers without a network request."""
         return schema_id in self._models or self._unknown.get(schema_id, 0.0) > self._clock()
 
     def _fetch_id(self, topic: str, version: RecordModel) -> int:
@@ -90,7 +107,7 @@ class ConfluentRegistry:
         else:
             status, number = self._request(lambda: self._client.lookup_schema(name, schema).schema_id)
         if status in (404, 409, 422):
-            wish = "register it, or set DRUMLINE_KAFKA__REGISTRY_REGISTER=true" if status == 404 else "it is refused"
+            wish = "register it, or set DRUMLINE_KAFKA__REGISTRY_REGISTER=true" if status == 404 else "it is rejected"
             raise BadSchema(f"registry {self._where}, subject {name}: HTTP {status} for our schema; {wish}")
         return int(number)
 

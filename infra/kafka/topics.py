@@ -102,7 +102,12 @@ class TopicsAdmin:
         self._missing_acls: list[MissingAcl] = []
 
     def existing(self, names: Iterable[str]) -> dict[str, ActualTopic]:
-        """Return those of the topics that exist."""
+        """Return those of the topics that exist.
+
+        Raises:
+            BrokerUnreachable: no broker answers.
+            KafkaAccessDenied: an ACL is missing.
+        """
         self._probe.metadata(self._admin)
         descriptions, missing = describe_topics(
             self._admin, self._settings, dict.fromkeys(names, ("DESCRIBE", "DESCRIBE_CONFIGS"))

@@ -108,7 +108,11 @@ def require_same(settings: Settings) -> None:
 
 
 def start_supervisor(state: State, command: list[str]) -> None:
-    """Start the supervisor in a session of its own, so that it survives the terminal; return when it holds its lock."""
+    """Start the supervisor in a session of its own, so that it survives the terminal; return when it holds its lock.
+
+    Raises:
+        StackError: it did not start within 20 s; the message has the end of its log.
+    """
     log = state.logs / "supervisor.log"
     with log.open("ab") as output:
         process = subprocess.Popen(

@@ -76,6 +76,7 @@ class RateLimitFilter(logging.Filter):
         self._passed: dict[tuple[str, str], tuple[float, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Drop a repetition within RATE_LIMIT_S; add the number of dropped ones to the next record that passes."""
         if record.exc_info:
             return True
         key, now = (record.name, str(record.msg)), self._clock()

@@ -21,7 +21,7 @@ KINDS = (10, 1, 2, 12, 13)
 #: 379 processes, none with another GPU kind left on. With 13.4 and 13.5 that one must be on before the others: 25 of
 #: 240 runs where it was not, 0 of 320 where it was (docs/design/cupti-issues.md, tests/gpu/missing_kernels.c).
 KEPT = 22
-#: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, recorded while the decoder needs launches (derive/launch_records.py).
+#: CUPTI_ACTIVITY_KIND_DRIVER: CUDA driver calls, while the decoder needs launches (derive/nccl/launch_records.py).
 DRIVER = 4
 #: Longest time at the end of the process for the sizes of kinds that were in none of the first buffers; s.
 LEARN_S = 0.3

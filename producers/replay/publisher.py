@@ -30,9 +30,14 @@ class NotDelivered(RuntimeError):
 class ProducerClient(Protocol):
     """The part of confluent_kafka.Producer that is used."""
 
-    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None: ...
-    def poll(self, timeout: float) -> int: ...
-    def flush(self, timeout: float) -> int: ...
+    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None:
+        """Queue a record. Raises BufferError where the queue is full."""
+
+    def poll(self, timeout: float) -> int:
+        """Call the callbacks of delivered records; return their number."""
+
+    def flush(self, timeout: float) -> int:
+        """Wait until all records are delivered; return the number of those that are not."""
 
 
 class Publisher:

@@ -26,15 +26,28 @@ class Target(Protocol):
     """
 
     @property
-    def rows(self) -> Counter[str]: ...
+    def rows(self) -> Counter[str]:
+        """Delivered rows, per topic."""
+
     @property
-    def batches(self) -> Counter[str]: ...
+    def batches(self) -> Counter[str]:
+        """Delivered batches, per topic."""
+
     @property
-    def queued(self) -> Counter[str]: ...
-    def publish(self, timed: TimedBatch, sent_ns: int) -> None: ...
-    def wait(self, seconds: float) -> None: ...
-    def flush(self) -> None: ...
-    def settle(self) -> None: ...
+    def queued(self) -> Counter[str]:
+        """Rows that `publish` took, per topic."""
+
+    def publish(self, timed: TimedBatch, sent_ns: int) -> None:
+        """Take a batch; may block. Raises NotDelivered."""
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, while deliveries go on."""
+
+    def flush(self) -> None:
+        """Block until all taken batches are delivered. Raises NotDelivered."""
+
+    def settle(self) -> None:
+        """End after a failure, without an error of its own."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from drumline.infra.runtime import spool_defaults
 from drumline.producers.replay.recording import TimedBatch
 from drumline.producers.spool.quota import HostSpools, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
@@ -22,7 +23,7 @@ class SpoolTarget:
         rows: of those, the rows in the spools or taken by the agent; a full spool evicts the others.
     """
 
-    def __init__(self, root: Path, max_bytes: int, segment_s: float = 30.0) -> None:
+    def __init__(self, root: Path, max_bytes: int, segment_s: float = spool_defaults.SEGMENT_S) -> None:
         self._root, self._max_bytes, self._segment_s = root, max_bytes, segment_s
         self._spools: dict[str, SpoolWriter] = {}
         self._host_spools = HostSpools(root)

@@ -176,9 +176,9 @@ class SpoolQuota:
         beside = BESIDE + BLOCK * (segments + 1)
         fits = share(most, spare, used + beside, self._writers, peers_used, self._spools.exited_bytes) - beside
         self.limit = max(0, min(self._max_bytes, fits))
-        self.full_reason = f"no room: all spools of this host together may take {most / 1e6:.0f} MB"
+        self.full_reason = f"quota reached: all spools of this host together may take {most / 1e6:.0f} MB"
         if spare < 0:
-            self.full_reason = "no room: less than a quarter of the file system is free"
+            self.full_reason = "quota reached: less than a quarter of the file system is free"
 
     def reclaim(self, used: int, segments: int, wanted: int) -> None:
         """Evict spools of exited processes as far as the writer needs it to hold `wanted` bytes. Raises OSError."""

@@ -98,7 +98,11 @@ class WriterFiles:
         self.active = SegmentFile(self.active.number)
 
     def write(self, parts: list[bytes]) -> None:
-        """Append all parts or nothing: an incomplete frame is cut off again."""
+        """Append all parts or nothing: an incomplete frame is cut off again.
+
+        Raises:
+            OSError: the file system is full, or a limit is reached.
+        """
         size = sum(len(part) for part in parts)
         try:
             wrote = os.writev(self._descriptor, parts)

@@ -116,6 +116,9 @@ class Ledger:
 
         The table drops them, and rollups filled from it (`records_per_minute`) get them if the server died in between.
         Does nothing if the rows are stored for so long that the token may be forgotten (stored_check.py).
+
+        Raises:
+            ClickHouseFailed: the rows cannot be read or inserted.
         """
         stored = self.find_range(topic, offsets)
         if not stored.rows:  # compaction left nothing of it

@@ -32,7 +32,11 @@ class OffsetRange:
 
 
 def pack(offsets: Iterable[int], base: int) -> str:
-    """Return offsets >= base as runs relative to it, in any order: {base, base+3, base+4, base+5} -> "0,3-5"."""
+    """Return offsets >= base as runs relative to it, in any order: {base, base+3, base+4, base+5} -> "0,3-5".
+
+    Raises:
+        ValueError: an offset is below `base`.
+    """
     runs: list[list[int]] = []
     for value in sorted(set(offsets)):
         if value < base:

@@ -46,7 +46,7 @@ def dlq_command(pipeline, *arguments, code=0):
 
 
 class Poison:
-    """Bad values of every kind; each says which error its dead letter may name. All of its processes are its own."""
+    """Bad values of every kind; each lists the errors of its dead letter. All of its processes are its own."""
 
     def __init__(self, codec):
         self._codec, self._dice = codec, np.random.default_rng(5)

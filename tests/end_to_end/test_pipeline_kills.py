@@ -77,7 +77,7 @@ def test_whatever_dies_goes_away_or_joins_changes_no_result(
     ]
 
     def replayed(disturb: Callable[[], object]) -> str:
-        offsets = Offsets(clean_stack)  # one that outlived a broker may be told that its leader epoch is too old
+        offsets = Offsets(clean_stack)  # one that outlived a broker may get the error that its leader epoch is too old
         kernels = offsets.places([Topic.KERNEL])
 
         def sent() -> int:

@@ -134,6 +134,6 @@ def test_a_registry_that_refuses_later_ends_worker_and_sink_and_buries_nothing(p
     finally:
         worker.kill()
     for text in (errors, worker.log.read_text()):
-        assert "refuses us (HTTP 403); check DRUMLINE_KAFKA__REGISTRY_USER" in text
+        assert "rejects this client (HTTP 403); check DRUMLINE_KAFKA__REGISTRY_USER" in text
         assert "Traceback" not in text
     assert registry.calls.count(("GET", 9_999, None)) == 2

@@ -1,4 +1,4 @@
-"""The sink against a real broker and a real engine, while things die. The audit judges; test_audit.py judges it."""
+"""The sink against a real broker and a real engine, under kills. The audit checks the rows, test_audit.py the audit."""
 
 import random
 import time
@@ -203,7 +203,7 @@ def test_a_sink_whose_client_has_no_known_brokers_continues_with_new_ones(pipeli
 
 @pytest.mark.long  # the member that it was is waited for, 10 s
 def test_a_named_sink_that_comes_back_with_other_topics_reads_those(pipeline):
-    """Kafka would give it the partitions that it had, for as long as nobody else joins."""
+    """Kafka would give it the partitions that it had, while no other member joins."""
     pipeline.publish(*batches(2), *batches(2, topic=Topic.STEP))
     pipeline.drain(2)
     pipeline.drain(2, [Topic.STEP])

@@ -1,8 +1,8 @@
 /* A thread switches CUPTI's records off and on while another one launches: at times CUPTI has no kernel of that context
- * from then on, whatever is switched on later, and does not say so. With one kind of the GPU's left on, it has all.
+ * from then on, whatever is switched on later, without an error. With one kind of the GPU's left on, it has all.
  *
  *     cc -o missing_kernels tests/gpu/missing_kernels.c -ldl -lpthread
- *     ./blind .../libcupti.so.13 alone|kept|last|late
+ *     ./missing_kernels .../libcupti.so.13 alone|kept|last|late
  *
  * kept: CUPTI_ACTIVITY_KIND_MEMCPY2, of which there are none. last: the same, but it is switched on after the others, which
  * is too late with 13.4 and 13.5. late: it alone, until records are switched on for the first time, beside launches.
@@ -73,7 +73,7 @@ static void *toggle(void *nothing) {
 int main(int count, char **words) {
   void *cupti = count > 2 ? dlopen(words[1], RTLD_NOW) : NULL, *cuda = dlopen("libcuda.so.1", RTLD_NOW);
   void *context, *module, *kernel;
-  if (!cupti || !cuda) return fprintf(stderr, "usage: blind LIBCUPTI alone|kept|last|late, with a CUDA driver\n"), 2;
+  if (!cupti || !cuda) return fprintf(stderr, "usage: missing_kernels LIBCUPTI alone|kept|last|late, with a CUDA driver\n"), 2;
   on = (int (*)(int))dlsym(cupti, "cuptiActivityEnable");
   off = (int (*)(int))dlsym(cupti, "cuptiActivityDisable");
   callbacks = (int (*)(void *, void *))dlsym(cupti, "cuptiActivityRegisterCallbacks");
@@ -94,7 +94,7 @@ int main(int count, char **words) {
   failed = failed || ((int (*)(void *))dlsym(cuda, "cuCtxSetCurrent"))(context);
   failed = failed || ((int (*)(void **, const void *))dlsym(cuda, "cuModuleLoadData"))(&module, PTX);
   failed = failed || ((int (*)(void **, void *, const char *))dlsym(cuda, "cuModuleGetFunction"))(&kernel, module, "empty");
-  if (failed) return fprintf(stderr, "CUDA says %d\n", failed), 2;
+  if (failed) return fprintf(stderr, "CUDA returned %d\n", failed), 2;
   pthread_t thread;
   pthread_create(&thread, NULL, toggle, NULL);
   while (!stop) {

@@ -1,4 +1,4 @@
-"""The command before any command runs; and in a tree that nobody installed, where programs know no version."""
+"""The command before any command runs; and in a tree that is not installed, where programs have no version."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Released schema versions never change, the current schemas read all of them, and the docs say what the bytes are."""
+"""Released schema versions never change, the current schemas read all of them, and the docs describe the bytes."""
 
 import json
 import runpy

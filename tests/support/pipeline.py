@@ -39,7 +39,7 @@ class Pipeline:
         }
 
     def drumline(self, *args: str, ok: tuple[int, ...] = (0,)) -> str:
-        """Run a command to its end. Fails the test with what it said."""
+        """Run a command to its end. Fails the test with its output."""
         command = [sys.executable, "-m", "drumline.infra.cli.app", *args]
         done = subprocess.run(command, capture_output=True, text=True, env=self.environment, timeout=100, check=False)
         assert done.returncode in ok, f"{args}: exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"

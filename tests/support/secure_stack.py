@@ -1,4 +1,4 @@
-"""A stack that trusts nobody: Kafka with TLS, SCRAM and ACLs, the engine with users of its own behind TLS.
+"""A stack that checks all access: Kafka with TLS, SCRAM and ACLs, the engine with users of its own behind TLS.
 
 Certificates are made here (trustme) and last as long as the test session. The engine of the `chdb-core` wheel serves no
 HTTPS, so `TlsFront`, a TLS-terminating relay of this file, stands before it as a load balancer would.

@@ -46,6 +46,9 @@ def bench_sink(
     """Measure kernels only. CPU is that of the sink's process with librdkafka's threads; the engine's is separate.
 
     With `profile`, a folder, write sink.txt.
+
+    Raises:
+        RuntimeError: published, inserted and stored rows differ.
     """
     report = BenchReport("sink", f"recorded kernels, {loops} loops", "the same blocks without intent, token and ledger")
     progress("starting Kafka and ClickHouse")

@@ -33,7 +33,11 @@ def first_delays(
 
 
 def replay_paced(running: RunningPipeline, loops: int, report: BenchReport) -> None:
-    """Replay `loops` repetitions at the recorded speed, poll ClickHouse meanwhile, and add the delays."""
+    """Replay `loops` repetitions at the recorded speed, poll ClickHouse meanwhile, and add the delays.
+
+    Raises:
+        RuntimeError: verdicts are missing after DRAIN_S.
+    """
     manifest = json.loads((running.folder / "manifest.json").read_text())
     faults = [phase for phase in manifest["phases"] if phase.get("fault_ranks")]
     seen: dict[tuple[Any, ...], dict[str, Any]] = {}

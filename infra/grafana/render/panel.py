@@ -11,7 +11,7 @@ SOURCE = {"type": PLUGIN, "uid": "${datasource}"}
 FORMATS = {"timeseries": 0, "table": 1}
 #: Points that a panel of lines or a heatmap asks for, however wide the screen is.
 POINTS = 500
-#: Verdict levels (streams/thresholds.py): text and colour.
+#: Verdict levels (streams/core/thresholds.py): text and colour.
 LEVELS = {
     -1: ("not enough data", "text"),
     0: ("ok", "green"),

@@ -113,7 +113,11 @@ def ensure_engine(settings: Settings) -> Iterator[None]:
 
 
 def wait_for_supervisor(settings: Settings) -> bool:
-    """Wait for the engine of a running supervisor; return False without a supervisor."""
+    """Wait for the engine of a running supervisor; return False without a supervisor.
+
+    Raises:
+        StackError: it has another address, or does not answer.
+    """
     state = State.of(settings)
     if not held(state.lock):
         return False

@@ -107,7 +107,11 @@ def prepare_broker(settings: Settings) -> Child:
 
 
 def format_storage(command: list[str], config: Path, *options: str) -> None:
-    """Format the data folder with a new cluster id; safe after an incomplete run. `options`: more for the tool."""
+    """Format the data folder with a new cluster id; safe after an incomplete run. `options`: more for the tool.
+
+    Raises:
+        StackError: the tool failed.
+    """
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "A")
     tool = [
         *command,

@@ -58,7 +58,11 @@ def ensure_jars(settings: Settings) -> Path:
 
 
 def fetch(maven: str, folder: Path, log: Path) -> None:
-    """Copy the pom's runtime dependencies to `folder` with Maven. Wrong checksums fail (-C)."""
+    """Copy the pom's runtime dependencies to `folder` with Maven. Wrong checksums fail (-C).
+
+    Raises:
+        StackError: Maven failed.
+    """
     command = [maven, "-B", "-C", "-U", "-f", str(POM), "dependency:copy-dependencies"]
     command += ["-DincludeScope=runtime", f"-DoutputDirectory={folder}"]
     last: collections.deque[str] = collections.deque(maxlen=400)

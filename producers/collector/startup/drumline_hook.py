@@ -24,6 +24,7 @@ class TorchImportHook:
     _pending = True
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return torch's spec from another finder, with its loader wrapped; None for other modules."""
         if name != "torch":
             return None
         for finder in list(sys.meta_path):
@@ -71,6 +72,7 @@ class DrumlineFinder:
     """Finds drumline for a job whose environment has none installed; the last finder of all."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        """Return the spec of the drumline that this file belongs to; None for other modules."""
         if name != "drumline":
             return None
         file = os.path.join(_PACKAGE, "__init__.py")

@@ -39,7 +39,7 @@ def permanent_error(settings: Settings, error: BaseException | None) -> str:
     if isinstance(error, errors.ClusterAuthorizationFailedError):
         return f"{kafka} denies {principal(settings)} an operation on the cluster; docs/guide/security.md"
     if isinstance(error, errors.SaslAuthenticationFailed | errors.AuthenticationFailedError):
-        return f"{kafka} refuses {principal(settings)}; check DRUMLINE_KAFKA__SASL_USERNAME and ...SASL_PASSWORD_FILE"
+        return f"{kafka} rejects {principal(settings)}; check DRUMLINE_KAFKA__SASL_USERNAME and ...SASL_PASSWORD_FILE"
     return ""
 
 
@@ -58,6 +58,7 @@ class OneLineErrors(logging.Filter):
         self._settings, self._logged = settings, False
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Drop the traceback of a permanent error, and the errors that only follow from it."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, asyncio.CancelledError):
             return False

@@ -1,4 +1,4 @@
-"""Kernel names: short forms that tell apart, families by the documented rules, hostile names bounded."""
+"""Kernel names: distinct short forms, families by the documented rules, hostile names bounded."""
 
 import pyarrow.parquet as pq
 import pytest

@@ -1,4 +1,4 @@
-"""Named queries: their files say what they ask for, names and parameters are checked before anything is asked."""
+"""Named queries: their files describe them, names and parameters are checked before a request."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""infra/compose as far as it can be judged without a container engine: no image is built or started here.
+"""infra/compose as far as it can be checked without a container engine: no image is built or started here.
 
 The file is checked against the Compose specification's JSON schema (as check-jsonschema ships it), and by `docker
 compose config` where there is one.

@@ -1,5 +1,5 @@
-"""A misspelt setting is told, or ends the program where it cannot be anything else; what others put into the
-environment does neither, and never keeps a job from running."""
+"""A misspelt setting is reported, or ends the program where it cannot be anything else. Foreign variables do
+neither, and never prevent a job from running."""
 
 import os
 import re

@@ -202,7 +202,7 @@ def test_large_dead_letters_are_replayed_a_few_at_a_time(monkeypatch):
 def test_without_a_confirmation_no_record_is_replayed(monkeypatch, answer):
     monkeypatch.setattr(command_dlq, "_read", lambda topic: [by_sink(0, 10)])
     monkeypatch.setattr(deadletters_replay, "ReplayProgress", lambda _: SimpleNamespace(read=lambda *_: {}))
-    monkeypatch.setattr(deadletters_replay, "DeadLetterReplay", lambda *_: pytest.fail("it puts back"))
+    monkeypatch.setattr(deadletters_replay, "DeadLetterReplay", lambda *_: pytest.fail("it replays"))
     monkeypatch.setattr(command_dlq, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     assert CliRunner().invoke(command_dlq.app, ["replay", TOPIC], input=answer).exit_code == 2
 

@@ -124,7 +124,7 @@ def test_an_agent_replaces_a_client_without_brokers(broker, monkeypatch):
     assert wait_until(sender.ready, 10)
     first = sender._client
     assert forgets_its_broker(broker, first, within_s=1)
-    assert sender.ready(), "nothing has been heard yet"
+    assert sender.ready(), "no answer has arrived yet"
     assert sender.send(TOPIC, "key", b"value", answers.append)
     assert wait_until(lambda: sender.poll(0.1) or sender._client is not first, 10)
     assert [error.code() for error in answers] == [KafkaError._PURGE_QUEUE], "to be sent again"

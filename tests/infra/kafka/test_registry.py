@@ -1,4 +1,4 @@
-"""Ids from a Confluent-compatible registry, against a small HTTP server that speaks its REST API (a fake)."""
+"""Ids from a Confluent-compatible registry, against a small HTTP server with its REST API (a fake)."""
 
 import json
 import sys

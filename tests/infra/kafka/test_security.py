@@ -234,7 +234,7 @@ def test_a_wrong_certificate_is_no_reason_to_storm(certificates):
 
 
 class Refusing:
-    """A broker that takes every connection as far as the password, and refuses that. `logins`: how often it was asked.
+    """A broker that takes every connection as far as the password, and rejects that. `logins`: how often it was asked.
 
     Answers: ApiVersions 0 (handshake 1, authenticate 0 and itself), SaslHandshake, SaslAuthenticate."""
 
@@ -256,7 +256,7 @@ class Refusing:
             while True:
                 (size,) = struct.unpack(">i", stream.read(4))
                 api, version, number = struct.unpack_from(">hhi", request := stream.read(size))
-                if api == 18:  # a version that we do not speak is answered in version 0
+                if api == 18:  # an unknown version is answered in version 0
                     apis = ((3, 0, 4), (17, 0, 1), (18, 0, 0), (36, 0, 0))
                     body = struct.pack(">hi", 35 if version else 0, len(apis)) + b"".join(
                         struct.pack(">hhh", *api) for api in apis
@@ -280,7 +280,7 @@ def test_a_wrong_password_is_no_reason_to_storm():
     assert seldom(broker.logins, began)
     del client
     before, contact, began = broker.logins, ConnectionProbe(settings), time.monotonic()
-    with pytest.raises(KafkaAccessDenied, match="refuses user me: no; check DRUMLINE_KAFKA__SASL_USERNAME"):
+    with pytest.raises(KafkaAccessDenied, match="rejects user me: no; check DRUMLINE_KAFKA__SASL_USERNAME"):
         contact.metadata(AdminClient(contact.silence(client_config(settings, "test"))))
     assert seldom(broker.logins - before, began)
     broker.close()
@@ -290,7 +290,7 @@ def test_a_wrong_password_is_no_reason_to_storm():
     ("code", "text", "message"),
     [
         (KafkaError._AUTHENTICATION, "ssl://k:1/bootstrap: SASL authentication error: no (after 3ms in state AUTH)",
-         "refuses user me: no; check DRUMLINE_KAFKA__SASL_USERNAME"),
+         "rejects user me: no; check DRUMLINE_KAFKA__SASL_USERNAME"),
         (KafkaError._AUTHENTICATION, "k: SASL PLAIN mechanism handshake failed: Broker: Unsupported SASL mechanism: "
          "broker's supported mechanisms: SCRAM-SHA-512 (after 1ms in state AUTH_HANDSHAKE)",
          "mechanisms: SCRAM-SHA-512; set DRUMLINE_KAFKA__SASL_MECHANISM"),
@@ -353,7 +353,7 @@ def test_a_refusal_is_one_line_whatever_faust_stops_because_of_it(error, raised)
 
     one_line, logged = worker_auth.OneLineErrors(Settings()), record(error, raised)
     closed, bug = RuntimeError("Event loop is closed"), RuntimeError("a bug")
-    assert one_line.filter(record(closed)), "nobody was refused: it may be a bug of ours"
+    assert one_line.filter(record(closed)), "no client was rejected: it may be a defect of drumline"
     assert one_line.filter(logged)
     assert logged.exc_info is None
     assert [one_line.filter(record(error)) for error in (closed, asyncio.CancelledError(), bug)] == [False, False, True]

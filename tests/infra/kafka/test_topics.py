@@ -1,4 +1,4 @@
-"""Topics are created as declared, drift is told and repaired, and records are shown without their bytes."""
+"""Topics are created as declared, drift is reported and repaired, and records are shown without their bytes."""
 
 import json
 import os

@@ -19,4 +19,4 @@ def test_a_subprocess_sees_the_same_settings_and_none_of_the_callers(tmp_path, m
         monkeypatch.setenv(name, value)
     assert Settings() == settings
     assert settings.kafka.partitions == 4
-    assert settings.sink.metrics_port == 19465  # a whole section replaces ours
+    assert settings.sink.metrics_port == 19465  # a whole section replaces the default

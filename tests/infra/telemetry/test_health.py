@@ -143,7 +143,7 @@ def test_who_asks_for_readiness_does_not_wait_for_a_server_that_hangs():
         return ""
 
     answer = CachedProbe(probe, "ClickHouse does not answer", for_s=5, timeout_s=0.05, slow_s=3, clock=clock)
-    while answer():  # the first answer may take longer than the patience
+    while answer():  # the first answer may take longer than the timeout
         pass
     clock.now = 5.0
     assert answer() == "", "as it was: the question is young"

@@ -1,4 +1,4 @@
-"""The list of metrics: well named, documented, and raised by what it says."""
+"""The list of metrics: well named, documented, and raised by the documented event."""
 
 import re
 import time

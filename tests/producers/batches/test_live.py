@@ -14,7 +14,7 @@ from drumline.schemas.topics import Topic
 
 IDENTITY = Identity("job", "run", 0, 0, 1, "host", "GPU-0", "process")
 NOW = FeedProgress(10**18, 10**18)
-#: What Kafka's clients let through (infra/kafka.py); bytes.
+#: Largest record that Kafka's clients accept (infra/kafka/config.py); bytes.
 CLIENTS = 1_000_000
 
 

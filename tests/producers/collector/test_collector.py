@@ -465,7 +465,7 @@ def test_a_setting_that_is_no_number_is_reported_in_the_data_and_the_default_cou
 
 def test_the_decoder_has_packages_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "numpy.py").write_text("raise ImportError('built for another Python')")
-    (tmp_path / "sitecustomize.py").write_text("print('theirs', end='')")
+    (tmp_path / "sitecustomize.py").write_text("print('of the job', end='')")
     monkeypatch.setenv("DRUMLINE_PACKAGES", str(tmp_path))
     monkeypatch.setenv("DRUMLINE_SPOOL__ROOT", str(tmp_path / "spool"))
     job_end, decoder_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,4 +1,4 @@
-"""Trees of processes as launchers make them, with a stand-in for torch: which processes load drumline, as whom."""
+"""Trees of processes as launchers make them, with a stand-in for torch: what loads drumline, its identity."""
 
 import json
 import os
@@ -54,7 +54,7 @@ LAUNCHERS = {
 
 @pytest.fixture
 def launch(tmp_path):
-    """`launch(script, **names)`: what each Python below it that says something says, in order."""
+    """`launch(script, **names)`: the output of each Python below it that prints, in order."""
     for name, text in {**TORCH, "sitecustomize.py": "", "worker.py": WORKER}.items():
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)

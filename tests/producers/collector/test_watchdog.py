@@ -11,7 +11,7 @@ def test_a_number_that_stands_still_is_known_by_turns_not_by_the_clock():
 
 
 def begun(detector: MissingKernelDetector, seconds: range, since) -> list[int]:
-    """In which seconds recording begins anew. `since`: second -> since when no step has had a kernel, 0 = they have."""
+    """Seconds in which recording restarts. `since`: second -> since when no step has had a kernel, 0 = they have."""
     restarts = []
     for second in seconds:
         if detector.tick(since(second) * 1_000_000_000, now := second * 1_000_000_000):

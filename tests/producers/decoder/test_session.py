@@ -177,8 +177,8 @@ def test_a_spool_that_becomes_unwritable_while_the_job_runs_is_reported_once(tmp
 
 @pytest.fixture
 def stepped_session(tmp_path):
-    """A session that a job tells of steps of 100 ms, each once it is over, with a kernel in it (`ran`: of which
-    kind a record is in it; `marks`: whether steps are told); and its spool."""
+    """A session to which a job reports steps of 100 ms, each once it is over, with a kernel in it (`ran`: of which
+    kind a record is in it; `marks`: whether steps are reported); and its spool."""
     environment = {"DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"), "DRUMLINE_RUN": "r"}
     pool, begin = BufferPool(2, 2 << 20), time.time_ns()
     session = Session(pool, os.getpid(), environment, begin)

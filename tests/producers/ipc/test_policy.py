@@ -59,6 +59,6 @@ def test_a_control_file_of_any_content_is_read(tmp_path):
     with pytest.raises(OSError, match="symbolic"):
         read_policy_text(file)
     file.unlink()
-    os.mkfifo(file)  # nobody writes: opening it would wait for ever
+    os.mkfifo(file)  # without a writer, opening it would wait for ever
     with pytest.raises(OSError, match="no plain file"):
         read_policy_text(file)

@@ -361,7 +361,7 @@ def test_another_format_is_not_guessed_at(tmp_path):
 
 @pytest.mark.parametrize("name", ["000000000000.seg", "identity.json", "lock"])
 def test_only_plain_files_are_read(tmp_path, name):
-    """Whoever may write into the spool must not have the agent read other files for them, or wait for a pipe."""
+    """A user who may write into the spool must not have the agent read other files for them, or wait for a pipe."""
     SpoolWriter(tmp_path / "spool", PROCESS).close()
     folder = only_folder(tmp_path / "spool")
     path = folder.path / name

@@ -1,7 +1,7 @@
 """Ranges that waited until ClickHouse had forgotten their tokens, and a range of which compaction left nothing.
 
-The windows are scaled down from 100,000 inserts to one or none; `test_audit_can_fail.py` shows that a kill then doubles
-rows where nobody asks.
+The windows are scaled down from 100,000 inserts to one or none. A kill then doubles rows where no query checks:
+tests/sinks/audit/test_audit_detects_protocol_gaps.py.
 """
 
 import re
@@ -154,7 +154,7 @@ def test_what_was_inserted_is_inserted_again_unless_the_token_may_be_forgotten(s
 
 
 def test_a_range_without_records_is_no_insert():
-    """A client that is not there would say so."""
+    """A missing client raises an error."""
     pending = PendingRange(
         table(Topic.PROCESS), OffsetRange("id", 0, 0, 2), [], RangeStage.INTENT_COMMITTED, replay=True
     )
@@ -165,7 +165,7 @@ def test_a_range_without_records_is_no_insert():
 
 @pytest.mark.stack
 def test_a_range_with_a_committed_intent_and_no_records_left_does_not_stop_the_rest(pipeline):
-    """As compaction leaves it: offsets without records. Here those of a transaction that nobody sees."""
+    """As compaction leaves it: offsets without records. Here those of an aborted transaction."""
     settings = pipeline.settings
     settings.sink.instance = ""
     aborted = Producer({"bootstrap.servers": settings.bootstrap, "transactional.id": "gone"})

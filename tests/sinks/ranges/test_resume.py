@@ -22,7 +22,7 @@ def started(offset, metadata, *, accept_loss=False, compacted=False):
     [
         pytest.param(-1001, None, 100, id="nothing was ever committed"),
         pytest.param(150, write_done("id"), 150, id="all before is stored"),
-        pytest.param(150, "", 150, id="somebody set it by hand"),
+        pytest.param(150, "", 150, id="set by hand"),
         pytest.param(150, write_done("another"), 100, id="the topic was recreated"),
         pytest.param(50, write_done("another"), 100, id="the topic was recreated, with later offsets"),
     ],
@@ -53,4 +53,4 @@ def test_of_a_compacted_topic_nothing_is_lost():
 
 def test_what_another_program_committed_is_not_believed():
     with pytest.raises(LostRecords, match="another program commits to this group"):
-        started(150, "not ours", accept_loss=True)
+        started(150, "foreign", accept_loss=True)

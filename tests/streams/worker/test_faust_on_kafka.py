@@ -1,4 +1,4 @@
-"""Faust and aiokafka, as pinned, on the real broker: what streams/worker.py stands on, with a trivial stage."""
+"""Faust and aiokafka, as pinned, on the real broker: what streams/worker/ relies on, with a trivial stage."""
 
 import time
 

@@ -43,7 +43,7 @@ def names_in(value, above=""):
 
 
 def test_a_change_of_what_is_kept_raises_the_version():
-    """It failed? Raise packed_rows._VERSION, and put what is here now beside it."""
+    """If it fails: raise packed_rows._VERSION, and add the new bytes beside the old ones."""
     config, first, other, process = StragglerConfig(window_steps=5, retention_steps=5), {}, {}, {}
     stages = [((Topic.COLLECTIVE,), CommunicatorStage(first, config))]
     stages.append(((Topic.LATENESS, Topic.STEP), JobStage(other, config)))

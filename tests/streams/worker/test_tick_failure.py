@@ -1,4 +1,4 @@
-"""A stage that fails on a tick, a defect: the others go on, and the program says so until it works again."""
+"""A stage that fails on a tick, a defect: the others go on, and the program reports it until it works again."""
 
 import asyncio
 from types import SimpleNamespace

@@ -69,7 +69,7 @@ def job(run):
 
 
 def outcome(stack, run):
-    """Natural key -> what the last revision says, of all results of a run."""
+    """Natural key -> its last revision, of all results of a run."""
     results = {}
     for topic in RESULTS:
         for batch in read(stack, topic, run):

@@ -1,4 +1,4 @@
-"""A fake Kafka broker: answers requests for metadata, as version 0.9 did, with what the test says it knows."""
+"""A fake Kafka broker: answers requests for metadata, as version 0.9 did, with the brokers of the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A schema registry for tests: a small HTTP server that speaks the part of Confluent's REST API that we use."""
+"""A schema registry for tests: a small HTTP server with the part of Confluent's REST API that drumline uses."""
 
 import json
 import threading

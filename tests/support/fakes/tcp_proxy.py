@@ -9,8 +9,8 @@ import time
 
 
 class Proxy:
-    """Listens on `port`, forwards to 127.0.0.1:`target`. What connections do is read anew for every chunk:
-    `delay_s`: wait before each chunk of an answer; `closed`: hang up; `answer`: say these bytes instead of asking."""
+    """Listens on `port`, forwards to 127.0.0.1:`target`. The attributes are read for every chunk:
+    `delay_s`: wait before each chunk of an answer; `closed`: hang up; `answer`: bytes to send instead of forwarding."""
 
     def __init__(self, target: int) -> None:
         self.target, self.delay_s, self.closed, self.answer = target, 0.0, False, b""

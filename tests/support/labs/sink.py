@@ -117,7 +117,7 @@ class Pipeline:
         return int(self.query("SELECT count() AS n FROM {db}.ledger")[0]["n"])
 
     def started(self, *arguments: str, **settings: object) -> subprocess.Popen[bytes]:
-        """As `start`, and it has stored something: whoever kills it then interrupts its work."""
+        """As `start`, and it has stored something: a kill then interrupts its work."""
         before, until = self.ledger(), time.monotonic() + 40.0
         process = self.start(*arguments, **settings)
         while self.ledger() == before:

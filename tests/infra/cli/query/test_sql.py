@@ -1,4 +1,4 @@
-"""drumline sql: reads everything, writes nothing, says what is wrong in one sentence."""
+"""drumline sql: reads everything, writes nothing, reports an error in one sentence."""
 
 import csv
 import io

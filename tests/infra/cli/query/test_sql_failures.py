@@ -1,4 +1,4 @@
-"""drumline sql against a server that refuses, is too slow, or dies: exit code 1, one sentence that says what to do."""
+"""drumline sql against a server that rejects, is too slow, or dies: exit code 1, one sentence with the remedy."""
 
 import threading
 import time

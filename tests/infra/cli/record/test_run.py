@@ -157,7 +157,7 @@ def test_another_tools_variables_stay_as_they_are(packages):
         assert same == "/opt/nsight/libToolsInjection64.so"
         assert nvtx == (same if name.startswith("NVTX") else "None")
         assert f"{name} is set: another profiler" in done.stderr
-    # A libcupti that is not loaded yet, as below a process of ours: no other tool, so it is tried.
+    # A libcupti that is not loaded yet, as below a process of drumline: no other tool, so it is tried.
     done = under(packages, "import torch; torch.use_cuda()")
     assert "another profiler" not in done.stderr
     assert f"{library}: " in done.stderr
