@@ -1,4 +1,4 @@
-"""Whatever the bytes are: a BadRecord, or what the decoder of docs/reference/record-format.md reads from them."""
+"""Whatever the bytes are: a BadRecord, or what docs/reference/decoder.py reads from them."""
 
 import json
 import math
@@ -22,10 +22,9 @@ QUICK = settings(max_examples=300, derandomize=True, deadline=None)
 
 
 def by_hand():
-    """The decoder printed in the docs."""
-    text = (ROOT / "docs/reference/record-format.md").read_text()
+    """The decoder that the docs publish."""
     scope = {}
-    exec(text.split("```python\n")[1].split("```")[0], scope)
+    exec((ROOT / "docs/reference/decoder.py").read_text(), scope)
     return scope["decode"]
 
 

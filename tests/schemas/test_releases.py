@@ -172,7 +172,7 @@ def test_the_example_in_formats_is_what_the_codec_writes():
     assert FORMATS[begin:end].strip() == WRITE["render"]().strip(), "python tests/data/golden/write.py writes it"
     value = bytes.fromhex(FORMATS.split("```hex\n")[1].split("```")[0])
     scope = {}
-    exec(FORMATS.split("```python\n")[1].split("```")[0], scope)
+    exec((ROOT / "docs/reference/decoder.py").read_text(), scope)
     record = scope["decode"](value, json.loads(model(WRITE["EXAMPLE_TOPIC"]).text))
     assert record["operation"] == ["AllReduce", "AllReduce"]
     assert record["step"] == [7, 8]
