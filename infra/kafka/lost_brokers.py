@@ -31,6 +31,7 @@ class BrokerWatch:
         self._has_reported = False
 
     def __call__(self, text: str) -> None:
+        """Take librdkafka's statistics, JSON; report once when it has had no broker for NO_BROKERS_S."""
         statistics = json.loads(text)
         if any(broker["source"] in ("configured", "learned") for broker in statistics["brokers"].values()):
             self._since, self._has_reported = None, False

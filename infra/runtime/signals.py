@@ -33,6 +33,7 @@ class ShutdownSignal:
             os.kill(os.getpid(), number)
 
     def __call__(self) -> bool:
+        """Return True once a signal has arrived."""
         return self._first != 0
 
     @property

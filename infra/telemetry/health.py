@@ -93,6 +93,7 @@ class CachedProbe:
         self._queried_at, self._answered_at, self._reason = clock(), float("-inf"), slow
 
     def __call__(self) -> str:
+        """Return the latest reason, or "" for none; `slow` after `slow_s` without an answer. Blocks for `timeout_s`."""
         with self._lock:
             if self._answered.is_set() and self._clock() - self._answered_at >= self._for_s:
                 self._answered.clear()

@@ -19,7 +19,8 @@ class ArchiveMissing(RuntimeError):
 class Store(Protocol):
     """Uploads one object; raises its client's errors."""
 
-    def __call__(self, name: str, content: bytes) -> None: ...
+    def __call__(self, name: str, content: bytes) -> None:
+        """Upload `content` as `name`; blocks."""
 
 
 def s3(settings: ArchiveSettings) -> Store:

@@ -18,6 +18,7 @@ class StreamClock:
         self._now, self._at = wall(), steady()
 
     def __call__(self) -> int:
+        """Return the current time; it never decreases."""
         at = self._steady()
         self._now, self._at = max(self._wall(), self._now + at - self._at), at
         return self._now

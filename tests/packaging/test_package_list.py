@@ -44,7 +44,7 @@ def test_no_prefix_of_module_names_stands_for_a_folder():
     for folder in {Path(name).parent for name in product_files("*.py")}:
         stems = [path.stem for path in (ROOT / folder).glob("*.py")]
         prefixes = [stem.partition("_")[0] for stem in stems if "_" in stem and not stem.startswith("_")]
-        assert [p for p in set(prefixes) if prefixes.count(p) + (p in stems) > 3] == [], folder
+        assert [p for p in set(prefixes) if prefixes.count(p) + (p in stems) > 2] == [], folder
 
 
 @pytest.fixture(scope="module")

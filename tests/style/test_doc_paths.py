@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
+from functools import cache
 from pathlib import Path
 
 import pytest
 from check_docs import PAGES, pages
-from check_names import PRODUCT
+from check_names import PRODUCT, python_files
 
 ROOT = Path(__file__).resolve().parents[2]
 SUFFIXES = {".py", ".c", ".sh", ".sql", ".toml", ".yaml", ".yml", ".html", ".env", ".service", ".avsc"}
 #: A page of another project, which is cited.
 FOREIGN = {"docs/developer_guide/rank-straggler-policy.md"}
+#: Python files of other projects, which are cited, and examples.
+FOREIGN_MODULES = {
+    "hta/analyzers/straggler.py",
+    "reporting.py",
+    "src/nvidia_resiliency_ext/straggler/reporting.py",
+    "src/device/generate.py",
+    "src/device/symmetric/generate.py",
+    "package/module.py",
+    "train.py",
+}
 
 
 def sources() -> list[Path]:
@@ -41,7 +55,7 @@ def test_files_named_in_pages_exist(page):
 
 def unknown_modules(text: str) -> set[str]:
     """Return the dotted names of product modules of which neither a module nor an attribute of one exists."""
-    packages = "|".join((*PRODUCT, "bench", "chaos", "comparison"))
+    packages = "|".join(PRODUCT)
     pattern = rf"(?<![\w.\-@/])drumline\.((?:{packages})(?:\.[A-Za-z_]\w*)*)(?![\w{{]|\.[{{<])"
     return {name for name in set(re.findall(pattern, text)) if not _exists(name.split("."))}
 
@@ -59,3 +73,36 @@ def _exists(parts: list[str]) -> bool:
 def test_modules_named_by_their_path_exist(folder):
     files = [file for file in (ROOT / folder).rglob("*") if file.suffix in SUFFIXES | {".md"}]
     assert not {str(file): names for file in files if (names := unknown_modules(file.read_text()))}
+
+
+@cache
+def python_paths() -> frozenset[str]:
+    """Return every ending of the path of each Python file: with all folders, with some, and the bare name."""
+    folders = [ROOT / name for name in (*PRODUCT, "tests", "docs")]
+    paths = [file.relative_to(ROOT).parts for file in python_files(folders)] + [("__init__.py",)]
+    return frozenset("/".join(parts[start:]) for parts in paths for start in range(len(parts)))
+
+
+def comments_and_docstrings(source: str) -> list[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    docstrings = [ast.get_docstring(node) or "" for node in ast.walk(ast.parse(source)) if isinstance(node, documented)]
+    return [token.string for token in tokens if token.type == tokenize.COMMENT] + docstrings
+
+
+def absent_modules(source: str) -> set[str]:
+    """Return the Python files that comments and docstrings name by a path or a bare name, and that do not exist."""
+    pattern = r"(?<![\w/.\-{}*@<>:])((?:[\w-]+/)*\w+\.py)\b"
+    named = {name for text in comments_and_docstrings(source) for name in re.findall(pattern, text)}
+    return named - python_paths() - FOREIGN_MODULES
+
+
+def test_an_absent_module_is_found():
+    source = '"""gone/codec.py, schemas/codec.py, codec.py, https://host/gone.py"""\nx = "gone.py"  # lost.py\n'
+    assert absent_modules(source) == {"gone/codec.py", "lost.py"}
+
+
+@pytest.mark.parametrize("folder", [*PRODUCT, "tests"])
+def test_modules_named_in_comments_and_docstrings_exist(folder):
+    files = python_files([ROOT / folder])
+    assert not {str(file): names for file in files if (names := absent_modules(file.read_text()))}
