@@ -178,7 +178,7 @@ class JobStage:
         return out
 
     def _evaluate_window(self, state: JobState, window: int, now_ns: int) -> list[Batch]:
-        earlier = (state.published[w]["past"] for w in sorted(state.published) if w < window)
+        earlier = (state.published[w]["baseline"] for w in sorted(state.published) if w < window)
         context = WindowContext(
             baseline=load_baseline(earlier, self.config),
             world_size=world_size(state, window),
@@ -197,19 +197,19 @@ class JobStage:
     ) -> list[Batch]:
         """Return the verdict on a window as a batch, or nothing if it is the published one. `span_ns`: host times."""
         before = max((w for w in state.published if w < window), default=None)
-        known = {"alarms": {}, "said": {}} if before is None else state.published[before]
+        known = {"alarms": {}, "summaries": {}} if before is None else state.published[before]
         alarms = {int(rank): load_alarm(old) for rank, old in known["alarms"].items()}
         verdict = add_silent_ranks(verdict, alarms)
         alarms |= self._advanced(alarms, verdict, window)
-        summaries = {int(rank): text for rank, text in known["said"].items()}
+        summaries = {int(rank): text for rank, text in known["summaries"].items()}
         envelope = self._envelope(state, window, span_ns, now_ns)
         batch = verdict_batch(verdict, alarms, summaries, state.sources.places, self.config.window_steps, envelope)
         head = state.published.get(window)
         kept = {
             "digest": digest(batch),
             "alarms": {str(rank): list(astuple(alarm)) for rank, alarm in alarms.items()},
-            "said": known["said"] | {str(row.rank): summarize(row, alarms[row.rank]) for row in verdict.rows},
-            "past": verdict.baseline,
+            "summaries": known["summaries"] | {str(row.rank): summarize(row, alarms[row.rank]) for row in verdict.rows},
+            "baseline": verdict.baseline,
         }
         if head is not None and head["digest"] == kept["digest"]:
             head.update(kept)

@@ -201,7 +201,7 @@ class JobState:
         self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
         # The baseline must outlast a fault of any length.
         closed = [w for w in sorted(self.published) if w < self.horizon]  # the others may be evaluated again
-        baseline = [w for w in closed if self.published[w]["past"]][-self.config.baseline_windows :]
+        baseline = [w for w in closed if self.published[w]["baseline"]][-self.config.baseline_windows :]
         for old in set(closed[: -self.config.history_windows]) - set(baseline):
             del self.published[old]
             self.store.pop(key("v", old, self.run), None)

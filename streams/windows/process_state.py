@@ -159,7 +159,11 @@ class ProcessState:
 
     def save(self, store: Store) -> None:
         """Write the state of the process, without its panes."""
-        head: dict[str, Any] = {"watermark": self.watermark_ns, "late": self.late, "said": self.late_published}
+        head: dict[str, Any] = {
+            "watermark": self.watermark_ns,
+            "late": self.late,
+            "late_published": self.late_published,
+        }
         head.update(sent=self.sent, identity=self.identity, applied=self.applied.runs)
         rows = np.zeros(len(self.windows), _WINDOW)
         rows["start"] = list(self.windows)
@@ -182,7 +186,7 @@ def load_process(store: Store, process: str, run: str, names: Names) -> ProcessS
     record = unpack_rows(data, _WINDOW)
     head = record.head
     state.identity, state.offset, state.watermark_ns = head["identity"], record.offset, head["watermark"]
-    state.late, state.late_published, state.sent = head["late"], head["said"], head["sent"]
+    state.late, state.late_published, state.sent = head["late"], head["late_published"], head["sent"]
     state.sequence = state.sent
     state.applied = Sequences(head["applied"])
     for start, revision, dirty in record.rows.tolist():

