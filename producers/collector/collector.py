@@ -203,7 +203,7 @@ class Collector:
         if decoder_is_fresh and self._recorder.on and self._missing_kernels.tick(since_ns, now_ns):
             seconds = (now_ns - since_ns) / 1e9
             reason = f"steps had no kernels for {seconds:.0f} s: recording restarts, CUPTI may have lost them"
-            return "blind", reason
+            return "no_kernels", reason
         return "", ""
 
     def _is_taken(self) -> bool:

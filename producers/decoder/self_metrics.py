@@ -19,7 +19,7 @@ def collect_metrics(
         **counts,
         "decoder_s": (time.time_ns() - began_ns) / 1e9,
         "buffers": header[Header.COMPLETED],
-        "buffers_refused": header[Header.DENIED],
+        "buffers_denied": header[Header.DENIED],
         "records_dropped": header[Header.CUPTI_DROPPED],
         "foreign_buffers": header[Header.FOREIGN],
         "events_lost": header[Header.EVENTS_LOST],

@@ -15,7 +15,7 @@ STATUS_KEYS: dict[str, str] = {
     "spool_dropped": "rows evicted from the full spool, or not written to it",
     "unreadable_strings": "names of kernels and markers that could not be read from the job's memory",
     "held_max_s": "longest time for which a step waited for a buffer that CUPTI had not returned; s",
-    "launches_asked": "times that host launches were switched on to match kernels after a loss",
+    "launches_requested": "times that host launches were switched on to match kernels after a loss",
     "late_markers": "markers that arrived after their step was published",
     "given_up_kernels": "pending kernels and calls that were dropped because there were too many",
     "kernels_without_call": "NCCL kernels whose calls were not recorded, as recording began between the two",
@@ -26,7 +26,7 @@ STATUS_KEYS: dict[str, str] = {
     "decoder_cpu_s": "CPU time of the decoder process; s",
     "job_thread_cpu_s": "CPU time of the collector's thread in the job; s",
     "buffers": "buffers that CUPTI returned",
-    "buffers_refused": "buffer requests of CUPTI that found none free; CUPTI then drops records",
+    "buffers_denied": "buffer requests of CUPTI that found none free; CUPTI then drops records",
     "records_dropped": "records that CUPTI dropped",
     "foreign_buffers": "buffers with records of another CUPTI subscriber; they are lost",
     "events_lost": "steps and scopes of the API that the decoder did not receive",
@@ -37,7 +37,7 @@ STATUS_KEYS: dict[str, str] = {
 #: `problem: NAME` -> meaning; the value is a sentence about the last one.
 PROBLEMS: dict[str, str] = {
     "taken": "another profiler took CUPTI and left it off; recording restarts",
-    "blind": "steps complete without kernels; recording restarts, with growing gaps",
+    "no_kernels": "steps complete without kernels; recording restarts, with growing gaps",
     "collector": "recording ended in the job",
     "control": "the first line of `<spool>/policy` is no policy, or the file cannot be read",
     "settings": "an environment variable of the job has an invalid value",

@@ -132,7 +132,7 @@ class IncrementalDerivation:
         """Return whether launches on the host should be recorded."""
         wanted = self._launch_records.wanted(now_ns, self._lost_ns > 0 and self._communicates)
         if self._launch_records.times:
-            self.counts["launches_asked"] = self._launch_records.times
+            self.counts["launches_requested"] = self._launch_records.times
         return wanted
 
     @property

@@ -160,7 +160,7 @@ def test_a_decoder_that_hangs_costs_records_which_are_counted(tmp_path):
     published, process = batches(tmp_path)
     total, delivered = rows(published), report["delivered"]
     assert total["gpu.kernel.v1"] == delivered[KERNEL]
-    assert int(process["collector"]["buffers_refused"]) > 0
+    assert int(process["collector"]["buffers_denied"]) > 0
     lost = sum(b.envelope["dropped_before"] for _, _, b in published)
     assert lost == int(process["collector"]["records_dropped"]) > 0
 
@@ -190,7 +190,7 @@ def test_after_a_loss_of_whole_steps_pairs_are_found_again_while_the_job_goes_on
             counted.update(whole.tolist())
     cost = process["collector"]
     assert int(cost["records_dropped"]) > 0
-    assert int(cost["launches_asked"]) == 1
+    assert int(cost["launches_requested"]) == 1
     assert 0 < int(cost["launches"]) < 600 * 6
     again = min(step for step in counted if step >= 225)
     assert again < 400, "found again by itself"
@@ -360,7 +360,7 @@ def test_recording_restarts_where_steps_have_no_kernels_any_more(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     published, process = batches(tmp_path)
     all_delivered(published, report)
-    assert "recording restarts" in process["collector"]["problem: blind"]
+    assert "recording restarts" in process["collector"]["problem: no_kernels"]
     steps = [batch.columns for topic, _, batch in published if topic == "gpu.step.v1" and batch.rows]
     skipped = np.concatenate([columns["skipped"] for columns in steps]).astype(bool)
     assert skipped.sum() > 50

@@ -408,7 +408,7 @@ def test_seconds_without_records_are_got_over_however_far_the_host_is_ahead(path
     called = dict(zip(whole.steps["step"].tolist(), whole.steps["start_ns"].tolist(), strict=True))
     again = high + 3 * TICK_NS
     assert {row for row in expected if called[row[2]] > again or called[row[2]] < low - ahead - TICK_NS} <= rows
-    assert live.counts["launches_asked"] == 1
+    assert live.counts["launches_requested"] == 1
     budget = ["step", "gpu_start_ns", "gpu_duration_ns", "collectives"]
     good = {row[:-1] for row in joined(sent[Topic.STEP], [*budget, "skipped"]) if not row[-1]}
     assert good <= set(zip(*(whole.steps[c].tolist() for c in budget), strict=True))
@@ -511,7 +511,7 @@ def test_launches_are_not_recorded_where_nothing_was_lost(path, ahead):
     activity = earlier(recorded(path)[1], ahead)
     sent, live = played(activity, launched=when_launched(activity))
     assert emitted_rows(sent) == truth(derive(activity))
-    assert "launches_asked" not in live.counts
+    assert "launches_requested" not in live.counts
 
 
 def test_a_step_whose_end_was_lost_is_missing_but_no_other_one():
