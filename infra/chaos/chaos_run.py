@@ -182,7 +182,7 @@ def _evaluate(round_: Round, system: System, reference: ReferenceRun) -> None:
             round_.stored += count.stored
             round_.lost += max(0, count.published - count.stored)
             round_.doubled += max(0, count.stored - count.published)
-        duplicates = "SELECT count() AS n FROM ledger WHERE verdict = 'duplicate' AND run = {run:String}"
+        duplicates = "SELECT count() AS n FROM ledger WHERE disposition = 'duplicate' AND run = {run:String}"
         round_.duplicates += int(clickhouse.rows(client, duplicates, {"run": run["run"]})[0]["n"])
         round_.results += reference.compare(run["run"])
     client.close()

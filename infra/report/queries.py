@@ -149,6 +149,7 @@ FROM device_samples AS d WHERE {_SAMPLES} GROUP BY second, rank ORDER BY second,
 """
 
 RECORDS = """
-SELECT sum(records) AS records, sum(dead) AS dead, sum(duplicates) AS duplicates, sum(r.dropped_rows) AS dropped_rows
+SELECT sum(records) AS records, sum(dead_letters) AS dead, sum(duplicates) AS duplicates,
+       sum(r.dropped_rows) AS dropped_rows
 FROM records_per_minute AS r WHERE job = {job:String} AND run = {run:String}
 """

@@ -107,9 +107,9 @@ STREAM_COMMIT_AGE = _gauge(
 SINK_RECORDS = _counter(
     "sink",
     "input_records_total",
-    "Kafka records with a disposition; verdict: stored, empty, duplicate or dead",
+    "Kafka records with a disposition: stored, empty, duplicate or dead_letter",
     "topic",
-    "verdict",
+    "disposition",
 )
 SINK_ROWS = _counter("sink", "stored_rows_total", "rows stored and committed", "topic")
 SINK_DROPPED = _counter(
@@ -165,13 +165,15 @@ AGENT_AGE = _gauge(
     "time since Kafka last acknowledged a batch, or since the start if there was none",
 )  # fmt: skip
 AGENT_DROPPED = _counter(
-    "agent", "dropped_rows_total", "rows that are not published. spool: evicted from the full spool, refused: too "
+    "agent", "dropped_rows_total", "rows that are not published. spool: evicted from the full spool, rejected: too "
     "large for Kafka (both are counted in dropped_before), left_out: unreadable", "topic", "reason",
 )  # fmt: skip
 AGENT_DAMAGED = _counter(
     "agent", "damaged_bytes_total", "bytes of the spool that are no frame, left by a killed writer"
 )
-AGENT_PROCESSES = _gauge("agent", "processes", "processes with a spool folder; alive: still writing", "state")
+AGENT_PROCESSES = _gauge(
+    "agent", "processes", "processes with a spool folder; alive: still writing, exited: not", "state"
+)
 AGENT_SPOOL = _gauge("agent", "spool_bytes", "bytes in the spool")
 AGENT_GPUS = _gauge("agent", "gpus", "GPUs that are sampled; 0: NVML is not available")
 AGENT_XIDS = _counter("agent", "xid_events_total", "XID events reported by NVML")

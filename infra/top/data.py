@@ -48,7 +48,7 @@ FROM ({episodes(_RUN)}) ORDER BY last_step DESC, gpu_seconds DESC LIMIT {{most:U
 
 # late_rows counts from the start of a worker's windows on; the largest is the newest.
 QUALITY = """
-SELECT sum(r.dead) AS dead, sum(r.duplicates) AS duplicates, sum(r.dropped_rows) AS dropped_rows
+SELECT sum(r.dead_letters) AS dead, sum(r.duplicates) AS duplicates, sum(r.dropped_rows) AS dropped_rows
 FROM records_per_minute AS r WHERE job = {job:String} AND run = {run:String}
 """
 LATE = """
@@ -70,7 +70,7 @@ class Detail:
     steps: list[Row] = field(default_factory=list)
     window: list[Row] = field(default_factory=list)
     verdicts: list[Row] = field(default_factory=list)
-    dead: int = 0  # glossary: column of ClickHouse
+    dead: int = 0  # glossary: key of the JSON output
     duplicates: int = 0
     dropped_rows: int = 0
     late_rows: int = 0

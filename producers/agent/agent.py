@@ -232,7 +232,7 @@ class Agent:
     def _observe(self) -> None:
         alive = sum(not tail.writer_exited for tail in self.tails.values())
         metrics.AGENT_PROCESSES.labels("alive").set(alive)
-        metrics.AGENT_PROCESSES.labels("gone").set(len(self.tails) - alive)
+        metrics.AGENT_PROCESSES.labels("exited").set(len(self.tails) - alive)
         metrics.AGENT_WAITING.set(self._sender.waiting)
         size = 0
         for tail in self.tails.values():

@@ -128,4 +128,4 @@ def _count(entry: InFlightFrame) -> None:
             delay = time.time_ns() - sent_ns(entry.frame)
             metrics.AGENT_DELAY.labels(topic).observe(max(0, delay) / 1e9)
     else:
-        metrics.AGENT_DROPPED.labels(topic, "refused" if entry.lost else "spool").inc(entry.frame.rows)
+        metrics.AGENT_DROPPED.labels(topic, "rejected" if entry.lost else "spool").inc(entry.frame.rows)

@@ -57,8 +57,8 @@ class Queries:
         return rows(
             self.client,
             "SELECT topic, topic_id, partition, count() AS entries, uniqExact(offset) AS records, "
-            "countIf(verdict = 'stored') AS stored, countIf(verdict = 'empty') AS empty, "
-            "countIf(verdict = 'duplicate') AS duplicate, countIf(verdict = 'dead') AS dead, "
+            "countIf(disposition = 'stored') AS stored, countIf(disposition = 'empty') AS empty, "
+            "countIf(disposition = 'duplicate') AS duplicate, countIf(disposition = 'dead_letter') AS dead, "
             "min(offset) AS first "
             f"FROM {self.database}.ledger GROUP BY topic, topic_id, partition",
         )
@@ -83,7 +83,7 @@ class Queries:
         counted = rows(
             self.client,
             f"SELECT key, uniqExact(topic_id, partition, offset) AS n FROM {self.database}.ledger "
-            "WHERE topic = {topic:String} AND verdict = 'dead' AND process_id = '' GROUP BY key",
+            "WHERE topic = {topic:String} AND disposition = 'dead_letter' AND process_id = '' GROUP BY key",
             {"topic": table.topic.value},
         )
         return {str(row["key"]): int(row["n"]) for row in counted}
@@ -109,7 +109,7 @@ class Queries:
             "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, toUInt64(rows) AS w, "
             "toUInt64(0) AS h, toUInt64(0) AS u, toUInt64(0) AS t, "
             f"time_min < {self._kept_since(table)} AS e FROM {self.database}.ledger "
-            f"WHERE topic = {{topic:String}} AND verdict = 'stored' AND {self._where()} UNION ALL "
+            f"WHERE topic = {{topic:String}} AND disposition = 'stored' AND {self._where()} UNION ALL "
             "SELECT _topic_partition, _offset, 0, count(), uniqExact(_row), max(_row), 0 "
             f"FROM {self.database}.{table.name} WHERE {self._where()} GROUP BY 1, 2) GROUP BY place, offset)",
             self._parameters(topic=table.topic.value),
@@ -128,7 +128,8 @@ class Queries:
             "FROM (SELECT place, offset, max(s) AS stored, max(n) AS newest, sum(h) AS have FROM ("
             "SELECT concat(topic_id, ':', toString(partition)) AS place, offset, 1 AS s, "
             "offset = max(offset) OVER (PARTITION BY topic_id, partition, process_id, key) AS n, toUInt64(0) AS h "
-            f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND verdict = 'stored' AND {self._where()} "
+            f"FROM {self.database}.ledger "
+            f"WHERE topic = {{topic:String}} AND disposition = 'stored' AND {self._where()} "
             "UNION ALL SELECT _topic_partition, _offset, 0, 0, count() "
             f"FROM {self.database}.{table.target} WHERE {self._where()} GROUP BY 1, 2) GROUP BY place, offset)",
             self._parameters(topic=table.topic.value),
@@ -142,11 +143,12 @@ class Queries:
 
     def sequences(self, table: SinkTable) -> list[dict[str, Any]]:
         """Return (process, key) pairs whose sequence has gaps, is stored twice, or is known from duplicates only."""
-        seen = "verdict IN ('stored', 'empty')"
+        seen = "disposition IN ('stored', 'empty')"
         return rows(
             self.client,
             f"SELECT topic, process_id, key, any(job) AS of_job, any(run) AS of_run, countIf({seen}) AS batches, "
-            f"uniqExactIf(sequence, {seen}) AS sequences, uniqExactIf(sequence, {seen} OR verdict = 'dead') AS known, "
+            f"uniqExactIf(sequence, {seen}) AS sequences, "
+            f"uniqExactIf(sequence, {seen} OR disposition = 'dead_letter') AS known, "
             "uniqExact(sequence) AS mentioned, max(sequence) + 1 AS length, any(partition) AS place "
             f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND process_id != '' AND {self._where()} "
             "GROUP BY topic, process_id, key HAVING batches != sequences OR known != length OR mentioned != known",
@@ -158,7 +160,7 @@ class Queries:
         return rows(
             self.client,
             "SELECT topic, job AS of_job, run AS of_run, sum(dropped_before) AS dropped "
-            f"FROM {self.database}.ledger WHERE verdict IN ('stored', 'empty') AND {self._where()} "
+            f"FROM {self.database}.ledger WHERE disposition IN ('stored', 'empty') AND {self._where()} "
             "GROUP BY topic, of_job, of_run HAVING dropped > 0 ORDER BY dropped DESC",
             self._parameters(),
         )
@@ -186,9 +188,10 @@ class Queries:
             f"LEFT JOIN (SELECT process_id, max(late_rows) AS late FROM {self.database}.ledger "
             "WHERE topic = {windows:String} GROUP BY process_id) AS l ON r.process_id = l.process_id "
             f"LEFT JOIN (SELECT process_id, sum(rows) AS dead FROM {self.database}.ledger "
-            "WHERE topic = {raw:String} AND verdict = 'dead' GROUP BY process_id) AS d ON r.process_id = d.process_id "
+            "WHERE topic = {raw:String} AND disposition = 'dead_letter' GROUP BY process_id) AS d "
+            "ON r.process_id = d.process_id "
             f"WHERE r.process_id NOT IN (SELECT process_id FROM {self.database}.ledger WHERE topic = {{raw:String}} "
-            f"AND verdict = 'stored' AND time_min < {self._kept_since(raw)})) GROUP BY process_id",
+            f"AND disposition = 'stored' AND time_min < {self._kept_since(raw)})) GROUP BY process_id",
             self._parameters(windows=windows.topic.value, raw=raw.topic.value),
         )
 

@@ -52,7 +52,7 @@ def comparison(rollup: Rollup, database: str, where: str, retention: RetentionSe
     if rollup.topic is None:
         which, least, most = "1", "countIf(published >= since)", "countIf(published >= since)"
     else:
-        which = f"topic = '{rollup.topic.value}' AND verdict = 'stored'"
+        which = f"topic = '{rollup.topic.value}' AND disposition = 'stored'"
         least, most = "sumIf(r.rows, time_min >= since)", "sumIf(r.rows, time_max >= since)"
     by = f"job, run, toString(r.{rollup.by}) AS part"
     return (

@@ -30,7 +30,7 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[RangeEntry], object]], ...] = (
     ("partition", "UInt32", "<u4", lambda e: e.record.partition),
     ("offset", "UInt64", "<u8", lambda e: e.record.offset),
     ("published", _MILLI, "<i8", lambda e: min(max(e.record.timestamp_ms, 0), TIME_END_NS // 1_000_000 - 1)),
-    ("verdict", TEXT, "", lambda e: e.disposition.value),
+    ("disposition", TEXT, "", lambda e: e.disposition.value),
     ("error", TEXT, "", lambda e: e.error[0]),
     ("job", TEXT, "", _envelope("job", "")),
     ("run", TEXT, "", _envelope("run", "")),
@@ -151,13 +151,13 @@ class Ledger:
             "SELECT process_id, key, sequence, "
             "sequence - row_number() OVER (PARTITION BY process_id, key ORDER BY sequence) AS island FROM ("
             f"SELECT DISTINCT process_id, key, sequence FROM {self._table} WHERE topic = {{topic:String}} "
-            "AND process_id IN {processes:Array(String)} AND verdict IN {verdicts:Array(String)} "
+            "AND process_id IN {processes:Array(String)} AND disposition IN {dispositions:Array(String)} "
             "AND NOT (topic_id = {id:String} AND partition = {p:UInt32} AND offset >= {first:UInt64}))"
             ") GROUP BY process_id, key, island ORDER BY a",
             {
                 "topic": topic,
                 "processes": sorted({process for process, _ in wanted}),
-                "verdicts": [Disposition.STORED.value, Disposition.EMPTY.value],
+                "dispositions": [Disposition.STORED.value, Disposition.EMPTY.value],
                 "id": before.topic_id,
                 "p": before.partition,
                 "first": before.first,

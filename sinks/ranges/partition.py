@@ -188,7 +188,7 @@ class PartitionState:
             if offset in intent.dead_letters:
                 entry.disposition, entry.error = (
                     Disposition.DEAD_LETTER,
-                    entry.error if entry.error[0] else ("JudgedDead", ""),
+                    entry.error if entry.error[0] else ("KnownDeadLetter", ""),
                 )
             elif entry.disposition is Disposition.DEAD_LETTER:
                 raise ReplayImpossible(

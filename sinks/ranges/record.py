@@ -21,7 +21,7 @@ class Disposition(StrEnum):
     STORED = "stored"
     EMPTY = "empty"
     DUPLICATE = "duplicate"
-    DEAD_LETTER = "dead"
+    DEAD_LETTER = "dead_letter"
 
 
 @dataclass(slots=True)

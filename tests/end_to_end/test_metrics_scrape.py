@@ -80,7 +80,7 @@ def test_a_worker_and_a_sink_serve_what_they_did(pipeline, ports):
 
     sink = until(
         lambda: (
-            (s := samples(ports["sink"])).get(of("drumline_sink_input_records_total", kernel, "dead"))
+            (s := samples(ports["sink"])).get(of("drumline_sink_input_records_total", kernel, "dead_letter"))
             and s.get(of("drumline_sink_stored_rows_total", windows))
             and s.get(of("drumline_sink_input_records_total", kernel, "duplicate"))
             and s

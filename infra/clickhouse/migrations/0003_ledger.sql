@@ -1,6 +1,6 @@
 -- One row per Kafka record: what became of it. Written under the range's token after the rows, so every row in it is true.
--- verdict: stored | empty | duplicate (this process, key and sequence is stored already, at another offset) | dead.
--- `rows` is what the record holds; rows are in the topic's table exactly when verdict = 'stored'. No partition key but the
+-- disposition: stored | empty | duplicate (this process, key and sequence is stored already, at another offset) | dead_letter.
+-- `rows` is what the record holds; rows are in the topic's table exactly when disposition = 'stored'. No partition key but the
 -- topic: a range's ledger rows are one part, written whole or not at all. late_rows: so far, as the stream processor reports.
 CREATE TABLE IF NOT EXISTS {database}.ledger
 (
@@ -9,8 +9,8 @@ CREATE TABLE IF NOT EXISTS {database}.ledger
     partition UInt32 COMMENT 'Kafka partition' CODEC(ZSTD(1)),
     offset UInt64 COMMENT 'Kafka offset' CODEC(DoubleDelta, ZSTD(1)),
     published DateTime64(3, 'UTC') COMMENT 'when Kafka got the record' CODEC(Delta(8), ZSTD(1)),
-    verdict LowCardinality(String) COMMENT 'stored, empty, duplicate (stored already from another offset), dead' CODEC(ZSTD(1)),
-    error LowCardinality(String) COMMENT 'type of the error of a dead record' CODEC(ZSTD(1)),
+    disposition LowCardinality(String) COMMENT 'stored, empty, duplicate (stored already from another offset), dead_letter' CODEC(ZSTD(1)),
+    error LowCardinality(String) COMMENT 'type of the error of a dead letter' CODEC(ZSTD(1)),
     job LowCardinality(String) COMMENT 'job name' CODEC(ZSTD(1)),
     run LowCardinality(String) COMMENT 'one start of the job' CODEC(ZSTD(1)),
     rank Int32 COMMENT 'global rank of the process that sent the record; -1 = the record is about a whole job or none, or cannot be read' CODEC(ZSTD(1)),

@@ -293,7 +293,7 @@ CREATE TABLE IF NOT EXISTS {database}.records_per_minute
     topic LowCardinality(String) COMMENT 'Kafka topic' CODEC(ZSTD(1)),
     minute DateTime('UTC') COMMENT 'minute in which Kafka got them' CODEC(Delta(4), ZSTD(1)),
     records SimpleAggregateFunction(sum, UInt64) COMMENT 'records; sum' CODEC(T64, ZSTD(1)),
-    dead SimpleAggregateFunction(sum, UInt64) COMMENT 'records that could not be read; sum' CODEC(T64, ZSTD(1)),
+    dead_letters SimpleAggregateFunction(sum, UInt64) COMMENT 'records that could not be read; sum' CODEC(T64, ZSTD(1)),
     duplicates SimpleAggregateFunction(sum, UInt64) COMMENT 'records stored already from another offset; sum' CODEC(T64, ZSTD(1)),
     rows SimpleAggregateFunction(sum, UInt64) COMMENT 'rows stored; sum' CODEC(T64, ZSTD(1)),
     dropped_rows SimpleAggregateFunction(sum, Int64) COMMENT 'rows lost before publication; sum' CODEC(T64, ZSTD(1)),
@@ -318,7 +318,7 @@ CREATE MATERIALIZED VIEW IF NOT EXISTS {database}.records_per_minute_from_ledger
     topic LowCardinality(String) COMMENT 'Kafka topic',
     minute DateTime('UTC') COMMENT 'minute in which Kafka got them',
     records UInt64 COMMENT 'records; sum',
-    dead UInt64 COMMENT 'records that could not be read; sum',
+    dead_letters UInt64 COMMENT 'records that could not be read; sum',
     duplicates UInt64 COMMENT 'records stored already from another offset; sum',
     rows UInt64 COMMENT 'rows stored; sum',
     dropped_rows Int64 COMMENT 'rows lost before publication; sum',
@@ -336,16 +336,16 @@ SELECT
     topic,
     toDateTime(toStartOfMinute(published), 'UTC') AS minute,
     count() AS records,
-    countIf(verdict = 'dead') AS dead,
-    countIf(verdict = 'duplicate') AS duplicates,
-    sumIf(l.rows, verdict = 'stored') AS rows,
-    sumIf(dropped_before, verdict IN ('stored', 'empty')) AS dropped_rows,
+    countIf(disposition = 'dead_letter') AS dead_letters,
+    countIf(disposition = 'duplicate') AS duplicates,
+    sumIf(l.rows, disposition = 'stored') AS rows,
+    sumIf(dropped_before, disposition IN ('stored', 'empty')) AS dropped_rows,
     sum(l.bytes) AS bytes,
-    min(if(verdict = 'stored' AND l.time_min > toDateTime64(0, 9, 'UTC'), l.time_min, toDateTime64('2106-01-01', 9, 'UTC'))) AS time_min,
-    max(if(verdict = 'stored', l.time_max, toDateTime64(0, 9, 'UTC'))) AS time_max,
+    min(if(disposition = 'stored' AND l.time_min > toDateTime64(0, 9, 'UTC'), l.time_min, toDateTime64('2106-01-01', 9, 'UTC'))) AS time_min,
+    max(if(disposition = 'stored', l.time_max, toDateTime64(0, 9, 'UTC'))) AS time_max,
     max(published) AS last_published,
-    uniqExactIfState(rank, rank >= 0 AND verdict IN ('stored', 'empty')) AS ranks,
-    uniqExactIfState(toString(host), host != '' AND verdict IN ('stored', 'empty')) AS hosts
+    uniqExactIfState(rank, rank >= 0 AND disposition IN ('stored', 'empty')) AS ranks,
+    uniqExactIfState(toString(host), host != '' AND disposition IN ('stored', 'empty')) AS hosts
 FROM {database}.ledger AS l
 GROUP BY job, run, topic, minute;
 

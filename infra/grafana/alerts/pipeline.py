@@ -54,7 +54,7 @@ DEAD_LETTERS = Rule(
     "drumline-dead-letters", "Dead letters", "warning",
     (
         Values(
-            "SELECT topic, toFloat64(sum(dead)) AS value FROM records_per_minute WHERE @minute GROUP BY topic"
+            "SELECT topic, toFloat64(sum(dead_letters)) AS value FROM records_per_minute WHERE @minute GROUP BY topic"
         ),
     ),
     "gt", (0.0,), 900,

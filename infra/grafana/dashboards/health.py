@@ -113,7 +113,7 @@ ERRORS = Panel(
     PanelQuery(
         """
         SELECT topic, error, count() AS records, max(l.published) AS last FROM ledger AS l
-        WHERE @published AND verdict = 'dead' GROUP BY topic, error ORDER BY records DESC LIMIT 200
+        WHERE @published AND disposition = 'dead_letter' GROUP BY topic, error ORDER BY records DESC LIMIT 200
         """,
         "topic:s error:s records:n last:t",
         "table",
@@ -184,7 +184,12 @@ HEALTH = Dashboard(
                 True,
             ),
             _by_topic(
-                "Dead letters", "Records that could not be read. Any is an alert.", "sum(r.dead)", "short", "dead", True
+                "Dead letters",
+                "Records that could not be read. Any is an alert.",
+                "sum(r.dead_letters)",
+                "short",
+                "dead",
+                True,
             ),
         ),
         (

@@ -275,7 +275,7 @@ def test_drops_when_a_recorded_batch_reports_that_rows_were_lost_before_it(db):
 
 def test_dead_letters_when_recorded_records_are_rejected(db):
     assert not fired(run(db, "drumline-dead-letters", db.last, db.last))
-    db.copy("ledger", "", "topic = 'gpu.step.v1'", verdict="'dead'")
+    db.copy("ledger", "", "topic = 'gpu.step.v1'", disposition="'dead_letter'")
     assert fired(run(db, "drumline-dead-letters", db.last, db.last)) == [{"topic": "gpu.step.v1"}]
 
 

@@ -38,9 +38,9 @@ def store(settings):
     at = f"toDateTime64('{START:%F %T}', 9, 'UTC')"
     keys = f"'{JOB}' AS job, 'r1' AS run"
     for sql in (
-        f"INSERT INTO ledger (topic, published, verdict, job, run, rank, host, rows, time_min, time_max) SELECT "
+        f"INSERT INTO ledger (topic, published, disposition, job, run, rank, host, rows, time_min, time_max) SELECT "
         f"'gpu.step.v1', {at}, 'stored', '{JOB}', 'r1', number, 'h', 40, {at}, {at} + 40 FROM numbers(2)",
-        f"INSERT INTO ledger (topic, published, verdict, job, run, rows) VALUES "
+        f"INSERT INTO ledger (topic, published, disposition, job, run, rows) VALUES "
         f"('gpu.lateness.v1', now64(3), 'stored', '{JOB}', 'r1', 1)",
         f"INSERT INTO steps (job, run, rank, step, start, duration_ns, gpu_start, gpu_duration_ns, steps_from) SELECT "
         f"'{JOB}', 'r1', intDiv(number, 40), number % 40, {at} + number % 40, 1000000000, {at}, 1000000000, 'marker' "
@@ -191,7 +191,7 @@ def test_a_run_of_which_no_kernel_is_stored_yet_began_with_its_first_record(drum
     for minute in range(2):
         command(
             client,
-            "INSERT INTO ledger (topic, published, verdict, job, run, rank, host, rows) SELECT 'gpu.process.v1', "
+            "INSERT INTO ledger (topic, published, disposition, job, run, rank, host, rows) SELECT 'gpu.process.v1', "
             f"toDateTime64('{START + timedelta(minutes=minute):%F %T}', 3, 'UTC'), 'stored', '{JOB}', 'r1', 0, 'h', 1",
         )
     [run] = [json.loads(line) for line in drumline("sql", "jobs", "--json").stdout.splitlines()]

@@ -98,9 +98,9 @@ def test_a_stored_range_is_counted_by_what_became_of_its_records(rise):
     now_ns = time.time_ns()
     checks = [
         ("stored_rows_total", {}, 20.0),
-        ("input_records_total", {"verdict": "stored"}, 2.0),
-        ("input_records_total", {"verdict": "duplicate"}, 1.0),
-        ("input_records_total", {"verdict": "dead"}, 1.0),
+        ("input_records_total", {"disposition": "stored"}, 2.0),
+        ("input_records_total", {"disposition": "duplicate"}, 1.0),
+        ("input_records_total", {"disposition": "dead_letter"}, 1.0),
         ("dead_letters_total", {"reason": "BadFrame"}, 1.0),
         ("dropped_rows_total", {"reason": "source"}, 7.0),
         ("dropped_rows_total", {"reason": "duplicate"}, 10.0),

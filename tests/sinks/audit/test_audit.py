@@ -72,7 +72,7 @@ DAMAGE = {
         "ALTER TABLE {db}.ledger UPDATE sequence = 1 WHERE topic = 'gpu.kernel.v1' AND offset = 2", "doubled",
     ),
     "the original of a duplicate is missing": (
-        "ALTER TABLE {db}.ledger UPDATE verdict = 'duplicate' WHERE topic = 'gpu.kernel.v1' AND offset = 2", "lost",
+        "ALTER TABLE {db}.ledger UPDATE disposition = 'duplicate' WHERE topic = 'gpu.kernel.v1' AND offset = 2", "lost",
     ),
     "a window counts too few": (
         "ALTER TABLE {db}.kernel_frequency_versions UPDATE launches = 399 WHERE 1", "windows_differ",
