@@ -7,7 +7,7 @@ import math
 import secrets
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -53,6 +53,19 @@ def chaos(
 
     Exit code: 0 every round clean, 1 not, 2 bad input, 130 interrupted.
     """
+    _run(minutes, kill, kills, seed, data, as_json, write)
+
+
+def _run(
+    minutes: float | None,
+    kill: str,
+    kills: int,
+    seed: int | None,
+    data: Path | None,
+    as_json: bool,
+    write: Path | None,
+) -> NoReturn:
+    """Run the chaos run and print its report. Raises typer.BadParameter, and typer.Exit with the exit code."""
     from drumline.infra.chaos.chaos_run import Plan, run_chaos
     from drumline.infra.chaos.report import ChaosReport, show
     from drumline.infra.chaos.targets import targets

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from drumline.infra.cli.console import exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import FAILED, OK, UNDECIDED
+
+if TYPE_CHECKING:
+    from drumline.sinks.audit.audit import AuditReport
 
 app = typer.Typer(add_completion=False)
 
@@ -31,9 +34,16 @@ def audit(
 
     Exit codes: 0 clean. 1 not clean; each finding is named. 10 undecided: Kafka or ClickHouse does not answer.
     """
-    from rich.console import Console
-    from rich.table import Table
+    report = _audit(job, run)
+    if as_json:
+        print(json.dumps(report.as_json(), default=str))
+    else:
+        _print(report)
+    raise typer.Exit(OK if report.clean else FAILED)
 
+
+def _audit(job: str, run: str) -> AuditReport:
+    """Return the report. Raises typer.Exit with UNDECIDED if Kafka or ClickHouse does not answer."""
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, with_hint
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
@@ -47,14 +57,18 @@ def audit(
             queries = Queries(connect(config, timeout_s=300), config, job, run)
             kafka = KafkaFacts(config)
             try:
-                report = check(kafka, queries)
+                return check(kafka, queries)
             finally:
                 kafka.close()
     except (ClickHouseFailed, KafkaUnreachable, StackError) as error:
         exit_with("audit", UNDECIDED, f"cannot decide: {with_hint(error)}")
-    if as_json:
-        print(json.dumps(report.as_json(), default=str))
-        raise typer.Exit(OK if report.clean else FAILED)
+
+
+def _print(report: AuditReport) -> None:
+    """Print the accounts of all topics and the findings."""
+    from rich.console import Console
+    from rich.table import Table
+
     columns = ("records", "stored", "empty", "duplicate", "dead", "waiting", "rows_published", "rows_stored")
     view = Table(box=None, pad_edge=False)
     view.add_column("topic", no_wrap=True)
@@ -76,4 +90,3 @@ def audit(
     for finding in report.findings:
         console.print(f"[bold red]{finding.kind}[/] {finding.where}: {finding.text}", highlight=False)
     console.print("[bold green]clean[/]" if report.clean else f"[bold red]{len(report.findings)} findings[/]")
-    raise typer.Exit(OK if report.clean else FAILED)

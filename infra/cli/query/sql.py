@@ -48,17 +48,23 @@ def sql(
       drumline sql "SELECT rank, count(), sum(duration_ns) / 1e9 AS gpu_s FROM kernels GROUP BY rank ORDER BY rank"
       drumline sql "SELECT count() FROM kernels WHERE job = {job:String}" --job demo
     """
-    from drumline.infra.clickhouse.client import ClickHouseFailed, connect
-    from drumline.infra.config.state_dir import StackError
-    from drumline.infra.localstack.clickhouse.engine import ensure_engine
-    from drumline.infra.sqlshell.hints import HINTS, unsupported_statement_hint
-    from drumline.infra.sqlshell.output import run_statement
-
     if as_json and as_csv:
         exit_with("sql", BAD_INPUT, "--json or --csv, not both")
     if named:
-        return _list(as_json)
-    texts, values = _options([*([query] if query is not None else []), *context.args])
+        _list(as_json)
+        return
+    statement, values = _statement([*([query] if query is not None else []), *context.args])
+    if text:
+        print(statement)
+        return
+    _execute(statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
+
+
+def _statement(arguments: list[str]) -> tuple[str, dict[str, str]]:
+    """Return the SQL of the arguments, or of standard input, and its parameters. Raises typer.Exit."""
+    from drumline.infra.sqlshell.hints import unsupported_statement_hint
+
+    texts, values = _options(arguments)
     if len(texts) > 1:
         exit_with("sql", BAD_INPUT, f"one query, please; did you forget quotes? (got {len(texts)} arguments)")
     if not texts and sys.stdin.isatty():
@@ -70,17 +76,22 @@ def sql(
         exit_with("sql", BAD_INPUT, "the query is empty")
     if advice := unsupported_statement_hint(statement):
         exit_with("sql", BAD_INPUT, advice)
-    statement, values = _named(statement, values)
-    if text:
-        print(statement)
-        return None
+    return _named(statement, values)
+
+
+def _execute(statement: str, values: dict[str, str], output_format: str) -> None:
+    """Print the answer of a statement. Raises typer.Exit with FAILED."""
+    from drumline.infra.clickhouse.client import ClickHouseFailed, connect
+    from drumline.infra.config.state_dir import StackError
+    from drumline.infra.localstack.clickhouse.engine import ensure_engine
+    from drumline.infra.sqlshell.hints import HINTS
+    from drumline.infra.sqlshell.output import run_statement
+
     config = settings()
     try:
         with ensure_engine(config):
             client = connect(config, reader=True, timeout_s=600, database=config.clickhouse.database)
-            has_rows = run_statement(
-                client, statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else ""
-            )
+            has_rows = run_statement(client, statement, values, output_format)
             if not has_rows and values.get("job"):
                 _note(client, values["job"], values.get("run", ""))
     except (ClickHouseFailed, StackError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -44,6 +44,15 @@ def agent(
     Exit codes: 0 stopped, or the spool is empty (and archived). 2 the spool's root or a setting cannot be used.
     6 another agent serves this spool. 8 (--until-empty) everything is in Kafka, but not in the archive. 130 Ctrl-C.
     """
+    config = settings()
+    if spool is not None:
+        config.spool.root = spool
+    configure(config, "agent")
+    _run(config, until_empty)
+
+
+def _run(config: Settings, until_empty: bool) -> NoReturn:
+    """Publish the spool of `config`. Raises typer.Exit with the command's exit code."""
     from drumline.infra.kafka.registry import codec
     from drumline.infra.telemetry.health import Health, serve_health
     from drumline.producers.agent.agent import Agent, AgentOptions, deleted
@@ -54,10 +63,6 @@ def agent(
     from drumline.producers.spool.layout import IDENTITY
     from drumline.schemas.topics import TOPICS
 
-    config = settings()
-    if spool is not None:
-        config.spool.root = spool
-    configure(config, "agent")
     stopping = ShutdownSignal()
     root = config.spool.root
     try:

@@ -54,6 +54,27 @@ def replay(
     """
     factor = _parse_speed(speed)
     configure(settings(), "replay")
+    summary = _publish(folder, factor, job, ranks, loop, keep_time, spool)
+    if as_json:
+        typer.echo(json.dumps(summary.as_json()))
+    else:
+        _print(summary)
+    if summary.problem:
+        exit_with("replay", FAILED, f"{summary.problem}; {summary.dropped} rows were not acknowledged")
+    if summary.interrupted:
+        exit_with("replay", INTERRUPTED, f"interrupted, {summary.unsent:,} rows were not sent")
+
+
+def _publish(
+    folder: Path,
+    speed: float | None,
+    job: str | None,
+    ranks: int | None,
+    loop: int,
+    keep_time: bool,
+    spool: Path | None,
+) -> ReplaySummary:
+    """Publish the recorded job. Raises typer.Exit with BAD_INPUT or FAILED if it cannot start."""
     from drumline.infra.kafka.acls import MissingTopics, require_acls
     from drumline.infra.kafka.connect import BrokerUnreachable
     from drumline.infra.kafka.registry import codec
@@ -81,15 +102,7 @@ def replay(
         exit_with("replay", FAILED, str(error))
     # Only now: until here nothing was published, and a signal just ends the process.
     with _stopping() as stop, _progress(sum(recording.rows.values()), folder.name) as advance:
-        summary = publish(recording, publisher, ReplayOptions(factor, keep_time, stop=stop, progress=advance))
-    if as_json:
-        typer.echo(json.dumps(summary.as_json()))
-    else:
-        _print(summary)
-    if summary.problem:
-        exit_with("replay", FAILED, f"{summary.problem}; {summary.dropped} rows were not acknowledged")
-    if summary.interrupted:
-        exit_with("replay", INTERRUPTED, f"interrupted, {summary.unsent:,} rows were not sent")
+        return publish(recording, publisher, ReplayOptions(speed, keep_time, stop=stop, progress=advance))
 
 
 def _parse_speed(speed: str) -> float | None:

@@ -44,17 +44,24 @@ def run(
 
     While it runs, the first line of <spool>/policy is the policy of all processes of the host.
     """
+    quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
+    _execute(command, job, run_name, policy, spool, label or [], quiet)
+
+
+def _execute(
+    command: list[str], job: str, run_name: str, policy: str, spool: str, label: list[str], quiet: bool
+) -> None:
+    """Warn of what prevents recording, then execute the command. Raises typer.Exit if it cannot be executed."""
     from drumline.infra.config.unknown_variables import find_unknown_variables, for_jobs_only
     from drumline.producers.identity import lacks_shared_run
     from drumline.producers.launcher import BadLaunch, LaunchOptions, environment, misfits, unwritable
     from drumline.producers.spool.location import spool_root
 
-    quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
     if not command[0] or command[0].startswith("-"):
         text = f"{command[0]}: no such option; drumline run --help names all there are" if command[0] else "no command"
         exit_with("run", BAD_INPUT, text)
     try:
-        options = LaunchOptions(job, run_name, policy, spool, label or [], quiet)
+        options = LaunchOptions(job, run_name, policy, spool, label, quiet)
         variables = environment(os.environ, command, options)
         for name, text in {} if quiet else misfits(os.environ).items():
             if not (policy and name.endswith("__POLICY")):
