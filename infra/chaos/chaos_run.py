@@ -77,7 +77,7 @@ def run_chaos(plan: Plan, report: ChaosReport, log: Log) -> None:
     def may_continue() -> bool:
         return not is_over() and (report.clean or not report.rounds) and not report.problems
 
-    log("computing what an reference_results run gives")
+    log("computing the results of a reference run")
     expected = reference_results(settings_in(Path()), plan.recording, LOOPS)
     while may_continue():
         folder = Path(tempfile.mkdtemp(prefix="drumline-chaos-"))

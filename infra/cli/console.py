@@ -19,17 +19,20 @@ def exit_with(command: str, code: int, message: str) -> NoReturn:
 
 
 @contextmanager
-def exit_on_error(command: str, *errors: type[Exception], code: int = FAILED, prefix: str = "") -> Iterator[None]:
+def exit_on_error(
+    command: str, *errors: type[Exception], code: int = FAILED, prefix: str = "", hint: bool = True
+) -> Iterator[None]:
     """End the command with one message instead of a traceback when the block raises one of `errors`.
 
-    Ctrl-C ends it with INTERRUPTED. `prefix` comes before the error's text.
+    Ctrl-C ends it with INTERRUPTED. `prefix` comes before the error's text; `hint`: name the next command where
+    ClickHouse lacks tables.
     """
     try:
         yield
     except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
+        exit_with(command, INTERRUPTED, "interrupted")
     except errors as error:
-        exit_with(command, code, prefix + error_text(error))
+        exit_with(command, code, prefix + (error_text(error) if hint else str(error)))
 
 
 def error_text(error: Exception) -> str:

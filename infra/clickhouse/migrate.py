@@ -23,7 +23,7 @@ _FILE = re.compile(r"^(\d{4})_([a-z0-9_]+)\.sql$")
 
 _JOURNAL = """CREATE TABLE IF NOT EXISTS {database}.schema_migrations
 (
-    version UInt32 COMMENT 'number of the file in infra/migrations',
+    version UInt32 COMMENT 'number of the file in infra/clickhouse/migrations',
     name String COMMENT 'its name',
     checksum String COMMENT 'SHA-256 of its text',
     applied_at DateTime64(3, 'UTC') DEFAULT now64(3) COMMENT 'when it was applied'

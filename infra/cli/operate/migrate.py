@@ -38,7 +38,7 @@ def migrate(
     config = settings()
     with (
         exit_on_error("migrate", BadName, code=BAD_INPUT),
-        exit_on_error("migrate", ClickHouseFailed, MigrationConflict),
+        exit_on_error("migrate", ClickHouseFailed, MigrationConflict, hint=False),
     ):
         client = connect(config)
         done = apply(client, config, dry_run=dry_run)
