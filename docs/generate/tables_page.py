@@ -50,7 +50,7 @@ RETENTION = """## How the schema changes
 `drumline migrate` applies the numbered files of `infra/clickhouse/migrations`, each once, and notes their checksums.
 With
 the first release they freeze: a change is then a new file, and one that adds a rollup fills it from the rows that are
-there. Until then files still change; `drumline migrate` refuses a database that was made from other ones, and it is
+there. Until then files still change; `drumline migrate` rejects a database that was made from other ones, and it is
 dropped and created again.
 
 ## How long they are kept

@@ -39,9 +39,9 @@ def decode(value, schema):
         if not isinstance(kind, dict) or kind.get("logicalType") != "drumline-column":
             continue
         sign, width = kind["dtype"][1], int(kind["dtype"][2])
-        letter = {"f4": "f", "f8": "d"}.get(sign + str(width)) or "bhiq"[width.bit_length() - 1]
-        letter = letter.upper() if sign == "u" else letter
-        values = list(struct.unpack(f"<{record['rows']}{letter}", record[field["name"]]))
+        struct_code = {"f4": "f", "f8": "d"}.get(sign + str(width)) or "bhiq"[width.bit_length() - 1]
+        struct_code = struct_code.upper() if sign == "u" else struct_code
+        values = list(struct.unpack(f"<{record['rows']}{struct_code}", record[field["name"]]))
         if kind["encoding"] == "delta":
             total, half = record["base_time_ns"] if kind.get("base") else 0, 1 << (8 * width - 1)
             low = half if sign == "i" else 0
