@@ -20,17 +20,24 @@ def exit_with(command: str, code: int, message: str) -> NoReturn:
 
 @contextmanager
 def exit_on_error(
-    command: str, *errors: type[Exception], code: int = FAILED, prefix: str = "", hint: bool = True
+    command: str,
+    *errors: type[Exception],
+    code: int = FAILED,
+    prefix: str = "",
+    hint: bool = True,
+    interrupted: str = "",
 ) -> Iterator[None]:
     """End the command with one message instead of a traceback when the block raises one of `errors`.
 
-    Ctrl-C ends it with INTERRUPTED. `prefix` comes before the error's text; `hint`: name the next command where
-    ClickHouse lacks tables.
+    Ctrl-C ends it with INTERRUPTED, and prints `interrupted` if that is given. `prefix` comes before the error's text.
+    `hint`: name the next command where ClickHouse lacks tables.
     """
     try:
         yield
     except KeyboardInterrupt:
-        exit_with(command, INTERRUPTED, "interrupted")
+        if interrupted:
+            print(f"drumline {command}: {interrupted}", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
     except errors as error:
         exit_with(command, code, prefix + (error_text(error) if hint else str(error)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -12,8 +13,18 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import admin_config, client_config
 from drumline.infra.kafka.connect import silence_librdkafka
 
-#: Errors of stale partition metadata after a broker's restart; listing the topics refreshes it.
-STALE = frozenset({KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._NOENT})
+#: Errors of stale partition metadata, after a broker's restart or of a new topic; listing the topics refreshes it.
+STALE = frozenset(
+    {
+        KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError._NOENT,
+    }
+)
+#: Delays before the queries after such an error; s. A new topic's leader is known within a second.
+STALE_DELAYS_S = (0.0, 0.3, 1.0)
 
 
 class Offsets:
@@ -40,13 +51,15 @@ class Offsets:
         queried = {_partition(place): OffsetSpec.latest() for place in places}  # type: ignore[no-untyped-call]
         if not queried:
             return {}
-        try:
-            return self._latest(queried)
-        except KafkaException as error:
-            if error.args[0].code() not in STALE:
-                raise
+        for delay_s in STALE_DELAYS_S:
+            try:
+                return self._latest(queried)
+            except KafkaException as error:
+                if error.args[0].code() not in STALE:
+                    raise
+            time.sleep(delay_s)
             self._admin.list_topics(timeout=self._timeout_s)
-            return self._latest(queried)
+        return self._latest(queried)
 
     def _latest(self, queried: dict[TopicPartition, OffsetSpec]) -> dict[str, int]:
         answers = self._admin.list_offsets(queried, request_timeout=self._timeout_s)
