@@ -25,18 +25,18 @@ def exit_on_error(
     code: int = FAILED,
     prefix: str = "",
     hint: bool = True,
-    interrupted: str = "",
+    interrupt_message: str = "",
 ) -> Iterator[None]:
     """End the command with one message instead of a traceback when the block raises one of `errors`.
 
-    Ctrl-C ends it with INTERRUPTED, and prints `interrupted` if that is given. `prefix` comes before the error's text.
+    Ctrl-C ends it with INTERRUPTED, and prints `interrupt_message` if given. `prefix` comes before the error's text.
     `hint`: name the next command where ClickHouse lacks tables.
     """
     try:
         yield
     except KeyboardInterrupt:
-        if interrupted:
-            print(f"drumline {command}: {interrupted}", file=sys.stderr)
+        if interrupt_message:
+            print(f"drumline {command}: {interrupt_message}", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
     except errors as error:
         exit_with(command, code, prefix + (error_text(error) if hint else str(error)))

@@ -16,7 +16,7 @@ from drumline.infra.localstack import stack as local_stack
 from drumline.schemas.topics import Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.long]
-TESTS = Path(__file__).parents[2] / "tests"
+TESTS = Path(__file__).parents[1]
 OUTAGE_S = float(os.environ.get("DRUMLINE_OUTAGE_S", "40"))
 #: Seconds of a job in the recorded buffers, which are played once after the other.
 PLAYED_S = 0.52

@@ -14,8 +14,8 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.ephemeral import run_audit
 from drumline.infra.runtime.processes import ManagedProcess, check_all
+from drumline.infra.runtime.resources import DEMO_RECORDING
 
-DEMO = Path(__file__).parents[2] / "infra" / "demo" / "ddp-gpu-bound"
 #: What may differ between two runs of the same recording: ids, Kafka places, how often a window was emitted.
 VOLATILE = {"run", "process_id", "revision", "published", "_topic_partition", "_offset", "_row"}
 RESULTS = ("kernel_frequency", "memcpy_bandwidth", "lateness", "stragglers")
@@ -46,7 +46,7 @@ class Pipeline:
         return done.stdout
 
     def start_replay(self, *args: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "drumline.infra.cli.app", "replay", str(DEMO), "--json", *args]
+        command = [sys.executable, "-m", "drumline.infra.cli.app", "replay", str(DEMO_RECORDING), "--json", *args]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=self.environment)
 
     @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from drumline.infra.evaluate.scoring import VerdictRow, evaluate_phases
+from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.derive.rows import derive
 from drumline.producers.replay import recording as recorded
 from drumline.producers.replay.trace import read_trace
@@ -17,15 +18,14 @@ from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.offline import latest, verdicts
 
-DEMO = Path(__file__).parents[2] / "infra" / "demo" / "ddp-gpu-bound"
 TOPICS = {Topic.COLLECTIVE, Topic.STEP}
 
 
 def folders():
     """Every folder of a recorded job: name -> path. The repo's come first."""
     named = [Path(p) for p in os.environ.get("DRUMLINE_TRACES", "").split(os.pathsep) if p]
-    paths = {DEMO.name: DEMO}
-    for root in ((Path(__file__).parents[2] / "tests") / "data" / "traces", *named):
+    paths = {DEMO_RECORDING.name: DEMO_RECORDING}
+    for root in (Path(__file__).parents[1] / "data" / "traces", *named):
         for path in sorted(root.glob("*/manifest.json")):
             paths.setdefault(path.parent.name, path.parent)
     return paths
@@ -40,7 +40,7 @@ def folder(name):
 
 def other_recordings():
     """Folders of recorded jobs of several ranks with phases, the demo's job left out."""
-    return [path for path in folders().values() if path != DEMO and phases(path) and _ranks(path) > 1]
+    return [path for path in folders().values() if path != DEMO_RECORDING and phases(path) and _ranks(path) > 1]
 
 
 def phases(folder):

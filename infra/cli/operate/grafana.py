@@ -32,7 +32,7 @@ Policies = Annotated[
 def _exit_on_error() -> AbstractContextManager[None]:
     from drumline.infra.grafana.server import GrafanaFailed
 
-    return exit_on_error("grafana", GrafanaFailed, OSError, interrupted="interrupted")
+    return exit_on_error("grafana", GrafanaFailed, OSError, interrupt_message="interrupted")
 
 
 @app.command()

@@ -30,6 +30,6 @@ def demo(
     from drumline.infra.demo.worker import DemoFailed
     from drumline.infra.runtime.exit_codes import FAILED, OK
 
-    with exit_on_error("demo", DemoFailed, interrupted="interrupted; the next run starts clean"):
+    with exit_on_error("demo", DemoFailed, interrupt_message="interrupted; the next run starts clean"):
         is_right = run_demo(settings(), Console(), keep)
     raise typer.Exit(OK if is_right else FAILED)

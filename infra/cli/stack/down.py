@@ -19,6 +19,6 @@ def down() -> None:
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack import stack
 
-    with exit_on_error("down", StackError, interrupted="interrupted"):
+    with exit_on_error("down", StackError, interrupt_message="interrupted"):
         stopped = stack.down(settings())
     typer.echo("stopped" if stopped else "nothing was running")

@@ -36,7 +36,7 @@ def up(
     chosen = settings()
     if bootstrap:
         chosen = chosen.model_copy(update={"kafka": chosen.kafka.model_copy(update={"bootstrap": bootstrap})})
-    with exit_on_error("up", StackError, interrupted="interrupted"):
+    with exit_on_error("up", StackError, interrupt_message="interrupted"):
         addresses = stack.up(chosen, wait=wait, foreground=foreground)
     if as_json:
         typer.echo(json.dumps(addresses))

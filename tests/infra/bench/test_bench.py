@@ -34,16 +34,16 @@ from drumline.infra.bench.processes.replay_process import replaying
 from drumline.infra.bench.render import HEAD, MARK, cells, show, write
 from drumline.infra.bench.result import BenchReport, Result, machine, percentiles
 from drumline.infra.cli.develop import bench as command_bench
+from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.ipc.buffer_pool import DONE, FREE, STATE, BufferPool
 from drumline.schemas.topics import Topic
 
-DEMO = Path(__file__).parents[3] / "infra" / "demo" / "ddp-gpu-bound"
 RESULTS = Path(__file__).parents[3] / "docs" / "results" / "bench"
 KINDS = sorted(known.callback.__name__ for known in command_bench.app.registered_commands)
 
 
 def test_codec_results_stand_beside_both_baselines():
-    report = bench_codec(DEMO, seconds=0.001, rows=64)
+    report = bench_codec(DEMO_RECORDING, seconds=0.001, rows=64)
     assert {f.name.split(",")[0] for f in report.results if f.unit == "rows/CPU s"} == {"encode", "decode"}
     for result in report.results:
         assert np.isfinite(result.value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,8 +14,7 @@ from drumline.infra.bench.processes import child_process as children
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
-
-DEMO = Path(__file__).parents[3] / "infra" / "demo" / "ddp-gpu-bound"
+from drumline.infra.runtime.resources import DEMO_RECORDING
 
 
 @pytest.fixture
@@ -47,7 +45,7 @@ def results(report):
 @pytest.mark.stack
 @pytest.mark.long
 def test_stream(small):
-    values = results(stream.bench_stream(DEMO, loops=1, events=100))
+    values = results(stream.bench_stream(DEMO_RECORDING, loops=1, events=100))
     assert values["kernel frequency, one core"] > values["wall clock"] > 0
     assert values["times the baseline, CPU"] > 1
 
@@ -55,7 +53,7 @@ def test_stream(small):
 @pytest.mark.stack
 @pytest.mark.long
 def test_sink(small):
-    values = results(sink.bench_sink(DEMO, loops=1))
+    values = results(sink.bench_sink(DEMO_RECORDING, loops=1))
     assert values["sink, one core"] > values["wall clock"] > 0
     assert 1 < values["bytes a row on disk, kernels, merged"] < 12
 
@@ -63,7 +61,7 @@ def test_sink(small):
 @pytest.mark.stack
 @pytest.mark.long
 def test_scale(small):
-    report = scale.bench_scale(DEMO, ranks=[4], kernels=1000, seconds=0.5)
+    report = scale.bench_scale(DEMO_RECORDING, ranks=[4], kernels=1000, seconds=0.5)
     values = results(report)
     assert values["4 ranks: workers"] >= 1
     assert values["CPU per kernel, farthest from the smallest job's"] == 0
@@ -74,7 +72,7 @@ def test_scale(small):
 @pytest.mark.stack
 @pytest.mark.long
 def test_pipeline(small):
-    report = pipeline.bench_pipeline(DEMO, loops=1, paced=1)
+    report = pipeline.bench_pipeline(DEMO_RECORDING, loops=1, paced=1)
     values = results(report)
     assert values["kernels, first published to last stored"] > 0
     assert values["any window's end to its first row, p95"] > 0
@@ -85,7 +83,7 @@ def test_pipeline(small):
 @pytest.mark.stack
 @pytest.mark.long
 def test_soak(small):
-    values = results(soak.bench_soak(DEMO, minutes=0.5, rate=20_000, ranks=4))
+    values = results(soak.bench_soak(DEMO_RECORDING, minutes=0.5, rate=20_000, ranks=4))
     assert values["kernels published and not stored"] == values["audit findings"] == 0
     assert values["kernels"] > 10_000
     assert values["memory of sink, most"] > 0
@@ -95,7 +93,7 @@ def test_soak(small):
 @pytest.mark.stack
 @pytest.mark.long
 def test_agent(small):
-    values = results(agent.bench_agent(DEMO, seconds=1, rate=40_000, ranks=4))
+    values = results(agent.bench_agent(DEMO_RECORDING, seconds=1, rate=40_000, ranks=4))
     assert values["rows lost"] == 0
     assert values["kernels written"] > 0 < values["catching up, start of the program included"]
 
@@ -104,7 +102,7 @@ def test_agent(small):
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_queries():
-    report = queries.bench_queries(DEMO, rows=10_000, repeats=1)
+    report = queries.bench_queries(DEMO_RECORDING, rows=10_000, repeats=1)
     values = results(report)
     assert values["queries that failed"] == 0, report.notes
     assert {name.split(":")[0] for name in values} >= {"cookbook", "dashboards", "alert rules"}

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from support import trace_mutations as mutations
-from support.recordings import DEMO, phases
+from support.recordings import phases
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query.evaluate import app
@@ -16,12 +16,13 @@ from drumline.infra.evaluate.comparison_table import cell
 from drumline.infra.evaluate.methods import hta, ingero, longest, nvrx, traceml
 from drumline.infra.evaluate.scoring import EvaluationReport, evaluate_phases
 from drumline.infra.evaluate.window_input import Job, job_of, rows
+from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.replay.trace import read_trace
 
 
 @pytest.fixture(scope="module")
 def trace():
-    return read_trace(DEMO)
+    return read_trace(DEMO_RECORDING)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def job(trace):
 
 def ranks_found(job, named, score):
     """Fault phase -> ranks found, healthy ones under "healthy"; and what was injected."""
-    evaluated = evaluate_phases(phases(DEMO), rows(job, named, score)).phases
+    evaluated = evaluate_phases(phases(DEMO_RECORDING), rows(job, named, score)).phases
     return [(p.expected_ranks, p.found_ranks) for p in evaluated if p.counted]
 
 
@@ -44,19 +45,21 @@ def healthy(pairs):
 
 
 def test_the_command_prints_every_method_and_keeps_its_exit_code():
-    result = CliRunner().invoke(app, [str(DEMO), "--window-steps", "5", "--compare", "--json"])
+    result = CliRunner().invoke(app, [str(DEMO_RECORDING), "--window-steps", "5", "--compare", "--json"])
     assert result.exit_code == 0, result.output
     answer = json.loads(result.stdout)
     assert answer["window_steps"] == 5
     assert [m["method"] for m in answer["methods"]] == ["drumline", *(m.name for m in METHODS)]
-    assert all([p["phase"] for p in m["phases"]] == [p["phase"] for p in phases(DEMO)] for m in answer["methods"])
+    assert all(
+        [p["phase"] for p in m["phases"]] == [p["phase"] for p in phases(DEMO_RECORDING)] for m in answer["methods"]
+    )
     drumline, *published = answer["methods"]
     assert (drumline["recall"], drumline["false_alarms"], drumline["victims"]) == (1.0, 0, 0)
     assert all(m["source"] for m in published)
 
 
 def test_the_table_names_all_methods_and_what_they_lack():
-    result = CliRunner().invoke(app, [str(DEMO), "--window-steps", "5", "--compare"], env={"COLUMNS": "80"})
+    result = CliRunner().invoke(app, [str(DEMO_RECORDING), "--window-steps", "5", "--compare"], env={"COLUMNS": "80"})
     assert max(map(len, result.stdout.splitlines())) <= 80
     assert "…" not in result.stdout
     assert "*: not exactly the injected ranks" in result.stdout
@@ -144,4 +147,4 @@ def test_cells_show_what_is_not_exactly_right():
 
 def test_drumline_is_scored_with_the_rest(job):
     drumline = EvaluationReport([])
-    assert compare(DEMO, 5, [], drumline)[0].report is drumline
+    assert compare(DEMO_RECORDING, 5, [], drumline)[0].report is drumline

@@ -28,7 +28,7 @@ from drumline.producers.ipc.buffer_pool import BufferPool
 from drumline.producers.ipc.events import MARK
 from drumline.producers.spool.location import spool_limits, spool_root
 
-TESTS = Path(__file__).parents[3] / "tests"
+TESTS = Path(__file__).parents[2]
 MEMCPY, MEMSET, KERNEL = "1", "2", "10"
 RAW_BUFFER = RawBuffer("ddp_steps")
 

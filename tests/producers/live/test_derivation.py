@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from support import trace_mutations as mutations
-from support.recordings import DEMO, folder
+from support.recordings import folder
 
+from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import BatchWriter
@@ -136,7 +137,7 @@ def steps_like_the_whole(sent, whole):
 
 @pytest.mark.parametrize("rank", [0, 3])
 def test_piecewise_gives_what_the_whole_gives(rank):
-    activity = recorded(DEMO)[rank]
+    activity = recorded(DEMO_RECORDING)[rank]
     whole = derive(activity)
     sent, _live = played(activity)
     assert not steps_like_the_whole(sent, whole)
@@ -166,7 +167,7 @@ def test_piecewise_on_other_parallelisms(name):
 
 
 def test_promises_are_kept():
-    activity = recorded(DEMO)[1]
+    activity = recorded(DEMO_RECORDING)[1]
     sent, _ = played(activity)
     for topic, batches in sent.items():
         seen = {}
@@ -187,7 +188,7 @@ def test_promises_are_kept():
 
 def test_what_waits_for_the_end_of_a_step_is_small_and_bounded():
     live = IncrementalDerivation(BatchWriter(IDENTITY, lambda *_: None))
-    activity = recorded(DEMO)[0]
+    activity = recorded(DEMO_RECORDING)[0]
     none = activity.copies.take(slice(0))
     live.add(activity.kernels.take(slice(0)), none, activity.markers.take(slice(1)), activity.payloads.take(slice(0)))
     now = int(activity.markers["time_ns"][0])
@@ -236,7 +237,7 @@ def from_then_on(activity, since, too_many=0):
 
 @pytest.mark.parametrize("too_many", [0, 1])
 def test_recording_that_begins_in_the_middle_finds_its_place(too_many):
-    activity = recorded(DEMO)[2]
+    activity = recorded(DEMO_RECORDING)[2]
     whole = derive(activity)
     activity_from_then = from_then_on(activity, int(np.quantile(activity.markers["time_ns"], 0.3)), too_many)
     sent, _live = played(activity_from_then)
@@ -265,7 +266,7 @@ def truth(whole):
 
 @pytest.mark.parametrize(("lost", "most", "reported"), [(1, 1, False), (1, 1, True), (60, 16, True)])
 def test_lost_kernels_cost_their_steps_and_make_no_wrong_row(lost, most, reported):
-    activity = recorded(DEMO)[2]
+    activity = recorded(DEMO_RECORDING)[2]
     whole = derive(activity)
     nccl = np.flatnonzero(is_kernel(activity.kernels.dictionaries["names"])[activity.kernels["name"]])
     nccl = nccl[np.argsort(activity.kernels["correlation"][nccl], kind="stable")]
@@ -286,11 +287,11 @@ def test_lost_kernels_cost_their_steps_and_make_no_wrong_row(lost, most, reporte
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(("share", "kept"), [(0.001, 0.9), (0.01, 0.7)])
 def test_lost_kernels_make_no_wrong_row_and_no_wrong_budget(share, kept, seed):
-    for rank, damaged in enumerate(mutations.lost(read_trace(DEMO), share, seed, ("kernels",)).activities):
-        lost = end_ns(recorded(DEMO)[rank].kernels)
+    for rank, damaged in enumerate(mutations.lost(read_trace(DEMO_RECORDING), share, seed, ("kernels",)).activities):
+        lost = end_ns(recorded(DEMO_RECORDING)[rank].kernels)
         dropped = lost[~np.isin(lost, end_ns(damaged.kernels))]
-        sent, _live = played(damaged, lost_ns=dropped, launched=when_launched(recorded(DEMO)[rank]))
-        whole = derive(recorded(DEMO)[rank])
+        sent, _live = played(damaged, lost_ns=dropped, launched=when_launched(recorded(DEMO_RECORDING)[rank]))
+        whole = derive(recorded(DEMO_RECORDING)[rank])
         rows, expected = emitted_rows(sent), truth(whole)
         assert rows <= expected
         assert len(rows) > kept * len(expected)
@@ -322,7 +323,7 @@ def unusual(share, steps=134):
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.6])
 def test_steps_with_other_cuda_calls_than_the_template_are_emitted_too(share):
-    activity = recorded(DEMO)[0]
+    activity = recorded(DEMO_RECORDING)[0]
     expected = truth(derive(activity))
     uneven = renumbered(activity, unusual(share))
     assert truth(derive(uneven)) == expected
@@ -333,7 +334,7 @@ def test_steps_with_other_cuda_calls_than_the_template_are_emitted_too(share):
 
 @pytest.mark.parametrize("share", [0.3, 0.5])
 def test_some_time_after_a_loss_counts_are_believed_again(share):
-    activity = renumbered(recorded(DEMO)[0], unusual(share))
+    activity = renumbered(recorded(DEMO_RECORDING)[0], unusual(share))
     nccl = np.flatnonzero(is_kernel(activity.kernels.dictionaries["names"])[activity.kernels["name"]])
     lost_rows = nccl[np.argsort(activity.kernels["correlation"][nccl], kind="stable")][len(nccl) // 4]
     less = activity.kernels.take(np.arange(activity.kernels.rows) != lost_rows)
@@ -354,7 +355,7 @@ def earlier(activity, ns):
 
 
 def test_after_pending_activity_was_given_up_nothing_wrong_is_emitted():
-    activity = earlier(recorded(DEMO)[2], 300_000_000)  # calls are given up whose kernels are still to come
+    activity = earlier(recorded(DEMO_RECORDING)[2], 300_000_000)  # calls are given up whose kernels are still to come
     expected = truth(derive(activity))
     sent, live = played(activity, given_up_ns=np.quantile(activity.kernels["start_ns"], [0.4, 0.6]))
     rows = emitted_rows(sent)
@@ -391,9 +392,9 @@ def without(activity, low, high, steps=True):
 @pytest.mark.parametrize(
     ("path", "ahead"),
     [
-        (DEMO, 0),
-        (DEMO, 50_000_000),
-        (DEMO, 300_000_000),
+        (DEMO_RECORDING, 0),
+        (DEMO_RECORDING, 50_000_000),
+        (DEMO_RECORDING, 300_000_000),
         (folder("fsdp"), 100_000_000),
         (folder("pipeline"), 100_000_000),
     ],
@@ -415,7 +416,9 @@ def test_seconds_without_records_are_got_over_however_far_the_host_is_ahead(path
 
 
 @pytest.mark.parametrize("pieces", [1, 80])
-@pytest.mark.parametrize(("path", "ahead"), [(DEMO, 0), (DEMO, 300_000_000), (folder("fsdp"), 100_000_000)])
+@pytest.mark.parametrize(
+    ("path", "ahead"), [(DEMO_RECORDING, 0), (DEMO_RECORDING, 300_000_000), (folder("fsdp"), 100_000_000)]
+)
 def test_steps_that_are_marked_while_another_threads_calls_are_dropped_are_skipped(path, ahead, pieces):
     activity = earlier(recorded(path)[1], ahead)
     whole = derive(activity)
@@ -472,7 +475,7 @@ def test_a_process_whose_kernels_stop_is_reported_though_its_calls_wait_for_them
             reported.append((now_ns, live.no_kernels_since_ns))
 
     monkeypatch.setattr(IncrementalDerivation, "advance", noted)
-    activity = recorded(DEMO)[0]
+    activity = recorded(DEMO_RECORDING)[0]
     played(activity)
     assert not reported
     end = int(np.median(end_ns(activity.kernels)))
@@ -483,7 +486,7 @@ def test_a_process_whose_kernels_stop_is_reported_though_its_calls_wait_for_them
 
 
 def test_steps_whose_kernels_are_all_elsewhere_are_skipped():
-    activity = recorded(DEMO)[1]
+    activity = recorded(DEMO_RECORDING)[1]
     low, high = np.quantile(derive(activity).steps["start_ns"], [0.3, 0.4]).astype(np.int64).tolist()
     sent, _live = played(without(activity, low, high, steps=False))
     rows = joined(sent[Topic.STEP], ["skipped", "kernels", "compute_ns", "copy_ns", "comm_ns"])
@@ -498,7 +501,7 @@ def truth_of_steps(whole):
 
 
 def test_as_many_calls_lost_as_kernels_are_no_pairs_at_the_end_of_the_job():
-    activity = earlier(recorded(DEMO)[2], 50_000_000)
+    activity = earlier(recorded(DEMO_RECORDING)[2], 50_000_000)
     whole = derive(activity)
     low, high = np.quantile(whole.steps["start_ns"], [0.75, 0.9]).astype(np.int64).tolist()
     sent, _live = played(without(activity, low, high), lost_ns=[high])  # without launch records
@@ -506,7 +509,7 @@ def test_as_many_calls_lost_as_kernels_are_no_pairs_at_the_end_of_the_job():
     assert len(emitted_rows(sent)) > 0.7 * len(truth(whole))
 
 
-@pytest.mark.parametrize(("path", "ahead"), [(DEMO, 50_000_000), (folder("fsdp"), 100_000_000)])
+@pytest.mark.parametrize(("path", "ahead"), [(DEMO_RECORDING, 50_000_000), (folder("fsdp"), 100_000_000)])
 def test_launches_are_not_recorded_where_nothing_was_lost(path, ahead):
     activity = earlier(recorded(path)[1], ahead)
     sent, live = played(activity, launched=when_launched(activity))
@@ -515,7 +518,7 @@ def test_launches_are_not_recorded_where_nothing_was_lost(path, ahead):
 
 
 def test_a_step_whose_end_was_lost_is_missing_but_no_other_one():
-    activity = recorded(DEMO)[0]
+    activity = recorded(DEMO_RECORDING)[0]
     whole = derive(activity)
     names, markers = activity.markers.dictionaries["names"], activity.markers
     (step,) = markers["id"][np.flatnonzero(np.array([name == "step 40" for name in names])[markers["name"]])][:1]
@@ -529,7 +532,7 @@ def test_a_step_whose_end_was_lost_is_missing_but_no_other_one():
 
 def test_where_distances_match_nothing_counts_are_believed_until_records_were_dropped():
     dice = np.random.default_rng(1)
-    activity = renumbered(recorded(DEMO)[0], lambda gaps: dice.integers(1, 100, len(gaps)))
+    activity = renumbered(recorded(DEMO_RECORDING)[0], lambda gaps: dice.integers(1, 100, len(gaps)))
     expected = truth(derive(activity))
     assert emitted_rows(played(activity)[0]) == expected
     half = int(np.median(activity.kernels["start_ns"]))
@@ -545,7 +548,9 @@ def half_of(activity):
     return int(np.median(host_times(activity)["kernels"]))
 
 
-@pytest.mark.parametrize(("path", "ahead"), [(DEMO, 0), (DEMO, 300_000_000), (folder("fsdp"), 100_000_000)])
+@pytest.mark.parametrize(
+    ("path", "ahead"), [(DEMO_RECORDING, 0), (DEMO_RECORDING, 300_000_000), (folder("fsdp"), 100_000_000)]
+)
 def test_a_kernel_of_five_seconds_holds_back_steps_and_costs_none(path, ahead):
     activity = earlier(recorded(path)[1], ahead)
     half = half_of(activity)
@@ -556,7 +561,7 @@ def test_a_kernel_of_five_seconds_holds_back_steps_and_costs_none(path, ahead):
 
 
 def test_markers_that_come_after_their_steps_were_emitted_are_counted():
-    activity = earlier(recorded(DEMO)[1], 300_000_000)
+    activity = earlier(recorded(DEMO_RECORDING)[1], 300_000_000)
     half = half_of(activity)
     sent, live = played(activity, held=(half, half + 5_000_000_000), pool_reports=False)
     missing = truth(derive(activity)) - emitted_rows(sent)
@@ -571,7 +576,7 @@ def emitted_steps(sent):
 
 def test_a_step_is_not_waited_for_longer_than_forty_seconds_and_then_skipped(monkeypatch):
     monkeypatch.setattr("drumline.producers.live.derivation.HELD_NS", 3_000_000_000)
-    activity = earlier(recorded(DEMO)[1], 300_000_000)
+    activity = earlier(recorded(DEMO_RECORDING)[1], 300_000_000)
     half = half_of(activity)
     sent, live = played(activity, held=(half, half + 5_000_000_000))
     whole = emitted_steps({Topic.STEP: [SimpleNamespace(columns=derive(activity).steps.columns)]})
@@ -586,7 +591,7 @@ def test_a_step_is_not_waited_for_longer_than_forty_seconds_and_then_skipped(mon
 
 
 def test_steps_whose_calls_were_lost_with_the_process_are_skipped():
-    activity = earlier(recorded(DEMO)[1], 300_000_000)
+    activity = earlier(recorded(DEMO_RECORDING)[1], 300_000_000)
     half = half_of(activity)
     sent, _live = played(activity, held=(half, 1 << 62), killed_ns=half + 1_000_000_000)
     whole = emitted_steps({Topic.STEP: [SimpleNamespace(columns=derive(activity).steps.columns)]})
@@ -597,7 +602,7 @@ def test_steps_whose_calls_were_lost_with_the_process_are_skipped():
 
 
 def test_steps_numbered_from_the_start_again_count_on():
-    activity = recorded(DEMO)[0]
+    activity = recorded(DEMO_RECORDING)[0]
     half = int(np.median(activity.kernels["start_ns"]))
     markers = activity.markers
     names = list(markers.dictionaries["names"])
@@ -626,7 +631,7 @@ def test_steps_numbered_from_the_start_again_count_on():
 
 def test_steps_that_were_not_recorded_from_start_to_end_are_left_out():
     """The API marks steps whether CUPTI records or not; what the GPU did in them is known only where it did."""
-    activity = recorded(DEMO)[0]
+    activity = recorded(DEMO_RECORDING)[0]
     whole = derive(activity)
     at = np.quantile(whole.steps["start_ns"], [0.2, 0.4, 0.7]).astype(np.int64).tolist()
     denied = (False, at[1] + 1_000_000_000)  # by another profiler; reported twice

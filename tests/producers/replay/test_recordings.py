@@ -2,25 +2,23 @@
 
 import re
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from support.recordings import folder
 
+from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.replay.anonymise import anonymise
 from drumline.producers.replay.recording import RecordedJob
 from drumline.producers.replay.trace import load_manifest
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 
-DEMO = Path(__file__).parents[3] / "infra" / "demo" / "ddp-gpu-bound"
-
 
 @pytest.fixture(scope="module")
 def demo():
-    return list(RecordedJob(DEMO).batches())
+    return list(RecordedJob(DEMO_RECORDING).batches())
 
 
 def counted(batches):
@@ -58,18 +56,18 @@ def invariants(batches):
 
 
 def test_demo_is_small_and_names_no_real_device():
-    assert sum(f.stat().st_size for f in DEMO.iterdir()) <= 6_000_000
-    uuids = {r["gpu_uuid"] for r in load_manifest(DEMO)["ranks"]} | set(
-        pq.read_table(DEMO / "nvml.parquet")["uuid"].to_pylist()
+    assert sum(f.stat().st_size for f in DEMO_RECORDING.iterdir()) <= 6_000_000
+    uuids = {r["gpu_uuid"] for r in load_manifest(DEMO_RECORDING)["ranks"]} | set(
+        pq.read_table(DEMO_RECORDING / "nvml.parquet")["uuid"].to_pylist()
     )
     assert len(uuids) == 4
     assert all(re.fullmatch(r"GPU-0{8}-0000-4000-8000-0{11}\d", u) for u in uuids)
-    assert [r["pid"] for r in load_manifest(DEMO)["ranks"]] == [1000, 1001, 1002, 1003]
-    assert len(re.findall(r"GPU-[0-9a-f]{8}-", (DEMO / "manifest.json").read_text())) == 4
+    assert [r["pid"] for r in load_manifest(DEMO_RECORDING)["ranks"]] == [1000, 1001, 1002, 1003]
+    assert len(re.findall(r"GPU-[0-9a-f]{8}-", (DEMO_RECORDING / "manifest.json").read_text())) == 4
 
 
 def test_demo_rows_in_are_rows_out(demo):
-    recorded = rows_of(DEMO)
+    recorded = rows_of(DEMO_RECORDING)
     rows = counted(demo)
     assert rows["gpu.kernel.v1"] == recorded("kernel")
     assert rows["gpu.memcpy.v1"] == recorded("memcpy") + recorded("memset")
@@ -78,7 +76,7 @@ def test_demo_rows_in_are_rows_out(demo):
     assert rows["gpu.range.v1"] == (recorded("marker") - 4) / 2  # each rank's communicator creation never ended
     assert rows["gpu.step.v1"] == 4 * 126
     assert rows["gpu.process.v1"] == 4
-    assert dict(rows) == {str(k): v for k, v in RecordedJob(DEMO).rows.items()}
+    assert dict(rows) == {str(k): v for k, v in RecordedJob(DEMO_RECORDING).rows.items()}
 
 
 def test_demo_invariants(demo):
@@ -86,7 +84,7 @@ def test_demo_invariants(demo):
 
 
 def test_demo_kernels_come_out_as_they_went_in(demo):
-    table = pq.read_table(DEMO / "kernel.parquet", filters=[("rank", "==", 3)])
+    table = pq.read_table(DEMO_RECORDING / "kernel.parquet", filters=[("rank", "==", 3)])
     table = table.sort_by([("start", "ascending"), ("correlation_id", "ascending")])
     batches = [o.batch for o in demo if o.batch.topic == "gpu.kernel.v1" and o.batch.envelope["rank"] == 3]
     codec = Codec()
@@ -116,7 +114,7 @@ def test_demo_ranks_agree_on_every_step_and_ordinal(demo):
 
 
 def test_demo_steps_are_those_of_the_manifest_and_their_budgets_add_up(demo):
-    listed = load_manifest(DEMO)["steps_rank0"]
+    listed = load_manifest(DEMO_RECORDING)["steps_rank0"]
     steps = [o.batch for o in demo if o.batch.topic == "gpu.step.v1" and o.batch.rows]
     zero = [b for b in steps if b.envelope["rank"] == 0]
     numbers = np.concatenate([b.columns["step"] for b in zero])
@@ -156,7 +154,7 @@ def test_demo_host_clocks_do_not_matter_to_budgets(demo):
 
 def test_only_some_topics_give_the_same_batches(demo):
     wanted = {Topic.COLLECTIVE, Topic.STEP, Topic.PROCESS, Topic.DEVICE}
-    chosen = list(RecordedJob(DEMO, topics=wanted).batches())
+    chosen = list(RecordedJob(DEMO_RECORDING, topics=wanted).batches())
     assert counted(chosen) == Counter({k: v for k, v in counted(demo).items() if k in wanted})
     key = [(o.time_ns, o.key, o.batch.envelope) for o in demo if o.batch.topic in wanted]
     assert [(o.time_ns, o.key, o.batch.envelope) for o in chosen] == key
@@ -164,9 +162,9 @@ def test_only_some_topics_give_the_same_batches(demo):
 
 def test_loops_continue_time_steps_and_sequences():
     wanted = {Topic.COLLECTIVE, Topic.STEP}
-    twice = list(RecordedJob(DEMO, loop=2, topics=wanted).batches())
+    twice = list(RecordedJob(DEMO_RECORDING, loop=2, topics=wanted).batches())
     invariants(twice)
-    once = counted(RecordedJob(DEMO, topics=wanted).batches())
+    once = counted(RecordedJob(DEMO_RECORDING, topics=wanted).batches())
     assert counted(twice) == Counter({k: 2 * v for k, v in once.items()})
     steps = [o.batch for o in twice if o.batch.topic == "gpu.step.v1" and o.batch.envelope["rank"] == 1]
     assert np.concatenate([b.columns["step"] for b in steps]).tolist() == list(range(252))
@@ -180,7 +178,7 @@ def test_loops_continue_time_steps_and_sequences():
 
 def test_a_time_shift_moves_everything():
     wanted = {Topic.STEP, Topic.PROCESS}
-    plain, moved = (list(RecordedJob(DEMO, topics=wanted).batches(shift_ns=s)) for s in (0, 10**12))
+    plain, moved = (list(RecordedJob(DEMO_RECORDING, topics=wanted).batches(shift_ns=s)) for s in (0, 10**12))
     for a, b in zip(plain, moved, strict=True):
         assert b.time_ns - a.time_ns == b.batch.envelope["watermark_ns"] - a.batch.envelope["watermark_ns"] == 10**12
         for name in ("start_ns", "gpu_start_ns"):
@@ -191,12 +189,12 @@ def test_a_time_shift_moves_everything():
 def test_the_demo_is_the_recording_with_other_names(tmp_path):
     source = folder("ddp-gpu-bound")
     anonymise(source, tmp_path / "demo")
-    for file in DEMO.iterdir():
+    for file in DEMO_RECORDING.iterdir():
         if file.suffix == ".parquet" and file.name != "nvml.parquet":
             assert file.read_bytes() == (source / file.name).read_bytes()
-    assert load_manifest(tmp_path / "demo", phases=True) == load_manifest(DEMO, phases=True)
-    assert load_manifest(DEMO, phases=True)["phases"] == load_manifest(source, phases=True)["phases"]
-    anonymised, original = pq.read_table(DEMO / "nvml.parquet"), pq.read_table(source / "nvml.parquet")
+    assert load_manifest(tmp_path / "demo", phases=True) == load_manifest(DEMO_RECORDING, phases=True)
+    assert load_manifest(DEMO_RECORDING, phases=True)["phases"] == load_manifest(source, phases=True)["phases"]
+    anonymised, original = pq.read_table(DEMO_RECORDING / "nvml.parquet"), pq.read_table(source / "nvml.parquet")
     assert anonymised.drop_columns("uuid").equals(original.drop_columns("uuid"))
 
 

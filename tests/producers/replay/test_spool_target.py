@@ -13,7 +13,7 @@ from drumline.schemas.confluent import HEADER
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
-FUSION = (Path(__file__).parents[3] / "tests") / "data" / "traces" / "fusion"
+FUSION = Path(__file__).parents[2] / "data" / "traces" / "fusion"
 NOW_NS = 1_800_000_000_000_000_000
 
 

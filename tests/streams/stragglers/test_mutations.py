@@ -7,14 +7,15 @@ from functools import cache
 import numpy as np
 import pytest
 from support import trace_mutations as mutations
-from support.recordings import DEMO, TOPICS, other_recordings, phases, report, rows, stream, trace
+from support.recordings import TOPICS, other_recordings, phases, report, rows, stream, trace
 
+from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, WARNING
 
-JOBS = [pytest.param(DEMO, id=DEMO.name)] + [
+JOBS = [pytest.param(DEMO_RECORDING, id=DEMO_RECORDING.name)] + [
     pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in other_recordings()
 ]
 KINDS = ("kernels", "copies", "markers", "payloads")

@@ -7,16 +7,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support.recordings import DEMO, other_recordings, phases, report, rows, stream, trace
+from support.recordings import other_recordings, phases, report, rows, stream, trace
 from support.straggler_oracle import costs, step_ms
 
+from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.rows import derive
 from drumline.producers.replay.recording import measured_from
 
 #: A loss that matters (design, section 5): every injected rank has it, and no named rank lacks it.
 MATTERS = 0.05
-JOBS = [pytest.param(DEMO, id=DEMO.name)] + [
+JOBS = [pytest.param(DEMO_RECORDING, id=DEMO_RECORDING.name)] + [
     pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in other_recordings()
 ]
 

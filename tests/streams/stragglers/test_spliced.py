@@ -10,9 +10,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 from support import trace_splice as splice
-from support.recordings import DEMO, other_recordings, phases
+from support.recordings import other_recordings, phases
 from support.straggler_oracle import costs
 
+from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.streams.core.thresholds import INSUFFICIENT, WARNING
 
 MATTERS = 0.05
@@ -23,7 +24,7 @@ LEAD, LENGTH = 20, 40
 
 def jobs():
     """Recordings with healthy steps to mix faults with."""
-    result = [pytest.param(DEMO, id=DEMO.name)]
+    result = [pytest.param(DEMO_RECORDING, id=DEMO_RECORDING.name)]
     for folder in other_recordings():
         if any(p["counted"] and not p["fault_ranks"] and not p["accepted_causes"] for p in phases(folder)):
             result.append(pytest.param(folder, id=folder.name, marks=pytest.mark.traces))

@@ -18,7 +18,7 @@ import numpy as np
 from drumline.producers.collector.cupti import Cupti
 from drumline.producers.decoder import cupti_layout as layout
 
-RAW = (Path(__file__).parents[3] / "tests") / "data" / "raw_cupti"
+RAW = Path(__file__).parents[2] / "data" / "raw_cupti"
 #: A folder with the buffers unpacked, for processes that need not load pyarrow.
 PLAIN = Path(os.environ["RAW_CUPTI_PLAIN"]) if "RAW_CUPTI_PLAIN" in os.environ else None
 U32, VOID, SIZE = ctypes.c_uint32, ctypes.c_void_p, ctypes.c_size_t

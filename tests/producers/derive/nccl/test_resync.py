@@ -8,8 +8,9 @@ from functools import cache
 import numpy as np
 import pytest
 from support import trace_mutations as mutations
-from support.recordings import DEMO, other_recordings, trace
+from support.recordings import other_recordings, trace
 
+from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.nccl.kernels import NcclKernels
 from drumline.producers.derive.nccl.resync import whole_steps
@@ -18,7 +19,7 @@ from drumline.producers.derive.steps.steps import Steps
 from drumline.producers.derive.steps.template import find_template, is_subsequence, step_ordinals
 from drumline.producers.replay.recording import measured_from
 
-JOBS = [pytest.param(DEMO, id=DEMO.name)] + [
+JOBS = [pytest.param(DEMO_RECORDING, id=DEMO_RECORDING.name)] + [
     pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in other_recordings()
 ]
 ROW = ("start_ns", "communicator", "operation", "bytes", "step", "ordinal")
@@ -72,23 +73,25 @@ def test_lost_records_make_no_wrong_pair_and_leave_the_other_steps(folder, kinds
 
 
 def test_a_segment_without_kernels_costs_its_own_steps():
-    recorded = trace(DEMO)
+    recorded = trace(DEMO_RECORDING)
     whole = recorded.activities[1]
     start = np.sort(whole.kernels["start_ns"])
     lost = (whole.kernels["start_ns"] >= start[len(start) // 3]) & (whole.kernels["start_ns"] < start[len(start) // 2])
     damaged = replace(whole, kernels=whole.kernels.take(~lost))
-    kept = share_kept(DEMO, replace(recorded, activities=(recorded.activities[0], damaged, *recorded.activities[2:])))
+    kept = share_kept(
+        DEMO_RECORDING, replace(recorded, activities=(recorded.activities[0], damaged, *recorded.activities[2:]))
+    )
     assert kept[1] > 0.9
 
 
 def test_recording_may_begin_in_the_middle():
-    recorded = trace(DEMO)
+    recorded = trace(DEMO_RECORDING)
     at = np.sort(recorded.activities[0].kernels["start_ns"])[recorded.activities[0].kernels.rows // 2]
-    assert share_kept(DEMO, mutations.since(recorded, at))[1] > 0.4
+    assert share_kept(DEMO_RECORDING, mutations.since(recorded, at))[1] > 0.4
 
 
 def test_as_many_kernels_lost_as_calls_are_not_paired_by_their_count():
-    activity, since = trace(DEMO).activities[0], measured_from(trace(DEMO))[0]
+    activity, since = trace(DEMO_RECORDING).activities[0], measured_from(trace(DEMO_RECORDING))[0]
     kernels, payloads, markers = activity.kernels, activity.payloads, activity.markers
     reduces = np.flatnonzero((nccl.kernel_operations(kernels.dictionaries["names"]) == 1)[kernels["name"]])
     lost_kernel = reduces[np.argsort(kernels["correlation"][reduces])[len(reduces) // 4]]
@@ -98,7 +101,7 @@ def test_as_many_kernels_lost_as_calls_are_not_paired_by_their_count():
         kernels=kernels.take(np.arange(kernels.rows) != lost_kernel),
         markers=markers.take(markers["id"] != lost_call),
     )
-    before, result = truth(DEMO)[0], derived_rows(damaged, since)
+    before, result = truth(DEMO_RECORDING)[0], derived_rows(damaged, since)
     assert result[0] <= before[0]
     assert len(result[0]) > 0.95 * len(before[0])
 
