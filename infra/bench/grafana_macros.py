@@ -1,15 +1,17 @@
 """Expands statements as Grafana and its ClickHouse plugin do before ClickHouse gets them, for benchmarks and tests.
 
-It follows the description of plugin 4.20.0 (its documentation and pkg/macros), as far as drumline's statements use it.
-Order: in the browser `$__conditionalAll`, then variables; in the plugin the macros. Alert rules skip the browser. What
-remains is an error, so that no statement passes that ClickHouse would reject.
+It follows the descriptions of plugin 4.20.0 (its documentation and pkg/macros) and of Grafana's formats of variables,
+as far as drumline's statements use them: what those leave unescaped stays unescaped here. Order: in the browser
+`$__conditionalAll`, then variables; in the plugin the macros. Alert rules skip the browser. What remains is an error,
+so that no statement passes that ClickHouse would reject.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
 #: A variable's values: text for a single one, a list for a multi one. ALL_VALUES: all of them are chosen.
 Value = str | list[str]
@@ -64,30 +66,67 @@ def expand_alert(text: str, at: PanelRequest) -> str:
 
 
 def _conditional_all(text: str, at: PanelRequest) -> str:
-    """Replace `$__conditionalAll(condition, $name)`: 1=1 where all or no values are chosen, else the condition."""
-    while (start := text.find("$__conditionalAll(")) >= 0:
-        begin = at_ = start + len("$__conditionalAll(")
-        depth = 1
-        while depth:
-            depth += {"(": 1, ")": -1}.get(text[at_], 0)
-            at_ += 1
-        condition, _, name = text[begin : at_ - 1].rpartition(",")
-        chosen = at.variables.get(name.strip().lstrip("$"))
-        is_all = chosen in (None, "", ALL_VALUES, [], [ALL_VALUES])
-        text = text[:start] + ("1=1" if is_all else condition.strip()) + text[at_:]
+    """Replace `$__conditionalAll(condition, $name)`: 1=1 where all or no values are chosen, else the condition.
+
+    As in the plugin, the last one first; commas of the call are those outside of inner brackets, even in literals.
+    Raises UnknownMacro where it has not two arguments: the plugin would send it as it is.
+    """
+    while (start := text.rfind("$__conditionalAll(")) >= 0:
+        begin = argument = end = start + len("$__conditionalAll(")
+        arguments, depth = [], 1
+        while depth and end < len(text):
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            if depth == 0 or (depth == 1 and text[end] == ","):
+                arguments.append(text[argument:end])
+                argument = end + 1
+            end += 1
+        if depth or len(arguments) != 2:
+            raise UnknownMacro(f"$__conditionalAll without two arguments: {text[begin:end]}")
+        value = at.variables.get(arguments[1].strip().lstrip("$"))
+        is_all = value is not None and ",".join(_list(value)) in ("", ALL_VALUES)
+        text = text[:start] + ("1=1" if is_all else arguments[0]) + text[end:]
     return text
 
 
-def _variables(text: str, at: PanelRequest) -> str:
-    def chosen(match: re.Match[str]) -> str:
-        if match[1] not in at.variables:
-            raise UnknownMacro(f"variable {match[1]} is not declared")
-        value = at.variables[match[1]]
-        if value in (ALL_VALUES, [ALL_VALUES]):
-            value = list(at.options.get(match[1], []))
-        return ",".join("'" + v.replace("\\", "\\\\").replace("'", "\\'") + "'" for v in _list(value))
+def _single_quote(value: Value) -> str:
+    # Grafana escapes quotes only: a value that ends in a backslash, or has one before a quote, leaves the literal.
+    return ",".join("'" + v.replace("'", "\\'") + "'" for v in _list(value))
 
-    return re.sub(r"\$\{(\w+):singlequote\}", chosen, text)
+
+def _percent_encode(value: Value) -> str:
+    text = value if isinstance(value, str) else "{" + ",".join(value) + "}"
+    return quote(text, safe="-._~")
+
+
+def _glob(value: Value) -> str:
+    several = _list(value)
+    return "{" + ",".join(several) + "}" if len(several) > 1 else "".join(several)
+
+
+#: Grafana's formats of a variable (VariableFormatID) that are described here; without a format it takes "glob".
+FORMATS: Mapping[str, Callable[[Value], str]] = {
+    "singlequote": _single_quote,
+    "percentencode": _percent_encode,
+    "csv": lambda value: ",".join(_list(value)),
+    "glob": _glob,
+}
+
+
+def _variables(text: str, at: PanelRequest) -> str:
+    """Replace the variables, once: a value is not looked through for others."""
+
+    def formatted(match: re.Match[str]) -> str:
+        name, form = match[1] or match[2], match[3] or "glob"
+        if match[0].startswith("$__"):
+            return match[0]
+        if name not in at.variables or form not in FORMATS:
+            raise UnknownMacro(f"variable {name} or format {form} is not declared")
+        value = at.variables[name]
+        if value in (ALL_VALUES, [ALL_VALUES]):
+            value = list(at.options.get(name, []))
+        return FORMATS[form](value)
+
+    return re.sub(r"\$(\w+)|\$\{(\w+)(?::(\w+))?\}", formatted, text)
 
 
 def _list(value: Value) -> list[str]:

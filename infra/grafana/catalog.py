@@ -17,7 +17,7 @@ from drumline.infra.grafana.dashboards.rank import RANK_BOARD
 from drumline.infra.grafana.dashboards.scopes import SCOPES
 from drumline.infra.grafana.dashboards.stragglers import STRAGGLERS
 from drumline.infra.grafana.dashboards.timeline import TIMELINE_BOARD
-from drumline.infra.grafana.model import Dashboard, Panel, PanelQuery, sql
+from drumline.infra.grafana.model import Dashboard, Panel, PanelQuery
 from drumline.infra.grafana.render.dashboard import dashboard_json, text
 
 GENERATED = Path(__file__).parent / "generated"
@@ -53,7 +53,7 @@ def statements() -> Iterator[Statement]:
             yield Statement(dashboard, "annotation", mark.name, mark.query.sql, mark.query)
         for variable in dashboard.variables:
             if variable.query:
-                yield Statement(dashboard, "variable", variable.name, sql(variable.query), None)
+                yield Statement(dashboard, "variable", variable.name, variable.sql, None)
 
 
 def dashboard_files() -> dict[Path, str]:

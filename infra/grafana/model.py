@@ -22,15 +22,45 @@ Kind = Literal[
     "timeseries", "stat", "table", "bargauge", "state-timeline", "heatmap", "flamegraph", "text", "alertlist"
 ]
 
-#: token -> SQL. `$__conditionalAll(cond, $x)` is 1=1 where x is All; `:singlequote` escapes (bare `$x` does not).
+
+def encoded(sql: str) -> str:
+    """Return SQL of a variable's value for a name: letters, digits, `-._~` and %XX, whatever the name holds.
+
+    No other character reaches Grafana's own formats (which leave backslashes, commas and `$` as they are), so values
+    of one variable can be told apart in a list, and macros and URLs cannot see them.
+    """
+    return f"encodeURLComponent({sql})"
+
+
+def typed(variable: str) -> str:
+    """Return SQL of a variable's value. `percentencode` is the one format whose result cannot end a literal."""
+    return f"decodeURLComponent('${{{variable}:percentencode}}')"
+
+
+def chosen(variable: str) -> str:
+    """Return SQL of the name that a query variable has as its one value (`encoded`; in alerts' links: `urlquery`)."""
+    return f"decodeURLFormComponent({typed(variable)})"
+
+
+def is_chosen(column: str, variable: str, cast: str = "{}") -> str:
+    """Return the condition that a column is one of a variable's values, true where All are chosen.
+
+    Several values come as `{a,b}`. A subquery, because ClickHouse prunes by it and not by an array that a lambda makes.
+    cast: SQL of a value from its text.
+    """
+    name = cast.format(f"decodeURLFormComponent(arrayJoin(splitByChar(',', trim(BOTH '{{}}' FROM {typed(variable)}))))")
+    return f"$__conditionalAll({column} IN (SELECT {name}), ${variable})"
+
+
+#: token -> SQL. `$__conditionalAll(cond, $x)` is 1=1 where x is All.
 #: Rollups are keyed by the start of a minute, so a range that begins inside one still needs that minute.
 TOKENS: dict[str, str] = {
-    "job": "job = ${job:singlequote}",
-    "jobs": "$__conditionalAll(job IN (${job:singlequote}), $job)",
-    "run": "$__conditionalAll(run IN (${run:singlequote}), $run)",
-    "rank": "rank = toInt32OrDefault(${rank:singlequote}, toInt32(-1))",
-    "ranks": "$__conditionalAll(rank IN (${rank:singlequote}), $rank)",
-    "hosts": "$__conditionalAll(host IN (${host:singlequote}), $host)",
+    "job": f"job = {chosen('job')}",
+    "jobs": is_chosen("job", "job"),
+    "run": is_chosen("run", "run"),
+    "rank": f"rank = toInt32OrDefault({chosen('rank')}, toInt32(-1))",
+    "ranks": is_chosen("rank", "rank", "toInt32OrDefault({}, toInt32(-2))"),
+    "hosts": is_chosen("host", "host"),
     "start": "$__timeFilter_ms(start)",
     "window": "(window_end >= $__fromTime_ms AND window_start <= $__toTime_ms)",
     "minute": "(minute >= toStartOfMinute($__fromTime) AND minute <= $__toTime)",
@@ -146,7 +176,7 @@ class Panel:
 class Variable:
     """Describes a query variable, or a text box where `query` is empty.
 
-    The statement of a query variable has one column, or (value, text).
+    The statement has the columns `value` and `text`: the name, and what Grafana shows for it.
     """
 
     name: str
@@ -156,6 +186,13 @@ class Variable:
     has_all: bool = False
     default: str = ""
     description: str = ""
+
+    @property
+    def sql(self) -> str:
+        """Return the statement without tokens, its values encoded."""
+        return sql(
+            f"SELECT {encoded('named.value')} AS value, named.text AS text FROM (\n{self.query.strip()}\n) AS named"
+        )
 
 
 @dataclass(frozen=True, slots=True)

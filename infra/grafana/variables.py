@@ -8,12 +8,16 @@ from drumline.infra.grafana.model import Annotation, PanelQuery, Variable
 _SEEN = "FROM records_per_minute WHERE @minute AND job != ''"
 
 JOB = Variable(
-    "job", "Job", f"SELECT DISTINCT job {_SEEN} ORDER BY job LIMIT 1000", description="active in this time range"
+    "job",
+    "Job",
+    f"SELECT job AS value, job AS text {_SEEN} GROUP BY job ORDER BY job LIMIT 1000",
+    description="active in this time range",
 )
 JOBS = Variable("job", "Job", JOB.query, multi=True, has_all=True, description="active in this time range")
 RUN = Variable(
     "run", "Run",
-    f"SELECT run {_SEEN} AND @job AND run != '' GROUP BY run ORDER BY max(last_published) DESC LIMIT 1000",
+    f"SELECT run AS value, run AS text {_SEEN} AND @job AND run != '' GROUP BY run "
+    "ORDER BY max(last_published) DESC LIMIT 1000",
     multi=True, has_all=True, description="one start of the job each",
 )  # fmt: skip
 #: By kernels and by verdicts: a job may send only one of them.
@@ -26,12 +30,13 @@ RANKS = Variable("rank", "Rank", _RANKS, multi=True, has_all=True, description="
 RANK = Variable("rank", "Rank", _RANKS, description="one rank of the chosen runs")
 FAMILIES = Variable(
     "family", "Family",
-    "SELECT DISTINCT family FROM kernel_names ORDER BY family LIMIT 100",
+    "SELECT family AS value, family AS text FROM kernel_names GROUP BY family ORDER BY family LIMIT 100",
     multi=True, has_all=True, description="gemm, attention, nccl, ... (docs/reference/tables.md)",
 )  # fmt: skip
 HOSTS = Variable(
     "host", "Host",
-    "SELECT DISTINCT host FROM devices_per_minute WHERE @minute AND @jobs ORDER BY host LIMIT 1000",
+    "SELECT host AS value, host AS text FROM devices_per_minute WHERE @minute AND @jobs GROUP BY host ORDER BY host "
+    "LIMIT 1000",
     multi=True, has_all=True, description="hosts whose GPUs were sampled in this time range",
 )  # fmt: skip
 PRICE = Variable("price", "Price of a GPU-hour", default="1", description="any currency; 1 shows GPU-hours")

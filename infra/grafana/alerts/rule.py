@@ -72,7 +72,10 @@ CONDITION = "CONDITION"
 def link(rule: Rule, panel: int) -> str:
     """Return the address of the panel, with the job, run or host of the alert chosen.
 
+    Twice `urlquery`: a variable's value is an encoded name (model.encoded), and a URL encodes the value.
     An annotation does not know when the alert began; the message adds the time (provisioning/contacts.py).
     """
-    chosen = "".join(f"&var-{name}={{{{ $labels.{label} | urlquery }}}}" for name, label in rule.selects.items())
+    chosen = "".join(
+        f"&var-{name}={{{{ $labels.{label} | urlquery | urlquery }}}}" for name, label in rule.selects.items()
+    )
     return f"{{{{ externalURL }}}}d/{rule.shows[0]}?viewPanel={panel}{chosen}"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.dashboards.verdict_panels import TO_JOB, TO_RANK
-from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
+from drumline.infra.grafana.dashboards.verdict_panels import KEY_COLUMNS, KEY_FIELDS, KEYS, TO_JOB, TO_RANK
+from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery, typed
 from drumline.infra.grafana.variables import JOBS, MARKS_OF_JOBS, PRICE
 
-_PRICE = "toFloat64OrZero(${price:singlequote})"
+_PRICE = f"toFloat64OrZero({typed('price')})"
 _S = "toStartOfMinute($__fromTime) AND second <= $__toTime"
 #: GPU-hours of each run: from a rank's first to its last second with kernels, whatever it did between.
 _HELD = f"""
@@ -56,14 +56,14 @@ RUNS = Panel(
         f"""
         SELECT job, run, gpu_hours, gpu_hours * {_PRICE} AS cost, kernel_hours, lost_hours,
             lost_hours / gpu_hours AS lost_share,
-            lost_hours * {_PRICE} AS lost_cost
+            lost_hours * {_PRICE} AS lost_cost, {KEYS}
         FROM ({_HELD}) AS held LEFT JOIN ({_LOST}) AS lost USING (job, run) ORDER BY cost DESC LIMIT 500
         """,
-        "job:s run:s gpu_hours:n cost:n kernel_hours:n lost_hours:n lost_share:n lost_cost:n",
+        f"job:s run:s gpu_hours:n cost:n kernel_hours:n lost_hours:n lost_share:n lost_cost:n {KEY_COLUMNS}",
         "table",
     ),
     width=24,
-    fields={"job": Field(link=TO_JOB), "lost_share": Field("percentunit", decimals=1)},
+    fields={"job": Field(link=TO_JOB), "lost_share": Field("percentunit", decimals=1), **KEY_FIELDS},
 )
 CAUSES = Panel(
     "table",
@@ -72,15 +72,20 @@ CAUSES = Panel(
     PanelQuery(
         f"""
         SELECT job, run, cause, detail, sum(s.gpu_seconds_lost) AS gpu_seconds, gpu_seconds / 3600 * {_PRICE} AS cost,
-            argMax(s.rank, s.gpu_seconds_lost) AS rank, argMax(s.host, s.gpu_seconds_lost) AS host
+            argMax(s.rank, s.gpu_seconds_lost) AS rank, argMax(s.host, s.gpu_seconds_lost) AS host, {KEYS}
         FROM stragglers AS s WHERE @jobs AND @window AND @bad GROUP BY job, run, cause, detail
         ORDER BY gpu_seconds DESC LIMIT 200
         """,
-        "job:s run:s cause:s detail:s gpu_seconds:n cost:n rank:n host:s",
+        f"job:s run:s cause:s detail:s gpu_seconds:n cost:n rank:n host:s {KEY_COLUMNS}",
         "table",
     ),
     width=24,
-    fields={"job": Field(link=TO_JOB), "rank": Field(link=TO_RANK, decimals=0), "gpu_seconds": Field("s")},
+    fields={
+        "job": Field(link=TO_JOB),
+        "rank": Field(link=TO_RANK, decimals=0),
+        "gpu_seconds": Field("s"),
+        **KEY_FIELDS,
+    },
     empty="nothing was lost",
 )
 OVER_TIME = Panel(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, encoded
 from drumline.infra.grafana.thresholds import ANY, IDLE, TEMPERATURE, THROTTLED_BITS
 from drumline.infra.grafana.variables import HOSTS, JOBS, MARKS_OF_JOBS
 
@@ -110,7 +110,7 @@ TABLE = Panel(
     PanelQuery(
         f"""
         SELECT host, gpu_index AS gpu, job, rank, utilisation, watts, temperature, sm_clock, memory, reasons, xid, ecc,
-            samples FROM (
+            samples, {encoded("job")} AS job_key FROM (
             SELECT host, gpu_index, job, toInt32(anyLast(d.rank)) AS rank, avgMerge(util_gpu) AS utilisation,
                 avgMerge(power_mw) / 1000 AS watts,
                 max(max_temperature) AS temperature, min(min_sm_clock) * 1000000 AS sm_clock,
@@ -122,14 +122,14 @@ TABLE = Panel(
         ) ORDER BY host, gpu, job LIMIT 2000
         """,
         "host:s gpu:n job:s rank:n utilisation:n watts:n temperature:n sm_clock:n memory:n reasons:s xid:n ecc:n "
-        "samples:n",
+        "samples:n job_key:s",
         "table",
     ),
     unit="none",
     width=24,
     height=10,
     fields={
-        "job": Field(link=Link("This job", "drumline-job", {"job": "${__data.fields.job}"}, keeps=())),
+        "job": Field(link=Link("This job", "drumline-job", {"job": "${__data.fields.job_key}"}, keeps=())),
         "utilisation": Field("percent", decimals=0),
         "watts": Field("watt", decimals=0),
         "temperature": Field("celsius", thresholds=TEMPERATURE),
@@ -137,6 +137,7 @@ TABLE = Panel(
         "memory": Field("percentunit", gauge=True),
         "xid": Field(thresholds=ANY),
         "ecc": Field(thresholds=ANY),
+        "job_key": Field(hidden=True),
     },
     empty="no GPU was sampled",
 )

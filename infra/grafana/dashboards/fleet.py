@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.dashboards.verdict_panels import TO_JOB, TO_STRAGGLERS, late_ranks, lost_share
+from drumline.infra.grafana.dashboards.verdict_panels import (
+    KEY_COLUMNS,
+    KEY_FIELDS,
+    KEYS,
+    TO_JOB,
+    TO_STRAGGLERS,
+    late_ranks,
+    lost_share,
+)
 from drumline.infra.grafana.liveness import ACTIVE_RUNS
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ACTIVE_S, ANY, LEVEL, SHARE, THROTTLED_BITS
@@ -75,7 +83,8 @@ JOBS = Panel(
         f"""
         SELECT job, run, ranks, hosts,
             if(last_record > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND, last_level, NULL) AS level,
-            if(isNull(level), NULL, share) AS lost_share, gpu_seconds_lost, rows, dropped_rows, last_record FROM (
+            if(isNull(level), NULL, share) AS lost_share, gpu_seconds_lost, rows, dropped_rows, last_record,
+            {KEYS} FROM (
             SELECT job, run, uniqExactIfMerge(r.ranks) AS ranks, uniqExactIfMerge(r.hosts) AS hosts,
                 sum(r.rows) AS rows,
                 sum(r.dropped_rows) AS dropped_rows,
@@ -92,7 +101,8 @@ JOBS = Panel(
         ) AS verdicts USING (job, run)
         ORDER BY level DESC, lost_share DESC, last_record DESC LIMIT 200
         """,
-        "job:s run:s ranks:n hosts:n level:n lost_share:n gpu_seconds_lost:n rows:n dropped_rows:n last_record:t",
+        "job:s run:s ranks:n hosts:n level:n lost_share:n gpu_seconds_lost:n rows:n dropped_rows:n last_record:t "
+        f"{KEY_COLUMNS}",
         "table",
     ),
     unit="short",
@@ -103,6 +113,7 @@ JOBS = Panel(
         "lost_share": Field("percentunit", thresholds=SHARE, decimals=1),
         "gpu_seconds_lost": Field("s", decimals=1),
         "dropped_rows": Field(thresholds=ANY),
+        **KEY_FIELDS,
     },
     empty="no data of any job",
 )

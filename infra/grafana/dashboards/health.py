@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.dashboards.verdict_panels import TO_RANK
+from drumline.infra.grafana.dashboards.verdict_panels import KEY_COLUMNS, KEY_FIELDS, KEYS, TO_RANK
 from drumline.infra.grafana.liveness import RANKS
 from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery
 from drumline.infra.grafana.thresholds import ANY, LAG, SILENT
@@ -60,10 +60,10 @@ SILENCE = Panel(
     "recorded of it then. Left out: processes that reported their end, and replays.",
     PanelQuery(
         f"""
-        SELECT job, run, rank, host, reported, last_report, silent_s FROM ({RANKS})
+        SELECT job, run, rank, host, reported, last_report, silent_s, {KEYS} FROM ({RANKS})
         WHERE silent_s > {SILENT[0][0]:g} AND @jobs ORDER BY silent_s DESC LIMIT 500
         """,
-        "job:s run:s rank:n host:s reported:s last_report:t silent_s:n",
+        f"job:s run:s rank:n host:s reported:s last_report:t silent_s:n {KEY_COLUMNS}",
         "table",
     ),
     unit="none",
@@ -71,6 +71,7 @@ SILENCE = Panel(
     fields={
         "silent_s": Field("s", thresholds=SILENT),
         "rank": Field(link=TO_RANK),
+        **KEY_FIELDS,
     },
     empty="no rank is silent",
 )
@@ -80,17 +81,18 @@ COLLECTING = Panel(
     "Processes that reported in this time range, those with problems and losses first: what is recorded of each and "
     "why, shares of a core taken beside the job and in it, bytes sent to Kafka, rows lost. Replays: -.",
     PanelQuery(
-        """
+        f"""
         SELECT job, run, rank, policy, toFloat64OrNull(collector['decoder_cpu_s']) / alive_s AS beside,
             toFloat64OrNull(collector['job_thread_cpu_s']) / alive_s AS inside,
             toUInt64OrNull(collector['kernels']) AS kernels, toUInt64OrNull(collector['spool_bytes']) AS bytes,
             toUInt64OrNull(collector['records_dropped']) + toUInt64OrZero(collector['spool_dropped']) AS lost,
             arrayStringConcat(mapValues(mapFilter((name, text) -> startsWith(name, 'problem'), collector)), ', ')
-                AS problems, nullIf(toFloat64OrNull(collector['decoder_s']), 0) AS alive_s
+                AS problems, nullIf(toFloat64OrNull(collector['decoder_s']), 0) AS alive_s,
+            {KEYS}
         FROM processes AS p WHERE @jobs AND p.published >= $__fromTime_ms AND start <= $__toTime_ms
         ORDER BY problems != '' DESC, lost DESC NULLS LAST, inside DESC NULLS LAST, rank LIMIT 200
         """,
-        "job:s run:s rank:n policy:s beside:n inside:n kernels:n bytes:n lost:n problems:s alive_s:n",
+        f"job:s run:s rank:n policy:s beside:n inside:n kernels:n bytes:n lost:n problems:s alive_s:n {KEY_COLUMNS}",
         "table",
     ),
     unit="short",
@@ -103,6 +105,7 @@ COLLECTING = Panel(
         "lost": Field(thresholds=ANY),
         "problems": Field(inspect=True),
         "alive_s": Field("s"),
+        **KEY_FIELDS,
     },
     empty="no process reported in this time range",
 )

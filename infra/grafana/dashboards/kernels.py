@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery, Variable
+from drumline.infra.grafana.model import Dashboard, Field, Panel, PanelQuery, Variable, is_chosen
 from drumline.infra.grafana.occupancy import sm_sql, with_occupancy
 from drumline.infra.grafana.variables import FAMILIES, JOB, MARKS, RANKS, RUN
 
 _WHERE = "@job AND @run AND @ranks AND @minute"
-_FAMILY = "$__conditionalAll(family IN (${family:singlequote}), $family)"
+_FAMILY = is_chosen("family", "family")
 #: Kernels of the range, one row a name; joined with their names afterwards, so that the rollup is grouped once.
 _NAMED = f"""
 SELECT name, sum(k.launches) AS launches, sum(k.gpu_ns) AS gpu_ns, toUInt64(max(k.max_ns)) AS longest_ns,
@@ -24,17 +24,17 @@ _SHAPED = with_occupancy(_NAMED, _SM, "t[2]", "registers", "shared_bytes")
 KERNEL = Variable(
     "kernel",
     "Kernel",
-    """
+    f"""
     SELECT k.name AS value, any(n.short) AS text
         FROM kernels_per_minute AS k INNER JOIN kernel_names AS n ON k.name = n.name
-    WHERE @job AND @run AND @minute AND $__conditionalAll(family IN (${family:singlequote}), $family)
+    WHERE @job AND @run AND @minute AND {_FAMILY}
     GROUP BY k.name ORDER BY sum(k.gpu_ns) DESC LIMIT 300
     """,
     multi=True,
     has_all=True,
     description="the 300 with most GPU time",
 )
-_KERNELS = "$__conditionalAll(name IN (${kernel:singlequote}), $kernel)"
+_KERNELS = is_chosen("name", "kernel")
 
 FAMILY_TIME = Panel(
     "timeseries",

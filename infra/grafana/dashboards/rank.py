@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.dashboards.verdict_panels import lost_share
-from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery
+from drumline.infra.grafana.model import Dashboard, Field, Link, Panel, PanelQuery, chosen
 from drumline.infra.grafana.thresholds import LEVEL
 from drumline.infra.grafana.variables import JOB, MARKS, RANK, RUN
 
 _THIS_RANK = "@job AND @run AND @rank"
+#: Without a choice none; rank -1 has the verdicts on the job as a whole.
+_VERDICTS = f"@job AND @run AND rank = toInt32OrDefault({chosen('rank')}, toInt32(-2))"
 TO_STEP = Link(
     "This step on the timeline",
     "drumline-timeline",
@@ -46,9 +48,9 @@ VERDICT = Panel(
     "Level in force",
     "Level of this rank after the last window, with recurrence.",
     PanelQuery(
-        """
+        f"""
         SELECT $__timeInterval_ms(window_end) AS time, argMax(@level, window_end) AS level
-        FROM stragglers WHERE @job AND @run AND rank = toInt32OrDefault(${rank:singlequote}, toInt32(-2)) AND @window
+        FROM stragglers WHERE {_VERDICTS} AND @window
         GROUP BY time ORDER BY time
         """,
         "time:t level:n",
@@ -143,7 +145,7 @@ PEERS = Panel(
         f"""
         SELECT part, this_rank, peers, this_rank - peers AS excess FROM (
             SELECT part, anyIf(value, is_this) AS this_rank, quantileIf(0.5)(value, NOT is_this) AS peers FROM (
-                SELECT rank = toInt32OrDefault(${{rank:singlequote}}, toInt32(-1)) AS is_this,
+                SELECT rank = toInt32OrDefault({chosen("rank")}, toInt32(-1)) AS is_this,
                     arrayJoin([{", ".join(f"('{name}', avg(s.{column}))" for name, column in _PARTS.items())},
                         ('whole step', avg(s.duration_ns))]) AS pair, pair.1 AS part, pair.2 AS value
                 FROM steps AS s WHERE @job AND @run AND @start AND skipped = 0 GROUP BY rank
@@ -189,7 +191,7 @@ RANK_BOARD = Dashboard(
     (
         (PROCESSES,),
         (VERDICT,),
-        (BUDGET, lost_share("@job AND @run AND rank = toInt32OrDefault(${rank:singlequote}, toInt32(-2))")),
+        (BUDGET, lost_share(_VERDICTS)),
         (PEERS, SLOWEST),
         (FREQUENCY, COPIES),
         (DEVICE,),

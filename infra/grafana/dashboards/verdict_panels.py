@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from drumline.infra.grafana.liveness import ACTIVE_RUNS
-from drumline.infra.grafana.model import Field, Link, Panel, PanelQuery
+from drumline.infra.grafana.model import Field, Link, Panel, PanelQuery, encoded
 from drumline.infra.grafana.thresholds import LEVEL, SHARE
 
-TO_JOB = Link("This job", "drumline-job", {"job": "${__data.fields.job}", "run": "${__data.fields.run}"}, keeps=())
+#: Columns that links to a job need beside its name, and how tables show them.
+KEYS = f"{encoded('job')} AS job_key, {encoded('run')} AS run_key"
+KEY_COLUMNS = "job_key:s run_key:s"
+KEY_FIELDS = {"job_key": Field(hidden=True), "run_key": Field(hidden=True)}
+TO_JOB = Link(
+    "This job", "drumline-job", {"job": "${__data.fields.job_key}", "run": "${__data.fields.run_key}"}, keeps=()
+)
 TO_RANK = Link(
     "This rank",
     "drumline-rank",
-    {"job": "${__data.fields.job}", "run": "${__data.fields.run}", "rank": "${__data.fields.rank}"},
+    {"job": "${__data.fields.job_key}", "run": "${__data.fields.run_key}", "rank": "${__data.fields.rank}"},
     keeps=(),
 )
 TO_STRAGGLERS = Link(
     "Its verdicts",
     "drumline-stragglers",
-    {"job": "${__data.fields.job}", "run": "${__data.fields.run}"},
+    {"job": "${__data.fields.job_key}", "run": "${__data.fields.run_key}"},
     keeps=(),
 )
 
@@ -36,7 +42,7 @@ def late_ranks(where: str, limit: int = 50) -> Panel:
             f"""
             SELECT job, run, rank, host, level, worst, cause, detail, late_with, confidence, lost_share,
                 gpu_seconds_lost,
-                money_lost, until
+                money_lost, until, {KEYS}
             FROM (
                 SELECT job, run, rank, argMax(s.host, window_end) AS host,
                     if((job, run) IN ({ACTIVE_RUNS}), argMaxIf(@level, window_end, @evaluated), NULL) AS level,
@@ -50,7 +56,7 @@ def late_ranks(where: str, limit: int = 50) -> Panel:
             ) WHERE worst > 0 ORDER BY level DESC, worst DESC, gpu_seconds_lost DESC LIMIT {limit}
             """,
             "job:s run:s rank:n host:s level:n worst:n cause:s detail:s late_with:s confidence:s lost_share:n "
-            "gpu_seconds_lost:n money_lost:n until:t",
+            f"gpu_seconds_lost:n money_lost:n until:t {KEY_COLUMNS}",
             "table",
         ),
         unit="none",
@@ -63,6 +69,7 @@ def late_ranks(where: str, limit: int = 50) -> Panel:
             "lost_share": Field("percentunit", thresholds=SHARE, decimals=1),
             "gpu_seconds_lost": Field("s", decimals=1),
             "money_lost": Field(decimals=2),
+            **KEY_FIELDS,
         },
         empty="no rank is late",
     )

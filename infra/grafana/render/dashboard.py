@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from drumline.infra.grafana.model import PLUGIN, Annotation, Dashboard, Json, Panel, Variable, sql
+from drumline.infra.grafana.model import PLUGIN, Annotation, Dashboard, Json, Panel, Variable
 from drumline.infra.grafana.render.panel import FORMATS, SOURCE, panel_json
 
 
@@ -118,7 +118,7 @@ def _variable(variable: Variable) -> Json:
         **shared,
         "type": "query",
         "datasource": SOURCE,
-        "query": {"refId": variable.name, "queryType": "sql", "editorType": "sql", "rawSql": sql(variable.query)},
+        "query": {"refId": variable.name, "queryType": "sql", "editorType": "sql", "rawSql": variable.sql},
         "refresh": 2,
         "sort": 7,
         "multi": variable.multi,

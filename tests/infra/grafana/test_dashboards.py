@@ -140,8 +140,8 @@ def test_statements_are_as_the_plugin_wants_them(board):
         assert used <= set(variables(board))
         bare = set(re.findall(r"\$(?!__|\{)(\w+)", re.sub(r", \$\w+\)", ")", text)))
         assert not bare, f"not escaped: {bare}"
-        for condition in re.findall(r"\$__conditionalAll\((.*?), \$\w+\)", text):
-            assert "'" not in re.sub(r"\$\{\w+:singlequote\}", "", condition), "a comma in a literal breaks the macro"
+        for variable in re.findall(r".?\$\{\w+[^}]*\}.?", text):
+            assert re.fullmatch(r"'\$\{\w+:percentencode\}'", variable), "the one format that no value leaves"
 
 
 @each_board
@@ -153,6 +153,18 @@ def test_links_lead_to_dashboards_that_know_the_variables(board):
         assert "${__url_time_range}" in url or ("from=" in url and "to=" in url), "time is kept"
         assert set(re.findall(r"var-(\w+)=", url)) <= set(variables(BOARDS[uid]))
         assert set(re.findall(r"\$\{(\w+):queryparam\}", url)) <= set(variables(board)) & set(variables(BOARDS[uid]))
+
+
+@each_board
+def test_links_carry_encoded_names_that_the_panel_selects(board):
+    dashboard = next(m for m in DASHBOARDS if m.uid == board["uid"])
+    for panel in dashboard.panels:
+        columns = dict(panel.query.declared) if panel.query else {}
+        for link in [panel.link, *(shown.link for shown in panel.fields.values())]:
+            for name in re.findall(r"\$\{__data\.fields\.(\w+)\}", str(link and (link.sets, link.time))):
+                assert columns[name] == "n" or f"encodeURLComponent({name.removesuffix('_key')}) AS {name}" in (
+                    panel.query.sql
+                ), f"{panel.title}: {name}"
 
 
 @each_board
@@ -238,6 +250,7 @@ def test_a_message_leads_to_the_panel_at_the_time_of_the_alert():
     for rule in yaml.safe_load(text)["groups"][0]["rules"]:
         link = rule["annotations"]["dashboard"]
         assert f"d/{rule['dashboardUid']}?viewPanel={rule['panelId']}&var-job=" in link
+        assert "| urlquery | urlquery }}" in link, "once for the variable's value, once for the URL"
         assert "from=" not in link, "an annotation does not know when its alert began"
     [template] = yaml.safe_load(provisioning_files()[GENERATED / "provisioning/alerting/templates.yaml"])["templates"]
     assert (

@@ -1,12 +1,14 @@
 """Every statement of every dashboard runs on the engine over a recorded job and returns what it declares."""
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 from support.grafana_stack import JOB, RUN, stored
 
 from drumline.infra.bench.grafana_macros import ALL_VALUES, PanelRequest
 from drumline.infra.grafana.catalog import statements
+from drumline.infra.grafana.model import sql
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(300)]
 STATEMENTS = {statement.id: statement for statement in statements()}
@@ -121,6 +123,39 @@ def test_a_job_that_is_over_needs_no_attention_any_more(db):
             )
 
 
+#: What ends a literal of Grafana's other formats, is a macro or a list of them, or looks like an encoded name.
+NAMES = (
+    "\\' OR 1=1 -- ", "\\",
+    "it's", '"', "`", "a,b", "{a,b}", "{}", "$__all", "$__timeFilter(start)", "${run}", "$1$&", "%27",
+    "a%2Cb", "a+b c", "line\nbreak", "\x00", "\u202e\ufffe", "train-7", "{job:String}", "/* */ ; DROP TABLE kernels",
+)  # fmt: skip
+
+
+def test_variables_choose_the_jobs_and_runs_that_are_shown_whatever_their_names_hold(db):
+    yesterday_ms = int(db.first * 1000) - 86_400_000
+    minute = datetime.fromtimestamp(yesterday_ms // 1000, UTC)
+    rows = [(job, run, "gpu.kernel.v1", minute, 1) for job in NAMES for run in (job, "both")]
+    db.writer.insert("records_per_minute", rows, column_names=["job", "run", "topic", "minute", "records"])
+
+    def run(statement, **chosen):
+        at = PanelRequest(yesterday_ms - 60_000, yesterday_ms + 60_000, 60_000, chosen)
+        return db.run_panel(statement, at)[1]
+
+    jobs = {text: value for value, text in run(STATEMENTS["job: job"].sql)}
+    assert set(jobs) == set(NAMES)
+    shown = sql(
+        "SELECT DISTINCT job, run FROM records_per_minute WHERE @minute AND @jobs AND @run ORDER BY run = 'both'"
+    )
+    for job, value in jobs.items():
+        runs = {text: value for value, text in run(STATEMENTS["job: run"].sql, job=value)}
+        assert set(runs) == {job, "both"}, "a single choice"
+        assert run(shown, job=[value], run=[runs[job]]) == [(job, job)]
+        crafted = run(shown, job=[job, "nosuch"], run=ALL_VALUES)  # by hand in a URL
+        assert {name for name, _ in crafted} <= {job, *job.strip("{}").split(","), "a,b"}, "never all"
+    several = list(jobs)[: len(jobs) // 2]
+    assert {job for job, _ in run(shown, job=[jobs[job] for job in several], run=ALL_VALUES)} == set(several)
+
+
 def test_what_collecting_costs_is_a_share_of_a_core_and_problems_come_first(db):
     reported_at = f"fromUnixTimestamp64Milli({round(db.last * 1000)}) AS reported_at"
     cost = (
@@ -134,7 +169,7 @@ def test_what_collecting_costs_is_a_share_of_a_core_and_problems_come_first(db):
     first, last = int(db.first * 1000), round(db.last * 1000) + 1_000
     at = PanelRequest(first, last, 60_000, {"job": "costly"}, {"job": ["costly"]})
     _, rows = db.run_panel(STATEMENTS["health: Cost of collecting"].sql, at)
-    assert [row[2:] for row in rows] == [
+    assert [row[2:11] for row in rows] == [
         (1, "on: always", 0.1, 0.005, 1000, 2000, 9, "records of 9 bytes", 50.0),
         (0, "on: always", 0.1, 0.005, 1000, 2000, 0, "", 50.0),
         (2, "on: always", None, None, None, None, None, "", None),
