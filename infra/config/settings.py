@@ -27,12 +27,13 @@ class LocalSettings(SettingsModel):
 
     state: Path = Field(Path("~/.local/state/drumline"), description="data, logs, lock and pid of the local stack")
     cache: Path = Field(Path("~/.cache/drumline"), description="Kafka's jars, fetched once")
-    kafka_port: int = Field(19092, description="port of the broker")
-    controller_port: int = Field(19093, description="port of the broker's KRaft controller")
+    brokers: int = Field(1, ge=1, le=5, description="brokers; fixed once the state directory has data")
+    kafka_port: int = Field(19092, description="port of the broker; each further broker's is 2 higher")
+    controller_port: int = Field(19093, description="port of its KRaft controller; each further one's is 2 higher")
     clickhouse_http_port: int = Field(18123, description="HTTP port of the ClickHouse engine")
     clickhouse_tcp_port: int = Field(19000, description="native port of the ClickHouse engine")
     clickhouse_memory_mb: int = Field(1200, ge=512, description="maximum memory of the ClickHouse engine; MB")
-    kafka_heap_mb: int = Field(320, ge=192, description="maximum heap of the broker; MB")
+    kafka_heap_mb: int = Field(320, ge=192, description="maximum heap of a broker; MB")
 
     @model_validator(mode="after")
     def _expand(self) -> LocalSettings:
@@ -114,8 +115,9 @@ class Settings(BaseSettings):
 
     @property
     def bootstrap(self) -> str:
-        """The address of the configured broker, else of the local stack's."""
-        return self.kafka.bootstrap or f"127.0.0.1:{self.local.kafka_port}"
+        """The addresses of the configured brokers, else of the local stack's."""
+        ports = (self.local.kafka_port + 2 * index for index in range(self.local.brokers))
+        return self.kafka.bootstrap or ",".join(f"127.0.0.1:{port}" for port in ports)
 
     @property
     def clickhouse_url(self) -> str:

@@ -28,8 +28,11 @@ from drumline.infra.config.settings import (
 )
 from drumline.infra.kafka.topics import TopicsAdmin, declared_topics, plan
 from drumline.infra.localstack import stack as local_stack
+from drumline.infra.localstack.ports import is_free
 
 PORTS = ("kafka_port", "controller_port", "clickhouse_http_port", "clickhouse_tcp_port")
+#: Heap of each of several brokers.
+SMALL_HEAP_MB = 224
 
 
 def free_ports(count: int) -> list[int]:
@@ -41,13 +44,28 @@ def free_ports(count: int) -> list[int]:
         return [int(listener.getsockname()[1]) for listener in sockets]
 
 
-def ephemeral_settings(state: Path, cache: Path | None = None, **sections: Any) -> Settings:
-    """Return the settings of a private stack; its programs serve no metrics. `sections` replace whole sections."""
+def free_block(count: int) -> int:
+    """Return the first of `count` loopback ports in a row that are free."""
+    while True:
+        [first] = free_ports(1)
+        if first + count <= 1 << 16 and all(map(is_free, range(first, first + count))):
+            return first
+
+
+def ephemeral_settings(state: Path, cache: Path | None = None, brokers: int = 1, **sections: Any) -> Settings:
+    """Return the settings of a private stack; its programs serve no metrics. `sections` replace whole sections.
+
+    Several brokers get small heaps, and topics have a replica on up to three.
+    """
     local = LocalSettings(
         state=state, cache=cache or LocalSettings().cache, **dict(zip(PORTS, free_ports(4), strict=True))
     )
+    if brokers > 1:
+        first = free_block(2 * brokers)
+        ports = {"kafka_port": first, "controller_port": first + 1}
+        local = local.model_copy(update={"brokers": brokers, "kafka_heap_mb": SMALL_HEAP_MB, **ports})
     plain: dict[str, Any] = {
-        "kafka": KafkaSettings(),
+        "kafka": KafkaSettings(replication=min(brokers, 3)),
         "clickhouse": ClickHouseSettings(),
         "local": local,
         "stream": StreamSettings(metrics_port=0),

@@ -8,13 +8,18 @@ import psutil
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import State
-from drumline.infra.localstack.kafka.broker import marker
+from drumline.infra.localstack.kafka.broker import broker_folder, broker_name, marker, numbers
 
 
 def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:
-    """Return the user's processes of this state directory by their arguments: name -> processes."""
+    """Return the user's processes of this state directory by their arguments: name -> processes.
+
+    "broker" has those that are none of the further brokers of these settings.
+    """
     state = State.of(settings)
-    result: dict[str, list[psutil.Process]] = {"supervisor": [], "broker": [], "engine": []}
+    further = {str(broker_folder(state, n) / "server.properties"): broker_name(n) for n in numbers(settings)[1:]}
+    names = ("supervisor", "broker", *further.values(), "engine")
+    result: dict[str, list[psutil.Process]] = {name: [] for name in names}
     for process in psutil.process_iter():
         try:
             if process.uids().real != os.getuid():
@@ -23,7 +28,7 @@ def own_processes(settings: Settings) -> dict[str, list[psutil.Process]]:
         except psutil.Error:
             continue
         if marker(state) in arguments and "kafka.Kafka" in arguments:
-            result["broker"].append(process)
+            result[further.get(arguments[-1], "broker")].append(process)
         elif arguments[1:4] == ["-m", "drumline.infra.localstack.supervisor", str(state.root)]:
             result["supervisor"].append(process)
         elif arguments[1:4] == ["-m", "drumline.infra.localstack.clickhouse.process", str(state.clickhouse)]:
@@ -48,12 +53,12 @@ def stop_processes(processes: list[psutil.Process], timeout_s: float) -> None:
 
 
 def stop_orphans(settings: Settings) -> int:
-    """Stop a broker and an engine without a supervisor; return their number. The caller holds the command lock.
+    """Stop brokers and an engine without a supervisor; return their number. The caller holds the command lock.
 
     The engine reads the end of its stdin, so it has time to stop by itself.
     """
     result = own_processes(settings)
     psutil.wait_procs(result["engine"], timeout=5)
-    orphans = [process for process in (*result["broker"], *result["engine"]) if process.is_running()]
+    orphans = [p for name, matches in result.items() if name != "supervisor" for p in matches if p.is_running()]
     stop_processes(orphans, timeout_s=20)
     return len(orphans)

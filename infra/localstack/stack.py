@@ -9,15 +9,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError, State, held, locked, read_json, write_json
 from drumline.infra.localstack.clickhouse.config import engine_ports, prepare_engine
 from drumline.infra.localstack.clickhouse.engine import START_S, answers, is_local_engine, log_tail, wait_until
-from drumline.infra.localstack.kafka.broker import broker_answers, broker_ports, prepare_broker
+from drumline.infra.localstack.kafka.broker import broker_answers, broker_name, broker_ports, numbers, prepare_brokers
 from drumline.infra.localstack.ports import require_free
 from drumline.infra.localstack.processes import own_processes, stop_orphans, stop_processes
 from drumline.infra.localstack.supervisor import Child
@@ -48,7 +50,7 @@ def write_plan(settings: Settings) -> None:
         ports |= engine_ports(settings)
     require_free(ports)
     if not settings.kafka.bootstrap:
-        children.append(prepare_broker(settings))
+        children += prepare_brokers(settings)
     elif not broker_answers(settings, timeout_s=3):
         raise StackError(f"no Kafka broker answers at {settings.kafka.bootstrap}")
     if not settings.clickhouse.url:
@@ -123,10 +125,13 @@ def start_supervisor(state: State, command: list[str]) -> None:
 
 
 def wait_for_stack(settings: Settings, timeout_s: float = START_S) -> None:
-    """Block until broker and engine answer. Raises StackError with the end of the log of one that does not."""
+    """Block until all brokers and the engine answer. Raises StackError with the end of the log of one that does not."""
     state = State.of(settings)
     children = [entry["name"] for entry in (read_json(state.plan) or {"children": []})["children"]]
-    probes = {"broker": lambda: broker_answers(settings, 0.5), "engine": lambda: is_local_engine(settings)}
+    probes: dict[str, Callable[[], bool]] = {
+        broker_name(number): partial(broker_answers, settings, 0.5, number) for number in numbers(settings)
+    }
+    probes["engine"] = partial(is_local_engine, settings)
 
     def restarts(name: str) -> int:
         return int((read_json(state.children) or {}).get(name, {}).get("restarts", 0))

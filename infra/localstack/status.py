@@ -11,7 +11,7 @@ import psutil
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import State, held, read_json
 from drumline.infra.localstack.clickhouse.engine import answers
-from drumline.infra.localstack.kafka.broker import broker_answers
+from drumline.infra.localstack.kafka.broker import broker_answers, broker_name, numbers
 from drumline.infra.localstack.processes import own_processes
 from drumline.infra.localstack.stack import addresses
 
@@ -31,9 +31,11 @@ def status(settings: Settings) -> dict[str, Any]:
     clickhouse = settings.clickhouse.model_copy(update={"url": where["clickhouse_http"]})
     running_settings = settings.model_copy(update={"kafka": kafka, "clickhouse": clickhouse})
     processes = {name: measure(matches) for name, matches in own_processes(settings).items()}
-    for name, probe in (("broker", broker_answers), ("engine", answers)):
+    probes = {broker_name(n): broker_answers(settings, number=n) for n in numbers(settings)[1:]}
+    probes |= {"broker": broker_answers(running_settings), "engine": answers(running_settings)}
+    for name, answer in probes.items():
         processes[name] |= {
-            "answers": probe(running_settings),
+            "answers": answer,
             "restarts": progress.get(name, {}).get("restarts", 0),
             "orphan": processes[name]["pid"] is not None and not running,
         }

@@ -45,7 +45,7 @@ def show(state: dict[str, Any]) -> None:
         table.add_row(
             name,
             describe(name, entry, state),
-            where[name],
+            where.get(name, ""),
             str(entry["pid"] or "-"),
             f"{entry['rss_mib']:.0f} MiB" if entry["pid"] else "-",
             f"{entry['uptime_s']:.0f} s" if entry["pid"] else "-",
