@@ -1,4 +1,4 @@
-"""Runs rounds of kills under load; after each round it drains, audits and compares all rows."""
+"""Runs rounds of kills and halts under load; after each round it drains, audits and compares all rows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from confluent_kafka import KafkaException
 
+from drumline.infra.chaos.halts import LONGEST_S, SHORTEST_S
 from drumline.infra.chaos.load import bytes_in
 from drumline.infra.chaos.reference import ReferenceRun, reference_results
 from drumline.infra.chaos.report import ChaosReport, Kill, Round
@@ -36,6 +37,8 @@ LATE_AUDITS = 2
 DISK_BYTES = 4 << 30
 #: Share of kills that hit a program before it has recovered from the kill before.
 REPEATED = 0.25
+#: Share of halts during which the next target is hit.
+OVERLAPPING = 0.5
 #: Pieces of work, at most, that a program completes before it is killed.
 PIECES = 3
 #: Errors that end a chaos run, with its report: no progress, a program that stays down, a stack that does not start,
@@ -49,8 +52,9 @@ class Plan:
     """Describes a chaos run.
 
     seconds: no further round begins after that; infinite for no bound.
-    kills: kills in all; 0 for no bound.
-    per_round: kills in a round.
+    kills: kills and halts in all; 0 for no bound.
+    per_round: kills and halts in a round.
+    brokers: of the private stack.
     """
 
     targets: Sequence[KillTarget]
@@ -59,6 +63,7 @@ class Plan:
     seed: int
     recording: Path
     per_round: int = 8
+    brokers: int = 1
 
 
 def run_chaos(plan: Plan, report: ChaosReport, log: Log) -> None:
@@ -78,10 +83,10 @@ def run_chaos(plan: Plan, report: ChaosReport, log: Log) -> None:
         return not is_over() and (report.clean or not report.rounds) and not report.problems
 
     log("computing the results of a reference run")
-    expected = reference_results(settings_in(Path()), plan.recording, LOOPS)
+    expected = reference_results(settings_in(Path(), plan.targets), plan.recording, LOOPS)
     while may_continue():
         folder = Path(tempfile.mkdtemp(prefix="drumline-chaos-"))
-        settings = settings_in(folder)
+        settings = settings_in(folder, plan.targets, plan.brokers)
         fine = False
         try:
             log("starting Kafka and ClickHouse")
@@ -139,13 +144,15 @@ def _round(
         if not is_repeated:
             _wait(lambda: system.is_busy(target), f"{target.name} has nothing to do")  # noqa: B023  # called at once
         system.tick_for(delay)
-        killed_s = time.monotonic()
-        in_flight, seen = system.kill(target, rng)
+        halt_s = round(rng.uniform(SHORTEST_S, LONGEST_S), 1) if target.signal == "stop" else 0.0
+        in_flight, runs_s, seen = system.disturb(target, rng, halt_s)
         recovery = None
-        if number == len(victims) or rng.random() >= REPEATED:
-            recovery = system.wait_recovered(target, killed_s, seen)
-        round_.kills.append(Kill(target.name, round(delay, 3), is_repeated, in_flight, recovery and round(recovery, 3)))
-        log(f"killed {target.name}: {in_flight}" + (f"; back after {recovery:.1f} s" if recovery else ""))
+        if number == len(victims) or rng.random() >= (OVERLAPPING if halt_s else REPEATED):
+            recovery = round(system.wait_recovered(target, runs_s, seen), 3)
+        round_.kills.append(Kill(target.name, round(delay, 3), is_repeated, in_flight, recovery, halt_s))
+        text = f"{target.name} for {halt_s} s" if halt_s else f"killed {target.name}"
+        log(f"{text}: {in_flight}" + (f"; back after {recovery:.1f} s" if recovery else ""))
+    _wait(lambda: (system.tick(), system.halts.is_over)[1], "a halt does not end")
     system.load.ending = True
     _wait(lambda: (system.tick(), system.load.is_over)[1], "the replay does not end")
     log("draining")

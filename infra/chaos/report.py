@@ -15,12 +15,14 @@ from drumline.infra.chaos.reference import Difference
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Holds one kill.
+    """Holds one kill, or halt.
 
     delay_s: how long the target had worked.
-    again: it was killed before it had recovered from the kill before.
-    in_flight: its work at the kill (interrupted_work.py).
-    recovery_s: time until it made progress; None where it was killed before that.
+    again: it was hit before the target before had recovered.
+    in_flight: its work then (interrupted_work.py).
+    recovery_s: time from the kill, or from the end of the halt, until it made progress; None where the next kill was
+    before that.
+    halted_s: length of a halt; 0 for a kill.
     """
 
     target: str
@@ -28,11 +30,12 @@ class Kill:
     again: bool
     in_flight: str
     recovery_s: float | None
+    halted_s: float = 0.0
 
 
 @dataclass
 class Round:
-    """Holds some kills, and the comparison after them.
+    """Holds some kills and halts, and the comparison after them.
 
     lost, doubled: rows of raw topics, stored against published.
     duplicates: Kafka records that the sink recognised as published twice.
@@ -87,7 +90,7 @@ class ChaosReport:
 
     @property
     def kills(self) -> list[Kill]:
-        """Return the kills of all rounds."""
+        """Return the kills and halts of all rounds."""
         return [kill for round_ in self.rounds for kill in round_.kills]
 
     @property
@@ -97,11 +100,11 @@ class ChaosReport:
 
     @property
     def missing(self) -> int:
-        """Return the number of kills that were requested and not made."""
+        """Return the number of kills and halts that were requested and not made."""
         return max(0, self.requested - len(self.kills))
 
     def targets(self) -> dict[str, dict[str, Any]]:
-        """Return, by target: kills, work in flight, and recovery times from the kill until progress; s."""
+        """Return, by target and signal: kills or halts, work in flight, recovery times (s), and time halted (s)."""
         by_target: dict[str, dict[str, Any]] = {}
         for name in dict.fromkeys(kill.target for kill in self.kills):
             kills = [kill for kill in self.kills if kill.target == name]
@@ -112,6 +115,7 @@ class ChaosReport:
                 "in_flight": dict(Counter(kill.in_flight for kill in kills).most_common()),
                 "recovery_p50_s": round(statistics.median(times), 2) if times else None,
                 "recovery_max_s": round(max(times), 2) if times else None,
+                "halted_s": round(sum(kill.halted_s for kill in kills), 1),
             }
         return by_target
 
@@ -141,11 +145,11 @@ class ChaosReport:
 def show(report: ChaosReport, console: Console) -> None:
     """Print the report."""
     table = Table(box=None, pad_edge=False)
-    for name in ("killed", "times", "while recovering", "back after s, p50", "max"):
-        table.add_column(name, justify="left" if name == "killed" else "right")
+    for name in ("target", "times", "while recovering", "back after s, p50", "max", "halted s"):
+        table.add_column(name, justify="left" if name == "target" else "right")
     by_target = report.targets()
     for name, line in by_target.items():
-        cells = ("kills", "while_recovering", "recovery_p50_s", "recovery_max_s")
+        cells = ("kills", "while_recovering", "recovery_p50_s", "recovery_max_s", "halted_s")
         table.add_row(name, *(str(line[cell]) for cell in cells))
     console.print(table)
     for name, line in by_target.items():

@@ -1,10 +1,8 @@
-"""Runs all parts of a chaos run on a private stack: worker, sink, agent, load; kills and restarts them."""
+"""Runs all parts of a chaos run on a private stack: workers, sinks, agent, load; kills, halts and restarts them."""
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,9 +11,10 @@ from pathlib import Path
 import psutil
 
 from drumline.infra.chaos import interrupted_work
+from drumline.infra.chaos.halts import Halts
 from drumline.infra.chaos.load import ReplayLoad
 from drumline.infra.chaos.progress import PipelineProgress, ProgressSnapshot
-from drumline.infra.chaos.targets import OPTIONAL, PROGRAMS, STATUSES, KillTarget
+from drumline.infra.chaos.targets import BROKERS, OPTIONAL, PROGRAMS, STATUSES, STORING, SUCCESSORS, KillTarget
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
@@ -33,17 +32,19 @@ class Stuck(RuntimeError):
     """No part makes progress. The message names it."""
 
 
-def settings_in(folder: Path) -> Settings:
+def settings_in(folder: Path, targets: Iterable[KillTarget], brokers: int = 1) -> Settings:
     """Return the settings of a private stack in `folder`.
 
     Recorded times are kept, so retention is off. Small ranges give more moments to be killed in. `idle_s` exceeds the 5
-    s of the default: a replay that is suspended, or whose agent is down, is silent for longer.
+    s of the default: a replay that is suspended, or whose agent or broker is halted, is silent for longer.
     """
+    idle_s = 90 if any(target.signal == "stop" for target in targets) else 45
     for_ever = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))
     return ephemeral_settings(
         folder / "state",
+        brokers=brokers,
         clickhouse=ClickHouseSettings(retention=for_ever),
-        stream=StreamSettings(window_steps=5, idle_s=45, instance="chaos", metrics_port=0),
+        stream=StreamSettings(window_steps=5, idle_s=idle_s, instance="chaos", metrics_port=0),
         sink=SinkSettings(flush_rows=50_000, flush_s=0.5, instance="chaos", metrics_port=0),
         log_level="WARNING",
     )
@@ -52,12 +53,14 @@ def settings_in(folder: Path) -> Settings:
 class System:
     """Owns the programs and the load; one thread calls it, and calls `tick` whenever it waits.
 
-    programs: by part.
+    programs: by part. halts: of programs and servers that will go on by themselves.
     """
 
     def __init__(self, settings: Settings, recording: Path, loops: int, targets: Iterable[KillTarget]) -> None:
         self.settings, self.env = settings, environment(settings)
+        targets = list(targets)
         named = {part for target in targets for part in target.parts}
+        named |= SUCCESSORS if any(target.signal == "stop" for target in targets) else set()
         logs = settings.local.state / "logs"
         self.programs = {
             part: ManagedProcess(args[0], list(args), logs / f"chaos-{part}.log", self.env, restarts=100)
@@ -67,6 +70,7 @@ class System:
         spool = settings.spool.root if "agent" in named else None
         self.load = ReplayLoad(recording, self.env, logs / "chaos-replay.log", loops, spool)
         self.progress = PipelineProgress(settings)
+        self.halts = Halts()
         self._ticked = 0.0
 
     def tick(self) -> ProgressSnapshot | None:
@@ -95,8 +99,11 @@ class System:
     def wait_recovered(self, target: KillTarget, killed_s: float, base: ProgressSnapshot | None) -> float:
         """Wait until all groups that the kill stalls have moved on from `base` or have no work left.
 
-        Returns the seconds since `killed_s`. `base` None: from the first reading. Raises Stuck.
+        Returns the seconds since `killed_s`, the time of the kill or of the end of a halt. `base` None: from the first
+        reading after that. Raises Stuck.
         """
+        while time.monotonic() < killed_s:
+            self.tick()
         while time.monotonic() < killed_s + RECOVERY_S:
             seen = self.tick()
             base = base or seen
@@ -104,43 +111,58 @@ class System:
                 continue
             if all(seen.done[group] > base.done[group] or seen.lag.get(group) == 0 for group in target.stalls):
                 return time.monotonic() - killed_s
-        raise Stuck(f"{target.name} was killed, and after {RECOVERY_S:.0f} s {', '.join(target.stalls)} does not move")
+        text = "was halted and woken" if target.signal == "stop" else "was killed"
+        groups = ", ".join(sorted(target.stalls))
+        raise Stuck(f"{target.name} {text}, and after {RECOVERY_S:.0f} s {groups} does not move")
 
-    def kill(self, target: KillTarget, rng: random.Random) -> tuple[str, ProgressSnapshot | None]:
-        """Kill all parts of the target at once (SIGKILL) and restart them; return the work in flight and the progress
-        then.
+    def disturb(
+        self, target: KillTarget, rng: random.Random, halt_s: float = 0.0
+    ) -> tuple[str, float, ProgressSnapshot | None]:
+        """Kill all parts of the target at once (SIGKILL) and restart them, or halt them for `halt_s` (SIGSTOP).
+
+        Returns the work in flight, when the parts run again (monotonic; s), and the progress at a kill. Does not wait
+        for the end of a halt.
         """
-        stack_processes = own_processes(self.settings)
-        stack = [process for part in target.parts if part in stack_processes for process in stack_processes[part]]
+        servers = own_processes(self.settings)
+        stack = [process for part in target.parts for process in servers.get(part, ())]
+        programs = [self.programs[part] for part in target.parts if part in self.programs]
         statuses = read_statuses(self.settings, 0)
         loaded, spools = self.load.is_flowing, self.load.spools()
-        parts = [self.programs[part] for part in target.parts if part in self.programs]
-        victims = [*(p.pid for p in parts if p.pid), *(process.pid for process in stack)]
+        victims = [*(psutil.Process(program.pid) for program in programs if program.pid), *stack]
         rng.shuffle(victims)
-        for pid in victims:
-            os.kill(pid, signal.SIGKILL)
-        for program in parts:
-            program.kill()
-        psutil.wait_procs(stack, timeout=10)
+        is_halt, has_broker = target.signal == "stop", not set(BROKERS).isdisjoint(target.parts)
+        if is_halt:
+            runs_s = self.halts.halt(victims, halt_s)
+        else:
+            runs_s = time.monotonic()
+            for process in victims:
+                process.kill()
+            for program in programs:
+                program.kill()
+            psutil.wait_procs(stack, timeout=10)
         self.progress.restart_cycles()
-        seen = self.progress.poll()
+        seen = None if is_halt and has_broker else self.progress.poll()
         in_flight = []
-        if "broker" in target.parts:
+        if has_broker:
             in_flight.append("publishing" if loaded else "replay between two runs or held back")
         in_flight += [
             interrupted_work.of_worker(statuses.get(name)) for part, name in STATUSES.items() if part in target.parts
         ]
         if "agent" in target.parts:
             in_flight.append(interrupted_work.of_agent(spools))
-        if seen is not None and ("sink" in target.parts or "engine" in target.parts):
-            in_flight.append(self._of_sink(seen, "engine" in target.parts, rng))
-        for program in parts:
-            program.start()
-        return "; ".join(in_flight), seen
+        if seen is not None and not STORING.isdisjoint(target.parts):
+            in_flight.append(self._of_sink(seen, target, rng))
+        if not is_halt:
+            for program in programs:
+                program.start()
+        return "; ".join(in_flight), runs_s, None if is_halt else seen
 
-    def _of_sink(self, seen: ProgressSnapshot, engine_died: bool, rng: random.Random) -> str:
-        """Half of the time the sink restarts before its engine does; then ClickHouse cannot be queried."""
-        if engine_died and rng.random() < 0.5:
+    def _of_sink(self, seen: ProgressSnapshot, target: KillTarget, rng: random.Random) -> str:
+        """Return the sink's work; without a query where the engine is halted.
+
+        Half of the time the sink restarts before its engine does; then ClickHouse cannot be queried either.
+        """
+        if "engine" in target.parts and (target.signal == "stop" or rng.random() < 0.5):
             return interrupted_work.of_sink(seen, None, "")
         local_stack.wait_for_stack(self.settings)
         client = clickhouse.connect(self.settings)
@@ -150,7 +172,8 @@ class System:
             client.close()
 
     def stop(self) -> None:
-        """Stop load and programs."""
+        """Stop load and programs; what is halted goes on."""
+        self.halts.end()
         self.load.stop()
         for program in self.programs.values():
             program.stop()

@@ -29,22 +29,29 @@ def chaos(
         str,
         typer.Option(
             metavar="A,B+C",
-            help="sink, engine, worker, second (a worker without a name), broker, agent; A+B: both at once",
+            help="sink, second-sink, engine, worker, second (unnamed worker), broker, agent; A+B: both at once",
         ),
     ] = "sink,sink+engine,worker,broker",
-    kills: Annotated[int, typer.Option(min=0, help="end after that many kills; 0: when the time is over")] = 0,
+    signals: Annotated[
+        str, typer.Option("--signal", metavar="kill|stop|both", help="stop: halts of 5 to 30 s (SIGSTOP, SIGCONT)")
+    ] = "kill",
+    brokers: Annotated[int, typer.Option(min=1, max=3, help="3: topics have three replicas; each is a target")] = 1,
+    kills: Annotated[int, typer.Option(min=0, help="end after that many; 0: when the time is over")] = 0,
     seed: Annotated[int | None, typer.Option(help="of the order of kills; default: a new one, printed")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="a recorded job; default: the demo's")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="write the result there, as JSON")] = None,
 ) -> None:
-    """Kill programs at random moments under load (SIGKILL) and prove, round by round, that nothing was lost or doubled.
+    """Kill or halt programs at random moments under load and prove, round by round, that nothing was lost or doubled.
 
     Runs on a private stack. Replays of a recorded job keep a worker and a sink busy; they are suspended while those lag
-    far behind. With agent among the targets, replays go through spools and `drumline agent`. A round is eight kills.
-    Then everything is drained, `drumline audit` runs, stored rows are counted against published rows, and every window
-    and verdict is compared with an undisturbed reference run. Each kill is reported with the work in flight, and the
+    far behind. With agent among the targets, replays go through spools and `drumline agent`. A round is eight kills or
+    halts. Then everything is drained, `drumline audit` runs, stored rows are counted against published rows, and every
+    window and verdict is compared with an undisturbed reference run. Each is reported with the work in flight, and the
     time until recovery.
+
+    With halts (--signal stop) a second worker and a second sink run, which take over from one that is halted longer
+    than its session. A halt may overlap with what hits the next target.
 
     The chaos run ends with the first round that is not clean, and keeps that stack's state. Where --minutes ends it
     before --kills were made, it reports how many are missing.
@@ -53,12 +60,14 @@ def chaos(
 
     Exit code: 0 every round clean, 1 not, 2 bad input, 130 interrupted.
     """
-    _run(minutes, kill, kills, seed, data, as_json, write)
+    _run(minutes, kill, signals, brokers, kills, seed, data, as_json, write)
 
 
 def _run(
     minutes: float | None,
     kill: str,
+    signals: str,
+    brokers: int,
     kills: int,
     seed: int | None,
     data: Path | None,
@@ -68,21 +77,23 @@ def _run(
     """Run the chaos run and print its report. Raises typer.BadParameter, and typer.Exit with the exit code."""
     from drumline.infra.chaos.chaos_run import Plan, run_chaos
     from drumline.infra.chaos.report import ChaosReport, show
-    from drumline.infra.chaos.targets import targets
+    from drumline.infra.chaos.targets import SIGNALS, targets
     from drumline.infra.config.state_dir import write_json
     from drumline.infra.runtime.resources import DEMO_RECORDING
     from drumline.producers.replay.parquet import BadTrace
 
     errors = Console(stderr=True, highlight=False)
+    if signals not in SIGNALS:
+        raise typer.BadParameter(f"{signals!r} is none of {', '.join(SIGNALS)}", param_hint="--signal")
     try:
-        chosen = targets(kill)
+        chosen = targets(kill, SIGNALS[signals], brokers)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--kill") from None
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its chaos run
     report = ChaosReport(secrets.randbelow(1 << 31) if seed is None else seed, kills)
     errors.print(f"seed {report.seed}")
     minutes = minutes or (math.inf if kills else MINUTES)
-    plan = Plan(chosen, minutes * 60, kills, report.seed, data or DEMO_RECORDING)
+    plan = Plan(chosen, minutes * 60, kills, report.seed, data or DEMO_RECORDING, brokers=brokers)
 
     def keep() -> None:
         if write is not None:

@@ -12,6 +12,7 @@ from io import StringIO
 from itertools import islice
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from confluent_kafka import KafkaException
 from rich.console import Console
@@ -19,13 +20,14 @@ from typer.testing import CliRunner
 
 from drumline.infra.chaos import chaos_run, load
 from drumline.infra.chaos.chaos_run import Plan, deck
+from drumline.infra.chaos.halts import SHORTEST_S, Halts
 from drumline.infra.chaos.interrupted_work import of_sink, of_worker, pending
 from drumline.infra.chaos.load import ReplayLoad
 from drumline.infra.chaos.progress import ProgressSnapshot
 from drumline.infra.chaos.reference import Difference
 from drumline.infra.chaos.report import ChaosReport, Kill, Round, show
 from drumline.infra.chaos.system import Stuck
-from drumline.infra.chaos.targets import targets
+from drumline.infra.chaos.targets import SIGNALS, targets
 from drumline.infra.cli.develop import chaos as command_chaos
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.state_dir import StackError
@@ -68,6 +70,26 @@ def test_a_chaos_run_that_kills_each_once_loses_and_doubles_nothing(kill, jars):
 
 @pytest.mark.stack
 @pytest.mark.long
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("brokers", [1, 3])
+def test_a_chaos_run_that_halts_each_once_has_the_results_of_an_undisturbed_run(brokers, jars):
+    command = [*CHAOS, "--kill", "sink,worker,engine,broker", "--signal", "stop", "--brokers", str(brokers)]
+    done = subprocess.run([*command, "--kills", "6", "--seed", "4", "--json"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    report = json.loads(done.stdout)
+    halted = {
+        "sink stop",
+        "worker stop",
+        "engine stop",
+        "broker stop",
+        *(["broker2 stop", "broker3 stop"][: brokers - 1]),
+    }
+    assert set(report["targets"]) == halted
+    assert all(kill["halted_s"] >= SHORTEST_S for round_ in report["rounds"] for kill in round_["kills"])
+
+
+@pytest.mark.stack
+@pytest.mark.long
 def test_ctrl_c_stops_all_that_was_started(jars):
     process = subprocess.Popen([*CHAOS, "--seed", "1"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
     assert process.stderr.readline() == "seed 1\n"
@@ -91,6 +113,35 @@ def test_targets_and_whose_work_they_stall():
     both, worker, broker = targets("sink+engine,worker,broker,worker")
     assert (both.name, both.stalls) == ("sink+engine", {"sink"})
     assert (worker.stalls, broker.stalls) == ({"worker"}, {"sink", "worker"})
+
+
+def test_each_of_several_brokers_is_a_target_of_each_signal():
+    chosen = targets("broker,worker", SIGNALS["both"], 3)
+    names = ["broker", "broker stop", "broker2", "broker2 stop", "broker3", "broker3 stop", "worker", "worker stop"]
+    assert [target.name for target in chosen] == names
+    with pytest.raises(ValueError, match="no target is called 'broker2'"):
+        targets("broker2")
+
+
+def test_what_is_halted_twice_goes_on_at_the_later_end_and_what_died_is_forgotten():
+    halts = Halts()
+    with subprocess.Popen(["sleep", "60"]) as victim, subprocess.Popen(["sleep", "60"]) as exited:
+        try:
+            process = psutil.Process(victim.pid)
+            later = halts.halt([process, psutil.Process(exited.pid)], 0.6)
+            assert halts.halt([process], 0.1) == later
+            exited.kill()
+            time.sleep(0.3)
+            assert process.status() == psutil.STATUS_STOPPED
+            time.sleep(0.5)
+            assert process.status() != psutil.STATUS_STOPPED
+            assert halts.is_over
+            halts.halt([process], 60)
+            halts.end()
+            assert process.status() != psutil.STATUS_STOPPED
+        finally:
+            victim.kill()
+            exited.kill()
 
 
 def test_targets_are_killed_equally_often_in_an_order_fixed_by_the_seed():
@@ -218,7 +269,7 @@ def test_recovery_counts_from_the_last_kill_only():
     assert ChaosReport(1, rounds=[Round(kills)]).targets() == {
         "sink": {
             "kills": 2, "while_recovering": 1, "in_flight": {"collecting": 2},
-            "recovery_p50_s": 4.0, "recovery_max_s": 4.0,
+            "recovery_p50_s": 4.0, "recovery_max_s": 4.0, "halted_s": 0,
         }
     }  # fmt: skip
 
