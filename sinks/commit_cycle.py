@@ -19,7 +19,7 @@ from drumline.sinks.ranges.intent import write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import PartitionState, PendingRange, RangeStage
 from drumline.sinks.ranges.resume import check_ledger
-from drumline.sinks.telemetry import SinkCounts, count_range
+from drumline.sinks.telemetry import SinkCounts, count_conflicts, count_range
 
 log = structlog.get_logger()
 #: Bounds on memory: once all partitions have collected so much, everything is written. Rows, in flush_rows; bytes of
@@ -102,15 +102,21 @@ class CommitCycle:
         for state in states:
             if not (state.due(now, sink.flush_rows, sink.flush_s) or (full and state.entries and state.intent is None)):
                 continue
-            wanted = state.identities_to_load() if state.intent is None else set()
-            if wanted:
-                before = OffsetRange(
-                    state.topic_id, state.partition, state.entries[0].record.offset, state.next_offset - 1
-                )
-                state.history.update(self._ledger().history(state.table.topic.value, wanted, before))
+            if state.intent is None:
+                self._load_history(state)
             self.ranges.append((state, state.cut(sink.flush_rows, now)))
+            count_conflicts(state)
             if over():
                 break
+
+    def _load_history(self, state: PartitionState) -> None:
+        """Load what is stored of the processes of the collected records, to find duplicates."""
+        topic, known = state.table.topic.value, state.duplicates
+        before = OffsetRange(state.topic_id, state.partition, state.entries[0].record.offset, state.next_offset - 1)
+        if wanted := state.identities_to_load():
+            known.history.update(self._ledger().history(topic, wanted, before))
+        places = state.contents_to_load()
+        known.contents = self._ledger().contents(topic, places, before) if places else {}
 
     def advance(self, over: Callable[[], bool]) -> None:
         """Run the commit protocol for all open ranges (docs/design/exactly-once.md).
@@ -154,8 +160,8 @@ class CommitCycle:
         for state, pending in self.ranges:
             pending.stage = RangeStage.COMMITTED
             self._counts.add(pending)
-            if len(state.history) > 20_000:  # loaded again when needed; collected records are not classified yet
-                state.history.clear()
+            if len(state.duplicates.history) > 20_000:  # loaded again when needed; collected records are unclassified
+                state.duplicates.history.clear()
             count_range(pending, now_ns)
         self.ranges = []
 

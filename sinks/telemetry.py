@@ -90,6 +90,18 @@ def count_range(pending: PendingRange, now_ns: int) -> None:
     _of(metrics.SINK_DROPPED, topic, "source").inc(dropped)
 
 
+def count_conflicts(state: PartitionState) -> None:
+    """Count the batches that were cut although another one is stored in their place."""
+    conflicts, state.duplicates.conflicts = state.duplicates.conflicts, 0
+    if conflicts:
+        topic = state.table.topic.value
+        _of(metrics.SINK_CONFLICTS, topic).inc(conflicts)
+        log.warning(
+            "batches have the process, key and sequence of stored ones and other content; both are stored",
+            topic=topic, partition=state.partition, batches=conflicts,
+        )  # fmt: skip
+
+
 def count_insert(table: str, rows: int, seconds: float) -> None:
     """Update the metrics for an insert that ClickHouse accepted."""
     _of(metrics.SINK_INSERT, table).observe(seconds)

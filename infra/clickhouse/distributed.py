@@ -48,4 +48,6 @@ def distribute(client: Client, database: str, cluster: str, into: str) -> list[s
             if statement.startswith("CREATE OR REPLACE VIEW"):
                 command(client, statement)
                 names.append(statement.split(f"{into}.", 1)[1].split()[0])
+            elif "ADD COLUMN" in statement:  # a table that is there already
+                command(client, statement)
     return names

@@ -117,6 +117,10 @@ SINK_DROPPED = _counter(
     "duplicate: stored from another record", "topic", "reason",
 )  # fmt: skip
 SINK_DEAD_LETTERS = _counter("sink", "dead_letters_total", "records sent to a dead-letter topic", "topic", "reason")
+SINK_CONFLICTS = _counter(
+    "sink", "conflicting_records_total",
+    "records with the process, key and sequence of a stored one and other content; both are stored", "topic",
+)  # fmt: skip
 SINK_GAPS = _counter(
     "sink", "missing_offsets_total", "offsets that Kafka did not deliver (not in compacted topics)", "topic"
 )

@@ -28,9 +28,9 @@ WINDOWS = (
 class Finding:
     """States one fault that the audit found.
 
-    `kind`: lost, doubled, rows_differ, sequence_gap, windows_differ, rollup_differs, not_drained, windows_open,
-    unknown. The last three mean "not yet" or "not in this ledger", the others "wrong". `where`: topic, partition, table
-    or process.
+    `kind`: lost, doubled, conflict, rows_differ, sequence_gap, windows_differ, rollup_differs, not_drained,
+    windows_open, unknown. The last three mean "not yet" or "not in this ledger", the others "wrong". `where`: topic,
+    partition, table or process.
     """
 
     kind: str
@@ -201,9 +201,15 @@ def _sequences(report: AuditReport, queries: Queries, topic: Topic) -> None:
     unreadable: dict[str, int] | None = None
     for row in queries.sequences(table(topic)):
         where = f"{topic.value} process {row['process_id']} key {row['key']}"
-        if row["batches"] != row["sequences"]:
-            text = f"{row['batches'] - row['sequences']} batches are stored twice"
+        if row["batches"] != row["contents"]:
+            text = f"{row['batches'] - row['contents']} batches are stored twice"
             report.findings.append(Finding("doubled", where, text))
+        if row["contents"] != row["sequences"]:
+            text = f"{row['contents'] - row['sequences']} sequences are stored with different contents"
+            report.findings.append(Finding("conflict", where, f"{text}; two producers use one process id and key"))
+        if row["unlike"]:
+            text = f"{row['unlike']} duplicates differ from what is stored in their place"
+            report.findings.append(Finding("lost", where, text))
         if row["mentioned"] != row["known"]:
             text = f"{row['mentioned'] - row['known']} batches are known from duplicates only: the original is missing"
             report.findings.append(Finding("lost", where, text))

@@ -142,16 +142,24 @@ class Queries:
         return {**totals[0], **shown[0]}
 
     def sequences(self, table: SinkTable) -> list[dict[str, Any]]:
-        """Return (process, key) pairs whose sequence has gaps, is stored twice, or is known from duplicates only."""
+        """Return (process, key) pairs whose sequence has gaps, is stored twice, or is known from duplicates only.
+
+        `contents`: stored sequences, each as often as it has different contents. `unlike`: duplicates with another
+        content than what is stored; only where every stored record has a hash.
+        """
         seen = "disposition IN ('stored', 'empty')"
         return rows(
             self.client,
             f"SELECT topic, process_id, key, any(job) AS of_job, any(run) AS of_run, countIf({seen}) AS batches, "
-            f"uniqExactIf(sequence, {seen}) AS sequences, "
+            f"uniqExactIf(sequence, {seen}) AS sequences, uniqExactIf((sequence, content), {seen}) AS contents, "
+            f"if(countIf(disposition = 'stored' AND content = 0) > 0, 0, toInt64(uniqExactIf((sequence, content), "
+            "rows > 0)) - toInt64(uniqExactIf((sequence, content), rows > 0 AND disposition != 'duplicate'))) "
+            "AS unlike, "
             f"uniqExactIf(sequence, {seen} OR disposition = 'dead_letter') AS known, "
             "uniqExact(sequence) AS mentioned, max(sequence) + 1 AS length, any(partition) AS place "
             f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND process_id != '' AND {self._where()} "
-            "GROUP BY topic, process_id, key HAVING batches != sequences OR known != length OR mentioned != known",
+            "GROUP BY topic, process_id, key "
+            "HAVING batches != sequences OR known != length OR mentioned != known OR unlike > 0",
             self._parameters(topic=table.topic.value),
         )
 

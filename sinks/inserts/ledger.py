@@ -9,8 +9,8 @@ import structlog
 
 from drumline.infra.clickhouse.client import Client, failure, insert_once, rows
 from drumline.sinks.inserts.stored_check import StoredRows, find_stored
+from drumline.sinks.ranges.duplicates import History, Place
 from drumline.sinks.ranges.offset_ranges import Intervals, OffsetRange
-from drumline.sinks.ranges.partition import History
 from drumline.sinks.ranges.record import Disposition, RangeEntry
 from drumline.sinks.tables import native_format as native
 from drumline.sinks.tables.blocks import TIME_END_NS
@@ -46,9 +46,14 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[RangeEntry], object]], ...] = (
     ("time_max", TIME, "<i8", lambda e: e.time_max),
     ("sent_ns", "Int64", "<i8", _envelope("sent_ns", 0)),
     ("bytes", "UInt32", "<u4", lambda e: e.size),
+    ("content", "UInt64", "<u8", lambda e: e.content),
 )
 
 
+#: Places whose contents one query reads; they are parameters of a request.
+PLACES = 1_000
+#: A record is no duplicate of itself: leaves out the partition's own offsets from a range on.
+_BEFORE = "NOT (topic_id = {id:String} AND partition = {p:UInt32} AND offset >= {first:UInt64})"
 _RANGE = (
     "topic = {topic:String} AND topic_id = {id:String} AND partition = {p:UInt32} "
     "AND offset BETWEEN {first:UInt64} AND {last:UInt64}"
@@ -152,7 +157,7 @@ class Ledger:
             "sequence - row_number() OVER (PARTITION BY process_id, key ORDER BY sequence) AS island FROM ("
             f"SELECT DISTINCT process_id, key, sequence FROM {self._table} WHERE topic = {{topic:String}} "
             "AND process_id IN {processes:Array(String)} AND disposition IN {dispositions:Array(String)} "
-            "AND NOT (topic_id = {id:String} AND partition = {p:UInt32} AND offset >= {first:UInt64}))"
+            f"AND {_BEFORE})"
             ") GROUP BY process_id, key, island ORDER BY a",
             {
                 "topic": topic,
@@ -168,3 +173,30 @@ class Ledger:
             if identity in history:
                 history[identity].add_run(int(row["a"]), int(row["b"]))
         return history
+
+    def contents(self, topic: str, places: Collection[Place], before: OffsetRange) -> dict[Place, set[int]]:
+        """Return the content hashes of the batches stored in each place, as `history` does."""
+        contents: dict[Place, set[int]] = {place: set() for place in places}
+        ordered = sorted(places)
+        for start in range(0, len(ordered), PLACES):
+            chunk = ordered[start : start + PLACES]
+            answer = rows(
+                self._client,
+                f"SELECT DISTINCT process_id, key, sequence, content FROM {self._table} WHERE topic = {{topic:String}} "
+                "AND process_id IN {processes:Array(String)} AND sequence IN {sequences:Array(Int64)} "
+                f"AND disposition = {{stored:String}} AND {_BEFORE}",
+                {
+                    "topic": topic,
+                    "processes": sorted({process for process, _, _ in chunk}),
+                    "sequences": sorted({sequence for _, _, sequence in chunk}),
+                    "stored": Disposition.STORED.value,
+                    "id": before.topic_id,
+                    "p": before.partition,
+                    "first": before.first,
+                },
+            )
+            for row in answer:
+                place = (str(row["process_id"]), str(row["key"]), int(row["sequence"]))
+                if place in contents:
+                    contents[place].add(int(row["content"]))
+        return contents

@@ -10,17 +10,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from drumline.sinks.ranges.duplicates import Duplicates, Place
 from drumline.sinks.ranges.intent import MAX_BYTES, Intent, write_intent
-from drumline.sinks.ranges.offset_ranges import Intervals, OffsetRange
+from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import SinkTable
 
 #: Days (table partitions) one insert may touch; each costs a part and a slot of the deduplication log.
 MAX_DAYS_PER_RANGE = 62
-
-#: Batch identity -> sequences stored so far.
-History = dict[tuple[str, str], Intervals]
 
 
 class ReplayImpossible(RuntimeError):
@@ -92,7 +90,7 @@ class PartitionState:
     rows: int = 0
     dead_letter_bytes: int = 0
     since: float = 0.0
-    history: History = field(default_factory=dict)
+    duplicates: Duplicates = field(default_factory=Duplicates)
 
     def take(self, entry: RangeEntry, now: float) -> bool:
         """Take in the next record; return False if it is stored already. `now`: any monotonic clock, s."""
@@ -119,12 +117,20 @@ class PartitionState:
         """Return the identities among the collected records whose history is not loaded."""
         if self.table.upsert:
             return set()
-        return {i for entry in self.entries if (i := _identity(entry)) is not None and i not in self.history}
+        return self.duplicates.unloaded(self.entries)
+
+    def contents_to_load(self) -> set[Place]:
+        """Return the places whose stored contents decide whether a collected record is a duplicate.
+
+        The history of all `identities_to_load()` must be loaded.
+        """
+        return set() if self.table.upsert else self.duplicates.repeated(self.entries)
 
     def cut(self, flush_rows: int, now: float) -> PendingRange:
         """Return the next range: a prefix of the collected records, limited to one insert and one intent.
 
-        The history of all `identities_to_load()` must be loaded. Fatal: ReplayImpossible.
+        The history of all `identities_to_load()` and the contents of all `contents_to_load()` must be loaded. Fatal:
+        ReplayImpossible.
         """
         if self.intent is not None:
             return self._rebuild(self.intent)
@@ -137,14 +143,15 @@ class PartitionState:
             full = rows >= flush_rows or rows + entry.rows > MAX_ROWS or len(days | span) > MAX_DAYS_PER_RANGE
             if taken and full:
                 break
-            self._classify(entry)
+            if not self.table.upsert:
+                self.duplicates.classify(entry)
             candidate = PendingRange(
                 self.table,
                 OffsetRange(self.topic_id, self.partition, first, entry.record.offset),
                 [*taken, entry] if entry.disposition in (Disposition.DEAD_LETTER, Disposition.DUPLICATE) else taken,
             )
             if candidate.entries is not taken and len(write_intent(candidate.intent)) > MAX_BYTES and taken:
-                self._unclassify(entry)
+                self.duplicates.unclassify(entry)
                 break
             taken.append(self.entries.popleft())
             if entry.disposition is Disposition.STORED:
@@ -160,21 +167,6 @@ class PartitionState:
         self.dead_letter_bytes = sum(
             entry.size for entry in self.entries if entry.disposition is Disposition.DEAD_LETTER
         )
-
-    def _classify(self, entry: RangeEntry) -> None:
-        identity = _identity(entry)
-        if identity is None or self.table.upsert or entry.batch is None:
-            return
-        if not self.history[identity].add(int(entry.batch.envelope["sequence"])):
-            entry.disposition = Disposition.DUPLICATE
-
-    def _unclassify(self, entry: RangeEntry) -> None:
-        """Undo `_classify`.
-
-        Only a duplicate or dead letter gets here: history is unchanged and gives the same result again.
-        """
-        if entry.disposition is Disposition.DUPLICATE:
-            entry.disposition = Disposition.STORED if entry.rows else Disposition.EMPTY
 
     def _rebuild(self, intent: Intent) -> PendingRange:
         entries: list[RangeEntry] = []
@@ -203,10 +195,3 @@ class PartitionState:
         self.intent = None
         self._count()
         return pending
-
-
-def _identity(entry: RangeEntry) -> tuple[str, str] | None:
-    """Return the (process, key) that the record's sequence counts for; None where it names no process."""
-    if entry.batch is None or entry.disposition is Disposition.DEAD_LETTER or not entry.batch.envelope["process_id"]:
-        return None
-    return str(entry.batch.envelope["process_id"]), entry.record.key_text

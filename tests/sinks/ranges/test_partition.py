@@ -22,14 +22,15 @@ from drumline.sinks.telemetry import SinkCounts
 KERNEL = table(Topic.KERNEL)
 
 
-def entry(offset, rows=10, process="p", sequence=None, bad=False, day=20_000):
+def entry(offset, rows=10, process="p", sequence=None, bad=False, content=1, day=20_000):
     record = Record(Topic.KERNEL, 0, offset, b"p", b"x" if bad else None, 0, [])
     if bad:
         return RangeEntry(record, 1, None, Disposition.DEAD_LETTER, error=("BadFrame", "bad"))
     envelope = {"process_id": process, "sequence": offset if sequence is None else sequence, "rows": rows}
     at = day * DAY_NS
     disposition = Disposition.STORED if rows else Disposition.EMPTY
-    return RangeEntry(record, 1, Batch(Topic.KERNEL, envelope), disposition, rows, at, at)
+    batch, content = Batch(Topic.KERNEL, envelope), content if rows else 0
+    return RangeEntry(record, 1, batch, disposition, rows, at, at, content=content)
 
 
 def state(next_offset=0, **kwargs):
@@ -38,13 +39,14 @@ def state(next_offset=0, **kwargs):
 
 def know(partition, history=None):
     for identity in partition.identities_to_load():
-        partition.history[identity] = history or Intervals()
+        partition.duplicates.history[identity] = history or Intervals()
 
 
 def collect(partition, entries):
     for e in entries:
         partition.take(e, 0.0)
     know(partition)
+    partition.duplicates.contents = {place: set() for place in partition.contents_to_load()}
 
 
 class World:
@@ -73,8 +75,12 @@ class World:
                 return True
             first = partition.entries[0].record.offset
             for identity in partition.identities_to_load() if partition.intent is None else ():
-                seen = sorted({s for o, (p, s) in self.ledger.items() if p == identity[0] and o < first})
-                partition.history[identity] = Intervals(seen)
+                seen = sorted({s for o, (p, s, _) in self.ledger.items() if p == identity[0] and o < first})
+                partition.duplicates.history[identity] = Intervals(seen)
+            for process, _, sequence in partition.contents_to_load() if partition.intent is None else ():
+                before = [value for offset, value in self.ledger.items() if offset < first]
+                stored = {c for p, s, c in before if (p, s) == (process, sequence) and c}
+                partition.duplicates.contents[process, "p", sequence] = stored
             pending = partition.cut(data.draw(st.integers(1, 40), "flush rows"), 0.0)
             intent = None
             die = data.draw(st.integers(0, 12), "dies after step")
@@ -87,7 +93,7 @@ class World:
             if die == 4:
                 return False
             entries = {
-                e.record.offset: (e.batch.envelope["process_id"], e.batch.envelope["sequence"])
+                e.record.offset: (e.batch.envelope["process_id"], e.batch.envelope["sequence"], e.content)
                 for e in pending.entries
                 if e.disposition in (Disposition.STORED, Disposition.EMPTY)
             }
@@ -105,12 +111,12 @@ class World:
 def test_killed_after_any_step_and_cut_anyhow_every_batch_is_stored_once(data):
     batches = data.draw(
         st.lists(
-            st.tuples(st.integers(0, 12), st.sampled_from("abc"), st.integers(0, 8), st.booleans()),
+            st.tuples(st.integers(0, 12), st.sampled_from("abc"), st.integers(0, 8), st.booleans(), st.integers(1, 2)),
             min_size=1,
             max_size=25,
         )
     )
-    log = [(offset, rows, process, sequence, bad) for offset, (rows, process, sequence, bad) in enumerate(batches)]
+    log = [(offset, *batch) for offset, batch in enumerate(batches)]
     world = World(log)
     for _ in range(60):
         if world.run(data):
@@ -118,9 +124,9 @@ def test_killed_after_any_step_and_cut_anyhow_every_batch_is_stored_once(data):
     else:
         return  # it died each time
     want, seen = [], set()
-    for offset, rows, process, sequence, bad in log:
-        if not bad and (process, sequence) not in seen:
-            seen.add((process, sequence))
+    for offset, rows, process, sequence, bad, content in log:
+        if not bad and rows and (process, sequence, content) not in seen:
+            seen.add((process, sequence, content))
             want += [(offset, row) for row in range(rows)]
     assert sorted(world.rows) == want
 

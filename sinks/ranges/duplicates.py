@@ -1,0 +1,88 @@
+"""Classify repeated batches: the same process, key and sequence, and the same content.
+
+A process id is no secret. Whoever publishes another batch under the identity of a process must not erase the process's
+batch, so a batch with other content is stored. Which of both is true cannot be known; the audit reports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from drumline.sinks.ranges.offset_ranges import Intervals
+from drumline.sinks.ranges.record import Disposition, RangeEntry
+
+#: Batch identity (process, key) -> sequences stored so far.
+History = dict[tuple[str, str], Intervals]
+#: Process, key, sequence.
+Place = tuple[str, str, int]
+
+
+def identity_of(entry: RangeEntry) -> tuple[str, str] | None:
+    """Return the (process, key) that the record's sequence counts for; None where it names no process."""
+    if entry.batch is None or entry.disposition is Disposition.DEAD_LETTER or not entry.batch.envelope["process_id"]:
+        return None
+    return str(entry.batch.envelope["process_id"]), entry.record.key_text
+
+
+@dataclass(slots=True)
+class Duplicates:
+    """Classifies the batches of one partition.
+
+    `history`: what is stored. `contents`: hashes of the stored batches, for the places that are `repeated` among the
+    collected records only: all of them would not fit into memory. 0 stands for any content. `conflicts`: batches that
+    are stored although another one is stored in their place.
+    """
+
+    history: History = field(default_factory=dict)
+    contents: dict[Place, set[int]] = field(default_factory=dict)
+    conflicts: int = 0
+
+    def unloaded(self, entries: Iterable[RangeEntry]) -> set[tuple[str, str]]:
+        """Return the identities among the entries whose history is not loaded."""
+        return {i for entry in entries if (i := identity_of(entry)) is not None and i not in self.history}
+
+    def repeated(self, entries: Iterable[RangeEntry]) -> set[Place]:
+        """Return the places of batches with rows that are stored already or occur twice. History must be loaded."""
+        seen, repeated = set[Place](), set[Place]()
+        for entry in entries:
+            if entry.rows and (place := _place(entry)) is not None:
+                if place in seen or place[2] in self.history[place[:2]]:
+                    repeated.add(place)
+                seen.add(place)
+        return repeated
+
+    def classify(self, entry: RangeEntry) -> None:
+        """Set the entry's disposition to `DUPLICATE` if it is one. `contents` of `repeated` must be loaded.
+
+        A batch without rows repeats any other: the agent publishes one in the place of a batch that it lost.
+        """
+        place = _place(entry)
+        if place is None:
+            return
+        new = self.history[place[:2]].add(place[2])
+        if not entry.rows:
+            if not new:
+                entry.disposition = Disposition.DUPLICATE
+            return
+        if new and place not in self.contents:
+            return
+        stored = self.contents.setdefault(place, set())
+        if 0 in stored or entry.content in stored:
+            entry.disposition = Disposition.DUPLICATE
+        else:
+            self.conflicts += bool(stored)
+            stored.add(entry.content)
+
+    @staticmethod
+    def unclassify(entry: RangeEntry) -> None:
+        """Undo `classify` of a duplicate, which left history and contents as they were."""
+        if entry.disposition is Disposition.DUPLICATE:
+            entry.disposition = Disposition.STORED if entry.rows else Disposition.EMPTY
+
+
+def _place(entry: RangeEntry) -> Place | None:
+    identity = identity_of(entry)
+    if identity is None or entry.batch is None:
+        return None
+    return (*identity, int(entry.batch.envelope["sequence"]))
