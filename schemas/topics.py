@@ -79,6 +79,10 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.TICK, "none; one empty record per partition and second", HOUR_MS, derived=True, dead_letters=False),
 )
 
+#: Topics of the producers, and of the stream worker.
+RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived)
+DERIVED_TOPICS = frozenset(spec.topic for spec in TOPICS if spec.derived)
+
 DLQ_RETENTION_MS = 30 * DAY_MS
 
 

@@ -22,10 +22,11 @@ from drumline.infra.runtime.retry import Retry
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.producers.agent.cursor import Cursor
+from drumline.producers.agent.discovery import FolderDiscovery
 from drumline.producers.agent.producer import KafkaSender
 from drumline.producers.agent.tailer import SpoolTailer
-from drumline.producers.spool.directory import SpoolDirectory, folders
-from drumline.producers.spool.layout import IDENTITY, BadSpool
+from drumline.producers.spool.directory import SpoolDirectory
+from drumline.producers.spool.layout import BadSpool
 from drumline.producers.spool.reader import Segment
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryUnavailable, UnknownSchema
@@ -36,8 +37,8 @@ log = structlog.get_logger()
 PUMP_S = 0.1
 #: Period of finding folders, refreshing identities and saving the cursor; s.
 REFRESH_S = 1.0
-#: Age at which a folder is removed whose process exited without an identity; s.
-ORPHAN_S = 60.0
+#: Time after which a tick ends and the next one goes on with the next folder; s.
+TICK_S = 0.5
 
 
 def deleted(segment: Segment, folder: SpoolDirectory) -> None:
@@ -91,9 +92,8 @@ class Agent:
         self._clock = self._options.clock
         self._refresh_at = float("-inf")
         self._registry, self._no_registry = Retry(), ""
-        self._unreadable: dict[str, str] = {}  # folders that cannot be read, and the reason
-        self._foreign: set[str] = set()  # folders that are no spool
-        self._finished = 0
+        self._folders = FolderDiscovery(self._root)
+        self._finished = self._start = 0
         self.tails: dict[str, SpoolTailer] = {}
         self.processes: Sequence[Mapping[str, Any]] = ()
         metrics.AGENT_AGE.set_function(lambda: sender.age_s)
@@ -106,7 +106,7 @@ class Agent:
         while not self._options.stopping():
             self._health.heartbeat()
             moved = self.tick()
-            if self._options.until_empty and not self.tails and not self._has_unread_folder():
+            if self._options.until_empty and not self.tails and not self._folders.has_unread():
                 log.info("the spool is empty: everything is in Kafka", root=str(self._root), processes=self._finished)
                 break
             self._sender.poll(0 if moved else PUMP_S)
@@ -127,14 +127,20 @@ class Agent:
             self._refresh(ready)
             self._refresh_at = self._clock() + REFRESH_S
         moved = False
-        for tail in list(self.tails.values()) if ready else []:
-            if not tail.problem:
-                moved = self._guarded(tail, partial(tail.pump, self._sender.send)) or moved
+        tails = [tail for tail in self.tails.values() if not tail.problem] if ready else []
+        start, until = self._start % max(len(tails), 1), self._clock() + TICK_S
+        for tail in (*tails[start:], *tails[:start]):
+            moved = self._guarded(tail, partial(tail.pump, self._sender.send)) or moved
+            self._start += 1
+            if self._clock() >= until:
+                break
+        else:
+            self._start += 1  # not always the same folder fills the client's queue first
         return moved
 
     def _refresh(self, ready: bool) -> None:
         """Find new folders, update what is known of writers, publish identities, save the cursor."""
-        self._discover()
+        self._open_folders()
         for name, tail in list(self.tails.items()):
             before, tail.problem = tail.problem, ""
             if not tail.folder.path.exists():
@@ -147,52 +153,24 @@ class Agent:
             if tail.problem and tail.problem != before:
                 log.warning("a spool folder is blocked", folder=name, problem=tail.problem)
         self.processes = [tail.seen.process for tail in self.tails.values() if tail.seen and not tail.writer_exited]
-        stuck = [*self._unreadable.values(), *(tail.problem for tail in self.tails.values() if tail.problem)]
-        self._health.set_reason("spool", f"{len(stuck)} folders are blocked, one by: {stuck[0]}" if stuck else "")
+        waiting = self._no_registry and any(tail.problem == self._no_registry for tail in self.tails.values())
+        self._health.set_reason("registry", self._no_registry if waiting else "")
         self._save()
         self._observe()
 
-    def _discover(self) -> None:
+    def _open_folders(self) -> None:
+        """Begin to publish the folders that are new."""
+
+        def begin(folder: SpoolDirectory) -> None:
+            name = folder.path.name
+            positions = self._cursor.positions.get(name, {})
+            self.tails[name] = SpoolTailer(folder, positions, self._codec, self._options.done)
+
         try:
-            new_folders = [folder for folder in folders(self._root) if folder.path.name not in self.tails]
+            self._folders.refresh(self.tails, begin)
             self._health.set_reason("root", "")
         except OSError as error:
             self._health.set_reason("root", f"{self._root}: {error.strerror}")
-            return
-        before, self._unreadable = self._unreadable, {}
-        for folder in new_folders:
-            try:
-                if (folder.path / IDENTITY).exists():
-                    positions = self._cursor.positions.get(folder.path.name, {})
-                    self.tails[folder.path.name] = SpoolTailer(folder, positions, self._codec, self._options.done)
-                elif folder.path.name not in self._foreign:
-                    self._remove_orphan(folder)
-            except FileNotFoundError:  # removed since
-                continue
-            except (OSError, BadSpool) as error:
-                self._unreadable[folder.path.name] = str(error)
-                if folder.path.name not in before:
-                    log.warning("a folder in the spool cannot be read", folder=folder.path.name, problem=str(error))
-
-    def _remove_orphan(self, folder: SpoolDirectory) -> None:
-        """Remove a folder without an identity if its writer exited; leave foreign folders in place. Raises OSError,
-        BadSpool.
-        """
-        if folder.is_foreign():
-            name, root = folder.path.name, str(self._root)
-            self._foreign.add(name)
-            log.warning("a folder in the spool is foreign and stays", folder=name, root=root)
-            return
-        old = time.time() - folder.path.stat().st_mtime > ORPHAN_S
-        if old and not (folder.path / IDENTITY).exists() and folder.writer_exited():
-            folder.remove_unnamed()
-
-    def _has_unread_folder(self) -> bool:
-        """Return whether a process's folder is present."""
-        try:
-            return any(folder.path.name not in self._foreign for folder in folders(self._root))
-        except OSError:
-            return False
 
     def _publish_identity(self, name: str, tail: SpoolTailer) -> None:
         if tail.identity is None and self._no_registry and self._clock() < self._registry.at:
@@ -233,6 +211,8 @@ class Agent:
         alive = sum(not tail.writer_exited for tail in self.tails.values())
         metrics.AGENT_PROCESSES.labels("alive").set(alive)
         metrics.AGENT_PROCESSES.labels("exited").set(len(self.tails) - alive)
+        blocked = sum(bool(tail.problem) for tail in self.tails.values())
+        metrics.AGENT_BLOCKED.set(blocked + len(self._folders.unreadable))
         metrics.AGENT_WAITING.set(self._sender.waiting)
         size = 0
         for tail in self.tails.values():

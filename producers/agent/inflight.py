@@ -20,6 +20,11 @@ from drumline.schemas.codec import Codec
 
 log = structlog.get_logger()
 
+#: Most messages sent in one call: the client's queue is for all folders.
+MOST_SENT = 1_000
+#: Most empty batches of one process, a day of an outage. A loss beyond them is one record: its rows count, and the
+#: audit sees a gap in the sequence.
+MOST_LOST = 1 << 20
 Send = Callable[[str, str, bytes, Callable[[KafkaError | None], None]], bool]
 
 
@@ -52,6 +57,8 @@ class InFlightBatches:
         self._codec, self._settled = codec, settled
         self._unsent: deque[tuple[InFlightFrame, Iterator[bytes]]] = deque()
         self._value: bytes | None = None
+        self._lost_left = MOST_LOST
+        self._is_left_out_logged = False
 
     @property
     def has_unsent(self) -> bool:
@@ -60,14 +67,20 @@ class InFlightBatches:
 
     def add(self, frame: Frame) -> InFlightFrame:
         """Append a frame behind all others."""
+        if frame.kind != DATA:
+            batches = max(1, min(frame.batches, self._lost_left))
+            self._lost_left -= batches
+            if batches < frame.batches:
+                log.warning("a loss is too long for a record each", topic=frame.topic, batches=frame.batches)
+                frame = frame._replace(batches=batches)
         entry = InFlightFrame(frame, frame.batches)
         self._unsent.append((entry, values(frame, self.ids, self._codec)))
         return entry
 
     def send_unsent(self, send: Send) -> bool:
-        """Send what the client's queue takes; return whether anything moved."""
-        moved = False
-        while self._unsent:
+        """Send what the client's queue takes, at most MOST_SENT; return whether anything moved."""
+        sent = 0
+        while self._unsent and sent < MOST_SENT:
             entry, messages = self._unsent[0]
             try:
                 value = self._value if self._value is not None else next(messages, None)
@@ -82,8 +95,8 @@ class InFlightBatches:
             if not send(entry.frame.topic, entry.frame.key, value, partial(self._answer, entry, retry_value)):
                 self._value = value
                 break
-            self._value, moved = None, True
-        return moved
+            self._value, sent = None, sent + 1
+        return sent > 0
 
     def _answer(self, entry: InFlightFrame, value: bytes | None, error: KafkaError | None) -> None:
         """Process Kafka's answer to one message of a frame; `value`: the message, None for a batch as it is in the
@@ -108,8 +121,10 @@ class InFlightBatches:
         self._settled()
 
     def _leave_out(self, entry: InFlightFrame, problem: str) -> None:
-        """Count a frame that cannot be published; the audit sees a gap in the sequence."""
-        log.error("frame left out", topic=entry.frame.topic, rows=entry.frame.rows, problem=problem)
+        """Count a frame that cannot be published, and log the first; the audit sees a gap in the sequence."""
+        if not self._is_left_out_logged:
+            log.error("frame left out", topic=entry.frame.topic, rows=entry.frame.rows, problem=problem)
+        self._is_left_out_logged = True
         metrics.AGENT_DROPPED.labels(
             "other" if entry.frame.topic not in self.ids else entry.frame.topic, "left_out"
         ).inc(entry.frame.rows)

@@ -27,8 +27,9 @@ def values(frame: Frame, ids: Mapping[str, int], codec: Codec) -> Iterator[bytes
     `ids`: topic -> id of the schema that its writer used. Raises KeyError for a topic without one, and ValueError where
     a loss cannot be decoded.
     """
+    schema = header(ids[frame.topic])
     if frame.kind == DATA:
-        yield header(ids[frame.topic]) + frame.body
+        yield schema + frame.body
     else:
         yield from losses(frame, codec)
 
@@ -36,13 +37,15 @@ def values(frame: Frame, ids: Mapping[str, int], codec: Codec) -> Iterator[bytes
 def losses(frame: Frame, codec: Codec) -> Iterator[bytes]:
     """Yield an empty batch in the place of each lost one, or of a DATA frame that Kafka rejects.
 
-    So sequences have no gap, and the last one's `dropped_before` holds the number of missing rows.
+    So sequences have no gap, and the last one's `dropped_before` holds the number of missing rows. Raises ValueError.
     """
     shared = _shared(frame)
     lost = frame.rows + (shared["dropped_before"] if frame.kind == DATA else 0)
     if frame.topic == Topic.COLLECTIVE:
         shared["communicator"] = frame.key.rpartition(":")[2]
     last = shared["sequence"]
+    if frame.batches > last + 1:
+        raise ValueError(f"a loss of {frame.batches} batches ends with sequence {last}")
     for sequence in range(last - frame.batches + 1, last + 1):
         dropped = lost if sequence == last else 0
         yield codec.encode(Batch(frame.topic, {**shared, "sequence": sequence, "rows": 0, "dropped_before": dropped}))

@@ -12,13 +12,13 @@ from confluent_kafka import KafkaError
 from drumline.infra.telemetry import metrics
 from drumline.producers.agent.inflight import InFlightBatches, InFlightFrame, Send
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.frames import Damage
+from drumline.producers.spool.frames import Damage, Frame
 from drumline.producers.spool.layout import BadSpool, ProcessIdentity
 from drumline.producers.spool.reader import Segment
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import Unencodable
-from drumline.schemas.topics import Topic
+from drumline.schemas.topics import DERIVED_TOPICS, Topic
 
 log = structlog.get_logger()
 
@@ -95,7 +95,11 @@ class SpoolTailer:
             return
         if identity != self.identity:
             id_of_version = self._codec.registry.id_of_version
-            self._in_flight.ids = {topic: id_of_version(topic, version) for topic, version in identity.schemas.items()}
+            self._in_flight.ids = {
+                topic: id_of_version(topic, version)
+                for topic, version in identity.schemas.items()
+                if topic not in DERIVED_TOPICS  # the stream worker's: whoever may write here could forge verdicts
+            }
             try:
                 self._record = self._codec.encode(Batch(Topic.PROCESS, {**identity.process, "rows": 1}))
             except Unencodable as error:
@@ -124,12 +128,11 @@ class SpoolTailer:
             complete = self.writer_exited or self.folder.has_later_segment(taken.segment.number)
             items = taken.segment.read(complete)
             taken.read = complete and not items
-        for item in items:
-            if isinstance(item, Damage):
-                metrics.AGENT_DAMAGED.inc(item.bytes)
-                log.warning("damaged frame left out", folder=self.folder.path.name, bytes=item.bytes)
-            else:
-                taken.entries.append(self._in_flight.add(item))
+        damaged = sum(item.bytes for item in items if isinstance(item, Damage))
+        if damaged:
+            metrics.AGENT_DAMAGED.inc(damaged)
+            log.warning("damaged frames left out", folder=self.folder.path.name, bytes=damaged)
+        taken.entries.extend(self._in_flight.add(item) for item in items if isinstance(item, Frame))
         if not taken.entries:
             taken.acked = taken.segment.offset
             self._settle()

@@ -21,9 +21,8 @@ from drumline.producers.replay.rank_scaling import RankSource, rank_sources
 from drumline.producers.replay.trace import Trace, read_trace
 from drumline.schemas.batch import Batch
 from drumline.schemas.keys import record_key
-from drumline.schemas.topics import TOPICS, Topic
+from drumline.schemas.topics import RAW_TOPICS, Topic
 
-RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived)
 #: Gap between the last event of one repetition and the first of the next; ns.
 LOOP_GAP_NS = 1_000_000
 

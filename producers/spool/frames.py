@@ -23,8 +23,13 @@ FRAME_MAGIC = b"DRF1"
 HEADER = struct.Struct("<4sBBHQIII")
 _CRC = struct.Struct("<I")
 DATA, LOSS = 0, 1
-#: Longer bodies are not written, and read as damage. Kafka's limit for a record is 1 MB.
-MAX_BODY = 8 << 20
+#: Longer bodies are not written, and read as damage: Kafka's limit for a record (schemas/topics.py).
+MAX_BODY = 1 << 20
+#: More rows are read as damage: counts of them stay exact, also as Avro longs.
+MAX_ROWS = 1 << 53
+#: Bytes that failed checks of one scan may cost, in multiples of what is scanned; what a check costs beside its bytes;
+#: and the least to scan. So frames that each claim the rest of a segment cost no quadratic time.
+SCAN_WORK, CHECK_BYTES, LEAST_SCAN = 4, 1_024, 1 << 20
 
 
 class Frame(NamedTuple):
@@ -98,37 +103,42 @@ def loss_frames(losses: Losses) -> bytes:
 def scan(data: bytes, complete: bool = False) -> Iterator[Frame | Damage]:
     """Yield the frames of `data`, which begins with one. Stops before a frame that is incomplete.
 
-    Bytes that are no frame are skipped up to the next frame. `complete`: nothing will follow, so an incomplete frame is
-    damage (its writer was killed).
+    Bytes that are no frame are skipped up to the next one, or to the end where failed checks cost too much. `complete`:
+    nothing will follow, so an incomplete frame is damage (its writer was killed).
     """
-    at = 0
+    at, work = 0, SCAN_WORK * max(len(data), LEAST_SCAN)
     while at < len(data):
-        frame = _frame(data, at)
-        if isinstance(frame, Frame):
-            yield frame
-            at = frame.end
-        elif frame is None and not complete:
-            return
-        else:
-            after = data.find(FRAME_MAGIC, at + 1)
-            while after >= 0 and not isinstance(_frame(data, after), Frame):
-                after = data.find(FRAME_MAGIC, after + 1)
-            if after < 0 and not complete:
-                return  # a good frame may still come
-            end = after if after >= 0 else len(data)
+        frame, end = _frame(data, at), at
+        while not isinstance(frame, Frame):
+            if frame is None and not complete:
+                break  # the rest of it may still come
+            work -= CHECK_BYTES + (frame or 0)
+            if (after := data.find(FRAME_MAGIC, end + 1) if work > 0 else -1) < 0:
+                end = len(data) if complete or work <= 0 else max(at, len(data) - _begun(data))
+                break
+            frame, end = _frame(data, after), after
+        if end > at:
             yield Damage(end - at, end)
-            at = end
+        if not isinstance(frame, Frame):
+            return
+        yield frame
+        at = frame.end
 
 
-def _frame(data: bytes, at: int) -> Frame | bool | None:
-    """Return the frame at `at`, None if its end is missing, False if there is none."""
+def _begun(data: bytes) -> int:
+    """Return how many of the last bytes may be the beginning of the next frame's magic number."""
+    return next(size for size in range(len(FRAME_MAGIC) - 1, -1, -1) if data.endswith(FRAME_MAGIC[:size]))
+
+
+def _frame(data: bytes, at: int) -> Frame | int | None:
+    """Return the frame at `at`, None if its end is missing, or the number of bytes checked if there is none."""
     if not data.startswith(FRAME_MAGIC[: len(data) - at], at):
-        return False
+        return 0
     if len(data) - at < HEADER.size:
         return None
     _, kind, topic_size, key_size, rows, batches, size, crc = HEADER.unpack_from(data, at)
-    if kind > LOSS or size > MAX_BODY:
-        return False
+    if kind > LOSS or size > MAX_BODY or rows > MAX_ROWS or not batches or (kind == DATA and batches > 1):
+        return 0
     names = at + HEADER.size
     body = names + topic_size + key_size
     end = body + size
@@ -137,7 +147,7 @@ def _frame(data: bytes, at: int) -> Frame | bool | None:
     view = memoryview(data)
     before = zlib.crc32(view[names:body], zlib.crc32(view[at : names - _CRC.size]))
     if zlib.crc32(view[body:end], before) != crc:
-        return False
+        return int(end - at)
     topic, key = data[names : names + topic_size], data[names + topic_size : body]
     return Frame(kind, topic.decode(errors="replace"), key.decode(errors="replace"), rows, batches, data[body:end], end)
 

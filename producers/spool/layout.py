@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.schemas.model import model
-from drumline.schemas.topics import TOPICS
+from drumline.schemas.topics import RAW_TOPICS
 
 FORMAT = 1
 LOCK, IDENTITY, RESERVED = "lock", "identity.json", "reserve"
@@ -53,7 +53,7 @@ def segment_name(number: int, suffix: str = OPEN) -> str:
 
 def own_schemas() -> dict[str, str]:
     """Return the fingerprints of this version's schemas, by topic."""
-    return {str(spec.topic): model(spec.topic).fingerprint for spec in TOPICS if not spec.derived}
+    return {str(topic): model(topic).fingerprint for topic in RAW_TOPICS}
 
 
 def identity_text(process: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     from drumline.producers.nvml.sampler import device_sampler
     from drumline.producers.spool.directory import make_root
     from drumline.producers.spool.layout import IDENTITY
-    from drumline.schemas.topics import TOPICS
+    from drumline.schemas.topics import RAW_TOPICS
 
     stopping = ShutdownSignal()
     root = config.spool.root
@@ -80,7 +80,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
         )
     health = Health()
     serve_health("agent", config.agent.metrics_port, health)
-    topics = [str(spec.topic) for spec in TOPICS if not spec.derived]
+    topics = [str(topic) for topic in RAW_TOPICS]
     archiver = _archiver(config, cursor.folder / "archive", health) if config.archive.url else None
     program = Agent(
         config, cursor, KafkaSender(config, topics), codec(config), health,

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs" / "reference" / "metrics.md"
 RUNBOOK = ROOT / "docs" / "guide" / "runbook.md"
 UNITS = ("records", "rows", "seconds", "letters", "offsets", "ranges", "ticks", "retries", "rebalances", "recoveries")
-UNITS += ("partitions", "windows", "bytes", "processes", "gpus", "events")
+UNITS += ("partitions", "windows", "bytes", "processes", "folders", "gpus", "events")
 
 
 def value(program, name, **labels):
@@ -82,7 +82,7 @@ def test_every_reason_that_readiness_may_name_is_documented():
     section = RUNBOOK.read_text().split("## Reasons in /readyz")[1].split("\n## ")[0]
     documented = {name for line in section.splitlines() if line.startswith("| `") for name in
                   re.findall(r"`(\w+)`", line.split("|")[1])}  # fmt: skip
-    assert {"clickhouse", "registry", "spool"} <= named <= documented
+    assert {"clickhouse", "registry", "root"} <= named <= documented
 
 
 def entry(offset, disposition, rows=10, error=("", ""), **envelope):

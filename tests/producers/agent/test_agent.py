@@ -241,7 +241,7 @@ def test_a_process_of_another_release_keeps_its_schema_or_waits(lab):
     other = SpoolWriter(lab.root, process("p1"))
     write(other, [7])
     lab.tick()
-    assert "upgrade drumline" in lab.health.ready()["spool"]
+    assert "upgrade drumline" in lab.agent.tails[spool.folder.name].problem
     assert lab.account()[0] == [7], "the other process is not held up"
     identity.write_text(known)
     lab.tick()
@@ -271,7 +271,7 @@ def test_a_registry_that_does_not_answer_is_asked_for_one_folder_at_a_time(lab):
     assert len(requests) == 1
     assert {tail.problem for tail in lab.agent.tails.values()} == {"schema registry r:1 does not answer"}
     lab.tick()
-    assert "does not answer" in lab.health.ready()["spool"]
+    assert "does not answer" in lab.health.ready()["registry"]
     away = False
     lab.tick(20.0)
     assert lab.account()[0] == [0] * 5
@@ -308,7 +308,8 @@ def test_nonsense_in_one_folder_is_reported_and_the_others_go_on(lab, text):
     write(good, [0])
     lab.tick()
     assert lab.account()[0] == [0]
-    assert bad.folder.name in lab.health.ready()["spool"] or "gpu." in lab.health.ready()["spool"]
+    problem = lab.agent.tails[bad.folder.name].problem
+    assert bad.folder.name in problem or "gpu." in problem
     bad.close()
     good.close()
 
@@ -323,7 +324,7 @@ def test_a_folder_that_cannot_be_looked_into_is_named_and_logged_once(lab):
         for _ in range(3):
             lab.tick()
     assert [entry["folder"] for entry in logs if "cannot be read" in entry["event"]] == ["another users"]
-    assert "another users" in lab.health.ready()["spool"]
+    assert "another users" in lab.agent._folders.unreadable
     assert lab.account()[0] == [0, 1, 2]
     shutil.rmtree(folder)
     lab.tick()
@@ -361,7 +362,7 @@ def test_segments_without_an_identity_are_kept_and_reported(lab):
     (spool.folder / "identity.json").unlink()
     os.utime(spool.folder, (0, 0))
     lab.tick()
-    assert "identity.json is missing" in lab.health.ready()["spool"]
+    assert "identity.json is missing" in lab.agent._folders.unreadable[spool.folder.name]
     assert list(spool.folder.glob("*.seg"))
 
 

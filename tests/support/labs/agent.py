@@ -13,9 +13,9 @@ from drumline.producers.agent.producer import KafkaSender
 from drumline.schemas.batch import encode
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import model
-from drumline.schemas.topics import TOPICS, Topic
+from drumline.schemas.topics import RAW_TOPICS, Topic
 
-TOPIC_NAMES = [str(spec.topic) for spec in TOPICS if not spec.derived]
+TOPIC_NAMES = [str(topic) for topic in RAW_TOPICS]
 
 
 class FakeKafka:

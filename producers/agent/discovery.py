@@ -1,0 +1,68 @@
+"""Finds the folders of processes in the spool, and removes those of writers that died while they created one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Container
+from pathlib import Path
+
+import structlog
+
+from drumline.producers.spool.directory import SpoolDirectory, folders
+from drumline.producers.spool.layout import IDENTITY, BadSpool
+
+log = structlog.get_logger()
+
+#: Age at which a folder is removed whose process exited without an identity; s.
+ORPHAN_S = 60.0
+
+
+class FolderDiscovery:
+    """Scans the root of a spool for folders that nothing publishes yet. Owned by Agent, in its thread.
+
+    `unreadable`: reason by name of a folder that cannot be read: any user may leave one, so it is logged and counted.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.unreadable: dict[str, str] = {}
+        self._foreign: set[str] = set()  # folders that are no spool
+
+    def refresh(self, known: Container[str], begin: Callable[[SpoolDirectory], None]) -> None:
+        """Call `begin` for each folder with an identity whose name is not `known`. Raises OSError for the root."""
+        before, self.unreadable = self.unreadable, {}
+        for folder in list(folders(self._root)):
+            name = folder.path.name
+            if name in known:
+                continue
+            try:
+                if (folder.path / IDENTITY).exists():
+                    begin(folder)
+                elif name not in self._foreign:
+                    self._remove_orphan(folder)
+            except FileNotFoundError:  # removed since
+                continue
+            except (OSError, BadSpool) as error:
+                self.unreadable[name] = str(error)
+                if name not in before:
+                    log.warning("a folder in the spool cannot be read", folder=name, problem=str(error))
+
+    def has_unread(self) -> bool:
+        """Return whether a process's folder is present."""
+        try:
+            return any(folder.path.name not in self._foreign for folder in folders(self._root))
+        except OSError:
+            return False
+
+    def _remove_orphan(self, folder: SpoolDirectory) -> None:
+        """Remove a folder without an identity if its writer exited; leave foreign folders in place. Raises OSError,
+        BadSpool.
+        """
+        name = folder.path.name
+        if folder.is_foreign():
+            self._foreign.add(name)
+            log.warning("a folder in the spool is foreign and stays", folder=name, root=str(self._root))
+            return
+        old = time.time() - folder.path.stat().st_mtime > ORPHAN_S
+        if old and not (folder.path / IDENTITY).exists() and folder.writer_exited():
+            folder.remove_unnamed()

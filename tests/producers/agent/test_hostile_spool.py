@@ -1,0 +1,108 @@
+"""Attempts of a user who may write into the spool to harm the agent, or others through it."""
+
+import json
+import os
+import shutil
+
+import pytest
+from structlog.testing import capture_logs
+from support.labs.agent import Lab, process, write
+from support.labs.sink import any_batch
+
+from drumline.infra.telemetry import metrics
+from drumline.producers.agent import inflight
+from drumline.producers.spool.frames import LOSS, SEGMENT_MAGIC, envelope_end, head
+from drumline.producers.spool.writer import SpoolWriter
+from drumline.schemas.batch import encode
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+
+@pytest.fixture
+def lab(tmp_path):
+    started = Lab(tmp_path).start()
+    yield started
+    started.cursor.close()
+
+
+def loss(topic, sequence, batches, rows=10):
+    batch = encode(model(topic), any_batch(topic, 1, "p0", sequence))
+    envelope = batch[: envelope_end(batch)[0]]
+    return head(LOSS, str(topic), "p0", rows, batches, envelope) + envelope
+
+
+def hostile(lab, *frames, schemas=None):
+    """The folder of a process that ended, with one segment."""
+    spool = SpoolWriter(lab.root, process("hostile"))
+    spool.close()
+    (spool.folder / "000000000000.seg").write_bytes(SEGMENT_MAGIC + b"".join(frames))
+    if schemas:
+        identity = json.loads((spool.folder / "identity.json").read_text())
+        identity["schemas"] |= schemas
+        (spool.folder / "identity.json").write_text(json.dumps(identity))
+    return spool.folder
+
+
+def test_nothing_in_the_spool_is_published_into_a_derived_topic(lab):
+    topic = Topic.STRAGGLER
+    frames = [head(0, str(topic), "job", 1, 1, b"verdict") + b"verdict", loss(Topic.KERNEL, 3, 1)]
+    forged_loss = head(LOSS, str(topic), "job", 1, 1, frames[1][-60:]) + frames[1][-60:]
+    folder = hostile(lab, *frames, forged_loss, schemas={str(topic): model(topic).fingerprint})
+    lab.tick()
+    assert {name for name, *_ in lab.kafka.log} == {Topic.PROCESS, Topic.KERNEL}
+    assert not folder.exists(), "the rest of it is published, and it does not stay for ever"
+
+
+def test_a_loss_that_claims_more_batches_than_a_process_can_write_is_one_record(lab, monkeypatch):
+    monkeypatch.setattr(inflight, "MOST_LOST", 5)
+    folder = hostile(lab, loss(Topic.KERNEL, 5_000_000_000, 2**32 - 1), loss(Topic.KERNEL, 5_000_000_900, 900))
+    lab.tick()
+    assert lab.account() == ([*range(4_999_999_996, 5_000_000_001), 5_000_000_900], 0, 20), "no row is uncounted"
+    assert not folder.exists()
+
+
+def test_a_loss_of_more_batches_than_its_sequence_allows_is_left_out_and_counted(lab):
+    left_out = metrics.AGENT_DROPPED.labels(str(Topic.KERNEL), "left_out")
+    before = left_out._value.get()
+    folder = hostile(lab, loss(Topic.KERNEL, 7, 9))
+    lab.tick()
+    assert lab.account() == ([], 0, 0)
+    assert left_out._value.get() - before == 10
+    assert not folder.exists()
+
+
+def test_a_folder_with_much_to_send_leaves_the_queue_of_the_client_to_others_too(lab):
+    hostile(lab, loss(Topic.KERNEL, 400_000, 400_000))
+    lab.kafka.capacity = 1_500
+    spool = SpoolWriter(lab.root, process("p1"))
+    write(spool, range(3), key="p1")
+    for _ in range(3):
+        lab.agent.tick()
+        lab.sender.poll(0)
+    assert sum(batch.rows > 0 for batch in lab.batches()) == 3
+    spool.close()
+
+
+def test_damage_is_counted_and_not_only_skipped(lab):
+    folder = hostile(lab)
+    os.truncate(folder / "000000000000.seg", 32 << 20)
+    before = metrics.AGENT_DAMAGED._value.get()
+    with capture_logs() as logs:
+        lab.tick()
+    assert metrics.AGENT_DAMAGED._value.get() - before == (32 << 20) - len(SEGMENT_MAGIC)
+    assert sum(line["event"] == "damaged frames left out" for line in logs) <= 33, "a line a read, not one a frame"
+    assert not folder.exists()
+
+
+def test_junk_in_the_spool_is_counted_but_the_agent_is_ready_all_the_same(lab):
+    junk = [lab.root / "junk-00000000", hostile(lab)]
+    (junk[0] / "lock").mkdir(parents=True)
+    os.utime(junk[0], (0, 0))
+    (junk[1] / "identity.json").write_text("{}")
+    lab.tick()
+    assert lab.health.ready() == {}
+    assert metrics.AGENT_BLOCKED._value.get() == 2
+    for folder in junk:
+        shutil.rmtree(folder)
+    lab.tick()
+    assert metrics.AGENT_BLOCKED._value.get() == 0
