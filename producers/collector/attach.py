@@ -10,7 +10,6 @@ import atexit
 import contextlib
 import json
 import os
-import socket
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from typing import Any
 from drumline.producers.collector import cupti as cupti_library
 from drumline.producers.collector import decoder_process
 from drumline.producers.collector.collector import Collector
+from drumline.producers.collector.event_socket import event_sockets
 from drumline.producers.collector.process_info import describe, gpus
 from drumline.producers.identity import missing_run_scope
 from drumline.producers.ipc.buffer_pool import BufferPool, Header, new_pool
@@ -61,8 +61,7 @@ class Attachment:
     def _start_decoder(self) -> None:
         """Start a decoder with a socket to it. Raises OSError."""
         self._decoders_started += 1
-        self._events, decoder_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._events.setblocking(False)
+        self._events, decoder_end = event_sockets()
         try:
             self.decoder = decoder_process.start(self.pool.fd, decoder_end.fileno())
         finally:
@@ -75,13 +74,16 @@ class Attachment:
     def _revive_decoder(self) -> bool:
         """Start another decoder if the last one was killed, and return whether it was.
 
-        It counts its batches from 0: it is another source. Raises OSError, and RuntimeError after MAX_DECODERS.
+        It counts its batches from 0: it is another source. Raises OSError, and RuntimeError after MAX_DECODERS or
+        where the job has closed the descriptor of the buffers.
         """
         self._send_late_facts()
         if decoder_process.is_alive(self.decoder):
             return False
-        if self._decoders_started >= MAX_DECODERS:
+        closed = not self.pool.has_descriptor
+        if closed or self._decoders_started >= MAX_DECODERS:
             reason = f"{self._decoders_started} decoders have died"
+            reason = "the job has closed descriptors of drumline" if closed else reason
             warn(f"{reason}: nothing is recorded any more; the job goes on")
             raise RuntimeError(reason)
         self._events.close()
@@ -112,11 +114,7 @@ class Attachment:
         until = time.monotonic() + DRAIN_S
         self.collector.close(DRAIN_S)
         self.pool.header[Header.ENDED] = 1
-        with contextlib.suppress(OSError):
-            self._events.settimeout(max(until - time.monotonic(), 0.1))
-            self._events.shutdown(socket.SHUT_WR)
-            while self._events.recv(64):  # the decoder answers by closing its end
-                pass
+        self._events.drain(until)
         self._events.close()
 
     def forget(self) -> None:

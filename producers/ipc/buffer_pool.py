@@ -13,6 +13,7 @@ import mmap
 import os
 from enum import IntEnum
 
+from drumline.producers.ipc.descriptor import file_of
 from drumline.producers.ipc.policy import Policy
 from drumline.producers.ipc.timing import LOST_NS, REQUEST_NS
 
@@ -85,7 +86,7 @@ class BufferPool:
                 raise ValueError(f"{buffers} buffers of {buffer_bytes} bytes")
             fd = os.memfd_create("drumline", os.MFD_CLOEXEC)
             os.ftruncate(fd, HEADER_BYTES + buffers * buffer_bytes)
-        self.fd = fd
+        self.fd, self._file = fd, file_of(fd)
         self.memory = mmap.mmap(fd, os.fstat(fd).st_size)
         self.header = header = memoryview(self.memory)[:HEADER_BYTES].cast("Q")
         self.sizes = header[SIZES : SIZES + KINDS]
@@ -96,6 +97,11 @@ class BufferPool:
         if header[Header.MAGIC] != MAGIC or header[Header.VERSION] != LAYOUT_VERSION:
             raise ValueError("not a buffer pool of this version of drumline")
         self.buffers, self.buffer_bytes = int(header[Header.BUFFERS]), int(header[Header.BUFFER_BYTES])
+
+    @property
+    def has_descriptor(self) -> bool:
+        """True while `fd` is the memfd; the mapping needs none."""
+        return file_of(self.fd) == self._file
 
     def done(self) -> list[int]:
         """Return the numbers of the completed buffers in the order of their completion."""

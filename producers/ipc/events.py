@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import struct
 import sys
 from collections.abc import Mapping
+
+from drumline.producers.ipc.descriptor import file_of
 
 #: A step or scope of the API begins or ends: b"M", MARK_BEGIN or MARK_END, id, time (ns since the epoch); name follows.
 MARK = struct.Struct("<cBIq")
@@ -17,10 +20,12 @@ MARK = struct.Struct("<cBIq")
 MARK_BEGIN, MARK_END = 2, 4
 #: Lowest id of a mark; CUPTI counts the ids of its markers from 1.
 FIRST_MARK_ID = 0x8000_0000
+_STDERR = file_of(2)
 
 
 def warn(text: str, environment: Mapping[str, str] = os.environ) -> None:
-    """Write a line to stderr unless DRUMLINE_QUIET is 1. Never raises: stderr may be closed."""
+    """Write a line to stderr unless DRUMLINE_QUIET is 1, or its number is a connection of the job now. Never raises."""
     if environment.get("DRUMLINE_QUIET") != "1" and sys.stderr:  # print would take None for stdout
         with contextlib.suppress(Exception):
-            print(f"drumline: {text}", file=sys.stderr, flush=True)
+            if file_of(2) == _STDERR or not stat.S_ISSOCK(os.fstat(2).st_mode):
+                print(f"drumline: {text}", file=sys.stderr, flush=True)

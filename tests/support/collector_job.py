@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -312,6 +313,22 @@ def main() -> None:
         while attach.attached().decoder == first:
             time.sleep(0.01)
         fake.play(raw.shifted(time.time_ns() - first_ns(raw), 9_000_000), raw.positions)
+    if how == "closed":  # as a daemon does; then the job opens connections
+        events = attach.attached()._events.fileno()
+        settled()
+        os.closerange(3, 1_024)
+        pairs = [socket.socketpair() for _ in range(8)]
+        assert events in {end.fileno() for pair in pairs for end in pair}
+        for i in range(100):
+            attach.step(i)
+        while not attach.status().startswith("failed"):
+            time.sleep(0.01)
+        attach.step(100)
+        attach.attached().close()
+        for pair in pairs:
+            for end, other in (pair, pair[::-1]):
+                end.send(b"of the job")
+                assert other.recv(64) == b"of the job"
     if how == "decoders":  # something kills each of them
         while not attach.status().startswith("failed"):
             with contextlib.suppress(ProcessLookupError):

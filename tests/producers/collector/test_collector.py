@@ -438,6 +438,14 @@ def test_a_rank_that_is_known_later_is_in_what_follows(tmp_path):
     )
 
 
+def test_a_job_that_closes_all_descriptors_keeps_its_connections_to_itself(tmp_path):
+    done, report = run(tmp_path, "closed")
+    assert done.returncode == 0, done.stderr
+    [warning] = done.stderr.splitlines()
+    assert "the job has closed descriptors" in warning
+    all_delivered(batches(tmp_path)[0], report)
+
+
 def test_collectives_only_keeps_communication(tmp_path):
     done, _report = run(tmp_path, "end", 3, DRUMLINE_COLLECT__POLICY="collectives")
     assert done.returncode == 0, done.stderr
