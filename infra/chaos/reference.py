@@ -80,21 +80,26 @@ class ReferenceRun:
                 fmt="Native",
                 settings=INSERT_SETTINGS,
             )
-        self._expected = {topic: self._rows(separate.database, topic, RUN) for topic in results}
-
-    def _rows(self, database: str, topic: Topic, run: str) -> Counter[str]:
-        sql = f"SELECT * EXCEPT ({RUN_COLUMNS}) FROM {database}.{table(topic).name} WHERE run = {{run:String}}"
-        sql += f" AND {LATE_ROWS[topic]}" if topic in LATE_ROWS else ""
-        stored: list[dict[str, Any]] = rows(self._client, sql, {"run": run})
-        return Counter(repr(row) for row in stored)
+        self._expected = {topic: result_rows(client, separate.database, topic, RUN) for topic in results}
 
     def compare(self, run: str) -> list[Difference]:
         """Return the differences of a run, one a table."""
-        differences = []
-        for topic, expected in self._expected.items():
-            stored = self._rows(self._database, topic, run)
-            missing, extra = expected - stored, stored - expected
-            example = next(iter([*missing, *extra]), "")
-            name = table(topic).name
-            differences.append(Difference(name, expected.total(), missing.total(), extra.total(), example))
-        return differences
+        return [
+            compare_rows(topic, expected, result_rows(self._client, self._database, topic, run))
+            for topic, expected in self._expected.items()
+        ]
+
+
+def result_rows(client: Client, database: str, topic: Topic, run: str) -> Counter[str]:
+    """Return the stored results of a run, without what differs between two runs of the same recording."""
+    sql = f"SELECT * EXCEPT ({RUN_COLUMNS}) FROM {database}.{table(topic).name} WHERE run = {{run:String}}"
+    sql += f" AND {LATE_ROWS[topic]}" if topic in LATE_ROWS else ""
+    stored: list[dict[str, Any]] = rows(client, sql, {"run": run})
+    return Counter(repr(row) for row in stored)
+
+
+def compare_rows(topic: Topic, expected: Counter[str], stored: Counter[str]) -> Difference:
+    """Return the difference of a table's rows."""
+    missing, extra = expected - stored, stored - expected
+    example = next(iter([*missing, *extra]), "")
+    return Difference(table(topic).name, expected.total(), missing.total(), extra.total(), example)

@@ -37,7 +37,10 @@ def chaos(
     ] = "kill",
     brokers: Annotated[int, typer.Option(min=1, max=3, help="3: topics have three replicas; each is a target")] = 1,
     kills: Annotated[int, typer.Option(min=0, help="end after that many; 0: when the time is over")] = 0,
-    seed: Annotated[int | None, typer.Option(help="of the order of kills; default: a new one, printed")] = None,
+    hostile: Annotated[
+        int, typer.Option(min=0, metavar="N", help="no kills: send that many hostile records beside an innocent job")
+    ] = 0,
+    seed: Annotated[int | None, typer.Option(help="of kills and hostile records; default: a new one, printed")] = None,
     data: Annotated[Path | None, typer.Option(metavar="DIR", help="a recorded job; default: the demo's")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="write the result there, as JSON")] = None,
@@ -53,14 +56,47 @@ def chaos(
     With halts (--signal stop) a second worker and a second sink run, which take over from one that is halted longer
     than its session. A halt may overlap with what hits the next target.
 
+    With --hostile nothing is killed. A job is replayed at its recorded speed, alone and then beside records that are
+    generated from the Avro schemas: extremes in every field, wrong lengths, garbage, foreign process ids. Every record
+    must be in the ledger or a dead letter, no program may end, the job's results must be equal, and the p95 of its
+    verdicts' delay at most twice as long.
+
     The chaos run ends with the first round that is not clean, and keeps that stack's state. Where --minutes ends it
     before --kills were made, it reports how many are missing.
 
     --write saves the result after every kill, so a chaos run that is killed itself leaves one.
 
-    Exit code: 0 every round clean, 1 not, 2 bad input, 130 interrupted.
+    Exit code: 0 all clean, 1 not, 2 bad input, 130 interrupted.
     """
+    if hostile:
+        _run_hostile(hostile, seed, data, as_json, write)
     _run(minutes, kill, signals, brokers, kills, seed, data, as_json, write)
+
+
+def _run_hostile(count: int, seed: int | None, data: Path | None, as_json: bool, write: Path | None) -> NoReturn:
+    """Run beside hostile records and print the report. Raises typer.Exit with the exit code."""
+    from drumline.infra.chaos.hostile_report import HostileReport
+    from drumline.infra.chaos.hostile_run import run_hostile
+    from drumline.infra.config.state_dir import write_json
+    from drumline.infra.runtime.resources import DEMO_RECORDING
+
+    errors = Console(stderr=True, highlight=False)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    report = HostileReport(secrets.randbelow(1 << 31) if seed is None else seed)
+    errors.print(f"seed {report.seed}")
+    try:
+        run_hostile(count, data or DEMO_RECORDING, report, lambda text: errors.print(text, markup=False))
+    except KeyboardInterrupt:
+        report.was_interrupted = True
+        errors.print("interrupted; what was started is stopped")
+    if write is not None:
+        write_json(write, report.as_json())
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        for line in report.lines():
+            typer.echo(line)
+    raise typer.Exit(INTERRUPTED if report.was_interrupted else OK if report.clean else FAILED)
 
 
 def _run(
