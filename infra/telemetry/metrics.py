@@ -90,6 +90,11 @@ STREAM_DEAD_LETTERS = _counter("stream", "dead_letters_total", "records sent to 
 STREAM_DISOWNED = _counter(
     "stream", "disowned_records_total", "records left to the worker that now has their partition", "topic"
 )
+STREAM_FENCED = _counter(
+    "stream", "fenced_records_total", "records ignored, since their writer had lost its partition", "topic"
+)
+STREAM_HALTS = _counter("stream", "halts_total", "times that the worker was halted for longer than its session")
+STREAM_CLOCK_SKEW = _gauge("stream", "clock_skew_seconds", "how far this host's clock is ahead of the broker's")
 STREAM_TICKS_FAILED = _counter("stream", "failed_ticks_total", "ticks on which a stage failed: a defect", "stage")
 STREAM_LAG = _gauge("stream", "lag_records", "records in this worker's partitions that are not processed yet")
 STREAM_PARTITIONS = _gauge("stream", "assigned_partitions", "partition numbers assigned to this worker")

@@ -16,16 +16,18 @@ from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
-from drumline.schemas.topics import Topic
+from drumline.schemas.topics import TOPICS, Topic
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import AckQueue, Delivery
 from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.clock import StreamClock
 from drumline.streams.worker.decoder import RecordDecoder
-from drumline.streams.worker.faust_config import faust_settings
+from drumline.streams.worker.faust_config import SESSION_S, faust_settings
+from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 from drumline.streams.worker.faust_patches.fetch import limit_fetch_delay
 from drumline.streams.worker.faust_patches.reconnect import slow_down_reconnects
 from drumline.streams.worker.faust_patches.recovery import guard_recovery
+from drumline.streams.worker.halts import HaltDetector, rejoin, report_from_consumer
 from drumline.streams.worker.lag import Lag
 from drumline.streams.worker.output import OutputProducer, ProducerFailed
 from drumline.streams.worker.partition_store import PartitionStore
@@ -38,6 +40,8 @@ from drumline.streams.worker.workdir import lock_working_directory
 log = structlog.get_logger()
 #: Changes of state that wait for the producer before agents pause. Faust's 100 is one second's worth at low load.
 MAX_UNSENT = 2000
+#: Topics whose records are fenced by the epoch of the worker that wrote them.
+DERIVED = frozenset(spec.topic.value for spec in TOPICS if spec.derived)
 
 
 class PartitionRevoked(Exception):
@@ -79,7 +83,9 @@ class StreamWorker:
         self.app: Any = faust.App(**faust_settings(settings, self._working_directory.path, topics.partitions))
         self._output = OutputProducer(self.app, codec)
         send, ids = self._output.send, topics.ids
-        self.runners = {w.name: StageRunner(self.app, w.name, w.build, send, self._fail, ids) for w in wirings}
+        self._fencing = fencing = ChangelogFencing(self.app, self._close_stages, self._clock.watch)
+        self.runners = {w.name: StageRunner(self.app, w.name, w.build, send, self._fail, ids, fencing) for w in wirings}
+        fencing.watch()
         self._readers: dict[str, list[StageRunner]] = {}
         for wiring in wirings:
             for topic in wiring.inputs:
@@ -93,12 +99,14 @@ class StreamWorker:
         self.app.timer(TICK_S)(self._tick)
         self.app.producer.buffer.max_messages = MAX_UNSENT
         self.app.on_partitions_assigned.connect(self._on_assigned, weak=False)
-        guard_recovery(self.app, self._was_replaced)
+        guard_recovery(self.app, self._was_replaced, fencing.holds_all)
         limit_fetch_delay(self.app)
+        self._halts = HaltDetector(SESSION_S)
+        report_from_consumer(self.app, self._halts)
         health = health or Health()
         self._decoder = RecordDecoder(codec, health, lambda: self.app.rebalancing or self.app.should_stop)
         self.readiness = Readiness(self.app, health)
-        self._ticks = Ticks(self.app, settings, self.runners, self.lag, self.readiness, self._fail)
+        self._ticks = Ticks(self.app, settings, self.runners, self.lag, self.readiness, self._fail, self._clock)
         watch_commits(self.app, self.readiness, time.monotonic)
 
     def _agent(self, topic: str, handle: Callable[[Any], Awaitable[Delivery | None]]) -> None:
@@ -114,6 +122,17 @@ class StreamWorker:
 
         self.app.agent(source, name=f"drumline.{topic}")(agent)
 
+    def check_halt(self) -> None:
+        """Stop writing after a halt that was longer than the session, and join again; called often.
+
+        Messages are not acknowledged then, and are read again from the state that is restored.
+        """
+        if self._halts.take():
+            log.warning("worker was halted for longer than its session; state is read back", session_s=SESSION_S)
+            metrics.STREAM_HALTS.inc()
+            self._close_stages()
+            rejoin(self.app)
+
     async def _on_record(self, event: Any) -> Delivery | None:
         """Decode a record, apply it to every stage that reads the topic, and produce the results. Never raises.
 
@@ -122,6 +141,7 @@ class StreamWorker:
         """
         if self.failure is not None:
             return None
+        self.check_halt()
         message = event.message
         delivery = Delivery(event.ack)
         try:
@@ -140,10 +160,12 @@ class StreamWorker:
         """Process one message. Raises PartitionRevoked, ProducerFailed, RegistryUnavailable."""
         try:
             batch = await self._decoder.decode(message.topic, message.value)
-            count_input(batch, time.time_ns())
+            count_input(batch, self._clock())
             for runner in self._readers[message.topic]:
                 if runner.stage(message.partition) is None:
                     raise PartitionRevoked
+                if message.topic in DERIVED and runner.is_fenced(message):
+                    continue
                 offset = runner.position(message.topic, message.partition, message.offset)
                 work = partial(_on_batch, batch=batch, offset=offset, now_ns=self._clock())
                 delivery.add(*await runner.apply(message.partition, work))
@@ -158,6 +180,7 @@ class StreamWorker:
     async def _on_tick_record(self, event: Any) -> Delivery | None:
         if self.failure is not None:
             return None
+        self.check_halt()
         delivery = Delivery(event.ack)
         try:
             await self._ticks.arrived(event.message.partition, self._clock(), delivery)
@@ -178,6 +201,10 @@ class StreamWorker:
         still_open = sum(runner.open_windows for runner in self.runners.values())
         unsettled = sum(queue.unsettled for topic, queue in self._queues.items() if topic != Topic.TICK)
         self._status.publish(numbers, still_open, unsettled, time.time_ns())
+
+    def _close_stages(self) -> None:
+        for runner in self.runners.values():
+            runner.close()
 
     def _was_replaced(self, tp: Any) -> bool:
         return any(runner.was_replaced(tp.topic, tp.partition) for runner in self._readers.get(tp.topic, ()))

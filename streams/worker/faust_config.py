@@ -12,6 +12,9 @@ from typing import Any
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime import tls
 
+#: Kafka gives the partitions of a worker without heartbeats to others after so long.
+SESSION_S = 10.0
+
 
 def credentials(settings: Settings) -> Any:
     """Return Faust credentials for TLS and SASL, or None for PLAINTEXT. Raises OSError, ssl.SSLError on bad files."""
@@ -48,7 +51,7 @@ def faust_settings(settings: Settings, folder: Path, partitions: int) -> dict[st
         "processing_guarantee": "at_least_once",  # exactly_once crashes or duplicates; the state keeps offsets instead
         "consumer_auto_offset_reset": "earliest",
         "broker_commit_interval": 1.0,
-        "broker_session_timeout": 10.0,
+        "broker_session_timeout": SESSION_S,
         "broker_heartbeat_interval": 3.0,
         "broker_rebalance_timeout": 30.0,
         "stream_buffer_maxsize": 32,  # messages of up to 1 MB

@@ -53,6 +53,7 @@ async def _serve(settings: Settings) -> int:
     access, watch = AccessProbe(settings), TopicWatch(settings, worker.topics, health)
     while not (signals or access.reason or watch.changed or app.crashed or (starting.done() and starting.exception())):
         now = time.monotonic()
+        worker.check_halt()
         worker.readiness.observe(now)
         access.observe(worker.readiness.silence(now), now)
         watch.observe(now)

@@ -42,10 +42,10 @@ class OutputProducer:
     def __init__(self, app: Any, codec: Codec) -> None:
         self._app, self._codec = app, codec
 
-    async def send(self, batch: Batch) -> Awaitable[object]:
-        """Produce a result batch."""
+    async def send(self, batch: Batch, epoch: Header) -> Awaitable[object]:
+        """Produce a result batch. `epoch`: the header that fences it (schemas/epochs.py)."""
         value = self._codec.encode(batch)
-        arrived = await self._produce(batch.topic, record_key(batch).encode(), value)
+        arrived = await self._produce(batch.topic, record_key(batch).encode(), value, [epoch])
         count_output(batch)
         return arrived
 

@@ -41,6 +41,10 @@ class PartitionStore(MutableMapping[str, bytes]):
     def __len__(self) -> int:
         return len(self._data)
 
+    def write_again(self, key: str) -> None:
+        """Send the value of a key once more, or that it has none."""
+        self._pending.append(self._write(key, self._data.get(key)))
+
     def take_pending(self) -> list[Awaitable[object]]:
         """Return the changes since the last call. Await them all before acknowledging the message that caused them."""
         taken, self._pending = self._pending, []

@@ -10,19 +10,24 @@ import structlog
 
 from drumline.infra.telemetry import metrics
 from drumline.schemas.batch import Batch
+from drumline.schemas.dead_letters import Header
+from drumline.schemas.epochs import is_fenced, read_epoch, write_epoch
 from drumline.streams.core.records import key as state_key
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Output
+from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 from drumline.streams.worker.offsets import TopicPositions, was_replaced
 from drumline.streams.worker.partition_store import PartitionStore
 from drumline.streams.worker.status_file import open_windows
 from drumline.streams.worker.telemetry import Drops, count_drops
 
 log = structlog.get_logger()
-Send = Callable[[Batch], Awaitable[Awaitable[object]]]
+Send = Callable[[Batch, Header], Awaitable[Awaitable[object]]]
 Fail = Callable[[BaseException], Awaitable[None]]
 
 _PARTITION = 5  # b"0042|" before every key: a memory store does not keep the partition that wrote a key
+#: State keys of the highest epoch in the results that the stage reads, by their source.
+_SOURCE = state_key("x", "")
 
 
 class UnreadableState(RuntimeError):
@@ -42,7 +47,7 @@ class StageRunner:
     Built by `StreamWorker`; used in its event loop. Stages are rebuilt from the changelog after every rebalance.
     `build`: creates the stage of a partition from its store. `send`: passes a batch to the producer; returns the
     awaitable of the broker's acknowledgement. `fail`: ends the worker, for Faust swallows recovery's errors. `ids`:
-    topic -> Kafka's id.
+    topic -> Kafka's id. `fencing`: of all changelogs.
     """
 
     def __init__(
@@ -53,15 +58,19 @@ class StageRunner:
         send: Send,
         fail: Fail,
         ids: Mapping[str, str],
+        fencing: ChangelogFencing,
     ) -> None:
         self.name = name
+        self._fencing = fencing
         self._ids = ids
         self._positions: dict[int, TopicPositions] = {}
         self._app, self._build, self._send, self._fail = app, build, send, fail
         self._parts: dict[int, tuple[Stage, PartitionStore]] = {}
         self._counted: dict[int, Drops] = {}
+        self._highest: dict[int, dict[str, int]] = {}
         self.table = app.Table(name, key_type=bytes, value_type=bytes)
         self.table.on_recover(self._recovered)
+        fencing.guard(self.table)
 
     @property
     def partitions(self) -> list[int]:
@@ -77,6 +86,12 @@ class StageRunner:
         """Return the stage of a partition, None if the partition is not (or no longer) this worker's."""
         part = self._parts.get(partition)
         return part[0] if part else None
+
+    def close(self) -> None:
+        """Drop the stages: they may change nothing until the partitions are recovered, by this worker or another."""
+        for _, store in self._parts.values():
+            store.closed = True
+        self._parts = {}
 
     def was_replaced(self, topic: str, partition: int) -> bool:
         """Return True if the recovered state belongs to another topic of that name."""
@@ -104,10 +119,9 @@ class StageRunner:
 
     def _restore(self) -> None:
         started = time.perf_counter()
-        changelog = self.table.changelog_topic.get_topic_name()
+        changelog = self._changelog(0).topic
         assigned = {tp.partition for tp in self._app.assignor.assigned_actives() if tp.topic == changelog}
-        for _, store in self._parts.values():
-            store.closed = True
+        self.close()
         states: dict[int, dict[str, bytes]] = {partition: {} for partition in assigned}
         data = self.table.data.data
         for key in list(data):
@@ -117,11 +131,15 @@ class StageRunner:
             else:  # Faust reads the whole changelog again when the partition returns
                 del data[key]
         metrics.STREAM_RECOVERIES.labels(self.name).inc()
-        self._parts, self._positions, self._counted = {}, {}, {}
+        self._positions, self._counted, self._highest = {}, {}, {}
         for partition, state in states.items():
             store = PartitionStore(state, self._writer(partition))
+            for key in self._fencing.take_stale(self._changelog(partition)):
+                store.write_again(key[_PARTITION:].decode())
             self._parts[partition] = (self._build(store), store)
             self._positions[partition] = TopicPositions(store, self._ids)
+            sources = (name for name in state if name.startswith(_SOURCE))
+            self._highest[partition] = {name.removeprefix(_SOURCE): int(state[name]) for name in sources}
         log.info(
             "state restored",
             stage=self.name,
@@ -130,8 +148,14 @@ class StageRunner:
             seconds=round(time.perf_counter() - started, 3),
         )
 
+    def _changelog(self, partition: int) -> Any:
+        from faust.types import TP
+
+        return TP(self.table.changelog_topic.get_topic_name(), partition)
+
     def _writer(self, partition: int) -> Callable[[str, bytes | None], Awaitable[object]]:
-        data = self.table.data.data
+        data, topic = self.table.data.data, self.table.changelog_topic
+        headers = self._fencing.headers(self._changelog(partition))
 
         def write(key: str, value: bytes | None) -> Awaitable[object]:
             name = _name(partition, key)
@@ -139,7 +163,9 @@ class StageRunner:
                 data.pop(name, None)
             else:
                 data[name] = value
-            sent: Awaitable[object] = self.table.send_changelog(partition, name, value)
+            sent: Awaitable[object] = topic.send_soon(
+                key=name, value=value, partition=partition, headers=headers, eager_partitioning=True
+            )
             return sent
 
         return write
@@ -150,6 +176,26 @@ class StageRunner:
         Raises KeyError if the partition is not this worker's.
         """
         return self._positions[partition].position_of(topic, offset)
+
+    def is_fenced(self, message: Any) -> bool:
+        """Return True if a result that the stage reads came from a worker that had lost its partition.
+
+        Raises KeyError if the message's partition is not this worker's.
+        """
+        epoch, source = read_epoch(message.headers)
+        _, store = self._parts[message.partition]
+        highest = self._highest[message.partition]
+        before = highest.get(source)
+        if is_fenced(highest, epoch, source):
+            metrics.STREAM_FENCED.labels(message.topic).inc()
+            log.warning(
+                "ignored a result of a worker that had lost the partition",
+                topic=message.topic, partition=message.partition, offset=message.offset, source=source,
+            )  # fmt: skip
+            return True
+        if highest.get(source) != before:
+            store[_SOURCE + source] = str(epoch).encode()
+        return False
 
     async def apply(
         self, partition: int, work: Callable[[Stage], list[Batch]]
@@ -162,7 +208,9 @@ class StageRunner:
         batches = work(stage)
         self._counted[partition] = count_drops(self.name, stage, self._counted.get(partition, (0, 0)))
         writes = store.take_pending()
-        outputs = [Output(stage, store, batch, await self._send(batch)) for batch in batches]
+        place = self._changelog(partition)
+        header = write_epoch(self._fencing.epoch(place), f"{place.topic}:{place.partition}")
+        outputs = [Output(stage, store, batch, await self._send(batch, header)) for batch in batches]
         return writes, outputs
 
 

@@ -21,6 +21,7 @@ from drumline.schemas.topics import Topic
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Delivery
 from drumline.streams.worker.checks.auth_errors import permanent_error
+from drumline.streams.worker.clock import StreamClock
 from drumline.streams.worker.lag import Lag
 from drumline.streams.worker.output import ProducerFailed
 from drumline.streams.worker.stage_runner import Fail, StageRunner
@@ -55,7 +56,10 @@ class TickGapDetector:
 
 
 class Ticks:
-    """Sends and handles the ticks of one worker; used in its event loop. `fail`: ends the worker."""
+    """Sends and handles the ticks of one worker; used in its event loop.
+
+    `fail`: ends the worker. `clock`: learns the broker's time from acknowledged ticks.
+    """
 
     def __init__(
         self,
@@ -65,8 +69,10 @@ class Ticks:
         lag: Lag,
         readiness: Readiness,
         fail: Fail,
+        clock: StreamClock,
     ) -> None:
         self._app, self._settings, self._runners, self._lag = app, settings, runners, lag
+        self._clock = clock
         self._readiness, self._fail = readiness, fail
         self._gaps: dict[int, TickGapDetector] = {}
         self._failing: set[tuple[str, int]] = set()  # (stage, partition) whose last tick failed
@@ -76,7 +82,9 @@ class Ticks:
         """Send one tick to each partition."""
         for number in partitions:
             sent = await self._app.producer.send(Topic.TICK, None, b"", number, None, None)
-            asyncio.ensure_future(sent).add_done_callback(self._sent)
+            sent = asyncio.ensure_future(sent)
+            self._clock.watch(sent)
+            sent.add_done_callback(self._sent)
 
     def _sent(self, sent: asyncio.Future[object]) -> None:
         """End the worker if Kafka denies ticks; a lost tick does no harm."""

@@ -11,6 +11,7 @@ import sys
 from aiokafka.consumer.fetcher import Fetcher
 
 from drumline.infra.config.settings import settings
+from drumline.infra.telemetry.metrics import STREAM_FENCED
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
@@ -62,7 +63,8 @@ async def main():
     async def report():
         owned = sorted(tp.partition for tp in worker.app.consumer.assignment() if tp.topic == Topic.KERNEL)
         restored = len(worker.runners["probe"].table.data.data)
-        print(json.dumps({"owned": owned, "restored": restored}), flush=True)
+        fenced = sum(s.value for m in STREAM_FENCED.collect() for s in m.samples if s.name.endswith("_total"))
+        print(json.dumps({"owned": owned, "restored": restored, "fenced": fenced}), flush=True)
 
     worker.runners["probe"].table.on_recover(report)
     leave_time_between_seek_and_flow(worker.app.tables.recovery)

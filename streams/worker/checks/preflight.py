@@ -15,6 +15,7 @@ from drumline.schemas.topics import TOPICS, dlq
 CHANGELOG = {
     "cleanup.policy": "compact",
     "compression.type": "producer",
+    "message.timestamp.type": "LogAppendTime",  # a broker rejects times of a worker whose clock is an hour ahead
     "max.message.bytes": "1048576",
     "segment.ms": "600000",
     "segment.bytes": "67108864",

@@ -19,7 +19,7 @@ fetch; and from recovery's seek on, the flow is stopped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from importlib.metadata import version
 from typing import Any
 
@@ -41,11 +41,12 @@ def check_faust_version() -> None:
         )
 
 
-def guard_recovery(app: Any, replaced: Callable[[Any], bool]) -> None:
+def guard_recovery(app: Any, replaced: Callable[[Any], bool], holds_all: Callable[[], Awaitable[bool]]) -> None:
     """Wrap `app`'s recovery, so that every partition is read from the right offset, and changelogs completely.
 
-    `replaced`: returns True if a partition belongs to another topic than the recovered state. Call once, before the app
-    starts. Raises UnsupportedFaust.
+    `replaced`: returns True if a partition belongs to another topic than the recovered state. `holds_all`: returns
+    False if another writer has one of the changelogs; then recovery is not completed (fencing.py). Call once, before
+    the app starts. Raises UnsupportedFaust.
     """
     check_faust_version()
     _give_back(app.consumer)
@@ -64,6 +65,8 @@ def guard_recovery(app: Any, replaced: Callable[[Any], bool]) -> None:
 
     async def on_recovery_completed(generation_id: int = 0) -> None:
         app.consumer.stop_flow()
+        if not await holds_all():
+            return
         if app.consumer.assignment():
             await seek_uncommitted(app.consumer, app.tables.changelog_topics, replaced)
         await completed(generation_id)

@@ -1,5 +1,10 @@
 """The wall clock steps; silence does not."""
 
+import asyncio
+from types import SimpleNamespace
+
+from structlog.testing import capture_logs
+
 from drumline.streams.worker.clock import StreamClock
 from drumline.streams.worker.ticks import TickGapDetector
 
@@ -57,3 +62,46 @@ def test_after_a_step_back_ticks_count_as_before():
     now = clock()
     assert gaps.due(now)
     assert gaps.observe(now)
+
+
+def test_once_the_brokers_time_is_known_the_wall_clock_does_not_matter():
+    for skew in (-2 * HOUR, 2 * HOUR):
+        times, clock = setup()
+        broker = times.wall
+        times.wall += skew
+        clock.learn(times.steady - S // 10, broker - S // 20, times.steady)
+        assert clock() == broker
+        times.pass_(3, step=HOUR)
+        assert clock() == broker + 3 * S
+        assert clock.skew_s == skew / S
+
+
+def test_the_acknowledgement_that_came_back_soonest_counts():
+    times, clock = setup()
+    broker = times.wall
+    clock.learn(times.steady - 20 * S, broker - 20 * S, times.steady)  # it waited for the broker to come back
+    clock.learn(times.steady - S // 10, broker - S // 20, times.steady)
+    assert clock() == broker
+
+
+def test_a_skewed_wall_clock_is_reported_once():
+    times, clock = setup()
+    with capture_logs() as logs:
+        for _ in range(3):
+            clock.learn(times.steady, times.wall - 60 * S, times.steady)
+    assert [(entry["log_level"], entry["ahead_s"]) for entry in logs] == [("warning", 60.0)]
+
+
+def test_only_a_time_that_the_broker_set_counts():
+    times, clock = setup()
+
+    async def acknowledge(timestamp_type):
+        sent = asyncio.get_running_loop().create_future()
+        clock.watch(sent)
+        sent.set_result(SimpleNamespace(timestamp=(times.wall + HOUR) // 1_000_000, timestamp_type=timestamp_type))
+        await asyncio.sleep(0)
+
+    asyncio.run(acknowledge(0))
+    assert clock() == times.wall
+    asyncio.run(acknowledge(1))
+    assert clock() == times.wall + HOUR

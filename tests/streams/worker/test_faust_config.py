@@ -157,7 +157,12 @@ def guarded():
     steps = SimpleNamespace(on_recovery_completed=completed, _seek_offsets=seek)
     tables = SimpleNamespace(recovery=steps, changelog_topics={"s-changelog"}, changelog_queue=asyncio.Queue())
     app = SimpleNamespace(consumer=consumer, tables=tables, consumer_generation_id=5)
-    recovery.guard_recovery(app, lambda tp: False)
+
+    async def holds_all():
+        return app.holds_all
+
+    app.holds_all = True
+    recovery.guard_recovery(app, lambda tp: False, holds_all)
     return app
 
 
@@ -196,6 +201,12 @@ def test_what_a_fetch_took_while_the_flow_was_stopped_is_read_again(guarded):
     guarded.consumer.flow_active = False
     assert asyncio.run(client._fetch_records(client, set(), timeout=1.0)) == {}
     assert client.sought == {TP("s-changelog", 0): 30, TP("a", 0): 7}
+
+
+def test_no_record_flows_while_another_writer_has_a_changelog(guarded):
+    guarded.holds_all = False
+    asyncio.run(guarded.tables.recovery.on_recovery_completed(1))
+    assert guarded.consumer.log == ["stopped"]
 
 
 def test_what_a_fetch_took_while_records_flow_is_passed_on(guarded):

@@ -4,9 +4,12 @@ import time
 
 import numpy as np
 import pytest
+from confluent_kafka import Producer
 from support.labs.stream_worker import PYTHON, TESTS, Child, Reader, apply_topics, publish, unique
 
+from drumline.infra.kafka.config import producer_config
 from drumline.schemas.batch import Batch
+from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
@@ -59,6 +62,21 @@ class Lab:
             time.sleep(0.05)
         changelog.close()
 
+    def write_as_a_halted_worker(self):
+        """Old state of every process, as a worker writes it that lost its partitions while it was halted."""
+        topic = f"{self.stack.stream.app_id}-probe-changelog"
+        reader, states = Reader(self.stack, topic, beginning=True), set()
+        while (message := reader.consumer.poll(2.0)) is not None:
+            if self.run.encode() in message.key():
+                states.add((message.partition(), message.key()))
+        reader.close()
+        producer = Producer(producer_config(self.stack, "test"))
+        for partition, key in states:
+            old = b'{"offset": -1, "rows": 0}'
+            producer.produce(topic, partition=partition, key=key, value=old, headers=[write_epoch(1)])
+        assert producer.flush(30) == 0
+        return len(states)
+
     def wait_for_exact_sums(self):
         self.reader.until(lambda batches: self.sums(batches) == self.sent)
         time.sleep(1.5)  # anything counted twice would come after it
@@ -94,8 +112,9 @@ def test_a_worker_joins_and_leaves_and_nothing_is_lost_or_doubled(lab):
     assert first.wait_for(lambda line: len(line["owned"]) == 2)["owned"] == [p for p in EVERYTHING if p not in owned]
     lab.publish(10)
     lab.wait_for_exact_sums()
+    assert lab.write_as_a_halted_worker() == PROCESSES
     assert second.stop() == 0
-    first.wait_for(has(EVERYTHING))
+    first.wait_for(lambda line: line["owned"] == EVERYTHING and line["fenced"] == PROCESSES)
     lab.publish(10)
     lab.wait_for_exact_sums()
 

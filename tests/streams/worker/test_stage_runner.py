@@ -1,0 +1,96 @@
+"""State and results of a stage: written with the worker's epoch, and read only from workers that hold the partition."""
+
+import asyncio
+from types import SimpleNamespace
+
+import faust
+import pytest
+from faust.types import TP
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.epochs import read_epoch, write_epoch
+from drumline.streams.worker.stage_runner import StageRunner
+
+LATENESS = "gpu.lateness.v1"
+
+
+class Fencing:
+    stale = frozenset()
+
+    def guard(self, table):
+        pass
+
+    def epoch(self, place):
+        return 7
+
+    def headers(self, place):
+        return [write_epoch(7)]
+
+    def take_stale(self, place):
+        return self.stale
+
+
+@pytest.fixture
+def runner(tmp_path):
+    """A runner of partition 3; `written` is what it sends to its changelog, `results` what to its topics."""
+    app = faust.App("fenced", broker="kafka://127.0.0.1:1", datadir=str(tmp_path), autodiscover=False)
+    written, results = [], []
+
+    async def send(batch, header):
+        results.append((batch.topic, header))
+
+    runner = StageRunner(app, "job", lambda store: store, send, None, {}, Fencing())
+    place = TP(runner.table.changelog_topic.get_topic_name(), 3)
+    runner._app = SimpleNamespace(assignor=SimpleNamespace(assigned_actives=lambda: {place}))
+    runner.table.changelog_topic = SimpleNamespace(
+        get_topic_name=lambda: place.topic, send_soon=lambda **record: written.append(record)
+    )
+    runner.written, runner.results, runner.place = written, results, place
+    return runner
+
+
+def restore(runner):
+    asyncio.run(runner._recovered())
+
+
+def test_state_and_results_carry_the_epoch_of_the_partition(runner):
+    restore(runner)
+
+    def work(store):
+        store["k"] = b"1"
+        return [Batch(LATENESS, {})]
+
+    asyncio.run(runner.apply(3, work))
+    assert [read_epoch(record["headers"]) for record in runner.written] == [(7, "")]
+    assert [(topic, read_epoch([header])) for topic, header in runner.results] == [
+        (LATENESS, (7, f"{runner.place.topic}:3"))
+    ]
+
+
+def test_what_a_halted_worker_wrote_over_is_written_again(runner):
+    runner.table.data.data[b"0003|a"] = b"new"
+    runner._fencing.stale = frozenset({b"0003|a", b"0003|deleted"})
+    restore(runner)
+    assert {record["key"]: record["value"] for record in runner.written} == {b"0003|a": b"new", b"0003|deleted": None}
+
+
+def result(epoch, source="communicator:0"):
+    return SimpleNamespace(topic=LATENESS, partition=3, offset=1, headers=[write_epoch(epoch, source)])
+
+
+def test_a_result_that_a_stage_reads_is_ignored_behind_one_of_its_successor_also_after_a_restart(runner):
+    restore(runner)
+    assert [runner.is_fenced(result(epoch)) for epoch in (5, 6, 5)] == [False, False, True]
+    restore(runner)
+    assert runner.is_fenced(result(5))
+    assert not runner.is_fenced(result(5, "communicator:1"))
+    assert not runner.is_fenced(SimpleNamespace(topic=LATENESS, partition=3, offset=1, headers=[]))
+
+
+def test_nothing_is_written_between_a_halt_and_the_next_recovery(runner):
+    restore(runner)
+    stage = runner.stage(3)
+    runner.close()
+    stage["k"] = b"1"
+    assert runner.stage(3) is None
+    assert runner.written == []
