@@ -103,6 +103,25 @@ def test_readers_are_refused(clean_stack: Settings, table: str, user: str, state
         client(clean_stack, user).command(statement.format(table=table))
 
 
+@pytest.mark.parametrize("user", ["writer", "analyst", "grafana"])
+def test_no_user_ends_the_engine_by_the_table_function_of_python_variables(stack: Settings, user: str) -> None:
+    [before] = own_processes(stack)["engine"]
+    for statement in (
+        "SELECT * FROM python('x')",
+        "SELECT * FROM /* python */ `PyThOn`(x)",
+        "DESCRIBE TABLE python('x')",
+        "EXPLAIN SELECT * FROM view(SELECT (SELECT * FROM Python('x')))",
+        "INSERT INTO FUNCTION python('x') VALUES (1)",
+        "SELECT * FROM python('x') SETTINGS compatibility = '24.1'",
+        "SELECT * FROM python('x') SETTINGS allow_python_table_function = 1",
+        "SET allow_python_table_function = 1",
+    ):
+        with pytest.raises(DatabaseError, match=r"446|392|497|FUNCTION_NOT_ALLOWED|PROHIBITED"):
+            client(stack, user).command(statement)
+    assert client(stack, user).command("SELECT 'python(x)' AS python") == "python(x)"
+    assert own_processes(stack)["engine"] == [before], "the engine was not started again"
+
+
 @pytest.mark.parametrize("user", ["writer", "analyst"])
 def test_no_user_reads_files_of_the_host_by_the_scalar_function_file(
     stack: Settings, user: str, tmp_path: Path
