@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from drumline.infra.config.unknown_variables import InvalidVariables
 from drumline.infra.runtime.exit_codes import BAD_INPUT, INTERRUPTED
+from drumline.infra.runtime.terminal import echo
 from drumline.infra.runtime.version import drumline_version
 
 #: (heading, folder of the modules, name of the command -> text), in the order of `drumline --help`.
@@ -145,7 +146,7 @@ def main() -> None:
         root(standalone_mode=True)
     except InvalidVariables as error:
         for text in str(error).splitlines():
-            print(f"drumline: {text}", file=sys.stderr)
+            echo(f"drumline: {text}", err=True)
         sys.exit(BAD_INPUT)
     except ValidationError as error:
         for problem in error.errors():
@@ -153,11 +154,11 @@ def main() -> None:
             unknown = problem["type"] == "extra_forbidden"
             text = "no such setting; `drumline config` prints all there are" if unknown else problem["msg"]
             message = text.removeprefix("Value error, ")  # of a validator, which names its settings itself
-            print(f"drumline: {message if message != text else f'{name}: {message}'}", file=sys.stderr)
+            echo(f"drumline: {message if message != text else f'{name}: {message}'}", err=True)
         sys.exit(BAD_INPUT)
     except ModuleNotFoundError as error:
         extra = error.name if error.name and "[" in error.name else "drumline[all]"
-        print(f"drumline: {error}; install the extra that has it: pip install '{extra}'", file=sys.stderr)
+        echo(f"drumline: {error}; install the extra that has it: pip install '{extra}'", err=True)
         sys.exit(BAD_INPUT)
 
 

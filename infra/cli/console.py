@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
@@ -10,11 +9,12 @@ from typing import NoReturn
 import typer
 
 from drumline.infra.runtime.exit_codes import FAILED, INTERRUPTED
+from drumline.infra.runtime.terminal import echo
 
 
 def exit_with(command: str, code: int, message: str) -> NoReturn:
     """Print `drumline COMMAND: MESSAGE` on stderr, and raise typer.Exit with `code` (infra/runtime/exit_codes.py)."""
-    print(f"drumline {command}: {message}", file=sys.stderr)
+    echo(f"drumline {command}: {message}", err=True)
     raise typer.Exit(code) from None
 
 
@@ -36,7 +36,7 @@ def exit_on_error(
         yield
     except KeyboardInterrupt:
         if interrupt_message:
-            print(f"drumline {command}: {interrupt_message}", file=sys.stderr)
+            echo(f"drumline {command}: {interrupt_message}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     except errors as error:
         exit_with(command, code, prefix + (error_text(error) if hint else str(error)))
@@ -55,8 +55,3 @@ def error_text(error: Exception) -> str:
 
         return f"Kafka at {settings().bootstrap} rejects the request: {error.args[0].str()}"
     return str(error)
-
-
-def escape_controls(text: str) -> str:
-    r"""Return `text` with control characters escaped ("\x1b"), so that foreign text cannot steer a terminal."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

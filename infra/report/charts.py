@@ -15,6 +15,7 @@ from typing import Any
 
 from drumline.infra.report.data import ReportData, Row
 from drumline.infra.report.text import LEVELS, WHOLE_JOB, span
+from drumline.infra.runtime.terminal import escape_controls
 
 Spec = dict[str, Any]
 
@@ -37,10 +38,21 @@ CONFIG: Spec = {
 
 
 def svg(spec: Spec) -> str:
-    """Draw a chart. The text is safe to put into a page as it is."""
+    """Draw a chart. The text is safe to put into a page as it is.
+
+    Control characters are escaped: XML has none of them, and vl-convert aborts the process where a label has one.
+    """
     import vl_convert
 
-    return vl_convert.vegalite_to_svg({"width": WIDTH, "config": CONFIG, **spec}, vl_version="6.4")
+    return vl_convert.vegalite_to_svg(_drawable({"width": WIDTH, "config": CONFIG, **spec}), vl_version="6.4")
+
+
+def _drawable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _drawable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_drawable(item) for item in value]
+    return escape_controls(value) if isinstance(value, str) else value
 
 
 def _field(name: str, kind: str, title: str | None, **more: Any) -> Spec:

@@ -13,6 +13,8 @@ Query = Callable[[str, Mapping[str, Any]], list[Row]]
 
 #: Limits of a plot: bins of steps or time, ranks.
 BINS, WINDOW_BINS, RANKS = 300, 120, 64
+#: Names that a message lists, and characters of each.
+LISTED, LONGEST = 10, 60
 
 
 class NoSuchRun(LookupError):
@@ -54,12 +56,18 @@ def find_run(query: Query, job: str, run: str) -> tuple[Row, list[str]]:
     """Return the run, by default the newest, and the names of the other runs. Raises NoSuchRun."""
     runs = query(queries.RUNS, {"job": job})
     if not runs:
-        known = ", ".join(repr(row["job"]) for row in query(queries.JOBS, {}))
+        known = _listed([repr(row["job"]) for row in query(queries.JOBS, {})])
         raise NoSuchRun(f"no job {job!r} is stored; " + (f"there are: {known}" if known else "nothing is stored yet"))
     chosen = next((row for row in runs if not run or row["run"] == run), None)
     if chosen is None:
-        raise NoSuchRun(f"job {job!r} has no run {run!r}; there are: {', '.join(row['run'] for row in runs)}")
+        raise NoSuchRun(f"job {job!r} has no run {run!r}; there are: {_listed([row['run'] for row in runs])}")
     return chosen, [row["run"] for row in runs if row is not chosen]
+
+
+def _listed(names: list[str]) -> str:
+    """Return names for a message: the newest, and of long ones the begin."""
+    shown = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names[:LISTED]]
+    return ", ".join(shown) + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
 
 
 def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu_hour: float) -> ReportData:

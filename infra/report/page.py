@@ -8,6 +8,7 @@ from typing import Any
 
 from drumline.infra.report import charts, text
 from drumline.infra.report.data import ReportData
+from drumline.infra.runtime.terminal import LAYOUT, escape_controls
 
 #: Column of a GPU sample -> (unit on the axis, caption).
 DEVICES = {
@@ -27,7 +28,12 @@ def page(data: ReportData, created: datetime | None = None) -> str:
 
     source = (resources.files("drumline.infra.report") / "page.html").read_text("utf-8")
     drawn = {name: Markup(charts.svg(spec)) for name, spec in _charts(data).items()}
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        finalize=lambda value: escape_controls(value, LAYOUT) if type(value) is str else value,
+    )
     return environment.from_string(source).render(
         d=data,
         summary=text.summary(data),

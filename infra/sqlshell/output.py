@@ -8,6 +8,7 @@ import sys
 import uuid
 
 from drumline.infra.clickhouse.client import Client, failure
+from drumline.infra.runtime.terminal import LAYOUT, echo, escape_controls, terminal_console
 
 #: Maximum rows of the table, which states that it is cut. --json and --csv stream all rows.
 SHOWN = 1_000
@@ -45,7 +46,7 @@ def run_statement(client: Client, statement: str, values: dict[str, str], form: 
         _table(answer)
         rows = answer.count(b"\n") - 1
         if 0 < rows <= SHOWN and str(rows) == values.get("limit"):
-            print(f"{rows} rows, the number of --limit; there may be more")
+            echo(f"{rows} rows, the number of --limit; there may be more")
         return rows > 0
     except KeyboardInterrupt:
         with contextlib.suppress(Exception):
@@ -69,20 +70,19 @@ def cells(line: str) -> list[str]:
 
 
 def _table(answer: bytes) -> None:
-    """Print text exactly as ClickHouse writes it, so that no number or time loses digits."""
-    from rich.console import Console
+    """Print text as ClickHouse writes it, so that no number or time loses digits; control characters are escaped."""
     from rich.table import Table
     from rich.text import Text
 
     if not answer:
-        print("done")
+        echo("done")
         return
     names, *lines = answer.decode("utf-8", "replace").removesuffix("\n").split("\n")
     view = Table()
     for name in cells(names):
-        view.add_column(Text(name))
+        view.add_column(Text(escape_controls(name, LAYOUT)))
     for line in lines[:SHOWN]:
-        view.add_row(*map(Text, cells(line)))
-    Console(width=None if sys.stdout.isatty() else 100_000).print(view)
+        view.add_row(*(Text(escape_controls(cell, LAYOUT)) for cell in cells(line)))
+    terminal_console(width=None if sys.stdout.isatty() else 100_000).print(view)
     if len(lines) > SHOWN:
-        print(f"the first {SHOWN} rows; use LIMIT, or --csv or --json for all")
+        echo(f"the first {SHOWN} rows; use LIMIT, or --csv or --json for all")

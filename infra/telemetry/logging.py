@@ -16,6 +16,7 @@ from pydantic import BaseModel, SecretStr
 from structlog.types import EventDict, Processor, WrappedLogger
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.runtime.terminal import LAYOUT, escape_controls
 
 HIDDEN = "**********"
 #: Minimum interval of equal lines of a library; s.
@@ -51,6 +52,11 @@ def _mask(value: object) -> object:
 def mask_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Mask secrets in an event; runs before rendering, as rendering may escape a secret."""
     return {key: value if key.startswith("_") else _mask(value) for key, value in event.items()}
+
+
+def escape_event(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """Escape control characters of an event for a terminal; a text of several lines (a traceback) stays one."""
+    return {key: escape_controls(value, LAYOUT) if isinstance(value, str) else value for key, value in event.items()}
 
 
 def secrets_of(settings: BaseModel) -> Iterator[str]:
@@ -97,10 +103,10 @@ def configure(settings: Settings, program: str) -> None:
     for secret in secrets_of(settings):
         hide(secret)
     level = logging.getLevelNamesMapping()[settings.log_level]
-    renderer: Processor = (
-        structlog.processors.JSONRenderer()
+    render: list[Processor] = (
+        [mask_event, structlog.processors.JSONRenderer()]
         if settings.log_json
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else [mask_event, escape_event, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     )
     before: list[Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -109,7 +115,7 @@ def configure(settings: Settings, program: str) -> None:
         structlog.processors.format_exc_info,
     ]
     structlog.configure(
-        processors=[*before, mask_event, renderer],
+        processors=[*before, *render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         # The original stderr: a replacement (in a test) may be closed before this process ends.
         logger_factory=structlog.PrintLoggerFactory(sys.__stderr__),
@@ -120,7 +126,7 @@ def configure(settings: Settings, program: str) -> None:
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*before, structlog.stdlib.add_logger_name],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, mask_event, renderer],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
         )
     )
     handler.addFilter(RateLimitFilter())

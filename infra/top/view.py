@@ -9,6 +9,7 @@ from rich.text import Text
 
 from drumline.infra.report.data import Row
 from drumline.infra.report.text import LEVELS
+from drumline.infra.runtime.terminal import escape_controls
 from drumline.infra.top.data import Detail, TopSnapshot
 
 #: Width below which less important columns are left out.
@@ -70,6 +71,7 @@ def _jobs(jobs: list[Row], width: int) -> Table:
 
 
 def _cut(name: str, most: int) -> str:
+    name = escape_controls(name)
     return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
@@ -123,7 +125,7 @@ def _ranks(detail: Detail, width: int, most: int) -> Table:
         host = (step or verdict or {}).get("host", "")
         cells: list[RenderableType] = [str(rank)]
         if not narrow:
-            cells.append(Text(host[:24]))
+            cells.append(Text(_cut(host, 24)))
         cells += [f"{step['step']:,}" if step else "-", f"{step['step_ms']:.1f}" if step and step["step_ms"] else "-"]
         if verdict is None:
             cells += ["-", "", Text("insufficient data", style="dim")]
@@ -137,13 +139,13 @@ def _ranks(detail: Detail, width: int, most: int) -> Table:
 
 
 def _verdict_text(row: Row) -> Text:
-    text = Text().append(row["state"].replace("_", " "), style=STATES.get(row["state"], ""))
+    text = Text().append(escape_controls(row["state"]).replace("_", " "), style=STATES.get(row["state"], ""))
     if row["state"] not in LEVELS:
         return text
     if row["cause"] == "ok":  # an alarm that is in force until enough windows were good
         return text.append("; this window is ok")
     cause = " ".join(part.replace("_", " ") for part in (row["cause"], row["detail"]) if part)
-    return text.append(f" {row['lost_share']:.0%} lost: {cause}")
+    return text.append(f" {row['lost_share']:.0%} lost: {escape_controls(cause)}")
 
 
 def _verdicts(detail: Detail) -> RenderableType:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 from drumline.infra.runtime.exit_codes import FAILED, INTERRUPTED, OK
+from drumline.infra.runtime.terminal import echo, terminal_console
 
 app = typer.Typer(add_completion=False)
 #: Length of a chaos run without --minutes and --kills.
@@ -118,7 +118,7 @@ def _run(
     from drumline.infra.runtime.resources import DEMO_RECORDING
     from drumline.producers.replay.parquet import BadTrace
 
-    errors = Console(stderr=True, highlight=False)
+    errors = terminal_console(stderr=True, highlight=False)
     if signals not in SIGNALS:
         raise typer.BadParameter(f"{signals!r} is none of {', '.join(SIGNALS)}", param_hint="--signal")
     try:
@@ -152,7 +152,7 @@ def _run(
         errors.print("interrupted; what was started is stopped")
     keep()
     if as_json:
-        typer.echo(json.dumps(report.as_json()))
+        echo(json.dumps(report.as_json()))
     else:
-        show(report, Console())
+        show(report, terminal_console())
     raise typer.Exit(INTERRUPTED if report.was_interrupted else OK if report.clean else FAILED)

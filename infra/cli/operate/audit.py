@@ -10,6 +10,7 @@ import typer
 from drumline.infra.cli.console import exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import FAILED, OK, UNDECIDED
+from drumline.infra.runtime.terminal import echo, terminal_console
 
 if TYPE_CHECKING:
     from drumline.sinks.audit.audit import AuditReport
@@ -36,7 +37,7 @@ def audit(
     """
     report = _audit(job, run)
     if as_json:
-        print(json.dumps(report.as_json(), default=str))
+        echo(json.dumps(report.as_json(), default=str))
     else:
         _print(report)
     raise typer.Exit(OK if report.clean else FAILED)
@@ -66,7 +67,6 @@ def _audit(job: str, run: str) -> AuditReport:
 
 def _print(report: AuditReport) -> None:
     """Print the accounts of all topics and the findings."""
-    from rich.console import Console
     from rich.table import Table
 
     columns = ("records", "stored", "empty", "duplicate", "dead", "waiting", "rows_published", "rows_stored")
@@ -76,7 +76,7 @@ def _print(report: AuditReport) -> None:
         view.add_column(name.replace("_", "\n"), justify="right", no_wrap=True)
     for account in report.topics:
         view.add_row(account.topic, *(f"{getattr(account, name):,}" for name in columns))
-    console = Console(width=max(Console().width, 110))
+    console = terminal_console(width=max(terminal_console().width, 110))
     console.print(view)
     for row in report.dropped:
         console.print(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import typer
 
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.terminal import echo
 
 app = typer.Typer(add_completion=False)
 
@@ -15,4 +18,4 @@ def config() -> None:
 
     Set one with an environment variable DRUMLINE_..., for instance DRUMLINE_KAFKA__BOOTSTRAP=host:9092.
     """
-    typer.echo(settings().model_dump_json(indent=2))
+    echo(json.dumps(settings().model_dump(mode="json"), indent=2))

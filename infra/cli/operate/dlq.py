@@ -10,13 +10,13 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from drumline.infra.cli.console import escape_controls, exit_on_error, exit_with
+from drumline.infra.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT
+from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
 
 if TYPE_CHECKING:
     from drumline.infra.deadletters.listing import DeadLetter
@@ -43,10 +43,10 @@ def list_dead_letters(as_json: AsJson = False) -> None:
     with _exit_on_error():
         groups, records = grouped(entry for spec in TOPICS if spec.dead_letters for entry in _read(spec.topic.value))
     if as_json:
-        print(json.dumps({"groups": [group.as_json() for group in groups], "records": records}))
+        echo(json.dumps({"groups": [group.as_json() for group in groups], "records": records}))
         return
     if not groups:
-        print("no dead letters")
+        echo("no dead letters")
         return
     names = ("topic", "reason", "by", "letters", "records", "bytes", "first", "last")
     table = Table(box=None, pad_edge=False)
@@ -55,8 +55,8 @@ def list_dead_letters(as_json: AsJson = False) -> None:
     for group in groups:
         values = [group.as_json()[name] for name in names]
         table.add_row(*(f"{v:,}" if isinstance(v, int) else escape(escape_controls(v)) for v in values))
-    Console(width=max(Console().width, 120)).print(table)
-    print("; ".join(f"{topic}: {count:,} records in all" for topic, count in records.items()))
+    terminal_console(width=max(terminal_console().width, 120)).print(table)
+    echo("; ".join(f"{topic}: {count:,} records in all" for topic, count in records.items()))
 
 
 @app.command()
@@ -74,19 +74,19 @@ def show(
                 continue
             fields = entry.as_json()
             if as_json:
-                print(json.dumps(fields))
+                echo(json.dumps(fields))
             else:
                 origin = fields.pop("origin")
                 place = f"{origin['topic']}[{origin['partition']}]@{origin['offset']}"
                 rest = " ".join(f"{n}={v}" for n, v in fields.items() if v not in ("", None, {}) and n != "text")
-                print(
+                echo(
                     escape_controls(f"{place} {rest}") + (f"\n    {escape_controls(entry.text)}" if entry.text else "")
                 )
             shown += 1
             if shown == most:
                 break
     if not shown and not as_json:
-        print(f"no dead letters of {name}" + (f" with reason {reason}" if reason else ""))
+        echo(f"no dead letters of {name}" + (f" with reason {reason}" if reason else ""))
 
 
 @app.command()
@@ -134,9 +134,9 @@ def replay(
             replay_of.end()
             sent = replay_of.sent
     if as_json:
-        print(json.dumps({"topic": name, "letters": len(dead_letters), "due": len(places), "put_back": sent}))
+        echo(json.dumps({"topic": name, "letters": len(dead_letters), "due": len(places), "put_back": sent}))
     else:
-        print(f"{name}: {len(places):,} records to replay" if dry_run else f"{name}: {sent:,} records replayed")
+        echo(f"{name}: {len(places):,} records to replay" if dry_run else f"{name}: {sent:,} records replayed")
 
 
 def _read(topic: str) -> Iterator[DeadLetter]:

@@ -12,6 +12,7 @@ import typer
 from drumline.infra.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, DIFFERENT
+from drumline.infra.runtime.terminal import echo
 
 if TYPE_CHECKING:
     from drumline.infra.grafana.server import Change
@@ -54,11 +55,11 @@ def apply(
                 change.does()
             done.append(change)
             if not as_json and change.kind != "same":
-                print(f"{'to do' if dry_run else 'done'}: {change.kind} {change.subject}")
+                echo(f"{'to do' if dry_run else 'done'}: {change.kind} {change.subject}")
     if as_json:
-        print(json.dumps({"dry_run": dry_run, "changes": [_plain(change) for change in done]}))
+        echo(json.dumps({"dry_run": dry_run, "changes": [_plain(change) for change in done]}))
     elif all(change.kind == "same" for change in done):
-        print(f"{settings().grafana.url} is up to date ({len(done)} things)")
+        echo(f"{settings().grafana.url} is up to date ({len(done)} things)")
 
 
 @app.command()
@@ -69,10 +70,10 @@ def diff(with_policies: Policies = False, as_json: AsJson = False) -> None:
     with _exit_on_error():
         changes = [change for change in Server(settings()).changes(with_policies) if change.kind != "same"]
     if as_json:
-        print(json.dumps({"changes": [_plain(change) for change in changes]}))
+        echo(json.dumps({"changes": [_plain(change) for change in changes]}))
     else:
         for change in changes:
-            print(f"{change.kind} {change.subject}" + (f": {', '.join(change.differs)}" if change.differs else ""))
+            echo(f"{change.kind} {change.subject}" + (f": {', '.join(change.differs)}" if change.differs else ""))
     if changes:
         raise typer.Exit(DIFFERENT)
 
@@ -88,7 +89,7 @@ def export(
         for name, content in Server(settings()).export():
             out.mkdir(parents=True, exist_ok=True)
             (out / name).write_text(content)
-            print(out / name)
+            echo(out / name)
 
 
 @app.command()
@@ -132,7 +133,7 @@ def generate(
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_text(content)
     for target in changed:
-        print(f"{'differs' if check else 'wrote'}: {target}")
+        echo(f"{'differs' if check else 'wrote'}: {target}")
     if check and changed:
         raise typer.Exit(DIFFERENT)
 

@@ -10,6 +10,7 @@ import typer
 from drumline.infra.cli.console import exit_on_error
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT
+from drumline.infra.runtime.terminal import echo
 
 app = typer.Typer(add_completion=False)
 
@@ -47,9 +48,9 @@ def migrate(
                 f"{len(distribute(client, config.clickhouse.database, cluster, into))} tables and views of {into}"
             )
     if as_json:
-        print(json.dumps({"database": config.clickhouse.database, "dry_run": dry_run, "steps": done}))
+        echo(json.dumps({"database": config.clickhouse.database, "dry_run": dry_run, "steps": done}))
         return
     for step in done:
-        print(("to do: " if dry_run else "done: ") + step)
+        echo(("to do: " if dry_run else "done: ") + step)
     if not done:
-        print(f"{config.clickhouse.database} is up to date")
+        echo(f"{config.clickhouse.database} is up to date")

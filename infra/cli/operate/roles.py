@@ -9,6 +9,7 @@ import typer
 from drumline.infra.cli.console import exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
+from drumline.infra.runtime.terminal import echo
 
 app = typer.Typer(add_completion=False)
 Cluster = Annotated[str, typer.Option(help="create them on all nodes of this cluster")]
@@ -28,7 +29,7 @@ def roles(
     """
     if context.invoked_subcommand is None:
         for statement in _statements(cluster, writer, analyst, grafana):
-            print(statement + ";")
+            echo(statement + ";")
 
 
 @app.command()
@@ -50,13 +51,13 @@ def apply(
         exit_with("roles", BAD_INPUT, "set DRUMLINE_CLICKHOUSE__URL; the local engine has its roles built in")
     if dry_run:
         for statement in statements:
-            print("to do: " + " ".join(statement.split()))
+            echo("to do: " + " ".join(statement.split()))
         return
     try:
         client = connect(settings())
         for statement in statements:
             command(client, statement)
-            print("done: " + " ".join(statement.split()))
+            echo("done: " + " ".join(statement.split()))
     except ClickHouseFailed as error:
         hint = "; this user needs access_management, or the grants to create roles, profiles and quotas"
         exit_with("roles", FAILED, f"{error}{hint if error.code in (497, 514) else ''}")

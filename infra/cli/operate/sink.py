@@ -22,6 +22,7 @@ from drumline.infra.runtime.exit_codes import (
     RECORDS_LOST,
 )
 from drumline.infra.runtime.signals import ShutdownSignal
+from drumline.infra.runtime.terminal import echo
 from drumline.infra.telemetry.logging import configure
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def sink(
         program = _build(config, topics, accept_loss, stopping, health)
         program.run()
     if as_json:
-        print(json.dumps(asdict(program.counts)))
+        echo(json.dumps(asdict(program.counts)))
     raise typer.Exit(stopping.code)
 
 

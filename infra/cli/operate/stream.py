@@ -10,6 +10,7 @@ import typer
 
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import ACCESS_DENIED, BAD_INPUT, FAILED, INSTANCE_IN_USE, INTERRUPTED
+from drumline.infra.runtime.terminal import echo
 from drumline.infra.telemetry.logging import configure
 
 app = typer.Typer(add_completion=False)
@@ -67,7 +68,7 @@ def stream(
     except KeyboardInterrupt:
         code = INTERRUPTED
     except tuple(kind for kinds in errors for kind in kinds) as error:
-        print(f"drumline stream: {error}", file=sys.stderr)
+        echo(f"drumline stream: {error}", err=True)
         code = next(number for kinds, number in errors.items() if isinstance(error, kinds))
     sys.stdout.flush()
     sys.stderr.flush()

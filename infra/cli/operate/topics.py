@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from drumline.infra.cli.console import escape_controls, exit_on_error, exit_with
+from drumline.infra.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
+from drumline.infra.runtime.terminal import echo, escape_controls, terminal_console
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Create, check and read the Kafka topics.")
 
@@ -55,11 +55,11 @@ def apply(
         state = states.get(step.action, step.action)
         drift = {name: {"was": was, "wanted": value} for name, (was, value) in step.drift.items()}
         if as_json:
-            print(json.dumps({"topic": step.topic, "state": state, "drift": drift, "problem": step.problem}))
+            echo(json.dumps({"topic": step.topic, "state": state, "drift": drift, "problem": step.problem}))
         changes = [f"{name}: {was} -> {value}" for name, (was, value) in step.drift.items()]
         table.add_row(step.topic, state, "; ".join([step.problem] * bool(step.problem) + changes))
     if not as_json:
-        Console().print(table)
+        terminal_console().print(table)
     if any(step.action == "error" for step in steps):
         raise typer.Exit(FAILED)
 
@@ -80,11 +80,11 @@ def list_topics(
         dead_letters = dlq(spec.topic) if spec.dead_letters else None
         if as_json:
             line = {"topic": spec.topic, "key": spec.key, "config": spec.config, "record": record, "dlq": dead_letters}
-            print(json.dumps({**line, "partitions": settings().kafka.partitions}))
+            echo(json.dumps({**line, "partitions": settings().kafka.partitions}))
         days = "newest per key" if spec.cleanup == "compact" else _days(spec.retention_ms / DAY_MS)
         table.add_row(spec.topic, spec.key, days, record or "internal", dead_letters or "")
     if not as_json:
-        Console(width=max(Console().width, 140)).print(table)
+        terminal_console(width=max(terminal_console().width, 140)).print(table)
 
 
 def _days(days: float) -> str:
@@ -124,7 +124,7 @@ def tail(
             decoder = codec(settings())
             for message in read(settings(), topic, start.value, follow):
                 for entry in entries(decoder, message, where, batches=batches):
-                    print(json.dumps(jsonable(entry)) if as_json else _line(entry), flush=True)
+                    echo(json.dumps(jsonable(entry)) if as_json else _line(entry), flush=True)
                     printed += 1
                     if printed == most:
                         return

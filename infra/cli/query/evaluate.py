@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -26,6 +25,7 @@ from drumline.infra.evaluate.scoring import (
     evaluate_phases,
 )
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
+from drumline.infra.runtime.terminal import echo, terminal_console
 
 app = typer.Typer(add_completion=False)
 
@@ -65,17 +65,17 @@ def evaluate(
     except (BadManifest, OSError, ValueError) as error:
         exit_with("evaluate", BAD_INPUT, f"{folder}: {error}")
     if as_json and not side_by_side:
-        typer.echo(json.dumps(report.as_json()))
+        echo(json.dumps(report.as_json()))
     elif not side_by_side:
         _print(report, folder.name, steps)
     if missing := report.without_result:
-        typer.echo(
+        echo(
             f"drumline evaluate: no window of {steps} steps fits into, or could be evaluated in, {len(missing)} "
             f"counted phases ({', '.join(missing)}): neither found nor cleared; try another --window-steps",
             err=True,
         )
     if note := no_result_note(rows):
-        typer.echo(f"drumline evaluate: {note}", err=True)
+        echo(f"drumline evaluate: {note}", err=True)
     raise typer.Exit(OK if report.right else FAILED)
 
 
@@ -90,9 +90,9 @@ def _compare(
 
     results = compare(folder, steps, phases, drumline_report)
     if as_json:
-        typer.echo(json.dumps({"window_steps": steps, "methods": [result.as_json() for result in results]}))
+        echo(json.dumps({"window_steps": steps, "methods": [result.as_json() for result in results]}))
         return
-    console = Console(file=sys.stdout)
+    console = terminal_console(file=sys.stdout)
     console.print(table(results, f"{folder.name}, windows of {steps} steps"))
     console.print(legend(results), highlight=False, markup=False)
 
@@ -150,7 +150,7 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Itera
     with tempfile.TemporaryDirectory(prefix="drumline-evaluate-") as copy:
         copied = without_phases(folder, Path(copy))
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-        with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as progress:
+        with Progress(*columns, console=terminal_console(stderr=True), transient=True, disable=quiet) as progress:
             task = progress.add_task("reading the recording", total=None)
             batches_out = []
             try:
@@ -218,8 +218,8 @@ def _print(report: EvaluationReport, name: str, window_steps: int) -> None:
             f"{phase.lost_share:.1%}",
             _judgement(phase),
         )
-    Console(file=sys.stdout).print(table)
+    terminal_console(file=sys.stdout).print(table)
     for line in remarks(report):
-        typer.echo(line)
+        echo(line)
     numbers = {"recall": report.recall, "cause accuracy": report.cause_accuracy, "false alarms": report.false_alarms}
-    typer.echo(", ".join(f"{name} {'n/a' if value is None else value}" for name, value in numbers.items()))
+    echo(", ".join(f"{name} {'n/a' if value is None else value}" for name, value in numbers.items()))

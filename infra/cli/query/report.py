@@ -13,6 +13,7 @@ import typer
 from drumline.infra.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT
+from drumline.infra.runtime.terminal import echo
 
 app = typer.Typer(add_completion=False)
 
@@ -69,11 +70,11 @@ def report(
     finally:
         part.unlink(missing_ok=True)
     if as_json:
-        print(json.dumps({"path": str(output.resolve()), "job": job, "run": data.run["run"], "summary": summary(data)}))
+        echo(json.dumps({"path": str(output.resolve()), "job": job, "run": data.run["run"], "summary": summary(data)}))
         return
     for sentence in summary(data):
-        print(sentence)
-    print(f"report: {output.resolve()}")
+        echo(sentence)
+    echo(f"report: {output.resolve()}")
 
 
 def _time(name: str, text: str) -> str:

@@ -12,6 +12,7 @@ import typer
 from drumline.infra.cli.console import exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
+from drumline.infra.runtime.terminal import echo, terminal_console
 
 if TYPE_CHECKING:
     from drumline.infra.clickhouse.client import Client
@@ -55,7 +56,7 @@ def sql(
         return
     statement, values = _statement([*([query] if query is not None else []), *context.args])
     if text:
-        print(statement)
+        echo(statement)
         return
     _execute(statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
 
@@ -130,7 +131,6 @@ def _named(statement: str, values: dict[str, str]) -> tuple[str, dict[str, str]]
 
 
 def _list(as_json: bool) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from drumline.infra.clickhouse.queries import queries
@@ -142,7 +142,7 @@ def _list(as_json: bool) -> None:
                 {"name": p.name, "type": p.type, "default": p.default, "about": p.about} for p in entry.parameters
             ]
             line = {"name": entry.name, "question": entry.question, "theme": entry.theme, "parameters": parameters}
-            print(json.dumps(line))
+            echo(json.dumps(line))
         return
     view = Table("query", "question", "parameters (* required)", box=None, pad_edge=False)
     theme = ""
@@ -151,7 +151,7 @@ def _list(as_json: bool) -> None:
             theme = entry.theme
             view.add_row(f"\n[bold]{theme}[/bold]")
         view.add_row(entry.name, entry.question, " ".join(p.name + "*" * (p.default is None) for p in entry.parameters))
-    Console(width=None if sys.stdout.isatty() else 160).print(view)
+    terminal_console(width=None if sys.stdout.isatty() else 160).print(view)
 
 
 def _note(client: Client, job: str, run: str) -> None:
@@ -162,4 +162,4 @@ def _note(client: Client, job: str, run: str) -> None:
     try:
         find_run(lambda sql, parameters: rows(client, sql, parameters), job, run)
     except NoSuchRun as reason:
-        print(f"drumline sql: {reason}", file=sys.stderr)
+        echo(f"drumline sql: {reason}", err=True)

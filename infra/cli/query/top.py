@@ -13,6 +13,7 @@ import typer
 from drumline.infra.cli.console import exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
+from drumline.infra.runtime.terminal import echo, terminal_console
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -43,12 +44,11 @@ def top(
     Exit codes: 0 printed once. 1 ClickHouse does not answer (a live view shows it and retries). 2 no such job with
     --once (a live view waits for it). 130 Ctrl-C.
     """
-    from rich.console import Console
 
     from drumline.infra.clickhouse.client import ClickHouseFailed, with_hint
     from drumline.infra.config.state_dir import StackError
 
-    config, console = settings(), Console()
+    config, console = settings(), terminal_console()
     try:
         seen = _query(config, job)
         if seen.missing and (once or not console.is_terminal):
@@ -92,7 +92,7 @@ def _shown(
 
 def _lines(config: Settings, job: str, interval: float, once: bool, seen: TopSnapshot) -> None:
     while True:
-        print(json.dumps(seen.as_json()), flush=True)
+        echo(json.dumps(seen.as_json()), flush=True)
         if once:
             return
         time.sleep(interval)

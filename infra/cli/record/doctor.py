@@ -8,11 +8,11 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import FAILED
+from drumline.infra.runtime.terminal import echo, terminal_console
 
 app = typer.Typer(add_completion=False)
 
@@ -48,9 +48,9 @@ def doctor(
     results.append(checks.safely("Kafka", lambda: checks.Check("Kafka", *kafka())))
     failed = sum(check.state == checks.FAIL for check in results)
     if as_json:
-        typer.echo(json.dumps({"failed": failed > 0, "checks": [asdict(check) for check in results]}))
+        echo(json.dumps({"failed": failed > 0, "checks": [asdict(check) for check in results]}))
     else:
-        console = Console(highlight=False)
+        console = terminal_console(highlight=False)
         colour = {checks.OK: "green", checks.WARN: "yellow", checks.FAIL: "red"}
         for check in results:
             state = f"[{colour[check.state]}]{check.state:<4}[/]"

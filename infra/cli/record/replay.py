@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from drumline.infra.cli.console import exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED
+from drumline.infra.runtime.terminal import echo, terminal_console
 from drumline.infra.telemetry.logging import configure
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def replay(
     configure(settings(), "replay")
     summary = _publish(folder, factor, job, ranks, loop, keep_time, spool)
     if as_json:
-        typer.echo(json.dumps(summary.as_json()))
+        echo(json.dumps(summary.as_json()))
     else:
         _print(summary)
     if summary.problem:
@@ -144,7 +144,7 @@ def _progress(total: int, name: str) -> Iterator[Any]:
         yield lambda _rows: None
         return
     columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as display:
+    with Progress(*columns, console=terminal_console(stderr=True), transient=True) as display:
         task = display.add_task(name, total=total)
         yield lambda rows: display.advance(task, rows)
 
@@ -153,7 +153,7 @@ def _print(summary: ReplaySummary) -> None:
     table = Table("topic", "rows", "batches", title=f"job {summary.job}, run {summary.run}", title_justify="left")
     for topic, rows in summary.rows.items():
         table.add_row(topic, f"{rows:,}", f"{summary.batches[topic]:,}")
-    console = Console()
+    console = terminal_console()
     console.print(table)
     console.print(f"{sum(summary.rows.values()):,} rows of {summary.ranks} ranks in {summary.duration_s:.1f} s")
     notes = {

@@ -9,6 +9,7 @@ import typer
 
 from drumline.infra.cli.console import exit_with
 from drumline.infra.runtime.exit_codes import BAD_INPUT, CANNOT_EXECUTE, NOT_FOUND
+from drumline.infra.runtime.terminal import echo
 
 app = typer.Typer(add_completion=False)
 
@@ -65,17 +66,17 @@ def _execute(
         variables = environment(os.environ, command, options)
         for name, text in {} if quiet else misfits(os.environ).items():
             if not (policy and name.endswith("__POLICY")):
-                typer.echo(f"drumline run: {name}: {text}", err=True)
+                echo(f"drumline run: {name}: {text}", err=True)
         if not quiet and not for_jobs_only(os.environ):
             from drumline.infra.config.settings import Settings  # 0.1 s
 
             for variable in find_unknown_variables(Settings, os.environ):  # only a warning: the job must run
-                typer.echo(f"drumline run: {variable.text}", err=True)
+                echo(f"drumline run: {variable.text}", err=True)
         if lacks_shared_run(variables) and not quiet:
             text = "each rank has its own run id: name it with --run, or put drumline run before the launcher"
-            typer.echo(f"drumline run: {text}", err=True)
+            echo(f"drumline run: {text}", err=True)
         if (reason := unwritable(spool_root(variables))) and not quiet:
-            typer.echo(f"drumline run: nothing will be recorded: {reason}", err=True)
+            echo(f"drumline run: nothing will be recorded: {reason}", err=True)
         os.execvpe(command[0], command, variables)
     except BadLaunch as error:
         exit_with("run", BAD_INPUT, str(error))

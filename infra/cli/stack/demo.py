@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.terminal import terminal_console
 
 app = typer.Typer(add_completion=False)
 
@@ -31,5 +31,5 @@ def demo(
     from drumline.infra.runtime.exit_codes import FAILED, OK
 
     with exit_on_error("demo", DemoFailed, interrupt_message="interrupted; the next run starts clean"):
-        is_right = run_demo(settings(), Console(), keep)
+        is_right = run_demo(settings(), terminal_console(), keep)
     raise typer.Exit(OK if is_right else FAILED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.terminal import echo
 
 app = typer.Typer(add_completion=False)
 
@@ -21,4 +22,4 @@ def down() -> None:
 
     with exit_on_error("down", StackError, interrupt_message="interrupted"):
         stopped = stack.down(settings())
-    typer.echo("stopped" if stopped else "nothing was running")
+    echo("stopped" if stopped else "nothing was running")

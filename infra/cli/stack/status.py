@@ -9,6 +9,7 @@ import typer
 
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import FAILED
+from drumline.infra.runtime.terminal import echo, terminal_console
 
 app = typer.Typer(add_completion=False)
 
@@ -26,7 +27,7 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSO
     state = stack_status.status(chosen)
     state["password_files"] = {user: str(path) for user, path in stack_status.password_files(chosen).items()}
     if as_json:
-        typer.echo(json.dumps(state))
+        echo(json.dumps(state))
     else:
         show(state)
     if not all(entry.get("answers", True) for entry in state["processes"].values()):
@@ -35,10 +36,9 @@ def status(as_json: Annotated[bool, typer.Option("--json", help="Print it as JSO
 
 def show(state: dict[str, Any]) -> None:
     """Print the state as a table."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    console = terminal_console(highlight=False)
     table = Table("", "state", "address", "pid", "memory", "up", "restarts", box=None, pad_edge=False)
     where = {"broker": state["addresses"]["kafka"], "engine": state["addresses"]["clickhouse_http"], "supervisor": ""}
     for name, entry in state["processes"].items():

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from drumline.infra.config.settings import settings
+from drumline.infra.runtime.terminal import echo
 
 app = typer.Typer(add_completion=False)
 
@@ -39,12 +40,12 @@ def up(
     with exit_on_error("up", StackError, interrupt_message="interrupted"):
         addresses = stack.up(chosen, wait=wait, foreground=foreground)
     if as_json:
-        typer.echo(json.dumps(addresses))
+        echo(json.dumps(addresses))
         return
-    typer.echo("already up" if addresses["already_running"] else "up" if wait else "starting")
-    typer.echo(f"  Kafka               {addresses['kafka']}")
-    typer.echo(f"  ClickHouse, HTTP    {addresses['clickhouse_http']}")
-    typer.echo(f"  ClickHouse, native  {addresses['clickhouse_native']}")
-    typer.echo(f"  state               {addresses['state']}")
+    echo("already up" if addresses["already_running"] else "up" if wait else "starting")
+    echo(f"  Kafka               {addresses['kafka']}")
+    echo(f"  ClickHouse, HTTP    {addresses['clickhouse_http']}")
+    echo(f"  ClickHouse, native  {addresses['clickhouse_native']}")
+    echo(f"  state               {addresses['state']}")
     if bootstrap:
-        typer.echo(f"for the other commands: export DRUMLINE_KAFKA__BOOTSTRAP={bootstrap}")
+        echo(f"for the other commands: export DRUMLINE_KAFKA__BOOTSTRAP={bootstrap}")

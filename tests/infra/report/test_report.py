@@ -197,3 +197,22 @@ def test_a_wrong_job_or_run_is_reported_with_the_known_ones():
         find_run(query, "other", "")
     with pytest.raises(NoSuchRun, match="there are: b, a"):
         find_run(query, "demo", "c")
+
+
+def test_a_message_lists_some_stored_names_and_the_begin_of_long_ones():
+    def query(sql, parameters):
+        return [] if "job" in parameters else [{"job": f"\x1b{n}" + "x" * 200_000} for n in range(40)]
+
+    with pytest.raises(NoSuchRun, match=r"there are: '\\x1b0xxx.*… and 30 more") as error:
+        find_run(query, "other", "")
+    assert len(str(error.value)) < 1_000
+
+
+def test_names_with_control_characters_are_drawn_and_shown_escaped():
+    data, chars = report_data(), "\x00\x1b\x07\x9b\ufffe\uffff\u202e\r"
+    kernels = [{**data.kernels[0], "short": f"a{chars}b", "name": f"a{chars}b"}]
+    shown = page(replace(data, kernels=kernels, job=f"job{chars}"), CREATED)
+    escaped = chars.encode("unicode_escape").decode()
+    assert shown.count(f"a{escaped}b") >= 2, "in the chart and in the table"
+    assert f"job{escaped}" in shown
+    assert not set(chars) & set(shown)

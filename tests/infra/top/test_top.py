@@ -31,7 +31,7 @@ def snapshot(ranks=4):
     rows = [window(rank, *late.get(rank, ("ok", 0.5))) for rank in range(-1, ranks)]
     verdict = {**window(3, "critical"), "gpu_seconds": 12.34}
     steps = [{"rank": rank, "host": "node-a", "step": 39, "step_ms": 101.5} for rank in range(ranks)]
-    return TopSnapshot([JOB], Detail("[red]job[/red]", "r1", steps, rows, [verdict], dropped_rows=7, late_rows=2))
+    return TopSnapshot([dict(JOB)], Detail("[red]job[/red]", "r1", steps, rows, [verdict], dropped_rows=7, late_rows=2))
 
 
 def text(seen, width=120, height=40, error=""):
@@ -110,6 +110,15 @@ def test_long_names_end_in_an_ellipsis():
         assert "3 s ago" in line
 
 
+def test_names_with_control_characters_are_shown_escaped_in_a_table_that_fits():
+    seen, steering = snapshot(), "a\x1b]0;x\x07\x9b31m\u202e\rb"
+    for row in [*seen.jobs, *seen.detail.steps, *seen.detail.window, *seen.detail.verdicts]:
+        row |= {name: steering for name in ("job", "run", "host", "cause", "detail") if name in row}
+    shown = text(seen, width=200)
+    assert shown.count(r"a\x1b]0;x\x07\x9b31m\u202e\rb") >= 5, "job, run, hosts, verdicts"
+    assert all(char.isprintable() for char in shown.replace("\n", ""))
+
+
 def test_no_data_and_no_evaluated_window_are_reported():
     assert "no data yet" in text(TopSnapshot([], None))
     shown = text(TopSnapshot([JOB], Detail("job", "r1")))
@@ -144,7 +153,7 @@ def test_an_outage_while_it_runs_is_shown_and_asked_again_until_ctrl_c(monkeypat
         return answer
 
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100, height=30)
-    monkeypatch.setattr("rich.console.Console", lambda: terminal)
+    monkeypatch.setattr(command_top, "terminal_console", lambda: terminal)
     monkeypatch.setattr(command_top, "_query", fake_query)
     monkeypatch.setattr(command_top, "settings", lambda: ephemeral_settings(tmp_path))
     monkeypatch.setattr(command_top.time, "sleep", lambda _: None)

@@ -18,7 +18,7 @@ from drumline.infra.clickhouse.client import PermanentError, TransientError, fai
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.sqlshell.hints import unsupported_statement_hint
-from drumline.infra.sqlshell.output import cells
+from drumline.infra.sqlshell.output import cells, run_statement
 
 
 class ServerError(Exception):
@@ -60,6 +60,19 @@ def test_without_a_server_or_tables_the_message_names_the_next_command(tmp_path)
 
 def test_a_cell_is_null_only_if_it_is_null():
     assert cells("\\\\N\tᴺᵁᴸᴸ\t\\N\ta\\tb\\nc\\\\d\t") == ["\\N", "ᴺᵁᴸᴸ", "NULL", "a\tb\nc\\d", ""]
+
+
+def test_cells_with_control_characters_are_printed_escaped_and_in_full(capsys):
+    class Answer:
+        command = staticmethod(lambda *_: 2)
+        raw_query = staticmethod(lambda *_, **__: "n\x1b[2J\na\x1b]0;x\x07\u202e\x9bb\\nc\n".encode())
+
+    assert run_statement(Answer(), "SELECT 1", {}, "")
+    shown = capsys.readouterr().out
+    assert r"n\x1b[2J" in shown
+    assert r"a\x1b]0;x\x07\u202e\x9bb " in shown
+    assert "│ c " in shown, "a line break stays one"
+    assert all(char.isprintable() for char in shown.replace("\n", ""))
 
 
 @pytest.mark.parametrize(

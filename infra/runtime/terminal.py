@@ -1,0 +1,41 @@
+"""The way of text to a terminal. Stored names may hold escape sequences, so commands write nothing by another way."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: What layout needs of the control characters.
+LAYOUT = "\n\t"
+
+
+def escape_controls(text: str, keep: str = "") -> str:
+    r"""Return `text` with control and invisible characters escaped ("\x1b"): C0, C1, marks of writing direction."""
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def echo(text: object = "", *, err: bool = False, flush: bool = False) -> None:
+    """Print a line on standard output, or on standard error."""
+    print(escape_controls(str(text), LAYOUT), file=sys.stderr if err else sys.stdout, flush=flush)
+
+
+def terminal_console(**options: Any) -> Console:
+    """Return rich's console (`options` are its), which escapes what views did not.
+
+    Views escape cells themselves, so that columns are wide enough.
+    """
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class EscapingConsole(Console):
+        def render(self, *args: Any, **kwargs: Any) -> Any:
+            for segment in super().render(*args, **kwargs):
+                text = segment.text if segment.control else escape_controls(segment.text, LAYOUT)
+                yield Segment(text, segment.style, segment.control)
+
+    return EscapingConsole(**options)
