@@ -80,7 +80,7 @@ def _run_hostile(count: int, seed: int | None, data: Path | None, as_json: bool,
     from drumline.infra.config.state_dir import write_json
     from drumline.infra.runtime.resources import DEMO_RECORDING
 
-    errors = Console(stderr=True, highlight=False)
+    errors = terminal_console(stderr=True, highlight=False)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     report = HostileReport(secrets.randbelow(1 << 31) if seed is None else seed)
     errors.print(f"seed {report.seed}")
@@ -92,10 +92,10 @@ def _run_hostile(count: int, seed: int | None, data: Path | None, as_json: bool,
     if write is not None:
         write_json(write, report.as_json())
     if as_json:
-        typer.echo(json.dumps(report.as_json()))
+        echo(json.dumps(report.as_json()))
     else:
         for line in report.lines():
-            typer.echo(line)
+            echo(line)
     raise typer.Exit(INTERRUPTED if report.was_interrupted else OK if report.clean else FAILED)
 
 
