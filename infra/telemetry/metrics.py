@@ -79,7 +79,8 @@ STREAM_DELAY = _histogram(
 STREAM_SENT = _counter("stream", "output_records_total", "result batches sent: windows, lateness, verdicts", "topic")
 STREAM_SENT_ROWS = _counter("stream", "output_rows_total", "rows in the result batches sent", "topic")
 STREAM_DROPPED = _counter(
-    "stream", "dropped_rows_total", "rows that no result counts; late: too old for any window, or an impossible time",
+    "stream", "dropped_rows_total",
+    "rows that no result counts; late: too old, or an impossible time; budget: of new jobs, while state is full",
     "stage", "reason",
 )  # fmt: skip
 STREAM_DUPLICATES = _counter(
@@ -95,6 +96,11 @@ STREAM_FENCED = _counter(
 )
 STREAM_HALTS = _counter("stream", "halts_total", "times that the worker was halted for longer than its session")
 STREAM_CLOCK_SKEW = _gauge("stream", "clock_skew_seconds", "how far this host's clock is ahead of the broker's")
+STREAM_QUARANTINED = _counter(
+    "stream", "quarantined_units_total",
+    "processes, communicators or runs whose state was dropped; failed: an error, budget: too much state",
+    "stage", "reason",
+)  # fmt: skip
 STREAM_TICKS_FAILED = _counter("stream", "failed_ticks_total", "ticks on which a stage failed: a defect", "stage")
 STREAM_LAG = _gauge("stream", "lag_records", "records in this worker's partitions that are not processed yet")
 STREAM_PARTITIONS = _gauge("stream", "assigned_partitions", "partition numbers assigned to this worker")

@@ -20,6 +20,10 @@ _PREFIX = struct.Struct("<BqI")
 _VERSION = 3
 
 
+class UnreadableValue(ValueError):
+    """Fatal: another version, or one with other settings, wrote a state value. It must not be dropped as poison."""
+
+
 @dataclass(frozen=True, slots=True)
 class StateRecord:
     """Holds an unpacked value.
@@ -42,10 +46,10 @@ def pack_rows(offset: int, head: dict[str, Any], rows: Rows) -> bytes:
 
 
 def unpack_rows(data: bytes, dtype: np.dtype[Any]) -> StateRecord:
-    """Return the unpacked value. Raises ValueError if another version wrote it."""
+    """Return the unpacked value. Raises UnreadableValue if another version wrote it."""
     version, offset, length = _PREFIX.unpack_from(data)
     if version != _VERSION:
-        raise ValueError(f"state value of version {version}, this program reads {_VERSION}")
+        raise UnreadableValue(f"state value of version {version}, this program reads {_VERSION}")
     body = _PREFIX.size + length
     return StateRecord(offset, json.loads(data[_PREFIX.size : body]), np.frombuffer(data, dtype, offset=body))
 
@@ -58,6 +62,11 @@ def stacked(parts: Sequence[Rows]) -> Rows:
         out[at : at + len(part)] = part
         at += len(part)
     return out
+
+
+def newest_steps(rows: Rows, most: int) -> Rows:
+    """Return the rows of the last `most` steps of one record: work and keys of a record are bounded by steps."""
+    return rows[rows["step"] > int(rows["step"].max()) - most] if len(rows) else rows
 
 
 def key(*parts: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from drumline.schemas.batch import Batch
+from drumline.streams.core.isolation import Incident
 
 
 class Stage(Protocol):
@@ -14,16 +15,20 @@ class Stage(Protocol):
     Methods are called one at a time from the worker's event loop; they must not block, do I/O or read a clock.
     Changes to the store reach the changelog before the input is acknowledged.
 
-    A stage may count dropped input in `too_old` (rows) and `duplicates` (batches that were applied before).
+    A stage may count dropped input in `too_old`, `quarantined_rows`, `denied_rows` (rows) and `duplicates` (batches
+    that were applied before). An error in one unit concerns no other (isolation.py). `incidents`: units that went into
+    quarantine, until the worker takes them.
     """
+
+    incidents: list[Incident]
 
     def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Apply an input batch and return the batches to produce.
 
         `offset` is that of the batch in its own topic and partition, `now_ns` the worker's clock.
 
-        Idempotent: after a crash or rebalance the same (topic, offset) may be applied again. If it raises, the input
-        goes to the dead-letter topic and the worker continues.
+        Idempotent: after a crash or rebalance the same (topic, offset) may be applied again. If it raises, the unit of
+        the batch is in quarantine; the input goes to the dead-letter topic, and the worker continues.
         """
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
@@ -34,3 +39,9 @@ class Stage(Protocol):
 
     def mark_sent(self, batch: Batch) -> None:
         """Record that the broker acknowledged a returned batch. Unmarked batches are produced again after a restart."""
+
+    def reject(self, batch: Batch, error: Exception) -> None:
+        """Put the unit of a returned batch in quarantine: it cannot be published."""
+
+    def release(self) -> None:
+        """Give back the budget: the stage is replaced."""

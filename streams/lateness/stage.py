@@ -12,6 +12,8 @@ import numpy as np
 
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.keys import derived_process_id
+from drumline.streams.core.budget import StateBudget
+from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import Rows, key, pack_rows, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import KIND_ROW, LATENESS_ROW, OPERATIONS, match_step, point_to_point
@@ -21,20 +23,24 @@ TOPIC = "gpu.lateness.v1"
 #: Most rows of a record (92 bytes a row, Kafka takes 1 MB); all ranks of a step are in one record.
 MAX_ROWS = 8192
 Key = tuple[str, str]
+#: Kind of a key -> number of its parts before communicator and run (state.py).
+_UNIT_AT = {"m": 3, "e": 1, "h": 1}
 
 
-class CommunicatorStage:
+class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     """Emits the lateness of each rank from gpu.collective.v1, once all live ranks have completed a step. A `Stage`.
 
     Publish the batches that the methods return, keyed by job, then call `mark_sent` for each.
     """
 
-    def __init__(self, store: Store, config: StragglerConfig) -> None:
-        self.store, self.config = store, config
-        self.states: dict[Key, CommunicatorState] = {}
+    def __init__(self, store: Store, config: StragglerConfig, budget: StateBudget | None = None) -> None:
+        super().__init__(store, budget)
+        self.config = config
         #: (process id, sequence) -> (communicator, steps, time of emission), not acknowledged yet.
         self._in_flight: dict[tuple[str, int], tuple[Key, list[int], int]] = {}
         self._restore()
+        for state in self.states.values():
+            state.dirty = {step for step in state.dirty if step >= state.horizon}
 
     @property
     def open_windows(self) -> int:
@@ -51,66 +57,78 @@ class CommunicatorStage:
         """Return the number of batches that were applied before."""
         return sum(state.duplicates for state in self.states.values())
 
-    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply a gpu.collective.v1 batch and return the lateness of steps that it completes (see `Stage`)."""
-        state = self._state(batch.envelope["run"], batch.envelope["communicator"])
+    def _unit_of(self, batch: Batch) -> Key:
+        return batch.envelope["run"], batch.envelope["communicator"]
+
+    def _unit_of_key(self, name: str) -> Key | None:
+        parts = _UNIT_AT.get(name[0])
+        if parts is None:
+            return None
+        communicator, run = name.split("|", parts + 1)[parts:]
+        return run, communicator
+
+    def _run_of(self, unit: Key) -> str:
+        return unit[0]
+
+    def _restore_key(self, unit: Key, name: str) -> str:
+        state = self._state(*unit)
+        if name[0] == "m":
+            _, chunk, rank, _ = name.split("|", 3)
+            state.restore_chunk(int(chunk), int(rank))
+        else:
+            head = unpack_rows(self.store[name], NO_ROWS).head
+            if name[0] == "e":
+                state.emitted, state.sequence = head["emitted"], head["sequence"]
+            else:
+                state.horizon = int(head["horizon"])
+        return state.job
+
+    def _apply(self, unit: Key, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+        """Apply a gpu.collective.v1 batch and return the lateness of steps that it completes."""
+        state = self._state(*unit)
         state.apply(batch, offset, now_ns)
         if self._frontier(state, now_ns) <= state.emitted:
             return []
         return self._emit(state, now_ns)
 
-    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
-        """Mark silent ranks, then return the lateness of completed and of changed steps (see `Stage`)."""
-        out: list[Batch] = []
+    def _resend(self, now_ns: int) -> list[Batch]:
+        """Mark the steps of batches that were not acknowledged for too long; the tick returns them again."""
         for process_sequence, (where, steps, emitted_ns) in list(self._in_flight.items()):
             if now_ns - emitted_ns > self.config.resend_ns:
                 del self._in_flight[process_sequence]
                 if where in self.states:
                     self.states[where].dirty.update(steps)
-        for where, state in list(self.states.items()):
-            for member in state.members.values():
-                member.seen_ns = member.seen_ns or now_ns  # restored: silent from now on
-                member.silent = member.silent or (caught_up and now_ns - member.seen_ns > self.config.idle_ns)
-            state.frontier.invalidate()
-            if caught_up and all(now_ns - m.seen_ns > self.config.forget_ns for m in state.members.values()):
-                self._forget(where)
-                continue
-            frontier = self._frontier(state, now_ns)
-            if frontier > state.emitted or any(step <= frontier for step in state.dirty):
-                out += self._emit(state, now_ns)
-        return out
+        return []
 
-    def mark_sent(self, batch: Batch) -> None:
-        """Store how far the communicator was emitted (see `Stage`)."""
+    def _tick(self, unit: Key, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Mark silent ranks, then return the lateness of completed and of changed steps."""
+        state = self.states[unit]
+        for member in state.members.values():
+            member.seen_ns = member.seen_ns or now_ns  # restored: silent from now on
+            member.silent = member.silent or (caught_up and now_ns - member.seen_ns > self.config.idle_ns)
+        state.frontier.invalidate()
+        forget_ns = self.forget_after(self.config.forget_ns)
+        if caught_up and all(now_ns - m.seen_ns > forget_ns for m in state.members.values()):
+            self._forget(unit)
+            return []
+        frontier = self._frontier(state, now_ns)
+        if frontier > state.emitted or any(step <= frontier for step in state.dirty):
+            return self._emit(state, now_ns)
+        return []
+
+    def _mark_sent(self, unit: Key, batch: Batch) -> None:
+        """Store how far the communicator was emitted."""
         envelope = batch.envelope
-        where = (envelope["run"], envelope["communicator"])
         if self._in_flight.pop((envelope["process_id"], int(envelope["sequence"])), None) is None:
             return
         head = {"emitted": int(envelope["complete_step"]), "sequence": int(envelope["sequence"]) + 1}
-        self.store[key("e", where[1], where[0])] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
+        self.store[key("e", unit[1], unit[0])] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
 
     def _state(self, run: str, communicator: str) -> CommunicatorState:
         where = (run, communicator)
         if where not in self.states:
-            self.states[where] = CommunicatorState(self.store, run, communicator)
+            self.states[where] = CommunicatorState(self.store, run, communicator, self.config.max_steps)
         return self.states[where]
-
-    def _restore(self) -> None:
-        for name in list(self.store):
-            kind, rest = name.split("|", 1)
-            if kind == "m":
-                chunk, rank, communicator, run = rest.split("|", 3)
-                self._state(run, communicator).restore_chunk(int(chunk), int(rank))
-            elif kind == "e":
-                communicator, run = rest.split("|", 1)
-                state, head = self._state(run, communicator), unpack_rows(self.store[name], NO_ROWS).head
-                state.emitted, state.sequence = head["emitted"], head["sequence"]
-            elif kind == "h":
-                communicator, run = rest.split("|", 1)
-                state = self._state(run, communicator)
-                state.horizon = int(unpack_rows(self.store[name], NO_ROWS).head["horizon"])
-        for state in self.states.values():
-            state.dirty = {step for step in state.dirty if step >= state.horizon}
 
     def _frontier(self, state: CommunicatorState, now_ns: int) -> int:
         """Return the last step that all live ranks have completed; with no live rank, the last step of any."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.core.frontier import Frontier
-from drumline.streams.core.records import Rows, StateRecord, key, pack_rows, unpack_rows
+from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, unpack_rows
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, merge, operation_number
 
 #: Steps of a chunk: more of them mean fewer keys, but more bytes rewritten by each batch.
@@ -78,8 +78,8 @@ class CommunicatorState:
         too_old, duplicates: rows that came for dropped steps; batches that were applied before.
     """
 
-    def __init__(self, store: Store, run: str, communicator: str) -> None:
-        self.store, self.run, self.communicator = store, run, communicator
+    def __init__(self, store: Store, run: str, communicator: str, max_steps: int) -> None:
+        self.store, self.run, self.communicator, self._max_steps = store, run, communicator, max_steps
         self.job, self.world_size = "", 0
         self.members: dict[int, Member] = {}
         self.frontier = Frontier(self.members.values)
@@ -138,10 +138,10 @@ class CommunicatorState:
             self.frontier.invalidate()
         member.seen_ns, member.silent = now_ns, False
         member.host, member.gpu_uuid = envelope["host"], envelope["gpu_uuid"]
-        rows = collective_rows(batch)
-        accepted = rows["step"] >= self.horizon
-        self.too_old += int(len(rows) - accepted.sum())
-        rows = rows[accepted]
+        received = collective_rows(batch)
+        rows = newest_steps(received, self._max_steps)
+        rows = rows[rows["step"] >= self.horizon]
+        self.too_old += len(received) - len(rows)
         complete = int(envelope["complete_step"])
         chunks = set(np.unique(rows["step"] // CHUNK_STEPS).tolist())
         if complete > member.complete and complete >= self.horizon:

@@ -1,56 +1,52 @@
-"""Restoring the index of the straggler stage from its store, after recovery or a rebalance."""
+"""Restoring the index of a run from the store, after recovery or a rebalance."""
 
 from __future__ import annotations
 
-from drumline.streams.core.records import unpack_rows
+from drumline.streams.core.records import UnreadableValue, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.sources import Place, Source
-from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState, Store
+from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState
 from drumline.streams.stragglers.step_rows import STEP_ROW
 
+#: Kind of a key -> number of its parts before the run, which may hold any character (state.py, gpu_samples.py).
+_RUN_AT = {"s": 3, "l": 3, "c": 2, "d": 3, "v": 2, "h": 1}
 
-def restore_jobs(store: Store, config: StragglerConfig) -> dict[str, JobState]:
-    """Return run -> state. Every window that still has all its rows is evaluated again.
 
-    Raises ValueError if the stored windows have another length: state is kept by window number.
+def run_of_key(name: str) -> str | None:
+    """Return the run that a key of the store belongs to; None = none."""
+    parts = _RUN_AT.get(name[0])
+    return None if parts is None else name.split("|", parts)[parts]
+
+
+def restore_key(state: JobState, name: str) -> None:
+    """Index a stored value of a run.
+
+    Raises UnreadableValue if the stored windows have another length: state is kept by window number.
     """
-    states: dict[str, JobState] = {}
-
-    def state_of(run: str) -> JobState:
-        return states.setdefault(run, JobState(store, run, config))
-
-    for name in list(store):
-        kind, rest = name.split("|", 1)
-        if kind == "s":
-            window, rank, run = rest.split("|", 2)
-            _restore_steps(state_of(run), int(window), int(rank), store[name])
-        elif kind == "l":
-            step, communicator, run = rest.split("|", 2)
-            state, at = state_of(run), config.window_of(int(step))
-            state.windows.setdefault(at, Cells()).lateness.add((int(step), communicator))
-        elif kind == "c":
-            communicator, run = rest.split("|", 1)
-            state, head = state_of(run), unpack_rows(store[name], NO_ROWS).head
-            state.sources.communicators[communicator] = Source(head["complete"])
-            state.members[communicator] = tuple(head["ranks"])
-            if head["pipeline"]:
-                state.pipelines[communicator] = frozenset(head["pipeline"])
-            state.job, state.world_size = head["job"], max(state.world_size, head["world_size"])
-        elif kind == "d":
-            bucket, rank, run = rest.split("|", 2)
-            state_of(run).samples.buckets.setdefault(int(rank), set()).add(int(bucket))
-        elif kind == "v":
-            window, run = rest.split("|", 1)
-            state, head = state_of(run), unpack_rows(store[name], NO_ROWS).head
-            state.published[int(window)] = head
-            state.sequence = max(state.sequence, head["sequence"])
-        elif kind == "h":
-            head = unpack_rows(store[name], NO_ROWS).head
-            _check_window_length(head["window_steps"], config)
-            state_of(rest).horizon = int(head["horizon"])
-    for state in states.values():
-        state.dirty = {window for window, cells in state.windows.items() if cells.ranks and window >= state.horizon}
-    return states
+    kind, *parts = name.split("|", _RUN_AT[name[0]])[:-1]
+    config, store = state.config, state.store
+    if kind == "s":
+        _restore_steps(state, int(parts[0]), int(parts[1]), store[name])
+    elif kind == "l":
+        step, communicator = int(parts[0]), parts[1]
+        state.windows.setdefault(config.window_of(step), Cells()).lateness.add((step, communicator))
+    elif kind == "c":
+        communicator, head = parts[0], unpack_rows(store[name], NO_ROWS).head
+        state.sources.communicators[communicator] = Source(head["complete"])
+        state.members[communicator] = tuple(head["ranks"])
+        if head["pipeline"]:
+            state.pipelines[communicator] = frozenset(head["pipeline"])
+        state.job, state.world_size = head["job"], max(state.world_size, head["world_size"])
+    elif kind == "d":
+        state.samples.buckets.setdefault(int(parts[1]), set()).add(int(parts[0]))
+    elif kind == "v":
+        head = unpack_rows(store[name], NO_ROWS).head
+        state.published[int(parts[0])] = head
+        state.sequence = max(state.sequence, head["sequence"])
+    else:
+        head = unpack_rows(store[name], NO_ROWS).head
+        _check_window_length(head["window_steps"], config)
+        state.horizon = int(head["horizon"])
 
 
 def _restore_steps(state: JobState, window: int, rank: int, data: bytes) -> None:
@@ -67,4 +63,6 @@ def _restore_steps(state: JobState, window: int, rank: int, data: bytes) -> None
 
 def _check_window_length(kept: int, config: StragglerConfig) -> None:
     if kept != config.window_steps:
-        raise ValueError(f"windows of {kept} steps were kept, DRUMLINE_STREAM__WINDOW_STEPS is {config.window_steps}")
+        raise UnreadableValue(
+            f"windows of {kept} steps were kept, DRUMLINE_STREAM__WINDOW_STEPS is {config.window_steps}"
+        )

@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.streams.core.budget import StateBudget
+from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import key, pack_rows
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.alarm import Alarm, advance, hold, load_alarm
 from drumline.streams.stragglers.analysis.baseline import load_baseline
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB
-from drumline.streams.stragglers.restore import restore_jobs
+from drumline.streams.stragglers.restore import restore_key, run_of_key
 from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
 from drumline.streams.stragglers.state import NO_ROWS, JobState, Store
 from drumline.streams.stragglers.verdict_batch import digest, summarize, verdict_batch
@@ -37,16 +39,19 @@ class _InFlight:
     sent_ns: int
 
 
-class JobStage:
+class JobStage(IsolatedStage[str, JobState]):
     """Evaluates the windows of each run from gpu.lateness.v1, gpu.step.v1 and gpu.device.v1. A `Stage`.
 
     Publish the batches that the methods return, keyed by job, then call `mark_sent` for each.
     """
 
-    def __init__(self, store: Store, config: StragglerConfig) -> None:
-        self.store, self.config = store, config
-        self.states: dict[str, JobState] = restore_jobs(store, config)
+    def __init__(self, store: Store, config: StragglerConfig, budget: StateBudget | None = None) -> None:
+        super().__init__(store, budget)
+        self.config = config
         self._in_flight: dict[tuple[str, int], _InFlight] = {}
+        self._restore()
+        for state in self.states.values():
+            state.dirty = {window for window, cells in state.windows.items() if cells.ranks and window >= state.horizon}
 
     @property
     def open_windows(self) -> int:
@@ -63,53 +68,66 @@ class JobStage:
         """Return the number of batches of steps and lateness that were applied before."""
         return sum(state.duplicates for state in self.states.values())
 
-    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply an input batch and return the verdicts of windows that it completes (see `Stage`)."""
-        run = batch.envelope["run"]
+    def _unit_of(self, batch: Batch) -> str:
+        return str(batch.envelope["run"])
+
+    def _unit_of_key(self, name: str) -> str | None:
+        return run_of_key(name)
+
+    def _run_of(self, unit: str) -> str:
+        return unit
+
+    def _restore_key(self, unit: str, name: str) -> str:
+        state = self._state(unit)
+        restore_key(state, name)
+        return state.job
+
+    def _apply(self, unit: str, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+        """Apply an input batch and return the verdicts of windows that it completes."""
         if batch.topic == "gpu.step.v1":
-            self._state(run).apply_steps(batch, offset, now_ns)
+            self._state(unit).apply_steps(batch, offset, now_ns)
         elif batch.topic == "gpu.lateness.v1":
-            self._state(run).apply_lateness(batch, offset, now_ns)
+            self._state(unit).apply_lateness(batch, offset, now_ns)
         else:
-            if run in self.states:  # samples do not begin a run
-                self.states[run].apply_device(batch, offset, now_ns)
+            if unit in self.states:  # samples do not begin a run
+                self.states[unit].apply_device(batch, offset, now_ns)
             return []
-        state = self.states[run]
+        state = self.states[unit]
         last = self._through(state, now_ns)
         ready = [w for w in state.dirty if w not in state.published and self._last_step(w) <= last]
         if ready:  # published windows that would be dropped with it cannot wait for the next tick
             ready += [w for w in state.dirty if w in state.published and w <= max(ready) - self._max_windows]
         return self._evaluate(state, ready, now_ns)
 
-    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
-        """Mark silent sources, then return the verdicts of completed and of changed windows (see `Stage`)."""
-        out = self._resend(now_ns)
-        for run, state in list(self.states.items()):
-            sources = state.sources
-            for source in sources:
-                source.seen_ns, source.moved_ns = source.seen_ns or now_ns, source.moved_ns or now_ns
-            stopped = caught_up and mark_silent(state, now_ns, self.config)
-            sources.frontier.invalidate()
-            sources.first_seen_ns = sources.first_seen_ns or now_ns
-            if caught_up and now_ns - sources.first_seen_ns > self.config.idle_ns:
-                state.settled = True
-            if caught_up and all(now_ns - source.seen_ns > self.config.forget_ns for source in sources):
-                state.forget()
-                del self.states[run]
-                continue
-            last = self._through(state, now_ns)
-            out += self._evaluate(state, [w for w in state.dirty if self._last_step(w) <= last], now_ns)
-            if stopped and (stop := stalled_window(state, now_ns, self.config)):
-                _, (_, end_ns) = load_window(state, stop[0] - 1)
-                out += self._publish(state, *stop, (end_ns, end_ns), now_ns)
+    def _tick(self, unit: str, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Mark silent sources, then return the verdicts of completed and of changed windows."""
+        state = self.states[unit]
+        sources = state.sources
+        for source in sources:
+            source.seen_ns, source.moved_ns = source.seen_ns or now_ns, source.moved_ns or now_ns
+        stopped = caught_up and mark_silent(state, now_ns, self.config)
+        sources.frontier.invalidate()
+        sources.first_seen_ns = sources.first_seen_ns or now_ns
+        if caught_up and now_ns - sources.first_seen_ns > self.config.idle_ns:
+            state.settled = True
+        forget_ns = self.forget_after(self.config.forget_ns)
+        if caught_up and all(now_ns - source.seen_ns > forget_ns for source in sources):
+            state.forget()
+            del self.states[unit]
+            return []
+        last = self._through(state, now_ns)
+        out = self._evaluate(state, [w for w in state.dirty if self._last_step(w) <= last], now_ns)
+        if stopped and (stop := stalled_window(state, now_ns, self.config)):
+            _, (_, end_ns) = load_window(state, stop[0] - 1)
+            out += self._publish(state, *stop, (end_ns, end_ns), now_ns)
         return out
 
-    def mark_sent(self, batch: Batch) -> None:
-        """Store the batch as its window's published verdict (see `Stage`)."""
-        run, window = batch.envelope["run"], self.config.window_of(int(batch.envelope["first_step"]))
-        sent = self._in_flight.pop((run, int(batch.envelope["sequence"])), None)
-        if sent is not None and run in self.states and window in self.states[run].published:
-            self.store[key("v", window, run)] = pack_rows(-1, sent.head, np.zeros(0, NO_ROWS))
+    def _mark_sent(self, unit: str, batch: Batch) -> None:
+        """Store the batch as its window's published verdict."""
+        window = self.config.window_of(int(batch.envelope["first_step"]))
+        sent = self._in_flight.pop((unit, int(batch.envelope["sequence"])), None)
+        if sent is not None and unit in self.states and window in self.states[unit].published:
+            self.store[key("v", window, unit)] = pack_rows(-1, sent.head, np.zeros(0, NO_ROWS))
 
     def _resend(self, now_ns: int) -> list[Batch]:
         """Return the batches that were not acknowledged for too long; a superseded one must not follow the newer."""

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.streams.core.records import Rows, StateRecord, key, pack_rows, stacked, unpack_rows
+from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, PIPELINE
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW
@@ -99,7 +99,9 @@ class JobState:
         source = self.sources.update_rank(rank, complete, now_ns)
         source.place = Place(envelope["host"], envelope["gpu_uuid"])
         self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
-        rows = step_rows(batch)
+        received = step_rows(batch)
+        rows = newest_steps(received, self.config.max_steps)
+        self.too_old += len(received) - len(rows)
         window_of = rows["step"] // self.config.window_steps
         touched = self._accepted(np.unique(window_of).tolist(), window_of)
         if complete >= 0 and self.config.window_of(complete) >= self.horizon:
@@ -133,6 +135,8 @@ class JobState:
             rows[name] = columns[name]
         known = [OPERATIONS.index(name) for name in envelope["operations"]]
         rows["worst_operation"] = np.array(known, "u1")[columns["worst_operation"]]
+        rows = newest_steps(rows, self.config.max_steps)
+        self.too_old += batch.rows - len(rows)
         kinds: dict[int, list[Any]] = {}
         for step, operation, *rest in zip(*(envelope[name] for name in KINDS), strict=True):
             kinds.setdefault(step, []).append([envelope["operations"][operation], *rest])

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from drumline.streams.core.records import UnreadableValue
+
 Array = NDArray[Any]
 #: log of the histogram's base: bucket b holds durations in (G^(b-1), G^b].
 GAMMA = 1.04
@@ -123,10 +125,10 @@ def pack_pane(pane: Pane, offset: int) -> bytes:
 
 
 def unpack_pane(data: bytes) -> tuple[Pane, int]:
-    """Return (pane, last source offset applied); arrays are read-only views. Raises ValueError on another version."""
+    """Return (pane, last source offset applied); arrays are read-only views. Raises UnreadableValue."""
     version, s, m, x, offset, groups, cells = _HEADER.unpack_from(data)
     if version != _VERSION:
-        raise ValueError(f"pane of version {version}, this program reads {_VERSION}")
+        raise UnreadableValue(f"pane of version {version}, this program reads {_VERSION}")
     wide = np.frombuffer(data, "<u8", (s + m + x) * groups, _HEADER.size).reshape(s + m + x, groups)
     narrow = np.frombuffer(data, "<u4", groups + 2 * cells, _HEADER.size + wide.nbytes)
     pane = Pane(

@@ -11,12 +11,16 @@ from typing import Protocol
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.streams.core.budget import StateBudget
+from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import key
 from drumline.streams.windows.panes import Array, Pane, coarsen, combine, pack_pane, unpack_pane
 from drumline.streams.windows.process_state import Names, ProcessState, RollingWindow, Store, identity_of, load_process
 from drumline.streams.windows.watermark import WindowConfig, accepted, advanced, latest_plausible
 
 Key = tuple[str, str]
+#: Kind of a key -> number of its parts before process and run (process_state.py).
+_UNIT_AT = {"p": 1, "n": 2, "w": 2}
 #: A window as (dictionaries of the envelope, columns, number of rows).
 WindowResult = tuple[dict[str, object], dict[str, Array], int]
 
@@ -34,33 +38,25 @@ class Reducer(Protocol):
         """Return a window as the content of a batch."""
 
 
-class ProcessWindows:
+class ProcessWindows(IsolatedStage[Key, ProcessState]):
     """Counts the rows of each process in rolling windows, as a reducer defines it. A `Stage`.
 
     Publish the batches that the methods return, keyed by process, then call `mark_sent` for each. Until then a window
     is not returned again; after a restart it is.
 
     Attributes:
+        processes: (process id, run) -> state.
         duplicates: batches that were applied before, since the stage was built.
         too_old: rows that no window takes, since the stage was built.
     """
 
-    def __init__(self, store: Store, config: WindowConfig, reducer: Reducer) -> None:
-        self.store, self.config, self.reducer = store, config, reducer
-        self.processes: dict[Key, ProcessState] = {}
+    def __init__(self, store: Store, config: WindowConfig, reducer: Reducer, budget: StateBudget | None = None) -> None:
+        super().__init__(store, budget)
+        self.config, self.reducer = config, reducer
+        self.processes = self.states
         self.duplicates = 0
         self.too_old = 0
-        panes: dict[Key, set[int]] = {}
-        for name in list(store):
-            kind, rest = name.split("|", 1)
-            if kind == "p":
-                process_id, run = rest.split("|", 1)
-                self._process(process_id, run)
-            elif kind == "w":
-                start, process_id, run = rest.split("|", 2)
-                panes.setdefault((process_id, run), set()).add(int(start))
-        for where, starts in panes.items():
-            self._process(*where).panes = starts
+        self._restore()
 
     @property
     def open_windows(self) -> int:
@@ -70,38 +66,61 @@ class ProcessWindows:
             for p in self.processes.values()
         )
 
-    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply a batch; return the windows that its watermark closes, and closed ones that late rows changed."""
-        process = self._process(batch.envelope["process_id"], batch.envelope["run"])
+    def _unit_of(self, batch: Batch) -> Key:
+        return batch.envelope["process_id"], batch.envelope["run"]
+
+    def _unit_of_key(self, name: str) -> Key | None:
+        parts = _UNIT_AT.get(name[0])
+        if parts is None:
+            return None
+        process_id, run = name.split("|", parts + 1)[parts:]
+        return process_id, run
+
+    def _run_of(self, unit: Key) -> str:
+        return unit[1]
+
+    def _restore_key(self, unit: Key, name: str) -> str:
+        process = self._process(*unit)
+        if name[0] == "w":
+            process.panes.add(int(name.split("|", 2)[1]))
+        return str(process.identity.get("job", ""))
+
+    def _apply(self, unit: Key, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+        """Return the windows that a batch's watermark closes, and closed ones that late rows changed."""
+        process = self._process(*unit)
         process.seen_ns = now_ns
         if offset > process.offset and process.applied.add(int(batch.envelope["sequence"])):
-            self._apply(process, batch, offset, now_ns)
+            self._count(process, batch, offset, now_ns)
             self._save(process)
         else:
             self.duplicates += 1
         return self._emit(process, process.watermark_ns, now_ns)
 
-    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
-        """Return the open windows of silent processes, and delete the state of long silent ones (see `Stage`)."""
-        out: list[Batch] = []
-        for where, process in list(self.processes.items()):
-            process.seen_ns = process.seen_ns or now_ns
-            silent_ns = now_ns - process.seen_ns
-            if not caught_up or silent_ns <= self.config.idle_ns:
-                continue
-            out += self._emit(process, None, now_ns)
-            if process.late != process.late_published and not process.late_in_flight and not _in_flight(process):
-                out.append(self._late_only(process, now_ns))
-            if silent_ns > self.config.retire_ns and not any(w.dirty for w in process.windows.values()):
-                self._retire(process)
-            if silent_ns > self.config.forget_ns and process.late == process.late_published:
-                self._forget(where)
+    def _tick(self, unit: Key, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Return the open windows of a silent process, and delete the state of a long silent one."""
+        process, out = self.processes[unit], []
+        process.seen_ns = process.seen_ns or now_ns
+        silent_ns = now_ns - process.seen_ns
+        if not caught_up or silent_ns <= self.config.idle_ns:
+            return []
+        out += self._emit(process, None, now_ns)
+        if process.late != process.late_published and not process.late_in_flight and not _in_flight(process):
+            out.append(self._late_only(process, now_ns))
+        is_open = any(w.dirty for w in process.windows.values())
+        if silent_ns > self.config.retire_ns and not is_open:
+            self._retire(process)
+        if (
+            silent_ns > self.forget_after(self.config.forget_ns)
+            and not is_open
+            and process.late == process.late_published
+        ):
+            self._forget(unit)
         return out
 
-    def mark_sent(self, batch: Batch) -> None:
-        """Store the next revision and sequence of the batch's process (see `Stage`)."""
+    def _mark_sent(self, unit: Key, batch: Batch) -> None:
+        """Store the next revision and sequence of the batch's process."""
         envelope = batch.envelope
-        process = self.processes.get((envelope["process_id"], envelope["run"]))
+        process = self.processes.get(unit)
         if process is None:
             return
         window = process.windows.get(int(envelope["window_start_ns"]))
@@ -120,7 +139,7 @@ class ProcessWindows:
             self.processes[where] = load_process(self.store, process_id, run, Names(self.store, process_id, run))
         return self.processes[where]
 
-    def _apply(self, process: ProcessState, batch: Batch, offset: int, now_ns: int) -> None:
+    def _count(self, process: ProcessState, batch: Batch, offset: int, now_ns: int) -> None:
         config, starts = self.config, batch.columns["start_ns"]
         latest = latest_plausible(batch, now_ns, config)
         good = accepted(starts, latest, process.watermark_ns, config)

@@ -8,7 +8,7 @@ the broker has all of its output, and always in order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from drumline.schemas.batch import Batch
@@ -45,6 +45,7 @@ class AckQueue:
 
     Created and cancelled by `StreamWorker`. `put` blocks while `depth` messages are unsettled. `on_failure` is called
     once, with the error of a broker that rejected a record: the worker must end then, and its successor replays.
+    `unsettled`: messages in work, `settled`: acknowledged ones so far.
     """
 
     def __init__(self, on_failure: Callable[[BaseException], Awaitable[None]], depth: int = 64) -> None:
@@ -52,7 +53,7 @@ class AckQueue:
         self._depth = depth
         self._queue: asyncio.Queue[Delivery] | None = None
         self._task: asyncio.Task[None] | None = None
-        self.unsettled = 0
+        self.unsettled = self.settled = 0
 
     async def put(self, delivery: Delivery) -> None:
         """Queue a delivery; wait while the queue is full."""
@@ -65,8 +66,12 @@ class AckQueue:
     async def _run(self, queue: asyncio.Queue[Delivery]) -> None:
         try:
             while True:
-                await settle(await queue.get())
-                self.unsettled -= 1
+                deliveries = [await queue.get()]
+                while not queue.empty():
+                    deliveries.append(queue.get_nowait())
+                async for _ in settle(deliveries):
+                    self.unsettled -= 1
+                    self.settled += 1
         except asyncio.CancelledError:
             raise
         except BaseException as error:
@@ -78,20 +83,34 @@ class AckQueue:
             self._task.cancel()
 
 
-async def settle(delivery: Delivery) -> None:
-    """Settle one delivery.
+async def settle(deliveries: Sequence[Delivery]) -> AsyncIterator[Delivery]:
+    """Settle deliveries together, in their order; yield each after its acknowledgement.
 
-    1. Wait until the state is durable.
-    2. Wait until each result is durable, mark it as sent, and wait until that is durable.
-    3. Acknowledge the message.
+    1. Wait until the state of each is durable, and its results are.
+    2. Mark all these results as sent: the writes of all are in flight at once.
+    3. Per delivery, wait until its marks are durable, and acknowledge the message.
 
-    Raises the broker's error.
+    All awaitables are in flight, so only the slowest of a step takes time. Raises the broker's error, after the
+    deliveries before it.
     """
-    for write in delivery.writes:
-        await write
-    for output in delivery.outputs:
-        await output.arrived
-        output.stage.mark_sent(output.batch)
-        for write in output.store.take_pending():
+    awaited: list[tuple[Delivery, list[Awaitable[object]]]] = []
+    failure: Exception | None = None
+    for delivery in deliveries:
+        try:
+            for write in (*delivery.writes, *(output.arrived for output in delivery.outputs)):
+                await write
+        except Exception as error:
+            failure = error
+            break
+        marks: list[Awaitable[object]] = []
+        for output in delivery.outputs:
+            output.stage.mark_sent(output.batch)
+            marks += output.store.take_pending()
+        awaited.append((delivery, marks))
+    for delivery, marks in awaited:
+        for write in marks:
             await write
-    delivery.acknowledge()
+        delivery.acknowledge()
+        yield delivery
+    if failure is not None:
+        raise failure

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.registry import codec
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.topics import Topic
+from drumline.streams.core.budget import StateBudget, StateLimits
+from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.memcpy_bandwidth import MemcpyBandwidth
-from drumline.streams.windows.stage import ProcessWindows
+from drumline.streams.windows.stage import ProcessWindows, Reducer
 from drumline.streams.windows.watermark import WindowConfig
 from drumline.streams.worker.checks.preflight import preflight
 from drumline.streams.worker.faust_app import StreamWorker, Wiring
+from drumline.streams.worker.partition_store import PartitionStore
 
 #: The topics that the worker reads and writes; all have the same number of partitions. It reads its own lateness and
 #: ticks.
@@ -38,11 +43,17 @@ def wirings(settings: Settings) -> list[Wiring]:
     Raises ValueError if the hop does not divide the window.
     """
     windows, stragglers = WindowConfig.of(settings.stream), straggler_config(settings)
+    budget = StateBudget(StateLimits(worker_bytes=settings.stream.state_mb * 1_000_000))
+
+    def rolling(reducer: Reducer) -> Callable[[PartitionStore], Stage]:
+        return lambda store: ProcessWindows(store, windows, reducer, budget)
+
+    inputs = (Topic.LATENESS, Topic.STEP, Topic.DEVICE)
     return [
-        Wiring("kernel-frequency", (Topic.KERNEL,), lambda store: ProcessWindows(store, windows, KernelFrequency())),
-        Wiring("memcpy-bandwidth", (Topic.MEMCPY,), lambda store: ProcessWindows(store, windows, MemcpyBandwidth())),
-        Wiring("communicator", (Topic.COLLECTIVE,), lambda store: CommunicatorStage(store, stragglers)),
-        Wiring("job", (Topic.LATENESS, Topic.STEP, Topic.DEVICE), lambda store: JobStage(store, stragglers)),
+        Wiring("kernel-frequency", (Topic.KERNEL,), rolling(KernelFrequency())),
+        Wiring("memcpy-bandwidth", (Topic.MEMCPY,), rolling(MemcpyBandwidth())),
+        Wiring("communicator", (Topic.COLLECTIVE,), lambda store: CommunicatorStage(store, stragglers, budget)),
+        Wiring("job", inputs, lambda store: JobStage(store, stragglers, budget)),
     ]
 
 

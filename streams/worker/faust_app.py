@@ -60,7 +60,7 @@ class Wiring:
 class StreamWorker:
     """Runs the stages of one worker in a Faust app.
 
-    Built by `app.build`; the caller runs `app`, calls `readiness.observe` a few times a second, and calls `close` at
+    Built by `app.build`; the caller runs `app`, calls `observe` a few times a second, and calls `close` at
     the end. Everything runs in the app's event loop. `app`: the Faust app. `failure`: the error that ended it, if any.
     Raises NameTaken, OSError (workdir.py).
     """
@@ -174,7 +174,8 @@ class StreamWorker:
         except (PartitionRevoked, ProducerFailed, RegistryUnavailable):
             raise
         except Exception as error:
-            log.exception("stage failed", topic=message.topic, partition=message.partition, offset=message.offset)
+            place = {"topic": message.topic, "partition": message.partition, "offset": message.offset}
+            log.error("dead letter: its stage failed", error=type(error).__name__, **place)
             delivery.writes.append(await self._output.send_dead_letter(message, error))
 
     async def _on_tick_record(self, event: Any) -> Delivery | None:
@@ -205,6 +206,13 @@ class StreamWorker:
     def _close_stages(self) -> None:
         for runner in self.runners.values():
             runner.close()
+
+    def observe(self, now: float) -> None:
+        """Update readiness; called by the main loop, a few times a second. `now`: monotonic, s."""
+        self.readiness.observe(now)
+        queues = [queue for topic, queue in self._queues.items() if topic != Topic.TICK]
+        left = (self.lag.records() or 0) + sum(queue.unsettled for queue in queues)
+        self.readiness.progress(self.lag.count, sum(queue.settled for queue in queues), left, now)
 
     def _was_replaced(self, tp: Any) -> bool:
         return any(runner.was_replaced(tp.topic, tp.partition) for runner in self._readers.get(tp.topic, ()))

@@ -17,7 +17,9 @@ from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import Output
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 from drumline.streams.worker.offsets import TopicPositions, was_replaced
+from drumline.streams.worker.output import ProducerFailed
 from drumline.streams.worker.partition_store import PartitionStore
+from drumline.streams.worker.quarantine import report
 from drumline.streams.worker.status_file import open_windows
 from drumline.streams.worker.telemetry import Drops, count_drops
 
@@ -89,8 +91,9 @@ class StageRunner:
 
     def close(self) -> None:
         """Drop the stages: they may change nothing until the partitions are recovered, by this worker or another."""
-        for _, store in self._parts.values():
+        for stage, store in self._parts.values():
             store.closed = True
+            stage.release()
         self._parts = {}
 
     def was_replaced(self, topic: str, partition: int) -> bool:
@@ -202,15 +205,27 @@ class StageRunner:
     ) -> tuple[list[Awaitable[object]], list[Output]]:
         """Call the stage of a partition and produce its results; return (changelog writes to await, outputs to await).
 
-        Raises KeyError if the partition is not this worker's, and whatever the stage raises.
+        A result that cannot be encoded puts its unit in quarantine, like an error in the stage.
+
+        Raises KeyError if the partition is not this worker's, ProducerFailed, and whatever the stage raises.
         """
         stage, store = self._parts[partition]
         batches = work(stage)
-        self._counted[partition] = count_drops(self.name, stage, self._counted.get(partition, (0, 0)))
+        self._counted[partition] = count_drops(self.name, stage, self._counted.get(partition, Drops()))
         writes = store.take_pending()
         place = self._changelog(partition)
         header = write_epoch(self._fencing.epoch(place), f"{place.topic}:{place.partition}")
-        outputs = [Output(stage, store, batch, await self._send(batch, header)) for batch in batches]
+        outputs = []
+        for batch in batches:
+            try:
+                outputs.append(Output(stage, store, batch, await self._send(batch, header)))
+            except ProducerFailed:
+                raise
+            except Exception as error:
+                stage.reject(batch, error)
+        incidents, stage.incidents = stage.incidents, []
+        for incident in incidents:
+            writes.append(await self._send(report(self.name, partition, incident), header))
         return writes, outputs
 
 

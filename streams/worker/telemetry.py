@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
@@ -12,8 +12,19 @@ from drumline.streams.core.stage import Stage
 
 #: Ticks come back from Kafka every second; without any for so long no other record comes either; s.
 QUIET_S = 30.0
-#: (rows too late or of an impossible time, duplicate batches), since a stage was built.
-Drops = tuple[int, int]
+#: Records that are there, or in work, and do not move for so long are stuck; s.
+STUCK_S = 30.0
+#: Attributes of a stage that `Drops` has, in its order.
+STAGE_COUNTS = ("too_old", "quarantined_rows", "denied_rows", "duplicates")
+
+
+class Drops(NamedTuple):
+    """Counts what a stage dropped since it was built: rows by reason (label of the metric), and duplicate batches."""
+
+    late: int = 0
+    quarantine: int = 0
+    budget: int = 0
+    duplicate: int = 0
 
 
 def count_input(batch: Batch, now_ns: int) -> None:
@@ -36,10 +47,12 @@ def count_drops(name: str, stage: Stage, counted: Drops) -> Drops:
 
     A stage's counts fall when it drops a run; those rows have been counted already.
     """
-    late, duplicates = int(getattr(stage, "too_old", 0)), int(getattr(stage, "duplicates", 0))
-    metrics.STREAM_DROPPED.labels(name, "late").inc(max(0, late - counted[0]))
-    metrics.STREAM_DUPLICATES.labels(name).inc(max(0, duplicates - counted[1]))
-    return late, duplicates
+    now = Drops(*(int(getattr(stage, field, 0)) for field in STAGE_COUNTS))
+    for field, before, count in zip(Drops._fields, counted, now, strict=True):
+        if field != "duplicate":
+            metrics.STREAM_DROPPED.labels(name, field).inc(max(0, count - before))
+    metrics.STREAM_DUPLICATES.labels(name).inc(max(0, now.duplicate - counted.duplicate))
+    return now
 
 
 class Readiness:
@@ -54,6 +67,7 @@ class Readiness:
         self._committed: float | None = None
         self._started: float | None = None
         self._last_tick = 0.0
+        self._moved: tuple[tuple[int, int], float] = ((0, 0), 0.0)
 
     def assigned(self, partitions: Iterable[Any], now: float) -> None:
         """Set the partitions that the worker has after a rebalance."""
@@ -68,6 +82,14 @@ class Readiness:
     def silence(self, now: float) -> float:
         """Return the time since the last tick came from Kafka, or since the start."""
         return now - max(self._last_tick, self._started if self._started is not None else now)
+
+    def progress(self, handled: int, settled: int, left: int, now: float) -> None:
+        """Report records that do not move. `left`: not applied yet, or not settled; the others: since the start."""
+        if (handled, settled) != self._moved[0] or not left or self._app.in_recovery:
+            self._moved = (handled, settled), now
+        still_s = now - self._moved[1]
+        reason = f"{left} records have not moved for {still_s:.0f} s, see the log" if still_s > STUCK_S else ""
+        self.health.set_reason("records", reason)
 
     def committed(self, now: float) -> None:
         """Record that the broker accepted a commit."""

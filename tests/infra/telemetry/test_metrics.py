@@ -20,13 +20,13 @@ from drumline.sinks.telemetry import count_range, failed_dependency
 from drumline.streams.windows.kernel_frequency import KernelFrequency
 from drumline.streams.windows.stage import ProcessWindows
 from drumline.streams.windows.watermark import WindowConfig
-from drumline.streams.worker.telemetry import count_drops, count_input
+from drumline.streams.worker.telemetry import Drops, count_drops, count_input
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs" / "reference" / "metrics.md"
 RUNBOOK = ROOT / "docs" / "guide" / "runbook.md"
 UNITS = ("records", "rows", "seconds", "letters", "offsets", "ranges", "ticks", "retries", "rebalances", "recoveries")
-UNITS += ("partitions", "windows", "bytes", "processes", "folders", "gpus", "events")
+UNITS += ("partitions", "windows", "bytes", "processes", "folders", "gpus", "events", "units", "halts")
 
 
 def value(program, name, **labels):
@@ -137,7 +137,7 @@ def test_late_and_doubled_batches_are_counted_once_each(rise):
     stage = ProcessWindows({}, WindowConfig(10 * S, 5 * S, 10 * S, 5 * S), KernelFrequency())
     first, late = kernels([(1, 1, "k")], watermark=60), kernels([(1, 1, "k"), (2, 1, "k")], watermark=61)
     first.envelope["sequence"], late.envelope["sequence"] = 0, 1
-    counted = (0, 0)
+    counted = Drops()
 
     def risen():
         return (
@@ -159,7 +159,7 @@ def test_a_stage_that_resets_its_counts_does_not_lower_the_metric(rise):
         too_old = 5
 
     rise("stream", "dropped_rows_total", stage="forgetful", reason="late")
-    counted = count_drops("forgetful", Forgetful(), (0, 0))
+    counted = count_drops("forgetful", Forgetful(), Drops())
     Forgetful.too_old = 1
     counted = count_drops("forgetful", Forgetful(), counted)
     Forgetful.too_old = 4

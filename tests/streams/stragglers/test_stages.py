@@ -214,7 +214,7 @@ def test_a_kill_and_a_replay_of_what_was_not_committed_change_nothing(seed):
     assert len(set(revisions)) == len(revisions)
 
 
-class Killed(Exception):
+class Killed(BaseException):
     pass
 
 

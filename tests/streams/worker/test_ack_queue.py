@@ -57,11 +57,22 @@ def settled(steps):
     return done, failures, asyncio.run(run())
 
 
-WHOLE = ["written 0", "arrived 0", "sent 0", "marked 0", "acknowledged 0"]
+STEPS = ("written", "arrived", "sent", "marked", "acknowledged")
 
 
-def test_messages_are_settled_one_after_the_other():
-    assert settled([(None,) * 3] * 2) == (WHOLE + [step.replace("0", "1") for step in WHOLE], [], 0)
+def of(done, number):
+    return [text for text in done if text.endswith(f" {number}")]
+
+
+def steps_of(number, count=len(STEPS)):
+    return [f"{step} {number}" for step in STEPS[:count]]
+
+
+def test_each_message_is_settled_in_steps_and_acknowledged_in_order():
+    done, failures, unsettled = settled([(None,) * 3] * 3)
+    assert [of(done, number) for number in range(3)] == [steps_of(number) for number in range(3)]
+    assert [text for text in done if text.startswith("acknowledged")] == [f"acknowledged {n}" for n in range(3)]
+    assert (failures, unsettled) == ([], 0)
 
 
 @pytest.mark.parametrize(("step", "before"), [(0, 0), (1, 1), (2, 3)], ids=["changelog", "result", "mark"])
@@ -69,5 +80,35 @@ def test_a_rejected_write_is_reported_once_and_nothing_after_it_is_acknowledged(
     denied = PermissionError("denied")
     steps = [(None,) * 3, tuple(denied if n == step else None for n in range(3)), (None,) * 3]
     done, failures, unsettled = settled(steps)
-    assert done == WHOLE + [text.replace("0", "1") for text in WHOLE[:before]]
+    assert (of(done, 0), of(done, 1)) == (steps_of(0), steps_of(1, before))
+    assert "acknowledged 2" not in done
     assert (failures, unsettled) == ([denied], 2)
+
+
+@pytest.mark.parametrize("outputs", [1, 50])
+def test_what_is_in_flight_is_awaited_together(outputs):
+    """One after the other, 62 results a second left the worker."""
+    latency_s, in_flight = 0.02, 50
+
+    class Store:
+        def mark_sent(self, batch):
+            pass
+
+        def take_pending(self):
+            return [asyncio.ensure_future(asyncio.sleep(latency_s))]
+
+    async def run():
+        store, done = Store(), asyncio.Event()
+        queue = AckQueue(None)
+        for number in range(in_flight // outputs):
+            results = [
+                Output(store, store, number, asyncio.ensure_future(asyncio.sleep(latency_s))) for _ in range(outputs)
+            ]
+            last = number == in_flight // outputs - 1
+            await queue.put(Delivery(done.set if last else lambda: None, [], results))
+        started = asyncio.get_running_loop().time()
+        await done.wait()
+        queue.cancel()
+        return asyncio.get_running_loop().time() - started
+
+    assert asyncio.run(run()) < in_flight * latency_s / 2

@@ -9,6 +9,7 @@ from faust.types import TP
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.epochs import read_epoch, write_epoch
+from drumline.streams.core.isolation import FAILED, Incident
 from drumline.streams.worker.stage_runner import StageRunner
 
 LATENESS = "gpu.lateness.v1"
@@ -30,6 +31,20 @@ class Fencing:
         return self.stale
 
 
+class Store:
+    """A stage that is its store."""
+
+    def __init__(self, store):
+        self.store, self.incidents, self.rejected = store, [], []
+
+    def reject(self, batch, error):
+        self.rejected.append((batch.topic, str(error)))
+        self.incidents.append(Incident("u", "job", "run", FAILED, error, 0, 600 * 10**9))
+
+    def release(self):
+        self.rejected.append("released")
+
+
 @pytest.fixture
 def runner(tmp_path):
     """A runner of partition 3; `written` is what it sends to its changelog, `results` what to its topics."""
@@ -37,9 +52,11 @@ def runner(tmp_path):
     written, results = [], []
 
     async def send(batch, header):
+        if batch.envelope.get("job") == "poison":
+            raise ValueError("rows do not fit")
         results.append((batch.topic, header))
 
-    runner = StageRunner(app, "job", lambda store: store, send, None, {}, Fencing())
+    runner = StageRunner(app, "job", Store, send, None, {}, Fencing())
     place = TP(runner.table.changelog_topic.get_topic_name(), 3)
     runner._app = SimpleNamespace(assignor=SimpleNamespace(assigned_actives=lambda: {place}))
     runner.table.changelog_topic = SimpleNamespace(
@@ -56,8 +73,8 @@ def restore(runner):
 def test_state_and_results_carry_the_epoch_of_the_partition(runner):
     restore(runner)
 
-    def work(store):
-        store["k"] = b"1"
+    def work(stage):
+        stage.store["k"] = b"1"
         return [Batch(LATENESS, {})]
 
     asyncio.run(runner.apply(3, work))
@@ -91,6 +108,16 @@ def test_nothing_is_written_between_a_halt_and_the_next_recovery(runner):
     restore(runner)
     stage = runner.stage(3)
     runner.close()
-    stage["k"] = b"1"
+    stage.store["k"] = b"1"
     assert runner.stage(3) is None
+    assert stage.rejected == ["released"]
     assert runner.written == []
+
+
+def test_a_result_that_cannot_be_encoded_is_its_units_error_and_the_others_are_sent(runner):
+    restore(runner)
+    batches = [Batch(LATENESS, {"job": job}) for job in ("good", "poison", "good")]
+    asyncio.run(runner.apply(3, lambda stage: batches))
+    assert [topic for topic, _ in runner.results] == [LATENESS, LATENESS, "gpu.straggler.v1"]
+    assert runner.stage(3).rejected == [(LATENESS, "rows do not fit")]
+    assert runner.stage(3).incidents == []

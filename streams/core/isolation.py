@@ -1,0 +1,205 @@
+"""Isolation of the units of a stage: an error in one puts its state in quarantine, and the others continue.
+
+A unit is what state is kept of: a process, a communicator, or a run. `IsolatedStage` is the only place where stages
+iterate over units, and the only one that catches their errors.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Generic, TypeVar
+
+from drumline.schemas.batch import Batch
+from drumline.streams.core.budget import ChargedStore, OverBudget, StateBudget, Store
+from drumline.streams.core.records import UnreadableValue
+
+Unit = TypeVar("Unit", bound=Hashable)
+State = TypeVar("State")
+Result = TypeVar("Result")
+#: Why a unit is in quarantine, as metrics have it.
+FAILED, BUDGET = "failed", "budget"
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Describes a unit that went into quarantine, for the log, the metric and the result row.
+
+    `unit`: its key. `reason`: FAILED or BUDGET. `at_ns`, `until_ns`: worker's clock at the error, and at the release.
+    """
+
+    unit: Hashable
+    job: str
+    run: str
+    reason: str
+    error: Exception
+    at_ns: int
+    until_ns: int
+
+
+class IsolatedStage(ABC, Generic[Unit, State]):
+    """A `Stage` whose state is kept per unit.
+
+    The state of a unit in quarantine is deleted at the next tick, so no restart restores what poison has made of it.
+    Batches of the unit are counted and dropped until its release; it then begins without state. A new run is another
+    unit. What a restart drops: the quarantine itself, so a unit that fails again goes back into it.
+
+    Attributes:
+        states: unit -> its state.
+        quarantine: unit -> its incident.
+        incidents: those not reported yet; the worker takes them.
+        quarantined_rows, denied_rows: rows of units in quarantine, and of units that the budget did not take in.
+    """
+
+    def __init__(self, store: Store, budget: StateBudget | None = None) -> None:
+        self.budget = budget or StateBudget()
+        self.store = ChargedStore(store, self.budget)
+        self.states: dict[Unit, State] = {}
+        self.quarantine: dict[Unit, Incident] = {}
+        self.incidents: list[Incident] = []
+        self.quarantined_rows, self.denied_rows = 0, 0
+        self._jobs: dict[Unit, str] = {}
+        self._stored: set[Unit] = set()  # in quarantine, and not deleted yet
+        self._now_ns = 0
+
+    @abstractmethod
+    def _unit_of(self, batch: Batch) -> Unit:
+        """Return the unit of an input batch or of a result."""
+
+    @abstractmethod
+    def _unit_of_key(self, name: str) -> Unit | None:
+        """Return the unit that a key of the store belongs to; None = the stage's."""
+
+    @abstractmethod
+    def _apply(self, unit: Unit, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+        """Apply a batch to its unit (see `Stage.on_batch`)."""
+
+    @abstractmethod
+    def _tick(self, unit: Unit, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Close what has timed out in a unit (see `Stage.on_tick`)."""
+
+    @abstractmethod
+    def _mark_sent(self, unit: Unit, batch: Batch) -> None:
+        """Record that a result of a unit was acknowledged (see `Stage.mark_sent`)."""
+
+    @abstractmethod
+    def _restore_key(self, unit: Unit, name: str) -> str:
+        """Index a stored value and return the unit's job, "" = not in this value."""
+
+    @abstractmethod
+    def _run_of(self, unit: Unit) -> str:
+        """Return the run of a unit."""
+
+    def _resend(self, now_ns: int) -> list[Batch]:
+        """Return the batches that were not acknowledged for too long."""
+        return []
+
+    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+        """Apply an input batch (see `Stage`). Raises what the unit's state raised; the unit is in quarantine then."""
+        unit, self._now_ns = self._unit_of(batch), now_ns
+        if unit in self.quarantine:
+            self.quarantined_rows += batch.rows
+            return []
+        if unit not in self.states and self.budget.full:
+            self.denied_rows += batch.rows
+            return []
+        self._jobs.setdefault(unit, str(batch.envelope["job"]))
+        out, error = self._attempt(unit, partial(self._apply, unit, batch, offset, now_ns))
+        if error is not None:
+            raise error
+        return out or []
+
+    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Close what has timed out in each unit, and delete what is in quarantine (see `Stage`)."""
+        self._now_ns = now_ns
+        out = self._resend(now_ns)
+        for unit in list(self.states):
+            results, _ = self._attempt(unit, partial(self._tick, unit, now_ns, caught_up))
+            out += results or []
+        self._purge(now_ns)
+        return out
+
+    def mark_sent(self, batch: Batch) -> None:
+        """Record that the broker acknowledged a returned batch (see `Stage`)."""
+        unit = self._unit_of(batch)
+        if unit not in self.quarantine:
+            self._attempt(unit, partial(self._mark_sent, unit, batch))
+
+    def reject(self, batch: Batch, error: Exception) -> None:
+        """Put the unit of a result that cannot be published in quarantine."""
+        unit = self._unit_of(batch)
+        if unit not in self.quarantine:
+            self._isolate(unit, error)
+
+    def forget_after(self, forget_ns: int) -> int:
+        """Return the silence after which a unit is forgotten: `forget_ns`, or less while no new unit is taken in."""
+        return min(forget_ns, self.budget.limits.forget_ns) if self.budget.full else forget_ns
+
+    def release(self) -> None:
+        """Give back the budget: this stage is replaced."""
+        self.store.release()
+
+    def _restore(self) -> None:
+        """Index the stored values of every unit. Raises UnreadableValue."""
+        for name in list(self.store):
+            unit = self._unit_of_key(name)
+            if unit is not None and unit not in self.quarantine:
+                job, _ = self._guard(unit, partial(self._restore_key, unit, name))
+                self._jobs[unit] = job or self._jobs.get(unit, "")
+        for name in self.store:  # a unit's job is in one of its values
+            unit = self._unit_of_key(name)
+            if unit is not None:
+                self.store.job = self._jobs.setdefault(unit, "")
+                self.store.charge_stored(name)
+        for unit in self.states:
+            self.store.job = self._jobs[unit]
+            self.store.charge(self.budget.limits.unit_bytes)
+
+    def _attempt(self, unit: Unit, work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
+        """Return (result, error) of work on a unit, charged to its job."""
+        known, self.store.job = unit in self.states, self._jobs.get(unit, "")
+        outcome = self._guard(unit, work)
+        if known is not (unit in self.states):
+            self.store.charge(self.budget.limits.unit_bytes * (-1 if known else 1))
+        if unit not in self.states and unit not in self._stored:
+            self._jobs.pop(unit, None)
+        return outcome
+
+    def _guard(self, unit: Unit, work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
+        """Return (result, error) of work on a unit; after an error the unit is in quarantine."""
+        try:
+            return work(), None
+        except UnreadableValue:
+            raise
+        except Exception as error:
+            self._isolate(unit, error)
+            return None, error
+
+    def _isolate(self, unit: Unit, error: Exception) -> None:
+        limits = self.budget.limits
+        self.states.pop(unit, None)
+        reason = BUDGET if isinstance(error, OverBudget) else FAILED
+        job, at_ns = self._jobs.get(unit, ""), self._now_ns
+        incident = Incident(unit, job, self._run_of(unit), reason, error, at_ns, at_ns + limits.quarantine_ns)
+        self.quarantine[unit] = incident
+        self.incidents.append(incident)
+        self._stored.add(unit)
+
+    def _purge(self, now_ns: int) -> None:
+        """Delete the stored values of units that went into quarantine since the last tick; release old ones."""
+        if self._stored:
+            for name in list(self.store):
+                unit = self._unit_of_key(name)
+                if unit in self._stored:
+                    self.store.job = self._jobs.get(unit, "")
+                    del self.store[name]
+            for unit in self._stored:
+                self._jobs.pop(unit, None)
+            self._stored.clear()
+        surplus = len(self.quarantine) - self.budget.limits.quarantined
+        released = [unit for unit, incident in self.quarantine.items() if incident.until_ns <= now_ns]
+        for unit in {*released, *islice(self.quarantine, max(0, surplus))}:
+            del self.quarantine[unit]
