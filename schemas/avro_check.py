@@ -12,57 +12,81 @@ WIDTHS = {"double": 8, "boolean": 1}
 
 def malformed(writer: RecordModel, body: bytes, start: int) -> str:
     """Return the error in the Avro structure of a body as "field: error", or "". Takes at most len(body) steps."""
-    end = len(body)
-    at = start
-
-    def number() -> int:
-        nonlocal at
-        value = body[at]
-        at += 1
-        if value < 0x80:
-            return value >> 1 ^ -(value & 1)
-        value &= 0x7F
-        for shift in range(7, 70, 7):
-            byte = body[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                if value >> 64:
-                    break
-                return value >> 1 ^ -(value & 1)
-        raise ValueError("a number of more than 64 bits")
-
-    def skip(kind: str) -> None:
-        nonlocal at
-        if kind in ("int", "long"):
-            number()
-            return
-        size = WIDTHS.get(kind)
-        if size is None:
-            size = number()
-        if not 0 <= size <= end - at:
-            raise ValueError("a length beyond the end")
-        at += size
-
-    name = ""
+    name, at = "", start
     try:
         for name in writer.fields:
             kind = writer.envelope.get(name, "bytes")
             if not kind.endswith(">"):
-                skip(kind)
+                at = _skip(kind, body, at)
                 continue
             items = [kind[6:-1]] if kind.startswith("array") else ["string", kind[4:-1]]
-            while count := number():
+            while True:
+                count, at = _number(body, at)
+                if not count:
+                    break
                 if count < 0:
                     count = -count
-                    number()
-                if count > end - at:  # every item takes a byte at least
+                    _, at = _number(body, at)
+                if count > len(body) - at:  # every item takes a byte at least
                     raise ValueError("a count beyond the end")
+                if items == ["string"]:
+                    at = _skip_texts(body, at, count)
+                    continue
                 for _ in range(count):
                     for item in items:
-                        skip(item)
+                        at = _skip(item, body, at)
     except IndexError:
         return f"{name}: truncated"
     except ValueError as error:
         return f"{name}: {error}"
     return ""
+
+
+def _number(body: bytes, at: int) -> tuple[int, int]:
+    """Return the number at `at` and the position behind it. Raises IndexError, ValueError."""
+    value = body[at]
+    if value < 0x80:
+        return value >> 1 ^ -(value & 1), at + 1
+    value &= 0x7F
+    for shift in range(7, 70, 7):
+        at += 1
+        byte = body[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value >> 1 ^ -(value & 1), at + 1
+    raise ValueError("a number of more than 64 bits")
+
+
+def _skip(kind: str, body: bytes, at: int) -> int:
+    """Return the position behind a value of `kind`. Raises IndexError, ValueError."""
+    size = WIDTHS.get(kind)
+    if size is None:
+        size, at = _number(body, at)
+        if kind in ("int", "long"):
+            return at
+    if not 0 <= size <= len(body) - at:
+        raise ValueError("a length beyond the end")
+    return at + size
+
+
+def _skip_texts(body: bytes, at: int, count: int) -> int:
+    """Return the position behind `count` strings: kernel batches carry hundreds. Raises IndexError, ValueError."""
+    end = len(body)
+    for _ in range(count):
+        size = body[at]
+        if size < 0x80:
+            at += 1
+        elif (high := body[at + 1]) < 0x80:
+            size = size & 0x7F | high << 7
+            at += 2
+        else:
+            at = _skip("string", body, at)
+            continue
+        if size & 1:
+            raise ValueError("a length beyond the end")
+        at += size >> 1
+        if at > end:
+            raise ValueError("a length beyond the end")
+    return at

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from drumline.schemas.batch import Batch, decode, encode
+from drumline.schemas.bounds import max_bytes
+from drumline.schemas.bounds_check import check
 from drumline.schemas.compatibility import unreadable
 from drumline.schemas.confluent import HEADER, header, schema_id
-from drumline.schemas.errors import BadFrame, UnknownSchema, WrongSchema
+from drumline.schemas.errors import BadFrame, OutOfBounds, UnknownSchema, WrongSchema
 from drumline.schemas.model import RecordModel, model
 from drumline.schemas.registry import Registry, lock_file_registry
 
@@ -27,22 +29,30 @@ class Codec:
         """
         return encode(model(batch.topic), batch, header(self.registry.id_of(batch.topic)))
 
-    def decode(self, topic: str, value: bytes | None) -> Batch:
+    def decode(self, topic: str, value: bytes | None, appended_ms: int | None = None, *, bounded: bool = True) -> Batch:
         """Return the batch in a Kafka value read from `topic`.
+
+        `appended_ms`: when Kafka took the record in; times are compared with it. `bounded`: False for a record that an
+        older version, perhaps with wider bounds, has accepted.
 
         Fatal for the record: BadRecord (errors.py), whatever the bytes are. Retry later: RegistryUnavailable, which
         is no error of the record. Raises KeyError for a topic without a schema.
         """
         reader = model(topic)
         number = schema_id(value, topic)
+        assert value is not None
+        if bounded and len(value) > max_bytes(topic):
+            raise OutOfBounds(f"{len(value)} bytes, at most {max_bytes(topic)}", topic=reader.topic)
         try:
             writer = self.registry.model_of(number)
         except UnknownSchema as error:
             raise UnknownSchema(error.detail, topic=topic) from None
         if writer is not reader and (number, topic) not in self._readable:
             self._check_schema(number, writer, reader)
-        assert value is not None
-        return decode(writer, value, reader, HEADER.size)
+        batch = decode(writer, value, reader, HEADER.size)
+        if bounded:
+            check(batch, appended_ms)
+        return batch
 
     def decodes_at_once(self, value: bytes | None) -> bool:
         """Return True if `decode` needs no network: the schema is in memory, or the bytes name none."""

@@ -52,8 +52,14 @@ class BadColumn(BadRecord):
     reason = "bad_column"
 
 
+class OutOfBounds(BadRecord):
+    """A field lies outside its bounds (bounds.py)."""
+
+    reason = "out_of_bounds"
+
+
 #: Every value of BadRecord.reason.
-REASONS = tuple(kind.reason for kind in (BadFrame, UnknownSchema, WrongSchema, BadEnvelope, BadColumn))
+REASONS = tuple(kind.reason for kind in (BadFrame, UnknownSchema, WrongSchema, BadEnvelope, BadColumn, OutOfBounds))
 
 
 class Unencodable(ValueError):

@@ -87,7 +87,7 @@ class Intake:
         known = self._codec.decodes_at_once(record.value)
         if known or self.registry.at <= time.monotonic():
             try:
-                entry = read(record, state.table, self._codec)
+                entry = read(record, state.table, self._codec, bounded=not state.counts_as_decoded(record.offset))
             except RegistryRejected:
                 raise
             except RegistryUnavailable as error:

@@ -87,7 +87,7 @@ def entries(
     if value is None:
         return [{**place, "tombstone": True}]
     try:
-        batch = codec.decode(topic, value)
+        batch = codec.decode(topic, value, message.timestamp()[1])
     except BadRecord as bad:
         return [{**place, "error": {"reason": bad.reason, "field": bad.field, "detail": bad.detail}}]
     if any(batch.envelope[name] != wanted for name, wanted in where.items()):

@@ -92,6 +92,11 @@ class PartitionState:
     since: float = 0.0
     duplicates: Duplicates = field(default_factory=Duplicates)
 
+    def counts_as_decoded(self, offset: int) -> bool:
+        """Return True if the pending intent counts the record as decoded; its version may have had other bounds."""
+        intent = self.intent
+        return intent is not None and offset <= intent.range.last and offset not in intent.dead_letters
+
     def take(self, entry: RangeEntry, now: float) -> bool:
         """Take in the next record; return False if it is stored already. `now`: any monotonic clock, s."""
         if entry.record.offset < self.next_offset:

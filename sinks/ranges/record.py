@@ -64,16 +64,17 @@ class RangeEntry:
     content: int = 0
 
 
-def read(record: Record, table: SinkTable, codec: Codec) -> RangeEntry:
+def read(record: Record, table: SinkTable, codec: Codec, *, bounded: bool = True) -> RangeEntry:
     """Decode and check a record.
 
-    Duplicates are found later, when its range is cut. Retry later: RegistryUnavailable.
+    Duplicates are found later, when its range is cut. `bounded`: False for a record that an intent counts as stored.
+    Retry later: RegistryUnavailable.
     """
     size = len(record.value or b"")
     if record.value is None and table.upsert:  # a tombstone: the key was deleted from the compacted topic
         return RangeEntry(record, 0, None, Disposition.EMPTY)
     try:
-        batch = codec.decode(table.topic, record.value)
+        batch = codec.decode(table.topic, record.value, record.timestamp_ms, bounded=bounded)
     except BadRecord as error:
         return RangeEntry(record, size, None, Disposition.DEAD_LETTER, error=(type(error).__name__, str(error)))
     reason = unstorable(table, batch)

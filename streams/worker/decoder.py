@@ -35,17 +35,19 @@ class RecordDecoder:
     ) -> None:
         self._codec, self._health, self._leaving, self._sleep = codec, health, leaving, sleep
 
-    async def decode(self, topic: str, value: bytes | None) -> Batch:
+    async def decode(self, topic: str, value: bytes | None, appended_ms: int | None = None) -> Batch:
         """Return the batch of a Kafka value; waits while the registry is down. Known schemas need no registry.
+
+        `appended_ms`: when Kafka took the record in.
 
         Fatal for the record: BadRecord. Fatal: RegistryRejected. Raises RegistryUnavailable when leaving.
         """
         if self._codec.decodes_at_once(value):
-            return self._codec.decode(topic, value)
+            return self._codec.decode(topic, value, appended_ms)
         for attempt in itertools.count(1):
             try:
                 # In a thread: heartbeats to Kafka go on while the registry takes its time.
-                batch = await asyncio.to_thread(self._codec.decode, topic, value)
+                batch = await asyncio.to_thread(self._codec.decode, topic, value, appended_ms)
             except RegistryUnavailable as error:
                 if self._leaving() or isinstance(error, RegistryRejected):
                     raise

@@ -159,7 +159,8 @@ class StreamWorker:
     async def _handle(self, message: Any, delivery: Delivery) -> None:
         """Process one message. Raises PartitionRevoked, ProducerFailed, RegistryUnavailable."""
         try:
-            batch = await self._decoder.decode(message.topic, message.value)
+            appended_ms = round((message.timestamp or 0) * 1000)
+            batch = await self._decoder.decode(message.topic, message.value, appended_ms)
             count_input(batch, self._clock())
             for runner in self._readers[message.topic]:
                 if runner.stage(message.partition) is None:

@@ -1,0 +1,172 @@
+"""Check batches against the bounds of their topic, by column: one pass over an array, no Python code for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.bounds import AHEAD_NS, PAST_NS, Bound, bounds
+from drumline.schemas.columns import Array, Column
+from drumline.schemas.errors import OutOfBounds
+from drumline.schemas.model import model
+
+_NS_PER_MS = 1_000_000
+#: Ends a text that was cut.
+CUT_MARK = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class _Checks:
+    """Holds the checks of a topic, by the kind of its fields. Columns whose dtype cannot exceed its bound are left out.
+
+    `joined`: columns of equal dtype, with the bound low = 0 and high = 2^n - 1: their bits are joined and checked once.
+    """
+
+    numbers: tuple[tuple[str, Bound], ...]
+    texts: tuple[tuple[str, int], ...]
+    text_lists: tuple[tuple[str, Bound], ...]
+    number_lists: tuple[tuple[str, Bound], ...]
+    maps: tuple[tuple[str, Bound], ...]
+    columns: tuple[tuple[str, Bound, bool], ...]
+    joined: tuple[tuple[str, ...], ...]
+    totals: tuple[tuple[str, str, Bound], ...]
+
+
+@cache
+def _checks(topic: str) -> _Checks:
+    record, of = model(topic), bounds(topic)
+    kinds = {"int": "number", "long": "number", "double": "number", "string": "text", "array<string>": "text list"}
+    kinds |= {"map<string>": "map"}
+
+    def envelope(kind: str) -> tuple[tuple[str, Bound], ...]:
+        return tuple((n, of[n]) for n, k in record.envelope.items() if kinds.get(k, "number list") == kind)
+
+    columns = [c for c in record.columns if not c.dictionary and not _always_inside(c, of[c.name])]
+    groups: dict[tuple[str, float], list[str]] = {}
+    for column in columns:
+        high = of[column.name].high
+        if column.dtype.kind in "iu" and of[column.name].low == 0 and int(high) & (int(high) + 1) == 0:
+            groups.setdefault((column.dtype.str, high), []).append(column.name)
+    joined = tuple(tuple(names) for names in groups.values() if len(names) > 1)
+    rest = [column for column in columns if not any(column.name in names for names in joined)]
+    return _Checks(
+        envelope("number"),
+        tuple((name, bound.length) for name, bound in envelope("text")),
+        envelope("text list"),
+        envelope("number list"),
+        envelope("map"),
+        tuple((c.name, of[c.name], c.dtype.kind != "u" or of[c.name].is_time) for c in rest),
+        joined,
+        tuple(
+            (c.name, c.dictionary, of[c.dictionary]) for c in record.columns if c.dictionary and of[c.dictionary].total
+        ),
+    )
+
+
+def _always_inside(column: Column, bound: Bound) -> bool:
+    if column.dtype.kind == "f":
+        return False
+    limits = np.iinfo(column.dtype)
+    return bound.low <= limits.min and limits.max <= bound.high
+
+
+def check(batch: Batch, appended_ms: int | None = None) -> None:
+    """Raise OutOfBounds, naming the first field outside its bounds.
+
+    `appended_ms`: when Kafka took the record in, by the broker's clock; without it, times are not compared with it.
+    """
+    checks, envelope, topic = _checks(batch.topic), batch.envelope, batch.topic
+    appended_ns = appended_ms * _NS_PER_MS if appended_ms and appended_ms > 0 else 0
+    for name, bound in checks.numbers:
+        value = envelope[name]
+        if not bound.low <= value <= bound.high:
+            raise _outside(topic, name, bound, value, value)
+        if bound.is_time and appended_ns and value:
+            _check_time(topic, name, bound, value, value, appended_ns)
+    for name, length in checks.texts:
+        if len(envelope[name]) > length:
+            raise OutOfBounds(f"a text of more than {length} characters", topic=topic, field=name)
+    for name, bound in checks.text_lists:
+        _check_items(topic, name, bound, envelope[name])
+        if max(map(len, envelope[name]), default=0) > bound.length:
+            raise OutOfBounds(f"a {bound.meaning} of more than {bound.length} characters", topic=topic, field=name)
+    for name, bound in checks.number_lists:
+        _check_items(topic, name, bound, envelope[name])
+        if envelope[name] and not bound.low <= min(envelope[name]) <= max(envelope[name]) <= bound.high:
+            raise _outside(topic, name, bound, min(envelope[name]), max(envelope[name]))
+    for name, bound in checks.maps:
+        _check_items(topic, name, bound, envelope[name])
+        if any(len(text) > bound.length for pair in envelope[name].items() for text in pair):
+            raise OutOfBounds(f"a {bound.meaning} of more than {bound.length} characters", topic=topic, field=name)
+    if envelope["rows"]:
+        _check_columns(checks, batch, appended_ns)
+
+
+def _check_columns(checks: _Checks, batch: Batch, appended_ns: int) -> None:
+    topic, columns, of = batch.topic, batch.columns, bounds(batch.topic)
+    for names in checks.joined:
+        bits = columns[names[0]] | columns[names[1]]
+        for name in names[2:]:
+            bits |= columns[name]
+        if not 0 <= int(np.bitwise_or.reduce(bits)) <= of[names[0]].high:
+            name = next(n for n in names if not 0 <= int(np.bitwise_or.reduce(columns[n])) <= of[n].high)
+            raise _outside(topic, name, of[name], columns[name].min(), columns[name].max())
+    for name, bound, is_signed in checks.columns:
+        high = np.maximum.reduce(columns[name])
+        low = np.minimum.reduce(columns[name]) if is_signed else 0
+        if not (bound.low <= low and high <= bound.high):  # NaN is outside
+            raise _outside(topic, name, bound, low, high)
+        if bound.is_time and appended_ns:
+            _check_time(topic, name, bound, int(low), int(high), appended_ns)
+    for name, dictionary, bound in checks.totals:
+        lengths = np.fromiter(map(len, batch.envelope[dictionary]), np.int64, len(batch.envelope[dictionary]))
+        if int(lengths[columns[name]].sum()) > bound.total:
+            detail = f"more than {bound.total} characters of {bound.meaning} in all rows together"
+            raise OutOfBounds(detail, topic=topic, field=name)
+
+
+def _check_items(topic: str, name: str, bound: Bound, values: Any) -> None:
+    if len(values) > bound.items:
+        raise OutOfBounds(f"more than {bound.items} items", topic=topic, field=name)
+
+
+def _check_time(topic: str, name: str, bound: Bound, low: int, high: int, appended_ns: int) -> None:
+    if high > appended_ns + AHEAD_NS:
+        hours = AHEAD_NS // 3_600_000_000_000
+        raise OutOfBounds(f"a time more than {hours} hours after Kafka took the record in", topic=topic, field=name)
+    if bound.is_recent and low < appended_ns - PAST_NS:
+        days = PAST_NS // 86_400_000_000_000
+        raise OutOfBounds(f"a time more than {days} days before Kafka took the record in", topic=topic, field=name)
+
+
+def _outside(topic: str, name: str, bound: Bound, low: Any, high: Any) -> OutOfBounds:
+    if low < bound.low:
+        detail = f"a {bound.meaning} below {bound.low:.0f}"
+    elif high > bound.high:
+        detail = f"a {bound.meaning} above {bound.high:.0f}"
+    else:
+        detail = f"a {bound.meaning} that is no number"
+    return OutOfBounds(detail, topic=topic, field=name)
+
+
+def rows_inside(topic: str, columns: Mapping[str, Array]) -> Array | None:
+    """Return bool[n], the rows within their bounds; None if all are. For producers: they drop the others, and count."""
+    checks, of = _checks(topic), bounds(topic)
+    names = [*(name for name, _, _ in checks.columns), *(name for joined in checks.joined for name in joined)]
+    good = None
+    for name in names:
+        values = columns[name]
+        if values.size and not (of[name].low <= values.min() and values.max() <= of[name].high):
+            inside = (values >= of[name].low) & (values <= of[name].high)
+            good = inside if good is None else good & inside
+    return good
+
+
+def cut(text: str, length: int) -> str:
+    """Return the text, cut to `length` characters; the last of them then is CUT_MARK."""
+    return text if len(text) <= length else text[: length - 1] + CUT_MARK
