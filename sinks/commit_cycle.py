@@ -13,12 +13,14 @@ from drumline.sinks.errors import TopicReplaced
 from drumline.sinks.inserts.insert_lanes import InsertLanes
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.inserts.ledger import Ledger
-from drumline.sinks.kafka.consumer import SinkConsumer
+from drumline.sinks.kafka.consumer import Commit, SinkConsumer
 from drumline.sinks.kafka.dead_letters import DeadLetterProducer
+from drumline.sinks.lost_tail import continue_behind
 from drumline.sinks.ranges.intent import write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import PartitionState, PendingRange, RangeStage
-from drumline.sinks.ranges.resume import check_ledger
+from drumline.sinks.ranges.resume import check_ledger, follow_ledger
+from drumline.sinks.ranges.stored_tail import kafka_topic_id
 from drumline.sinks.telemetry import SinkCounts, count_conflicts, count_range
 
 log = structlog.get_logger()
@@ -62,13 +64,16 @@ class CommitCycle:
         new = [state for state in self._kafka.states.values() if not state.opened]
         if not new:
             return False
-        waters = self._ledger().high_waters(
-            [(state.table.topic.value, state.topic_id, state.partition) for state in new]
-        )
-        ahead = []
-        for state in new:
-            topic = state.table.topic.value
-            stored = waters.get((topic, state.topic_id, state.partition), 0)
+        places = [(state.table.topic.value, kafka_topic_id(state.topic_id), state.partition) for state in new]
+        tails = self._ledger().tails(places)
+        ahead: list[Commit] = []
+        for state, place in zip(new, places, strict=True):
+            topic, tail = state.table.topic.value, tails.get(place)
+            try:
+                stored = follow_ledger(state, tail)
+            except TopicReplaced:  # by another log of the same topic, whose commit Kafka lost
+                self._kafka.commit([(state, tail.offset + 1, write_done(tail.topic_id), -1)] if tail else [])
+                raise
             check_ledger(state, stored, accept_loss=self._kafka.accept_loss)
             if state.intent is not None:
                 if stored > state.intent.range.last:  # only its last commit is missing, and perhaps the ledger's rollup
@@ -82,11 +87,17 @@ class CommitCycle:
                 )
             if state.intent is None and stored > state.next_offset:
                 state.next_offset = stored
-                ahead.append((state, stored, write_done(state.topic_id)))
+                ahead.append((state, stored, write_done(state.topic_id), -1))
         self._kafka.commit(ahead)
         for state in new:
             state.opened = True
         return True
+
+    def accept_tail_loss(self, topic: str, partition: int) -> None:
+        """Have the partition continue where its log in Kafka differs from the stored one."""
+        state = self._kafka.states.get((topic, partition))
+        if state is not None:
+            continue_behind(self._kafka, self._ledger(), state)
 
     def cut(self, over: Callable[[], bool]) -> None:
         """Run step 1, if no ranges are open: cut the ranges that are due, until `over()`, and classify their records.
@@ -145,7 +156,9 @@ class CommitCycle:
                     return
             if pending.stage < RangeStage.INTENT_COMMITTED:
                 uncommitted.append((state, pending))
-        self._kafka.commit([(s, p.range.first, write_intent(p.intent)) for s, p in uncommitted])  # 3
+        self._kafka.commit(  # 3
+            [(s, p.range.first, write_intent(p.intent), p.leader_epochs[0]) for s, p in uncommitted]
+        )
         for _, pending in uncommitted:
             pending.stage, pending.intent_committed_at = RangeStage.INTENT_COMMITTED, time.monotonic()
         before = self._lanes.rows
@@ -154,7 +167,9 @@ class CommitCycle:
                 return
         finally:
             self._counts.rows += self._lanes.rows - before
-        self._kafka.commit([(s, p.range.last + 1, write_done(p.range.topic_id)) for s, p in self.ranges])  # 6
+        self._kafka.commit(  # 6
+            [(s, p.range.last + 1, write_done(p.range.topic_id), p.leader_epochs[1]) for s, p in self.ranges]
+        )
         now_ns = time.time_ns()
         self.committed = time.monotonic() if self.ranges else self.committed
         for state, pending in self.ranges:
@@ -172,7 +187,7 @@ class CommitCycle:
         """
         ids = self._kafka.topic_ids(state.table.topic.value for state, _ in self.ranges)
         for state, _ in self.ranges:
-            if ids.get(state.table.topic.value) != state.topic_id:
+            if ids.get(state.table.topic.value) != kafka_topic_id(state.topic_id):
                 raise TopicReplaced(state.table.topic.value)
 
     @property

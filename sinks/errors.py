@@ -4,7 +4,18 @@ from __future__ import annotations
 
 
 class LostRecords(RuntimeError):
-    """Fatal: Kafka removed records before they were stored (retention). The sink never skips them silently."""
+    """Fatal: Kafka removed records before they were stored, or lost stored ones. The sink never skips them silently."""
+
+
+class TailLost(RuntimeError):
+    """Continue with another log: Kafka lost records that are stored, and --accept-loss is given.
+
+    `topic`, `partition`: of the log.
+    """
+
+    def __init__(self, topic: str, partition: int, text: str) -> None:
+        super().__init__(text)
+        self.topic, self.partition = topic, partition
 
 
 class TransientKafkaError(RuntimeError):

@@ -22,7 +22,7 @@ from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
 from drumline.sinks.commit_cycle import CommitCycle
-from drumline.sinks.errors import Fenced, NoKnownBrokers, TopicReplaced, TransientKafkaError
+from drumline.sinks.errors import Fenced, NoKnownBrokers, TailLost, TopicReplaced, TransientKafkaError
 from drumline.sinks.intake import Intake
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import DeadLetterProducer, DeadLettersFailed
@@ -101,6 +101,9 @@ class Sink:
             log.warning("topic was recreated; starting over", topic=str(error))
             self._start_over()
             return
+        except TailLost as error:
+            self._accept(error)
+            return
         except (Fenced, NoKnownBrokers) as error:
             self._recreate_client(error)
             return
@@ -110,6 +113,15 @@ class Sink:
     def _take_parked(self) -> None:
         if self._intake.take_parked() and not self._holding:
             self.kafka.resume()
+
+    def _accept(self, loss: TailLost) -> None:
+        """Continue with the log that Kafka has now; after an error start over, which finds the loss again."""
+        log.error("Kafka lost records that are stored", error=str(loss))
+        try:
+            self._cycle.accept_tail_loss(loss.topic, loss.partition)
+        except (TransientError, TransientKafkaError) as error:
+            self._schedule_retry(error)
+            self._start_over()
 
     def _start_over(self) -> None:
         self._cycle.ranges.clear()

@@ -5,87 +5,21 @@ The audit reads Kafka and ClickHouse. It trusts neither the sink nor the ledger:
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from drumline.schemas.topics import TOPICS, Topic
-from drumline.sinks.audit.kafka_side import KafkaFacts, PartitionFacts
+from drumline.schemas.topics import Topic
+from drumline.sinks.audit.kafka_side import KafkaFacts
+from drumline.sinks.audit.partitions import check_partition, check_tails
 from drumline.sinks.audit.queries import Queries
+from drumline.sinks.audit.report import AuditReport, Finding, TopicAccount
 from drumline.sinks.audit.rollups import ROLLUPS, Rollup
+from drumline.sinks.ranges.stored_tail import kafka_topic_id
 from drumline.sinks.tables.tables import TABLES, table
 
-#: The most missing offsets that are looked up in Kafka.
-LOOKED_UP = 100_000
-#: Compaction removes records by design: the newest of each key stays.
-COMPACTED = frozenset(spec.topic.value for spec in TOPICS if "compact" in spec.cleanup)
 WINDOWS = (
     (Topic.KERNEL, Topic.KERNEL_FREQUENCY, "launches"),
     (Topic.MEMCPY, Topic.MEMCPY_BANDWIDTH, "copies"),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """States one fault that the audit found.
-
-    `kind`: lost, doubled, conflict, rows_differ, sequence_gap, windows_differ, rollup_differs, not_drained,
-    windows_open, unknown. The last three mean "not yet" or "not in this ledger", the others "wrong". `where`: topic,
-    partition, table or process.
-    """
-
-    kind: str
-    where: str
-    text: str
-
-
-@dataclass(slots=True)
-class TopicAccount:
-    """Counts the records of one topic by disposition, over all incarnations in the ledger.
-
-    `rows_published`: as the ledger has them; `rows_stored`: as the table has them; `rows_expired`: removed by
-    retention.
-    """
-
-    topic: str
-    records: int = 0
-    stored: int = 0
-    empty: int = 0
-    duplicate: int = 0
-    dead: int = 0  # glossary: key of the JSON report
-    waiting: int = 0
-    rows_published: int = 0
-    rows_stored: int = 0
-    rows_expired: int = 0
-
-
-@dataclass(slots=True)
-class AuditReport:
-    """Holds the result of `drumline audit`.
-
-    `rollups`: rollup -> the rows that it counts. `dropped`: rows lost before publication, per topic and run.
-    """
-
-    topics: list[TopicAccount] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
-    dropped: list[dict[str, Any]] = field(default_factory=list)
-    windows: list[dict[str, Any]] = field(default_factory=list)
-    rollups: dict[str, int] = field(default_factory=dict)  # rows that they count
-
-    @property
-    def clean(self) -> bool:
-        """Return True if there are no findings."""
-        return not self.findings
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report as `drumline audit --json` prints it."""
-        return {
-            "clean": self.clean,
-            "findings": [asdict(finding) for finding in self.findings],
-            "topics": [asdict(account) for account in self.topics],
-            "dropped_before_publication": self.dropped,
-            "windows": self.windows,
-            "rollups": self.rollups,
-        }
 
 
 def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
@@ -95,6 +29,7 @@ def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
     """
     report = AuditReport()
     facts = kafka.partitions(t.topic.value for t in TABLES)
+    check_tails(report, facts, kafka, queries)
     entries = queries.records()
     if not queries.has_ledger_rows():
         where = " ".join(f"{label} {name}" for label, name in (("job", queries.job), ("run", queries.run)) if name)
@@ -104,10 +39,13 @@ def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
         report.topics.append(account)
         ledger_rows = [row for row in entries if row["topic"] == account.topic]
         _records(report, account, ledger_rows)
-        firsts = {(row["topic_id"], int(row["partition"])): int(row["first"]) for row in ledger_rows}
+        firsts: dict[tuple[str, int], int] = {}
+        for row in ledger_rows:
+            log = kafka_topic_id(row["topic_id"]), int(row["partition"])
+            firsts[log] = min(firsts.get(log, int(row["first"])), int(row["first"]))
         for place in (place for place in facts if place.topic == account.topic):
-            first = firsts.get((place.topic_id, place.partition), place.commit_offset)
-            _partition(report, account, place, first, kafka, queries)
+            first = firsts.get((kafka_topic_id(place.topic_id), place.partition), place.commit_offset)
+            check_partition(report, account, place, first, kafka, queries)
         _rows(report, account, queries, stored.topic)
         if not stored.upsert:
             _sequences(report, queries, stored.topic)
@@ -127,52 +65,6 @@ def _records(report: AuditReport, account: TopicAccount, ledger_rows: list[dict[
             where = f"{row['topic']}[{row['partition']}]"
             text = f"{row['entries'] - row['records']} records are in the ledger more than once"
             report.findings.append(Finding("doubled", where, text))
-
-
-def _partition(
-    report: AuditReport, account: TopicAccount, place: PartitionFacts, first: int, kafka: KafkaFacts, queries: Queries
-) -> None:
-    where = f"{place.topic}[{place.partition}]"
-    if place.waiting:
-        account.waiting += place.waiting
-        text = f"{place.waiting} records wait to be stored"
-        text += " (a range has a committed intent)" if place.pending else ""
-        report.findings.append(Finding("not_drained", where, text))
-    if removed := _removed(place, first, queries):
-        text = f"Kafka removed {removed} records before they were stored"
-        report.findings.append(Finding("lost", where, text))
-    lost, first_lost = _missing(place, kafka, queries)
-    if lost:
-        text = f"{lost} records were committed as stored but are not in the ledger, from offset {first_lost}"
-        report.findings.append(Finding("lost", where, text))
-
-
-def _missing(place: PartitionFacts, kafka: KafkaFacts, queries: Queries) -> tuple[int, int]:
-    """Return how many records are committed and in Kafka, but not in the ledger, and the first offset of them."""
-    lost, first_lost, looked_up = 0, -1, 0
-    if place.committed <= place.low:
-        return lost, first_lost
-    have = queries.covered(place.topic, place.topic_id, place.partition, place.low, place.committed - 1)
-    for first, last in have.gaps(place.low, place.committed - 1):
-        count = last - first + 1
-        if looked_up + count <= LOOKED_UP:  # offsets without a record are no loss
-            looked_up += count
-            count = kafka.existing(place, first, last)
-        lost += count
-        first_lost = first if count and first_lost < 0 else first_lost
-    return lost, first_lost
-
-
-def _removed(place: PartitionFacts, first: int, queries: Queries) -> int:
-    """Return how many records left Kafka (retention, deletion) before they were stored.
-
-    These are offsets below Kafka's first that the ledger should have from `first` on: its first entry, or what was
-    committed.
-    """
-    if place.topic in COMPACTED or not 0 <= first < place.low:
-        return 0
-    have = queries.covered(place.topic, place.topic_id, place.partition, first, place.low - 1)
-    return sum(end - start + 1 for start, end in have.gaps(first, place.low - 1))
 
 
 def _rows(report: AuditReport, account: TopicAccount, queries: Queries, topic: Topic) -> None:

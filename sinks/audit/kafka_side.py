@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,10 @@ from drumline.infra.kafka.connect import (
     silence_librdkafka,
     to_error,
 )
+from drumline.sinks.errors import TransientKafkaError
+from drumline.sinks.kafka.record_times import Place, reader, record_times
 from drumline.sinks.ranges.intent import BadIntent, read_metadata
+from drumline.sinks.ranges.stored_tail import kafka_topic_id
 
 REQUEST_S = 15.0
 
@@ -45,6 +49,7 @@ class PartitionFacts:
 
     `low`, `high`: offsets low..high-1 are in Kafka. `committed`: records below it are stored. `pending`: a range has a
     committed intent. `commit_offset`: the committed offset itself, which Kafka may have removed since; -1 = none.
+    `topic_id`: the sink's name of the log (ranges/stored_tail.py).
     """
 
     topic: str
@@ -122,20 +127,37 @@ class KafkaFacts:
             low, high = self._consumer.get_watermark_offsets(
                 TopicPartition(topic, place.partition), timeout=REQUEST_S, cached=False
             )
-            offset, pending = place.offset, False
+            offset, pending, topic_id = place.offset, False, str(answer.topic_id)
             try:
                 of_topic, intent = read_metadata(place.metadata, place.partition, max(offset, 0))
                 pending = intent is not None
-                if of_topic not in ("", str(answer.topic_id)):
+                if of_topic and kafka_topic_id(of_topic) != topic_id:
                     offset = low
+                elif of_topic:
+                    topic_id = of_topic
             except BadIntent:
                 offset = low
             facts.append(
-                PartitionFacts(
-                    topic, str(answer.topic_id), place.partition, low, high, max(offset, low), pending, max(offset, -1)
-                )
+                PartitionFacts(topic, topic_id, place.partition, low, high, max(offset, low), pending, max(offset, -1))
             )
         return facts
+
+    def times(self, offsets: Mapping[Place, int]) -> dict[Place, int]:
+        """Return when Kafka received the records at these offsets; see `record_times`. Raises KafkaUnreachable."""
+        try:
+            with closing(reader(self._settings, "drumline-audit")) as consumer:
+                return record_times(consumer, offsets) if offsets else {}
+        except TransientKafkaError as error:
+            raise KafkaUnreachable(str(error)) from None
+
+    def bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return the first offset and the end of the partition's log. Raises KafkaUnreachable."""
+        try:
+            place = TopicPartition(topic, partition)
+            low, end = self._consumer.get_watermark_offsets(place, timeout=REQUEST_S, cached=False)
+            return int(low), int(end)
+        except KafkaException as error:
+            raise KafkaUnreachable(str(to_error(self._settings, error))) from None
 
     def existing(self, facts: PartitionFacts, first: int, last: int, timeout_s: float = 30.0) -> int:
         """Return the number of records at first..last.

@@ -6,13 +6,16 @@ removed are left out, and counted.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from drumline.infra.clickhouse.client import Client, rows
 from drumline.infra.config.settings import Settings
 from drumline.sinks.audit.rollups import Rollup, comparison
+from drumline.sinks.inserts.ledger import Ledger
 from drumline.sinks.ranges.offset_ranges import Intervals
+from drumline.sinks.ranges.stored_tail import StoredTail
 from drumline.sinks.tables.tables import SinkTable
 
 SHOWN = 5
@@ -62,6 +65,10 @@ class Queries:
             "min(offset) AS first "
             f"FROM {self.database}.ledger GROUP BY topic, topic_id, partition",
         )
+
+    def tails(self, places: Iterable[tuple[str, str, int]]) -> dict[tuple[str, str, int], StoredTail]:
+        """Return the last record of each place that the ledger has; see `Ledger.tails`."""
+        return Ledger(self.client, self.database).tails(list(places))
 
     def covered(self, topic: str, topic_id: str, partition: int, first: int, last: int) -> Intervals:
         """Return the offsets of first..last that the ledger has."""

@@ -12,8 +12,8 @@ from drumline.sinks.inserts.stored_check import StoredRows, find_stored
 from drumline.sinks.ranges.duplicates import History, Place
 from drumline.sinks.ranges.offset_ranges import Intervals, OffsetRange
 from drumline.sinks.ranges.record import Disposition, RangeEntry
+from drumline.sinks.ranges.stored_tail import StoredTail, kafka_topic_id, losses
 from drumline.sinks.tables import native_format as native
-from drumline.sinks.tables.blocks import TIME_END_NS
 from drumline.sinks.tables.tables import TEXT, TIME
 
 log = structlog.get_logger()
@@ -29,7 +29,7 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[RangeEntry], object]], ...] = (
     ("topic", TEXT, "", lambda e: e.record.topic),
     ("partition", "UInt32", "<u4", lambda e: e.record.partition),
     ("offset", "UInt64", "<u8", lambda e: e.record.offset),
-    ("published", _MILLI, "<i8", lambda e: min(max(e.record.timestamp_ms, 0), TIME_END_NS // 1_000_000 - 1)),
+    ("published", _MILLI, "<i8", lambda e: e.record.published_ms),
     ("disposition", TEXT, "", lambda e: e.disposition.value),
     ("error", TEXT, "", lambda e: e.error[0]),
     ("job", TEXT, "", _envelope("job", "")),
@@ -96,21 +96,37 @@ class Ledger:
     def __init__(self, client: Client, database: str) -> None:
         self._client, self._table = client, f"{database}.ledger"
 
-    def high_waters(self, places: Collection[tuple[str, str, int]]) -> dict[tuple[str, str, int], int]:
-        """Return (topic, topic id, partition) -> the offset after the last one in the ledger.
+    def tails(self, places: Collection[tuple[str, str, int]]) -> dict[tuple[str, str, int], StoredTail]:
+        """Return (topic, Kafka's topic id, partition) -> the last record in the ledger, of its newest log.
 
-        Places without one are left out. Ranges of a partition are written in order and whole, so everything before that
-        offset is stored.
+        Places without one are left out. Ranges of a partition are written in order and whole, so everything of that log
+        before that record is stored.
         """
         answer = rows(
             self._client,
-            f"SELECT topic, topic_id, partition, max(offset) + 1 AS next FROM {self._table} "
-            "WHERE topic IN {topics:Array(String)} AND topic_id IN {ids:Array(String)} "
-            "GROUP BY topic, topic_id, partition",
+            "SELECT topic, topic_id, partition, offset, toUnixTimestamp64Milli(published) AS ms "
+            f"FROM {self._table} WHERE (topic, topic_id, partition, offset) IN ("
+            f"SELECT topic, topic_id, partition, max(offset) FROM {self._table} "
+            "WHERE topic IN {topics:Array(String)} AND splitByChar('~', topic_id)[1] IN {ids:Array(String)} "
+            "GROUP BY topic, topic_id, partition)",
             {"topics": sorted({topic for topic, _, _ in places}), "ids": sorted({number for _, number, _ in places})},
         )
-        waters = {(str(r["topic"]), str(r["topic_id"]), int(r["partition"])): int(r["next"]) for r in answer}
-        return {place: waters[place] for place in places if place in waters}
+        tails: dict[tuple[str, str, int], StoredTail] = {}
+        for row in sorted(answer, key=lambda row: losses(row["topic_id"])):
+            place = str(row["topic"]), kafka_topic_id(row["topic_id"]), int(row["partition"])
+            tails[place] = StoredTail(str(row["topic_id"]), int(row["offset"]), int(row["ms"]))
+        return {place: tails[place] for place in places if place in tails}
+
+    def first_from(self, topic: str, topic_id: str, partition: int, offset: int) -> StoredTail | None:
+        """Return the first record of this log in the ledger from `offset` on."""
+        answer = rows(
+            self._client,
+            f"SELECT offset, toUnixTimestamp64Milli(published) AS ms FROM {self._table} WHERE topic = {{topic:String}} "
+            "AND topic_id = {id:String} AND partition = {p:UInt32} AND offset >= {first:UInt64} "
+            "ORDER BY offset LIMIT 1",
+            {"topic": topic, "id": topic_id, "p": partition, "first": offset},
+        )
+        return StoredTail(topic_id, int(answer[0]["offset"]), int(answer[0]["ms"])) if answer else None
 
     def find_range(self, topic: str, offsets: OffsetRange) -> StoredRows:
         """Return the ledger rows of a range: all records or none, since a range's ledger rows are one part."""

@@ -72,16 +72,21 @@ class Assignment:
             for committed in consumer.committed(partitions, timeout=REQUEST_S):
                 if committed.error is not None:
                     raise TransientKafkaError(f"committed: {committed.error}")
-                state = self._state(consumer, committed, ids.get(committed.topic, ""))
+                state, low = self._state(consumer, committed, ids.get(committed.topic, ""))
                 self.states[(committed.topic, committed.partition)] = state
-                start.append(TopicPartition(committed.topic, committed.partition, state.next_offset))
+                # From the record before, if Kafka has it: that it is still the stored one shows that no tail was lost.
+                first = max(low, state.next_offset - 1)
+                epoch = committed.leader_epoch if state.has_committed else None
+                place = (committed.topic, committed.partition, first)
+                start.append(TopicPartition(*place, "", epoch) if epoch is not None else TopicPartition(*place))
             self._events.brokers_down = False
         consumer.incremental_assign(start)
         consumer.pause(start)  # until the ledger has been read
 
-    def _state(self, consumer: Any, committed: TopicPartition, topic_id: str) -> PartitionState:
+    def _state(self, consumer: Any, committed: TopicPartition, topic_id: str) -> tuple[PartitionState, int]:
+        """Return the state of a partition and Kafka's first offset."""
         name, partition = committed.topic, committed.partition
         low, _ = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=REQUEST_S, cached=False)
         state = PartitionState(table(Topic(name)), partition, topic_id, low, name in self._compacted)
         resume_from(state, committed.offset, committed.metadata, accept_loss=self._accept_loss)
-        return state
+        return state, low

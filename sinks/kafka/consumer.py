@@ -14,26 +14,32 @@ from drumline.infra.kafka.config import admin_config
 from drumline.infra.kafka.connect import silence_librdkafka, to_access_error
 from drumline.infra.kafka.lost_brokers import with_broker_watch
 from drumline.schemas.topics import Topic
-from drumline.sinks.errors import Fenced, LostRecords, TopicReplaced
+from drumline.sinks.errors import Fenced, TopicReplaced, TransientKafkaError
 from drumline.sinks.kafka.assignment import Assignment
 from drumline.sinks.kafka.client_events import ClientEvents
 from drumline.sinks.kafka.config import consumer_config
 from drumline.sinks.kafka.end_offsets import EndOffsets
 from drumline.sinks.kafka.errors import classify, fatal_error, required_acls
 from drumline.sinks.kafka.fencing import is_sole_member
+from drumline.sinks.kafka.log_check import LogCheck
+from drumline.sinks.kafka.record_times import reader
 from drumline.sinks.kafka.topic_ids import topic_ids
+from drumline.sinks.ranges.intent import write_done
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Record
+from drumline.sinks.ranges.stored_tail import kafka_topic_id
 
 log = structlog.get_logger()
-Commit = tuple[PartitionState, int, str]
+#: State, offset, metadata, and the leader epoch of the record before the offset (or of the one at it); -1 = unknown.
+Commit = tuple[PartitionState, int, str, int]
 
 
 class SinkConsumer:
     """Wraps the sink's consumer and admin client.
 
     Owned by `Sink`, which closes it; used by its thread only. Callbacks run inside `poll`, in the same thread, so there
-    are no locks. `states`: the partitions held now. `events`: the errors that clients report outside of calls.
+    are no locks. `states`: the partitions held now. `events`: the errors that clients report outside of calls. `logs`:
+    compares Kafka's logs with what is stored.
     """
 
     def __init__(self, settings: Settings, topics: Sequence[Topic], *, accept_loss: bool = False) -> None:
@@ -49,6 +55,7 @@ class SinkConsumer:
         config = silence_librdkafka(consumer_config(self._settings, self._topics))
         self._consumer = Consumer(with_broker_watch({**config, "error_cb": self.events.of_consumer}))
         self._ends = EndOffsets(self._admin, self._consumer)
+        self.logs = LogCheck(self._consumer, accept_loss=self.accept_loss)
         self._assignment.member = ""
 
     def subscribe(self) -> None:
@@ -68,7 +75,7 @@ class SinkConsumer:
         """Return the next record of a held partition, or None after `timeout_s`.
 
         Retry later: TransientKafkaError. Fatal: LostRecords, KafkaAccessDenied. Start over: TopicReplaced, Fenced,
-        NoKnownBrokers.
+        NoKnownBrokers; TailLost, once the loss is accepted.
         """
         self._admin.poll(0)
         message = self._consumer.poll(timeout_s)
@@ -82,7 +89,8 @@ class SinkConsumer:
             return None
         self.events.brokers_down = False
         raw: Any = message
-        return Record(
+        epoch = raw.leader_epoch()
+        record = Record(
             raw.topic(),
             raw.partition(),
             raw.offset(),
@@ -90,12 +98,19 @@ class SinkConsumer:
             raw.value(),
             raw.timestamp()[1],
             list(raw.headers() or []),
+            -1 if epoch is None else epoch,
         )
+        state = self.states.get((record.topic, record.partition))
+        if state is not None:
+            self.logs.check_record(state, record)
+        return record
 
     def _on_error(self, error: Any, message: Any) -> None:
         code = error.code()
         if code == KafkaError._PARTITION_EOF:
             state = self.states.get((message.topic(), message.partition()))
+            if state is not None:
+                self.logs.check_end(state, message.offset())
             if state is not None and state.intent is not None and state.compacted:
                 state.next_offset = max(state.next_offset, message.offset())  # its last records were compacted away
         elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
@@ -103,9 +118,9 @@ class SinkConsumer:
             if state is None:  # its assignment failed, so librdkafka chose an offset; nothing is read
                 log.info("not held", topic=message.topic(), partition=message.partition(), error=error.str())
                 return
-            if self.topic_ids([message.topic()]).get(message.topic()) != state.topic_id:
+            if self.topic_ids([message.topic()]).get(message.topic()) != kafka_topic_id(state.topic_id):
                 raise TopicReplaced(message.topic())
-            raise LostRecords(f"{message.topic()} partition {message.partition()}: {error.str()}")
+            raise self.logs.out_of_range(state, error.str())
         elif fatal := fatal_error(error):
             raise fatal
         elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
@@ -115,16 +130,35 @@ class SinkConsumer:
         else:
             log.warning("kafka", error=str(error))
 
+    def reader(self) -> Consumer:
+        """Return a consumer for `record_times`; the caller closes it."""
+        return reader(self._settings, "drumline-sink-reader")
+
+    def continue_with(self, state: PartitionState, topic_id: str, first: int) -> None:
+        """Read the partition from `first` on, where its log `topic_id` begins, and discard what was collected.
+
+        Retry later: TransientKafkaError.
+        """
+        place = state.table.topic.value, state.partition
+        self.commit([(state, first, write_done(topic_id), -1)])
+        self.states[place] = PartitionState(
+            state.table, state.partition, topic_id, first, state.compacted, opened=True, has_committed=True
+        )
+        try:
+            self._consumer.seek(TopicPartition(*place, first))
+        except KafkaException as error:
+            raise TransientKafkaError(str(error.args[0])) from None
+
     def commit(self, commits: Sequence[Commit]) -> None:
-        """Commit (state, offset, metadata) for the partitions that are still held; blocks for the answer.
+        """Commit the offsets of the partitions that are still held; blocks for the answer.
 
         Kafka fences a member by its generation, not by the partitions that it owns, so revoked partitions are left out.
         Retry later: TransientKafkaError; then no commit may be relied on. Fatal: KafkaAccessDenied. Fenced: re-create
         the client.
         """
         offsets = [
-            TopicPartition(state.table.topic.value, state.partition, offset, metadata)
-            for state, offset, metadata in commits
+            TopicPartition(state.table.topic.value, state.partition, offset, metadata, epoch)
+            for state, offset, metadata, epoch in commits
             if self.holds(state)
         ]
         if not offsets:

@@ -24,7 +24,7 @@ class Intent:
     """Describes a range that is about to be inserted.
 
     `records`: Kafka records in the range. `rows`: rows that the table gets. `dead_letters`, `duplicate`: offsets
-    classified so; a replay does not classify again.
+    classified so; a replay does not classify again. `published_ms`: when Kafka received the last record; -1 = unknown.
     """
 
     range: OffsetRange
@@ -32,12 +32,15 @@ class Intent:
     rows: int
     dead_letters: frozenset[int] = field(default_factory=frozenset)
     duplicate: frozenset[int] = field(default_factory=frozenset)
+    published_ms: int = -1
 
 
 def write_intent(intent: Intent) -> str:
     """Return the commit metadata, ASCII. A range whose metadata exceeds MAX_BYTES should have been cut earlier."""
     offsets = intent.range
     content = {"v": _VERSION, "t": offsets.topic_id, "to": offsets.last, "n": intent.records, "rows": intent.rows}
+    if intent.published_ms >= 0:
+        content["at"] = intent.published_ms
     if intent.dead_letters:
         content["dead"] = pack(intent.dead_letters, offsets.first)
     if intent.duplicate:
@@ -71,6 +74,7 @@ def read_metadata(metadata: str | None, partition: int, offset: int) -> tuple[st
             int(content["rows"]),
             unpack(content.get("dead", ""), offset, last),
             unpack(content.get("dup", ""), offset, last),
+            int(content.get("at", -1)),
         )
     except BadIntent:
         raise

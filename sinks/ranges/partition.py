@@ -57,6 +57,13 @@ class PendingRange:
         return [entry for entry in self.entries if entry.disposition is Disposition.STORED]
 
     @property
+    def leader_epochs(self) -> tuple[int, int]:
+        """Return the leader epochs of the first and the last record; -1 = unknown."""
+        ends = (self.entries[0], self.entries[-1]) if self.entries else ()
+        first, last = (entry.record.leader_epoch for entry in ends) if ends else (-1, -1)
+        return first, last
+
+    @property
     def intent(self) -> Intent:
         """Return the intent that fixes this range."""
         dead_letters, duplicate = (
@@ -64,7 +71,8 @@ class PendingRange:
             for disposition in (Disposition.DEAD_LETTER, Disposition.DUPLICATE)
         )
         rows = sum(entry.rows for entry in self.stored)
-        return Intent(self.range, len(self.entries), rows, dead_letters, duplicate)
+        last = self.entries[-1].record.published_ms if self.entries else -1
+        return Intent(self.range, len(self.entries), rows, dead_letters, duplicate, last)
 
 
 @dataclass(slots=True)
@@ -74,7 +82,8 @@ class PartitionState:
     Created on assignment, dropped on revocation; used by the sink's thread only. `next_offset`: the first offset not
     yet taken in. `opened`: the ledger was read for the offset to start at. `has_committed`: Kafka had a committed
     offset. `parked`: the record at `next_offset`, while the registry cannot give its schema. `rows`: of `entries`.
-    `dead_letter_bytes`: of rejected records, which are kept as they came.
+    `dead_letter_bytes`: of rejected records, which are kept as they came. `expected`: offset -> when Kafka received the
+    record there, of records that Kafka must still have (stored_tail.py).
     """
 
     table: SinkTable
@@ -91,6 +100,7 @@ class PartitionState:
     dead_letter_bytes: int = 0
     since: float = 0.0
     duplicates: Duplicates = field(default_factory=Duplicates)
+    expected: dict[int, int] = field(default_factory=dict)
 
     def counts_as_decoded(self, offset: int) -> bool:
         """Return True if the pending intent counts the record as decoded; its version may have had other bounds."""

@@ -10,7 +10,7 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.errors import BadRecord
-from drumline.sinks.tables.blocks import row_count, time_span, unstorable
+from drumline.sinks.tables.blocks import TIME_END_NS, row_count, time_span, unstorable
 from drumline.sinks.tables.tables import SinkTable
 
 
@@ -28,7 +28,7 @@ class Disposition(StrEnum):
 
 @dataclass(slots=True)
 class Record:
-    """Holds a Kafka record as it came. `timestamp_ms`: -1 if it has none."""
+    """Holds a Kafka record as it came. `timestamp_ms`, `leader_epoch`: -1 if it has none."""
 
     topic: str
     partition: int
@@ -37,11 +37,22 @@ class Record:
     value: bytes | None
     timestamp_ms: int
     headers: list[tuple[str, bytes | None]]
+    leader_epoch: int = -1
+
+    @property
+    def published_ms(self) -> int:
+        """Return when Kafka received the record, as the ledger stores it; ms since the epoch."""
+        return published_ms(self.timestamp_ms)
 
     @property
     def key_text(self) -> str:
         r"""Return the key as text; bytes that are not UTF-8 show as \xNN."""
         return (self.key or b"").decode("utf-8", "backslashreplace")
+
+
+def published_ms(timestamp_ms: int) -> int:
+    """Return a record's time in Kafka (-1 = none) as the ledger stores it; ms since the epoch."""
+    return min(max(timestamp_ms, 0), TIME_END_NS // 1_000_000 - 1)
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from drumline.infra.runtime.exit_codes import FAILED, OK, UNDECIDED
 from drumline.infra.runtime.terminal import echo, terminal_console
 
 if TYPE_CHECKING:
-    from drumline.sinks.audit.audit import AuditReport
+    from drumline.sinks.audit.report import AuditReport
 
 app = typer.Typer(add_completion=False)
 

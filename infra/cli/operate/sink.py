@@ -41,7 +41,7 @@ def sink(
         str, typer.Option(help="Static group membership: a name per sink process. A restart needs no rebalance.")
     ] = "",
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Continue after records that Kafka removed before they were stored.")
+        bool, typer.Option("--accept-loss", help="Continue after records that Kafka removed unstored, or lost.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the counts as one JSON object at the end.")] = False,
 ) -> None:
@@ -58,7 +58,8 @@ def sink(
     1  no Kafka broker answers at the start, or Kafka's client cannot recover: start it again
     2  a wrong setting, an unknown topic, or missing topics (`drumline topics apply`)
     3  too many dead letters (DRUMLINE_SINK__DEAD_LETTER_RUN, DRUMLINE_SINK__DEAD_LETTER_RATIO)
-    4  Kafka no longer has records that are not stored, or a range with a committed intent cannot be rebuilt
+    4  Kafka no longer has records that are not stored, or lost stored ones and gives their offsets to new ones, or a
+       range with a committed intent cannot be rebuilt
     5  ClickHouse rejects: wrong password, missing grant or table (`drumline migrate`), ...
     6  another sink runs under the same --instance
     7  Kafka or the schema registry rejects: certificate, user, password, or a missing ACL, which is named

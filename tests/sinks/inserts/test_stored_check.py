@@ -100,7 +100,7 @@ def test_ledger_rows_that_are_there_since_long_are_not_inserted_again(pipeline, 
     commit, fed = SinkConsumer.commit, []
 
     def dies(self, commits):
-        if any('"to":' not in metadata for _, _, metadata in commits):
+        if any('"to":' not in metadata for _, _, metadata, _ in commits):
             raise Killed
         commit(self, commits)
 

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 from drumline.infra.config.servers import KafkaSettings
 from drumline.infra.config.settings import Settings, SinkSettings
 from drumline.schemas.topics import Topic
-from drumline.sinks.errors import Fenced, LostRecords
+from drumline.sinks.errors import Fenced, LostRecords, TransientKafkaError
 from drumline.sinks.kafka.config import consumer_config
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.ranges.partition import PartitionState
@@ -44,6 +44,7 @@ def test_a_message_marks_the_end_by_its_code(consumer):
 def test_only_of_a_partition_that_is_held_a_missing_offset_is_a_loss(consumer, monkeypatch, held):
     """One that could not be taken up (the broker had just come back) gets librdkafka's own start: none."""
     monkeypatch.setattr(consumer, "topic_ids", lambda topics: dict.fromkeys(topics, "id"))
+    monkeypatch.setattr(consumer.logs, "bounds", lambda state: (-1, -1))
     message = SimpleNamespace(topic=lambda: Topic.KERNEL.value, partition=lambda: 2)
     error = KafkaError(KafkaError._AUTO_OFFSET_RESET, "no previously committed offset available")
     if held:
@@ -68,3 +69,31 @@ def test_a_named_sink_with_other_topics_is_another_member():
 
     assert name(Topic.KERNEL, Topic.STEP) == name(Topic.STEP, Topic.KERNEL) != name(Topic.KERNEL)
     assert "group.instance.id" not in consumer_config(Settings(), [Topic.KERNEL])
+
+
+@pytest.mark.parametrize(
+    ("bounds", "error", "text"),
+    [
+        pytest.param((0, 35), LostRecords, "offset 39, Kafka's log ends at 35", id="the log lost its end"),
+        pytest.param((60, 90), LostRecords, r"removed 20 records \(40\.\.59\)", id="retention overtook the sink"),
+        pytest.param((40, 90), TransientKafkaError, "out of range", id="retention removed the record before"),
+        pytest.param((-1, -1), LostRecords, "does not have that", id="no broker states the bounds"),
+    ],
+)
+def test_an_offset_that_kafka_does_not_have_is_named_by_its_cause(consumer, monkeypatch, bounds, error, text):
+    monkeypatch.setattr(consumer.logs, "bounds", lambda state: bounds)
+    state = PartitionState(table(Topic.KERNEL), 2, "id", 40)
+    with pytest.raises(error, match=text):
+        raise consumer.logs.out_of_range(state, "out of range")
+
+
+@pytest.mark.parametrize(("end", "lost"), [(39, True), (40, False), (-1, False)])
+def test_an_end_that_a_fetch_reports_too_low_counts_only_if_the_broker_repeats_it(consumer, monkeypatch, end, lost):
+    monkeypatch.setattr(consumer.logs, "bounds", lambda state: (0, end))
+    state = PartitionState(table(Topic.KERNEL), 2, "id", 40)
+    consumer.logs.check_end(state, 40)
+    if lost:
+        with pytest.raises(LostRecords, match="offset 39, Kafka's log ends at 39"):
+            consumer.logs.check_end(state, 39)
+    else:
+        consumer.logs.check_end(state, 39)

@@ -23,9 +23,10 @@ from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
-from drumline.sinks.audit.audit import AuditReport, audit
+from drumline.sinks.audit.audit import audit
 from drumline.sinks.audit.kafka_side import KafkaFacts
 from drumline.sinks.audit.queries import Queries
+from drumline.sinks.audit.report import AuditReport
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import DeadLetterProducer
 from drumline.sinks.sink import Sink
@@ -126,10 +127,14 @@ class Pipeline:
         return process
 
     def sink(
-        self, stopping: Callable[[Sink], bool], topics: list[Topic] | None = None, codec: Codec | None = None
+        self,
+        stopping: Callable[[Sink], bool],
+        topics: list[Topic] | None = None,
+        codec: Codec | None = None,
+        accept_loss: bool = False,
     ) -> Sink:
         """A sink in this process, not yet running. `codec`: of its own, not of who publishes."""
-        kafka = SinkConsumer(self.settings, topics or [Topic.KERNEL])
+        kafka = SinkConsumer(self.settings, topics or [Topic.KERNEL], accept_loss=accept_loss)
         created = Sink(
             self.settings, kafka, DeadLetterProducer(lambda: self.producer), self.client, codec or self.codec,
             stopping=lambda: stopping(created),

@@ -1,0 +1,70 @@
+"""Define what an audit reports: findings, and what became of the records of each topic."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """States one fault that the audit found.
+
+    `kind`: lost, doubled, conflict, rows_differ, tail_lost, sequence_gap, windows_differ, rollup_differs, not_drained,
+    windows_open, unknown. The last three mean "not yet" or "not in this ledger", the others "wrong". `where`: topic,
+    partition, table or process.
+    """
+
+    kind: str
+    where: str
+    text: str
+
+
+@dataclass(slots=True)
+class TopicAccount:
+    """Counts the records of one topic by disposition, over all incarnations in the ledger.
+
+    `rows_published`: as the ledger has them; `rows_stored`: as the table has them; `rows_expired`: removed by
+    retention.
+    """
+
+    topic: str
+    records: int = 0
+    stored: int = 0
+    empty: int = 0
+    duplicate: int = 0
+    dead: int = 0  # glossary: key of the JSON report
+    waiting: int = 0
+    rows_published: int = 0
+    rows_stored: int = 0
+    rows_expired: int = 0
+
+
+@dataclass(slots=True)
+class AuditReport:
+    """Holds the result of `drumline audit`.
+
+    `rollups`: rollup -> the rows that it counts. `dropped`: rows lost before publication, per topic and run.
+    """
+
+    topics: list[TopicAccount] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    dropped: list[dict[str, Any]] = field(default_factory=list)
+    windows: list[dict[str, Any]] = field(default_factory=list)
+    rollups: dict[str, int] = field(default_factory=dict)  # rows that they count
+
+    @property
+    def clean(self) -> bool:
+        """Return True if there are no findings."""
+        return not self.findings
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as `drumline audit --json` prints it."""
+        return {
+            "clean": self.clean,
+            "findings": [asdict(finding) for finding in self.findings],
+            "topics": [asdict(account) for account in self.topics],
+            "dropped_before_publication": self.dropped,
+            "windows": self.windows,
+            "rollups": self.rollups,
+        }

@@ -1,0 +1,117 @@
+"""A Kafka that loses records which are stored: after a power loss (it does not fsync) or an unclean election."""
+
+import shutil
+import time
+
+import pytest
+from support.labs.sink import Pipeline, any_batch, process_id
+
+from drumline.infra.localstack import stack as local_stack
+from drumline.schemas.topics import Topic
+from drumline.sinks.errors import LostRecords
+
+pytestmark = pytest.mark.stack
+KERNELS = "SELECT process_id, count() AS n FROM {db}.kernels GROUP BY 1 ORDER BY 1"
+
+
+def batches(count, process=0, first=0):
+    return [any_batch(Topic.KERNEL, 10, process_id(process), first + i, process) for i in range(count)]
+
+
+def stored(pipeline):
+    return {row["process_id"]: row["n"] for row in pipeline.query(KERNELS)}
+
+
+def kinds(pipeline):
+    return {finding.kind for finding in pipeline.audit().findings}
+
+
+@pytest.fixture
+def pipeline(clean_stack, environment_of):
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    yield created
+    created.stop()
+
+
+def rewrite_ledger(pipeline, sql):
+    """Let the ledger have other records than Kafka, as if Kafka had lost those."""
+    pipeline.client().command(
+        f"ALTER TABLE {pipeline.settings.clickhouse.database}.ledger {sql}", settings={"mutations_sync": 2}
+    )
+
+
+def test_new_records_at_offsets_of_stored_ones_stop_the_sink_until_the_loss_is_accepted(pipeline):
+    pipeline.publish(*batches(8))
+    pipeline.drain(8)
+    rewrite_ledger(
+        pipeline,
+        f"UPDATE published = published - INTERVAL 1 HOUR, process_id = '{process_id(9)}' WHERE offset >= 5",
+    )
+    assert "tail_lost" in kinds(pipeline)
+    with pytest.raises(LostRecords, match=r"gpu.kernel.v1 partition \d: .* offset 7, Kafka's log ends at 8 \(the"):
+        pipeline.drain(1)
+    sink = pipeline.sink(lambda s: s.counts.records >= 3, accept_loss=True)
+    sink.run()
+    assert (sink.counts.records, sink.counts.rows) == (3, 30)
+    logs = pipeline.query(
+        "SELECT splitByChar('~', topic_id)[2] AS log, groupArray(offset) AS o FROM {db}.ledger GROUP BY 1"
+    )
+    assert {row["log"]: sorted(row["o"]) for row in logs} == {"": list(range(8)), "5": [5, 6, 7]}
+    pipeline.publish(*batches(2, first=8))
+    assert pipeline.drain(2).counts.rows == 20
+    assert "tail_lost" not in kinds(pipeline)
+
+
+def test_a_ledger_beyond_the_end_of_kafkas_log_stops_the_sink(pipeline):
+    pipeline.publish(*batches(4))
+    pipeline.drain(4)
+    pipeline.client().command(
+        "INSERT INTO {db}.ledger SELECT * REPLACE (offset + 4 AS offset) FROM {db}.ledger".replace(
+            "{db}", pipeline.settings.clickhouse.database
+        )
+    )
+    assert "tail_lost" in kinds(pipeline)
+    with pytest.raises(LostRecords, match=r"up to offset 7, Kafka's log ends at 4"):
+        pipeline.drain(1)
+    with pytest.raises(LostRecords, match=r"up to offset 7, Kafka's log ends at 4"):
+        pipeline.drain(1)
+
+
+@pytest.mark.long  # three starts of a broker
+@pytest.mark.timeout(300)
+def test_records_after_a_power_loss_are_not_skipped(private, jars, environment_of):
+    """The whole of Kafka's folder is an older one, so even its leader epochs are assigned again."""
+    local_stack.up(private)
+    pipeline = Pipeline(private, environment_of(private))
+    kafka, earlier = private.local.state / "kafka", private.local.state / "kafka-earlier"
+    pipeline.publish(*batches(20))
+    pipeline.drain(20)
+    local_stack.down(private)
+    shutil.copytree(kafka, earlier)
+    local_stack.up(private)
+    pipeline = Pipeline(private, environment_of(private))
+    pipeline.publish(*batches(20, first=20))
+    pipeline.drain(20)
+    local_stack.down(private)
+    shutil.rmtree(kafka)
+    shutil.copytree(earlier, kafka)
+    local_stack.up(private)
+    pipeline = Pipeline(private, environment_of(private))
+    pipeline.publish(*batches(15, process=1), key=process_id(0))
+    with pytest.raises(LostRecords, match=r"up to offset 39, Kafka's log ends at 35"):
+        pipeline.drain(1)
+    pipeline.publish(*batches(15, process=1, first=15), key=process_id(0))
+    with pytest.raises(LostRecords, match=r"up to offset 39, Kafka's log ends at 50 \(the record at offset 39"):
+        pipeline.drain(1)
+    assert pipeline.start("--instance", "1", "--topic", Topic.KERNEL).wait(30) == 4
+    pipeline.sinks.clear()
+    assert stored(pipeline) == {process_id(0): 400}
+    assert "tail_lost" in kinds(pipeline)
+    pipeline.start("--instance", "1", "--topic", Topic.KERNEL, "--accept-loss")
+    until = time.monotonic() + 60
+    while stored(pipeline).get(process_id(1)) != 300:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    pipeline.stop()
+    assert stored(pipeline) == {process_id(0): 400, process_id(1): 300}
+    assert kinds(pipeline) == set()
