@@ -143,7 +143,7 @@ class Agent:
         self._open_folders()
         for name, tail in list(self.tails.items()):
             before, tail.problem = tail.problem, ""
-            if not tail.folder.path.exists():
+            if not tail.folder.is_present():
                 tail.close()
                 del self.tails[name]
             else:

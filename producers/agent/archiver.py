@@ -10,13 +10,12 @@ is evicted.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from glob import glob
 from pathlib import Path
@@ -25,12 +24,13 @@ import structlog
 
 from drumline.infra.runtime.retry import Retry
 from drumline.infra.telemetry import metrics
-from drumline.producers.agent.cursor import ensure_agent_folder
+from drumline.producers.agent.cursor import agent_folder
 from drumline.producers.agent.object_store import Store
 from drumline.producers.spool.directory import SpoolDirectory
+from drumline.producers.spool.files import opened
 from drumline.producers.spool.layout import IDENTITY, OPEN, BadSpool, segment_name
 from drumline.producers.spool.quota import bounds
-from drumline.producers.spool.reader import Segment, open_file
+from drumline.producers.spool.reader import Segment
 
 log = structlog.get_logger()
 
@@ -52,7 +52,7 @@ class Archiver(threading.Thread):
 
     def __init__(
         self,
-        folder: Path,
+        root: Path,
         host: str,
         most_bytes: int,
         store: Store,
@@ -60,34 +60,44 @@ class Archiver(threading.Thread):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name="archive", daemon=True)
-        self._folder, self._host, self._most_bytes = folder, host, most_bytes
+        self._root, self._host, self._most_bytes = root, host, most_bytes
         self._store, self._compress, self._clock = store, compress, clock
         self._halt = threading.Event()
         self._folders = threading.Lock()  # held while a folder gets or loses its last segment
         self._retry = Retry()
         self.problem, self.left_out = "", 0
-        ensure_agent_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
+        with self._backlog():
+            pass
+
+    @contextmanager
+    def _backlog(self) -> Iterator[Path]:
+        """Yield the folder of the backlog, below the descriptor of the agent's folder. Raises OSError."""
+        with agent_folder(self._root) as descriptor:
+            path = Path(f"/proc/self/fd/{descriptor}/archive")
+            path.mkdir(exist_ok=True)
+            yield path
 
     def take(self, segment: Segment, folder: SpoolDirectory) -> None:
         """Move a segment into the backlog, or delete it where that fails: Kafka has it. Raises nothing."""
-        target = self._folder / folder.path.name
-        moved = target / segment_name(segment.number)
+        size, inode = segment.size, segment.inode
         try:
             segment.close()
-            with self._folders:
-                ensure_agent_folder(self._folder.parent)  # the spool may have been removed
-                target.mkdir(parents=True, exist_ok=True)
+            with self._folders, self._backlog() as backlog:
+                target = backlog / folder.path.name
+                target.mkdir(exist_ok=True)
                 (target / IDENTITY).write_bytes(folder.identity_bytes())
-                segment.path.rename(moved)
-            os.close(open_file(moved))  # fails on a link in its place
+                moved = target / segment_name(segment.number)
+                with opened(target) as directory:
+                    folder.rename(segment.name, moved.name, directory)
+                if moved.lstat().st_ino != inode:
+                    moved.unlink()
+                    raise BadSpool(f"{segment.name} is not the file that was published")
         except (OSError, BadSpool) as error:
             self.left_out += 1
             log.error("a segment is not archived", folder=folder.path.name, error=str(error))
-            metrics.AGENT_ARCHIVE_DROPPED.inc(_size(segment.path))
-            for path in (segment.path, moved):
-                with suppress(OSError):
-                    path.unlink()
+            metrics.AGENT_ARCHIVE_DROPPED.inc(size)
+            with suppress(OSError):
+                folder.unlink(segment.name)
 
     def drain(self, go_on: Callable[[], bool], stall_timeout_s: float = STALL_TIMEOUT_S) -> int:
         """Wait until the backlog is empty and return how many segments are left.
@@ -104,7 +114,9 @@ class Archiver(threading.Thread):
         return left
 
     def _count_pending(self) -> int:
-        return len(glob(f"*/*{OPEN}", root_dir=self._folder))  # Path.glob fails on folders that vanish
+        with suppress(OSError), self._backlog() as backlog:
+            return len(glob(f"*/*{OPEN}", root_dir=backlog))  # Path.glob fails on folders that vanish
+        return 0
 
     def stop(self) -> None:
         """Stop the thread; the backlog stays for the next agent."""
@@ -122,9 +134,12 @@ class Archiver(threading.Thread):
 
     def archive_pending(self) -> None:
         """Upload the backlog, oldest first, until something fails. Raises OSError."""
-        ensure_agent_folder(self._folder.parent)
-        pending = sorted(self._folder.glob(f"*/*{OPEN}"), key=lambda path: (path.stat().st_mtime_ns, path))
-        pending = self._bounded(pending)
+        with self._backlog() as backlog:
+            self._archive(backlog)
+
+    def _archive(self, backlog: Path) -> None:
+        pending = sorted(backlog.glob(f"*/*{OPEN}"), key=lambda path: (path.stat().st_mtime_ns, path))
+        pending = self._bounded(backlog, pending)
         metrics.AGENT_ARCHIVE_BACKLOG.set(sum(_size(path) for path in pending))
         if self._clock() < self._retry.at:
             return
@@ -153,10 +168,10 @@ class Archiver(threading.Thread):
             if not any(path.parent.glob(f"*{OPEN}")):
                 shutil.rmtree(path.parent)
 
-    def _bounded(self, pending: list[Path]) -> list[Path]:
+    def _bounded(self, backlog: Path, pending: list[Path]) -> list[Path]:
         """Evict the oldest segments until the backlog fits its bound, and return the rest."""
         total = sum(_size(path) for path in pending)
-        most, _ = bounds(self._folder, self._most_bytes)  # it lies beside the spools
+        most, _ = bounds(backlog, self._most_bytes)  # it lies beside the spools
         while pending and total > most:
             oldest = pending.pop(0)
             total -= _size(oldest)

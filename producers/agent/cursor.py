@@ -10,17 +10,17 @@ import errno
 import fcntl
 import json
 import os
-import stat
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from drumline.producers.spool.files import LISTED, PASSED, open_file, opened
 from drumline.producers.spool.layout import BadSpool
-from drumline.producers.spool.reader import open_file
 
 #: Below the spool's root; process folders never begin with a dot.
 AGENT_FOLDER = ".agent"
+FILE, SCRATCH_FILE = "cursor.json", "cursor.tmp"
 #: folder -> segment number -> offset up to which Kafka has everything.
 Positions = dict[str, dict[int, int]]
 
@@ -41,18 +41,28 @@ def is_served(root: Path) -> bool:
     return False
 
 
-def ensure_agent_folder(folder: Path) -> int:
-    """Create the agent's folder if need be and return its inode.
+@contextmanager
+def agent_folder(root: Path) -> Iterator[int]:
+    """Create the agent's folder if need be, and yield its descriptor.
 
     All users may write into the spool's root, and the agent may write where others may not. So a folder that
     another user can have filled with links is not used. Raises OSError.
     """
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)  # never the root: it is for all users
-    about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
-        raise OSError(errno.EPERM, f"{AGENT_FOLDER} is a link, another user's, or others may write there: remove it")
-    return about.st_ino
+    with opened(root, PASSED) as descriptor:
+        with suppress(FileExistsError):
+            os.mkdir(AGENT_FOLDER, 0o700, dir_fd=descriptor)  # never the root: it is for all users
+        unsafe = OSError(errno.EPERM, f"{AGENT_FOLDER} is a link, another user's, or others may write there: remove it")
+        try:
+            folder = os.open(AGENT_FOLDER, LISTED, dir_fd=descriptor)
+        except NotADirectoryError:
+            raise unsafe from None
+    try:
+        about = os.fstat(folder)
+        if about.st_uid not in (0, os.geteuid()) or about.st_mode & 0o022:
+            raise unsafe
+        yield folder
+    finally:
+        os.close(folder)
 
 
 class Cursor:
@@ -61,20 +71,20 @@ class Cursor:
     """
 
     def __init__(self, root: Path) -> None:
-        self.folder = root / AGENT_FOLDER
-        self._path = self.folder / "cursor.json"
+        self._root = root
         self._lock = self._locked()
         self.positions = self._load()
         self._saved = json.dumps(self.positions)
 
     def _locked(self) -> BinaryIO:
-        self._inode = ensure_agent_folder(self.folder)
-        lock = (self.folder / "lock").open("ab")
+        with agent_folder(self._root) as folder:
+            self._inode = os.fstat(folder).st_ino
+            lock = os.fdopen(open_file("lock", os.O_RDWR | os.O_CREAT, folder), "r+b")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
-            raise OtherAgent(f"another agent serves {self.folder.parent}") from None
+            raise OtherAgent(f"another agent serves {self._root}") from None
         return lock
 
     def _load(self) -> Positions:
@@ -82,7 +92,8 @@ class Cursor:
         beginning.
         """
         try:
-            saved = json.loads(self._path.read_bytes())
+            with agent_folder(self._root) as folder, open(open_file(FILE, directory=folder), "rb") as handle:
+                saved = json.loads(handle.read())
             return {str(f): {int(n): int(offset) for n, offset in at.items()} for f, at in saved.items()}
         except (OSError, ValueError, AttributeError, TypeError):
             return {}
@@ -93,30 +104,20 @@ class Cursor:
         Where the spool was removed, recreate the folder and its lock once the root is back. Raises OtherAgent, OSError.
         """
         text = json.dumps(positions)
-        if not self._is_there():
-            lock = self._locked()
-            self._lock.close()
-            self._lock, self._saved = lock, ""
-        if text == self._saved:
-            return
-        scratch = self._path.with_suffix(".tmp")
-        with scratch.open("w") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
-        scratch.replace(self._path)
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        with agent_folder(self._root) as folder:
+            if os.fstat(folder).st_ino != self._inode:
+                lock = self._locked()
+                self._lock.close()
+                self._lock, self._saved = lock, ""
+            if text == self._saved:
+                return
+            with open(open_file(SCRATCH_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, folder), "w") as handle:
+                handle.write(text)
+                handle.flush()
+                os.fsync(handle.fileno())
+            os.replace(SCRATCH_FILE, FILE, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
         self._saved = text
-
-    def _is_there(self) -> bool:
-        try:
-            return self.folder.lstat().st_ino == self._inode
-        except FileNotFoundError:
-            return False
 
     def close(self) -> None:
         """Release the lock."""

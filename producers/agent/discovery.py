@@ -36,7 +36,7 @@ class FolderDiscovery:
             if name in known:
                 continue
             try:
-                if (folder.path / IDENTITY).exists():
+                if folder.has(IDENTITY):
                     begin(folder)
                 elif name not in self._foreign:
                     self._remove_orphan(folder)
@@ -63,6 +63,6 @@ class FolderDiscovery:
             self._foreign.add(name)
             log.warning("a folder in the spool is foreign and stays", folder=name, root=str(self._root))
             return
-        old = time.time() - folder.path.stat().st_mtime > ORPHAN_S
-        if old and not (folder.path / IDENTITY).exists() and folder.writer_exited():
+        old = time.time() - folder.about().st_mtime > ORPHAN_S
+        if old and not folder.has(IDENTITY) and folder.writer_exited():
             folder.remove_unnamed()

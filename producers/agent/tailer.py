@@ -144,10 +144,10 @@ class SpoolTailer:
             return self._taken[-1]
         if len(self._taken) >= MOST_TAKEN:
             return None
-        path = self.folder.take(self._taken[-1].segment.number if self._taken else self._last_done, self.writer_exited)
-        if path is None:
+        name = self.folder.take(self._taken[-1].segment.number if self._taken else self._last_done, self.writer_exited)
+        if name is None:
             return None
-        segment = Segment(path, self._positions.pop(int(path.name.partition(".")[0]), 0))
+        segment = Segment(self.folder, name, self._positions.pop(int(name.partition(".")[0]), 0))
         self._taken.append(_Taken(segment, segment.offset))
         return self._taken[-1]
 

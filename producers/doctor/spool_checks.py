@@ -65,7 +65,7 @@ def _lost(root: Path) -> int:
         for folder in folders(root):
             with suppress(OSError, BadSpool):  # another user's, or removed since
                 for number in folder.files()[OPEN][:1]:
-                    with closing(Segment(folder.path / segment_name(number))) as segment:
+                    with closing(Segment(folder, segment_name(number))) as segment:
                         frames = segment.read(complete=True) if segment.size < MOST_LOSSES else []
                         rows += sum(frame.rows for frame in frames if isinstance(frame, Frame) and frame.kind == LOSS)
     return rows

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from drumline.producers.spool.files import LISTED, PASSED, open_file, opened
 from drumline.producers.spool.layout import (
     IDENTITY,
     LOCK,
@@ -23,7 +24,6 @@ from drumline.producers.spool.layout import (
     read_identity,
     segment_name,
 )
-from drumline.producers.spool.reader import open_file
 
 #: Most bytes read of an identity.
 MAX_IDENTITY = 1 << 20
@@ -32,14 +32,81 @@ UNNAMED = frozenset({LOCK, RESERVED, f"{IDENTITY}{SCRATCH}"})
 
 
 class SpoolDirectory:
-    """Reads and cleans the folder of one process. Every method accesses the disk. Thread-safe: it holds no state."""
+    """Reads and cleans the folder of one process. Every method accesses the disk. Thread-safe.
+
+    Every access is through a descriptor of the folder that the first one has opened. So whatever a user lays in its
+    place or below is neither read, renamed nor deleted by an agent that may do more than that user. Methods raise
+    FileNotFoundError or NotADirectoryError where that folder is not there any more.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._file: tuple[int, int] | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """Yield a descriptor of the folder. Raises OSError."""
+        with opened(self.path.parent, PASSED) as root, opened(self.path.name, LISTED, root) as descriptor:
+            about = os.fstat(descriptor)
+            self._file = self._file or (about.st_dev, about.st_ino)
+            if (about.st_dev, about.st_ino) != self._file:
+                raise FileNotFoundError(errno.ENOENT, "another folder is in its place", self.path.name)
+            yield descriptor
+
+    def is_present(self) -> bool:
+        """Return whether the folder is still there."""
+        try:
+            with self.opened():
+                return True
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:  # it may not be read now
+            return True
+
+    def about(self) -> os.stat_result:
+        """Return the status of the folder. Raises OSError."""
+        with self.opened() as directory:
+            return os.fstat(directory)
+
+    def names(self) -> list[str]:
+        """Return the names of its files. Raises OSError."""
+        with self.opened() as directory:
+            return os.listdir(directory)
+
+    def has(self, name: str) -> bool:
+        """Return whether a name is present, also a link's. Raises OSError."""
+        with self.opened() as directory:
+            try:
+                os.stat(name, dir_fd=directory, follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+            return True
+
+    def open_file(self, name: str, access: int = os.O_RDONLY) -> int:
+        """Open a plain file of the folder's owner and return its descriptor. Raises OSError, BadSpool."""
+        with self.opened() as directory:
+            return open_file(name, access, directory)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file. Raises OSError, BadSpool."""
+        with open(self.open_file(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as handle:
+            handle.write(content)
+
+    def rename(self, name: str, to: str, directory: int | None = None) -> None:
+        """Rename a file, also into another folder, whose descriptor is `directory`. Raises OSError."""
+        with self.opened() as source:
+            os.rename(name, to, src_dir_fd=source, dst_dir_fd=source if directory is None else directory)
+
+    def unlink(self, *names: str) -> None:
+        """Delete files, if they are present. Raises OSError."""
+        with self.opened() as directory:
+            for name in names:
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=directory)
 
     def identity_bytes(self) -> bytes:
         """Return the content of the identity file. Raises OSError, BadSpool."""
-        with open(open_file(self.path / IDENTITY), "rb") as handle:
+        with open(self.open_file(IDENTITY), "rb") as handle:
             return handle.read(MAX_IDENTITY)
 
     def identity(self) -> ProcessIdentity:
@@ -48,21 +115,21 @@ class SpoolDirectory:
 
     def writer_exited(self) -> bool:
         """Return whether the writer has ended, in any way: then its lock is free. Raises OSError, BadSpool."""
-        try:
-            with open(open_file(self.path / LOCK), "rb") as handle:
+        if not self.has(LOCK):  # a copy of a spool
+            return True
+        with open(self.open_file(LOCK), "rb") as handle:
+            try:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except FileNotFoundError:  # a copy of a spool
-            pass
+            except BlockingIOError:
+                return False
         return True
 
     def is_foreign(self) -> bool:
         """Return whether no writer created it. Raises OSError, and BadSpool for segments without an identity."""
-        names = set(os.listdir(self.path))
+        names = set(self.names())
         if IDENTITY in names:
             return False
-        if any(_segments(names).values()) and not (self.path / IDENTITY).exists():
+        if any(_segments(names).values()) and not self.has(IDENTITY):
             raise BadSpool(f"{IDENTITY} is missing: the process of these segments is unknown")
         # A writer may be killed while it creates its folder, and an agent while it removes it.
         by_writer = LOCK in names or re.search(r"-[0-9a-f]{8}$", self.path.name)
@@ -74,12 +141,10 @@ class SpoolDirectory:
 
         Raises OSError, BadSpool.
         """
-        try:
-            descriptor = open_file(self.path / LOCK, os.O_RDWR)  # NFS needs write access to lock
-        except FileNotFoundError:  # a copy of a spool
+        if not self.has(LOCK):  # a copy of a spool
             yield True
             return
-        with open(descriptor, "r+b") as handle:
+        with open(self.open_file(LOCK, os.O_RDWR), "r+b") as handle:  # NFS needs write access to lock
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -89,16 +154,16 @@ class SpoolDirectory:
 
     def files(self) -> dict[str, list[int]]:
         """Return the numbers of the segments, lowest first, by suffix. Raises OSError."""
-        return _segments(os.listdir(self.path))
+        return _segments(self.names())
 
-    def take(self, after: int = -1, writer_exited: bool = False) -> Path | None:
-        """Rename the next segment to .taken and return it, None if there is none. Raises OSError.
+    def take(self, after: int = -1, writer_exited: bool = False) -> str | None:
+        """Rename the next segment to .taken and return its name, None if there is none. Raises OSError.
 
         Segments that an agent took before come first, from number `after` + 1 on; then the oldest of the others.
         """
         files = self.files()
         if left := [number for number in files[TAKEN] if number > after]:
-            return self._name(left[0], TAKEN)
+            return segment_name(left[0], TAKEN)
         if files[REPLACED] or files[SCRATCH]:
             if not writer_exited:
                 return None  # the writer evicts at this moment
@@ -109,9 +174,9 @@ class SpoolDirectory:
             files = self.files()
         if not files[OPEN]:
             return None
-        taken = self._name(files[OPEN][0], TAKEN)
+        taken = segment_name(files[OPEN][0], TAKEN)
         try:
-            self._name(files[OPEN][0], OPEN).rename(taken)
+            self.rename(segment_name(files[OPEN][0]), taken)
         except FileNotFoundError:  # the writer evicted it just now
             return None
         return taken
@@ -123,36 +188,39 @@ class SpoolDirectory:
     def disk_bytes(self) -> int:
         """Return the bytes of the file system that its files take. Raises OSError."""
         total = 0
-        with os.scandir(self.path) as entries:
+        with self.opened() as directory, os.scandir(directory) as entries:
             for entry in entries:
                 with suppress(FileNotFoundError):  # deleted since
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
         return total
 
     def remove(self) -> None:
-        """Delete the folder, whose writer has exited and whose rows are in Kafka."""
-        shutil.rmtree(self.path)
+        """Delete the folder, whose writer has exited and whose rows are in Kafka; a folder below it keeps it.
+
+        Raises OSError.
+        """
+        self.unlink(*sorted(self.names(), key=[IDENTITY, *UNNAMED].__contains__))  # those last, by which it is known
+        self._remove_empty()
 
     def remove_unnamed(self) -> None:
         """Delete a folder without identity. Raises OSError if anything but UNNAMED is in it."""
-        for name in UNNAMED:
-            (self.path / name).unlink(missing_ok=True)
-        self.path.rmdir()
+        self.unlink(*UNNAMED)
+        self._remove_empty()
+
+    def _remove_empty(self) -> None:
+        with opened(self.path.parent, PASSED) as root:
+            os.rmdir(self.path.name, dir_fd=root)  # no link, and nothing that has content
 
     def recover(self) -> None:
         """Finish or undo an eviction whose process was killed. Only while `exclusive`. Raises OSError."""
         files = self.files()
-        for number in files[SCRATCH]:
-            self._name(number, SCRATCH).unlink(missing_ok=True)
+        self.unlink(*(segment_name(number, SCRATCH) for number in files[SCRATCH]))
         replaced = bool(files[REPLACED]) and files[REPLACED][-1] in files[OPEN]
         for number in files[REPLACED]:
             if replaced:
-                self._name(number, REPLACED).unlink(missing_ok=True)
+                self.unlink(segment_name(number, REPLACED))
             else:
-                self._name(number, REPLACED).rename(self._name(number, OPEN))
-
-    def _name(self, number: int, suffix: str) -> Path:
-        return self.path / segment_name(number, suffix)
+                self.rename(segment_name(number, REPLACED), segment_name(number))
 
 
 def _segments(names: Iterable[str]) -> dict[str, list[int]]:
@@ -183,11 +251,10 @@ def make_root(root: Path) -> None:
 def folders(root: Path) -> Iterator[SpoolDirectory]:
     """Yield all folders below `root` that are not hidden, oldest first. Raises OSError."""
     by_age = []
-    for entry in os.scandir(root):
-        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-            try:
-                by_age.append((entry.stat(follow_symlinks=False).st_ctime_ns, Path(entry.path)))
-            except FileNotFoundError:  # deleted since
-                continue
-    for _, path in sorted(by_age):
-        yield SpoolDirectory(path)
+    with os.scandir(root) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                with suppress(FileNotFoundError):  # deleted since
+                    by_age.append((entry.stat(follow_symlinks=False).st_ctime_ns, entry.name))
+    for _, name in sorted(by_age):
+        yield SpoolDirectory(root / name)

@@ -12,7 +12,6 @@ from pathlib import Path
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, Damage, Loss, add_losses, lost, scan
 from drumline.producers.spool.layout import OPEN, RESERVE_BYTES, RESERVED, BadSpool, own_schemas, segment_name
-from drumline.producers.spool.reader import open_file
 from drumline.producers.spool.segments import SegmentFile, WrittenSegments
 
 
@@ -23,20 +22,22 @@ def evict_oldest_segments(path: Path, wanted: int) -> int:
     """
     folder = SpoolDirectory(path)
     try:
+        if folder.about().st_uid != os.geteuid():
+            return 0
         with folder.exclusive() as is_exclusive:
             # Envelopes of another release may differ.
             if not is_exclusive or folder.identity().schemas != own_schemas():
                 return 0
             before = folder.disk_bytes()
-            (path / RESERVED).unlink(missing_ok=True)
+            folder.unlink(RESERVED)
             disk = os.statvfs(path)
             if disk.f_blocks and disk.f_bavail * disk.f_frsize < RESERVE_BYTES:
                 return 0  # no space to write the losses
             folder.recover()
-            written = WrittenSegments(path)
+            written = WrittenSegments(folder)
             for number in folder.files()[OPEN]:
                 with suppress(FileNotFoundError):  # the agent was faster
-                    written.append(_read(path, number))
+                    written.append(_read(folder, number))
                     written.evict_oldest()
                 if before - folder.disk_bytes() >= wanted:
                     break
@@ -45,9 +46,9 @@ def evict_oldest_segments(path: Path, wanted: int) -> int:
         return 0
 
 
-def _read(path: Path, number: int) -> SegmentFile:
+def _read(folder: SpoolDirectory, number: int) -> SegmentFile:
     """Read a complete segment as the losses it would be. Raises OSError, BadSpool, IndexError."""
-    with open(open_file(path / segment_name(number)), "rb") as handle:
+    with open(folder.open_file(segment_name(number)), "rb") as handle:
         data = handle.read()
     segment = SegmentFile(number, len(data))
     for frame in scan(data[len(SEGMENT_MAGIC) :], complete=True):

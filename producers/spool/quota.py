@@ -67,7 +67,7 @@ class HostSpools:
     """
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._root, self._clock, self._refreshed = root, clock, float("-inf")
+        self._root, self._clock, self._refreshed = root.resolve(), clock, float("-inf")
         self.alive: dict[str, int] = {}
         self.exited: dict[str, ExitedSpool] = {}
 
@@ -97,7 +97,7 @@ class HostSpools:
             self.exited[entry.name] = before
             return
         try:
-            has_identity, lock = (folder.path / IDENTITY).exists(), folder.path / LOCK
+            has_identity, lock = folder.has(IDENTITY), folder.path / LOCK
             if not has_identity and time.time() - about.st_mtime > SILENT_S:
                 return  # no writer takes so long to create one
             size = folder.disk_bytes()

@@ -7,41 +7,32 @@ a later one exists or its writer has exited; until then it may grow.
 from __future__ import annotations
 
 import os
-import stat
-from pathlib import Path
 
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import HEADER, MAX_BODY, SEGMENT_MAGIC, Damage, Frame, scan
-from drumline.producers.spool.layout import BadSpool
 
 #: Bytes read at once.
 CHUNK = 1 << 20
 
 
-def open_file(path: Path, access: int = os.O_RDONLY) -> int:
-    """Open a plain file and return its descriptor. Raises OSError, and BadSpool for anything else.
-
-    Any user may write into a spool, and the agent may be allowed to read more than that user.
-    """
-    descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise BadSpool(f"{path.parent.name}: {path.name} is no plain file")
-    return descriptor
-
-
 class Segment:
     """Reads one taken segment. `offset`: end of the frames read. Raises OSError, BadSpool."""
 
-    def __init__(self, path: Path, offset: int = 0) -> None:
-        self.path, self.number = path, int(path.name.partition(".")[0])
+    def __init__(self, folder: SpoolDirectory, name: str, offset: int = 0) -> None:
+        self.folder, self.name, self.number = folder, name, int(name.partition(".")[0])
         self.offset = max(offset, len(SEGMENT_MAGIC))
         self._checked = False
-        self._descriptor = open_file(path)
+        self._descriptor = folder.open_file(name)
 
     @property
     def size(self) -> int:
         """Bytes written so far; grows until the segment is complete."""
         return os.fstat(self._descriptor).st_size
+
+    @property
+    def inode(self) -> int:
+        """Inode of the file, while it is open."""
+        return os.fstat(self._descriptor).st_ino
 
     def read(self, complete: bool, limit: int = CHUNK) -> list[Frame | Damage]:
         """Return the next frames, about `limit` bytes, with `end` as offset in the file; [] if all is read for now.
@@ -77,4 +68,4 @@ class Segment:
     def delete(self) -> None:
         """Delete the segment; all of it is in Kafka."""
         self.close()
-        self.path.unlink(missing_ok=True)
+        self.folder.unlink(self.name)

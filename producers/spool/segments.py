@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import SEGMENT_MAGIC, Losses, add_losses, loss_frames
 from drumline.producers.spool.layout import REPLACED, SCRATCH, segment_name
 
@@ -30,7 +29,7 @@ class WrittenSegments:
     `evicted`: rows that eviction has cost, by topic. `unreported`: losses that could not be written.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: SpoolDirectory) -> None:
         self.evicted: Counter[str] = Counter()
         self.unreported: Losses = {}
         self._folder = folder
@@ -54,7 +53,7 @@ class WrittenSegments:
 
     def refresh(self) -> None:
         """Drop the segments that the agent has deleted."""
-        existing = {name.partition(".")[0] for name in os.listdir(self._folder)}
+        existing = {name.partition(".")[0] for name in self._folder.names()}
         self._segments = deque(s for s in self._segments if segment_name(s.number, "") in existing)
 
     def evict_oldest(self) -> bool:
@@ -99,23 +98,21 @@ class WrittenSegments:
             self._segments.appendleft(loss_segment)
 
     def _put(self, number: int, content: bytes) -> None:
-        scratch = self._folder / segment_name(number, SCRATCH)
+        scratch = segment_name(number, SCRATCH)
         try:
-            scratch.write_bytes(content)
-            scratch.replace(self._folder / segment_name(number))
+            self._folder.write(scratch, content)
+            self._folder.rename(scratch, segment_name(number))
         except OSError:
-            scratch.unlink(missing_ok=True)
+            self._folder.unlink(scratch)
             raise
 
     def _unlink(self, segments: list[SegmentFile]) -> None:
-        for segment in segments:
-            (self._folder / segment_name(segment.number, REPLACED)).unlink(missing_ok=True)
+        self._folder.unlink(*(segment_name(segment.number, REPLACED) for segment in segments))
 
     def _move(self, segment: SegmentFile) -> bool:
         """Rename a segment to .old. Returns False if the agent has taken it."""
-        path = self._folder / segment_name(segment.number)
         try:
-            path.rename(path.with_suffix(REPLACED))
+            self._folder.rename(segment_name(segment.number), segment_name(segment.number, REPLACED))
         except FileNotFoundError:
             return False
         return True

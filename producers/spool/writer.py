@@ -191,7 +191,7 @@ class SpoolWriter:
     def _drop_removed_folder(self) -> bool:
         """Return whether the folder was removed; its rows are counted as lost then, in a new folder."""
         files = self._files
-        if files is None or files.folder.is_dir():
+        if files is None or files.is_present:
             return False
         files.close()
         losses = files.written.unreported

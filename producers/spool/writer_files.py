@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.spool.directory import make_root
+from drumline.producers.spool.directory import SpoolDirectory, make_root
 from drumline.producers.spool.frames import SEGMENT_MAGIC
 from drumline.producers.spool.layout import (
     IDENTITY,
@@ -38,21 +38,27 @@ class WriterFiles:
         self._descriptor = -1
         self.active = SegmentFile(-1)
         make_root(root)
-        self.folder = root / f"{process['process_id']}-{secrets.token_hex(4)}"
+        self.folder = root.resolve() / f"{process['process_id']}-{secrets.token_hex(4)}"
         self.folder.mkdir(mode=0o770)
-        self.written = WrittenSegments(self.folder)
+        self._directory = SpoolDirectory(self.folder)
+        self.written = WrittenSegments(self._directory)
         self._quota = SpoolQuota(self.folder, limits, spools)
         self._lock = -1
         try:
-            self._lock = os.open(self.folder / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o660)
+            self._lock = self._directory.open_file(LOCK, os.O_CREAT | os.O_RDWR)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(OSError):
-                (self.folder / RESERVED).write_bytes(bytes(RESERVE_BYTES))
+                self._directory.write(RESERVED, bytes(RESERVE_BYTES))
             self.identify(process)  # last: the agent publishes no folder without it
         except BaseException:
             self.close()
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
+
+    @property
+    def is_present(self) -> bool:
+        """True while the folder is there."""
+        return self._directory.is_present()
 
     @property
     def is_open(self) -> bool:
@@ -71,23 +77,22 @@ class WriterFiles:
 
     def identify(self, process: Mapping[str, Any]) -> None:
         """Replace the identity of the process."""
-        scratch = self.folder / f"{IDENTITY}{SCRATCH}"
-        scratch.write_text(identity_text(process))
-        scratch.replace(self.folder / IDENTITY)
+        scratch = f"{IDENTITY}{SCRATCH}"
+        self._directory.write(scratch, identity_text(process).encode())
+        self._directory.rename(scratch, IDENTITY)
 
     def open_segment(self) -> None:
         """Begin the next segment. On a full disk the oldest are evicted for it."""
         self.refresh()
         self._fit(0)
         before, self.active = self.active, SegmentFile(self.active.number + 1)
-        path = self.folder / segment_name(self.active.number)
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = os.open(path, flags, 0o660)
+        name = segment_name(self.active.number)
+        self._descriptor = self._directory.open_file(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND)
         try:
             self.write([SEGMENT_MAGIC])
         except OSError:
             self._close_segment()
-            path.unlink()
+            self._directory.unlink(name)
             self.active = before
             raise
 
@@ -139,7 +144,7 @@ class WriterFiles:
 
     def use_reserve(self) -> None:
         """Free the space that was reserved for the final losses."""
-        (self.folder / RESERVED).unlink(missing_ok=True)
+        self._directory.unlink(RESERVED)
 
     def _close_segment(self) -> None:
         if self._descriptor >= 0:

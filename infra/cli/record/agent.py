@@ -71,6 +71,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
         if until_empty and not root.exists():
             exit_with("agent", BAD_INPUT, f"{root}: no such folder: nothing to publish")
         make_root(root)
+        config.spool.root = root = root.resolve()  # no link in its place is followed later
         cursor = Cursor(root)
     except OtherAgent as error:
         exit_with("agent", INSTANCE_IN_USE, str(error))
@@ -81,7 +82,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     health = Health()
     serve_health("agent", config.agent.metrics_port, health)
     topics = [str(topic) for topic in RAW_TOPICS]
-    archiver = _archiver(config, cursor.folder / "archive", health) if config.archive.url else None
+    archiver = _archiver(config, health) if config.archive.url else None
     program = Agent(
         config, cursor, KafkaSender(config, topics), codec(config), health,
         AgentOptions(stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted),
@@ -118,7 +119,7 @@ def _unarchived(waiting: int, archiver: Archiver) -> str:
     return f"everything is in Kafka, but not in the archive: {'; '.join(reasons)}"
 
 
-def _archiver(config: Settings, folder: Path, health: Health) -> Archiver:
+def _archiver(config: Settings, health: Health) -> Archiver:
     from drumline.producers.agent.archiver import Archiver
     from drumline.producers.agent.object_store import ArchiveMissing, s3, zstd
 
@@ -126,7 +127,7 @@ def _archiver(config: Settings, folder: Path, health: Health) -> Archiver:
         store, compress = s3(config.archive), zstd()
     except (ArchiveMissing, ValueError) as error:
         exit_with("agent", BAD_INPUT, str(error))
-    archiver = Archiver(folder, socket.gethostname(), config.archive.backlog_mb << 20, store, compress)
+    archiver = Archiver(config.spool.root, socket.gethostname(), config.archive.backlog_mb << 20, store, compress)
     health.probe("archive", lambda: archiver.problem)
     archiver.start()
     return archiver

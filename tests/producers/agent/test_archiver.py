@@ -45,9 +45,7 @@ class ArchiveLab(Lab):
         super().__init__(root)
         root.mkdir(exist_ok=True)
         self.store = store
-        self.archiver = Archiver(
-            root / ".agent" / "archive", "host-1", most_bytes, store, agent_storage.zstd(), lambda: self.now
-        )
+        self.archiver = Archiver(root, "host-1", most_bytes, store, agent_storage.zstd(), lambda: self.now)
         self.start()
         self.agent = Agent(
             self.settings, self.cursor, self.sender, self.codec, self.health,
@@ -119,8 +117,8 @@ def test_a_link_in_place_of_a_segment_is_not_followed(lab, tmp_path):
 
     def replaced(segment, folder):
         if segment.number == 0:
-            segment.path.unlink()
-            segment.path.symlink_to(tmp_path / "secret")
+            (folder.path / segment.name).unlink()
+            (folder.path / segment.name).symlink_to(tmp_path / "secret")
         take(segment, folder)
 
     lab.agent._options = replace(lab.agent._options, done=replaced)
@@ -188,7 +186,9 @@ def test_objects_arrive_over_the_s3_api(moto, tmp_path):
     lab = ArchiveLab(tmp_path, s3(settings), 1 << 30)
     spool = SpoolWriter(lab.root, process(), SpoolLimits(segment_bytes=4_000))
     write(spool, range(10))
-    write(spool, [10], rows=60_000)  # an object of several MB
+    spool.close()
+    spool = SpoolWriter(lab.root, process("p1"))
+    write(spool, range(6), rows=10_000)  # an object of several MB
     spool.close()
     lab.tick()
     lab.tick()
@@ -216,16 +216,16 @@ def test_a_missing_bucket_is_reported_and_nothing_is_lost(moto, tmp_path):
 
 def test_the_thread_archives_by_itself(tmp_path):
     store = Store()
-    archiver = Archiver(tmp_path / "archive", "host-1", 1 << 20, store, agent_storage.zstd())
-    (tmp_path / "archive" / "p0").mkdir()
-    (tmp_path / "archive" / "p0" / "identity.json").write_text("{}")
-    (tmp_path / "archive" / "p0" / "000000000003.seg").write_bytes(b"left by the agent before")
+    archiver = Archiver(tmp_path, "host-1", 1 << 20, store, agent_storage.zstd())
+    (tmp_path / ".agent" / "archive" / "p0").mkdir()
+    (tmp_path / ".agent" / "archive" / "p0" / "identity.json").write_text("{}")
+    (tmp_path / ".agent" / "archive" / "p0" / "000000000003.seg").write_bytes(b"left by the agent before")
     archiver.start()
     assert archiver.drain(lambda: True) == 0
     archiver.stop()
     assert not archiver.is_alive()
     assert len(store.segments) == 1
-    assert os.listdir(tmp_path / "archive") == []
+    assert os.listdir(tmp_path / ".agent" / "archive") == []
 
 
 def waiting(root, segments):
@@ -236,7 +236,7 @@ def waiting(root, segments):
     (folder / "identity.json").write_text("{}")
     for number in range(segments):
         (folder / f"{number:012d}.seg").write_bytes(b"content")
-    return folder.parent
+    return root
 
 
 def test_who_waits_for_the_archive_gives_up_when_it_takes_nothing_and_not_before(tmp_path):

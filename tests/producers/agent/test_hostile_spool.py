@@ -106,3 +106,78 @@ def test_junk_in_the_spool_is_counted_but_the_agent_is_ready_all_the_same(lab):
         shutil.rmtree(folder)
     lab.tick()
     assert metrics.AGENT_BLOCKED._value.get() == 0
+
+
+def private(tmp_path_factory, identity):
+    """A folder of another user, as far as the agent may do more: with files that a spool has too."""
+    folder = tmp_path_factory.mktemp("private")
+    for name in ("000000000007.seg", "000000000009.seg", "000000000000.taken", "000000000001.tmp", "lock", "keep"):
+        (folder / name).write_bytes(SEGMENT_MAGIC + b"private")
+    (folder / "identity.json").write_bytes(identity)
+    return folder, {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("moment", [*range(1, 12), None])
+def test_nothing_behind_a_link_in_place_of_a_folder_is_touched(lab, tmp_path_factory, monkeypatch, moment):
+    """`moment`: number of the access at which it is exchanged; None: between two ticks."""
+    spool = SpoolWriter(lab.root, process())
+    write(spool, range(3))
+    lab.tick()
+    folder, content = private(tmp_path_factory, (spool.folder / "identity.json").read_bytes())
+    accesses = 0
+
+    def exchange():
+        spool.folder.rename(lab.root / "moved-00000000")
+        spool.folder.symlink_to(folder)
+
+    def counted(call):
+        def access(*arguments, **named):
+            nonlocal accesses
+            accesses += 1
+            if accesses == moment:
+                exchange()
+            return call(*arguments, **named)
+
+        return access
+
+    if moment is None:
+        exchange()
+    spool.close()
+    for name in ("listdir", "rename", "unlink", "stat", "rmdir"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+    for _ in range(3):
+        lab.tick()
+    monkeypatch.undo()
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == content
+    assert lab.health.ready() == {}
+
+
+def test_a_file_of_another_user_is_not_read_though_it_lies_in_the_spool(lab, monkeypatch):
+    """A hard link, where the system allows it."""
+    spool = SpoolWriter(lab.root, process())
+    write(spool, [0])
+    spool.close()
+    fstat = os.fstat
+
+    def foreign(descriptor):
+        about = list(fstat(descriptor)[:10])
+        about[4] += os.readlink(f"/proc/self/fd/{descriptor}").endswith(".taken")
+        return os.stat_result(about)
+
+    monkeypatch.setattr(os, "fstat", foreign)
+    lab.tick()
+    assert lab.account()[0] == []
+    assert "another user" in lab.agent.tails[spool.folder.name].problem
+
+
+def test_a_folder_laid_over_the_agents_own_between_two_saves_is_not_written_into(lab, tmp_path_factory):
+    spool = SpoolWriter(lab.root, process())
+    write(spool, [0])
+    lab.tick()
+    folder = tmp_path_factory.mktemp("private")
+    (lab.root / ".agent").rename(lab.root / ".moved")
+    (lab.root / ".agent").symlink_to(folder)
+    write(spool, [1])
+    lab.tick()
+    assert list(folder.iterdir()) == []
+    spool.close()

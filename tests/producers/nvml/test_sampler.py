@@ -15,6 +15,7 @@ from drumline.producers.nvml import sampler as agent_devices
 from drumline.producers.nvml.batches import DeviceBatches, jobs_on
 from drumline.producers.nvml.sampler import DeviceSampler, SamplerOptions
 from drumline.producers.nvml.samples import Nvml, NvmlLost, NvmlMissing
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import Frame
 from drumline.producers.spool.reader import Segment
 from drumline.producers.spool.writer import SpoolWriter
@@ -126,7 +127,7 @@ def sampling(tmp_path):
         )
         running.append(sampler)
         sampler.start()
-        segment = Segment(spool.folder / "000000000000.seg")
+        segment = Segment(SpoolDirectory(spool.folder), "000000000000.seg")
         seen = []
 
         def rows():

@@ -6,6 +6,7 @@ import pytest
 from support.labs.spool import KERNEL, body
 
 from drumline.producers.spool import frames
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import DATA, HEADER, LOSS, SEGMENT_MAGIC, Damage, Frame, head, scan
 from drumline.producers.spool.reader import Segment
 
@@ -60,7 +61,7 @@ def test_bytes_that_are_no_frame_are_damage_at_once_and_the_frame_behind_them_is
         file.truncate(32 << 20)
         file.seek(0, 2)
         file.write(GOOD[:3])
-        segment, read = Segment(tmp_path / "000000000000.taken"), []
+        segment, read = Segment(SpoolDirectory(tmp_path), "000000000000.taken"), []
         while items := segment.read(complete=False):
             read += items
         file.write(GOOD[3:])

@@ -375,7 +375,7 @@ def test_only_plain_files_are_read(tmp_path, name):
         else:
             taken = folder.take()
             assert taken is not None
-            Segment(taken)
+            Segment(folder, taken)
 
     path.unlink()
     path.symlink_to(tmp_path / "secret")

@@ -37,10 +37,10 @@ class Follower:
     def read(self) -> list[Frame | Damage]:
         while True:
             if self.segment is None:
-                path = self.folder.take(writer_exited=self.folder.writer_exited())
-                if path is None:
+                name = self.folder.take(writer_exited=self.folder.writer_exited())
+                if name is None:
                     return self.frames
-                self.segment = Segment(path)
+                self.segment = Segment(self.folder, name)
             complete = self.folder.writer_exited() or self.folder.has_later_segment(self.segment.number)
             while new := self.segment.read(complete):
                 self.frames += new

@@ -1,0 +1,45 @@
+"""Opens folders and files of a spool, so that nothing is followed which a user has laid in their place."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from drumline.producers.spool.layout import BadSpool
+
+#: Flags of a folder that is listed, and of one whose files alone are opened.
+LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PASSED = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def opened(name: str | Path, flags: int = LISTED, directory: int | None = None) -> Iterator[int]:
+    """Open a folder, and yield its descriptor. Raises OSError, also for a link.
+
+    `directory`: descriptor of the folder that `name` lies in.
+    """
+    descriptor = os.open(name, flags, dir_fd=directory)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_file(name: str | Path, access: int = os.O_RDONLY, directory: int | None = None) -> int:
+    """Open a plain file and return its descriptor. Raises OSError, and BadSpool for anything else.
+
+    Any user may write into a spool, and the agent may be allowed to read more than that user. So a file in `directory`
+    must belong to its owner: a hard link may be another user's.
+    """
+    descriptor = os.open(name, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o660, dir_fd=directory)
+    about = os.fstat(descriptor)
+    problem = "is no plain file" if not stat.S_ISREG(about.st_mode) else ""
+    if not problem and directory is not None and about.st_uid != os.fstat(directory).st_uid:
+        problem = "belongs to another user than its folder"
+    if problem:
+        os.close(descriptor)
+        raise BadSpool(f"{Path(name).name} {problem}")
+    return descriptor
