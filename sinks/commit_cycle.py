@@ -18,15 +18,14 @@ from drumline.sinks.kafka.dead_letters import DeadLetterProducer
 from drumline.sinks.lost_tail import continue_behind
 from drumline.sinks.ranges.intent import write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.partition import PartitionState, PendingRange, RangeStage
+from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState, PendingRange, RangeStage
 from drumline.sinks.ranges.resume import check_ledger, follow_ledger
 from drumline.sinks.ranges.stored_tail import kafka_topic_id
 from drumline.sinks.telemetry import SinkCounts, count_conflicts, count_range
 
 log = structlog.get_logger()
-#: Bounds on memory: once all partitions have collected so much, everything is written. Rows, in flush_rows; bytes of
-#: dead letters, which count as no rows and may be 10 MB each.
-PRESSURE, DEAD_LETTER_BYTES = 2, 32 << 20
+#: Bound on memory: once all partitions have collected so much, everything is written. In flush_rows and RANGE_BYTES.
+PRESSURE = 2
 
 
 class CommitCycle:
@@ -109,7 +108,7 @@ class CommitCycle:
         sink, now = self._sink, time.monotonic()
         states = list(self._kafka.states.values())
         full = sum(state.rows for state in states) >= PRESSURE * sink.flush_rows
-        full = full or sum(state.dead_letter_bytes for state in states) >= DEAD_LETTER_BYTES
+        full = full or sum(state.bytes for state in states) >= PRESSURE * RANGE_BYTES
         for state in states:
             if not (state.due(now, sink.flush_rows, sink.flush_s) or (full and state.entries and state.intent is None)):
                 continue

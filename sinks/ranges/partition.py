@@ -19,6 +19,8 @@ from drumline.sinks.tables.tables import SinkTable
 
 #: Days (table partitions) one insert may touch; each costs a part and a slot of the deduplication log.
 MAX_DAYS_PER_RANGE = 62
+#: Bytes of records in one range: its texts exist about ten times while it is decoded, built and inserted.
+RANGE_BYTES = 32 << 20
 
 
 class ReplayImpossible(RuntimeError):
@@ -82,7 +84,7 @@ class PartitionState:
     Created on assignment, dropped on revocation; used by the sink's thread only. `next_offset`: the first offset not
     yet taken in. `opened`: the ledger was read for the offset to start at. `has_committed`: Kafka had a committed
     offset. `parked`: the record at `next_offset`, while the registry cannot give its schema. `rows`: of `entries`.
-    `dead_letter_bytes`: of rejected records, which are kept as they came. `expected`: offset -> when Kafka received the
+    `bytes`: of `entries`, as they came; a dead letter counts as no row. `expected`: offset -> when Kafka received the
     record there, of records that Kafka must still have (stored_tail.py).
     """
 
@@ -97,7 +99,7 @@ class PartitionState:
     parked: Record | None = None
     entries: deque[RangeEntry] = field(default_factory=deque)
     rows: int = 0
-    dead_letter_bytes: int = 0
+    bytes: int = 0
     since: float = 0.0
     duplicates: Duplicates = field(default_factory=Duplicates)
     expected: dict[int, int] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class PartitionState:
             self.since = now
         self.entries.append(entry)
         self.rows += entry.rows
-        self.dead_letter_bytes += entry.size if entry.disposition is Disposition.DEAD_LETTER else 0
+        self.bytes += entry.size
         self.next_offset = entry.record.offset + 1
         return True
 
@@ -126,7 +128,8 @@ class PartitionState:
         """
         if self.intent is not None:
             return self.next_offset > self.intent.range.last
-        return bool(self.entries) and (self.rows >= flush_rows or now - self.since >= flush_s)
+        full = self.rows >= flush_rows or self.bytes >= RANGE_BYTES
+        return bool(self.entries) and (full or now - self.since >= flush_s)
 
     def identities_to_load(self) -> set[tuple[str, str]]:
         """Return the identities among the collected records whose history is not loaded."""
@@ -151,12 +154,12 @@ class PartitionState:
             return self._rebuild(self.intent)
         first = self.entries[0].record.offset
         taken: list[RangeEntry] = []
-        rows, days = 0, set[int]()
+        rows, size, days = 0, 0, set[int]()
         while self.entries:
             entry = self.entries[0]
             span = set(range(entry.time_min // DAY_NS, entry.time_max // DAY_NS + 1))
             full = rows >= flush_rows or rows + entry.rows > MAX_ROWS or len(days | span) > MAX_DAYS_PER_RANGE
-            if taken and full:
+            if taken and (full or size + entry.size > RANGE_BYTES):
                 break
             if not self.table.upsert:
                 self.duplicates.classify(entry)
@@ -169,6 +172,7 @@ class PartitionState:
                 self.duplicates.unclassify(entry)
                 break
             taken.append(self.entries.popleft())
+            size += entry.size
             if entry.disposition is Disposition.STORED:
                 rows += entry.rows
                 days |= span
@@ -179,9 +183,7 @@ class PartitionState:
 
     def _count(self) -> None:
         self.rows = sum(entry.rows for entry in self.entries)
-        self.dead_letter_bytes = sum(
-            entry.size for entry in self.entries if entry.disposition is Disposition.DEAD_LETTER
-        )
+        self.bytes = sum(entry.size for entry in self.entries)
 
     def _rebuild(self, intent: Intent) -> PendingRange:
         entries: list[RangeEntry] = []

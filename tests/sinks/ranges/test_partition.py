@@ -1,5 +1,6 @@
 """Cutting, announcing, crashing and rebuilding, against a model of Kafka and ClickHouse that remembers tokens."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -8,13 +9,12 @@ from hypothesis import strategies as st
 
 from drumline.infra.config.settings import Settings, SinkSettings
 from drumline.schemas.batch import Batch
-from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.sinks import commit_cycle as cycle
 from drumline.sinks.ranges.intent import MAX_BYTES, read_metadata, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals
-from drumline.sinks.ranges.partition import PartitionState, ReplayImpossible
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read
+from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState, ReplayImpossible
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts
@@ -141,17 +141,31 @@ def test_a_range_is_cut_at_the_rows_asked_for_and_the_rest_stays():
     assert not partition.due(100.0, 1, 0.0)
 
 
-@pytest.mark.parametrize("count", [3, 4])
-def test_large_dead_records_are_dealt_with_before_they_fill_memory(count):
-    """They count as no rows, and neither rows nor time would be up."""
-    partition, size = state(), cycle.DEAD_LETTER_BYTES // 4
-    for offset in range(count):
-        partition.take(read(Record(Topic.KERNEL, 0, offset, b"p", bytes(size), 0, []), KERNEL, Codec()), 0.0)
-    kafka = SimpleNamespace(states={(Topic.KERNEL, 0): partition})
+def test_a_range_is_cut_at_its_bytes_and_the_rest_stays():
+    """Four records of a quarter fit; names and evidence may make few rows large."""
+    partition = state()
+    collect(partition, [replace(entry(i), size=RANGE_BYTES // 4) for i in range(6)])
+    assert partition.due(0.0, 10**9, 1e9)
+    assert partition.cut(10**9, 5.0).range.last == 3
+    assert partition.bytes == RANGE_BYTES // 2
+    assert not partition.due(0.0, 10**9, 1e9)
+    collect(partition, [replace(entry(6), size=2 * RANGE_BYTES)])
+    assert [partition.cut(10**9, 5.0).range.last for _ in range(2)] == [5, 6]  # alone, as it cannot be cut
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_partitions_that_fill_memory_together_are_written_whatever_their_rows(bad):
+    """Neither rows, nor the bytes of one partition, nor time would be up."""
+    states = {(Topic.KERNEL, number): state() for number in range(4)}
+    kafka = SimpleNamespace(states=states)
     commit_cycle = cycle.CommitCycle(Settings(sink=SinkSettings(flush_s=1e9)), kafka, None, None, SinkCounts())
+    for number, partition in enumerate(states.values()):
+        commit_cycle.cut(lambda: False)
+        assert not commit_cycle.ranges, number
+        collect(partition, [replace(entry(0, process="", bad=bad), size=cycle.PRESSURE * RANGE_BYTES // 4)])
     commit_cycle.cut(lambda: False)
-    assert [len(pending.entries) for _, pending in commit_cycle.ranges] == [4] * (count == 4)
-    assert partition.dead_letter_bytes == (0 if count == 4 else 3 * size)
+    assert len(commit_cycle.ranges) == 4
+    assert sum(partition.bytes for partition in states.values()) == 0
     commit_cycle.close()
 
 
