@@ -99,11 +99,13 @@ def match_step(
     counts = Counter(count_of.values())
     agreed = max(counts, key=lambda n: (counts[n], n), default=0)
     chosen = sorted(rank for rank, count in count_of.items() if count == agreed)
-    held = np.zeros(agreed, np.int64)
-    for rank in chosen:
+    # Ordinals come from records: one that too few rows lie below must not size an array.
+    possible = min((len(whole[rank]) for rank in chosen), default=0) >= whole_share * agreed
+    held = np.zeros(agreed if possible else 0, np.int64)
+    for rank in chosen if possible else ():
         held[whole[rank]["ordinal"]] += 1
     common = held == len(chosen)
-    if len(chosen) < max(2.0, quorum * ranks) or common.sum() < whole_share * agreed:
+    if len(chosen) < max(2.0, quorum * ranks) or not possible or common.sum() < whole_share * agreed:
         skipped = np.zeros(len(rows_of), LATENESS_ROW)
         skipped["step"], skipped["rank"] = step, sorted(rows_of)
         return skipped, np.zeros(0, KIND_ROW)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +57,16 @@ def test_a_lost_row_in_between_costs_only_its_collective():
     result = matched(0, {0: rows([5, 6, 7]), 1: rows([3, 4], ordinals=[0, 2])}, 2, 0.8)
     assert result["collectives"].tolist() == [2, 2]
     assert result["wait_ns"].tolist() == [2 + 3, 0]
+
+
+def test_a_huge_ordinal_without_the_rows_below_it_allocates_nothing():
+    huge = [2**31 - 2]
+    tracemalloc.start()
+    result = matched(0, {0: rows([5], ordinals=huge), 1: rows([5], ordinals=huge)}, 2, 0.8)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert result["collectives"].tolist() == [0, 0]
+    assert peak_bytes < 1_000_000
 
 
 def test_a_step_that_lost_most_of_its_rows_is_skipped():
