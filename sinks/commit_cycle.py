@@ -21,6 +21,7 @@ from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState, PendingRange, RangeStage
 from drumline.sinks.ranges.resume import check_ledger, follow_ledger
 from drumline.sinks.ranges.stored_tail import kafka_topic_id
+from drumline.sinks.rejected_ranges import RejectedRanges
 from drumline.sinks.telemetry import SinkCounts, count_conflicts, count_range
 
 log = structlog.get_logger()
@@ -54,6 +55,8 @@ class CommitCycle:
         self._kafka, self._dead_letters, self._connect, self._counts = kafka, dead_letters, connect, counts
         self._client: Client | None = None
         self._lanes = InsertLanes(connect, self._database, KernelNames())
+        self._rejected = RejectedRanges(kafka, self._queries, self._database, counts)
+        self._released = False
 
     def open(self) -> bool:
         """Run step 0: start new partitions behind the offsets in the ledger, whatever was committed.
@@ -105,6 +108,10 @@ class CommitCycle:
         """
         if self.ranges:
             return
+        for state in self._kafka.states.values():
+            if state.deferred is not None and state.retry.at <= time.monotonic():
+                self.ranges.append((state, state.deferred))
+                state.deferred, self._released = None, True
         sink, now = self._sink, time.monotonic()
         states = list(self._kafka.states.values())
         full = sum(state.rows for state in states) >= PRESSURE * sink.flush_rows
@@ -162,10 +169,26 @@ class CommitCycle:
             pending.stage, pending.intent_committed_at = RangeStage.INTENT_COMMITTED, time.monotonic()
         before = self._lanes.rows
         try:  # 4 and 5
-            if not self._lanes.write((pending for _, pending in self.ranges), over):
-                return
+            done = self._lanes.write((pending for _, pending in self.ranges), over)
         finally:
             self._counts.rows += self._lanes.rows - before
+        rejected = list(self._lanes.rejected)
+        if not done and not rejected:
+            return
+        open_ranges = self.ranges
+        self.ranges = [(s, p) for s, p in open_ranges if p.stage is RangeStage.LEDGER_INSERTED]
+        try:
+            self._commit_done()
+        finally:
+            self.ranges += [(s, p) for s, p in open_ranges if p.stage < RangeStage.LEDGER_INSERTED]
+        for pending, error in rejected:
+            [at] = [i for i, (_, p) in enumerate(self.ranges) if p is pending]
+            state, _ = self.ranges[at]
+            resolved = self._rejected.resolve(state, pending, error)
+            self.ranges[at : at + 1] = [(state, resolved)] if resolved is not None else []
+
+    def _commit_done(self) -> None:
+        """Run step 6 for all `ranges`, which are in the ledger."""
         self._kafka.commit(  # 6
             [(s, p.range.last + 1, write_done(p.range.topic_id), p.leader_epochs[1]) for s, p in self.ranges]
         )
@@ -173,6 +196,7 @@ class CommitCycle:
         self.committed = time.monotonic() if self.ranges else self.committed
         for state, pending in self.ranges:
             pending.stage = RangeStage.COMMITTED
+            state.widen()
             self._counts.add(pending)
             if len(state.duplicates.history) > 20_000:  # loaded again when needed; collected records are unclassified
                 state.duplicates.history.clear()
@@ -194,10 +218,24 @@ class CommitCycle:
         """Return the number of rows in open ranges that are not in ClickHouse yet."""
         return sum(e.rows for _, p in self.ranges if p.stage < RangeStage.ROWS_INSERTED for e in p.stored)
 
+    @property
+    def deferred_rows(self) -> int:
+        """Return the number of rows in ranges that ClickHouse rejects, which are kept until it takes them."""
+        kept = (state.deferred for state in self._kafka.states.values())
+        return sum(entry.rows for pending in kept if pending is not None for entry in pending.stored)
+
+    def take_released(self) -> bool:
+        """Return True, once, if a partition may be fetched from again."""
+        released, self._released = self._released, False
+        return released
+
     def _ledger(self) -> Ledger:
+        return Ledger(self._queries(), self._database)
+
+    def _queries(self) -> Client:
         if self._client is None:
             self._client = self._connect()
-        return Ledger(self._client, self._database)
+        return self._client
 
     def disconnect(self) -> None:
         """Close connections to ClickHouse; the next query or insert opens new ones."""

@@ -21,7 +21,7 @@ from drumline.infra.runtime.retry import Retry
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
-from drumline.sinks.commit_cycle import CommitCycle
+from drumline.sinks.commit_cycle import PRESSURE, CommitCycle
 from drumline.sinks.errors import Fenced, NoKnownBrokers, TailLost, TopicReplaced, TransientKafkaError
 from drumline.sinks.intake import Intake
 from drumline.sinks.kafka.consumer import SinkConsumer
@@ -177,7 +177,9 @@ class Sink:
                 return
             if self.kafka.states:  # without partitions nothing was tried
                 self._retry.worked()
-                if self._holding:
+                if self._cycle.deferred_rows >= PRESSURE * self.settings.sink.flush_rows:
+                    self._hold()
+                elif self._cycle.take_released() or self._holding:
                     self._holding = False
                     self.kafka.resume()
 
@@ -191,7 +193,8 @@ class Sink:
         if now - self._observed < OBSERVE_S:
             return
         self._observed = now
-        if self._holding or self.kafka.events.brokers_down or self._intake.registry.attempt:
+        deferred = any(state.deferred is not None for state in self.kafka.states.values())
+        if self._holding or deferred or self.kafka.events.brokers_down or self._intake.registry.attempt:
             self.kafka.refresh_end_offsets(now)  # no fetches report the partitions' ends meanwhile
         observe(self.health, self.kafka.states.values(), self._cycle.unstored_rows, self.kafka.lag())
         attempt = self._retry.attempt

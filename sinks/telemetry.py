@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter as Counted
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -131,10 +132,14 @@ SENTENCES = {
 def waiting_reason(error: Exception) -> str:
     """Return the dependency that a failed attempt waits for, and the reason; public, so without the error's text."""
     dependency = failed_dependency(error)
-    code = error.code if isinstance(error, ClickHouseFailed) else 0
-    if not code:
-        return dependency
-    return f"{dependency}, code {code}" + (f" ({SENTENCES[code]})" if code in SENTENCES else "")
+    return f"{dependency}, {code_text(error)}" if isinstance(error, ClickHouseFailed) and error.code else dependency
+
+
+def code_text(error: ClickHouseFailed) -> str:
+    """Return ClickHouse's code with its meaning, without values from the message."""
+    label = re.search(r"\(([A-Z][A-Z_]+)\)$", str(error))
+    meaning = SENTENCES.get(error.code) or (label[1] if label else "")
+    return f"code {error.code}" + (f" ({meaning})" if meaning else "")
 
 
 def observe(health: Health, states: Iterable[PartitionState], cut_rows: int, lag: int) -> None:
@@ -145,8 +150,12 @@ def observe(health: Health, states: Iterable[PartitionState], cut_rows: int, lag
     metrics.SINK_LAG.set(lag)
     metrics.SINK_PARTITIONS.set(len(held))
     metrics.SINK_COLLECTED.set(cut_rows + sum(state.rows for state in held))
+    metrics.SINK_DEFERRED.set(sum(state.deferred is not None for state in held))
     health.set_reason("partitions", "" if held else "no partitions assigned")
     health.set_reason("ledger", f"{closed} partitions wait for the ledger's answer" if closed else "")
+    rejected = [state for state in held if state.deferred is not None]
+    names = ", ".join(f"{s.table.topic} partition {s.partition}: {s.reason}" for s in rejected[:3])
+    health.set_reason("rejected", f"ClickHouse rejects a range of {names}; trying again" if rejected else "")
     health.set_reason(
         "registry",
         f"the schema registry does not answer; records of new schemas wait in {parked} partitions" if parked else "",

@@ -153,6 +153,13 @@ SINK_RANGES = _counter("sink", "ranges_total", "offset ranges stored and committ
 SINK_REPLAYS = _counter(
     "sink", "replayed_ranges_total", "ranges with a committed intent of a predecessor, completed by this sink", "topic"
 )
+SINK_SPLITS = _counter(
+    "sink",
+    "split_ranges_total",
+    "ranges that ClickHouse rejects: split, or a single record made a dead letter",
+    "topic",
+)
+SINK_DEFERRED = _gauge("sink", "deferred_partitions", "partitions that wait while ClickHouse rejects their range")
 SINK_RETRIES = _counter(
     "sink", "retries_total", "retries; "
     "of: clickhouse, kafka, dead_letters, registry", "of",

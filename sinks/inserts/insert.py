@@ -37,17 +37,9 @@ class RangeWriter:
         entries = pending.stored
         if not entries:
             return 0
-        if new := self._names.new(pending.table.topic, entries):
-            write_names(self._client, self._database, new)
-            self._names.mark_written(new)
         target = pending.table.target
         if not pending.table.upsert and _long_ago(pending):  # rows that replace each other may be inserted twice
-            stored = find_stored(
-                self._client,
-                f"{self._database}.{target}",
-                "_topic_partition = {place:String} AND _offset BETWEEN {first:UInt64} AND {last:UInt64}",
-                {"place": pending.range.topic_partition, "first": pending.range.first, "last": pending.range.last},
-            )
+            stored = find_rows(self._client, self._database, pending)
             if _done(stored, sum(entry.rows for entry in entries), target, pending):
                 return 0
         rows, block = rows_block(
@@ -57,6 +49,10 @@ class RangeWriter:
             [entry.record.offset for entry in entries],
             [entry.record.timestamp_ms for entry in entries],
         )
+        pending.block_bytes = len(block)
+        if new := self._names.new(pending.table.topic, entries):
+            write_names(self._client, self._database, new)
+            self._names.mark_written(new)
         self._insert(target, [column.name for column in pending.table.columns], block, pending.range.token, rows)
         return rows
 
@@ -78,6 +74,16 @@ class RangeWriter:
         started = time.perf_counter()
         insert_once(self._client, f"{self._database}.{table}", block, token, column_names=columns)
         count_insert(table, rows, time.perf_counter() - started)
+
+
+def find_rows(client: Client, database: str, pending: PendingRange) -> StoredRows:
+    """Return the rows of the range that its table has. Retry later: TransientError. Fatal: PermanentError."""
+    return find_stored(
+        client,
+        f"{database}.{pending.table.target}",
+        "_topic_partition = {place:String} AND _offset BETWEEN {first:UInt64} AND {last:UInt64}",
+        {"place": pending.range.topic_partition, "first": pending.range.first, "last": pending.range.last},
+    )
 
 
 def _long_ago(pending: PendingRange) -> bool:

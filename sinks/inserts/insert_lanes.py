@@ -6,15 +6,17 @@ are revoked only when it polls Kafka again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import structlog
 
-from drumline.infra.clickhouse.client import Client, TransientError
+from drumline.infra.clickhouse.client import ClickHouseFailed, Client, TransientError
 from drumline.sinks.inserts.insert import RangeWriter
 from drumline.sinks.inserts.kernel_names import KernelNames
 from drumline.sinks.ranges.partition import PendingRange, RangeStage
+from drumline.sinks.ranges.rejection import VALUES
 
 log = structlog.get_logger()
 #: Inserts in flight at a time. Two keep a disk and two cores busy; ClickHouse works best with few and large inserts.
@@ -34,11 +36,12 @@ class InsertLanes:
 
     Owned by `CommitCycle`, which closes it. `connect`: creates a client. `names`: see RangeWriter. Ranges are of
     different partitions and their intents are committed, so their order does not matter: a successor finishes each by
-    itself.
+    itself. `rejected`: the ranges of the last `write` that ClickHouse answered with an error, which concerns them only.
     """
 
     def __init__(self, connect: Callable[[], Client], database: str, names: KernelNames) -> None:
         self._connect, self._database, self._names = connect, database, names
+        self.rejected: list[tuple[PendingRange, ClickHouseFailed]] = []
         self._lanes = [_Lane() for _ in range(LANES)]
         self._pool = ThreadPoolExecutor(LANES, thread_name_prefix="insert")
 
@@ -48,13 +51,14 @@ class InsertLanes:
         return sum(lane.rows for lane in self._lanes)
 
     def write(self, ranges: Iterable[PendingRange], over: Callable[[], bool]) -> bool:
-        """Insert rows, then ledger rows, of each range that lacks them; return True if all have both.
+        """Insert rows, then ledger rows, of each range that lacks them; return True if none is left.
 
-        Sets each range's stage. Each lane takes one range, and further ones until `over()`; if one fails, the other
-        continues. Blocks until nothing is in flight. Raises what the lanes raised: fatal errors before TransientError
-        (retry later); a second one is logged.
+        Sets each range's stage, or adds it to `rejected`. Each lane takes one range, and further ones until `over()`;
+        if one fails, the other continues. Blocks until nothing is in flight. Raises what the lanes raised: fatal errors
+        before TransientError (retry later); a second one is logged.
         """
         todo = [pending for pending in ranges if pending.stage < RangeStage.LEDGER_INSERTED]
+        self.rejected = []
         left = iter(todo)  # shared: each lane takes the next one
         running: list[Future[None]] = []
         try:
@@ -68,20 +72,32 @@ class InsertLanes:
             log.warning("a second insert failed too", error=str(error))
         if failed:
             raise failed[0]
-        return all(pending.stage >= RangeStage.LEDGER_INSERTED for pending in todo)
+        done = sum(pending.stage >= RangeStage.LEDGER_INSERTED for pending in todo)
+        return done + len(self.rejected) == len(todo)
 
     def _run(self, lane: _Lane, left: Iterator[PendingRange], over: Callable[[], bool]) -> None:
         for pending in left:
             if lane.client is None:
                 lane.client = self._connect()
-            writer = RangeWriter(lane.client, self._database, self._names)
-            if pending.stage < RangeStage.ROWS_INSERTED:  # one block under the range's token
-                lane.rows += writer.insert_rows(pending)
-                pending.stage = RangeStage.ROWS_INSERTED
-            writer.insert_ledger(pending)  # the disposition of each record, under the same token
-            pending.stage = RangeStage.LEDGER_INSERTED
+            try:
+                self._write(lane, RangeWriter(lane.client, self._database, self._names), pending)
+            except ClickHouseFailed as error:
+                if not error.code or not (isinstance(error, TransientError) or error.code in VALUES):
+                    raise
+                self.rejected.append((pending, error))
             if over():
                 return
+
+    def _write(self, lane: _Lane, writer: RangeWriter, pending: PendingRange) -> None:
+        if pending.stage < RangeStage.ROWS_INSERTED:  # one block under the range's token
+            try:
+                lane.rows += writer.insert_rows(pending)
+            except ClickHouseFailed as error:
+                pending.reject(error.code, time.monotonic())
+                raise
+            pending.stage = RangeStage.ROWS_INSERTED
+        writer.insert_ledger(pending)  # the disposition of each record, under the same token
+        pending.stage = RangeStage.LEDGER_INSERTED
 
     def disconnect(self) -> None:
         """Close the connections; the next range opens new ones."""

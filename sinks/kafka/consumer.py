@@ -185,13 +185,17 @@ class SinkConsumer:
         self._consumer.pause(self._partitions(self.states.values()))
 
     def resume(self) -> None:
-        """Fetch again from every partition that is open and waits for no schema."""
-        flowing = (state for state in self.states.values() if state.opened and state.parked is None)
+        """Fetch again from every partition that is open, waits for no schema, and has no rejected range."""
+        flowing = (s for s in self.states.values() if s.opened and s.parked is None and s.deferred is None)
         self._consumer.resume(self._partitions(flowing))
 
     def pause_for_schema(self, state: PartitionState, record: Record) -> None:
         """Keep the record and stop fetching its partition until it can be decoded."""
         state.parked = record
+        self.pause_partition(state)
+
+    def pause_partition(self, state: PartitionState) -> None:
+        """Stop fetching from one partition."""
         self._consumer.pause(self._partitions([state]))
 
     def leave_group(self) -> None:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.record import Disposition, RangeEntry
 
+#: Error of a record that decodes, but is a dead letter in the intent.
+KNOWN_DEAD_LETTER = "KnownDeadLetter"
 #: Batch identity (process, key) -> sequences stored so far.
 History = dict[tuple[str, str], Intervals]
 #: Process, key, sequence.
@@ -76,8 +78,12 @@ class Duplicates:
 
     @staticmethod
     def unclassify(entry: RangeEntry) -> None:
-        """Undo `classify` of a duplicate, which left history and contents as they were."""
-        if entry.disposition is Disposition.DUPLICATE:
+        """Undo `classify` of a duplicate, which left history and contents as they were.
+
+        A known dead letter decodes now, and its bytes are not kept.
+        """
+        if entry.disposition is Disposition.DUPLICATE or entry.error[0] == KNOWN_DEAD_LETTER:
+            entry.error = ("", "")
             entry.disposition = Disposition.STORED if entry.rows else Disposition.EMPTY
 
 

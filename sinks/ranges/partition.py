@@ -10,10 +10,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from drumline.sinks.ranges.duplicates import Duplicates, Place
+from drumline.infra.runtime.retry import Retry
+from drumline.sinks.ranges.duplicates import KNOWN_DEAD_LETTER, Duplicates, Place
 from drumline.sinks.ranges.intent import MAX_BYTES, Intent, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
+from drumline.sinks.ranges.rejection import InsertRejection
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import SinkTable
 
@@ -43,7 +45,8 @@ class PendingRange:
     """Holds a range between its cut and its last commit.
 
     `entries`: in offset order, classified. `replay`: rebuilt from an intent. `intent_committed_at`: when this process
-    committed the intent (monotonic, s); -inf if an earlier one did.
+    committed the intent (monotonic, s); -inf if an earlier one did. `rejection`: ClickHouse's last answer to its rows.
+    `unanswered`: an insert of its rows had no answer. `block_bytes`: of its rows, once they are built.
     """
 
     table: SinkTable
@@ -52,11 +55,24 @@ class PendingRange:
     stage: RangeStage = RangeStage.CUT
     replay: bool = False
     intent_committed_at: float = -math.inf
+    rejection: InsertRejection | None = None
+    unanswered: bool = False
+    block_bytes: int = 0
 
     @property
     def stored(self) -> list[RangeEntry]:
         """Return the entries whose rows go into the table."""
         return [entry for entry in self.entries if entry.disposition is Disposition.STORED]
+
+    def reject(self, code: int, now: float) -> None:
+        """Record ClickHouse's error (0: no answer) to the rows."""
+        self.unanswered |= not code
+        if not code:
+            self.rejection = None
+            return
+        last = self.rejection
+        since, attempts = (last.since, last.attempts + 1) if last is not None else (now, 1)
+        self.rejection = InsertRejection(code, since, self.block_bytes, attempts)
 
     @property
     def leader_epochs(self) -> tuple[int, int]:
@@ -85,7 +101,9 @@ class PartitionState:
     yet taken in. `opened`: the ledger was read for the offset to start at. `has_committed`: Kafka had a committed
     offset. `parked`: the record at `next_offset`, while the registry cannot give its schema. `rows`: of `entries`.
     `bytes`: of `entries`, as they came; a dead letter counts as no row. `expected`: offset -> when Kafka received the
-    record there, of records that Kafka must still have (stored_tail.py).
+    record there, of records that Kafka must still have (stored_tail.py). `deferred`: a range that ClickHouse rejects
+    (`reason`), and `retry`: its attempts; nothing is cut meanwhile. `limit`: records of a range after one was rejected;
+    0 = no limit.
     """
 
     table: SinkTable
@@ -103,6 +121,10 @@ class PartitionState:
     since: float = 0.0
     duplicates: Duplicates = field(default_factory=Duplicates)
     expected: dict[int, int] = field(default_factory=dict)
+    deferred: PendingRange | None = None
+    retry: Retry = field(default_factory=Retry)
+    reason: str = ""
+    limit: int = 0
 
     def counts_as_decoded(self, offset: int) -> bool:
         """Return True if the pending intent counts the record as decoded; its version may have had other bounds."""
@@ -126,6 +148,8 @@ class PartitionState:
 
         A range with an intent is due once it is read again, whatever its size.
         """
+        if self.deferred is not None:
+            return False
         if self.intent is not None:
             return self.next_offset > self.intent.range.last
         full = self.rows >= flush_rows or self.bytes >= RANGE_BYTES
@@ -159,7 +183,8 @@ class PartitionState:
             entry = self.entries[0]
             span = set(range(entry.time_min // DAY_NS, entry.time_max // DAY_NS + 1))
             full = rows >= flush_rows or rows + entry.rows > MAX_ROWS or len(days | span) > MAX_DAYS_PER_RANGE
-            if taken and (full or size + entry.size > RANGE_BYTES):
+            full = full or size + entry.size > RANGE_BYTES
+            if taken and (full or len(taken) == self.limit):
                 break
             if not self.table.upsert:
                 self.duplicates.classify(entry)
@@ -181,6 +206,28 @@ class PartitionState:
         self.since = now
         return PendingRange(self.table, OffsetRange(self.topic_id, self.partition, first, last), taken)
 
+    def split(self, pending: PendingRange) -> PendingRange:
+        """Return the first half of a rejected range, to be committed as a range; the rest is collected again.
+
+        Nothing of the range is stored, so the rest may be classified again. Its dead letters may be sent again.
+        """
+        self.limit = len(pending.entries) // 2
+        half, rest = pending.entries[: self.limit], pending.entries[self.limit :]
+        for entry in rest:
+            self.duplicates.unclassify(entry)
+        self.duplicates.history.clear()  # has the sequences of the rest
+        self.duplicates.contents.clear()
+        self.entries.extendleft(reversed(rest))
+        self.since = -math.inf
+        self._count()
+        offsets = OffsetRange(pending.range.topic_id, self.partition, pending.range.first, half[-1].record.offset)
+        return PendingRange(self.table, offsets, half, RangeStage.DEAD_LETTERS_SENT)
+
+    def widen(self) -> None:
+        """Record that a range is stored: attempts count from the start, and ranges may grow again."""
+        self.retry.worked()
+        self.limit = self.limit * 2 if 0 < self.limit < MAX_ROWS else 0
+
     def _count(self) -> None:
         self.rows = sum(entry.rows for entry in self.entries)
         self.bytes = sum(entry.size for entry in self.entries)
@@ -197,7 +244,7 @@ class PartitionState:
             if offset in intent.dead_letters:
                 entry.disposition, entry.error = (
                     Disposition.DEAD_LETTER,
-                    entry.error if entry.error[0] else ("KnownDeadLetter", ""),
+                    entry.error if entry.error[0] else (KNOWN_DEAD_LETTER, ""),
                 )
             elif entry.disposition is Disposition.DEAD_LETTER:
                 raise ReplayImpossible(

@@ -120,3 +120,24 @@ def test_connections_are_opened_again_after_a_disconnect_and_threads_end(lanes):
     lanes.close()
     assert Client.closed == 2 * LANES
     assert threading.active_count() <= before
+
+
+def test_a_range_that_clickhouse_rejects_holds_up_no_other(lanes):
+    pending = ranges(5)
+    FakeWriter.fails = {1: TransientError("out of memory", 241), 3: PermanentError("a constraint", 469)}
+    assert lanes.write(pending, lambda: False) is True
+    assert sorted((p.range.partition, error.code) for p, error in lanes.rejected) == [(1, 241), (3, 469)]
+    assert [p.stage == RangeStage.LEDGER_INSERTED for p in pending] == [True, False, True, False, True]
+    assert lanes.write(pending, lambda: False) is True
+    assert pending[1].rejection.attempts == 2
+
+
+def test_an_insert_without_an_answer_may_still_succeed(lanes):
+    pending = ranges(1)
+    FakeWriter.fails = {0: TransientError("code 241 first", 241)}
+    lanes.write(pending, lambda: False)
+    FakeWriter.fails = {0: TransientError("read timed out")}
+    with pytest.raises(TransientError):
+        lanes.write(pending, lambda: False)
+    assert pending[0].unanswered
+    assert pending[0].rejection is None, "the time until it is split counts from here"

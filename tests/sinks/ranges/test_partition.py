@@ -13,13 +13,15 @@ from drumline.schemas.topics import Topic
 from drumline.sinks import commit_cycle as cycle
 from drumline.sinks.ranges.intent import MAX_BYTES, read_metadata, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals
-from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState, ReplayImpossible
+from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState, RangeStage, ReplayImpossible
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts
 
 KERNEL = table(Topic.KERNEL)
+#: Content of batches that ClickHouse rejects.
+POISON = 3
 
 
 def entry(offset, rows=10, process="p", sequence=None, bad=False, content=1, day=20_000):
@@ -88,6 +90,14 @@ class World:
                 self.offset, self.metadata = pending.range.first, write_intent(pending.intent)
             if die == 3:
                 return False
+            while any(e.content == POISON for e in pending.stored):  # ClickHouse rejects it: nothing is stored
+                if len(pending.entries) > 1:
+                    pending = partition.split(pending)
+                else:
+                    pending.entries[0].disposition = Disposition.DEAD_LETTER
+                self.offset, self.metadata = pending.range.first, write_intent(pending.intent)
+                if data.draw(st.integers(0, 12), "dies after a split") == 3:
+                    return False
             stored = [(e.record.offset, row) for e in pending.stored for row in range(e.rows)]
             self.insert("rows", pending.range.token, lambda new=stored: self.rows.extend(new))
             if die == 4:
@@ -125,7 +135,7 @@ def test_killed_after_any_step_and_cut_anyhow_every_batch_is_stored_once(data):
         return  # it died each time
     want, seen = [], set()
     for offset, rows, process, sequence, bad, content in log:
-        if not bad and rows and (process, sequence, content) not in seen:
+        if not bad and rows and content != POISON and (process, sequence, content) not in seen:
             seen.add((process, sequence, content))
             want += [(offset, row) for row in range(rows)]
     assert sorted(world.rows) == want
@@ -246,6 +256,24 @@ def test_compaction_may_thin_out_a_range_with_a_committed_intent():
     partition = state(intent=intent, compacted=True)
     partition.take(entry(2), 0.0)
     assert partition.cut(1, 0.0).range == intent.range
+
+
+def test_a_rejected_range_is_halved_and_ranges_grow_again_once_one_is_stored():
+    partition = state()
+    collect(partition, [entry(i, sequence=0 if i == 6 else i) for i in range(8)])
+    pending = partition.split(partition.cut(10**9, 0.0))
+    assert (pending.range.first, pending.range.last, pending.stage) == (0, 3, RangeStage.DEAD_LETTERS_SENT)
+    assert partition.due(0.0, 10**9, 10**9), "the rest waits for nothing"
+    sizes = []
+    while partition.entries:
+        partition.widen()
+        partition.limit //= 2  # the first is rejected again
+        know(partition)
+        sizes.append([e.disposition for e in partition.cut(10**9, 0.0).entries])
+    assert sizes == [[Disposition.STORED] * 4], "the original of the duplicate is not stored yet"
+    for _ in range(30):
+        partition.widen()
+    assert partition.limit == 0
 
 
 def test_records_that_name_no_process_are_never_duplicates():

@@ -1,0 +1,54 @@
+"""Decide what becomes of a range whose insert ClickHouse answers with an error (docs/design/exactly-once.md).
+
+Fewer rows need less memory, and without the one record that a table cannot take the others can be stored. So a range
+is split until it has one record, which becomes a dead letter. The insert that failed must not succeed afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+#: ClickHouse's code of an insert that needs more memory than there is.
+OUT_OF_MEMORY = 241
+#: Codes that are about values, not about the server: not parseable, out of range, too long, against a constraint.
+VALUES = frozenset({6, 27, 38, 41, 69, 70, 72, 117, 128, 131, 321, 349, 407, 469, 691})
+#: Bytes of a block below which a server that is out of memory is at fault, not the block.
+LARGE_BLOCK = 4 << 20
+#: Attempts, and time since the first, after which a single record is too large for the server; s.
+MEMORY_ATTEMPTS, MEMORY_S = 5, 10.0
+#: How long an insert without an answer, of this process or of its predecessor, may still succeed in ClickHouse; s.
+IN_FLIGHT_S = 60.0
+
+
+class Action(Enum):
+    """Names what to do with a rejected range. `DIVIDE`: split it; a single record becomes a dead letter."""
+
+    RETRY = "retry"
+    DIVIDE = "divide"
+
+
+@dataclass(slots=True)
+class InsertRejection:
+    """Describes the last error of a range. `since`: when the first came (monotonic, s). `block_bytes`: of its rows."""
+
+    code: int
+    since: float
+    block_bytes: int
+    attempts: int = 1
+
+
+def decide(rejection: InsertRejection, records: int, *, in_flight: bool, now: float) -> Action:
+    """Return what to do with a rejected range of so many records.
+
+    `in_flight`: another insert of the range may have no answer yet.
+    """
+    waited = now - rejection.since
+    if in_flight and waited < IN_FLIGHT_S:
+        return Action.RETRY
+    if rejection.code in VALUES:
+        return Action.DIVIDE
+    if rejection.code != OUT_OF_MEMORY or rejection.block_bytes < LARGE_BLOCK:
+        return Action.RETRY
+    tried = rejection.attempts >= MEMORY_ATTEMPTS and waited >= MEMORY_S
+    return Action.DIVIDE if records > 1 or tried else Action.RETRY

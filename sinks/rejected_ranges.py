@@ -1,0 +1,79 @@
+"""Resolve ranges that ClickHouse rejects: defer them, split them, or make a dead letter of a single record.
+
+The range's intent is committed, so a split is a new intent for its first records; it replaces the old one. Nothing of
+the range may be stored then: rows under the old token would be stored again under the new ones.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import structlog
+
+from drumline.infra.clickhouse.client import ClickHouseFailed, Client
+from drumline.infra.telemetry import metrics
+from drumline.sinks.inserts.insert import find_rows
+from drumline.sinks.kafka.consumer import SinkConsumer
+from drumline.sinks.kafka.single_record import read_value
+from drumline.sinks.ranges.partition import PartitionState, PendingRange, RangeStage
+from drumline.sinks.ranges.record import Disposition
+from drumline.sinks.ranges.rejection import Action, decide
+from drumline.sinks.telemetry import SinkCounts, code_text
+
+log = structlog.get_logger()
+
+
+class RejectedRanges:
+    """Resolves rejected ranges, so that they hold up no other partition.
+
+    Owned by `CommitCycle`; used by the sink's thread only. `client`: returns the connection for queries.
+    """
+
+    def __init__(self, kafka: SinkConsumer, client: Callable[[], Client], database: str, counts: SinkCounts) -> None:
+        self._kafka, self._client, self._database, self._counts = kafka, client, database, counts
+
+    def resolve(self, state: PartitionState, pending: PendingRange, error: ClickHouseFailed) -> PendingRange | None:
+        """Return the range to continue with, or None if it is deferred: kept in `state` until its next attempt.
+
+        Retry later: TransientError, TransientKafkaError; the range is then as before. Fatal: PermanentError.
+        """
+        now, rejection = time.monotonic(), pending.rejection
+        if rejection is None or pending.stage >= RangeStage.ROWS_INSERTED:  # of the ledger: its rows stay as they are
+            self._defer(state, pending, error)
+            return None
+        in_flight = pending.replay or pending.unanswered
+        if decide(rejection, len(pending.entries), in_flight=in_flight, now=now) is Action.RETRY:
+            self._defer(state, pending, error)
+            return None
+        stored = 0 if pending.table.upsert else find_rows(self._client(), self._database, pending).rows
+        name = {"topic": pending.table.topic.value, "token": pending.range.token, "code": rejection.code}
+        if stored and stored < sum(entry.rows for entry in pending.stored):
+            log.error("a part of a rejected range is stored, so it cannot be split", rows=stored, **name)
+            self._defer(state, pending, error)
+            return None
+        if stored:
+            log.error("all rows are stored, but ClickHouse failed behind them; a rollup may lack them", **name)
+            pending.stage = RangeStage.ROWS_INSERTED
+            return pending
+        metrics.SINK_SPLITS.labels(pending.table.topic.value).inc()
+        if len(pending.entries) > 1:
+            log.warning("range is rejected; splitting it", records=len(pending.entries), **name)
+            return state.split(pending)
+        [entry] = pending.entries
+        with closing(self._kafka.reader()) as reader:
+            entry.record.value = read_value(reader, entry.record)
+        entry.disposition = Disposition.DEAD_LETTER
+        entry.error = ("ClickHouseRejected", f"ClickHouse rejects its rows with {code_text(error)}")
+        log.error("record is rejected; it becomes a dead letter", **name)
+        pending.stage, pending.rejection = RangeStage.CUT, None
+        return pending
+
+    def _defer(self, state: PartitionState, pending: PendingRange, error: ClickHouseFailed) -> None:
+        """Keep the range until its next attempt, and stop fetching its partition."""
+        wait_s = state.retry.failed(time.monotonic(), random.random())
+        self._counts.retry(error, state.retry.attempt, wait_s)
+        state.deferred, state.reason = pending, code_text(error)
+        self._kafka.pause_partition(state)

@@ -1,0 +1,96 @@
+"""Rows that ClickHouse does not take: their record becomes a dead letter, the others are stored once."""
+
+import contextlib
+
+import pytest
+from support.labs.sink import Pipeline, any_batch, process_id
+
+from drumline.infra.clickhouse.client import INSERT_SETTINGS
+from drumline.schemas.topics import Topic
+from drumline.sinks import rejected_ranges
+from drumline.sinks.inserts.insert import RangeWriter
+from drumline.sinks.kafka.consumer import SinkConsumer
+from drumline.sinks.kafka.dead_letters import DeadLetterProducer
+from drumline.sinks.ranges.partition import PartitionState
+
+pytestmark = pytest.mark.stack
+REJECTED = 7
+
+
+@pytest.fixture
+def pipeline(clean_stack, environment_of):
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    yield created
+    created.stop()
+
+
+class Killed(BaseException):
+    pass
+
+
+STEPS = (
+    (SinkConsumer, "commit"),
+    (RangeWriter, "insert_rows"),
+    (RangeWriter, "insert_ledger"),
+    (PartitionState, "split"),
+    (rejected_ranges, "read_value"),
+    (DeadLetterProducer, "send"),
+)
+
+
+def live(pipeline, monkeypatch, steps, records):
+    """Run a sink until the ledger has so many records; kill it before its step number `steps`, or (even) after it."""
+    left = [steps]
+
+    def mortal(work):
+        def step(*arguments):
+            left[0] -= 1
+            if left[0] == 0 and steps % 2:
+                raise Killed
+            done = work(*arguments)
+            if left[0] == 0:
+                raise Killed
+            return done
+
+        return step
+
+    with monkeypatch.context() as deadly:
+        for owner, name in STEPS:
+            deadly.setattr(owner, name, mortal(getattr(owner, name)))
+        pipeline.settings.sink.instance, pipeline.settings.sink.flush_s = "1", 0.05
+        with contextlib.suppress(Killed):
+            pipeline.sink(lambda _: pipeline.ledger() == records).run()
+    return left[0] <= 0
+
+
+def test_the_record_is_a_dead_letter_and_the_others_are_stored_once_whatever_is_killed(pipeline, monkeypatch):
+    monkeypatch.setattr("drumline.sinks.ranges.rejection.IN_FLIGHT_S", 0.0)
+    table = f"{pipeline.settings.clickhouse.database}.kernels"
+    pipeline.client().command(f"ALTER TABLE {table} ADD CONSTRAINT ranks CHECK rank != {REJECTED}")
+    pipeline.publish(*(any_batch(Topic.KERNEL, 100, process_id(0), n) for n in range(12)))
+    rejected = any_batch(Topic.KERNEL, 100, process_id(0), 12)
+    rejected.envelope["rank"] = REJECTED
+    pipeline.publish(rejected, again=True)
+    pipeline.publish(*(any_batch(Topic.KERNEL, 100, process_id(0), n) for n in range(13, 16)))
+    died = [live(pipeline, monkeypatch, steps, 16) for steps in (4, 5, 8, 9, 99)]
+    assert died == [True, True, True, True, False]
+    pipeline.assert_exactly_once()
+    message = pipeline.dead_letters(Topic.KERNEL, 1)[0]
+    headers = dict(message.headers())
+    assert headers["drumline.error.code"] == b"ClickHouseRejected"
+    assert b"code 469 (VIOLATED_CONSTRAINT)" in headers["drumline.error.text"]
+    assert message.value() == pipeline.codec.encode(rejected)
+
+
+@pytest.mark.long
+def test_a_range_too_large_for_the_servers_memory_is_stored_in_pieces(pipeline, monkeypatch):
+    pipeline.publish(*(any_batch(Topic.KERNEL, 4_000, process_id(0), n) for n in range(40)))
+    monkeypatch.setitem(INSERT_SETTINGS, "max_memory_usage", 32_000_000)
+    work, split = PartitionState.split, []
+    monkeypatch.setattr(PartitionState, "split", lambda *arguments: split.append(arguments) or work(*arguments))
+    pipeline.settings.sink.flush_rows, pipeline.settings.sink.flush_s = 160_000, 10.0
+    sink = pipeline.sink(lambda _: pipeline.ledger() == 40)
+    sink.run()
+    assert len(split) == 1
+    assert sink.counts.dead_letters == sink.counts.retries == 0
+    pipeline.assert_exactly_once()
