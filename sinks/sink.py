@@ -196,6 +196,10 @@ class Sink:
         deferred = any(state.deferred is not None for state in self.kafka.states.values())
         if self._holding or deferred or self.kafka.events.brokers_down or self._intake.registry.attempt:
             self.kafka.refresh_end_offsets(now)  # no fetches report the partitions' ends meanwhile
+        if reason := self.kafka.unread(now):
+            log.warning("subscribing again", reason=reason)
+            self._start_over()
+        self.health.set_reason("topics", self.kafka.coverage.reason)
         observe(self.health, self.kafka.states.values(), self._cycle.unstored_rows, self.kafka.lag())
         attempt = self._retry.attempt
         self.health.set_reason("retry", f"trying again, attempt {attempt}: {self._waiting}" if attempt else "")

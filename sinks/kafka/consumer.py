@@ -18,6 +18,7 @@ from drumline.sinks.errors import Fenced, TopicReplaced, TransientKafkaError
 from drumline.sinks.kafka.assignment import Assignment
 from drumline.sinks.kafka.client_events import ClientEvents
 from drumline.sinks.kafka.config import consumer_config
+from drumline.sinks.kafka.coverage import Coverage
 from drumline.sinks.kafka.end_offsets import EndOffsets
 from drumline.sinks.kafka.errors import classify, fatal_error, required_acls
 from drumline.sinks.kafka.fencing import is_sole_member
@@ -39,7 +40,7 @@ class SinkConsumer:
 
     Owned by `Sink`, which closes it; used by its thread only. Callbacks run inside `poll`, in the same thread, so there
     are no locks. `states`: the partitions held now. `events`: the errors that clients report outside of calls. `logs`:
-    compares Kafka's logs with what is stored.
+    compares Kafka's logs with what is stored. `coverage`: compares Kafka's topics with what the group reads.
     """
 
     def __init__(self, settings: Settings, topics: Sequence[Topic], *, accept_loss: bool = False) -> None:
@@ -56,6 +57,7 @@ class SinkConsumer:
         self._consumer = Consumer(with_broker_watch({**config, "error_cb": self.events.of_consumer}))
         self._ends = EndOffsets(self._admin, self._consumer)
         self.logs = LogCheck(self._consumer, accept_loss=self.accept_loss)
+        self.coverage = Coverage(self._admin, self._settings.sink.group, self._topics)
         self._assignment.member = ""
 
     def subscribe(self) -> None:
@@ -175,6 +177,10 @@ class SinkConsumer:
                 raise classify(
                     self._settings, KafkaException(answer.error), required_acls(self._settings, [answer.topic])
                 )
+
+    def unread(self, now: float) -> str:
+        """Return why the sink must subscribe again, or ""; see `Coverage.check`. `now`: monotonic, s."""
+        return self.coverage.check({place: kafka_topic_id(s.topic_id) for place, s in self.states.items()}, now)
 
     def holds(self, state: PartitionState) -> bool:
         """Return True if the state's partition was not revoked since it was assigned."""
