@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from glob import glob
 from pathlib import Path
 
-from drumline.producers.agent.cursor import is_served
+from drumline.producers.agent.cursor import AGENT_FOLDER, is_served
 from drumline.producers.doctor.checks import FAIL, OK, WARN, Check
 from drumline.producers.ipc.policy import BadPolicy, parse, read_policy_text
 from drumline.producers.launcher import unwritable
@@ -39,6 +41,8 @@ def spool(root: Path, host_bytes: int) -> Check:
     if spare < 0:
         fix = "free some space: with less than a quarter of the file system (4 GiB at most) free, nothing is written"
         return Check("spool", WARN, f"{text}; other files fill its file system", fix)
+    if rights := unsafe(root):
+        return Check("spool", WARN, f"{text}; {rights[0]}", rights[1])
     if unserved:
         fix = "drumline agent: until it has published them, segments stay, also of processes that ended"
         return Check("spool", WARN, text, fix)
@@ -46,6 +50,27 @@ def spool(root: Path, host_bytes: int) -> Check:
         fix = "the log and /readyz of drumline agent give the reason; a larger DRUMLINE_SPOOL__MAX_MB bridges more"
         return Check("spool", WARN, text, fix)
     return Check("spool", OK, text)
+
+
+def unsafe(root: Path) -> tuple[str, str] | None:
+    """Return why users may harm each other in a root, or why its agent cannot serve all of them, and a remedy.
+
+    The user of the agent is known from its folder.
+    """
+    try:
+        about = root.stat()
+        agent = (root / AGENT_FOLDER).lstat().st_uid if os.path.lexists(root / AGENT_FOLDER) else about.st_uid
+        users = {folder.path.lstat().st_uid for folder in folders(root)}
+    except OSError:  # no root yet, or removed since
+        return None
+    fix = f"as root: chown USER:GROUP of the agent {root}; chmod 3777 {root}"
+    if about.st_mode & stat.S_IWOTH and not about.st_mode & stat.S_ISVTX:
+        return "its folder is not sticky: every user may delete and replace the spools of others", f"chmod +t {root}"
+    if about.st_uid not in (0, agent):
+        return f"its folder belongs to user {about.st_uid}, who may delete and replace the spools of others", fix
+    if agent and users - {agent} and (about.st_uid != agent or not about.st_mode & stat.S_ISGID):
+        return f"its agent, user {agent}, can publish its own user's spools only", fix
+    return None
 
 
 def _sizes(root: Path) -> Iterator[int]:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -38,6 +39,8 @@ class WriterFiles:
         self._descriptor = -1
         self.active = SegmentFile(-1)
         make_root(root)
+        if root.stat().st_mode & stat.S_ISGID:  # its group is the agent's; no code of the job runs in this process
+            os.umask(0o007)
         self.folder = root.resolve() / f"{process['process_id']}-{secrets.token_hex(4)}"
         self.folder.mkdir(mode=0o770)
         self._directory = SpoolDirectory(self.folder)

@@ -1,8 +1,10 @@
 """`drumline doctor`: findings and remedies."""
 
 import json
+import os
 import shutil
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -123,6 +125,33 @@ def test_a_spools_losses_and_a_full_file_system_are_reported(tmp_path, monkeypat
     result = checks_spool.spool(tmp_path, GB)
     assert "of at most 2 MB waiting" in result.text
     assert (result.state, "free some space" in result.fix) == (checks.WARN, True)
+
+
+#: Mode of the root, users of root, agent and of a folder (1: of these tests), what is found.
+@pytest.mark.parametrize(("mode", "users", "text"), [
+    (0o1777, (0, 0, 0), ""),
+    (0o1777, (1, 1, 1), ""),
+    (0o3777, (2, 2, 1), ""),
+    (0o777, (0, 0, 0), "not sticky"),
+    (0o1777, (3, 2, 2), "belongs to user 3, who may delete"),
+    (0o1777, (2, 2, 1), "user 2, can publish its own"),
+    (0o3777, (0, 2, 1), "user 2, can publish its own"),
+])  # fmt: skip
+def test_rights_of_the_root_by_which_users_can_harm_each_other_are_reported(tmp_path, monkeypatch, mode, users, text):
+    root = tmp_path / "root"
+    by_path = dict(zip((root, root / ".agent", root / "p0-00000000"), users, strict=True))
+    for path in by_path:
+        path.mkdir()
+    root.chmod(mode)
+    lstat = os.lstat
+
+    def about(path, **_):
+        return os.stat_result([*(known := list(lstat(path)[:10]))[:4], by_path.get(path, 0), *known[5:]])
+
+    monkeypatch.setattr(Path, "stat", about)
+    monkeypatch.setattr(Path, "lstat", about)
+    reason = checks_spool.unsafe(root)
+    assert (text in reason[0] and str(root) in reason[1]) if text else reason is None
 
 
 def test_the_command_fails_when_something_failed_and_prints_json(monkeypatch, tmp_path):

@@ -89,6 +89,10 @@ def test_the_unit_runs_a_command_there_is_with_settings_there_are(monkeypatch, t
     unit.optionxform = str
     unit.read(UNITS / "drumline-agent.service")
     assert unit["Service"]["ExecStart"].split()[-1] in MODULES
+    assert unit["Service"]["CapabilityBoundingSet"] == ""
+    assert "AmbientCapabilities" not in unit["Service"]
+    kind, root, mode, user, *_ = (UNITS / "drumline.conf").read_text().splitlines()[-1].split()
+    assert (kind, Path(root), mode, user) == ("d", Settings().spool.root, "3777", unit["Service"]["User"])
     lines = (UNITS / "agent.env").read_text().splitlines()
     for line in lines:
         name, _, value = line.removeprefix("#").partition("=")
