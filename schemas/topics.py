@@ -83,6 +83,9 @@ TOPICS: tuple[TopicSpec, ...] = (
 RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived)
 DERIVED_TOPICS = frozenset(spec.topic for spec in TOPICS if spec.derived)
 
+#: Topics that stream workers write; their records are fenced by epochs.
+DERIVED = frozenset(spec.topic.value for spec in TOPICS if spec.derived)
+
 DLQ_RETENTION_MS = 30 * DAY_MS
 
 

@@ -9,6 +9,7 @@ import structlog
 
 from drumline.infra.clickhouse.client import Client
 from drumline.infra.config.settings import Settings
+from drumline.schemas.topics import DERIVED
 from drumline.sinks.errors import TopicReplaced
 from drumline.sinks.inserts.insert_lanes import InsertLanes
 from drumline.sinks.inserts.kernel_names import KernelNames
@@ -68,9 +69,13 @@ class CommitCycle:
             return False
         places = [(state.table.topic.value, kafka_topic_id(state.topic_id), state.partition) for state in new]
         tails = self._ledger().tails(places)
+        epochs = self._ledger().epochs(
+            [(s.table.topic.value, s.topic_id, s.partition) for s in new if s.table.topic.value in DERIVED]
+        )
         ahead: list[Commit] = []
         for state, place in zip(new, places, strict=True):
             topic, tail = state.table.topic.value, tails.get(place)
+            state.epochs = epochs.get((topic, state.topic_id, state.partition), {})
             try:
                 stored = follow_ledger(state, tail)
             except TopicReplaced:  # by another log of the same topic, whose commit Kafka lost

@@ -44,6 +44,7 @@ class SinkCounts:
     ranges: int = 0
     replays: int = 0
     duplicates: int = 0
+    fenced: int = 0
     dead_letters: int = 0
     retries: int = 0
 
@@ -54,6 +55,7 @@ class SinkCounts:
         self.records += len(pending.entries)
         self.dead_letters += sum(entry.disposition is Disposition.DEAD_LETTER for entry in pending.entries)
         self.duplicates += sum(entry.disposition is Disposition.DUPLICATE for entry in pending.entries)
+        self.fenced += sum(entry.disposition is Disposition.FENCED for entry in pending.entries)
 
     def retry(self, error: Exception, attempt: int, wait_s: float) -> None:
         """Count and log a failed attempt that will be repeated."""
@@ -76,8 +78,8 @@ def count_range(pending: PendingRange, now_ns: int) -> None:
             _of(metrics.SINK_DEAD_LETTERS, topic, entry.error[0] or "unknown").inc()
         if entry.batch is None or entry.disposition is Disposition.DEAD_LETTER:
             continue
-        if entry.disposition is Disposition.DUPLICATE:
-            _of(metrics.SINK_DROPPED, topic, "duplicate").inc(entry.rows)
+        if entry.disposition in (Disposition.DUPLICATE, Disposition.FENCED):
+            _of(metrics.SINK_DROPPED, topic, entry.disposition.value).inc(entry.rows)
             continue
         envelope = entry.batch.envelope
         rows += entry.rows
@@ -87,6 +89,11 @@ def count_range(pending: PendingRange, now_ns: int) -> None:
         end_ns = int(envelope.get("window_end_ns", 0))
         if end_ns > 0 and entry.rows:
             result_delays.observe(max(0, now_ns - end_ns) / 1e9)
+    if fenced := pending.intent.fenced:
+        log.warning(
+            "ignored results of a stream worker that had lost the partition",
+            topic=topic, partition=pending.range.partition, records=len(fenced), first=min(fenced),
+        )  # fmt: skip
     _of(metrics.SINK_ROWS, topic).inc(rows)
     _of(metrics.SINK_DROPPED, topic, "source").inc(dropped)
 

@@ -118,14 +118,14 @@ STREAM_COMMIT_AGE = _gauge(
 SINK_RECORDS = _counter(
     "sink",
     "input_records_total",
-    "Kafka records with a disposition: stored, empty, duplicate or dead_letter",
+    "Kafka records with a disposition: stored, empty, duplicate, fenced or dead_letter",
     "topic",
     "disposition",
 )
 SINK_ROWS = _counter("sink", "stored_rows_total", "rows stored and committed", "topic")
 SINK_DROPPED = _counter(
     "sink", "dropped_rows_total", "rows that are not stored; source: dropped by the producer before sending; "
-    "duplicate: stored from another record", "topic", "reason",
+    "duplicate: stored from another record; fenced: results of a worker that had lost its partition", "topic", "reason",
 )  # fmt: skip
 SINK_DEAD_LETTERS = _counter("sink", "dead_letters_total", "records sent to a dead-letter topic", "topic", "reason")
 SINK_CONFLICTS = _counter(

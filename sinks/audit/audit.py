@@ -59,7 +59,7 @@ def audit(kafka: KafkaFacts, queries: Queries) -> AuditReport:
 
 def _records(report: AuditReport, account: TopicAccount, ledger_rows: list[dict[str, Any]]) -> None:
     for row in ledger_rows:
-        for name in ("records", "stored", "empty", "duplicate", "dead"):
+        for name in ("records", "stored", "empty", "duplicate", "fenced", "dead"):
             setattr(account, name, getattr(account, name) + int(row[name]))
         if row["entries"] != row["records"]:
             where = f"{row['topic']}[{row['partition']}]"
@@ -78,6 +78,9 @@ def _rows(report: AuditReport, account: TopicAccount, queries: Queries, topic: T
         ):
             if newest[field_]:
                 report.findings.append(Finding(kind, stored.target, f"{newest[field_]} {text}"))
+        if wrong := queries.wrongly_fenced(stored):
+            text = f"{wrong} results are fenced, or not fenced, against the epochs of their source"
+            report.findings.append(Finding("rows_differ", stored.target, text))
         return
     totals = queries.stored_rows(stored)
     account.rows_published, account.rows_stored = int(totals["published"]), int(totals["kept"])

@@ -61,7 +61,8 @@ class Queries:
             self.client,
             "SELECT topic, topic_id, partition, count() AS entries, uniqExact(offset) AS records, "
             "countIf(disposition = 'stored') AS stored, countIf(disposition = 'empty') AS empty, "
-            "countIf(disposition = 'duplicate') AS duplicate, countIf(disposition = 'dead_letter') AS dead, "
+            "countIf(disposition = 'duplicate') AS duplicate, countIf(disposition = 'fenced') AS fenced, "
+            "countIf(disposition = 'dead_letter') AS dead, "
             "min(offset) AS first "
             f"FROM {self.database}.ledger GROUP BY topic, topic_id, partition",
         )
@@ -169,6 +170,18 @@ class Queries:
             "HAVING batches != sequences OR known != length OR mentioned != known OR unlike > 0",
             self._parameters(topic=table.topic.value),
         )
+
+    def wrongly_fenced(self, table: SinkTable) -> int:
+        """Return the results that are fenced without an earlier one of a higher epoch, or stored behind one."""
+        counted = rows(
+            self.client,
+            "SELECT count() AS n FROM (SELECT disposition, epoch, max(epoch) OVER "
+            "(PARTITION BY topic_id, partition, source ORDER BY offset ROWS UNBOUNDED PRECEDING) AS highest "
+            f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND source != '') "
+            "WHERE (disposition = 'fenced') != (epoch < highest)",
+            {"topic": table.topic.value},
+        )
+        return int(counted[0]["n"])
 
     def dropped(self) -> list[dict[str, Any]]:
         """Return the rows that producers report as lost before publication, per topic and run."""

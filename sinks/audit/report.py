@@ -33,6 +33,7 @@ class TopicAccount:
     stored: int = 0
     empty: int = 0
     duplicate: int = 0
+    fenced: int = 0
     dead: int = 0  # glossary: key of the JSON report
     waiting: int = 0
     rows_published: int = 0

@@ -24,6 +24,11 @@ def _envelope(field: str, default: object) -> Callable[[RangeEntry], object]:
     return lambda entry: entry.batch.envelope.get(field, default) if entry.batch is not None else default
 
 
+def _late_rows(entry: RangeEntry) -> object:
+    """Return the late rows so far; readers take the largest number, and a halted worker's does not count."""
+    return 0 if entry.disposition is Disposition.FENCED else _envelope("late_rows", 0)(entry)
+
+
 #: column, type, numpy dtype ("" = text), value of an entry. The migrations create the same columns.
 COLUMNS: tuple[tuple[str, str, str, Callable[[RangeEntry], object]], ...] = (
     ("topic", TEXT, "", lambda e: e.record.topic),
@@ -41,12 +46,14 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[RangeEntry], object]], ...] = (
     ("sequence", "Int64", "<i8", _envelope("sequence", 0)),
     ("dropped_before", "Int64", "<i8", _envelope("dropped_before", 0)),
     ("rows", "UInt32", "<u4", lambda e: e.rows or (e.batch.rows if e.batch is not None else 0)),
-    ("late_rows", "Int64", "<i8", _envelope("late_rows", 0)),
+    ("late_rows", "Int64", "<i8", _late_rows),
     ("time_min", TIME, "<i8", lambda e: e.time_min),
     ("time_max", TIME, "<i8", lambda e: e.time_max),
     ("sent_ns", "Int64", "<i8", _envelope("sent_ns", 0)),
     ("bytes", "UInt32", "<u4", lambda e: e.size),
     ("content", "UInt64", "<u8", lambda e: e.content),
+    ("source", TEXT, "", lambda e: e.source),
+    ("epoch", "Int64", "<i8", lambda e: e.epoch or 0),
 )
 
 
@@ -127,6 +134,23 @@ class Ledger:
             {"topic": topic, "id": topic_id, "p": partition, "first": offset},
         )
         return StoredTail(topic_id, int(answer[0]["offset"]), int(answer[0]["ms"])) if answer else None
+
+    def epochs(self, places: Collection[tuple[str, str, int]]) -> dict[tuple[str, str, int], dict[str, int]]:
+        """Return (topic, topic id, partition) -> source -> highest epoch of the results stored so far."""
+        epochs: dict[tuple[str, str, int], dict[str, int]] = {place: {} for place in places}
+        if not places:
+            return epochs
+        for row in rows(
+            self._client,
+            f"SELECT topic, topic_id, partition, source, max(epoch) AS highest FROM {self._table} "
+            "WHERE topic IN {topics:Array(String)} AND topic_id IN {ids:Array(String)} AND source != '' "
+            "GROUP BY topic, topic_id, partition, source",
+            {"topics": sorted({topic for topic, _, _ in places}), "ids": sorted({number for _, number, _ in places})},
+        ):
+            place = (str(row["topic"]), str(row["topic_id"]), int(row["partition"]))
+            if place in epochs:
+                epochs[place][str(row["source"])] = int(row["highest"])
+        return epochs
 
     def find_range(self, topic: str, offsets: OffsetRange) -> StoredRows:
         """Return the ledger rows of a range: all records or none, since a range's ledger rows are one part."""

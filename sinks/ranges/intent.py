@@ -23,8 +23,9 @@ class BadIntent(ValueError):
 class Intent:
     """Describes a range that is about to be inserted.
 
-    `records`: Kafka records in the range. `rows`: rows that the table gets. `dead_letters`, `duplicate`: offsets
-    classified so; a replay does not classify again. `published_ms`: when Kafka received the last record; -1 = unknown.
+    `records`: Kafka records in the range. `rows`: rows that the table gets. `dead_letters`, `duplicate`, `fenced`:
+    offsets classified so; a replay does not classify again. `published_ms`: when Kafka received the last record; -1 =
+    unknown.
     """
 
     range: OffsetRange
@@ -33,6 +34,7 @@ class Intent:
     dead_letters: frozenset[int] = field(default_factory=frozenset)
     duplicate: frozenset[int] = field(default_factory=frozenset)
     published_ms: int = -1
+    fenced: frozenset[int] = field(default_factory=frozenset)
 
 
 def write_intent(intent: Intent) -> str:
@@ -45,6 +47,8 @@ def write_intent(intent: Intent) -> str:
         content["dead"] = pack(intent.dead_letters, offsets.first)
     if intent.duplicate:
         content["dup"] = pack(intent.duplicate, offsets.first)
+    if intent.fenced:
+        content["fen"] = pack(intent.fenced, offsets.first)
     return json.dumps(content, separators=(",", ":"))
 
 
@@ -75,6 +79,7 @@ def read_metadata(metadata: str | None, partition: int, offset: int) -> tuple[st
             unpack(content.get("dead", ""), offset, last),
             unpack(content.get("dup", ""), offset, last),
             int(content.get("at", -1)),
+            unpack(content.get("fen", ""), offset, last),
         )
     except BadIntent:
         raise

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from drumline.infra.runtime.retry import Retry
+from drumline.schemas.epochs import is_fenced
 from drumline.sinks.ranges.duplicates import KNOWN_DEAD_LETTER, Duplicates, Place
 from drumline.sinks.ranges.intent import MAX_BYTES, Intent, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
@@ -23,6 +24,8 @@ from drumline.sinks.tables.tables import SinkTable
 MAX_DAYS_PER_RANGE = 62
 #: Bytes of records in one range: its texts exist about ten times while it is decoded, built and inserted.
 RANGE_BYTES = 32 << 20
+#: Dispositions whose offsets an intent lists, in the order of its fields.
+LISTED = (Disposition.DEAD_LETTER, Disposition.DUPLICATE, Disposition.FENCED)
 
 
 class ReplayImpossible(RuntimeError):
@@ -84,13 +87,12 @@ class PendingRange:
     @property
     def intent(self) -> Intent:
         """Return the intent that fixes this range."""
-        dead_letters, duplicate = (
-            frozenset(e.record.offset for e in self.entries if e.disposition is disposition)
-            for disposition in (Disposition.DEAD_LETTER, Disposition.DUPLICATE)
+        dead_letters, duplicate, fenced = (
+            frozenset(e.record.offset for e in self.entries if e.disposition is disposition) for disposition in LISTED
         )
         rows = sum(entry.rows for entry in self.stored)
         last = self.entries[-1].record.published_ms if self.entries else -1
-        return Intent(self.range, len(self.entries), rows, dead_letters, duplicate, last)
+        return Intent(self.range, len(self.entries), rows, dead_letters, duplicate, last, fenced)
 
 
 @dataclass(slots=True)
@@ -103,7 +105,7 @@ class PartitionState:
     `bytes`: of `entries`, as they came; a dead letter counts as no row. `expected`: offset -> when Kafka received the
     record there, of records that Kafka must still have (stored_tail.py). `deferred`: a range that ClickHouse rejects
     (`reason`), and `retry`: its attempts; nothing is cut meanwhile. `limit`: records of a range after one was rejected;
-    0 = no limit.
+    0 = no limit. `epochs`: source -> highest epoch of results so far.
     """
 
     table: SinkTable
@@ -125,6 +127,7 @@ class PartitionState:
     retry: Retry = field(default_factory=Retry)
     reason: str = ""
     limit: int = 0
+    epochs: dict[str, int] = field(default_factory=dict)
 
     def counts_as_decoded(self, offset: int) -> bool:
         """Return True if the pending intent counts the record as decoded; its version may have had other bounds."""
@@ -137,6 +140,8 @@ class PartitionState:
             return False
         if not self.entries:
             self.since = now
+        if is_fenced(self.epochs, entry.epoch, entry.source):  # in the order of offsets, so before any cut
+            entry.disposition = Disposition.FENCED
         self.entries.append(entry)
         self.rows += entry.rows
         self.bytes += entry.size
@@ -191,7 +196,7 @@ class PartitionState:
             candidate = PendingRange(
                 self.table,
                 OffsetRange(self.topic_id, self.partition, first, entry.record.offset),
-                [*taken, entry] if entry.disposition in (Disposition.DEAD_LETTER, Disposition.DUPLICATE) else taken,
+                [*taken, entry] if entry.disposition in LISTED else taken,
             )
             if candidate.entries is not taken and len(write_intent(candidate.intent)) > MAX_BYTES and taken:
                 self.duplicates.unclassify(entry)
@@ -252,6 +257,10 @@ class PartitionState:
                 )
             elif offset in intent.duplicate:
                 entry.disposition = Disposition.DUPLICATE
+            elif offset in intent.fenced:
+                entry.disposition = Disposition.FENCED
+            elif entry.disposition is Disposition.FENCED:
+                entry.disposition = Disposition.STORED if entry.rows else Disposition.EMPTY
         pending = PendingRange(self.table, intent.range, entries, RangeStage.INTENT_COMMITTED, replay=True)
         rows = sum(entry.rows for entry in pending.stored)
         if rows != intent.rows and not self.compacted:

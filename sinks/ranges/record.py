@@ -9,7 +9,9 @@ from enum import StrEnum
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
+from drumline.schemas.epochs import read_epoch
 from drumline.schemas.errors import BadRecord
+from drumline.schemas.topics import DERIVED
 from drumline.sinks.tables.blocks import TIME_END_NS, row_count, time_span, unstorable
 from drumline.sinks.tables.tables import SinkTable
 
@@ -17,12 +19,14 @@ from drumline.sinks.tables.tables import SinkTable
 class Disposition(StrEnum):
     """Names the fate of one record.
 
-    `EMPTY`: valid, but without rows. `DUPLICATE`: the same batch is stored from another offset.
+    `EMPTY`: valid, but without rows. `DUPLICATE`: the same batch is stored from another offset. `FENCED`: a result of a
+    stream worker that had lost its partition.
     """
 
     STORED = "stored"
     EMPTY = "empty"
     DUPLICATE = "duplicate"
+    FENCED = "fenced"
     DEAD_LETTER = "dead_letter"
 
 
@@ -62,6 +66,7 @@ class RangeEntry:
     `batch`: None for a tombstone and for a record that does not decode. `size`: bytes of the value. `rows`: rows of its
     table if it is stored. `time_min`, `time_max`: ns since the epoch. `error`: type and message, for the ledger and the
     dead letter. `content`: hash of the value (see `content_hash`). `record.value` is kept for dead letters only.
+    `epoch`, `source`: of a result (schemas/epochs.py); None and "" for other records.
     """
 
     record: Record
@@ -73,6 +78,8 @@ class RangeEntry:
     time_max: int = 0
     error: tuple[str, str] = ("", "")
     content: int = 0
+    epoch: int | None = None
+    source: str = ""
 
 
 def read(record: Record, table: SinkTable, codec: Codec, *, bounded: bool = True) -> RangeEntry:
@@ -96,7 +103,8 @@ def read(record: Record, table: SinkTable, codec: Codec, *, bounded: bool = True
     record.value = None
     first, last = time_span(table, batch)
     disposition = Disposition.STORED if rows else Disposition.EMPTY
-    return RangeEntry(record, size, batch, disposition, rows, first, last, content=content)
+    epoch, source = read_epoch(record.headers) if table.topic in DERIVED else (None, "")
+    return RangeEntry(record, size, batch, disposition, rows, first, last, content=content, epoch=epoch, source=source)
 
 
 def content_hash(value: bytes) -> int:

@@ -16,7 +16,7 @@ from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
-from drumline.schemas.topics import TOPICS, Topic
+from drumline.schemas.topics import DERIVED, Topic
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import AckQueue, Delivery
 from drumline.streams.worker.checks.preflight import WorkerTopics
@@ -40,8 +40,6 @@ from drumline.streams.worker.workdir import lock_working_directory
 log = structlog.get_logger()
 #: Changes of state that wait for the producer before agents pause. Faust's 100 is one second's worth at low load.
 MAX_UNSENT = 2000
-#: Topics whose records are fenced by the epoch of the worker that wrote them.
-DERIVED = frozenset(spec.topic.value for spec in TOPICS if spec.derived)
 
 
 class PartitionRevoked(Exception):
@@ -148,6 +146,7 @@ class StreamWorker:
             await self._handle(message, delivery)
         except PartitionRevoked:
             metrics.STREAM_DISOWNED.labels(message.topic).inc()
+            self.app.consumer._unacked_messages.discard(message)  # which a rebalance would wait for
             return None
         except (ProducerFailed, RegistryUnavailable) as error:
             await self._fail(error)

@@ -69,7 +69,7 @@ def _print(report: AuditReport) -> None:
     """Print the accounts of all topics and the findings."""
     from rich.table import Table
 
-    columns = ("records", "stored", "empty", "duplicate", "dead", "waiting", "rows_published", "rows_stored")
+    columns = ("records", "stored", "empty", "duplicate", "fenced", "dead", "waiting", "rows_published", "rows_stored")
     view = Table(box=None, pad_edge=False)
     view.add_column("topic", no_wrap=True)
     for name in columns:

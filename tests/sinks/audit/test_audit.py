@@ -9,6 +9,7 @@ import pytest
 from support.labs.sink import NOW_NS, Pipeline, any_batch, process_id
 
 from drumline.infra.clickhouse.migrate import migrate
+from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
 from drumline.sinks.audit.kafka_side import KafkaFacts, KafkaUnreachable
 
@@ -76,6 +77,10 @@ DAMAGE = {
     ),
     "a window counts too few": (
         "ALTER TABLE {db}.kernel_frequency_versions UPDATE launches = 399 WHERE 1", "windows_differ",
+    ),
+    "a result is fenced without a successor": (
+        "ALTER TABLE {db}.ledger UPDATE disposition = 'fenced', source = 's:0' WHERE topic = 'gpu.kernel-frequency.v1'",
+        "rows_differ",
     ),
     "a result left no row": ("ALTER TABLE {db}.kernel_frequency_versions DELETE WHERE 1", "lost"),
 }  # fmt: skip
@@ -157,6 +162,20 @@ def test_late_rows_and_duplicates_and_open_windows_are_no_loss(pipeline):
     assert kinds(pipeline) == {"not_drained"}
     drain(pipeline, 1)
     assert kinds(pipeline) == {"windows_open"}
+
+
+def test_results_of_a_halted_worker_change_nothing_also_after_a_restart_of_the_sink(pipeline):
+    for sequence, (epoch, launches, late) in enumerate([(6, 400, 0), (5, 7, 99)], start=1):  # the second one is old
+        batch = window(sequence, launches, late)
+        headers = [write_epoch(epoch, "kernel-frequency:0")]
+        value = pipeline.codec.encode(batch)
+        pipeline.producer.produce(batch.topic, key=process_id(0), value=value, headers=headers)
+        pipeline.producer.flush(20)
+        drain(pipeline, 1)
+    report = pipeline.audit()
+    assert report.clean, report.findings
+    assert [account.fenced for account in report.topics if account.topic == Topic.KERNEL_FREQUENCY] == [1]
+    assert pipeline.query("SELECT launches FROM {db}.kernel_frequency") == [{"launches": 400}]
 
 
 def test_rows_of_a_batch_that_no_table_can_hold_may_be_counted_by_windows_and_no_others(pipeline):

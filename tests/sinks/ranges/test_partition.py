@@ -6,15 +6,18 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.labs.sink import any_batch
 
 from drumline.infra.config.settings import Settings, SinkSettings
 from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
 from drumline.sinks import commit_cycle as cycle
 from drumline.sinks.ranges.intent import MAX_BYTES, read_metadata, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState, RangeStage, ReplayImpossible
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
+from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import table
 from drumline.sinks.telemetry import SinkCounts
@@ -280,3 +283,67 @@ def test_records_that_name_no_process_are_never_duplicates():
     partition = state()
     collect(partition, [entry(i, process="", sequence=0) for i in range(3)])
     assert not any(e.disposition is Disposition.DUPLICATE for e in partition.cut(10**9, 0.0).entries)
+
+
+def result(offset, epoch, source="windows:0"):
+    """A record of a derived topic, as a worker with this epoch publishes it."""
+    headers = [] if epoch is None else [write_epoch(epoch, source)]
+    batch = any_batch(Topic.KERNEL_FREQUENCY, 2, "p", offset)
+    return read(Record(Topic.KERNEL_FREQUENCY, 0, offset, b"p", Codec().encode(batch), 0, headers), RESULT, Codec())
+
+
+RESULT = table(Topic.KERNEL_FREQUENCY)
+#: A worker is halted behind its first result, and wakes behind its successor's; offset 3 is of an older drumline.
+HALTED = [(0, 5), (1, 6), (2, 5), (3, None), (4, 5, "windows:1"), (5, 7), (6, 6)]
+
+
+def results_partition(**kwargs):
+    return PartitionState(RESULT, 0, "id", 0, opened=True, **kwargs)
+
+
+def test_results_of_a_halted_worker_are_fenced_and_a_replay_fences_the_same():
+    partition = results_partition()
+    for item in HALTED:
+        partition.take(result(*item), 0.0)
+    pending = partition.cut(10**9, 0.0)
+    assert [e.record.offset for e in pending.entries if e.disposition is Disposition.FENCED] == [2, 6]
+    assert [e.record.offset for e in pending.stored] == [0, 1, 3, 4, 5]
+    assert partition.epochs == {"windows:0": 7, "windows:1": 5}
+
+    _, intent = read_metadata(write_intent(pending.intent), 0, 0)
+    again = results_partition(intent=intent, epochs={"windows:1": 9})  # whatever it would decide now
+    for item in [*HALTED, (7, 6)]:
+        again.take(result(*item), 0.0)
+    replayed = again.cut(10**9, 0.0)
+    assert [e.disposition for e in replayed.entries] == [e.disposition for e in pending.entries]
+    assert replayed.intent == pending.intent
+    assert [e.disposition for e in again.cut(10**9, 0.0).entries] == [Disposition.FENCED]
+
+
+def test_the_rest_of_a_range_that_is_split_is_fenced_as_before():
+    partition = results_partition()
+    for item in HALTED:
+        partition.take(result(*item), 0.0)
+    whole = partition.cut(10**9, 0.0)
+    expected = [e.disposition for e in whole.entries]
+    half = partition.split(whole)
+    rest = partition.cut(10**9, 0.0), partition.cut(10**9, 0.0)
+    assert [e.disposition for part in (half, *rest) for e in part.entries] == expected
+
+
+def test_producers_cannot_fence_records():
+    record = Record(Topic.KERNEL, 0, 0, b"p", Codec().encode(any_batch(Topic.KERNEL, 2, "p", 0)), 0, [])
+    record.headers.append(write_epoch(5, "windows:0"))
+    assert read(record, KERNEL, Codec()).source == ""
+
+
+def test_many_fenced_results_do_not_outgrow_an_intent():
+    partition = results_partition(epochs={"windows:0": 9})
+    template = result(0, 5)
+    for offset in range(0, 2_200, 2):
+        record = replace(template.record, offset=offset)
+        partition.take(replace(template, record=record), 0.0)
+    while partition.entries:
+        pending = partition.cut(10**9, 0.0)
+        assert len(write_intent(pending.intent)) <= MAX_BYTES
+        assert len(pending.intent.fenced) == len(pending.entries)
