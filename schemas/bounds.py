@@ -71,8 +71,9 @@ MASK = Bound("bit mask", "NVML defines 9 bits; -1 = not supported", -1, 1 << 53)
 PERCENT = Bound("percentage", "fans may exceed 100; -1 = not supported", -1, 1_000)
 SEVERITY = Bound("severity", "insufficient data to critical", -1, 3)
 FLAG = Bound("flag", "0 or 1", 0, 1)
-SHARE = Bound("share", "lost time is at most that of all ranks", 0, 1 << 20)
-AMOUNT = Bound("amount", "doubles hold every whole number up to it", 0, 1 << 53)
+LOST = Bound("time", "width of ClickHouse's Int64", -_LONG - 1, _LONG)
+SHARE = Bound("share", "lost time is at most that of all ranks", -(1 << 20), 1 << 20)
+AMOUNT = Bound("amount", "doubles hold every whole number up to it", -(1 << 53), 1 << 53)
 SIZE_32 = Bound("size", "CUDA's limits lie below the width of the field", 0, (1 << 31) - 1)
 UNLIMITED_8 = Bound("label", "every number of 8 bits", 0, (1 << 8) - 1)
 UNLIMITED_16 = Bound("number", "every number of 16 bits", 0, (1 << 16) - 1)
@@ -125,7 +126,8 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (SHARE_NS, "compute_ns compute_overlapped_ns copy_ns copy_total_ns copy_pageable_ns comm_ns comm_exposed_ns"),
     (SHARE_NS, "idle_ns launch_late_ns sync_ns input_ns"),
     (LAG, "lag_ns"),
-    (SUM, "gpu_ns busy_ns wait_ns lateness_ns exposed_wait_ns floor_ns lost_ns blocks"),
+    (SUM, "gpu_ns busy_ns wait_ns lateness_ns exposed_wait_ns floor_ns blocks"),
+    (LOST, "lost_ns"),
     (SUM, "grid_sum grid_max block_sum gpu.memcpy-bandwidth.v1:bytes gpu.lateness.v1:bytes"),
     (BYTES, "bytes"),
     (_kinds(STEP), "kind_steps"),

@@ -76,39 +76,45 @@ def _always_inside(column: Column, bound: Bound) -> bool:
 
 
 def check(batch: Batch, appended_ms: int | None = None) -> None:
-    """Raise OutOfBounds, naming the first field outside its bounds.
+    """Raise OutOfBounds, naming the first field outside its bounds. Fields that the batch lacks have their defaults.
 
     `appended_ms`: when Kafka took the record in, by the broker's clock; without it, times are not compared with it.
     """
     checks, envelope, topic = _checks(batch.topic), batch.envelope, batch.topic
     appended_ns = appended_ms * _NS_PER_MS if appended_ms and appended_ms > 0 else 0
     for name, bound in checks.numbers:
-        value = envelope[name]
+        value = envelope.get(name, 0)
         if not bound.low <= value <= bound.high:
             raise _outside(topic, name, bound, value, value)
         if bound.is_time and appended_ns and value:
             _check_time(topic, name, bound, value, value, appended_ns)
     for name, length in checks.texts:
-        if len(envelope[name]) > length:
+        if len(envelope.get(name, "")) > length:
             raise OutOfBounds(f"a text of more than {length} characters", topic=topic, field=name)
     for name, bound in checks.text_lists:
-        _check_items(topic, name, bound, envelope[name])
-        if max(map(len, envelope[name]), default=0) > bound.length:
+        texts = envelope.get(name, ())
+        _check_items(topic, name, bound, texts)
+        if max(map(len, texts), default=0) > bound.length:
             raise OutOfBounds(f"a {bound.meaning} of more than {bound.length} characters", topic=topic, field=name)
     for name, bound in checks.number_lists:
-        _check_items(topic, name, bound, envelope[name])
-        if envelope[name] and not bound.low <= min(envelope[name]) <= max(envelope[name]) <= bound.high:
-            raise _outside(topic, name, bound, min(envelope[name]), max(envelope[name]))
+        numbers = envelope.get(name, ())
+        _check_items(topic, name, bound, numbers)
+        if numbers and not bound.low <= min(numbers) <= max(numbers) <= bound.high:
+            raise _outside(topic, name, bound, min(numbers), max(numbers))
     for name, bound in checks.maps:
-        _check_items(topic, name, bound, envelope[name])
-        if any(len(text) > bound.length for pair in envelope[name].items() for text in pair):
+        pairs = envelope.get(name, {})
+        _check_items(topic, name, bound, pairs)
+        if any(len(text) > bound.length for pair in pairs.items() for text in pair):
             raise OutOfBounds(f"a {bound.meaning} of more than {bound.length} characters", topic=topic, field=name)
-    if envelope["rows"]:
+    if envelope.get("rows", 0):
         _check_columns(checks, batch, appended_ns)
 
 
 def _check_columns(checks: _Checks, batch: Batch, appended_ns: int) -> None:
-    topic, columns, of = batch.topic, batch.columns, bounds(batch.topic)
+    topic, of = batch.topic, bounds(batch.topic)
+    columns = batch.columns
+    if len(columns) < len(model(topic).columns):
+        columns = {c.name: columns.get(c.name, np.zeros(batch.rows, c.dtype)) for c in model(topic).columns}
     for names in checks.joined:
         bits = columns[names[0]] | columns[names[1]]
         for name in names[2:]:

@@ -22,7 +22,7 @@ Every consumer applies the same bounds when it decodes a record.
 - A record that the sink of an earlier version has accepted, but not finished, is stored as that version accepted it.
 
 Producers keep these bounds. They drop rows with impossible values and count them in `dropped_before`. They cut a text
-that is too long, and end it with `…`.
+that is too long, and end it with `…`. A stream worker whose result is outside puts the job in quarantine.
 
 """
 

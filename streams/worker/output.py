@@ -9,6 +9,7 @@ import structlog
 
 from drumline.infra.telemetry import metrics
 from drumline.schemas.batch import Batch
+from drumline.schemas.bounds_check import check
 from drumline.schemas.codec import Codec
 from drumline.schemas.dead_letters import Header, Origin, Rejection, write_headers
 from drumline.schemas.errors import BadRecord
@@ -43,7 +44,11 @@ class OutputProducer:
         self._app, self._codec = app, codec
 
     async def send(self, batch: Batch, epoch: Header) -> Awaitable[object]:
-        """Produce a result batch. `epoch`: the header that fences it (schemas/epochs.py)."""
+        """Produce a result batch. `epoch`: the header that fences it (schemas/epochs.py).
+
+        Raises OutOfBounds for a result that its consumers would reject.
+        """
+        check(batch)
         value = self._codec.encode(batch)
         arrived = await self._produce(batch.topic, record_key(batch).encode(), value, [epoch])
         count_output(batch)

@@ -73,7 +73,7 @@ def test_numbers_of_columns_outside_their_bounds_are_rejected(topic):
     for column in (column for column in model(topic).columns if not column.dictionary):
         limits = bound(topic, column.name)
         if column.dtype.kind == "f":
-            outside = [limits.low - 1, limits.high * 2, np.nan, np.inf]
+            outside = [limits.low * 2 - 1, limits.high * 2, np.nan, np.inf]
         else:
             width = np.iinfo(column.dtype)
             outside = [n for n in (limits.low - 1, int(limits.high) + 1) if width.min <= n <= width.max]

@@ -1,0 +1,45 @@
+"""Results of a worker: published within the bounds of the contract, or not at all."""
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.epochs import write_epoch
+from drumline.schemas.errors import OutOfBounds
+from drumline.schemas.topics import Topic
+from drumline.streams.worker.output import OutputProducer
+
+
+def sent(batch):
+    """Return what reached the producer."""
+    values = []
+
+    async def send(topic, key, value, *_):
+        values.append((topic, value))
+        return asyncio.sleep(0)
+
+    async def run():
+        app = SimpleNamespace(producer=SimpleNamespace(send=send))
+        await (await OutputProducer(app, Codec()).send(batch, write_epoch(1)))
+        return values
+
+    return asyncio.run(run())
+
+
+def lateness(wait_ns):
+    columns = {"step": [3], "wait_ns": np.array([wait_ns])}
+    names = {"hosts": ["h"], "gpu_uuids": ["g"], "operations": ["AllReduce"]}
+    return Batch(Topic.LATENESS, {"job": "j", "run": "r", "rows": 1, **names}, columns)
+
+
+def test_a_result_within_its_bounds_is_published():
+    assert [topic for topic, _ in sent(lateness(5))] == [Topic.LATENESS]
+
+
+def test_a_sum_that_wrapped_is_not_published():
+    with pytest.raises(OutOfBounds, match=r"gpu.lateness.v1.wait_ns: a sum below 0"):
+        sent(lateness(-5))
