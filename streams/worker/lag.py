@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from faust.exceptions import ConsumerNotStarted
+
 
 class Lag:
     """Measures the records that this worker has not applied, over all partitions it has of `topics`.
@@ -52,7 +54,11 @@ class Lag:
         return behind
 
     def _input_partitions(self) -> list[Any]:
-        return [tp for tp in self._app.consumer.assignment() if tp.topic in self._topics]
+        try:
+            assigned = self._app.consumer.assignment()
+        except ConsumerNotStarted:
+            return []
+        return [tp for tp in assigned if tp.topic in self._topics]
 
     def _next(self, tp: Any) -> int | None:
         done = self._done.get(tp)
