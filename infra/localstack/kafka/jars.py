@@ -4,6 +4,7 @@
     CACHE/kafka.lock         held while Maven runs, so that two `up` fetch once
     CACHE/maven.log          output of the last run of Maven
 
+Each start of the broker compares them with `jars.sha256` beside the pom: names and contents, no jar more or less.
 `python -m drumline.infra.localstack.kafka.jars` checks Java, fetches them and prints the folder (`make setup`).
 """
 
@@ -25,6 +26,8 @@ from drumline.infra.config.state_dir import StackError, locked
 from drumline.infra.localstack.kafka.java import find_java, find_maven
 
 POM = Path(__file__).parents[1] / "assets" / "kafka" / "pom.xml"
+#: Sums of the pom's jars, as sha256sum writes them.
+SUMS = POM.with_name("jars.sha256")
 DOWNLOADED = re.compile(r"Downloaded from \S+: \S+/(\S+) \(([\d.]+) (B|kB|MB)")
 UNIT_BYTES = {"B": 1, "kB": 1_000, "MB": 1_000_000}
 
@@ -37,10 +40,11 @@ def jar_folder(settings: Settings) -> Path:
 def ensure_jars(settings: Settings) -> Path:
     """Return the folder with the broker's jars; fetch them if it does not exist (progress on stderr).
 
-    Raises StackError: no Maven and no jars, or Maven failed (the message has its errors).
+    Raises StackError: no Maven and no jars, Maven failed (the message has its errors), or other jars than expected.
     """
     folder = jar_folder(settings)
     if folder.is_dir():
+        verify(folder)
         return folder
     try:
         maven = find_maven()
@@ -53,8 +57,23 @@ def ensure_jars(settings: Settings) -> Path:
             scratch = cache / f"{folder.name}.part"
             shutil.rmtree(scratch, ignore_errors=True)
             fetch(maven, scratch, cache / "maven.log")
+            verify(scratch)
             scratch.rename(folder)
     return folder
+
+
+def verify(folder: Path) -> None:
+    """Compare a folder of jars with SUMS. Raises StackError with the first names that differ."""
+    expected = {name: digest for digest, name in (line.split() for line in SUMS.read_text().splitlines())}
+    present: dict[str, str] = {}
+    for jar in sorted(folder.glob("*.jar")):
+        with jar.open("rb") as content:
+            present[jar.name] = hashlib.file_digest(content, "sha256").hexdigest()
+    if wrong := sorted(name for name in expected.keys() | present.keys() if expected.get(name) != present.get(name)):
+        raise StackError(
+            f"{folder} has not the jars of drumline's pom: {len(wrong)} are missing, changed or not expected, "
+            f"{', '.join(wrong[:3])}. Delete the folder and run the command again; do not use a mirror that brings them"
+        )
 
 
 def fetch(maven: str, folder: Path, log: Path) -> None:

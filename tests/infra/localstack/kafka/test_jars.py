@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from drumline.infra.config.settings import LocalSettings, Settings
 from drumline.infra.config.state_dir import StackError
+from drumline.infra.localstack.kafka import jars
 from drumline.infra.localstack.kafka.broker import properties
 from drumline.infra.localstack.kafka.jars import ensure_jars, jar_folder
 from drumline.infra.localstack.kafka.java import find_java, java_version
@@ -27,6 +30,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in front of PATH; programs get $LAB."""
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setenv("LAB", str(tmp_path))
+    sums = tmp_path / "jars.sha256"
+    sums.write_text(f"{hashlib.sha256(b'').hexdigest()}  kafka_2.13-4.jar\n")
+    monkeypatch.setattr(jars, "SUMS", sums)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     return tmp_path
 
@@ -64,14 +70,43 @@ def test_maven_that_succeeds_without_kafka_is_an_error(lab: Path) -> None:
         ensure_jars(cached(lab))
 
 
+def test_a_jar_that_was_changed_added_or_removed_since_is_found_at_the_next_start(lab: Path) -> None:
+    program(lab / "mvn", MAVEN + 'touch "$out/kafka_2.13-4.jar"\n')
+    folder = ensure_jars(cached(lab))
+    for name, text in (("kafka_2.13-4.jar", "changed"), ("a.jar", "added"), ("kafka_2.13-4.jar", None)):
+        path = folder / name
+        path.unlink(missing_ok=True)
+        if text is not None:
+            path.write_text(text)
+        with pytest.raises(StackError, match=rf"1 are missing, changed or not expected, {name}.*Delete the folder"):
+            ensure_jars(cached(lab))
+        path.unlink(missing_ok=True)
+        (folder / "kafka_2.13-4.jar").touch()
+    assert ensure_jars(cached(lab)) == folder
+
+
+def test_what_maven_brings_is_compared_before_it_is_used(lab: Path) -> None:
+    program(lab / "mvn", MAVEN + 'echo other > "$out/kafka_2.13-4.jar"\n')
+    with pytest.raises(StackError, match="not expected, kafka_2"):
+        ensure_jars(cached(lab))
+    assert not jar_folder(cached(lab)).exists()
+
+
+def test_the_expected_sums_are_those_of_the_poms_jars() -> None:
+    pom, names = jars.POM.read_text(), [line.split()[1] for line in jars.SUMS.read_text().splitlines()]
+    for name, version in re.findall(r"<artifactId>(k[\w.]+|log4j[\w-]+)</artifactId>\s*<version>([\d.]+)<", pom):
+        assert f"{name}-{version}.jar" in names
+    assert names == sorted(set(names))
+
+
 def test_two_at_a_time_fetch_once(lab: Path) -> None:
     program(lab / "mvn", MAVEN + 'sleep 1; touch "$out/kafka_2.13-4.jar"\n')
     code = (
-        "import sys; from pathlib import Path; from drumline.infra.localstack.kafka.jars import ensure_jars\n"
+        "import sys; from pathlib import Path; from drumline.infra.localstack.kafka import jars\n"
         "from drumline.infra.config.settings import LocalSettings, Settings\n"
-        "ensure_jars(Settings(local=LocalSettings(cache=Path(sys.argv[1]))))\n"
+        "jars.SUMS = Path(sys.argv[2]); jars.ensure_jars(Settings(local=LocalSettings(cache=Path(sys.argv[1]))))\n"
     )
-    both = [subprocess.Popen([sys.executable, "-c", code, str(lab / "cache")]) for _ in range(2)]
+    both = [subprocess.Popen([sys.executable, "-c", code, str(lab / "cache"), str(jars.SUMS)]) for _ in range(2)]
     assert [process.wait(60) for process in both] == [0, 0]
     assert (lab / "calls").read_text() == "called\n"
 
