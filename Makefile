@@ -8,11 +8,17 @@ KEEP ?=
 # Tests run in so many processes, each with a stack of its own (about 1 GB); they wait more than they compute.
 JOBS ?= 3
 
+# Exact versions and hashes of Python packages, and for which extras: all tests; all programs; the image.
+LOCKS := infra/requirements
+EXTRAS_dev := dev
+EXTRAS_all := all gpu archive build
+EXTRAS_image := streams sinks gpu archive report build
+
 # Generators of docs/generate, each of one page of docs/reference.
 PAGES_MADE := settings_page cli_page metrics_page alerts_page dashboards_page collector_status_page bounds_page tables_page cookbook
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java test test-long demo docs lint
+.PHONY: help setup java test test-long demo docs lint lock release
 
 ##@ drumline
 
@@ -39,12 +45,14 @@ java:
 		exit 1; \
 	fi
 
-$(VENV)/ready: pyproject.toml
+# Packages come with the hashes of infra/requirements; drumline itself is built with the locked setuptools.
+$(VENV)/ready: pyproject.toml $(LOCKS)/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and f"{sys.executable} is older than Python 3.11; make PYTHON=...")'
 	@[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV) || { \
 		echo "no venv module: apt-get install python3-venv" >&2; rm -rf $(VENV); exit 1; }
 	@echo "installing Python packages into $(VENV) (a few minutes the first time)"
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --requirement $(LOCKS)/dev.txt
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
 demo: setup ## Run a recorded GPU job through the whole platform (KEEP=1 leaves the stack up)
@@ -70,3 +78,20 @@ test-long: setup ## Run the long tests: chaos runs, outages, security, benchmark
 
 docs: setup ## Write the generated pages of docs/reference (recordings through a real stack, every named query)
 	@for page in $(PAGES_MADE); do PYTHONPATH=tests $(BIN)/python docs/generate/$$page.py || exit 1; done
+
+lock: $(VENV)/ready ## Renew infra/requirements: the newest packages that pyproject.toml allows, with their hashes
+	@$(call lock_for,dev,--upgrade)
+	@$(call lock_for,all,--constraint $(LOCKS)/dev.txt)
+	@$(call lock_for,image,--constraint $(LOCKS)/dev.txt)
+
+# One file for Python 3.11 and later, by markers. uv reads no setting of this machine: the files name no index.
+lock_for = rm -f $(LOCKS)/$(1).txt.new && $(BIN)/uv --no-config pip compile --quiet --universal --python-version 3.11 \
+	--generate-hashes --no-annotate --no-emit-index-url --custom-compile-command "make lock" $(2) \
+	$(addprefix --extra ,$(EXTRAS_$(1))) pyproject.toml --output-file $(LOCKS)/$(1).txt.new \
+	&& mv $(LOCKS)/$(1).txt.new $(LOCKS)/$(1).txt
+
+release: $(VENV)/ready ## Build dist/: the wheel and its CycloneDX bill of materials
+	@rm -rf dist && $(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+		--output-file dist/drumline.cdx.json $(LOCKS)/all.txt
+	@ls dist
