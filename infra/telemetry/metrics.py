@@ -194,7 +194,9 @@ AGENT_DAMAGED = _counter(
     "agent", "damaged_bytes_total", "bytes of the spool that are no frame, left by a killed writer"
 )
 AGENT_BLOCKED = _gauge(
-    "agent", "blocked_folders", "folders of the spool that cannot be published now; the log has the reasons"
+    "agent",
+    "blocked_folders",
+    "folders of the spool that cannot be published now, or wait for others of their user; the log has the reasons",
 )
 AGENT_PROCESSES = _gauge(
     "agent", "processes", "processes with a spool folder; alive: still writing, exited: not", "state"

@@ -29,7 +29,7 @@ from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.layout import BadSpool
 from drumline.producers.spool.reader import Segment
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import RegistryUnavailable, UnknownSchema
+from drumline.schemas.errors import BadSchema, RegistryUnavailable, UnknownSchema
 
 log = structlog.get_logger()
 
@@ -37,6 +37,8 @@ log = structlog.get_logger()
 PUMP_S = 0.1
 #: Period of finding folders, refreshing identities and saving the cursor; s.
 REFRESH_S = 1.0
+#: Least period in multiples of its own duration: many folders take no time from publishing.
+REFRESH_SHARE = 5
 #: Time after which a tick ends and the next one goes on with the next folder; s.
 TICK_S = 0.5
 
@@ -123,9 +125,10 @@ class Agent:
         """Process all folders once; return whether anything moved."""
         ready = self._sender.ready()
         self._health.set_reason("kafka", self._sender.problem)
-        if self._clock() >= self._refresh_at:
+        if (begun := self._clock()) >= self._refresh_at:
             self._refresh(ready)
-            self._refresh_at = self._clock() + REFRESH_S
+            took = self._clock() - begun
+            self._refresh_at = begun + took + max(REFRESH_S, REFRESH_SHARE * took)
         moved = False
         tails = [tail for tail in self.tails.values() if not tail.problem] if ready else []
         start, until = self._start % max(len(tails), 1), self._clock() + TICK_S
@@ -167,7 +170,7 @@ class Agent:
             self.tails[name] = SpoolTailer(folder, positions, self._codec, self._options.done)
 
         try:
-            self._folders.refresh(self.tails, begin)
+            self._folders.refresh({name: tail.folder.user for name, tail in self.tails.items()}, begin)
             self._health.set_reason("root", "")
         except OSError as error:
             self._health.set_reason("root", f"{self._root}: {error.strerror}")
@@ -194,7 +197,7 @@ class Agent:
         """Run an action; an error concerns this folder only, and the action is repeated after the next refresh."""
         try:
             return bool(action())
-        except (BadSpool, UnknownSchema, RegistryUnavailable) as error:  # the last one is an OSError too
+        except (BadSpool, BadSchema, UnknownSchema, RegistryUnavailable) as error:  # the last one is an OSError too
             tail.problem = str(error)
         except OSError as error:
             tail.problem = f"{error.strerror}: {Path(str(error.filename or '')).name}"
@@ -212,7 +215,7 @@ class Agent:
         metrics.AGENT_PROCESSES.labels("alive").set(alive)
         metrics.AGENT_PROCESSES.labels("exited").set(len(self.tails) - alive)
         blocked = sum(bool(tail.problem) for tail in self.tails.values())
-        metrics.AGENT_BLOCKED.set(blocked + len(self._folders.unreadable))
+        metrics.AGENT_BLOCKED.set(blocked + len(self._folders.unreadable) + self._folders.waiting)
         metrics.AGENT_WAITING.set(self._sender.waiting)
         size = 0
         for tail in self.tails.values():

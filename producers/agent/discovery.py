@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import structlog
 
-from drumline.producers.spool.directory import SpoolDirectory, folders
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.layout import IDENTITY, BadSpool
+from drumline.producers.spool.root import folders
 
 log = structlog.get_logger()
 
+#: Most folders of one user that are published at once: a user's junk takes no file descriptors from others.
+MOST_OF_USER = 256
 #: Age at which a folder is removed whose process exited without an identity; s.
 ORPHAN_S = 60.0
 
@@ -21,19 +25,30 @@ class FolderDiscovery:
     """Scans the root of a spool for folders that nothing publishes yet. Owned by Agent, in its thread.
 
     `unreadable`: reason by name of a folder that cannot be read: any user may leave one, so it is logged and counted.
+    `waiting`: number of folders that wait until others of their user are published.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.unreadable: dict[str, str] = {}
+        self.waiting = 0
         self._foreign: set[str] = set()  # folders that are no spool
 
-    def refresh(self, known: Container[str], begin: Callable[[SpoolDirectory], None]) -> None:
-        """Call `begin` for each folder with an identity whose name is not `known`. Raises OSError for the root."""
+    def refresh(self, known: Mapping[str, int], begin: Callable[[SpoolDirectory], None]) -> None:
+        """Call `begin` for folders with an identity that are not known, at most MOST_OF_USER of a user.
+
+        `known`: user by name of a folder that is published. Raises OSError for the root.
+        """
         before, self.unreadable = self.unreadable, {}
-        for folder in list(folders(self._root)):
+        new_folders = [folder for folder in folders(self._root) if folder.path.name not in known]
+        was_waiting, self.waiting, users = self.waiting, 0, Counter(known.values())
+        for folder in new_folders:
             name = folder.path.name
-            if name in known:
+            users[folder.user] += 1
+            if users[folder.user] > MOST_OF_USER:
+                self.waiting += 1
+                if not was_waiting and self.waiting == 1:
+                    log.warning("a user has too many folders at once: some wait", user=folder.user, most=MOST_OF_USER)
                 continue
             try:
                 if folder.has(IDENTITY):

@@ -13,7 +13,7 @@ from drumline.infra.telemetry import metrics
 from drumline.producers.agent.inflight import InFlightBatches, InFlightFrame, Send
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import Damage, Frame
-from drumline.producers.spool.layout import BadSpool, ProcessIdentity
+from drumline.producers.spool.layout import BadSpool, ProcessIdentity, read_identity
 from drumline.producers.spool.reader import Segment
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
@@ -58,7 +58,7 @@ class SpoolTailer:
         self._positions = dict(positions)
         self._taken: deque[_Taken] = deque()
         self._in_flight = InFlightBatches(codec, self._settle)
-        self._last_done = -1
+        self._last_done, self._identity_bytes = -1, b""
         self._identity_published, self._identity_in_flight, self._record = False, False, b""
         self.seen: ProcessIdentity | None = None
         self.identity: ProcessIdentity | None = None
@@ -81,9 +81,12 @@ class SpoolTailer:
         )
 
     def refresh(self) -> None:
-        """Update whether the writer is alive, and its identity. Raises OSError and BadSpool."""
+        """Update whether the writer is alive, and its identity if it has changed. Raises OSError and BadSpool."""
         self.writer_exited = self.folder.writer_exited()
-        self.seen = self.folder.identity()
+        content = self.folder.identity_bytes()
+        if content != self._identity_bytes:
+            self.seen = read_identity(content, self.folder.path.name)
+            self._identity_bytes = content
 
     def publish_identity(self, send: Send) -> None:
         """Publish the identity that was read last, once for each change.

@@ -13,11 +13,11 @@ from drumline.producers.agent.cursor import AGENT_FOLDER, is_served
 from drumline.producers.doctor.checks import FAIL, OK, WARN, Check
 from drumline.producers.ipc.policy import BadPolicy, parse, read_policy_text
 from drumline.producers.launcher import unwritable
-from drumline.producers.spool.directory import folders
 from drumline.producers.spool.frames import LOSS, Frame
 from drumline.producers.spool.layout import OPEN, TAKEN, BadSpool, segment_name
 from drumline.producers.spool.quota import bounds
 from drumline.producers.spool.reader import Segment
+from drumline.producers.spool.root import folders
 
 #: A segment of losses is smaller; bytes.
 MOST_LOSSES = 1 << 20

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 from drumline.producers.spool.files import LISTED, PASSED, open_file, opened
@@ -27,6 +28,8 @@ from drumline.producers.spool.layout import (
 
 #: Most bytes read of an identity.
 MAX_IDENTITY = 1 << 20
+#: Most segments that a writer leaves; with segments of 30 s, days of an outage. Most files that a reader lists.
+MOST_SEGMENTS, MOST_FILES = 16_384, 1 << 16
 #: Files that a writer creates before its identity.
 UNNAMED = frozenset({LOCK, RESERVED, f"{IDENTITY}{SCRATCH}"})
 
@@ -37,10 +40,12 @@ class SpoolDirectory:
     Every access is through a descriptor of the folder that the first one has opened. So whatever a user lays in its
     place or below is neither read, renamed nor deleted by an agent that may do more than that user. Methods raise
     FileNotFoundError or NotADirectoryError where that folder is not there any more.
+
+    `user`: owner of the folder as `folders` saw it, else -1.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, user: int = -1) -> None:
+        self.path, self.user = path, user
         self._file: tuple[int, int] | None = None
 
     @contextmanager
@@ -69,9 +74,12 @@ class SpoolDirectory:
             return os.fstat(directory)
 
     def names(self) -> list[str]:
-        """Return the names of its files. Raises OSError."""
-        with self.opened() as directory:
-            return os.listdir(directory)
+        """Return the names of its files. Raises OSError, BadSpool."""
+        with self.opened() as directory, os.scandir(directory) as entries:
+            names = [entry.name for entry in islice(entries, MOST_FILES + 1)]
+        if len(names) > MOST_FILES:
+            raise BadSpool(f"more than {MOST_FILES} files, which no writer leaves")
+        return names
 
     def has(self, name: str) -> bool:
         """Return whether a name is present, also a link's. Raises OSError."""
@@ -189,7 +197,7 @@ class SpoolDirectory:
         """Return the bytes of the file system that its files take. Raises OSError."""
         total = 0
         with self.opened() as directory, os.scandir(directory) as entries:
-            for entry in entries:
+            for entry in islice(entries, MOST_FILES):
                 with suppress(FileNotFoundError):  # deleted since
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
         return total
@@ -231,30 +239,3 @@ def _segments(names: Iterable[str]) -> dict[str, list[int]]:
         if dot and number.isdecimal() and (known := numbers.get(dot + suffix)) is not None:
             known.append(int(number))
     return numbers
-
-
-def make_root(root: Path) -> None:
-    """Create the folder of all spools if it is missing, writable for all users: jobs of any user may come first.
-
-    Only a folder created here is opened to all: in its place may be a link. Raises OSError.
-    """
-    if root.is_dir():
-        return
-    try:
-        root.mkdir(parents=True)
-        root.chmod(0o1777)
-    except FileExistsError:
-        if not root.is_dir():
-            raise
-
-
-def folders(root: Path) -> Iterator[SpoolDirectory]:
-    """Yield all folders below `root` that are not hidden, oldest first. Raises OSError."""
-    by_age = []
-    with os.scandir(root) as entries:
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                with suppress(FileNotFoundError):  # deleted since
-                    by_age.append((entry.stat(follow_symlinks=False).st_ctime_ns, entry.name))
-    for _, name in sorted(by_age):
-        yield SpoolDirectory(root / name)

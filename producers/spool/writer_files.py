@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from drumline.producers.spool.directory import SpoolDirectory, make_root
+from drumline.producers.spool.directory import MOST_SEGMENTS, SpoolDirectory
 from drumline.producers.spool.frames import SEGMENT_MAGIC
 from drumline.producers.spool.layout import (
     IDENTITY,
@@ -24,6 +24,7 @@ from drumline.producers.spool.layout import (
     segment_name,
 )
 from drumline.producers.spool.quota import HostSpools, SpoolLimits, SpoolQuota
+from drumline.producers.spool.root import make_root
 from drumline.producers.spool.segments import SegmentFile, WrittenSegments
 
 
@@ -140,7 +141,7 @@ class WriterFiles:
 
     def _fit(self, size: int) -> bool:
         self._quota.reclaim(self.used, len(self.written), self.used + size)
-        while self.used + size > self.limit:
+        while self.used + size > self.limit or len(self.written) >= MOST_SEGMENTS:
             if not self.written.evict_oldest():
                 return False
         return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from drumline.infra.config.settings import Settings
     from drumline.infra.telemetry.health import Health
     from drumline.producers.agent.archiver import Archiver
+
+#: Descriptors that the agent may use where the system allows it: up to four segments of each folder are open.
+MOST_FILES = 1 << 16
 
 app = typer.Typer(add_completion=False)
 
@@ -59,10 +63,12 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     from drumline.producers.agent.cursor import Cursor, OtherAgent
     from drumline.producers.agent.producer import KafkaSender
     from drumline.producers.nvml.sampler import device_sampler
-    from drumline.producers.spool.directory import make_root
     from drumline.producers.spool.layout import IDENTITY
+    from drumline.producers.spool.root import make_root
     from drumline.schemas.topics import RAW_TOPICS
 
+    _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(most_files, MOST_FILES), most_files))
     stopping = ShutdownSignal()
     root = config.spool.root
     try:

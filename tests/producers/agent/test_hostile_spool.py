@@ -10,10 +10,15 @@ from support.labs.agent import Lab, process, write
 from support.labs.sink import any_batch
 
 from drumline.infra.telemetry import metrics
-from drumline.producers.agent import inflight
+from drumline.producers.agent import discovery, inflight
+from drumline.producers.spool import directory
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import LOSS, SEGMENT_MAGIC, envelope_end, head
+from drumline.producers.spool.root import folders
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
+from drumline.schemas.codec import Codec
+from drumline.schemas.errors import BadSchema
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
@@ -181,3 +186,50 @@ def test_a_folder_laid_over_the_agents_own_between_two_saves_is_not_written_into
     lab.tick()
     assert list(folder.iterdir()) == []
     spool.close()
+
+
+def test_a_user_with_many_folders_leaves_file_descriptors_to_others(lab, monkeypatch):
+    monkeypatch.setattr(discovery, "MOST_OF_USER", 3)
+    spools = [SpoolWriter(lab.root, process(f"p{number}")) for number in range(6)]
+    for number, spool in enumerate(spools):
+        write(spool, [0], key=f"p{number}")
+    users = dict(zip((spool.folder.name for spool in spools), (1, 1, 1, 1, 1, 2), strict=True))
+    monkeypatch.setattr(discovery, "folders", lambda root: [
+        SpoolDirectory(folder.path, users[folder.path.name]) for folder in folders(root)
+    ])  # fmt: skip
+    with capture_logs() as logs:
+        lab.tick()
+    assert len(lab.agent.tails) == 4
+    assert spools[5].folder.name in lab.agent.tails
+    assert metrics.AGENT_BLOCKED._value.get() == 2
+    assert [line["user"] for line in logs if "too many folders" in line["event"]] == [1]
+    for spool in spools:
+        spool.close()
+    for _ in range(3):
+        lab.tick()
+    assert len(lab.batches()) == 6, "the others of the user follow"
+    assert not any(spool.folder.exists() for spool in spools)
+
+
+def test_a_folder_with_more_files_than_a_writer_leaves_is_blocked_and_not_listed(lab, monkeypatch):
+    monkeypatch.setattr(directory, "MOST_FILES", 10)
+    folder = hostile(lab)
+    for number in range(1, 12):
+        (folder / f"{number:012d}.seg").write_bytes(SEGMENT_MAGIC)
+    lab.tick()
+    assert "more than 10 files" in lab.agent.tails[folder.name].problem
+    assert lab.health.ready() == {}
+
+
+def test_a_schema_that_the_registry_rejects_blocks_its_folder_only(lab):
+    class Registry:
+        def __getattr__(self, name):
+            return getattr(Codec().registry, name)
+
+        def id_of_version(self, topic, fingerprint):
+            raise BadSchema(f"{topic}: the registry rejects it")
+
+    lab.start(Codec(Registry()))
+    folder = hostile(lab)
+    lab.tick()
+    assert "rejects it" in lab.agent.tails[folder.name].problem

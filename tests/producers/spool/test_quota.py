@@ -15,10 +15,11 @@ from support.labs.agent import Lab, process, write
 from support.labs.spool import KERNEL, PROCESS, Follower, body
 
 from drumline.producers.spool import quota
-from drumline.producers.spool.directory import SpoolDirectory, folders
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.eviction import evict_oldest_segments
 from drumline.producers.spool.frames import DATA, LOSS
 from drumline.producers.spool.quota import HostSpools, SpoolLimits, share
+from drumline.producers.spool.root import folders
 from drumline.producers.spool.writer import SpoolWriter
 
 MB = 1 << 20
@@ -256,8 +257,12 @@ def test_a_folder_that_no_process_makes_takes_no_share(tmp_path):
 
 
 def test_a_root_that_may_not_be_listed_is_written_all_the_same(tmp_path, monkeypatch):
+    scandir = os.scandir
+
     def deny(path):
-        raise PermissionError(13, "Permission denied")
+        if path == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
 
     monkeypatch.setattr(quota.os, "scandir", deny)
     spool = SpoolWriter(tmp_path, PROCESS)

@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import pytest
 from support.labs.spool import KERNEL, PROCESS, Follower, body
 
-from drumline.producers.spool import quota
-from drumline.producers.spool.directory import SpoolDirectory, folders, make_root
+from drumline.producers.spool import quota, writer_files
+from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.frames import (
     DATA,
     LOSS,
@@ -29,6 +29,7 @@ from drumline.producers.spool.frames import (
 from drumline.producers.spool.layout import BadSpool
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.reader import Segment
+from drumline.producers.spool.root import folders, make_root
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -259,6 +260,19 @@ def test_killed_during_an_eviction_nothing_is_counted_twice(tmp_path, moment):
     follower = Follower(folder)
     follower.read()
     assert follower.sum(DATA) + follower.sum(LOSS) == 2_000
+
+
+def test_segments_are_bounded_in_number_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(writer_files, "MOST_SEGMENTS", 5)
+    spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(segment_bytes=1))
+    for sequence in range(20):
+        assert spool.append(KERNEL, "k", body(sequence), 10)
+        assert len(list(spool.folder.glob("*.seg"))) <= 6
+    spool.close()
+    follower = Follower(only_folder(tmp_path))
+    follower.read()
+    assert follower.sum(DATA) + follower.sum(LOSS) == 200
+    assert follower.sum(LOSS) == spool.dropped[KERNEL] > 0
 
 
 def test_a_fork_does_not_write_into_its_parents_spool(tmp_path):
