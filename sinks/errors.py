@@ -32,3 +32,11 @@ class Fenced(RuntimeError):
 
 class NoKnownBrokers(RuntimeError):
     """Re-create the client: it has lost every broker address and never reconnects."""
+
+
+class UnreadableBatch(RuntimeError):
+    """Find its end: Kafka's client cannot unpack the batch that begins at `offset`; the partition stands still."""
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        super().__init__(f"{topic} partition {partition}: the batch at offset {offset} cannot be unpacked")
+        self.topic, self.partition, self.offset = topic, partition, offset

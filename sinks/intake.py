@@ -57,6 +57,25 @@ class Intake:
                 first=state.next_offset, last=record.offset - 1,
             )  # fmt: skip
             metrics.SINK_GAPS.labels(record.topic).inc(record.offset - state.next_offset)
+        self._add(state, entry)
+
+    def take_unreadable(self, state: PartitionState, first: int, behind: int) -> None:
+        """Take in a batch that cannot be unpacked, as one dead letter at its first offset, without value.
+
+        The ledger has no row for its other offsets `first + 1` up to `behind`, which the audit reports. Fatal:
+        TooManyDeadLetters.
+        """
+        if first >= state.next_offset:
+            record = Record(
+                state.table.topic.value, state.partition, first, None, None, time.time_ns() // 1_000_000, []
+            )
+            text = f"offsets {first}..{behind - 1} are a batch that Kafka's client cannot unpack"
+            error = ("UnreadableBatch", text)
+            self._add(state, RangeEntry(record, 0, None, Disposition.DEAD_LETTER, error=error))
+        state.next_offset = max(state.next_offset, behind)
+
+    def _add(self, state: PartitionState, entry: RangeEntry) -> None:
+        record = entry.record
         replayed = state.intent is not None and record.offset <= state.intent.range.last
         if not replayed:
             gauge = self._gauges.setdefault(

@@ -22,10 +22,11 @@ from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
 from drumline.sinks.commit_cycle import PRESSURE, CommitCycle
-from drumline.sinks.errors import Fenced, NoKnownBrokers, TailLost, TopicReplaced, TransientKafkaError
+from drumline.sinks.errors import Fenced, NoKnownBrokers, TailLost, TopicReplaced, TransientKafkaError, UnreadableBatch
 from drumline.sinks.intake import Intake
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import DeadLetterProducer, DeadLettersFailed
+from drumline.sinks.kafka.unreadable import UnreadableBatches
 from drumline.sinks.telemetry import SinkCounts, observe, waiting_reason
 
 log = structlog.get_logger()
@@ -61,6 +62,7 @@ class Sink:
 
     def __post_init__(self) -> None:
         self._intake = Intake(self.settings.sink, self.kafka, self.codec, self.counts)
+        self._unreadable = UnreadableBatches(self.kafka.reader)
         self._cycle = CommitCycle(self.settings, self.kafka, self.dead_letters, lambda: self.connect(), self.counts)
 
     def run(self) -> None:
@@ -79,6 +81,7 @@ class Sink:
                 self._poll()
                 if self._retry.at <= time.monotonic():
                     self._work()
+                self._continue_behind_unreadable()
                 if registry.attempt and registry.at <= time.monotonic():
                     self._take_parked()
                 self._observe()
@@ -86,6 +89,7 @@ class Sink:
             if self._cycle.ranges and not self._retry.attempt:
                 self._work()
         finally:
+            self._unreadable.close()
             self.kafka.close()
             self._cycle.close()
             log.info("stopped", **asdict(self.counts))
@@ -107,8 +111,26 @@ class Sink:
         except (Fenced, NoKnownBrokers) as error:
             self._recreate_client(error)
             return
+        except UnreadableBatch as error:
+            state = self.kafka.states.get((error.topic, error.partition))
+            if state is not None and state.unreadable < 0:
+                self.kafka.pause_partition(state)
+                self._unreadable.search(state, error.offset)
+            return
         if record is not None:
             self._intake.take(record)
+
+    def _continue_behind_unreadable(self) -> None:
+        """Continue behind the batches that cannot be unpacked; each is one dead letter."""
+        for state, first, behind in self._unreadable.take():
+            if not self.kafka.holds(state):
+                continue
+            if behind > first:
+                self._intake.take_unreadable(state, first, behind)
+                self.kafka.seek(state, state.next_offset)
+            state.unreadable = -1
+            if not self._holding:
+                self.kafka.resume()
 
     def _take_parked(self) -> None:
         if self._intake.take_parked() and not self._holding:
@@ -193,8 +215,8 @@ class Sink:
         if now - self._observed < OBSERVE_S:
             return
         self._observed = now
-        deferred = any(state.deferred is not None for state in self.kafka.states.values())
-        if self._holding or deferred or self.kafka.events.brokers_down or self._intake.registry.attempt:
+        paused = any(state.opened and not state.flows for state in self.kafka.states.values())
+        if self._holding or paused or self.kafka.events.brokers_down or self._intake.registry.attempt:
             self.kafka.refresh_end_offsets(now)  # no fetches report the partitions' ends meanwhile
         if reason := self.kafka.unread(now):
             log.warning("subscribing again", reason=reason)

@@ -153,6 +153,12 @@ SINK_RANGES = _counter("sink", "ranges_total", "offset ranges stored and committ
 SINK_REPLAYS = _counter(
     "sink", "replayed_ranges_total", "ranges with a committed intent of a predecessor, completed by this sink", "topic"
 )
+SINK_UNREADABLE = _counter(
+    "sink",
+    "unreadable_batches_total",
+    "batches that Kafka's client cannot unpack; each becomes one dead letter",
+    "topic",
+)
 SINK_SPLITS = _counter(
     "sink",
     "split_ranges_total",

@@ -162,10 +162,11 @@ class KafkaFacts:
     def existing(self, facts: PartitionFacts, first: int, last: int, timeout_s: float = 30.0) -> int:
         """Return the number of records at first..last.
 
-        Compaction and transactions leave offsets without a record. Raises KafkaUnreachable.
+        Compaction and transactions leave offsets without a record. Those of a batch that cannot be unpacked count.
+        Raises KafkaUnreachable.
         """
         self._consumer.assign([TopicPartition(facts.topic, facts.partition, first)])
-        count, until = 0, time.monotonic() + timeout_s
+        count, position, until = 0, first, time.monotonic() + timeout_s
         try:
             while time.monotonic() < until:
                 message: Any = self._consumer.poll(0.5)
@@ -174,7 +175,10 @@ class KafkaFacts:
                 if message.error() is not None:
                     if message.error().code() == KafkaError._PARTITION_EOF:
                         return count
+                    if message.error().code() == KafkaError._BAD_COMPRESSION:  # all of them are in it, or behind it
+                        return count + last - position + 1
                     raise KafkaUnreachable(str(message.error()))
+                position = message.offset() + 1
                 if message.offset() > last:
                     return count
                 count += 1

@@ -14,7 +14,7 @@ from drumline.infra.kafka.config import admin_config
 from drumline.infra.kafka.connect import silence_librdkafka, to_access_error
 from drumline.infra.kafka.lost_brokers import with_broker_watch
 from drumline.schemas.topics import Topic
-from drumline.sinks.errors import Fenced, TopicReplaced, TransientKafkaError
+from drumline.sinks.errors import Fenced, TopicReplaced, TransientKafkaError, UnreadableBatch
 from drumline.sinks.kafka.assignment import Assignment
 from drumline.sinks.kafka.client_events import ClientEvents
 from drumline.sinks.kafka.config import consumer_config
@@ -77,7 +77,7 @@ class SinkConsumer:
         """Return the next record of a held partition, or None after `timeout_s`.
 
         Retry later: TransientKafkaError. Fatal: LostRecords, KafkaAccessDenied. Start over: TopicReplaced, Fenced,
-        NoKnownBrokers; TailLost, once the loss is accepted.
+        NoKnownBrokers; TailLost, once the loss is accepted. Find its end: UnreadableBatch.
         """
         self._admin.poll(0)
         message = self._consumer.poll(timeout_s)
@@ -123,6 +123,8 @@ class SinkConsumer:
             if self.topic_ids([message.topic()]).get(message.topic()) != kafka_topic_id(state.topic_id):
                 raise TopicReplaced(message.topic())
             raise self.logs.out_of_range(state, error.str())
+        elif code == KafkaError._BAD_COMPRESSION:
+            raise UnreadableBatch(message.topic(), message.partition(), message.offset())
         elif fatal := fatal_error(error):
             raise fatal
         elif code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
@@ -191,14 +193,21 @@ class SinkConsumer:
         self._consumer.pause(self._partitions(self.states.values()))
 
     def resume(self) -> None:
-        """Fetch again from every partition that is open, waits for no schema, and has no rejected range."""
-        flowing = (s for s in self.states.values() if s.opened and s.parked is None and s.deferred is None)
-        self._consumer.resume(self._partitions(flowing))
+        """Fetch again from every partition that waits for nothing."""
+        self._consumer.resume(self._partitions(state for state in self.states.values() if state.flows))
 
     def pause_for_schema(self, state: PartitionState, record: Record) -> None:
         """Keep the record and stop fetching its partition until it can be decoded."""
         state.parked = record
         self.pause_partition(state)
+
+    def seek(self, state: PartitionState, offset: int) -> None:
+        """Continue to read a held partition at `offset`. Retry later: TransientKafkaError."""
+        place = TopicPartition(state.table.topic.value, state.partition, offset)
+        try:
+            self._consumer.seek(place)
+        except KafkaException as error:
+            raise TransientKafkaError(f"{place.topic} partition {place.partition}: {error.args[0]}") from None
 
     def pause_partition(self, state: PartitionState) -> None:
         """Stop fetching from one partition."""

@@ -14,6 +14,8 @@ from drumline.infra.kafka.connect import silence_librdkafka
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.ranges.record import published_ms
 
+#: The most that a batch may unpack to; librdkafka applies it to zstd only (docs/design/kafka-clients.md).
+RECEIVE_BYTES = 32 << 20
 Place = tuple[str, int]
 TIMEOUT_S = 30.0
 OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
@@ -32,6 +34,8 @@ def reader(settings: Settings, client_id: str) -> Consumer:
             "enable.partition.eof": True,
             "isolation.level": "read_committed",
             "fetch.message.max.bytes": 1_024,  # of each partition, only the batch with the record is needed
+            "fetch.max.bytes": 4_194_304,
+            "receive.message.max.bytes": RECEIVE_BYTES,
         }
     )
 
@@ -40,7 +44,7 @@ def record_times(consumer: Consumer, offsets: Mapping[Place, int]) -> dict[Place
     """Return when Kafka received the record at each place's offset, as the ledger stores it (ms since the epoch).
 
     BEYOND where the log does not reach it. Left out where it does, but has no such record, because of compaction or
-    transactions. Blocks for up to TIMEOUT_S. Retry later: TransientKafkaError.
+    transactions, or cannot be unpacked. Blocks for up to TIMEOUT_S. Retry later: TransientKafkaError.
     """
     times: dict[Place, int] = {}
     waiting = dict(offsets)
@@ -66,7 +70,7 @@ def record_times(consumer: Consumer, offsets: Mapping[Place, int]) -> dict[Place
                 error.code() == KafkaError._PARTITION_EOF and message.offset() <= wanted
             ):
                 times[place] = BEYOND
-            elif error.code() != KafkaError._PARTITION_EOF:
+            elif error.code() not in (KafkaError._PARTITION_EOF, KafkaError._BAD_COMPRESSION):
                 continue  # connections come back
             del waiting[place]
             consumer.pause([TopicPartition(*place)])

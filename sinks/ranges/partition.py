@@ -105,7 +105,8 @@ class PartitionState:
     `bytes`: of `entries`, as they came; a dead letter counts as no row. `expected`: offset -> when Kafka received the
     record there, of records that Kafka must still have (stored_tail.py). `deferred`: a range that ClickHouse rejects
     (`reason`), and `retry`: its attempts; nothing is cut meanwhile. `limit`: records of a range after one was rejected;
-    0 = no limit. `epochs`: source -> highest epoch of results so far.
+    0 = no limit. `epochs`: source -> highest epoch of results so far. `unreadable`: first offset of a batch whose end
+    is searched (kafka/unreadable.py); -1 = none.
     """
 
     table: SinkTable
@@ -128,6 +129,12 @@ class PartitionState:
     reason: str = ""
     limit: int = 0
     epochs: dict[str, int] = field(default_factory=dict)
+    unreadable: int = -1
+
+    @property
+    def flows(self) -> bool:
+        """Return True if the partition may be fetched from."""
+        return self.opened and self.parked is None and self.deferred is None and self.unreadable < 0
 
     def counts_as_decoded(self, offset: int) -> bool:
         """Return True if the pending intent counts the record as decoded; its version may have had other bounds."""

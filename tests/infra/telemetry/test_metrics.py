@@ -25,7 +25,19 @@ from drumline.streams.worker.telemetry import Drops, count_drops, count_input
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs" / "reference" / "metrics.md"
 RUNBOOK = ROOT / "docs" / "guide" / "runbook.md"
-UNITS = ("records", "rows", "seconds", "letters", "offsets", "ranges", "ticks", "retries", "rebalances", "recoveries")
+UNITS = (
+    "records",
+    "batches",
+    "rows",
+    "seconds",
+    "letters",
+    "offsets",
+    "ranges",
+    "ticks",
+    "retries",
+    "rebalances",
+    "recoveries",
+)
 UNITS += ("partitions", "windows", "bytes", "processes", "folders", "gpus", "events", "units", "halts")
 
 

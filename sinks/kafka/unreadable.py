@@ -1,0 +1,108 @@
+"""Find where the next batch begins behind one that Kafka's client cannot unpack.
+
+librdkafka then returns the same error for ever: the partition stands still. The error names the first offset of the
+batch, whichever of its offsets is read, so the end of the batch is searched by reading.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import structlog
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from drumline.infra.telemetry import metrics
+from drumline.sinks.errors import TransientKafkaError
+from drumline.sinks.ranges.partition import PartitionState
+
+log = structlog.get_logger()
+#: Time for one read; s.
+READ_S = 15.0
+#: More records than any batch has: a producer counts them in 31 bits, but one batch of drumline's has thousands.
+MOST_RECORDS = 1 << 24
+
+
+def next_batch(first: int, inside: Callable[[int], bool]) -> int:
+    """Return the first offset behind the batch that begins at `first`. `inside`: whether an offset lies in it.
+
+    Takes about two reads for each bit of the number of its records.
+    """
+    step = 1
+    while inside(first + step):
+        step *= 2
+        if step > MOST_RECORDS:
+            raise TransientKafkaError(f"the end of the batch at offset {first} is not found")
+    low, high = first + step // 2, first + step  # inside, and behind
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if inside(middle) else (low, middle)
+    return high
+
+
+class UnreadableBatches:
+    """Searches the ends of unreadable batches in one thread of its own, so that other partitions go on.
+
+    Owned by `Sink`; called by its thread only. `reader`: creates a consumer that joins no group.
+    """
+
+    def __init__(self, reader: Callable[[], Consumer]) -> None:
+        self._reader, self._ended = reader, threading.Event()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="unreadable")
+        self._searches: list[tuple[PartitionState, int, Future[int]]] = []
+
+    def search(self, state: PartitionState, first: int) -> None:
+        """Start the search for the end of the batch at offset `first`; the partition is not fetched meanwhile."""
+        topic = state.table.topic.value
+        if state.unreadable < 0:
+            metrics.SINK_UNREADABLE.labels(topic).inc()
+            log.error("Kafka's client cannot unpack a batch", topic=topic, partition=state.partition, offset=first)
+        state.unreadable = first
+        self._searches.append((state, first, self._pool.submit(self._end, topic, state.partition, first)))
+
+    def take(self) -> list[tuple[PartitionState, int, int]]:
+        """Return (partition, first offset, first offset behind) of the searches that have ended.
+
+        The latter is `first` where Kafka did not answer: the batch is to be read again.
+        """
+        ended = [search for search in self._searches if search[2].done()]
+        self._searches = [search for search in self._searches if not search[2].done()]
+        result = []
+        for state, first, future in ended:
+            if error := future.exception():
+                log.warning("no end of the batch", error=str(error))
+            result.append((state, first, first if error else future.result()))
+        return result
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._pool.shutdown(cancel_futures=True)
+
+    def _end(self, topic: str, partition: int, first: int) -> int:
+        with closing(self._reader()) as consumer:
+            return next_batch(
+                first, lambda offset: self._batch(consumer, TopicPartition(topic, partition, offset)) == first
+            )
+
+    def _batch(self, consumer: Consumer, place: TopicPartition) -> int:
+        """Return the first offset of the batch that cannot be unpacked at `place`; -1 if there is none."""
+        consumer.assign([place])
+        until = time.monotonic() + READ_S
+        try:
+            while time.monotonic() < until and not self._ended.is_set():
+                message: Any = consumer.poll(0.2)
+                if message is None:
+                    continue
+                error = message.error()
+                if error is not None and error.code() == KafkaError._BAD_COMPRESSION:
+                    return int(message.offset())
+                if error is None or error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+                    return -1
+        finally:
+            consumer.unassign()
+        raise TransientKafkaError(f"{place.topic} partition {place.partition}: no answer at offset {place.offset}")

@@ -1,0 +1,67 @@
+"""A batch that Kafka's client cannot unpack is one dead letter; what lies behind it is stored."""
+
+import pytest
+from confluent_kafka import Producer
+from support.labs.sink import Pipeline, any_batch, process_id
+
+from drumline.schemas.topics import Topic
+from drumline.sinks import sink as sink_loop
+from drumline.sinks.kafka.unreadable import next_batch
+
+#: Unpacked, more than RECEIVE_BYTES.
+RECORDS, ZEROS = 5, 8_000_000
+
+
+@pytest.mark.parametrize("records", [1, 2, 3, 4, 5, 63, 64, 65, 10_000])
+def test_the_end_of_the_batch_is_found(records):
+    reads = []
+
+    def inside(offset):
+        reads.append(offset)
+        return 7 <= offset < 7 + records
+
+    assert next_batch(7, inside) == 7 + records
+    assert len(reads) <= 2 * records.bit_length() + 1
+
+
+@pytest.fixture
+def pipeline(clean_stack, environment_of):
+    created = Pipeline(clean_stack, environment_of(clean_stack))
+    yield created
+    created.stop()
+
+
+@pytest.mark.stack
+def test_a_batch_that_cannot_be_unpacked_is_a_dead_letter_and_the_audit_names_the_rest_of_it(pipeline, monkeypatch):
+    monkeypatch.setattr(sink_loop, "OBSERVE_S", 0.0)
+    batches = [any_batch(Topic.KERNEL, 100, process_id(0), n) for n in range(4)]
+    pipeline.publish(*batches[:2])
+    bomb = {
+        "bootstrap.servers": pipeline.settings.bootstrap, "compression.type": "zstd", "linger.ms": 2_000,
+        "message.max.bytes": 900_000_000, "batch.size": 900_000_000, "partitioner": "murmur2_random",
+    }  # fmt: skip
+    for _ in range(2):
+        producer = Producer(bomb)
+        for _ in range(RECORDS):
+            producer.produce(Topic.KERNEL, bytes(ZEROS), key=process_id(0))
+        assert producer.flush(30) == 0
+    pipeline.publish(*batches[2:])
+    reasons = []
+
+    def stopping(sink):
+        reasons.append(sink.health.ready().get("unreadable", ""))
+        return sink.counts.records >= 6
+
+    pipeline.settings.sink.instance, pipeline.settings.sink.flush_s = "1", 0.05
+    sink = pipeline.sink(stopping)
+    sink.run()
+    assert (sink.counts.records, sink.counts.dead_letters, sink.counts.rows) == (6, 2, 400)
+    assert any("partition" in reason and "offset 2" in reason for reason in reasons)
+    first, second = pipeline.dead_letters(Topic.KERNEL, 2)
+    assert dict(first.headers())["drumline.error.code"] == b"UnreadableBatch"
+    assert b"offsets 7..11 are" in dict(second.headers())["drumline.error.text"]
+    [lost] = [finding for finding in pipeline.audit().findings if finding.kind == "lost"]
+    assert lost.text.startswith(f"{2 * (RECORDS - 1)} records")
+    assert pipeline.drained()
+    pipeline.publish(any_batch(Topic.KERNEL, 100, process_id(0), 4))
+    assert pipeline.drain(1).counts.records == 1, "the next sink starts behind them"
