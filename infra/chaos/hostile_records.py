@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from drumline.infra.chaos.hostile_values import HUGE, Draft, body, column_values, envelope_values, plausible
+from drumline.schemas.bounds import MAX_BYTES, MAX_ROWS
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import header
 from drumline.schemas.model import RecordModel, has_schema, model
@@ -17,8 +18,8 @@ from drumline.schemas.topics import TOPICS, Topic
 #: Jobs that send hostile records, each of two ranks.
 JOBS = 20
 ROWS = 6
-#: Rows of a record that is large, and valid.
-LARGE_ROWS = 60_000
+#: Bytes in the columns of a large record: just below the bound of a record, and above it.
+LARGE_BYTES = (MAX_BYTES - 20_000, 2 * MAX_BYTES)
 GARBAGE_BYTES = 3_000
 
 
@@ -44,7 +45,7 @@ class Writer:
         self.other = header(codec.registry.id_of(Topic.KERNEL if topic != Topic.KERNEL else Topic.MEMCPY))
         self._namespace, self._numbers = namespace, count()
 
-    def draft(self, rows: int = ROWS) -> Draft:
+    def draft(self, rows: int = 0) -> Draft:
         """Return the next draft: it comes from another job and rank than the one before."""
         number = next(self._numbers)
         job, rank, sequence = f"hostile-{number % JOBS}", number // JOBS % 2, number // JOBS // 2
@@ -52,7 +53,11 @@ class Writer:
         source |= {"host": f"h{rank}", "gpu_uuid": f"GPU-{rank}", "sequence": sequence, "communicator": "c"}
         source["process_id"] = str(uuid.uuid5(uuid.NAMESPACE_OID, f"{self._namespace} {job} {rank}"))
         known = {name: value for name, value in source.items() if name in self.model.envelope}
-        return plausible(self.model, known, rows, sequence * ROWS)
+        return plausible(self.model, known, rows or (ROWS if self.model.columns else 1), sequence * ROWS)
+
+    def plain(self, attack: str = "") -> HostileRecord:
+        """Return the record of the next draft as it is."""
+        return self.record(self.draft(), f"{self.topic} {attack}")
 
     def record(self, draft: Draft, attack: str) -> HostileRecord:
         """Return the record of a draft, with the key that its producer would use."""
@@ -109,7 +114,7 @@ def _column(name: str, number: int) -> Make:
 
 def _bytes(attack: str, change: Callable[[HostileRecord, random.Random, Writer], HostileRecord]) -> Make:
     def make(writer: Writer, rng: random.Random, victims: Sequence[str]) -> HostileRecord:
-        return change(writer.record(writer.draft(), f"{writer.topic} {attack}"), rng, writer)
+        return change(writer.plain(attack), rng, writer)
 
     return make
 
@@ -152,7 +157,8 @@ def _repeated(writer: Writer, rng: random.Random, victims: Sequence[str]) -> Hos
 
 
 def _large(writer: Writer, rng: random.Random, victims: Sequence[str]) -> HostileRecord:
-    rows = LARGE_ROWS if writer.model.columns else 1
+    row_bytes = sum(column.dtype.itemsize for column in writer.model.columns)
+    rows = min(MAX_ROWS, rng.choice(LARGE_BYTES) // row_bytes) if row_bytes else 1
     return writer.record(writer.draft(rows), f"{writer.topic} of {rows} rows")
 
 

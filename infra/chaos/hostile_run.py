@@ -27,6 +27,8 @@ from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
 from drumline.infra.config.state_dir import StackError
 from drumline.infra.kafka.config import producer_config
+from drumline.infra.kafka.worker_status import read_statuses
+from drumline.infra.localstack.clickhouse.engine import START_S, wait_until
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, run_audit, running_stack
 from drumline.infra.localstack.status import status
 from drumline.infra.runtime.processes import ManagedProcess, ProcessFailed, check_all
@@ -189,6 +191,8 @@ def run_hostile(count: int, recording: Path, report: HostileReport, log: Log) ->
                     log_file = logs / f"{name}.log"
                     programs[name] = ManagedProcess(name, [command], log_file, environment(settings), restarts=20)
                     programs[name].start()
+                if not wait_until(lambda: bool(read_statuses(settings, 0)), START_S):
+                    raise RuntimeError(f"the worker has no partition within {START_S:.0f} s")
                 _two_runs(settings, programs, InnocentJob(settings, recording, loops), count, report, log)
             finally:
                 processes = status(settings)["processes"]
