@@ -22,8 +22,8 @@ _LOCAL_RANK = (
 )
 _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE", "SLURM_NTASKS")
 _JOB = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
-#: Largest number that a rank's field holds.
-_MAX_RANK = (1 << 31) - 1
+#: Largest rank, and most characters of a name (schemas/bounds.py, which the job's process does not import).
+MAX_RANK, MAX_NAME = (1 << 20) - 1, 1_024
 #: Root of process ids: UUIDv5 of (this, "run/host/pid/start").
 PROCESS_NAMESPACE = uuid.UUID("d6a1c7de-6f0b-5a53-9d39-7f0d2c6f2b51")
 
@@ -71,14 +71,15 @@ def _number(environment: Mapping[str, str], names: tuple[str, ...], default: int
     """Return the first variable that holds a possible rank or number of ranks, else `default`."""
     for name in names:
         text = environment.get(name, "")
-        if text.removeprefix("-").isdecimal() and abs(int(text)) <= _MAX_RANK:
+        if text.isdecimal() and int(text) <= MAX_RANK:
             return int(text)
     return default
 
 
 def printable(value: str) -> str:
-    """Return a value of the environment with the bytes replaced that are not text."""
-    return value.encode(errors="replace").decode()
+    """Return a value of the environment: bytes that are not text are replaced, and `…` ends a text that was cut."""
+    text = value.encode(errors="replace").decode()
+    return text if len(text) <= MAX_NAME else text[: MAX_NAME - 1] + "…"
 
 
 def run_id(environment: Mapping[str, str]) -> str:

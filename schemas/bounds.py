@@ -16,8 +16,10 @@ from drumline.schemas.topics import DERIVED_TOPICS, Topic
 
 SECOND_NS = 1_000_000_000
 DAY_NS = 86_400 * SECOND_NS
-#: How far the time of a row may lie before and after the time at which Kafka took its record in.
-PAST_NS, AHEAD_NS = 400 * DAY_NS, DAY_NS
+#: How far the time of a row may lie before and after the time at which Kafka took its record in: each day is a
+#: partition of a table. Recordings may be replayed with their own times.
+PAST_NS, AHEAD_NS = 5 * 365 * DAY_NS, DAY_NS
+LONGEST_NS = 400 * DAY_NS
 #: Rows of a record. Producers flush at 4,096; lateness and verdicts have a row for each rank.
 MAX_ROWS = 1 << 16
 #: Bytes of a record before compression. Producers send at most 1,000,000; a worker's results are larger where they have
@@ -53,7 +55,7 @@ class Bound:
 
 _LONG = (1 << 63) - 1
 _TIME_END_NS = (1 << 32) * SECOND_NS - 1
-_ROW_TIME = "400 days before to 24 hours after Kafka took the record in; within ClickHouse's DateTime"
+_ROW_TIME = "5 years before to 24 hours after Kafka took the record in; within ClickHouse's DateTime"
 
 RANK = Bound("rank", "64 times the largest jobs; -1 = no rank", -1, (1 << 20) - 1)
 RANKS = Bound("number of ranks", "64 times the largest jobs", 0, 1 << 20)
@@ -61,9 +63,9 @@ NUMBER = Bound("number", "width of the field", 0, (1 << 31) - 1)
 COUNT = Bound("count", "doubles hold every whole number up to it", 0, 1 << 53)
 ROWS = Bound("number of rows", "16 times what producers send", 0, MAX_ROWS)
 STEP = Bound("step number", "doubles hold every whole number up to it; -1 = no step", -1, 1 << 53)
-DURATION = Bound("duration", "400 days, as far back as a row may lie", 0, PAST_NS)
-SHARE_NS = Bound("time", "400 days; -1 = unknown", -1, PAST_NS)
-LAG = Bound("time", "400 days before to after the other ranks", -PAST_NS, PAST_NS)
+DURATION = Bound("duration", "400 days, longer than any training", 0, LONGEST_NS)
+SHARE_NS = Bound("time", "400 days; -1 = unknown", -1, LONGEST_NS)
+LAG = Bound("time", "400 days before to after the other ranks", -LONGEST_NS, LONGEST_NS)
 SUM = Bound("sum", "width of ClickHouse's Int64", 0, _LONG)
 BYTES = Bound("number of bytes", "1 PiB, more than the memory of 5,000 GPUs", 0, 1 << 50)
 READING = Bound("reading", "doubles hold every whole number up to it; -1 = not supported", -1, 1 << 53)

@@ -8,6 +8,8 @@ from typing import Any
 from drumline.producers.activity.table import Table, compact_dictionary
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import Batch
+from drumline.schemas.bounds import bounds
+from drumline.schemas.bounds_check import cut
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -42,7 +44,8 @@ class BatchHeader:
 def make_batch(topic: Topic, identity: Identity, header: BatchHeader, rows: Table | None) -> Batch:
     """Return a batch with the given rows, sorted by their time column; None makes a heartbeat without columns.
 
-    Columns of `rows` that the topic does not have are left out; dictionaries hold only the strings that occur.
+    Columns of `rows` that the topic does not have are left out. Dictionaries hold only the strings that occur, cut to
+    the length that the contract allows.
     """
     envelope: dict[str, Any] = {
         **identity.envelope(),
@@ -66,7 +69,9 @@ def make_batch(topic: Topic, identity: Identity, header: BatchHeader, rows: Tabl
         assert rows is not None
         values = rows[column.name].astype(column.dtype, copy=False)
         if column.dictionary:
-            values, envelope[column.dictionary] = compact_dictionary(values, rows.dictionaries[column.dictionary])
+            values, texts = compact_dictionary(values, rows.dictionaries[column.dictionary])
+            length = bounds(topic)[column.dictionary].length
+            envelope[column.dictionary] = [cut(text, length) for text in texts]
         columns[column.name] = values
     return Batch(topic, envelope, columns)
 

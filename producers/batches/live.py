@@ -14,6 +14,7 @@ from drumline.producers.batches.cuts import HEARTBEAT_NS, MAX_ROWS
 from drumline.producers.derive.nccl.names import hash_text
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import Batch
+from drumline.schemas.bounds_check import rows_inside
 from drumline.schemas.columns import Array
 from drumline.schemas.keys import record_key
 from drumline.schemas.model import model
@@ -56,11 +57,15 @@ class _Feed:
 def split_rows(topic: Topic, table: Table) -> list[Array]:
     """Return the row positions of each batch, by start: at most MAX_ROWS rows and MOST_BYTES, dictionaries included.
 
+    Rows outside the bounds of the contract are in no batch.
     A suffix of the batches is split the same way again, so a decoder that restarts can skip batches already written.
     """
     order, parts, low = np.argsort(table["start_ns"], kind="stable"), [], 0
+    inside = rows_inside(topic, table.columns) if table.rows else None
+    if inside is not None:
+        order = order[inside[order]]
     row_bytes = sum(np.dtype(column.dtype).itemsize for column in model(topic).columns)
-    while low < table.rows:
+    while low < len(order):
         part = order[low : low + MAX_ROWS]
         size = np.full(len(part), row_bytes, np.int64)
         for column in model(topic).columns:
@@ -98,19 +103,20 @@ class BatchWriter:
     ) -> None:
         """Emit rows, by start, in the batches of `split_rows`; columns that the topic does not have are ignored.
 
-        `communicator`: of collectives. `dropped`: rows lost before. `steps_from`: source of the steps (derive.steps).
+        `communicator`: of collectives. `dropped`: rows lost before; rows outside the bounds of the contract count too.
+        `steps_from`: source of the steps (derive.steps).
         """
         feed = self._feed(topic, "" if communicator is None else hash_text(communicator))
-        feed.dropped += dropped
-        feed.steps_from = steps_from or feed.steps_from
         parts = split_rows(topic, table)
+        feed.dropped += dropped + table.rows - sum(map(len, parts))
+        feed.steps_from = steps_from or feed.steps_from
         for at, part in enumerate(parts, 1):
             last = at == len(parts)
             # A step is complete when its last row is out: not before the last batch of this call.
             next_start = int(table["start_ns"][parts[at][0]]) if not last else progress.watermark_ns
             before = FeedProgress(progress.now_ns, min(progress.watermark_ns, next_start))
             self._send(feed, table.take(part), progress if last else before)
-        if table.rows == 0 and feed.dropped:
+        if not parts and feed.dropped:
             self._send(feed, None, progress)
 
     def heartbeat(self, progress: FeedProgress) -> None:

@@ -14,6 +14,7 @@ from drumline.producers.batches.cuts import BatchPlan, plan_batches
 from drumline.producers.derive.rows import Derived
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import Batch
+from drumline.schemas.bounds_check import rows_inside
 from drumline.schemas.columns import Array
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -96,11 +97,13 @@ def feeds(derived: Derived, first_ns: int, last_ns: int, topics: Collection[Topi
     simple = ((Topic.KERNEL, derived.kernels), (Topic.MEMCPY, derived.copies), (Topic.RANGE, derived.ranges))
     for topic, table in simple:
         if topic in topics and table.rows:
+            table, outside = _bounded(topic, table)
             plan = plan_batches(table["start_ns"], end_ns(table), first_ns, last_ns)
-            result.append(Feed(topic, table, plan, dropped=derived.invalid.get(topic, 0)))
+            result.append(Feed(topic, table, plan, dropped=derived.invalid.get(topic, 0) + outside))
     if Topic.DEVICE in topics and derived.samples.rows:
-        at = derived.samples["time_ns"]
-        result.append(Feed(Topic.DEVICE, derived.samples, plan_batches(at, at, first_ns, last_ns)))
+        samples, outside = _bounded(Topic.DEVICE, derived.samples)
+        at = samples["time_ns"]
+        result.append(Feed(Topic.DEVICE, samples, plan_batches(at, at, first_ns, last_ns), dropped=outside))
     if Topic.STEP in topics and derived.steps.rows:
         plan = plan_batches(derived.steps["start_ns"], done, first_ns, last_ns)
         complete = _complete(plan, derived.steps, done, None)
@@ -112,6 +115,12 @@ def feeds(derived: Derived, first_ns: int, last_ns: int, topics: Collection[Topi
             complete = _complete(plan, derived.steps, done, table["step"])
             result.append(Feed(Topic.COLLECTIVE, table, plan, communicator, complete))
     return result
+
+
+def _bounded(topic: Topic, table: Table) -> tuple[Table, int]:
+    """Return the rows within the bounds of the contract, and the number of others."""
+    inside = rows_inside(topic, table.columns)
+    return (table, 0) if inside is None else (table.take(inside), int((~inside).sum()))
 
 
 def steps_done(steps: Table) -> Array:

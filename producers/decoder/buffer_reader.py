@@ -38,6 +38,11 @@ class BufferReader:
         """Number of pointers to strings that could not be read."""
         return self._decoder.names.unreadable + self._decoder.labels.unreadable
 
+    @property
+    def truncated_strings(self) -> int:
+        """Number of strings that were cut."""
+        return self._decoder.names.truncated + self._decoder.labels.truncated
+
     def read(self, number: int, now_ns: int) -> Decoded | None:
         """Decode a buffer; None if it is unreadable. Raises UnknownSize: retry when the pool has the size of that kind.
 

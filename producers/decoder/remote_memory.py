@@ -60,7 +60,7 @@ class RemoteMemory:
             at += done if done == group else done + 1
         return out, offsets, readable
 
-    def text(self, address: int, longest: int = 16_384) -> bytes | None:
+    def text(self, address: int, longest: int) -> bytes | None:
         """Return the C string at an address, at most `longest` bytes; None if unreadable. Raises NotAllowed."""
         text = b""
         while len(text) < longest:

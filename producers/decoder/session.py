@@ -259,6 +259,7 @@ class Session:
             spool = self._output.spool
             counts["spool_bytes"], counts["spool_dropped"] = spool.bytes, spool.dropped.total()
         counts["unreadable_strings"] = self._reader.unreadable_strings
+        counts["truncated_strings"] = self._reader.truncated_strings
         counts.update(self._output.live.counts if self._output else {})
         counts["held_max_s"] = self._held_ns / 1e9
         return {

@@ -14,6 +14,7 @@ STATUS_KEYS: dict[str, str] = {
     "spool_bytes": "bytes written to the spool",
     "spool_dropped": "rows evicted from the full spool, or not written to it",
     "unreadable_strings": "names of kernels and markers that could not be read from the job's memory",
+    "truncated_strings": "names of kernels and markers of more than 16,384 bytes; they are cut there and end with `…`",
     "held_max_s": "longest time for which a step waited for a buffer that CUPTI had not returned; s",
     "launches_requested": "times that host launches were switched on to match kernels after a loss",
     "late_markers": "markers that arrived after their step was published",

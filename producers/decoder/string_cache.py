@@ -9,8 +9,11 @@ from __future__ import annotations
 import numpy as np
 
 from drumline.producers.decoder.remote_memory import RemoteMemory
+from drumline.schemas.bounds_check import CUT_MARK
 from drumline.schemas.columns import Array
 
+#: Longest string that is read; bytes. A longer one is cut, and ends with CUT_MARK.
+LONGEST = 16_384
 #: First read of a string whose length is not known; bytes.
 _GUESS = 256
 _PAGE = 4096
@@ -22,12 +25,12 @@ class StringCache:
     """Holds each string of a process once, and its index. Owned by Decoder; reading memory may block on page faults.
 
     `strings`: by index; index 0 is "", also for a null or unreadable pointer. Only appended to until `trim`.
-    `unreadable`: count of unreadable pointers.
+    `unreadable`: count of unreadable pointers. `truncated`: strings that were cut.
     """
 
     def __init__(self, memory: RemoteMemory) -> None:
         self.strings: list[str] = [""]
-        self.unreadable = 0
+        self.unreadable = self.truncated = 0
         self._memory = memory
         self._of_string: dict[str, int] = {"": 0}
         self._of_pointer: dict[int, tuple[int, bytes]] = {}
@@ -80,8 +83,11 @@ class StringCache:
         blob = data.tobytes()
         for i, pointer in enumerate(pointers):
             end = blob.find(b"\0", offsets[i], offsets[i + 1]) if readable[i] else -1
-            text = blob[offsets[i] : end] if end >= 0 else self._memory.text(pointer)
+            text = blob[offsets[i] : end] if end >= 0 else self._memory.text(pointer, LONGEST)
             if text is None:
                 self.unreadable += 1
                 continue
-            self._of_pointer[pointer] = (self.index(text.decode(errors="replace")), text + b"\0")
+            name, strings = text.decode(errors="replace"), len(self.strings)
+            index = self.index(name + CUT_MARK if len(text) >= LONGEST else name)
+            self.truncated += len(text) >= LONGEST and index == strings
+            self._of_pointer[pointer] = (index, text + b"\0")

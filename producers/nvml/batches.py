@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from drumline.producers.nvml.samples import UNKNOWN
 from drumline.schemas.batch import Batch
+from drumline.schemas.bounds import bounds
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
@@ -37,6 +39,12 @@ def _newer(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     if process.get("run") == other.get("run"):
         return int(process.get("rank", -1)) < int(other.get("rank", -1))
     return int(process.get("start_ns", 0)) > int(other.get("start_ns", 0))
+
+
+def _bounded(name: str, value: int) -> int:
+    """Return a reading, or UNKNOWN outside the bounds of the contract: drivers use the largest number for "none"."""
+    limits = bounds(Topic.DEVICE)[name]
+    return value if limits.low <= value <= limits.high else UNKNOWN
 
 
 class DeviceBatches:
@@ -70,5 +78,5 @@ class DeviceBatches:
                 "gpu_index": index,
             }
             self._sequence[key] += 1
-            columns = {c.name: np.array([row[c.name]], c.dtype) for c in model(Topic.DEVICE).columns}
+            columns = {c.name: np.array([_bounded(c.name, row[c.name])], c.dtype) for c in model(Topic.DEVICE).columns}
             yield key, Batch(Topic.DEVICE, envelope, columns)

@@ -3,9 +3,10 @@
 import pytest
 
 from drumline.producers.batches.process_record import process_record
-from drumline.producers.identity import identity, run_id
+from drumline.producers.identity import MAX_NAME, MAX_RANK, identity, run_id
 from drumline.producers.spool.location import spool_limits
 from drumline.schemas.batch import Batch, encode
+from drumline.schemas.bounds import bound
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
@@ -88,6 +89,14 @@ def test_nonsense_in_the_environment_is_as_good_as_nothing_and_can_be_published(
     record = process_record(environment, process)
     assert record["labels"] == {"who": "?"}
     encode(model(Topic.PROCESS), Batch(Topic.PROCESS, {**record, "rows": 1}))
+
+
+def test_names_and_ranks_stay_within_the_bounds_of_records():
+    environment = {"DRUMLINE_JOB": "j" * 2_000, "RANK": str(MAX_RANK + 1), "SLURM_PROCID": "2"}
+    process = identity(environment, ATTACHED, None, 100)
+    assert process.job == "j" * 1_023 + "…"
+    assert process.rank == 2
+    assert (bound(Topic.PROCESS, "rank").high, bound(Topic.PROCESS, "job").length) == (MAX_RANK, MAX_NAME)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "inf", "nan", "much"])

@@ -49,7 +49,7 @@ def taken(*records, intent=None):
         (record(0, names=["k" * 1_000_000]), "gpu.kernel.v1.names"),
         (record(0, names=["k" * 10_000_000]), "gpu.kernel.v1"),
         (record(0, start=NOW + 31 * DAY_NS), "gpu.kernel.v1.start_ns"),
-        (record(0, start=NOW - 401 * DAY_NS), "gpu.kernel.v1.start_ns"),
+        (record(0, start=NOW - 1_826 * DAY_NS), "gpu.kernel.v1.start_ns"),
         (record(0, Topic.STRAGGLER, rows=120, evidence=["{" * 8_000_000]), "gpu.straggler.v1.evidence"),
     ],
 )

@@ -9,6 +9,8 @@ from drumline.producers.batches.cuts import MAX_ROWS
 from drumline.producers.batches.live import MOST_BYTES, BatchWriter, FeedProgress, split_rows
 from drumline.producers.identity import Identity
 from drumline.schemas.batch import encode
+from drumline.schemas.bounds import bound
+from drumline.schemas.bounds_check import cut
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
@@ -38,11 +40,22 @@ def test_no_batch_is_too_large_for_kafka_and_every_row_is_in_one(rows, distinct,
     assert starts.tolist() == sorted(table["start_ns"].tolist())
     names = [name for batch in sent for name in batch.strings("name", "names")]
     order = np.argsort(table["start_ns"])
-    assert names == [table.dictionaries["names"][i] for i in table["name"][order].tolist()]
+    expected = [cut(name, bound(Topic.KERNEL, "names").length) for name in table.dictionaries["names"]]
+    assert names == [expected[i] for i in table["name"][order].tolist()]
     if size < MOST_BYTES:
         assert max(len(encode(model(Topic.KERNEL), batch)) for batch in sent) < CLIENTS
     least = -(-rows // MAX_ROWS)
     assert len(sent) == least if distinct * size < 100_000 else len(sent) > least or rows == len(sent)
+
+
+@pytest.mark.parametrize("outside", [[2], [0, 1, 2, 3, 4]])
+def test_rows_outside_their_bounds_are_dropped_and_counted(outside):
+    table, sent = kernels(5, 1, 9), []
+    durations = table["duration_ns"].copy()
+    durations[outside] = 1 << 60
+    table = Table({**table.columns, "duration_ns": durations}, table.dictionaries)
+    BatchWriter(IDENTITY, lambda topic, key, batch: sent.append(batch)).write(Topic.KERNEL, table, NOW, dropped=7)
+    assert [(batch.rows, batch.envelope["dropped_before"]) for batch in sent] == [(5 - len(outside), 7 + len(outside))]
 
 
 def test_nothing_makes_no_batch():

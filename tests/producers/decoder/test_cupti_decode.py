@@ -165,6 +165,15 @@ def test_long_strings_are_read_to_their_end():
     assert cache.strings[cache.indices(np.array([ctypes.addressof(memory)], np.uint64))[0]] == text.decode()
 
 
+def test_a_string_without_an_end_is_cut_visibly_and_counted_once():
+    memory = ctypes.create_string_buffer(b"k" * 20_000)
+    cache = StringCache(RemoteMemory(os.getpid()))
+    for _ in range(2):
+        index = cache.indices(np.array([ctypes.addressof(memory)], np.uint64))[0]
+        assert cache.strings[index] == "k" * 16_384 + "…"
+    assert cache.truncated == 1
+
+
 def test_layouts_are_those_of_cupti_python():
     cupti = pytest.importorskip("cupti.cupti")
     names = {"kernel": cupti_layout.KERNEL, "memcpy": 1, "memset": 2, "marker_data": 13, "marker": 12}

@@ -115,6 +115,12 @@ def test_a_shared_gpu_is_sent_once_for_each_job_and_one_without_under_its_uuid()
     assert batch.envelope["sequence"] == 2, "one sequence per key, whatever the GPU"
 
 
+def test_a_reading_outside_its_bounds_is_unknown():
+    row = {**dict.fromkeys(COLUMNS, 3), "memory_used": (1 << 64) - 1, "temperature": -40}
+    [(_, batch)] = DeviceBatches("agent-1", "h").batches("GPU-0", 0, row, {})
+    assert [batch.columns[name].tolist() for name in ("memory_used", "temperature", "fan")] == [[-1], [-1], [3]]
+
+
 @pytest.fixture
 def sampling(tmp_path):
     """Start a sampler over a fake: start(fake, period_s) -> rows() so far."""
