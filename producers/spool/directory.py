@@ -51,12 +51,19 @@ class SpoolDirectory:
     @contextmanager
     def opened(self) -> Iterator[int]:
         """Yield a descriptor of the folder. Raises OSError."""
-        with opened(self.path.parent, PASSED) as root, opened(self.path.name, LISTED, root) as descriptor:
+        if self._file is None:
+            with opened(self.path.parent, PASSED) as root:
+                descriptor = os.open(self.path.name, LISTED, dir_fd=root)
+        else:  # whatever the root is now, below it only the same folder will do
+            descriptor = os.open(self.path, LISTED)
+        try:
             about = os.fstat(descriptor)
             self._file = self._file or (about.st_dev, about.st_ino)
             if (about.st_dev, about.st_ino) != self._file:
                 raise FileNotFoundError(errno.ENOENT, "another folder is in its place", self.path.name)
             yield descriptor
+        finally:
+            os.close(descriptor)
 
     def is_present(self) -> bool:
         """Return whether the folder is still there."""
