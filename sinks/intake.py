@@ -1,6 +1,6 @@
 """Take records from Kafka into their partitions: decoded, rejected, or waiting for their schema.
 
-Missing offsets are counted, and too many dead letters stop the sink.
+Missing offsets are counted, and floods of dead letters pause their partition.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from drumline.infra.telemetry import metrics
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryRejected, RegistryUnavailable
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.ranges.dead_letter_limit import DeadLetterLimit
+from drumline.sinks.ranges.dead_letter_limit import FLOOD_S, FloodGuard
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read
 from drumline.sinks.telemetry import SinkCounts
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class TooManyDeadLetters(RuntimeError):
-    """Fatal: too many records are rejected, so a producer or this sink is at fault, not a record."""
+    """Fatal: all partitions are flooded with rejected records, so this sink is at fault, or a deployment."""
 
 
 class Intake:
@@ -38,7 +38,7 @@ class Intake:
     def __init__(self, settings: SinkSettings, kafka: SinkConsumer, codec: Codec, counts: SinkCounts) -> None:
         self.registry = Retry()
         self._settings, self._kafka, self._codec, self._counts = settings, kafka, codec, counts
-        self._gauges: dict[str, DeadLetterLimit] = {}
+        self._guards: dict[tuple[str, int], FloodGuard] = {}
 
     def take(self, record: Record) -> None:
         """Take in a record, unless it is behind or its partition is not held.
@@ -77,15 +77,40 @@ class Intake:
     def _add(self, state: PartitionState, entry: RangeEntry) -> None:
         record = entry.record
         replayed = state.intent is not None and record.offset <= state.intent.range.last
-        if not replayed:
-            gauge = self._gauges.setdefault(
-                record.topic, DeadLetterLimit(self._settings.dead_letter_run, self._settings.dead_letter_ratio)
-            )
-            reason = gauge.add(entry.disposition is Disposition.DEAD_LETTER)
-            if reason:
-                at = f"partition {record.partition}, offset {record.offset}"
-                raise TooManyDeadLetters(f"{record.topic}: {reason}; the last at {at}: {entry.error[1]}")
         state.take(entry, time.monotonic())
+        if not replayed:
+            self._guard(state, entry)
+
+    def _guard(self, state: PartitionState, entry: RangeEntry) -> None:
+        """Count the record against the limits of dead letters; pause its partition if it is flooded."""
+        record, now = entry.record, time.monotonic()
+        guard = self._guards.setdefault(
+            (record.topic, record.partition),
+            FloodGuard(self._settings.dead_letter_run, self._settings.dead_letter_ratio),
+        )
+        process = str(entry.batch.envelope["process_id"]) if entry.batch is not None else ""
+        isolated, flooded = guard.add(process or record.key_text, entry.disposition is Disposition.DEAD_LETTER)
+        if isolated or flooded:
+            starts = now - state.flood_at >= FLOOD_S
+            state.flood_at, state.flooded = now, bool(flooded)
+            state.flood = f"{record.topic} partition {record.partition}, offset {record.offset}: {flooded or isolated}"
+            if starts or flooded:
+                metrics.SINK_FLOODS.labels(record.topic).inc()
+                scope = f"it is not read for {FLOOD_S:.0f} s" if flooded else "of one producer; others go on"
+                log.error("flood of dead letters", topic=record.topic, partition=record.partition,
+                          offset=record.offset, reason=flooded or isolated, scope=scope)  # fmt: skip
+        if flooded:
+            self._kafka.pause_partition(state)
+            if all(held.flooded for held in self._kafka.states.values()):
+                raise TooManyDeadLetters(f"{state.flood}; the last: {entry.error[1]}")
+
+    def end_floods(self) -> bool:
+        """Return True if a flooded partition is to be read again."""
+        ended = False
+        for state in self._kafka.states.values():
+            if state.flood and time.monotonic() - state.flood_at >= FLOOD_S:
+                ended, state.flooded, state.flood = ended or state.flooded, False, ""
+        return ended
 
     def take_parked(self) -> bool:
         """Request the schemas of parked records again; return True if there are any."""

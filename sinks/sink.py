@@ -27,6 +27,7 @@ from drumline.sinks.intake import Intake
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import DeadLetterProducer, DeadLettersFailed
 from drumline.sinks.kafka.unreadable import UnreadableBatches
+from drumline.sinks.ranges.progress import STALLED_S, Progress
 from drumline.sinks.telemetry import SinkCounts, observe, waiting_reason
 
 log = structlog.get_logger()
@@ -62,6 +63,7 @@ class Sink:
 
     def __post_init__(self) -> None:
         self._intake = Intake(self.settings.sink, self.kafka, self.codec, self.counts)
+        self._progress = Progress()
         self._unreadable = UnreadableBatches(self.kafka.reader)
         self._cycle = CommitCycle(self.settings, self.kafka, self.dead_letters, lambda: self.connect(), self.counts)
 
@@ -82,6 +84,8 @@ class Sink:
                 if self._retry.at <= time.monotonic():
                     self._work()
                 self._continue_behind_unreadable()
+                if self._intake.end_floods() and not self._holding:
+                    self.kafka.resume()
                 if registry.attempt and registry.at <= time.monotonic():
                     self._take_parked()
                 self._observe()
@@ -215,14 +219,17 @@ class Sink:
         if now - self._observed < OBSERVE_S:
             return
         self._observed = now
-        paused = any(state.opened and not state.flows for state in self.kafka.states.values())
-        if self._holding or paused or self.kafka.events.brokers_down or self._intake.registry.attempt:
-            self.kafka.refresh_end_offsets(now)  # no fetches report the partitions' ends meanwhile
+        self.kafka.refresh_end_offsets(now)  # fetches do not report the ends of partitions that stand still
         if reason := self.kafka.unread(now):
             log.warning("subscribing again", reason=reason)
             self._start_over()
         self.health.set_reason("topics", self.kafka.coverage.reason)
-        observe(self.health, self.kafka.states.values(), self._cycle.unstored_rows, self.kafka.lag())
+        lags = self.kafka.lags()
+        observe(self.health, self.kafka.states.values(), self._cycle.unstored_rows, sum(lags.values()))
+        behind = {place: state.next_offset for place, state in self.kafka.states.items() if lags.get(place)}
+        stalled = [f"{topic} partition {partition}" for topic, partition in self._progress.stalled(behind, now)]
+        reason = f"nothing is read for {STALLED_S:.0f} s of {', '.join(stalled[:3])}" if stalled else ""
+        self.health.set_reason("stalled", reason)
         attempt = self._retry.attempt
         self.health.set_reason("retry", f"trying again, attempt {attempt}: {self._waiting}" if attempt else "")
         self.health.set_reason("kafka", "no broker answers" if self.kafka.events.brokers_down else "")

@@ -163,6 +163,8 @@ def observe(health: Health, states: Iterable[PartitionState], cut_rows: int, lag
     rejected = [state for state in held if state.deferred is not None]
     names = ", ".join(f"{s.table.topic} partition {s.partition}: {s.reason}" for s in rejected[:3])
     health.set_reason("rejected", f"ClickHouse rejects a range of {names}; trying again" if rejected else "")
+    floods = [state.flood for state in held if state.flood]
+    health.set_reason("flood", f"dead letters: {'; '.join(floods[:3])}" if floods else "")
     unreadable = [f"{s.table.topic} partition {s.partition}, offset {s.unreadable}" for s in held if s.unreadable >= 0]
     reason = f"a batch cannot be unpacked: {', '.join(unreadable[:3])}; its end is searched" if unreadable else ""
     health.set_reason("unreadable", reason)

@@ -159,6 +159,12 @@ SINK_UNREADABLE = _counter(
     "batches that Kafka's client cannot unpack; each becomes one dead letter",
     "topic",
 )
+SINK_FLOODS = _counter(
+    "sink",
+    "flood_events_total",
+    "floods of dead letters, of one producer or of a partition (it is paused for 60 s)",
+    "topic",
+)
 SINK_SPLITS = _counter(
     "sink",
     "split_ranges_total",

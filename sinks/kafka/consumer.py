@@ -113,6 +113,7 @@ class SinkConsumer:
             state = self.states.get((message.topic(), message.partition()))
             if state is not None:
                 self.logs.check_end(state, message.offset())
+                state.read_to = message.offset()
             if state is not None and state.intent is not None and state.compacted:
                 state.next_offset = max(state.next_offset, message.offset())  # its last records were compacted away
         elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
@@ -243,12 +244,16 @@ class SinkConsumer:
         if self._ends.take():
             self.events.brokers_down = False
 
-    def lag(self) -> int:
-        """Return the number of records known to be in Kafka and not yet taken in, over the held partitions.
+    def lags(self) -> dict[tuple[str, int], int]:
+        """Return the number of records known to be in Kafka and not yet taken in, of each held partition.
 
         Known from the last fetches and the last answer to `refresh_end_offsets`.
         """
-        return self._ends.lag({place: state.next_offset for place, state in self.states.items()})
+        return self._ends.lags({place: max(s.next_offset, s.read_to) for place, s in self.states.items()})
+
+    def lag(self) -> int:
+        """Return the sum of `lags`."""
+        return sum(self.lags().values())
 
     @staticmethod
     def _partitions(states: Iterable[PartitionState]) -> list[TopicPartition]:

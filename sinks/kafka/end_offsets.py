@@ -50,9 +50,9 @@ class EndOffsets:
                 continue
         return answered
 
-    def lag(self, positions: Mapping[Place, int]) -> int:
-        """Return the records between `positions` (the next offset to take in) and the known ends."""
-        behind = 0
+    def lags(self, positions: Mapping[Place, int]) -> dict[Place, int]:
+        """Return the records between each of `positions` (the next offset to take in) and the known end."""
+        behind = {}
         for place, position in positions.items():
             high = self.known.get(place, 0)
             try:
@@ -60,5 +60,5 @@ class EndOffsets:
                 high = max(high, fetched)
             except KafkaException:  # not fetched from yet
                 pass
-            behind += max(0, high - position)
+            behind[place] = max(0, high - position)
         return behind

@@ -1,18 +1,22 @@
-"""Limit dead letters: the sink stops instead of moving a whole topic to its dead-letter topic."""
+"""Limit dead letters: a flood isolates its producer, or pauses its partition for a while; the rest goes on."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
+#: How long a flooded partition is not read; s.
+FLOOD_S = 60.0
+#: Producers with rejected records that are remembered, per partition.
+PRODUCERS = 200
+
 
 @dataclass(slots=True)
 class DeadLetterLimit:
-    """Stops the sink when too many records of a topic are rejected.
+    """Detects that too many records are rejected.
 
-    A bad deployment can make every record undecodable; without a limit the sink would move the whole topic to its
-    dead-letter topic. Trips after `run` rejected records in a row, or when at least `ratio` of the last `window`
-    records (once `run` have been seen) were rejected. Counted per topic.
+    Trips after `run` rejected records in a row, or when at least `ratio` of the last `window` records (once `run` have
+    been seen) were rejected.
     """
 
     run: int
@@ -23,7 +27,7 @@ class DeadLetterLimit:
     _rejected: int = 0
 
     def add(self, rejected: bool) -> str:
-        """Count one record; return the reason why the sink must stop, or ""."""
+        """Count one record; return the reason if the limit is exceeded, or ""."""
         self._in_a_row = self._in_a_row + 1 if rejected else 0
         self._recent.append(rejected)
         self._rejected += rejected
@@ -34,3 +38,44 @@ class DeadLetterLimit:
         if len(self._recent) >= self.run and self._rejected >= self.ratio * len(self._recent):
             return f"{self._rejected} of the last {len(self._recent)} records were rejected"
         return ""
+
+
+@dataclass(slots=True)
+class FloodGuard:
+    """Detects floods in one partition.
+
+    A producer above the limit is at fault itself: its rejected records still become dead letters, and count no more.
+    If several producers together are above it, a deployment or this sink is at fault, or an attacker that invents keys:
+    the partition is not read for FLOOD_S, so few of its records become dead letters until a person intervenes.
+    """
+
+    run: int
+    ratio: float
+    _partition: DeadLetterLimit = field(init=False)
+    _producers: dict[str, DeadLetterLimit | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._partition = DeadLetterLimit(self.run, self.ratio)
+
+    def add(self, producer: str, rejected: bool) -> tuple[str, str]:
+        """Count one record; return (reason to isolate its producer, reason to pause the partition), or "".
+
+        The first is returned for each rejected record of a flooding producer.
+        """
+        if rejected or producer in self._producers:
+            if producer not in self._producers:
+                if len(self._producers) >= PRODUCERS:
+                    del self._producers[next(iter(self._producers))]
+                self._producers[producer] = DeadLetterLimit(self.run, self.ratio)
+            limit = self._producers[producer]
+            if limit is None:
+                if rejected:
+                    return "it flooded before", ""
+            elif reason := limit.add(rejected):
+                self._producers[producer] = None
+                self._partition = DeadLetterLimit(self.run, self.ratio)  # which has counted its records
+                return reason, ""
+        reason = self._partition.add(rejected)
+        if reason:
+            self._partition = DeadLetterLimit(self.run, self.ratio)
+        return "", reason

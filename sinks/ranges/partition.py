@@ -106,7 +106,9 @@ class PartitionState:
     record there, of records that Kafka must still have (stored_tail.py). `deferred`: a range that ClickHouse rejects
     (`reason`), and `retry`: its attempts; nothing is cut meanwhile. `limit`: records of a range after one was rejected;
     0 = no limit. `epochs`: source -> highest epoch of results so far. `unreadable`: first offset of a batch whose end
-    is searched (kafka/unreadable.py); -1 = none.
+    is searched (kafka/unreadable.py); -1 = none. `flood`: where dead letters flooded it last, at `flood_at` (monotonic,
+    s); `flooded`: it is not read meanwhile. `read_to`: offset up to which Kafka was read; more than `next_offset` where
+    the last offsets have no record.
     """
 
     table: SinkTable
@@ -130,11 +132,16 @@ class PartitionState:
     limit: int = 0
     epochs: dict[str, int] = field(default_factory=dict)
     unreadable: int = -1
+    flood: str = ""
+    flood_at: float = -math.inf
+    flooded: bool = False
+    read_to: int = 0
 
     @property
     def flows(self) -> bool:
         """Return True if the partition may be fetched from."""
-        return self.opened and self.parked is None and self.deferred is None and self.unreadable < 0
+        held = self.parked is not None or self.deferred is not None or self.unreadable >= 0 or self.flooded
+        return self.opened and not held
 
     def counts_as_decoded(self, offset: int) -> bool:
         """Return True if the pending intent counts the record as decoded; its version may have had other bounds."""

@@ -57,7 +57,7 @@ def sink(
     \b
     1  no Kafka broker answers at the start, or Kafka's client cannot recover: start it again
     2  a wrong setting, an unknown topic, or missing topics (`drumline topics apply`)
-    3  too many dead letters (DRUMLINE_SINK__DEAD_LETTER_RUN, DRUMLINE_SINK__DEAD_LETTER_RATIO)
+    3  all its partitions are flooded with dead letters (DRUMLINE_SINK__DEAD_LETTER_RUN, ..._RATIO)
     4  Kafka no longer has records that are not stored, or lost stored ones and gives their offsets to new ones, or a
        range with a committed intent cannot be rebuilt
     5  ClickHouse rejects: wrong password, missing grant or table (`drumline migrate`), ...
@@ -142,7 +142,7 @@ def _exit_on_error(config: Settings) -> Iterator[None]:
     try:
         yield
     except TooManyDeadLetters as error:
-        text = f"stopped by dead letters: {error}. Nothing of them is committed; fix the producer or upgrade"
+        text = f"all partitions are flooded with dead letters: {error}. Fix the producer or upgrade"
         exit_with("sink", DEAD_LETTER_LIMIT, text)
     except (LostRecords, ReplayImpossible) as error:
         exit_with("sink", RECORDS_LOST, str(error))
