@@ -76,9 +76,10 @@ def test_a_loss_of_more_batches_than_its_sequence_allows_is_left_out_and_counted
     assert not folder.exists()
 
 
-def test_a_folder_with_much_to_send_leaves_the_queue_of_the_client_to_others_too(lab):
-    hostile(lab, loss(Topic.KERNEL, 400_000, 400_000))
-    lab.kafka.capacity = 1_500
+def test_a_folder_with_much_to_send_leaves_the_queue_of_the_client_to_others_too(lab, monkeypatch):
+    monkeypatch.setattr(inflight, "MOST_SENT", 100)
+    hostile(lab, loss(Topic.KERNEL, 5_000, 5_000))
+    lab.kafka.capacity = 150
     spool = SpoolWriter(lab.root, process("p1"))
     write(spool, range(3), key="p1")
     for _ in range(3):
