@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from support.labs.sink import Pipeline, any_batch, process_id
 
 from drumline.infra.kafka.config import dead_letter_config
-from drumline.schemas.confluent import MAX_BYTES
+from drumline.schemas.bounds import MAX_BYTES
 from drumline.schemas.dead_letters import Origin
 from drumline.schemas.topics import Topic, dlq
 from drumline.streams.worker.output import headers as stream_headers
@@ -24,8 +24,8 @@ TOPICS = (Topic.KERNEL, Topic.MEMCPY, Topic.STEP)
 NOISE = 1_048_000
 #: Rows of batches that are faultless but for their size: the first is about the largest allowed, the others are larger.
 #: Kafka takes them all, compressed.
-LARGEST = 180_000
-OVERSIZED = (200_000, 250_000, 300_000)
+LARGEST = 23_000
+OVERSIZED = (25_000, 30_000, 100_000)
 HUGE = 5
 
 
@@ -78,12 +78,12 @@ class Poison:
     def far(self, n):
         batch = self._next(Topic.KERNEL, 91)
         batch.columns["start_ns"][-1] = (1 << 62) + n
-        return batch.topic, self._codec.encode(batch), {"Unstorable"}
+        return batch.topic, self._codec.encode(batch), {"OutOfBounds"}
 
     def negative(self, n):
         batch = self._next(Topic.STEP, 92)
         batch.columns["duration_ns"][0] = -1 - n
-        return batch.topic, self._codec.encode(batch), {"Unstorable"}
+        return batch.topic, self._codec.encode(batch), {"OutOfBounds"}
 
     def unknown(self, n):
         topic = TOPICS[n // 6 % 3]
@@ -94,7 +94,7 @@ class Poison:
         return any_batch(topic, 3, process_id(process), self._sequences[process] - 1)
 
 
-TOO_LARGE = "BadFrame, because of its size"
+TOO_LARGE = "OutOfBounds, because of its size"
 
 
 def alike(rows, sequence):
@@ -107,8 +107,8 @@ def alike(rows, sequence):
 
 def error_of(values):
     too_large = (
-        values["drumline.error.code"] == "BadFrame"
-        and f"bytes, longer than {MAX_BYTES}" in values["drumline.error.text"]
+        values["drumline.error.code"] == "OutOfBounds"
+        and f"bytes, at most {MAX_BYTES}" in values["drumline.error.text"]
     )
     return TOO_LARGE if too_large else values["drumline.error.code"]
 

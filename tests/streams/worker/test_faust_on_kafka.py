@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 from support.labs.stream_worker import PYTHON, TESTS, Child, Reader, apply_topics, publish, unique
+from support.labs.windows import T0
 
 from drumline.infra.kafka.config import producer_config
 from drumline.schemas.batch import Batch
@@ -46,7 +47,7 @@ class Lab:
             for n in self.sent:
                 rows = n + 1
                 envelope = {"process_id": f"{self.run}/{n}", "rows": rows, "names": ["a"]}
-                batches.append(Batch(Topic.KERNEL, envelope, {"start_ns": np.arange(rows)}))
+                batches.append(Batch(Topic.KERNEL, envelope, {"start_ns": T0 + np.arange(rows)}))
                 self.sent[n] += rows
         publish(self.stack, batches, lambda batch: batch.envelope["process_id"])
 

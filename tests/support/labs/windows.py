@@ -1,8 +1,11 @@
 """Batches of kernels and copies, and a windows stage with a broker that acknowledges at once or not at all."""
 
+import time
+
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.bounds import DAY_NS
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.streams.windows.kernel_frequency import KernelFrequency
@@ -11,7 +14,8 @@ from drumline.streams.windows.stage import ProcessWindows
 from drumline.streams.windows.watermark import SECOND_NS as S
 from drumline.streams.windows.watermark import WindowConfig
 
-T0 = 1_000_000 * S
+#: The beginning of the day before yesterday: times of rows are compared with the time at which Kafka takes them in.
+T0 = (time.time_ns() // DAY_NS - 2) * DAY_NS
 CONFIG = WindowConfig(grace_ns=10 * S)
 
 
