@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from drumline.schemas.batch import Batch, decode, encode
 from drumline.schemas.bounds import max_bytes
 from drumline.schemas.bounds_check import check
 from drumline.schemas.compatibility import unreadable
 from drumline.schemas.confluent import HEADER, header, schema_id
+from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import BadFrame, OutOfBounds, UnknownSchema, WrongSchema
 from drumline.schemas.model import RecordModel, model
 from drumline.schemas.registry import Registry, lock_file_registry
+from drumline.schemas.tenants import TenantGuard
 
 
 class Codec:
     """Encodes and decodes Kafka values of drumline's topics.
 
-    Safe to share between threads. May block where the registry does (see `decodes_at_once`).
+    Safe to share between threads. May block where the registry does (see `decodes_at_once`). `guard`: None where
+    records need no signature.
     """
 
-    def __init__(self, registry: Registry | None = None) -> None:
+    def __init__(self, registry: Registry | None = None, guard: TenantGuard | None = None) -> None:
         self.registry = registry or lock_file_registry()
+        self._guard = guard
         self._readable: set[tuple[int, str]] = set()
 
     def encode(self, batch: Batch) -> bytes:
@@ -29,11 +35,21 @@ class Codec:
         """
         return encode(model(batch.topic), batch, header(self.registry.id_of(batch.topic)))
 
-    def decode(self, topic: str, value: bytes | None, appended_ms: int | None = None, *, bounded: bool = True) -> Batch:
+    def decode(
+        self,
+        topic: str,
+        value: bytes | None,
+        appended_ms: int | None = None,
+        *,
+        bounded: bool = True,
+        key: bytes | None = None,
+        headers: Iterable[Header] | None = None,
+    ) -> Batch:
         """Return the batch in a Kafka value read from `topic`.
 
-        `appended_ms`: when Kafka took the record in; times are compared with it. `bounded`: False for a record that an
-        older version, perhaps with wider bounds, has accepted.
+        `appended_ms`: when Kafka took the record in; times are compared with it. `bounded`: False for a record that was
+        accepted before, perhaps with wider bounds or without a signature. `key`, `headers`: the record's, which the
+        guard needs.
 
         Fatal for the record: BadRecord (errors.py), whatever the bytes are. Retry later: RegistryUnavailable, which
         is no error of the record. Raises KeyError for a topic without a schema.
@@ -52,6 +68,8 @@ class Codec:
         batch = decode(writer, value, reader, HEADER.size)
         if bounded:
             check(batch, appended_ms)
+            if self._guard is not None:
+                self._guard.check(topic, key, value, headers or (), batch.envelope["job"])
         return batch
 
     def decodes_at_once(self, value: bytes | None) -> bool:

@@ -58,8 +58,25 @@ class OutOfBounds(BadRecord):
     reason = "out_of_bounds"
 
 
+class Unsigned(BadRecord):
+    """No known tenant has signed the record, where records must be signed (tenants.py)."""
+
+    reason = "unsigned"
+
+
+class ForeignJob(BadRecord):
+    """The job of a signed record is none of its tenant's."""
+
+    reason = "foreign_job"
+
+
 #: Every value of BadRecord.reason.
-REASONS = tuple(kind.reason for kind in (BadFrame, UnknownSchema, WrongSchema, BadEnvelope, BadColumn, OutOfBounds))
+REASONS = tuple(
+    kind.reason
+    for kind in (
+        BadFrame, UnknownSchema, WrongSchema, BadEnvelope, BadColumn, OutOfBounds, Unsigned, ForeignJob,
+    )
+)  # fmt: skip
 
 
 class Unencodable(ValueError):

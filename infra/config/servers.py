@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from drumline.infra.config.tenants import key_bytes, read_tenants
 from drumline.infra.config.validation import SettingsModel, check_certificates, check_url, read_secret
 
 
@@ -30,6 +31,12 @@ class KafkaSettings(SettingsModel):
     ssl_key: Path | None = Field(None, description="private key of that certificate, PEM")
     ssl_key_password: SecretStr | None = Field(None, description="password of an encrypted private key")
     ssl_key_password_file: Path | None = Field(None, description="file with that password")
+    tenant: str = Field("", description="tenant of this agent or replay, which signs its records; empty = no signature")
+    tenant_key: SecretStr | None = Field(None, description="key of that tenant: 32 bytes or more in hexadecimal digits")
+    tenant_key_file: Path | None = Field(None, description="file with that key")
+    tenants_file: Path | None = Field(
+        None, description="JSON with the tenants that sinks and stream workers accept; none = records need no signature"
+    )
     registry_url: str = Field("", description="Confluent-compatible schema registry; empty = lock file in the package")
     registry_register: bool = Field(True, description="register missing schemas; false = they must be registered")
     registry_user: str = Field("", description="user of the registry (HTTP basic authentication)")
@@ -46,6 +53,13 @@ class KafkaSettings(SettingsModel):
         self.registry_password = read_secret(
             "KAFKA__REGISTRY_PASSWORD", self.registry_password, self.registry_password_file
         )
+        self.tenant_key = read_secret("KAFKA__TENANT_KEY", self.tenant_key, self.tenant_key_file)
+        if bool(self.tenant) != bool(self.tenant_key):
+            raise ValueError("DRUMLINE_KAFKA__TENANT and DRUMLINE_KAFKA__TENANT_KEY_FILE (or ..._KEY) belong together")
+        if self.tenant_key is not None:
+            key_bytes(self.tenant_key.get_secret_value())
+        if self.tenants_file is not None:
+            read_tenants(self.tenants_file)
         if self.security_protocol.startswith("SASL") and not (self.sasl_username and self.sasl_password):
             raise ValueError(
                 f"{self.security_protocol} needs DRUMLINE_KAFKA__SASL_USERNAME and DRUMLINE_KAFKA__SASL_PASSWORD_FILE "

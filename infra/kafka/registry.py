@@ -12,11 +12,13 @@ from urllib.parse import urlsplit
 
 from drumline.infra.config.servers import KafkaSettings
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.tenants import read_tenants
 from drumline.infra.runtime import tls
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadSchema, RegistryRejected, RegistryUnavailable, UnknownSchema
 from drumline.schemas.model import RecordModel, has_schema, model, parse_model
 from drumline.schemas.registry import lock_file_registry
+from drumline.schemas.tenants import TenantGuard
 from drumline.schemas.topics import Topic
 
 TIMEOUT_S = 5.0
@@ -177,7 +179,9 @@ def codec(settings: Settings, writes: Iterable[str] = ()) -> Codec:
     `writes`: topics whose ids are fetched now, so that a wrong registry fails at the start. Raises
     RegistryUnavailable or RegistryRejected, or BadSchema if the registry or the lock file does not have the schema.
     """
-    result = Codec(connect(settings.kafka) if settings.kafka.registry_url else None)
+    tenants = settings.kafka.tenants_file
+    guard = TenantGuard(read_tenants(tenants)) if tenants is not None else None
+    result = Codec(connect(settings.kafka) if settings.kafka.registry_url else None, guard)
     for topic in writes:
         result.registry.id_of(topic)
     return result

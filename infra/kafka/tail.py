@@ -81,13 +81,14 @@ def entries(
     """
     place = {"_partition": message.partition(), "_offset": message.offset()}
     topic, value = str(message.topic()), message.value()
+    headers = dict(message.headers() or [])
     if not has_schema(topic):
-        headers = {name: _text(value) for name, value in dict(message.headers() or []).items()}
-        return [{**place, "bytes": len(value or b""), "headers": headers}]
+        shown = {name: _text(value) for name, value in headers.items()}
+        return [{**place, "bytes": len(value or b""), "headers": shown}]
     if value is None:
         return [{**place, "tombstone": True}]
     try:
-        batch = codec.decode(topic, value, message.timestamp()[1])
+        batch = codec.decode(topic, value, message.timestamp()[1], key=message.key(), headers=headers.items())
     except BadRecord as bad:
         return [{**place, "error": {"reason": bad.reason, "field": bad.field, "detail": bad.detail}}]
     if any(batch.envelope[name] != wanted for name, wanted in where.items()):

@@ -17,6 +17,7 @@ from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import producer_config
 from drumline.infra.kafka.connect import principal, to_access_error
 from drumline.infra.kafka.lost_brokers import with_broker_watch
+from drumline.infra.kafka.signing import signer
 
 log = structlog.get_logger()
 
@@ -60,6 +61,7 @@ class KafkaSender:
         self._settings, self._make, self._clock = settings, client, clock
         self._topics = frozenset(topics)
         self._client = client(settings, self._on_error)
+        self._sign = signer(settings.kafka)
         self._fatal = self._denied = ""
         self._replace_at = float("-inf")
         self._probe_at = float("-inf")
@@ -97,7 +99,11 @@ class KafkaSender:
         """Queue one message; return False while the client's queue is full."""
         try:
             self._client.produce(
-                topic, value=value, key=key.encode(), on_delivery=lambda error, _: self._delivered(error, answer)
+                topic,
+                value=value,
+                key=key.encode(),
+                on_delivery=lambda error, _: self._delivered(error, answer),
+                **self._sign(topic, key.encode(), value),
             )
         except BufferError:
             return False

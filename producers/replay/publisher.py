@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.config import producer_config
+from drumline.infra.kafka.signing import signer
 from drumline.producers.replay.recording import TimedBatch
 from drumline.schemas.codec import Codec
 
@@ -30,7 +31,9 @@ class NotDelivered(RuntimeError):
 class ProducerClient(Protocol):
     """The part of confluent_kafka.Producer that is used."""
 
-    def produce(self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None]) -> None:
+    def produce(
+        self, topic: str, value: bytes, key: bytes, on_delivery: Callable[[Any, Any], None], **more: Any
+    ) -> None:
         """Queue a record. Raises BufferError where the queue is full."""
 
     def poll(self, timeout: float) -> int:
@@ -53,6 +56,7 @@ class Publisher:
     def __init__(self, settings: Settings, codec: Codec, client_id: str, client: ProducerClient | None = None) -> None:
         self._codec = codec
         self._where = settings.bootstrap
+        self._sign = signer(settings.kafka)
         self._client: ProducerClient = client or Producer(
             {
                 **producer_config(settings, client_id),
@@ -72,7 +76,7 @@ class Publisher:
         batch = timed.batch
         batch.envelope["sent_ns"] = sent_ns
         topic, rows = str(batch.topic), batch.rows
-        value = self._codec.encode(batch)
+        key, value = timed.key.encode(), self._codec.encode(batch)
 
         def delivered(error: KafkaError | None, _message: Any) -> None:
             if error is None:
@@ -84,7 +88,9 @@ class Publisher:
         while True:
             self._raise_if_failed()
             try:
-                self._client.produce(topic, value=value, key=timed.key.encode(), on_delivery=delivered)
+                self._client.produce(
+                    topic, value=value, key=key, on_delivery=delivered, **self._sign(topic, key, value)
+                )
                 break
             except BufferError:
                 self._client.poll(0.1)

@@ -92,7 +92,9 @@ def read(record: Record, table: SinkTable, codec: Codec, *, bounded: bool = True
     if record.value is None and table.upsert:  # a tombstone: the key was deleted from the compacted topic
         return RangeEntry(record, 0, None, Disposition.EMPTY)
     try:
-        batch = codec.decode(table.topic, record.value, record.timestamp_ms, bounded=bounded)
+        batch = codec.decode(
+            table.topic, record.value, record.timestamp_ms, bounded=bounded, key=record.key, headers=record.headers
+        )
     except BadRecord as error:
         return RangeEntry(record, size, None, Disposition.DEAD_LETTER, error=(type(error).__name__, str(error)))
     reason = unstorable(table, batch)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 
 import structlog
 
@@ -14,6 +15,7 @@ from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
+from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import BadRecord, RegistryRejected, RegistryUnavailable
 
 log = structlog.get_logger()
@@ -35,19 +37,27 @@ class RecordDecoder:
     ) -> None:
         self._codec, self._health, self._leaving, self._sleep = codec, health, leaving, sleep
 
-    async def decode(self, topic: str, value: bytes | None, appended_ms: int | None = None) -> Batch:
+    async def decode(
+        self,
+        topic: str,
+        value: bytes | None,
+        appended_ms: int | None = None,
+        key: bytes | None = None,
+        headers: Iterable[Header] | None = None,
+    ) -> Batch:
         """Return the batch of a Kafka value; waits while the registry is down. Known schemas need no registry.
 
-        `appended_ms`: when Kafka took the record in.
+        `appended_ms`: when Kafka took the record in. `key`, `headers`: the record's.
 
         Fatal for the record: BadRecord. Fatal: RegistryRejected. Raises RegistryUnavailable when leaving.
         """
+        decode = partial(self._codec.decode, topic, value, appended_ms, key=key, headers=headers)
         if self._codec.decodes_at_once(value):
-            return self._codec.decode(topic, value, appended_ms)
+            return decode()
         for attempt in itertools.count(1):
             try:
                 # In a thread: heartbeats to Kafka go on while the registry takes its time.
-                batch = await asyncio.to_thread(self._codec.decode, topic, value, appended_ms)
+                batch = await asyncio.to_thread(decode)
             except RegistryUnavailable as error:
                 if self._leaving() or isinstance(error, RegistryRejected):
                     raise

@@ -159,7 +159,7 @@ class StreamWorker:
         """Process one message. Raises PartitionRevoked, ProducerFailed, RegistryUnavailable."""
         try:
             appended_ms = round((message.timestamp or 0) * 1000)
-            batch = await self._decoder.decode(message.topic, message.value, appended_ms)
+            batch = await self._decoder.decode(message.topic, message.value, appended_ms, message.key, message.headers)
             count_input(batch, self._clock())
             for runner in self._readers[message.topic]:
                 if runner.stage(message.partition) is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import Any
 
 import structlog
@@ -24,13 +24,13 @@ class ProducerFailed(RuntimeError):
     """Fatal: the producer takes no more records; Kafka has been down for too long, or denies access."""
 
 
-def headers(origin: Origin, error: BaseException, app_id: str) -> list[Header]:
-    """Return the headers of a dead letter.
+def headers(origin: Origin, error: BaseException, app_id: str, record: Iterable[Header] = ()) -> list[Header]:
+    """Return the headers of a dead letter; `record`: those of the record.
 
     A BadRecord's message names topic and field. Of other errors only the type is written: their text may hold data.
     """
     text = str(error) if isinstance(error, BadRecord) else "unexpected error while processing; see the worker's log"
-    return write_headers(origin, Rejection(type(error).__name__, text, app_id))
+    return write_headers(origin, Rejection(type(error).__name__, text, app_id), record)
 
 
 class OutputProducer:
@@ -60,7 +60,7 @@ class OutputProducer:
         origin = Origin(message.topic, message.partition, message.offset)
         if isinstance(error, BadRecord):
             log.warning("dead letter", reason=str(error), partition=origin.partition, offset=origin.offset)
-        written = headers(origin, error, self._app.conf.id)
+        written = headers(origin, error, self._app.conf.id, message.headers or ())
         return await self._produce(dlq(message.topic), message.key, message.value, written)
 
     async def _produce(

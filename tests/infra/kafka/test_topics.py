@@ -50,6 +50,12 @@ class FakeMessage:
     def headers(self):
         return self._headers
 
+    def key(self):
+        return b"p"
+
+    def timestamp(self):
+        return 1, 0
+
     def partition(self):
         return 3
 

@@ -8,8 +8,9 @@ import pytest
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.schemas.errors import RegistryRejected, RegistryUnavailable, UnknownSchema
+from drumline.schemas.errors import RegistryRejected, RegistryUnavailable, UnknownSchema, Unsigned
 from drumline.schemas.registry import LockFileRegistry
+from drumline.schemas.tenants import Tenant, TenantGuard, signed_headers
 from drumline.streams.worker.decoder import RecordDecoder
 
 TOPIC = "gpu.memcpy.v1"
@@ -83,3 +84,21 @@ def test_a_registry_that_refuses_is_not_asked_again():
     with pytest.raises(RegistryRejected):
         asyncio.run(decoder.decode(TOPIC, VALUE))
     assert waited == []
+
+
+@pytest.mark.parametrize("away", [0, 2])
+def test_a_record_that_its_jobs_tenant_has_not_signed_is_a_bad_record(away):
+    guard, secret = TenantGuard({"a": Tenant((b"k" * 32,), ("a/*",))}), b"k" * 32
+    value = Codec().encode(Batch(TOPIC, {"rows": 0, "job": "a/train"}))
+
+    async def no_sleep(_):
+        pass
+
+    async def decode(headers):
+        decoder = RecordDecoder(Codec(Registry(away), guard), Health(), lambda: False, sleep=no_sleep)
+        return await decoder.decode(TOPIC, value, None, b"p", headers)
+
+    assert asyncio.run(decode(signed_headers("a", secret, TOPIC, b"p", value))).envelope["job"] == "a/train"
+    for headers in (None, [], signed_headers("a", b"x" * 32, TOPIC, b"p", value)):
+        with pytest.raises(Unsigned):
+            asyncio.run(decode(headers))

@@ -1,0 +1,69 @@
+"""Bind records to tenants: a producer signs with its tenant's key, and readers accept only jobs of that tenant.
+
+Kafka's ACLs say who may write a topic, but no reader learns who wrote a record. Header names and what is signed are
+data: records of all versions share them.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from drumline.schemas.dead_letters import Header
+from drumline.schemas.errors import ForeignJob, Unsigned
+from drumline.schemas.topics import TOPICS
+
+#: Without the prefix of drumline's own headers, so that they stay with a record when its dead letter is replayed.
+TENANT_HEADER, SIGNATURE_HEADER = "tenant.name", "tenant.signature"
+#: Fewest bytes of a key.
+KEY_BYTES = 32
+#: Results of stream workers: only they may write these topics, by Kafka's ACLs.
+_DERIVED = frozenset(spec.topic for spec in TOPICS if spec.derived)
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Holds what readers know of a tenant.
+
+    `keys`: each signs, so that one can be replaced. `jobs`: patterns as in shells, `*` for any characters.
+    """
+
+    keys: tuple[bytes, ...]
+    jobs: tuple[str, ...]
+
+
+def signature(secret: bytes, topic: str, key: bytes | None, value: bytes) -> bytes:
+    """Return the HMAC-SHA256 of a record: of its topic, its key and its value, each but the last behind its length."""
+    parts = [part for field in (topic.encode(), key or b"") for part in (len(field).to_bytes(4, "big"), field)]
+    digest = hmac.new(secret, b"".join(parts), "sha256")
+    digest.update(value)
+    return digest.digest()
+
+
+def signed_headers(tenant: str, secret: bytes, topic: str, key: bytes | None, value: bytes) -> list[Header]:
+    """Return the headers of a signed record."""
+    return [(TENANT_HEADER, tenant.encode()), (SIGNATURE_HEADER, signature(secret, topic, key, value))]
+
+
+class TenantGuard:
+    """Accepts records that a tenant signed for a job of its own. Safe to share between threads."""
+
+    def __init__(self, tenants: Mapping[str, Tenant]) -> None:
+        self._tenants = dict(tenants)
+
+    def check(self, topic: str, key: bytes | None, value: bytes, headers: Iterable[Header], job: str) -> None:
+        """Accept a record of a raw topic. Fatal for the record: Unsigned, ForeignJob."""
+        if topic in _DERIVED:
+            return
+        given = {name: content for name, content in headers if name in (TENANT_HEADER, SIGNATURE_HEADER)}
+        name, sent = given.get(TENANT_HEADER), given.get(SIGNATURE_HEADER)
+        tenant = self._tenants.get(name.decode("utf-8", "replace")) if isinstance(name, bytes) else None
+        if tenant is None or not isinstance(sent, bytes):
+            raise Unsigned("no tenant that is known here has signed it", topic=topic)
+        if not any(hmac.compare_digest(sent, signature(secret, topic, key, value)) for secret in tenant.keys):
+            raise Unsigned("its signature is not that of its tenant's key", topic=topic)
+        # Without a job: samples of a GPU that no job uses.
+        if job and not any(fnmatchcase(job, pattern) for pattern in tenant.jobs):
+            raise ForeignJob("the job is none of its tenant's", topic=topic, field="job")
