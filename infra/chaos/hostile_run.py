@@ -88,7 +88,12 @@ class Hostilities:
                 self.places[place] = record.attack
 
         try:
-            self._producer.produce(record.topic.value, record.value, record.key, on_delivery=delivered)
+            while True:
+                try:
+                    self._producer.produce(record.topic.value, record.value, record.key, on_delivery=delivered)
+                    break
+                except BufferError:  # Kafka takes them more slowly than they are due
+                    self._producer.poll(0.1)
         except KafkaException:
             self._report.rejected += 1
 

@@ -27,6 +27,8 @@ HIGH, SPOOLED, LOW = 800, 4 << 20, 0.4
 #: `idle_s` without the rows that it will still publish.
 RESUME_S = 4.0
 JOB = "chaos"
+#: In the log of a replay that began while the broker was away. It has published nothing, and the next one begins.
+UNREACHABLE = b"no Kafka broker answers"
 
 
 @dataclass
@@ -52,6 +54,7 @@ class ReplayLoad:
     held: bool = False
     ending: bool = False
     _held_s: float = 0.0
+    _logged: int = 0
     _process: subprocess.Popen[str] | None = None
 
     @property
@@ -105,6 +108,7 @@ class ReplayLoad:
         if self.spool is not None:
             options += ["--spool", str(self.spool)]
         with self.log.open("ab") as errors:
+            self._logged = errors.tell()
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "drumline.infra.cli.app", "replay", str(self.folder), *options],
                 env=dict(self.env), stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
@@ -117,7 +121,7 @@ class ReplayLoad:
         output = self._process.stdout.read()
         if self._process.returncode == 0:
             self.runs.append(json.loads(output))
-        else:
+        elif output or UNREACHABLE not in self.log.read_bytes()[self._logged :]:
             self.problems.append(f"a replay ended with exit code {self._process.returncode}; see {self.log}")
         self._process = None
 

@@ -66,7 +66,7 @@ class Round:
         targets = ", ".join(f"{count} {name}" for name, count in Counter(kill.target for kill in self.kills).items())
         rows = sum(d.rows for d in self.results)
         verdict = "clean" if self.clean else "NOT CLEAN"
-        return f"killed {targets}; {self.stored:,} rows of {self.runs} replays, {rows:,} results: {verdict}"
+        return f"{targets}; {self.stored:,} rows of {self.runs} replays, {rows:,} results: {verdict}"
 
 
 @dataclass

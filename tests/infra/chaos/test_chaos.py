@@ -310,6 +310,25 @@ def test_a_replay_is_held_back_while_sink_or_worker_is_far_behind(tmp_path, monk
     assert not replay_load.is_flowing
 
 
+@pytest.mark.parametrize(
+    ("script", "problems"),
+    [("echo 'no Kafka broker answers at x' >&2; exit 1", 0), ("echo broken >&2; exit 1", 1), ("echo '{}'; exit 1", 1)],
+)
+def test_a_replay_that_met_no_broker_is_repeated_and_any_other_failure_is_a_problem(
+    tmp_path, monkeypatch, script, problems
+):
+    (tmp_path / "log").write_bytes(b"no Kafka broker answers\n")  # of a replay before
+    monkeypatch.setattr(
+        load.subprocess, "Popen", lambda *_, popen=subprocess.Popen, **o: popen(["sh", "-c", script], **o)
+    )
+    replay_load = ReplayLoad(tmp_path, {}, tmp_path / "log", 1)
+    replay_load.tick(snapshot(), 0)
+    replay_load._process.wait(10)
+    replay_load.tick(snapshot(), 1)
+    assert not replay_load.is_flowing
+    assert (len(replay_load.problems), replay_load.runs) == (problems, [])
+
+
 def test_what_a_stopped_replay_cannot_close_does_not_hold_it_back(tmp_path):
     replay_load = ReplayLoad(tmp_path, {}, tmp_path / "log", 1, spool=tmp_path / "spool")
     folder = tmp_path / "spool" / "p0"
