@@ -13,9 +13,12 @@ from confluent_kafka.admin import AdminClient
 from support.labs.stream_worker import PYTHON, Child, Reader, apply_topics, publish, unique
 from support.labs.windows import T0, S, kernels
 
+from drumline.infra.config.servers import KafkaSettings
 from drumline.infra.kafka.config import client_config, producer_config
 from drumline.infra.kafka.drain import wait_drained
+from drumline.infra.kafka.signing import signer
 from drumline.producers.replay.recording import RecordedJob
+from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic, dlq
 
 pytestmark = [pytest.mark.stack, pytest.mark.timeout(240)]
@@ -162,6 +165,35 @@ def test_poison_larger_than_any_record_of_drumline_is_buried_and_the_worker_goes
     headers = dead_letters.raw(lambda message: message.key() == b"poisoned" and len(message.value()) == 10_000_000)
     assert headers["drumline.error.code"] == b"BadFrame"
     assert worker.process.poll() is None
+
+
+@pytest.mark.long
+def test_rows_of_a_job_come_from_its_tenant_only_and_dead_letters_keep_their_signature(bench, environment_of, tmp_path):
+    run, key = unique("signed"), "ab" * 32
+    tenants = tmp_path / "tenants.json"
+    tenants.write_text(json.dumps({"a": {"keys": [key], "jobs": ["a/*"]}}))
+    bench.settings.kafka.tenants_file = tenants
+    bench._environment = environment_of(bench.settings)
+    sign = signer(KafkaSettings(tenant="a", tenant_key=key))
+    dead_letters = Reader(bench.settings, dlq(Topic.KERNEL))
+    producer = Producer(producer_config(bench.settings, "test"))
+    for name, signed in (("a/train", True), ("b/train", True), ("a/train", False)):
+        batch = kernels([(1, 1, "k")], watermark=11, run=f"{run} {name} {signed}")
+        batch.envelope["job"] = name
+        key_bytes, value = f"{name} {signed}".encode(), Codec().encode(batch)
+        more = sign(Topic.KERNEL, key_bytes, value) if signed else {}
+        producer.produce(Topic.KERNEL, key=key_bytes, value=value, **more)
+    assert producer.flush(10) == 0
+    bench.worker()
+    rejected = {}
+    for _ in range(2):
+        headers = dead_letters.raw(lambda message: message.key().decode() not in rejected)
+        rejected[headers["drumline.error.code"].decode()] = headers
+    assert set(rejected) == {"ForeignJob", "Unsigned"}
+    assert rejected["ForeignJob"]["tenant.name"] == b"a"
+    windows = Reader(bench.settings, Topic.KERNEL_FREQUENCY, beginning=True)
+    seen = windows.until(lambda batches: any(run in b.envelope["run"] for b in batches))
+    assert {b.envelope["run"] for b in seen} == {f"{run} a/train True"}
 
 
 def by(message):
