@@ -1,6 +1,7 @@
 """A Kafka that loses records which are stored: after a power loss (it does not fsync) or an unclean election."""
 
 import shutil
+import threading
 import time
 
 import pytest
@@ -115,3 +116,42 @@ def test_records_after_a_power_loss_are_not_skipped(private, jars, environment_o
     pipeline.stop()
     assert stored(pipeline) == {process_id(0): 400, process_id(1): 300}
     assert kinds(pipeline) == set()
+
+
+@pytest.mark.long  # three starts of a broker
+@pytest.mark.timeout(300)
+def test_a_running_sink_notices_that_kafka_lost_stored_records(private, jars, environment_of):
+    """Only the topic's log is an older one, as after a power loss: leader epochs go on."""
+    local_stack.up(private)
+    pipeline = Pipeline(private, environment_of(private))
+    data, earlier = private.local.state / "kafka" / "data", private.local.state / "earlier"
+    pipeline.publish(*batches(20))
+    pipeline.drain(20)
+    local_stack.down(private)
+    [log] = [folder for folder in data.glob(f"{Topic.KERNEL}-*") if (folder / f"{0:020}.log").stat().st_size]
+    shutil.copytree(log, earlier)
+    local_stack.up(private)
+    raised, until = [], time.monotonic() + 200
+
+    def run():
+        try:
+            sink.run()
+        except LostRecords as error:
+            raised.append(str(error))
+
+    pipeline = Pipeline(private, environment_of(private))
+    sink = pipeline.sink(lambda _: time.monotonic() > until)
+    thread = threading.Thread(target=run)
+    thread.start()
+    pipeline.publish(*batches(20, first=20))
+    while sink.counts.records < 20:
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    local_stack.down(private)
+    shutil.rmtree(log)
+    shutil.copytree(earlier, log)
+    (data / ".kafka_cleanshutdown").unlink(missing_ok=True)
+    local_stack.up(private)
+    thread.join()
+    assert f"{Topic.KERNEL} partition {log.name[-1]}: " in raised[0]
+    assert "offset 39, Kafka's log ends at 20" in raised[0]
