@@ -16,7 +16,7 @@ class StateLimits:
 
     #: State above which no new unit is taken in. With the program itself and records in flight (about 250 MB) a worker
     #: stays below 600 MB; a setting, since large jobs need more.
-    worker_bytes: int = 256_000_000
+    worker_bytes: int = 320_000_000
     #: Part of it that one job may keep: half is left to its neighbours.
     job_share: float = 0.5
     #: One value. Changelogs take 8 MiB after compression, and a rejected write would end the worker for all jobs.
@@ -24,7 +24,7 @@ class StateLimits:
     #: A key beside its value: two copies of it, and an entry in the stage's and in Faust's dictionary. Measured.
     key_bytes: int = 500
     #: Python objects of a unit beside its stored values. Measured (tests/streams/worker/test_state_memory.py).
-    unit_bytes: int = 3_000
+    unit_bytes: int = 2_000
     #: Time for which a unit stays in quarantine: long enough for a person to see it, short beside a training job; ns.
     quarantine_ns: int = 600 * NANOSECONDS
     #: Units in quarantine at a time: the oldest are released beyond it.

@@ -90,6 +90,10 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         """Index a stored value and return the unit's job, "" = not in this value."""
 
     @abstractmethod
+    def _memory_of(self, state: State) -> int:
+        """Return about how many bytes of Python objects a state has beside its stored values; in constant time."""
+
+    @abstractmethod
     def _run_of(self, unit: Unit) -> str:
         """Return the run of a unit."""
 
@@ -156,17 +160,21 @@ class IsolatedStage(ABC, Generic[Unit, State]):
                 self.store.charge_stored(name)
         for unit in self.states:
             self.store.job = self._jobs[unit]
-            self.store.charge(self.budget.limits.unit_bytes)
+            self.store.charge(self._memory(unit))
 
     def _attempt(self, unit: Unit, work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
         """Return (result, error) of work on a unit, charged to its job."""
-        known, self.store.job = unit in self.states, self._jobs.get(unit, "")
+        before, self.store.job = self._memory(unit), self._jobs.get(unit, "")
         outcome = self._guard(unit, work)
-        if known is not (unit in self.states):
-            self.store.charge(self.budget.limits.unit_bytes * (-1 if known else 1))
+        if grown := self._memory(unit) - before:
+            self.store.charge(grown)
         if unit not in self.states and unit not in self._stored:
             self._jobs.pop(unit, None)
         return outcome
+
+    def _memory(self, unit: Unit) -> int:
+        state = self.states.get(unit)
+        return 0 if state is None else self.budget.limits.unit_bytes + self._memory_of(state)
 
     def _guard(self, unit: Unit, work: Callable[[], Result]) -> tuple[Result | None, Exception | None]:
         """Return (result, error) of work on a unit; after an error the unit is in quarantine."""

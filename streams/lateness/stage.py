@@ -23,6 +23,8 @@ TOPIC = "gpu.lateness.v1"
 #: Most rows of a record (92 bytes a row, Kafka takes 1 MB); all ranks of a step are in one record.
 MAX_ROWS = 8192
 Key = tuple[str, str]
+#: A rank as Python objects: a `Member`, and its newest chunks unpacked.
+MEMBER_BYTES = 1_000
 #: Kind of a key -> number of its parts before communicator and run (state.py).
 _UNIT_AT = {"m": 3, "e": 1, "h": 1}
 
@@ -66,6 +68,9 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
             return None
         communicator, run = name.split("|", parts + 1)[parts:]
         return run, communicator
+
+    def _memory_of(self, state: CommunicatorState) -> int:
+        return MEMBER_BYTES * len(state.members)
 
     def _run_of(self, unit: Key) -> str:
         return unit[0]

@@ -29,6 +29,9 @@ from drumline.streams.stragglers.state import NO_ROWS, JobState, Store
 from drumline.streams.stragglers.verdict_batch import digest, summarize, verdict_batch
 from drumline.streams.stragglers.window import load_window, world_size
 
+#: A rank in the head of a published verdict, as Python objects: its alarm and summary.
+RANK_BYTES = 600
+
 
 @dataclass(frozen=True, slots=True)
 class _InFlight:
@@ -73,6 +76,9 @@ class JobStage(IsolatedStage[str, JobState]):
 
     def _unit_of_key(self, name: str) -> str | None:
         return run_of_key(name)
+
+    def _memory_of(self, state: JobState) -> int:
+        return RANK_BYTES * len(state.sources.ranks) * (1 + len(state.published))
 
     def _run_of(self, unit: str) -> str:
         return unit

@@ -19,6 +19,8 @@ from drumline.streams.windows.process_state import Names, ProcessState, RollingW
 from drumline.streams.windows.watermark import WindowConfig, accepted, advanced, latest_plausible
 
 Key = tuple[str, str]
+#: A kernel name as Python objects: a text, and its entries in a list and a dictionary. Measured.
+NAME_BYTES = 200
 #: Kind of a key -> number of its parts before process and run (process_state.py).
 _UNIT_AT = {"p": 1, "n": 2, "w": 2}
 #: A window as (dictionaries of the envelope, columns, number of rows).
@@ -75,6 +77,9 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
             return None
         process_id, run = name.split("|", parts + 1)[parts:]
         return process_id, run
+
+    def _memory_of(self, state: ProcessState) -> int:
+        return NAME_BYTES * len(state.names.texts)
 
     def _run_of(self, unit: Key) -> str:
         return unit[1]

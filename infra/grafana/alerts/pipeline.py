@@ -63,6 +63,24 @@ DEAD_LETTERS = Rule(
     "A record that cannot be read is a fault of a producer or of a schema registry.",
     ("drumline-health", "dead"), {},
 )  # fmt: skip
+QUARANTINE = Rule(
+    "drumline-job-quarantine", "Job in quarantine", "warning",
+    (
+        Values(
+            """
+            SELECT job, run, toFloat64(countIf(detail = 'quarantine')) AS value
+            FROM stragglers AS s WHERE @window GROUP BY job, run
+            """
+        ),
+    ),
+    "gt", (0.0,), 600,
+    "{{ $labels.job }}: the stream worker dropped its state",
+    "Run {{ $labels.run }}: an error, or more state than a job may keep. Some of its results are missing for 10 "
+    "minutes; other jobs are not concerned. `evidence_json` of its row in `stragglers` (rank -1, detail `quarantine`) "
+    "names stage and error, the worker's log has the traceback.",
+    "An error in one job is a defect of drumline or of the job's producer. It lasts as long as the quarantine.",
+    ("drumline-stragglers", "lost"), {"job": "job", "run": "run"},
+)  # fmt: skip
 SILENT = Rule(
     "drumline-silent-producer", "Silent producer", "warning",
     (Values(f"SELECT job, run, toString(rank) AS rank, host, silent_s AS value FROM ({RANKS})"),),
@@ -78,4 +96,4 @@ SILENT = Rule(
     ("drumline-health", "silent"), {}, for_s=60,
 )  # fmt: skip
 
-PIPELINE = Group("drumline-pipeline", 60, (LAG, DROPS, DEAD_LETTERS, SILENT))
+PIPELINE = Group("drumline-pipeline", 60, (LAG, DROPS, DEAD_LETTERS, QUARANTINE, SILENT))

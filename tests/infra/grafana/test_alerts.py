@@ -279,6 +279,12 @@ def test_dead_letters_when_recorded_records_are_rejected(db):
     assert fired(run(db, "drumline-dead-letters", db.last, db.last)) == [{"topic": "gpu.step.v1"}]
 
 
+def test_quarantine_when_a_recorded_verdict_of_the_job_states_it(db):
+    db.copy("stragglers_versions", "poison", "rank = -1", first_step="-1", last_step="-1", detail="'quarantine'")
+    evaluator = run(db, "drumline-job-quarantine", db.last, db.last)
+    assert {a["job"] for a in fired(evaluator)} == {"poison"}
+
+
 def report(db, job, ranks, seconds, policy="on: always"):
     """Recorded processes of `ranks` report, so many seconds (SQL) after their first record."""
     later = {"published": shift("published", seconds)}
