@@ -24,11 +24,12 @@ Result = TypeVar("Result")
 FAILED, BUDGET = "failed", "budget"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Incident:
     """Describes a unit that went into quarantine, for the log, the metric and the result row.
 
-    `unit`: its key. `reason`: FAILED or BUDGET. `at_ns`, `until_ns`: worker's clock at the error, and at the release.
+    `unit`: its key. `reason`: FAILED or BUDGET. `at_ns`, `until_ns`: worker's clock at the error and at the release, 0
+    while it is unknown, after a restart.
     """
 
     unit: Hashable
@@ -103,7 +104,8 @@ class IsolatedStage(ABC, Generic[Unit, State]):
 
     def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Apply an input batch (see `Stage`). Raises what the unit's state raised; the unit is in quarantine then."""
-        unit, self._now_ns = self._unit_of(batch), now_ns
+        self._set_clock(now_ns)
+        unit = self._unit_of(batch)
         if unit in self.quarantine:
             self.quarantined_rows += batch.rows
             return []
@@ -118,7 +120,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
 
     def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
         """Close what has timed out in each unit, and delete what is in quarantine (see `Stage`)."""
-        self._now_ns = now_ns
+        self._set_clock(now_ns)
         out = self._resend(now_ns)
         for unit in list(self.states):
             results, _ = self._attempt(unit, partial(self._tick, unit, now_ns, caught_up))
@@ -134,9 +136,13 @@ class IsolatedStage(ABC, Generic[Unit, State]):
 
     def reject(self, batch: Batch, error: Exception) -> None:
         """Put the unit of a result that cannot be published in quarantine."""
+
+        def fail() -> None:
+            raise error
+
         unit = self._unit_of(batch)
         if unit not in self.quarantine:
-            self._isolate(unit, error)
+            self._attempt(unit, fail)
 
     def forget_after(self, forget_ns: int) -> int:
         """Return the silence after which a unit is forgotten: `forget_ns`, or less while no new unit is taken in."""
@@ -145,6 +151,12 @@ class IsolatedStage(ABC, Generic[Unit, State]):
     def release(self) -> None:
         """Give back the budget: this stage is replaced."""
         self.store.release()
+
+    def _set_clock(self, now_ns: int) -> None:
+        """Set the time of the next incidents, and of those met while restoring."""
+        for incident in () if self._now_ns else self.quarantine.values():
+            incident.at_ns, incident.until_ns = now_ns, now_ns + self.budget.limits.quarantine_ns
+        self._now_ns = now_ns
 
     def _restore(self) -> None:
         """Index the stored values of every unit. Raises UnreadableValue."""

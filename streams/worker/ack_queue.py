@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from aiokafka.errors import MessageSizeTooLargeError
+
 from drumline.schemas.batch import Batch
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.partition_store import PartitionStore
@@ -97,8 +99,10 @@ async def settle(deliveries: Sequence[Delivery]) -> AsyncIterator[Delivery]:
     failure: Exception | None = None
     for delivery in deliveries:
         try:
-            for write in (*delivery.writes, *(output.arrived for output in delivery.outputs)):
+            for write in delivery.writes:
                 await write
+            for output in delivery.outputs:
+                await _arrived(output)
         except Exception as error:
             failure = error
             break
@@ -114,3 +118,11 @@ async def settle(deliveries: Sequence[Delivery]) -> AsyncIterator[Delivery]:
         yield delivery
     if failure is not None:
         raise failure
+
+
+async def _arrived(output: Output) -> None:
+    """Wait for a result. One that is too large for Kafka, also the next time, is its unit's error, not the worker's."""
+    try:
+        await output.arrived
+    except MessageSizeTooLargeError as error:
+        output.stage.reject(output.batch, error)

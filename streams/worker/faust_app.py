@@ -58,7 +58,7 @@ class Wiring:
 class StreamWorker:
     """Runs the stages of one worker in a Faust app.
 
-    Built by `app.build`; the caller runs `app`, calls `observe` a few times a second, and calls `close` at
+    Built by `app.build`; the caller runs `app`, calls `readiness.observe` a few times a second, and calls `close` at
     the end. Everything runs in the app's event loop. `app`: the Faust app. `failure`: the error that ended it, if any.
     Raises NameTaken, OSError (workdir.py).
     """
@@ -192,7 +192,9 @@ class StreamWorker:
 
     async def _tick(self) -> None:
         """Send ticks and publish the status. It only sends: a timer may not touch tables."""
+        now = time.monotonic()
         if self.app.rebalancing or self.app.in_recovery:
+            self.readiness.progress(0, 0, (0.0, ""), now)
             return
         assigned: Iterable[Any] = self.app.consumer.assignment()
         numbers = sorted(tp.partition for tp in assigned if tp.topic == Topic.TICK)
@@ -200,19 +202,14 @@ class StreamWorker:
         await self.lag.prepare()
         # No await from here on: the status describes one moment.
         still_open = sum(runner.open_windows for runner in self.runners.values())
-        unsettled = sum(queue.unsettled for topic, queue in self._queues.items() if topic != Topic.TICK)
+        queues = [queue for topic, queue in self._queues.items() if topic != Topic.TICK]
+        unsettled = sum(queue.unsettled for queue in queues)
+        self.readiness.progress(sum(queue.settled for queue in queues), unsettled, self.lag.standstill(now), now)
         self._status.publish(numbers, still_open, unsettled, time.time_ns())
 
     def _close_stages(self) -> None:
         for runner in self.runners.values():
             runner.close()
-
-    def observe(self, now: float) -> None:
-        """Update readiness; called by the main loop, a few times a second. `now`: monotonic, s."""
-        self.readiness.observe(now)
-        queues = [queue for topic, queue in self._queues.items() if topic != Topic.TICK]
-        left = (self.lag.records() or 0) + sum(queue.unsettled for queue in queues)
-        self.readiness.progress(self.lag.count, sum(queue.settled for queue in queues), left, now)
 
     def _was_replaced(self, tp: Any) -> bool:
         return any(runner.was_replaced(tp.topic, tp.partition) for runner in self._readers.get(tp.topic, ()))

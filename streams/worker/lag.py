@@ -20,6 +20,7 @@ class Lag:
         self._app, self._topics = app, frozenset(topics)
         self._done: dict[Any, int] = {}
         self._first: dict[Any, int] = {}
+        self._moved: dict[Any, tuple[int | None, float]] = {}  # partition -> (position, since when)
         self.count = 0
 
     def handled(self, tp: Any, offset: int) -> None:
@@ -31,6 +32,7 @@ class Lag:
         """Drop all positions, after partitions moved."""
         self._done.clear()
         self._first.clear()
+        self._moved.clear()
 
     async def prepare(self) -> None:
         """Request once where partitions without a committed offset begin."""
@@ -52,6 +54,21 @@ class Lag:
                 return None
             behind += max(0, end - position)
         return behind
+
+    def standstill(self, now: float) -> tuple[float, str]:
+        """Return for how long a partition with records has stood still, in s, and which: the longest.
+
+        Call it every second; `now`: monotonic.
+        """
+        longest = 0.0, ""
+        for tp, position in self.positions().items():
+            is_done = position is None or (self._app.consumer.highwater(tp) or 0) <= position
+            before, since = self._moved.get(tp, (None, now))
+            if is_done or before != position:
+                since = now
+            self._moved[tp] = position, since
+            longest = max(longest, (now - since, f"{tp.topic}-{tp.partition} at offset {position}"))
+        return longest
 
     def _input_partitions(self) -> list[Any]:
         try:

@@ -54,7 +54,7 @@ async def _serve(settings: Settings) -> int:
     while not (signals or access.reason or watch.changed or app.crashed or (starting.done() and starting.exception())):
         now = time.monotonic()
         worker.check_halt()
-        worker.observe(now)
+        worker.readiness.observe(now)
         access.observe(worker.readiness.silence(now), now)
         watch.observe(now)
         await asyncio.sleep(0.1)

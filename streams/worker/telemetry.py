@@ -12,7 +12,7 @@ from drumline.streams.core.stage import Stage
 
 #: Ticks come back from Kafka every second; without any for so long no other record comes either; s.
 QUIET_S = 30.0
-#: Records that are there, or in work, and do not move for so long are stuck; s.
+#: A partition with records, or records in work, that do not move for so long are stuck; s.
 STUCK_S = 30.0
 #: Attributes of a stage that `Drops` has, in its order.
 STAGE_COUNTS = ("too_old", "quarantined_rows", "denied_rows", "duplicates")
@@ -67,7 +67,7 @@ class Readiness:
         self._committed: float | None = None
         self._started: float | None = None
         self._last_tick = 0.0
-        self._moved: tuple[tuple[int, int], float] = ((0, 0), 0.0)
+        self._settled: tuple[int, float] = (0, 0.0)
 
     def assigned(self, partitions: Iterable[Any], now: float) -> None:
         """Set the partitions that the worker has after a rebalance."""
@@ -83,12 +83,15 @@ class Readiness:
         """Return the time since the last tick came from Kafka, or since the start."""
         return now - max(self._last_tick, self._started if self._started is not None else now)
 
-    def progress(self, handled: int, settled: int, left: int, now: float) -> None:
-        """Report records that do not move. `left`: not applied yet, or not settled; the others: since the start."""
-        if (handled, settled) != self._moved[0] or not left or self._app.in_recovery:
-            self._moved = (handled, settled), now
-        still_s = now - self._moved[1]
-        reason = f"{left} records have not moved for {still_s:.0f} s, see the log" if still_s > STUCK_S else ""
+    def progress(self, settled: int, unsettled: int, standstill: tuple[float, str], now: float) -> None:
+        """Report records that do not move; called every second.
+
+        `settled`, `unsettled`: records acknowledged so far, and in work. `standstill`: see `Lag`.
+        """
+        if not unsettled or settled != self._settled[0]:
+            self._settled = settled, now
+        longest = max(standstill, (now - self._settled[1], f"{unsettled} acknowledgements of Kafka are missing"))
+        reason = f"nothing has moved for {longest[0]:.0f} s: {longest[1]}" if longest[0] > STUCK_S else ""
         self.health.set_reason("records", reason)
 
     def committed(self, now: float) -> None:

@@ -146,6 +146,7 @@ def test_state_that_cannot_be_restored_is_dropped_and_the_rest_is_kept():
     lab.restart()
     assert list(lab.stage.processes) == [("good", "r")]
     lab.silence()
+    assert [incident.at_ns for incident in lab.stage.incidents] == [T0 + 101 * S]
     assert ("good", 0.0) in lab.table()
     assert not [name for name in lab.store if POISON in name]
     lab.restart()

@@ -1,10 +1,12 @@
 """A message is acknowledged when all that it caused is durable, in order; a broker's refusal ends that, once."""
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
+from aiokafka.errors import MessageSizeTooLargeError
 
-from drumline.streams.worker.ack_queue import AckQueue, Delivery, Output
+from drumline.streams.worker.ack_queue import AckQueue, Delivery, Output, settle
 
 
 class Part:
@@ -112,3 +114,20 @@ def test_what_is_in_flight_is_awaited_together(outputs):
         return asyncio.get_running_loop().time() - started
 
     assert asyncio.run(run()) < in_flight * latency_s / 2
+
+
+def test_a_result_that_is_too_large_for_kafka_is_its_units_error_and_the_worker_goes_on():
+    rejected, done = [], []
+
+    async def run():
+        async def arrived():
+            raise MessageSizeTooLargeError
+
+        store = SimpleNamespace(
+            mark_sent=lambda batch: None, take_pending=list, reject=lambda batch, error: rejected.append(batch)
+        )
+        async for delivery in settle([Delivery(lambda: done.append(1), [], [Output(store, store, "b", arrived())])]):
+            assert delivery.outputs
+
+    asyncio.run(run())
+    assert (rejected, done) == (["b"], [1])
