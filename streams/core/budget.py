@@ -29,6 +29,9 @@ class StateLimits:
     quarantine_ns: int = 600 * NANOSECONDS
     #: Units in quarantine at a time: the oldest are released beyond it.
     quarantined: int = 10_000
+    #: Results of a tick after which it leaves the other units to the next: 2.4 ms each in the straggler stage, and the
+    #: worker must answer Kafka in between.
+    tick_results: int = 500
     #: While no new unit is taken in, units silent for this long are forgotten, not only after hours; ns.
     forget_ns: int = 60 * NANOSECONDS
 

@@ -65,6 +65,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         self._jobs: dict[Unit, str] = {}
         self._stored: set[Unit] = set()  # in quarantine, and not deleted yet
         self._now_ns = 0
+        self._resume: Unit | None = None  # where the next tick begins, as the last one had too much to do
 
     @abstractmethod
     def _unit_of(self, batch: Batch) -> Unit:
@@ -122,7 +123,13 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         """Close what has timed out in each unit, and delete what is in quarantine (see `Stage`)."""
         self._set_clock(now_ns)
         out = self._resend(now_ns)
-        for unit in list(self.states):
+        units = list(self.states)
+        first = units.index(self._resume) if self._resume in self.states else 0
+        self._resume = None
+        for unit in units[first:] + units[:first]:
+            if len(out) >= self.budget.limits.tick_results:
+                self._resume = unit
+                break
             results, _ = self._attempt(unit, partial(self._tick, unit, now_ns, caught_up))
             out += results or []
         self._purge(now_ns)

@@ -13,6 +13,7 @@ import numpy as np
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.keys import derived_process_id
 from drumline.streams.core.budget import StateBudget
+from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import Rows, key, pack_rows, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
@@ -38,8 +39,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def __init__(self, store: Store, config: StragglerConfig, budget: StateBudget | None = None) -> None:
         super().__init__(store, budget)
         self.config = config
-        #: (process id, sequence) -> (communicator, steps, time of emission), not acknowledged yet.
-        self._in_flight: dict[tuple[str, int], tuple[Key, list[int], int]] = {}
+        self._in_flight: InFlight[Key, list[int]] = InFlight()  # steps of each batch
         self._restore()
         for state in self.states.values():
             state.dirty = {step for step in state.dirty if step >= state.horizon}
@@ -98,11 +98,10 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
 
     def _resend(self, now_ns: int) -> list[Batch]:
         """Mark the steps of batches that were not acknowledged for too long; the tick returns them again."""
-        for process_sequence, (where, steps, emitted_ns) in list(self._in_flight.items()):
-            if now_ns - emitted_ns > self.config.resend_ns:
-                del self._in_flight[process_sequence]
-                if where in self.states:
-                    self.states[where].dirty.update(steps)
+        for where, sequence, steps in self._in_flight.expired(now_ns - self.config.resend_ns):
+            self._in_flight.settle(where, sequence)
+            if where in self.states:
+                self.states[where].dirty.update(steps)
         return []
 
     def _tick(self, unit: Key, now_ns: int, caught_up: bool) -> list[Batch]:
@@ -124,7 +123,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def _mark_sent(self, unit: Key, batch: Batch) -> None:
         """Store how far the communicator was emitted."""
         envelope = batch.envelope
-        if self._in_flight.pop((envelope["process_id"], int(envelope["sequence"])), None) is None:
+        if self._in_flight.settle(unit, int(envelope["sequence"])) is None:
             return
         head = {"emitted": int(envelope["complete_step"]), "sequence": int(envelope["sequence"]) + 1}
         self.store[key("e", unit[1], unit[0])] = pack_rows(-1, head, np.zeros(0, NO_ROWS))
@@ -155,8 +154,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         newest = max(member.complete for member in state.members.values())
         horizon = max(frontier - self.config.retention_steps, newest - self.config.max_steps)
         # Steps that are not acknowledged yet are emitted again after a crash.
-        this = (state.run, state.communicator)
-        unacked = [step for where, emitted, _ in self._in_flight.values() if where == this for step in emitted]
+        unacked = [step for emitted in self._in_flight.of((state.run, state.communicator)) for step in emitted]
         state.drop_before(min([horizon, *unacked]))
         return out
 
@@ -172,7 +170,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         kinds = stacked([np.zeros(0, KIND_ROW), *(part for _, part in parts)])
         batch = self._batch(state, rows, kinds, now_ns)
         where = (state.run, state.communicator)
-        self._in_flight[(batch.envelope["process_id"], state.sequence)] = (where, steps, now_ns)
+        self._in_flight.add(where, state.sequence, steps, now_ns)
         state.sequence += 1
         return batch
 

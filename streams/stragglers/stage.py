@@ -7,8 +7,8 @@ revision follows only if its result differs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Iterable
+from dataclasses import astuple
 from functools import partial
 from typing import Any
 
@@ -16,30 +16,21 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.core.budget import StateBudget
+from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import key, pack_rows
-from drumline.streams.core.thresholds import OK, StragglerConfig
-from drumline.streams.stragglers.alarm import Alarm, advance, hold, load_alarm
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.stragglers.alarm import load_alarm
 from drumline.streams.stragglers.analysis.baseline import load_baseline
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
-from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB
 from drumline.streams.stragglers.restore import restore_key, run_of_key
 from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
 from drumline.streams.stragglers.state import NO_ROWS, JobState, Store
-from drumline.streams.stragglers.verdict_batch import digest, summarize, verdict_batch
+from drumline.streams.stragglers.verdict_batch import alarms_after, digest, summarize, verdict_batch
 from drumline.streams.stragglers.window import load_window, world_size
 
 #: A rank in the head of a published verdict, as Python objects: its alarm and summary.
 RANK_BYTES = 600
-
-
-@dataclass(frozen=True, slots=True)
-class _InFlight:
-    """Holds a batch that was returned and not acknowledged; `head` is stored when it is. `sent_ns`: worker's clock."""
-
-    batch: Batch
-    head: dict[str, Any]
-    sent_ns: int
 
 
 class JobStage(IsolatedStage[str, JobState]):
@@ -51,7 +42,7 @@ class JobStage(IsolatedStage[str, JobState]):
     def __init__(self, store: Store, config: StragglerConfig, budget: StateBudget | None = None) -> None:
         super().__init__(store, budget)
         self.config = config
-        self._in_flight: dict[tuple[str, int], _InFlight] = {}
+        self._in_flight: InFlight[str, tuple[Batch, dict[str, Any]]] = InFlight()  # with the head to store
         self._restore()
         for state in self.states.values():
             state.dirty = {window for window, cells in state.windows.items() if cells.ranks and window >= state.horizon}
@@ -131,19 +122,18 @@ class JobStage(IsolatedStage[str, JobState]):
     def _mark_sent(self, unit: str, batch: Batch) -> None:
         """Store the batch as its window's published verdict."""
         window = self.config.window_of(int(batch.envelope["first_step"]))
-        sent = self._in_flight.pop((unit, int(batch.envelope["sequence"])), None)
+        sent = self._in_flight.settle(unit, int(batch.envelope["sequence"]))
         if sent is not None and unit in self.states and window in self.states[unit].published:
-            self.store[key("v", window, unit)] = pack_rows(-1, sent.head, np.zeros(0, NO_ROWS))
+            self.store[key("v", window, unit)] = pack_rows(-1, sent[1], np.zeros(0, NO_ROWS))
 
     def _resend(self, now_ns: int) -> list[Batch]:
         """Return the batches that were not acknowledged for too long; a superseded one must not follow the newer."""
         out = []
-        for name, sent in list(self._in_flight.items()):
-            if now_ns - sent.sent_ns > self.config.resend_ns:
-                del self._in_flight[name]
-                if self._is_newest(sent.batch):
-                    self._in_flight[name] = _InFlight(sent.batch, sent.head, now_ns)
-                    out.append(sent.batch)
+        for run, sequence, (batch, head) in self._in_flight.expired(now_ns - self.config.resend_ns):
+            self._in_flight.settle(run, sequence)
+            if self._is_newest(batch):
+                self._in_flight.add(run, sequence, (batch, head), now_ns)
+                out.append(batch)
         return out
 
     def _is_newest(self, batch: Batch) -> bool:
@@ -183,7 +173,7 @@ class JobStage(IsolatedStage[str, JobState]):
         lowest = state.sources.frontier.lowest()
         through = newest if lowest is None else min(newest, self.config.window_of(lowest))
         kept, oldest = -(-self.config.retention_steps // self.config.window_steps), newest - self._max_windows
-        batches = [sent.batch for (run, _), sent in self._in_flight.items() if run == state.run]
+        batches = [batch for batch, _ in self._in_flight.of(state.run)]
         unacked = (self.config.window_of(int(batch.envelope["first_step"])) for batch in batches)
         changed = (max(w, oldest) for w in state.dirty if w in state.published)
         first = min([*unacked, *changed], default=newest)
@@ -224,7 +214,7 @@ class JobStage(IsolatedStage[str, JobState]):
         known = {"alarms": {}, "summaries": {}} if before is None else state.published[before]
         alarms = {int(rank): load_alarm(old) for rank, old in known["alarms"].items()}
         verdict = add_silent_ranks(verdict, alarms)
-        alarms |= self._advanced(alarms, verdict, window)
+        alarms |= alarms_after(alarms, verdict, window, self.config)
         summaries = {int(rank): text for rank, text in known["summaries"].items()}
         envelope = self._envelope(state, window, span_ns, now_ns)
         batch = verdict_batch(verdict, alarms, summaries, state.sources.places, self.config.window_steps, envelope)
@@ -242,21 +232,8 @@ class JobStage(IsolatedStage[str, JobState]):
         state.sequence += 1
         head = {"revision": batch.envelope["revision"], "sequence": state.sequence, **kept}
         state.published[window] = head
-        self._in_flight[(state.run, envelope["sequence"])] = _InFlight(batch, dict(head), now_ns)
+        self._in_flight.add(state.run, envelope["sequence"], (batch, dict(head)), now_ns)
         return [batch]
-
-    def _advanced(self, alarms: Mapping[int, Alarm], verdict: WindowVerdict, window: int) -> dict[int, Alarm]:
-        """Return the alarm of each row after a window.
-
-        While a rank is late, the job's row is not evaluated for links and changes, so its alarm is held.
-        """
-        has_late_ranks = any(row.names_rank for row in verdict.rows)
-        out = {}
-        for row in verdict.rows:
-            alarm = alarms.get(row.rank, Alarm())
-            is_held = has_late_ranks and row.rank == WHOLE_JOB and row.severity == OK
-            out[row.rank] = hold(alarm) if is_held else advance(alarm, row.severity, self.config, window)
-        return out
 
     def _envelope(self, state: JobState, window: int, span_ns: tuple[int, int], now_ns: int) -> dict[str, Any]:
         start_ns, end_ns = span_ns

@@ -11,9 +11,10 @@ import numpy as np
 
 from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.keys import derived_process_id
-from drumline.streams.stragglers.alarm import STATES, Alarm
+from drumline.streams.core.thresholds import OK, StragglerConfig
+from drumline.streams.stragglers.alarm import STATES, Alarm, advance, hold
 from drumline.streams.stragglers.analysis.verdict import WindowVerdict
-from drumline.streams.stragglers.analysis.verdict_rows import RankVerdict
+from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, RankVerdict
 from drumline.streams.stragglers.sources import NOWHERE, Place
 
 TOPIC = "gpu.straggler.v1"
@@ -22,6 +23,22 @@ TOPIC = "gpu.straggler.v1"
 def summarize(row: RankVerdict, alarm: Alarm) -> str:
     """Return the text that identifies a row's result; rows with the same text as before are heartbeats."""
     return "|".join((STATES[alarm.state], str(row.severity), row.cause.cause, row.cause.detail, row.group))
+
+
+def alarms_after(
+    alarms: Mapping[int, Alarm], verdict: WindowVerdict, window: int, config: StragglerConfig
+) -> dict[int, Alarm]:
+    """Return the alarm of each row after a window.
+
+    While a rank is late, the job's row is not evaluated for links and changes, so its alarm is held.
+    """
+    has_late_ranks = any(row.names_rank for row in verdict.rows)
+    out = {}
+    for row in verdict.rows:
+        alarm = alarms.get(row.rank, Alarm())
+        is_held = has_late_ranks and row.rank == WHOLE_JOB and row.severity == OK
+        out[row.rank] = hold(alarm) if is_held else advance(alarm, row.severity, config, window)
+    return out
 
 
 def verdict_batch(

@@ -207,3 +207,13 @@ def test_a_value_that_kafka_would_reject_is_its_units_error():
     with pytest.raises(OverBudget, match="a value of"):
         stage.on_batch(collective(POISON, 0, [0] * 100, [*range(100)]), 0, 10**18)
     assert [incident.reason for incident in stage.incidents] == ["budget"]
+
+
+def test_a_tick_leaves_units_to_the_next_one_and_forgets_none():
+    lab = windows(*map(str, range(10)), tick_results=4)
+    lab.tick()
+    lab.tick(lab.config.idle_ns / S + 1)
+    assert len(lab.sent) == 4
+    for _ in range(4):
+        lab.tick()
+    assert len(lab.results) == len(lab.sent) == 20
