@@ -56,7 +56,7 @@ class CommitCycle:
         self._kafka, self._dead_letters, self._connect, self._counts = kafka, dead_letters, connect, counts
         self._client: Client | None = None
         self._lanes = InsertLanes(connect, self._database, KernelNames())
-        self._rejected = RejectedRanges(kafka, self._queries, self._database, counts)
+        self._rejected = RejectedRanges(settings, kafka, self._queries, counts)
         self._released = False
 
     def open(self) -> bool:
@@ -202,6 +202,7 @@ class CommitCycle:
         for state, pending in self.ranges:
             pending.stage = RangeStage.COMMITTED
             state.widen()
+            state.rejected = 0 if pending.stored else state.rejected
             self._counts.add(pending)
             if len(state.duplicates.history) > 20_000:  # loaded again when needed; collected records are unclassified
                 state.duplicates.history.clear()

@@ -13,7 +13,8 @@ from contextlib import closing
 
 import structlog
 
-from drumline.infra.clickhouse.client import ClickHouseFailed, Client
+from drumline.infra.clickhouse.client import ClickHouseFailed, Client, PermanentError
+from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry import metrics
 from drumline.sinks.inserts.insert import find_rows
 from drumline.sinks.kafka.consumer import SinkConsumer
@@ -32,13 +33,17 @@ class RejectedRanges:
     Owned by `CommitCycle`; used by the sink's thread only. `client`: returns the connection for queries.
     """
 
-    def __init__(self, kafka: SinkConsumer, client: Callable[[], Client], database: str, counts: SinkCounts) -> None:
-        self._kafka, self._client, self._database, self._counts = kafka, client, database, counts
+    def __init__(
+        self, settings: Settings, kafka: SinkConsumer, client: Callable[[], Client], counts: SinkCounts
+    ) -> None:
+        self._database, self._most = settings.clickhouse.database, settings.sink.dead_letter_run
+        self._kafka, self._client, self._counts = kafka, client, counts
 
     def resolve(self, state: PartitionState, pending: PendingRange, error: ClickHouseFailed) -> PendingRange | None:
         """Return the range to continue with, or None if it is deferred: kept in `state` until its next attempt.
 
-        Retry later: TransientError, TransientKafkaError; the range is then as before. Fatal: PermanentError.
+        Retry later: TransientError, TransientKafkaError; the range is then as before. Fatal: PermanentError, also after
+        `dead_letter_run` dead letters in a row: then a table is at fault, not a record.
         """
         now, rejection = time.monotonic(), pending.rejection
         if rejection is None or pending.stage >= RangeStage.ROWS_INSERTED:  # of the ledger: its rows stay as they are
@@ -62,6 +67,10 @@ class RejectedRanges:
         if len(pending.entries) > 1:
             log.warning("range is rejected; splitting it", records=len(pending.entries), **name)
             return state.split(pending)
+        state.rejected += 1
+        if state.rejected > self._most:
+            place = f"{name['topic']} partition {state.partition}"
+            raise PermanentError(f"{place}: {self._most} records in a row are rejected; {error}", error.code)
         [entry] = pending.entries
         with closing(self._kafka.reader()) as reader:
             entry.record.value = read_value(reader, entry.record)

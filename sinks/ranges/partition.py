@@ -105,10 +105,10 @@ class PartitionState:
     `bytes`: of `entries`, as they came; a dead letter counts as no row. `expected`: offset -> when Kafka received the
     record there, of records that Kafka must still have (stored_tail.py). `deferred`: a range that ClickHouse rejects
     (`reason`), and `retry`: its attempts; nothing is cut meanwhile. `limit`: records of a range after one was rejected;
-    0 = no limit. `epochs`: source -> highest epoch of results so far. `unreadable`: first offset of a batch whose end
-    is searched (kafka/unreadable.py); -1 = none. `flood`: where dead letters flooded it last, at `flood_at` (monotonic,
-    s); `flooded`: it is not read meanwhile. `read_to`: offset up to which Kafka was read; more than `next_offset` where
-    the last offsets have no record.
+    0 = no limit. `rejected`: records in a row that ClickHouse rejects. `epochs`: source -> highest epoch of results so
+    far. `unreadable`: first offset of a batch whose end is searched (kafka/unreadable.py); -1 = none. `flood`: where
+    dead letters flooded it last, at `flood_at` (monotonic, s); `flooded`: it is not read meanwhile. `read_to`: offset
+    up to which Kafka was read; more than `next_offset` where the last offsets have no record.
     """
 
     table: SinkTable
@@ -130,6 +130,7 @@ class PartitionState:
     retry: Retry = field(default_factory=Retry)
     reason: str = ""
     limit: int = 0
+    rejected: int = 0
     epochs: dict[str, int] = field(default_factory=dict)
     unreadable: int = -1
     flood: str = ""
