@@ -29,7 +29,7 @@ class WorkerStatus(TypedDict):
     `partitions`: numbers that the worker has, `of` so many. `open`: open windows of all stages. `unsettled`: messages
     in flight, without ticks. `handled`: records applied since the start. `lag`: records not applied yet, None while
     unknown. `positions`: "topic:partition" -> offset of the next record to apply, None while unknown. `time_ns`: when
-    the status was written, by the wall clock.
+    the status was written, by the wall clock. `clock_skew_s`: how far that is ahead of the broker's, or None.
     """
 
     partitions: list[int]
@@ -40,6 +40,7 @@ class WorkerStatus(TypedDict):
     lag: int | None
     positions: Mapping[str, int | None]
     time_ns: int
+    clock_skew_s: float | None
 
 
 def workers_dir(settings: Settings) -> Path:

@@ -205,7 +205,7 @@ class StreamWorker:
         queues = [queue for topic, queue in self._queues.items() if topic != Topic.TICK]
         unsettled = sum(queue.unsettled for queue in queues)
         self.readiness.progress(sum(queue.settled for queue in queues), unsettled, self.lag.standstill(now), now)
-        self._status.publish(numbers, still_open, unsettled, time.time_ns())
+        self._status.publish(numbers, still_open, unsettled, time.time_ns(), self._clock.skew_s)
 
     def _close_stages(self) -> None:
         for runner in self.runners.values():

@@ -24,8 +24,13 @@ class StatusReporter:
     def __init__(self, folder: Path, of: int, lag: Lag) -> None:
         self._file, self._of, self._lag = StatusFile(folder / STATUS_FILE), of, lag
 
-    def publish(self, partitions: list[int], still_open: int, unsettled: int, now_ns: int) -> None:
-        """Publish one status. `still_open`: open windows of all stages. `unsettled`: messages, without ticks."""
+    def publish(
+        self, partitions: list[int], still_open: int, unsettled: int, now_ns: int, skew_s: float | None
+    ) -> None:
+        """Publish one status. `still_open`: open windows of all stages. `unsettled`: messages, without ticks.
+
+        `skew_s`: how far `now_ns` is ahead of the broker's clock; None = unknown.
+        """
         positions = {f"{tp.topic}:{tp.partition}": position for tp, position in self._lag.positions().items()}
         status: WorkerStatus = {
             "partitions": partitions,
@@ -36,6 +41,7 @@ class StatusReporter:
             "lag": self._lag.records(),
             "positions": positions,
             "time_ns": now_ns,
+            "clock_skew_s": skew_s,
         }
         if status["lag"] is not None:
             metrics.STREAM_LAG.set(status["lag"])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 from support.labs.stream_worker import PYTHON, Child, Reader, apply_topics, publish, unique
 from support.labs.windows import T0, S, kernels
 
@@ -17,6 +17,7 @@ from drumline.infra.config.servers import KafkaSettings
 from drumline.infra.kafka.config import client_config, producer_config
 from drumline.infra.kafka.drain import wait_drained
 from drumline.infra.kafka.signing import signer
+from drumline.infra.kafka.topics import TopicsAdmin
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic, dlq
@@ -272,6 +273,48 @@ def test_a_recreated_topic_ends_the_worker_and_the_next_one_counts_all_of_it(ben
     bench.worker()
     windows = Reader(settings, Topic.KERNEL_FREQUENCY, beginning=True)
     windows.until(lambda batches: [8] in [b.columns["launches"].tolist() for b in batches if b.envelope["run"] == run])
+
+
+#: The worker's wall clock is wrong by {} hours.
+SKEWED = """
+import time
+wall, wall_ns = time.time, time.time_ns
+time.time = lambda: wall() + {0} * 3600
+time.time_ns = lambda: wall_ns() + {0} * 3600 * 10**9
+from drumline.infra.cli.main import main
+main()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_a_worker_whose_clock_is_hours_wrong_counts_every_row_and_reports_it(bench, hours):
+    run, settings = unique("skewed"), bench.settings
+    log = f"{settings.stream.app_id}-kernel-frequency-changelog"
+    create_changelog(settings, log)  # as an earlier version did
+    worker = bench.worker(command=[PYTHON, "-c", SKEWED.format(hours), "stream"])
+    batches = []
+    for sequence in range(6):
+        batch = kernels([(0, 1, "k")], run=run)
+        now = time.time_ns()
+        batch.columns["start_ns"][:] = now - (60 - 10 * sequence) * S
+        batch.envelope |= {"sequence": sequence, "sent_ns": now, "watermark_ns": int(batch.columns["start_ns"][0])}
+        batches.append(batch)
+    publish(settings, batches, lambda batch: b"p")
+    windows = Reader(settings, Topic.KERNEL_FREQUENCY, beginning=True)
+    of_run = windows.until(lambda read: len([b for b in read if b.envelope["run"] == run]) > 8)
+    assert {b.envelope["late_rows"] for b in of_run if b.envelope["run"] == run} == {0}
+    assert worker.process.poll() is None
+    assert "this host's clock is wrong, or the broker's" in worker.log.read_text()
+    [status] = bench.statuses()
+    assert round(status["clock_skew_s"] / 3600) == hours
+    assert TopicsAdmin(settings).existing([log])[log].config["message.timestamp.type"] == "LogAppendTime"
+
+
+def create_changelog(settings, name):
+    admin = AdminClient({"bootstrap.servers": settings.bootstrap})
+    topic = NewTopic(name, settings.kafka.partitions, 1, config={"cleanup.policy": "compact"})
+    admin.create_topics([topic])[name].result()
 
 
 def until(true, timeout_s=30):
