@@ -22,6 +22,8 @@ from drumline.schemas.topics import Topic
 
 pytestmark = [pytest.mark.stack, pytest.mark.long, pytest.mark.timeout(900)]
 HALT_S = 16.0
+#: Longer than partitions are without a worker: no rank is taken for silent meanwhile.
+IDLE_S = 45
 ROUNDS = int(os.environ.get("HALTS", "2"))
 REPLAY = ("--speed", "3", "--keep-time", "--job", "halts")
 #: Of the 416 batches of kernels of two replays so many are in Kafka when the worker is halted.
@@ -35,6 +37,7 @@ def test_a_halted_worker_changes_no_result(
     for table in RetentionSettings.model_fields:  # recorded time grows old
         environment[f"DRUMLINE_CLICKHOUSE__RETENTION__{table.upper()}"] = "0"
     pipeline = Pipeline(clean_stack, environment, tmp_path)
+    pipeline.environment["DRUMLINE_STREAM__IDLE_S"] = str(IDLE_S)
     pipeline.drumline("topics", "apply")
     pipeline.drumline("migrate")
     workers = {
@@ -79,10 +82,14 @@ def test_a_halted_worker_changes_no_result(
             assert wait_until(shared, 90), "the halted worker does not join again"
             for run in replayed(halted):
                 report, results = pipeline.audit(run), pipeline.results(run)
-                wrong = [table for table in RESULTS if results[table] != reference[table]]
+                wrong = {
+                    table: sorted(set(results[table]) ^ set(reference[table]))[:4]
+                    for table in RESULTS
+                    if results[table] != reference[table]
+                }
                 if wrong or not report["clean"]:
                     damaged.append((number, halted, wrong, report["findings"][:3]))
-        assert not damaged, (len(damaged), damaged)
+        assert not damaged, f"{len(damaged)} of {2 * ROUNDS} runs\n" + "\n".join(map(str, damaged))
     for name, worker in workers.items():
         assert "halted for longer than its session" in (tmp_path / f"{name}.log").read_text(), name
         assert worker.exits == [], name
