@@ -23,17 +23,18 @@ class HaltDetector:
 
     def __init__(self, session_s: float, clock: Callable[[], int] = steady_ns) -> None:
         self._session_ns, self._clock = round(session_s * 1e9), clock
-        self._alive_at, self._halted = clock(), False
+        self._alive_at: int | None = None  # the thread has not started
+        self._halted = False
 
     def alive(self) -> None:
         """Record that the thread runs."""
         now = self._clock()
-        self._halted |= now - self._alive_at > self._session_ns
+        self._halted |= self._alive_at is not None and now - self._alive_at > self._session_ns
         self._alive_at = now
 
     def take(self) -> bool:
         """Return True once for each halt, also if the event loop continues before the thread does."""
-        if self._clock() - self._alive_at > self._session_ns:
+        if self._alive_at is not None and self._clock() - self._alive_at > self._session_ns:
             self.alive()
         halted, self._halted = self._halted, False
         return halted
@@ -49,8 +50,9 @@ def report_from_consumer(app: Any, detector: HaltDetector) -> None:
             detector.alive()
             loop.call_later(REPORT_S, report)
 
+        client = create(loop)
         report()
-        return create(loop)
+        return client
 
     thread._create_consumer = create_consumer
 
