@@ -56,7 +56,8 @@ def any_batch(topic: Topic, rows: int, process: str, sequence: int, seed: int = 
         elif column.dictionary or column.dtype.itemsize == 1:
             columns[column.name] = rng.integers(0, 2, rows).astype(column.dtype)
         else:
-            columns[column.name] = rng.integers(0, 30_000, rows).astype(column.dtype)
+            most = 100 if column.name.startswith(("util", "fan")) else 30_000  # percentages
+            columns[column.name] = rng.integers(0, most, rows).astype(column.dtype)
     return Batch(topic, envelope, columns)
 
 
