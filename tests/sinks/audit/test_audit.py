@@ -70,7 +70,8 @@ DAMAGE = {
         "ALTER TABLE {db}.ledger UPDATE sequence = 9 WHERE topic = 'gpu.kernel.v1' AND offset = 2", "sequence_gap",
     ),
     "a sequence is stored twice": (
-        "ALTER TABLE {db}.ledger UPDATE sequence = 1 WHERE topic = 'gpu.kernel.v1' AND offset = 2", "doubled",
+        "ALTER TABLE {db}.ledger UPDATE sequence = 1, content = 7 WHERE topic = 'gpu.kernel.v1' AND offset IN (1, 2)",
+        "doubled",
     ),
     "the original of a duplicate is missing": (
         "ALTER TABLE {db}.ledger UPDATE disposition = 'duplicate' WHERE topic = 'gpu.kernel.v1' AND offset = 2", "lost",
