@@ -28,5 +28,7 @@ def test_the_index_links_every_page_but_those_of_benchmarks():
 
 
 def test_the_hand_written_pages_stay_short():
-    hand_written = [page for page in TOP + PAGES if not page.read_text().startswith(GENERATED)]
+    # Not the changelog: it grows with every release.
+    pages = [page for page in TOP + PAGES if page.name != "CHANGELOG.md"]
+    hand_written = [page for page in pages if not page.read_text().startswith(GENERATED)]
     assert sum(page.stat().st_size for page in hand_written) <= MOST_BYTES
