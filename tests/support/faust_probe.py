@@ -39,6 +39,9 @@ class Summing:
     def mark_sent(self, batch):
         pass
 
+    def release(self):
+        pass
+
 
 def leave_time_between_seek_and_flow(recovery):
     """So that in every rebalance the fetch that was under way ends after recovery's seek and before the flow is
