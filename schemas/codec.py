@@ -10,10 +10,12 @@ from drumline.schemas.bounds_check import check
 from drumline.schemas.compatibility import unreadable
 from drumline.schemas.confluent import HEADER, header, schema_id
 from drumline.schemas.dead_letters import Header
+from drumline.schemas.epochs import EPOCH_HEADER, is_ahead, read_epoch
 from drumline.schemas.errors import BadFrame, OutOfBounds, UnknownSchema, WrongSchema
 from drumline.schemas.model import RecordModel, model
 from drumline.schemas.registry import Registry, lock_file_registry
 from drumline.schemas.tenants import TenantGuard
+from drumline.schemas.topics import DERIVED
 
 
 class Codec:
@@ -48,8 +50,8 @@ class Codec:
         """Return the batch in a Kafka value read from `topic`.
 
         `appended_ms`: when Kafka took the record in; times are compared with it. `bounded`: False for a record that was
-        accepted before, perhaps with wider bounds or without a signature. `key`, `headers`: the record's, which the
-        guard needs.
+        accepted before, perhaps with wider bounds or without a signature. `key`, `headers`: the record's, for the
+        guard and the epoch of a result.
 
         Fatal for the record: BadRecord (errors.py), whatever the bytes are. Retry later: RegistryUnavailable, which
         is no error of the record. Raises KeyError for a topic without a schema.
@@ -68,6 +70,9 @@ class Codec:
         batch = decode(writer, value, reader, HEADER.size)
         if bounded:
             check(batch, appended_ms)
+            if topic in DERIVED and is_ahead(read_epoch(headers)[0], appended_ms or 0):
+                detail = f"{EPOCH_HEADER} is more than 24 hours after Kafka took the record in"
+                raise OutOfBounds(detail, topic=reader.topic)
             if self._guard is not None:
                 self._guard.check(topic, key, value, headers or (), batch.envelope["job"])
         return batch

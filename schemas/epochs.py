@@ -1,14 +1,15 @@
 """Define the header that fences stream workers: the epoch of a record's writer, and the state that it wrote from.
 
-A worker gets a new, higher epoch with every partition that it is assigned. One that was halted while its partitions
-moved continues with its old epoch, so readers can ignore what it writes behind its successor. The header is data:
-records of all versions share it.
+A worker gets a new, higher epoch with every partition that it is assigned: the broker's time in ms, or one more than
+the last one. One that was halted while its partitions moved continues with its old epoch, so readers can ignore what it
+writes behind its successor. The header is data: records of all versions share it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
 
+from drumline.schemas.bounds import AHEAD_NS
 from drumline.schemas.dead_letters import HEADER_PREFIX, Header
 
 #: Value: `EPOCH`, and in results ` SOURCE` behind it: the changelog partition that only one worker may write.
@@ -31,6 +32,14 @@ def read_epoch(headers: Iterable[Header] | None) -> tuple[int | None, str]:
             if number.isascii() and number.isdecimal() and int(number[:20]) <= MAX_EPOCH:
                 return int(number), source
     return None, ""
+
+
+def is_ahead(epoch: int | None, appended_ms: float) -> bool:
+    """Return True for an epoch more than a day after Kafka took its record in: no worker wrote it.
+
+    Believed, it would fence all workers of the coming years. `appended_ms` <= 0: unknown.
+    """
+    return epoch is not None and 0 < appended_ms < epoch - AHEAD_NS // 1_000_000
 
 
 def is_fenced(highest: MutableMapping[str, int], epoch: int | None, source: str) -> bool:

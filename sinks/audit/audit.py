@@ -81,6 +81,9 @@ def _rows(report: AuditReport, account: TopicAccount, queries: Queries, topic: T
         if wrong := queries.wrongly_fenced(stored):
             text = f"{wrong} results are fenced, or not fenced, against the epochs of their source"
             report.findings.append(Finding("rows_differ", stored.target, text))
+        if sources := queries.fenced_sources(stored):
+            text = f"the newest results of {', '.join(sources[:3])} are all fenced: a higher epoch came before them"
+            report.findings.append(Finding("rows_differ", stored.target, text))
         return
     totals = queries.stored_rows(stored)
     account.rows_published, account.rows_stored = int(totals["published"]), int(totals["kept"])

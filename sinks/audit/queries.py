@@ -183,6 +183,22 @@ class Queries:
         )
         return int(counted[0]["n"])
 
+    def fenced_sources(self, table: SinkTable) -> list[str]:
+        """Return the sources whose newest results, of more than a minute, are all fenced.
+
+        A halted worker ends sooner: something sent an epoch that no worker reaches.
+        """
+        found = rows(
+            self.client,
+            "SELECT source FROM (SELECT source, disposition, published, maxIf(offset, disposition != 'fenced') OVER "
+            "(PARTITION BY topic_id, partition, source) AS newest, offset, topic_id, partition "
+            f"FROM {self.database}.ledger WHERE topic = {{topic:String}} AND source != '') WHERE offset > newest "
+            "GROUP BY topic_id, partition, source HAVING max(published) > min(published) + INTERVAL 1 MINUTE "
+            "ORDER BY source",
+            {"topic": table.topic.value},
+        )
+        return [str(row["source"]) for row in found]
+
     def dropped(self) -> list[dict[str, Any]]:
         """Return the rows that producers report as lost before publication, per topic and run."""
         return rows(

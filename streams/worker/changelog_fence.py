@@ -13,14 +13,14 @@ from drumline.streams.core.records import key as state_key
 
 #: State key of markers; the value is the writer's id.
 MARKER_KEY = state_key("f", "epoch")
-#: Epochs of one generation of the group: a worker that restarts under its name gets the same generation again, and a
-#: deleted group counts its generations from 1.
-PER_GENERATION = 1 << 20
 
 
-def next_epoch(generation: int, seen: int) -> int:
-    """Return the epoch of a new writer. `seen`: the highest one known in the changelog partition."""
-    return max(max(generation, 0) * PER_GENERATION, seen + 1)
+def next_epoch(now_ms: int, seen: int) -> int:
+    """Return the epoch of a new writer: a time, so that it rises also where group and changelogs were deleted.
+
+    `now_ms`: since 1970, by the broker's clock. `seen`: the highest epoch known in the changelog partition.
+    """
+    return max(now_ms, seen + 1)
 
 
 @dataclass(slots=True)

@@ -81,7 +81,7 @@ class StreamWorker:
         self.app: Any = faust.App(**faust_settings(settings, self._working_directory.path, topics.partitions))
         self._output = OutputProducer(self.app, codec)
         send, ids = self._output.send, topics.ids
-        self._fencing = fencing = ChangelogFencing(self.app, self._close_stages, self._clock.watch)
+        self._fencing = fencing = ChangelogFencing(self.app, self._close_stages, self._clock)
         self.runners = {w.name: StageRunner(self.app, w.name, w.build, send, self._fail, ids, fencing) for w in wirings}
         fencing.watch()
         self._readers: dict[str, list[StageRunner]] = {}

@@ -10,7 +10,17 @@ from drumline.infra.kafka.tail import to_rows
 from drumline.schemas.batch import MAX_ROWS, Batch, encode
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import MAX_BYTES, header
-from drumline.schemas.errors import BadColumn, BadEnvelope, BadFrame, BadRecord, Unencodable, UnknownSchema, WrongSchema
+from drumline.schemas.epochs import write_epoch
+from drumline.schemas.errors import (
+    BadColumn,
+    BadEnvelope,
+    BadFrame,
+    BadRecord,
+    OutOfBounds,
+    Unencodable,
+    UnknownSchema,
+    WrongSchema,
+)
 from drumline.schemas.model import has_schema, model
 from drumline.schemas.topics import Topic
 
@@ -144,3 +154,14 @@ def test_rows_resolve_dictionaries_and_carry_the_window():
 def test_a_record_without_columns_is_one_row():
     rows = to_rows(CODEC.decode(PROCESS, CODEC.encode(Batch(PROCESS, {"rows": 1, "labels": {"team": "x"}}))))
     assert [row["labels"] for row in rows] == [{"team": "x"}]
+
+
+def test_a_forged_epoch_of_a_result_is_out_of_bounds():
+    """Believed, it would fence the results of its source for ever."""
+    now = 1_760_000_000_000
+    value = CODEC.encode(batch(FREQUENCY, 0))
+    assert CODEC.decode(FREQUENCY, value, now, headers=[write_epoch(now, "s:0")]).rows == 0
+    forged = [write_epoch(1 << 62, "s:0")]
+    with pytest.raises(OutOfBounds, match=r"drumline\.epoch is more than 24 hours after"):
+        CODEC.decode(FREQUENCY, value, now, headers=forged)
+    CODEC.decode(FREQUENCY, value, now, headers=forged, bounded=False)  # stored before

@@ -7,16 +7,19 @@ took that for the newest. The rule is in changelog_fence.py; Faust calls it wher
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
 
 from drumline.infra.telemetry import metrics
 from drumline.schemas.dead_letters import Header
-from drumline.schemas.epochs import read_epoch, write_epoch
+from drumline.schemas.epochs import is_ahead, read_epoch, write_epoch
+from drumline.schemas.topics import Topic
 from drumline.streams.worker.changelog_fence import MARKER_KEY, ChangelogFence, next_epoch
+from drumline.streams.worker.clock import StreamClock
 
 log = structlog.get_logger()
 _MARKER = f"|{MARKER_KEY}".encode()
@@ -26,11 +29,11 @@ class ChangelogFencing:
     """Keeps the fence and the epoch of each changelog partition of one worker.
 
     Owned by `StreamWorker`; used in its event loop. `close_stages`: called before markers are written; the worker must
-    not change state until it has recovered. `sent`: called with each marker's future.
+    not change state until it has recovered. `clock`: gives epochs.
     """
 
-    def __init__(self, app: Any, close_stages: Callable[[], None], sent: Callable[[Any], None]) -> None:
-        self._app, self._close_stages, self._sent = app, close_stages, sent
+    def __init__(self, app: Any, close_stages: Callable[[], None], clock: StreamClock) -> None:
+        self._app, self._close_stages, self._clock = app, close_stages, clock
         self._writer = os.urandom(8)
         self._fences: dict[Any, ChangelogFence] = {}
         self._epochs: dict[Any, int] = {}
@@ -43,6 +46,8 @@ class ChangelogFencing:
     def _accepts(self, message: Any) -> bool:
         fence = self._fences.setdefault(message.tp, ChangelogFence())
         epoch, _ = read_epoch(message.headers)
+        if is_ahead(epoch, (message.timestamp or 0) * 1_000):
+            epoch = -1  # below all others
         if message.key.endswith(_MARKER):
             fence.mark(epoch or 0, message.value or b"")
             return False
@@ -62,15 +67,17 @@ class ChangelogFencing:
 
         recovery._build_highwaters = build_highwaters
 
-    async def _mark(self, tps: Iterable[Any]) -> None:
+    async def _mark(self, tps: Sequence[Any]) -> None:
         """Write a marker with a new epoch to each partition, behind all that this worker has written to it."""
         self._close_stages()
         recovery, writes = self._app.tables.recovery, []
+        if tps and self._clock.skew_s is None:
+            await self._learn_time(tps[0].partition)
         for tp in tps:
             if recovery.active_offsets.get(tp) is None:  # read from its beginning
                 self._fences[tp] = ChangelogFence()
             fence = self._fences.setdefault(tp, ChangelogFence())
-            epoch = self._epochs[tp] = next_epoch(recovery._generation_id, fence.epoch)
+            epoch = self._epochs[tp] = next_epoch(self._clock() // 1_000_000, fence.epoch)
             write = recovery.tp_to_table[tp].changelog_topic.send_soon(
                 key=b"%04d" % tp.partition + _MARKER,
                 value=self._writer,
@@ -78,10 +85,16 @@ class ChangelogFencing:
                 headers=[write_epoch(epoch)],
                 eager_partitioning=True,
             )
-            self._sent(write)
+            self._clock.watch(write)
             writes.append(write)
         for write in writes:
             await write
+
+    async def _learn_time(self, partition: int) -> None:
+        """Send a tick, whose acknowledgement brings the broker's time: this host's clock may be wrong."""
+        tick = asyncio.ensure_future(await self._app.producer.send(Topic.TICK, None, b"", partition, None, None))
+        self._clock.watch(tick)
+        await tick
 
     async def holds_all(self) -> bool:
         """Return True if this worker's marker is the valid one in each of its changelog partitions.

@@ -177,6 +177,10 @@ def test_results_of_a_halted_worker_change_nothing_also_after_a_restart_of_the_s
     assert report.clean, report.findings
     assert [account.fenced for account in report.topics if account.topic == Topic.KERNEL_FREQUENCY] == [1]
     assert pipeline.query("SELECT launches FROM {db}.kernel_frequency") == [{"launches": 400}]
+    again = "SELECT * REPLACE (offset + 1 AS offset, published + INTERVAL 61 SECOND AS published) FROM {db}.ledger"
+    alter(pipeline, f"INSERT INTO {{db}}.ledger {again} WHERE disposition = 'fenced'")
+    (text,) = [f.text for f in pipeline.audit().findings if f.kind == "rows_differ"]
+    assert text.startswith("the newest results of kernel-frequency:0 are all fenced")
 
 
 def test_rows_of_a_batch_that_no_table_can_hold_may_be_counted_by_windows_and_no_others(pipeline):

@@ -8,19 +8,19 @@ import pytest
 from faust.types import TP
 
 from drumline.schemas.epochs import write_epoch
-from drumline.streams.worker.changelog_fence import PER_GENERATION, ChangelogFence, next_epoch
+from drumline.schemas.topics import Topic
+from drumline.streams.worker.changelog_fence import ChangelogFence, next_epoch
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 
 FIRST, SECOND = b"first", b"second"
 PLACE = TP("s-changelog", 3)
+NOW_MS = 1_760_000_000_000
 
 
-def test_epochs_rise_with_generations_with_restarts_and_over_a_deleted_group():
-    assert next_epoch(1, 0) == PER_GENERATION
-    assert next_epoch(1, PER_GENERATION) == PER_GENERATION + 1  # restarted under its name: the same generation
-    assert next_epoch(2, PER_GENERATION + 1) == 2 * PER_GENERATION
-    assert next_epoch(1, 50 * PER_GENERATION) == 50 * PER_GENERATION + 1  # the group was deleted
-    assert next_epoch(-1, 0) == 1
+def test_epochs_are_times_and_rise_where_the_clock_does_not():
+    assert next_epoch(NOW_MS, 0) == NOW_MS
+    assert next_epoch(NOW_MS, NOW_MS) == NOW_MS + 1
+    assert next_epoch(NOW_MS, 50 << 20) == NOW_MS  # of a version that counted generations
 
 
 def test_what_follows_a_marker_with_a_lower_epoch_does_not_count():
@@ -63,6 +63,18 @@ class Acknowledged:
         yield from ()
 
 
+class Clock:
+    """The worker's clock: wrong until an acknowledgement brings the broker's time."""
+
+    now_ms, wrong_ms, skew_s = NOW_MS, 0, None
+
+    def __call__(self):
+        return self.now_ms * 1_000_000
+
+    def watch(self, sent):
+        pass
+
+
 class Table:
     """A table whose applied records are in `data`."""
 
@@ -77,10 +89,14 @@ class Table:
 @pytest.fixture
 def worker():
     """A fencing and its app; `sent` is the changelog, `events` appends to it as another writer does."""
-    log, closed = [], []
+    log, closed, clock = [], [], Clock()
 
     def sent(record):
-        log.append(SimpleNamespace(message=SimpleNamespace(tp=PLACE, topic=PLACE.topic, **record)))
+        log.append(
+            SimpleNamespace(
+                message=SimpleNamespace(tp=PLACE, topic=PLACE.topic, timestamp=clock.now_ms / 1e3, **record)
+            )
+        )
         return Acknowledged()
 
     async def build(*arguments):
@@ -89,22 +105,30 @@ def worker():
     async def heartbeat(query):
         return await query()
 
+    async def tick(topic, *arguments):
+        assert topic == Topic.TICK
+        return acknowledged()
+
+    async def acknowledged():
+        clock.skew_s, clock.now_ms = 0.0, clock.now_ms - clock.wrong_ms
+
     async def is_member():
         return app.is_member
 
     table = Table(sent)
     recovery = SimpleNamespace(
-        _build_highwaters=build, active_offsets=Counter(), _generation_id=1, tp_to_table={PLACE: table},
+        _build_highwaters=build, active_offsets=Counter(), tp_to_table={PLACE: table},
         active_tps={PLACE}, signal_recovery_start=asyncio.Event(),
     )  # fmt: skip
     client = SimpleNamespace(_coordinator=SimpleNamespace(_do_heartbeat=is_member))
     thread = SimpleNamespace(call_thread=heartbeat, _ensure_consumer=lambda: client)
     app = SimpleNamespace(
-        tables=SimpleNamespace(recovery=recovery), consumer=SimpleNamespace(_thread=thread), is_member=True
-    )
+        tables=SimpleNamespace(recovery=recovery), consumer=SimpleNamespace(_thread=thread), is_member=True,
+        producer=SimpleNamespace(send=tick),
+    )  # fmt: skip
 
     def fencing():
-        result = ChangelogFencing(app, lambda: closed.append(True), lambda future: None)
+        result = ChangelogFencing(app, lambda: closed.append(True), clock)
         result.guard(table)
         result.watch()
         return result
@@ -118,7 +142,15 @@ def worker():
 
     recovery.active_offsets[PLACE] = None
     return SimpleNamespace(
-        app=app, recovery=recovery, table=table, log=log, sent=sent, closed=closed, fencing=fencing, recover=recover
+        app=app,
+        clock=clock,
+        recovery=recovery,
+        table=table,
+        log=log,
+        sent=sent,
+        closed=closed,
+        fencing=fencing,
+        recover=recover,
     )
 
 
@@ -130,7 +162,6 @@ def test_recovery_ignores_a_halted_worker_and_names_the_keys_to_write_again(work
     fencing = worker.fencing()
     worker.sent({"key": b"0003|f|epoch", "value": b"former", "headers": [write_epoch(7)]})
     worker.sent(state(b"0003|a", b"old", 7))
-    worker.recovery._generation_id = 2
     worker.recover()
     assert worker.closed
     assert asyncio.run(fencing.holds_all())
@@ -138,7 +169,6 @@ def test_recovery_ignores_a_halted_worker_and_names_the_keys_to_write_again(work
     worker.sent(state(b"0003|a", b"new", epoch))
     worker.sent(state(b"0003|a", b"old", 7))
     worker.sent(state(b"0003|b", b"old", 7))
-    worker.recovery._generation_id = 3
     worker.recover()
     assert asyncio.run(fencing.holds_all())
     assert worker.table.data == {b"0003|a": b"new"}
@@ -149,7 +179,7 @@ def test_recovery_ignores_a_halted_worker_and_names_the_keys_to_write_again(work
 
 def test_a_worker_whose_epoch_is_taken_restores_again_unless_the_group_has_removed_it(worker):
     fencing = worker.fencing()
-    worker.sent({"key": b"0003|f|epoch", "value": b"former", "headers": [write_epoch(PER_GENERATION)]})
+    worker.sent({"key": b"0003|f|epoch", "value": b"former", "headers": [write_epoch(NOW_MS)]})
     worker.recover()
     worker.app.is_member = False  # it was halted before it wrote its marker
     assert not asyncio.run(fencing.holds_all())
@@ -159,4 +189,34 @@ def test_a_worker_whose_epoch_is_taken_restores_again_unless_the_group_has_remov
     assert worker.recovery.signal_recovery_start.is_set()
     worker.recover()
     assert asyncio.run(fencing.holds_all())
-    assert fencing.epoch(PLACE) == PER_GENERATION + 1
+    assert fencing.epoch(PLACE) == NOW_MS + 1
+
+
+def test_after_changelogs_and_group_are_deleted_epochs_still_rise(worker):
+    """The sink's ledger knows the epochs of before: lower ones would be fenced for ever."""
+    fencing = worker.fencing()
+    worker.recover()
+    before = fencing.epoch(PLACE)
+    worker.log.clear()
+    worker.recovery.active_offsets[PLACE] = None
+    worker.clock.now_ms += 60_000
+    worker.recover()
+    assert fencing.epoch(PLACE) == before + 60_000
+
+
+def test_the_first_epoch_has_the_broker_s_time_not_this_host_s(worker):
+    worker.clock.now_ms, worker.clock.wrong_ms = NOW_MS + 7_200_000, 7_200_000
+    fencing = worker.fencing()
+    worker.recover()
+    assert fencing.epoch(PLACE) == NOW_MS
+
+
+def test_a_forged_epoch_of_years_ahead_is_ignored(worker):
+    fencing, forged = worker.fencing(), NOW_MS + 2 * 86_400_000
+    worker.sent({"key": b"0003|f|epoch", "value": b"forger", "headers": [write_epoch(forged)]})
+    worker.sent(state(b"0003|a", b"forged", forged))
+    worker.recover()
+    assert asyncio.run(fencing.holds_all())
+    assert fencing.epoch(PLACE) == NOW_MS
+    assert worker.table.data == {}
+    assert fencing.take_stale(PLACE) == {b"0003|a"}
