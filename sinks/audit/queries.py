@@ -188,7 +188,7 @@ class Queries:
 
         A halted worker ends sooner: something sent an epoch that no worker reaches.
         """
-        found = rows(
+        fenced = rows(
             self.client,
             "SELECT source FROM (SELECT source, disposition, published, maxIf(offset, disposition != 'fenced') OVER "
             "(PARTITION BY topic_id, partition, source) AS newest, offset, topic_id, partition "
@@ -197,7 +197,7 @@ class Queries:
             "ORDER BY source",
             {"topic": table.topic.value},
         )
-        return [str(row["source"]) for row in found]
+        return [str(row["source"]) for row in fenced]
 
     def dropped(self) -> list[dict[str, Any]]:
         """Return the rows that producers report as lost before publication, per topic and run."""

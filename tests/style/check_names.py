@@ -154,6 +154,8 @@ def _texts(tree: ast.AST, source: str) -> Iterator[tuple[str, int]]:
 
 
 def _module_name(file: Path) -> str:
+    if file.parent == ROOT and file.name == "__init__.py":
+        return "drumline"  # whatever the checkout's folder is called
     return file.parent.name if file.name == "__init__.py" else file.stem
 
 
