@@ -16,6 +16,8 @@ from drumline.schemas.dead_letters import HEADER_PREFIX, Header
 EPOCH_HEADER = f"{HEADER_PREFIX}epoch"
 #: Epochs fit into an Int64 of the ledger.
 MAX_EPOCH = (1 << 63) - 1
+#: Characters of a source; the name of a topic in Kafka has at most 249.
+MAX_SOURCE = 300
 
 
 def write_epoch(epoch: int, source: str = "") -> Header:
@@ -29,7 +31,8 @@ def read_epoch(headers: Iterable[Header] | None) -> tuple[int | None, str]:
         if name == EPOCH_HEADER:
             text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value or ""
             number, _, source = text.partition(" ")
-            if number.isascii() and number.isdecimal() and int(number[:20]) <= MAX_EPOCH:
+            written = number.isascii() and number.isdecimal() and len(number) <= len(str(MAX_EPOCH))
+            if written and int(number) <= MAX_EPOCH and len(source) <= MAX_SOURCE:
                 return int(number), source
     return None, ""
 

@@ -11,8 +11,12 @@ def test_what_is_written_is_read(epoch, source):
 
 
 @pytest.mark.parametrize(
-    "value", [None, b"", b"x", b"-1 s", b"1.5 s", b"\xff", str(MAX_EPOCH + 1).encode(), b"9" * 5000]
-)
+    "value",
+    [
+        None, b"", b"x", b"-1 s", b"1.5 s", b"\xff", str(MAX_EPOCH + 1).encode(), b"9" * 5000,
+        b"0" * 20 + b"9" * 25, b"0" * 20 + b"9" * 5000 + b" s", b"1 " + b"s" * 301,
+    ],
+)  # fmt: skip
 def test_a_header_that_drumline_did_not_write_is_none(value):
     assert read_epoch([(EPOCH_HEADER, value)]) == (None, "")
 
