@@ -109,19 +109,20 @@ class CommitCycle:
     def cut(self, over: Callable[[], bool]) -> None:
         """Run step 1, if no ranges are open: cut the ranges that are due, until `over()`, and classify their records.
 
-        Fatal: ReplayImpossible.
+        A partition has one open range: its commit holds one intent. Fatal: ReplayImpossible.
         """
         if self.ranges:
             return
-        for state in self._kafka.states.values():
-            if state.deferred is not None and state.retry.at <= time.monotonic():
-                self.ranges.append((state, state.deferred))
-                state.deferred, self._released = None, True
         sink, now = self._sink, time.monotonic()
-        states = list(self._kafka.states.values())
+        states = sorted(self._kafka.states.values(), key=lambda state: state.deferred is None)
         full = sum(state.rows for state in states) >= PRESSURE * sink.flush_rows
         full = full or sum(state.bytes for state in states) >= PRESSURE * RANGE_BYTES
         for state in states:
+            if state.deferred is not None:
+                if state.retry.at <= now:
+                    self.ranges.append((state, state.deferred))
+                    state.deferred, self._released = None, True
+                continue
             if not (state.due(now, sink.flush_rows, sink.flush_s) or (full and state.entries and state.intent is None)):
                 continue
             if state.intent is None:
@@ -157,6 +158,7 @@ class CommitCycle:
         another sink has the name.
         """
         self.ranges = [(state, pending) for state, pending in self.ranges if self._kafka.holds(state)]
+        assert len({id(state) for state, _ in self.ranges}) == len(self.ranges), "two open ranges of a partition"
         self._check_topics()
         uncommitted = []
         for state, pending in self.ranges:
@@ -225,10 +227,12 @@ class CommitCycle:
         return sum(e.rows for _, p in self.ranges if p.stage < RangeStage.ROWS_INSERTED for e in p.stored)
 
     @property
-    def deferred_rows(self) -> int:
-        """Return the number of rows in ranges that ClickHouse rejects, which are kept until it takes them."""
-        kept = (state.deferred for state in self._kafka.states.values())
-        return sum(entry.rows for pending in kept if pending is not None for entry in pending.stored)
+    def deferred_are_full(self) -> bool:
+        """Return True if the ranges that ClickHouse rejects, which are kept until it takes them, reach PRESSURE."""
+        kept = [state.deferred for state in self._kafka.states.values() if state.deferred is not None]
+        rows = sum(entry.rows for pending in kept for entry in pending.stored)
+        size = sum(entry.size for pending in kept for entry in pending.entries)
+        return rows >= PRESSURE * self._sink.flush_rows or size >= PRESSURE * RANGE_BYTES
 
     def take_released(self) -> bool:
         """Return True, once, if a partition may be fetched from again."""

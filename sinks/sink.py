@@ -21,7 +21,7 @@ from drumline.infra.runtime.retry import Retry
 from drumline.infra.telemetry import metrics
 from drumline.infra.telemetry.health import Health
 from drumline.schemas.codec import Codec
-from drumline.sinks.commit_cycle import PRESSURE, CommitCycle
+from drumline.sinks.commit_cycle import CommitCycle
 from drumline.sinks.errors import Fenced, NoKnownBrokers, TailLost, TopicReplaced, TransientKafkaError, UnreadableBatch
 from drumline.sinks.intake import Intake
 from drumline.sinks.kafka.consumer import SinkConsumer
@@ -203,7 +203,7 @@ class Sink:
                 return
             if self.kafka.states:  # without partitions nothing was tried
                 self._retry.worked()
-                if self._cycle.deferred_rows >= PRESSURE * self.settings.sink.flush_rows:
+                if self._cycle.deferred_are_full:
                     self._hold()
                 elif self._cycle.take_released() or self._holding:
                     self._holding = False
