@@ -66,9 +66,11 @@ def verify(folder: Path) -> None:
     """Compare a folder of jars with SUMS. Raises StackError with the first names that differ."""
     expected = {name: digest for digest, name in (line.split() for line in SUMS.read_text().splitlines())}
     present: dict[str, str] = {}
-    for jar in sorted(folder.glob("*.jar")):
-        with jar.open("rb") as content:
-            present[jar.name] = hashlib.file_digest(content, "sha256").hexdigest()
+    for path in sorted(folder.iterdir()):  # every name: Java loads *.JAR too
+        present[path.name] = ""
+        if path.is_file():
+            with path.open("rb") as content:
+                present[path.name] = hashlib.file_digest(content, "sha256").hexdigest()
     if wrong := sorted(name for name in expected.keys() | present.keys() if expected.get(name) != present.get(name)):
         raise StackError(
             f"{folder} has not the jars of drumline's pom: {len(wrong)} are missing, changed or not expected, "

@@ -73,7 +73,13 @@ def test_maven_that_succeeds_without_kafka_is_an_error(lab: Path) -> None:
 def test_a_jar_that_was_changed_added_or_removed_since_is_found_at_the_next_start(lab: Path) -> None:
     program(lab / "mvn", MAVEN + 'touch "$out/kafka_2.13-4.jar"\n')
     folder = ensure_jars(cached(lab))
-    for name, text in (("kafka_2.13-4.jar", "changed"), ("a.jar", "added"), ("kafka_2.13-4.jar", None)):
+    for name, text in (
+        ("kafka_2.13-4.jar", "changed"),
+        ("a.jar", "added"),
+        ("B.JAR", "added"),
+        ("c.txt", "added"),
+        ("kafka_2.13-4.jar", None),
+    ):
         path = folder / name
         path.unlink(missing_ok=True)
         if text is not None:
