@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +24,18 @@ def escape_controls(text: str, keep: str = "") -> str:
 def echo(text: object = "", *, err: bool = False, flush: bool = False) -> None:
     """Print a line on standard output, or on standard error."""
     print(escape_controls(str(text), LAYOUT), file=sys.stderr if err else sys.stdout, flush=flush)
+
+
+def write_stream(parts: Iterable[bytes]) -> None:
+    """Write the bytes of a result on standard output: as they are to a file or a pipe, escaped on a terminal."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    for part in parts:
+        if sys.stdout.isatty():
+            sys.stdout.write(escape_controls(decoder.decode(part), LAYOUT))
+        else:
+            sys.stdout.buffer.write(part)
+    sys.stdout.write(escape_controls(decoder.decode(b"", final=True), LAYOUT))
+    sys.stdout.flush()
 
 
 def terminal_console(**options: Any) -> Console:

@@ -6,9 +6,10 @@ import contextlib
 import re
 import sys
 import uuid
+from collections.abc import Iterator
 
 from drumline.infra.clickhouse.client import Client, failure
-from drumline.infra.runtime.terminal import LAYOUT, echo, escape_controls, terminal_console
+from drumline.infra.runtime.terminal import LAYOUT, echo, escape_controls, terminal_console, write_stream
 
 #: Maximum rows of the table, which states that it is cut. --json and --csv stream all rows.
 SHOWN = 1_000
@@ -36,10 +37,14 @@ def run_statement(client: Client, statement: str, values: dict[str, str], form: 
                 statement, parameters=values, fmt=None if own_format else form, settings=limits
             ) as stream:
                 lines = 0
-                for part in iter(lambda: stream.read(1 << 16), b""):
-                    sys.stdout.buffer.write(part)
-                    lines += part.count(b"\n")
-            sys.stdout.flush()
+
+                def parts() -> Iterator[bytes]:
+                    nonlocal lines
+                    for part in iter(lambda: stream.read(1 << 16), b""):
+                        lines += part.count(b"\n")
+                        yield part
+
+                write_stream(parts())
             return own_format or lines > (form == "CSVWithNames")
         limits |= {"max_result_rows": SHOWN + 1, "result_overflow_mode": "break"}
         answer = client.raw_query(statement, parameters=values, fmt="TSVWithNames", settings=limits)

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,11 +11,22 @@ from rich.table import Table
 from rich.text import Text
 
 import drumline
-from drumline.infra.runtime.terminal import LAYOUT, echo, escape_controls, terminal_console
+from drumline.infra.runtime.terminal import LAYOUT, echo, escape_controls, terminal_console, write_stream
 
 INFRA = Path(drumline.__file__).parent / "infra"
 #: Title, colour, clear screen, C1's CSI, carriage return, NUL, right-to-left override, isolate, a lone surrogate.
 HOSTILE = "\x1b]0;title\x07\x1b[31mred\x1b[2J\x9b31m\rx\x00\u202e\u2066\ud800"
+
+
+class Terminal(io.TextIOWrapper):
+    """Standard output that is a terminal, or not."""
+
+    def __init__(self, raw, terminal):
+        super().__init__(raw, encoding="utf-8", write_through=True)
+        self._terminal = terminal
+
+    def isatty(self):
+        return self._terminal
 
 
 def test_c0_c1_and_marks_of_writing_direction_are_escaped_and_text_is_not():
@@ -41,6 +53,16 @@ def test_a_table_keeps_its_own_styles_and_not_those_of_its_cells():
         assert raw not in shown
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_streamed_result_is_escaped_on_a_terminal_only(monkeypatch, terminal):
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", Terminal(raw, terminal))
+    data = "größe\t日本\n\x1b]0;title\x07\u202e\n".encode()
+    write_stream([data[:3], data[3:9], data[9:], b"\xff"])
+    shown = raw.getvalue()
+    assert shown == ("größe\t日本\n\\x1b]0;title\\x07\\u202e\n\ufffd".encode() if terminal else data + b"\xff")
+
+
 def test_log_lines_for_people_are_escaped():
     from drumline.infra.telemetry.logging import escape_event
 
@@ -56,6 +78,13 @@ def test_commands_write_text_by_this_module_only(folder):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
-                assert called not in ("print", "typer.echo", "click.secho", "Console", "sys.stdout.write"), (
+                assert called not in (
+                    "print",
+                    "typer.echo",
+                    "click.secho",
+                    "Console",
+                    "sys.stdout.write",
+                    "sys.stdout.buffer.write",
+                ), (  # fmt: skip
                     f"{path.relative_to(INFRA)}:{node.lineno}: {called} writes stored names as they are"
                 )
