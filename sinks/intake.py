@@ -51,18 +51,14 @@ class Intake:
         entry = self._read(record, state)
         if entry is None:
             return
-        if record.offset > state.next_offset and not state.compacted:
-            log.warning(
-                "offsets are missing in Kafka", topic=record.topic, partition=record.partition,
-                first=state.next_offset, last=record.offset - 1,
-            )  # fmt: skip
-            metrics.SINK_GAPS.labels(record.topic).inc(record.offset - state.next_offset)
+        if not state.compacted:
+            _count_gap(state, record.offset)
         self._add(state, entry)
 
     def take_unreadable(self, state: PartitionState, first: int, behind: int) -> None:
         """Take in a batch that cannot be unpacked, as one dead letter at its first offset, without value.
 
-        The ledger has no row for its other offsets `first + 1` up to `behind`, which the audit reports. Fatal:
+        The ledger has no row for its other offsets `first + 1` up to `behind`; they count as missing. Fatal:
         TooManyDeadLetters.
         """
         if first >= state.next_offset:
@@ -71,7 +67,10 @@ class Intake:
             )
             text = f"offsets {first}..{behind - 1} are a batch that Kafka's client cannot unpack"
             error = ("UnreadableBatch", text)
+            if not state.compacted:
+                _count_gap(state, first)
             self._add(state, RangeEntry(record, 0, None, Disposition.DEAD_LETTER, error=error))
+        _count_gap(state, behind)
         state.next_offset = max(state.next_offset, behind)
 
     def _add(self, state: PartitionState, entry: RangeEntry) -> None:
@@ -143,3 +142,14 @@ class Intake:
                 return entry
         self._kafka.pause_for_schema(state, record)
         return None
+
+
+def _count_gap(state: PartitionState, behind: int) -> None:
+    """Count the offsets from the next one up to `behind` as missing, if there are any."""
+    if behind > state.next_offset:
+        topic = state.table.topic.value
+        log.warning(
+            "offsets are missing in Kafka", topic=topic, partition=state.partition,
+            first=state.next_offset, last=behind - 1,
+        )  # fmt: skip
+        metrics.SINK_GAPS.labels(topic).inc(behind - state.next_offset)

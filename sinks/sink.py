@@ -131,7 +131,12 @@ class Sink:
                 continue
             if behind > first:
                 self._intake.take_unreadable(state, first, behind)
-                self.kafka.seek(state, state.next_offset)
+                try:
+                    self.kafka.seek(state, state.next_offset)
+                except TransientKafkaError as error:
+                    self._schedule_retry(error)
+                    self._start_over()
+                    return
             state.unreadable = -1
             if not self._holding:
                 self.kafka.resume()

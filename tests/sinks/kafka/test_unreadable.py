@@ -1,12 +1,21 @@
 """A batch that Kafka's client cannot unpack is one dead letter; what lies behind it is stored."""
 
+from functools import partial
+from types import SimpleNamespace
+
 import pytest
 from confluent_kafka import Producer
 from support.labs.sink import Pipeline, any_batch, process_id
 
+from drumline.infra.config.settings import Settings
+from drumline.infra.telemetry import metrics
+from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.sinks import sink as sink_loop
+from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.kafka.unreadable import next_batch
+from drumline.sinks.ranges.partition import PartitionState
+from drumline.sinks.tables.tables import table
 
 #: Unpacked, more than RECEIVE_BYTES.
 RECORDS, ZEROS = 5, 8_000_000
@@ -22,6 +31,44 @@ def test_the_end_of_the_batch_is_found(records):
 
     assert next_batch(7, inside) == 7 + records
     assert len(reads) <= 2 * records.bit_length() + 1
+
+
+def missing():
+    return metrics.SINK_GAPS.labels(Topic.KERNEL.value)._value.get()
+
+
+@pytest.fixture
+def loop():
+    """A sink whose search has ended: offsets 7 to 11 are such a batch, at the end of a gap from 5 on."""
+    state = PartitionState(table(Topic.KERNEL), 0, "id", 5, opened=True, unreadable=7)
+    calls = []
+    kafka = SimpleNamespace(
+        states={(Topic.KERNEL.value, 0): state}, reader=None, holds=lambda _: True, seek=lambda *_: None,
+        **{name: partial(calls.append, name) for name in ("resume", "pause", "leave_group", "subscribe")},
+    )  # fmt: skip
+    sink = sink_loop.Sink(Settings(), kafka, SimpleNamespace(), lambda: None, Codec(), lambda: True)
+    sink._unreadable.take = lambda: [(state, 7, 12)]
+    yield SimpleNamespace(sink=sink, state=state, calls=calls, kafka=kafka)
+    sink._unreadable.close()
+    sink._cycle.close()
+
+
+def test_the_offsets_of_the_batch_are_counted_as_missing_but_the_first(loop):
+    before = missing()
+    loop.sink._continue_behind_unreadable()
+    assert missing() - before == 2 + 4
+    assert [entry.record.offset for entry in loop.state.entries] == [7]
+    assert (loop.state.next_offset, loop.state.unreadable, loop.calls) == (12, -1, ["resume"])
+
+
+def test_a_seek_that_fails_is_tried_again_with_a_new_assignment(loop):
+    def seek(*_):
+        raise TransientKafkaError("gpu.kernel.v1 partition 0: erroneous state")
+
+    loop.kafka.seek = seek
+    loop.sink._continue_behind_unreadable()
+    assert loop.calls == ["pause", "leave_group", "subscribe"]
+    assert loop.sink.counts.retries == 1
 
 
 @pytest.fixture
