@@ -1,6 +1,6 @@
 """Take records from Kafka into their partitions: decoded, rejected, or waiting for their schema.
 
-Missing offsets are counted, and floods of dead letters pause their partition.
+Missing offsets are counted, and floods of dead letters slow their partition down.
 """
 
 from __future__ import annotations
@@ -16,16 +16,12 @@ from drumline.infra.telemetry import metrics
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import RegistryRejected, RegistryUnavailable
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.ranges.dead_letter_limit import FLOOD_S, FloodGuard
+from drumline.sinks.ranges.dead_letter_limit import FLOOD_S, RUN_S, FloodGuard
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read
 from drumline.sinks.telemetry import SinkCounts
 
 log = structlog.get_logger()
-
-
-class TooManyDeadLetters(RuntimeError):
-    """Fatal: all partitions are flooded with rejected records, so this sink is at fault, or a deployment."""
 
 
 class Intake:
@@ -43,7 +39,7 @@ class Intake:
     def take(self, record: Record) -> None:
         """Take in a record, unless it is behind or its partition is not held.
 
-        Fatal: TooManyDeadLetters, RegistryRejected.
+        Fatal: RegistryRejected.
         """
         state = self._kafka.states.get((record.topic, record.partition))
         if state is None or record.offset < state.next_offset:
@@ -58,8 +54,7 @@ class Intake:
     def take_unreadable(self, state: PartitionState, first: int, behind: int) -> None:
         """Take in a batch that cannot be unpacked, as one dead letter at its first offset, without value.
 
-        The ledger has no row for its other offsets `first + 1` up to `behind`; they count as missing. Fatal:
-        TooManyDeadLetters.
+        The ledger has no row for its other offsets `first + 1` up to `behind`; they count as missing.
         """
         if first >= state.next_offset:
             record = Record(
@@ -81,7 +76,7 @@ class Intake:
             self._guard(state, entry)
 
     def _guard(self, state: PartitionState, entry: RangeEntry) -> None:
-        """Count the record against the limits of dead letters; pause its partition if it is flooded."""
+        """Count the record against the limits of dead letters; slow its partition down if it is flooded."""
         record, now = entry.record, time.monotonic()
         guard = self._guards.setdefault(
             (record.topic, record.partition),
@@ -90,25 +85,28 @@ class Intake:
         process = str(entry.batch.envelope["process_id"]) if entry.batch is not None else ""
         isolated, flooded = guard.add(process or record.key_text, entry.disposition is Disposition.DEAD_LETTER)
         if isolated or flooded:
-            starts = now - state.flood_at >= FLOOD_S
-            state.flood_at, state.flooded = now, bool(flooded)
+            starts = now - (state.flood_until if flooded else state.flood_at) >= FLOOD_S
+            state.flood_at = now
             state.flood = f"{record.topic} partition {record.partition}, offset {record.offset}: {flooded or isolated}"
-            if starts or flooded:
+            if starts:
                 metrics.SINK_FLOODS.labels(record.topic).inc()
-                scope = f"it is not read for {FLOOD_S:.0f} s" if flooded else "of one producer; others go on"
+                scope = "of several producers: it is read more slowly" if flooded else "of one producer; others go on"
                 log.error("flood of dead letters", topic=record.topic, partition=record.partition,
                           offset=record.offset, reason=flooded or isolated, scope=scope)  # fmt: skip
         if flooded:
-            self._kafka.pause_partition(state)
-            if all(held.flooded for held in self._kafka.states.values()):
-                raise TooManyDeadLetters(f"{state.flood}; the last: {entry.error[1]}")
+            state.flood_until = max(state.flood_until + RUN_S, now)
+            if state.flood_until > now:
+                state.flooded = True
+                self._kafka.pause_partition(state)
 
     def end_floods(self) -> bool:
-        """Return True if a flooded partition is to be read again."""
-        ended = False
+        """Forget floods that are over; return True if a flooded partition is to be read again."""
+        ended, now = False, time.monotonic()
         for state in self._kafka.states.values():
-            if state.flood and time.monotonic() - state.flood_at >= FLOOD_S:
-                ended, state.flooded, state.flood = ended or state.flooded, False, ""
+            if state.flood and now - state.flood_at >= FLOOD_S:
+                state.flood = ""
+            if state.flooded and now >= state.flood_until:
+                state.flooded, ended = False, True
         return ended
 
     def take_parked(self) -> bool:

@@ -70,7 +70,7 @@ class Sink:
     def run(self) -> None:
         """Run until `stopping()`. Errors to retry are handled inside.
 
-        Fatal: TooManyDeadLetters, ReplayImpossible, LostRecords, Fenced, PermanentError, KafkaAccessDenied,
+        Fatal: ReplayImpossible, LostRecords, Fenced, PermanentError, KafkaAccessDenied,
         RegistryRejected.
         """
         self.kafka.subscribe()

@@ -45,17 +45,13 @@ Log = Callable[[str], None]
 
 
 def settings_in(folder: Path) -> Settings:
-    """Return the settings of a private stack in `folder`: those of production, but small windows and no retention.
-
-    Half of the records are rejected, from many producers at once: by default that is a flood, which pauses partitions
-    for a minute each time (sinks/ranges/dead_letter_limit.py). It is switched off here.
-    """
+    """Return the settings of a private stack in `folder`: those of production, but small windows and no retention."""
     for_ever = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))
     return ephemeral_settings(
         folder / "state",
         clickhouse=ClickHouseSettings(retention=for_ever),
         stream=StreamSettings(window_steps=5, instance="hostile", metrics_port=0),
-        sink=SinkSettings(instance="hostile", metrics_port=0, dead_letter_ratio=1.0, dead_letter_run=1_000_000),
+        sink=SinkSettings(instance="hostile", metrics_port=0),
         log_level="WARNING",
     )
 

@@ -8,8 +8,6 @@ OK = 0
 FAILED = 1
 #: Wrong usage, a wrong setting, or an input that cannot be used.
 BAD_INPUT = 2
-#: `drumline sink`: all its partitions are flooded with dead letters.
-DEAD_LETTER_LIMIT = 3
 #: `drumline sink`: Kafka no longer has records that are not stored.
 RECORDS_LOST = 4
 #: `drumline sink`: ClickHouse rejects the password, a grant, a table or a statement.

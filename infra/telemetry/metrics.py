@@ -162,7 +162,7 @@ SINK_UNREADABLE = _counter(
 SINK_FLOODS = _counter(
     "sink",
     "flood_events_total",
-    "floods of dead letters, of one producer or of a partition (it is paused for 60 s)",
+    "floods of dead letters, of one producer or of a partition (it is read more slowly)",
     "topic",
 )
 SINK_SPLITS = _counter(

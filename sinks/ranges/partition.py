@@ -107,8 +107,9 @@ class PartitionState:
     (`reason`), and `retry`: its attempts; nothing is cut meanwhile. `limit`: records of a range after one was rejected;
     0 = no limit. `rejected`: records in a row that ClickHouse rejects. `epochs`: source -> highest epoch of results so
     far. `unreadable`: first offset of a batch whose end is searched (kafka/unreadable.py); -1 = none. `flood`: where
-    dead letters flooded it last, at `flood_at` (monotonic, s); `flooded`: it is not read meanwhile. `read_to`: offset
-    up to which Kafka was read; more than `next_offset` where the last offsets have no record.
+    dead letters flooded it last, at `flood_at` (monotonic, s); `flooded`: it is not read until `flood_until`, so that
+    it is read at a limited rate. `read_to`: offset up to which Kafka was read; more than `next_offset` where the last
+    offsets have no record.
     """
 
     table: SinkTable
@@ -135,6 +136,7 @@ class PartitionState:
     unreadable: int = -1
     flood: str = ""
     flood_at: float = -math.inf
+    flood_until: float = -math.inf
     flooded: bool = False
     read_to: int = 0
 

@@ -1,15 +1,16 @@
-"""Floods of dead letters: who is isolated, which partition is paused, and when the sink ends."""
+"""Floods of dead letters: who is isolated, and how fast a flooded partition is read."""
 
 from types import SimpleNamespace
 
 import pytest
 
 from drumline.infra.config.settings import SinkSettings
+from drumline.infra.telemetry import metrics
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.sinks import intake as intake_module
-from drumline.sinks.intake import Intake, TooManyDeadLetters
-from drumline.sinks.ranges.dead_letter_limit import FLOOD_S
+from drumline.sinks.intake import Intake
+from drumline.sinks.ranges.dead_letter_limit import FLOOD_S, RUN_S
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.ranges.record import Record
 from drumline.sinks.tables.tables import table
@@ -42,17 +43,43 @@ def test_a_flood_of_one_producer_stops_nothing(flood):
     assert f"gpu.kernel.v1 partition 0, offset {5 * RUN - 1}" in state.flood, "/readyz names it"
 
 
-def test_a_flooded_partition_is_not_read_for_a_while(flood):
-    state = flood.send(0, [f"key-{i}" for i in range(RUN)])
-    assert not state.flows
-    assert flood.intake.end_floods() is False
-    flood.clock.now += FLOOD_S
-    assert flood.intake.end_floods() is True
-    assert state.flows
+def test_a_partition_that_many_flood_is_read_at_a_limited_rate(flood):
+    sent, began = 0, flood.clock.now
+    while sent < 100 * RUN:
+        state = flood.send(0, [f"key-{sent}"])
+        sent += 1
+        assert "gpu.kernel.v1 partition 0" in state.flood or sent < RUN
+        while not state.flows:
+            flood.clock.now += RUN_S / 4
+            flood.intake.end_floods()
+    assert flood.clock.now - began == pytest.approx(98 * RUN_S, rel=0.02), "not a minute for each run"
+    assert len(state.entries) == sent
+
+
+def test_a_flood_that_is_slow_anyway_waits_for_nothing(flood):
+    for sent in range(10 * RUN):
+        assert flood.send(0, [f"key-{sent}"]).flows
+        flood.clock.now += 2 * RUN_S / RUN
+
+
+def test_a_flood_is_reported_once_and_until_it_is_over(flood):
+    before = floods()
+    for sent in range(10 * RUN):
+        state = flood.send(0, [f"key-{sent}"])
+    assert floods() == before + 1
+    flood.clock.now += FLOOD_S - 1
+    flood.intake.end_floods()
+    assert (bool(state.flood), state.flows) == (True, True)
+    flood.clock.now += 1
+    flood.intake.end_floods()
     assert not state.flood
 
 
-def test_the_sink_ends_when_all_its_partitions_are_flooded(flood):
-    flood.send(0, [f"key-{i}" for i in range(RUN)])
-    with pytest.raises(TooManyDeadLetters, match="partition 1"):
-        flood.send(1, [f"key-{i}" for i in range(RUN)])
+def test_the_sink_goes_on_when_all_its_partitions_are_flooded(flood):
+    for partition in range(2):
+        state = flood.send(partition, [f"key-{i}" for i in range(5 * RUN)])
+        assert len(state.entries) == 5 * RUN
+
+
+def floods():
+    return metrics.SINK_FLOODS.labels(Topic.KERNEL.value)._value.get()

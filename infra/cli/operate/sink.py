@@ -16,7 +16,6 @@ from drumline.infra.runtime.exit_codes import (
     ACCESS_DENIED,
     BAD_INPUT,
     CLICKHOUSE_REJECTED,
-    DEAD_LETTER_LIMIT,
     FAILED,
     INSTANCE_IN_USE,
     RECORDS_LOST,
@@ -57,7 +56,6 @@ def sink(
     \b
     1  no Kafka broker answers at the start, or Kafka's client cannot recover: start it again
     2  a wrong setting, an unknown topic, or missing topics (`drumline topics apply`)
-    3  all its partitions are flooded with dead letters (DRUMLINE_SINK__DEAD_LETTER_RUN, ..._RATIO)
     4  Kafka no longer has records that are not stored, or lost stored ones and gives their offsets to new ones, or a
        range with a committed intent cannot be rebuilt
     5  ClickHouse rejects: wrong password, missing grant or table (`drumline migrate`), ...
@@ -136,14 +134,10 @@ def _exit_on_error(config: Settings) -> Iterator[None]:
     from drumline.infra.kafka.connect import BrokerUnreachable, KafkaAccessDenied
     from drumline.schemas.errors import RegistryRejected
     from drumline.sinks.errors import Fenced, LostRecords, TransientKafkaError
-    from drumline.sinks.intake import TooManyDeadLetters
     from drumline.sinks.ranges.partition import ReplayImpossible
 
     try:
         yield
-    except TooManyDeadLetters as error:
-        text = f"all partitions are flooded with dead letters: {error}. Fix the producer or upgrade"
-        exit_with("sink", DEAD_LETTER_LIMIT, text)
     except (LostRecords, ReplayImpossible) as error:
         exit_with("sink", RECORDS_LOST, str(error))
     except clickhouse.PermanentError as error:
