@@ -13,12 +13,12 @@ from contextlib import closing
 
 import structlog
 
-from drumline.infra.clickhouse.client import ClickHouseFailed, Client, PermanentError
+from drumline.infra.clickhouse.client import ClickHouseFailed, Client
 from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry import metrics
 from drumline.sinks.inserts.insert import find_rows
 from drumline.sinks.kafka.consumer import SinkConsumer
-from drumline.sinks.kafka.single_record import read_value
+from drumline.sinks.kafka.single_record import read_again
 from drumline.sinks.ranges.partition import PartitionState, PendingRange, RangeStage
 from drumline.sinks.ranges.record import Disposition
 from drumline.sinks.ranges.rejection import Action, decide
@@ -42,8 +42,9 @@ class RejectedRanges:
     def resolve(self, state: PartitionState, pending: PendingRange, error: ClickHouseFailed) -> PendingRange | None:
         """Return the range to continue with, or None if it is deferred: kept in `state` until its next attempt.
 
-        Retry later: TransientError, TransientKafkaError; the range is then as before. Fatal: PermanentError, also after
-        `dead_letter_run` dead letters in a row: then a table is at fault, not a record.
+        After `dead_letter_run` dead letters in a row a table is at fault, not a record: the range is deferred until
+        ClickHouse takes it. Retry later: TransientError, TransientKafkaError; the range is then as before. Fatal:
+        PermanentError.
         """
         now, rejection = time.monotonic(), pending.rejection
         if rejection is None or pending.stage >= RangeStage.ROWS_INSERTED:  # of the ledger: its rows stay as they are
@@ -63,19 +64,22 @@ class RejectedRanges:
             log.error("all rows are stored, but ClickHouse failed behind them; a rollup may lack them", **name)
             pending.stage = RangeStage.ROWS_INSERTED
             return pending
+        if state.rejected >= self._most and len(pending.entries) == 1:
+            self._defer(state, pending, error)
+            state.reason += f", {state.rejected} records in a row, so no more of them become dead letters"
+            return None
         metrics.SINK_SPLITS.labels(pending.table.topic.value).inc()
         if len(pending.entries) > 1:
             log.warning("range is rejected; splitting it", records=len(pending.entries), **name)
             return state.split(pending)
-        state.rejected += 1
-        if state.rejected > self._most:
-            place = f"{name['topic']} partition {state.partition}"
-            raise PermanentError(f"{place}: {self._most} records in a row are rejected; {error}", error.code)
         [entry] = pending.entries
         with closing(self._kafka.reader()) as reader:
-            entry.record.value = read_value(reader, entry.record)
+            missing = (
+                "" if read_again(reader, entry.record) else "; Kafka has removed the record, so its value is missing"
+            )
+        state.rejected += 1
         entry.disposition = Disposition.DEAD_LETTER
-        entry.error = ("ClickHouseRejected", f"ClickHouse rejects its rows with {code_text(error)}")
+        entry.error = ("ClickHouseRejected", f"ClickHouse rejects its rows with {code_text(error)}{missing}")
         log.error("record is rejected; it becomes a dead letter", **name)
         pending.stage, pending.rejection = RangeStage.CUT, None
         return pending

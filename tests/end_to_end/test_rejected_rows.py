@@ -33,7 +33,7 @@ STEPS = (
     (RangeWriter, "insert_rows"),
     (RangeWriter, "insert_ledger"),
     (PartitionState, "split"),
-    (rejected_ranges, "read_value"),
+    (rejected_ranges, "read_again"),
     (DeadLetterProducer, "send"),
 )
 

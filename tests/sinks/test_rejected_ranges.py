@@ -7,6 +7,7 @@ import pytest
 
 from drumline.infra.clickhouse.client import PermanentError
 from drumline.infra.config.settings import Settings, SinkSettings
+from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 from drumline.sinks import rejected_ranges
@@ -16,7 +17,7 @@ from drumline.sinks.ranges.partition import PartitionState, PendingRange, RangeS
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.rejected_ranges import RejectedRanges
 from drumline.sinks.tables.tables import table
-from drumline.sinks.telemetry import SinkCounts
+from drumline.sinks.telemetry import SinkCounts, observe
 
 KERNEL, RUN = table(Topic.KERNEL), 5
 ERROR = PermanentError("kernels: no such value: secret (VIOLATED_CONSTRAINT)", 469)
@@ -24,9 +25,9 @@ ERROR = PermanentError("kernels: no such value: secret (VIOLATED_CONSTRAINT)", 4
 
 @pytest.fixture
 def ranges(monkeypatch):
-    stored = SimpleNamespace(rows=0)
+    stored = SimpleNamespace(rows=0, in_kafka=True)
     monkeypatch.setattr(rejected_ranges, "find_rows", lambda *_: StoredRows(stored.rows, 0))
-    monkeypatch.setattr(rejected_ranges, "read_value", lambda *_: b"value")
+    monkeypatch.setattr(rejected_ranges, "read_again", lambda *_: stored.in_kafka)
     kafka = SimpleNamespace(reader=lambda: nullcontext(), pause_partition=lambda state: None)
     monkeypatch.setattr(rejected_ranges, "closing", lambda reader: reader)
     resolver = RejectedRanges(Settings(sink=SinkSettings(dead_letter_run=RUN)), kafka, lambda: None, SinkCounts())
@@ -41,14 +42,29 @@ def rejected(offset):
     return pending
 
 
-def test_records_in_a_row_that_clickhouse_rejects_end_the_sink(ranges):
+def test_after_many_records_in_a_row_that_clickhouse_rejects_only_their_partition_waits(ranges):
     state = PartitionState(KERNEL, 0, "id", 0, opened=True)
     for offset in range(RUN):
         pending = ranges.resolve(state, rejected(offset), ERROR)
         assert pending.stage is RangeStage.CUT, "its dead letter is sent, then its intent committed"
         assert pending.entries[0].error[1] == "ClickHouse rejects its rows with code 469 (VIOLATED_CONSTRAINT)"
-    with pytest.raises(PermanentError, match="partition 0: 5 records in a row"):
-        ranges.resolve(state, rejected(RUN), ERROR)
+    pending = rejected(RUN)
+    for _ in range(2):
+        state.deferred = None  # its next attempt
+        assert ranges.resolve(state, pending, ERROR) is None
+        assert state.deferred is pending
+        assert pending.entries[0].disposition is Disposition.STORED
+    health = Health()
+    observe(health, [state], 0, 0)
+    assert "gpu.kernel.v1 partition 0: code 469 (VIOLATED_CONSTRAINT), 5 records in a row" in health.ready()["rejected"]
+
+
+def test_a_rejected_record_that_kafka_has_removed_is_a_dead_letter_without_value(ranges):
+    ranges.stored.in_kafka = False
+    pending = ranges.resolve(PartitionState(KERNEL, 0, "id", 0, opened=True), rejected(0), ERROR)
+    [entry] = pending.entries
+    assert (pending.stage, entry.disposition) == (RangeStage.CUT, Disposition.DEAD_LETTER)
+    assert entry.error[1].endswith("; Kafka has removed the record, so its value is missing")
 
 
 def test_nothing_is_split_of_which_a_part_is_stored(ranges):
