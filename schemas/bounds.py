@@ -25,6 +25,8 @@ MAX_ROWS = 1 << 16
 #: Bytes of a record before compression. Producers send at most 1,000,000; a worker's results are larger where they have
 #: a row for each of many ranks.
 MAX_BYTES, MAX_DERIVED_BYTES = 2 << 20, 16 << 20
+#: Bytes of a record's key, and of the names and values of its headers; a replayed dead letter has the first one's too.
+MAX_KEY_BYTES, MAX_HEADERS_BYTES = 1 << 10, 16 << 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 HEADER_PREFIX = "drumline."
 #: Header of a replayed record: `TOPIC.dlq:PARTITION:OFFSET` of the dead letter.
 REPLAY_OF = f"{HEADER_PREFIX}replay.of"
+#: Header of a dead letter without the record's value and headers: why. A key over bounds.MAX_KEY_BYTES is missing too.
+OMITTED = f"{HEADER_PREFIX}omitted"
 #: The most characters of `text` that are written.
 TEXT_LIMIT = 1_000
 

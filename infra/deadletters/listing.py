@@ -146,7 +146,7 @@ def grouped(dead_letters: Iterable[DeadLetter]) -> tuple[list[DeadLetterGroup], 
 def due(
     dead_letters: Iterable[DeadLetter], done: Mapping[tuple[str, int], int], reason: str = ""
 ) -> Iterator[DeadLetter]:
-    """Yield the dead letters to replay, each record once.
+    """Yield the dead letters to replay, each record once. Those without value are left out: it would be a tombstone.
 
     `dead_letters`: all of a topic, in order. `done`: (reason, partition) -> offset before which all of that reason
     were replayed.
@@ -156,7 +156,7 @@ def due(
     for candidate in dead_letters:
         if candidate.offset < done.get((candidate.reason, candidate.partition), 0):
             replayed.add(candidate.origin)
-        elif reason in ("", candidate.reason):
+        elif candidate.value is not None and reason in ("", candidate.reason):
             waiting.append(candidate)
     for candidate in waiting:
         if replayed.add(candidate.origin):

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
-from confluent_kafka import Producer
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from drumline.infra.kafka.connect import DENIED, KafkaAccessDenied
 from drumline.infra.runtime.version import drumline_version
+from drumline.schemas.bounds import MAX_KEY_BYTES
 from drumline.schemas.confluent import framed_schema_id
-from drumline.schemas.dead_letters import Header, Origin, Rejection, write_headers
+from drumline.schemas.dead_letters import OMITTED, Header, Origin, Rejection, write_headers
 from drumline.schemas.topics import dlq
 from drumline.sinks.ranges.record import Disposition, RangeEntry
 
+log = structlog.get_logger()
+#: Errors of a record that its topic never takes: the limit is for the compressed size, as this producer compresses.
+TOO_LARGE = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE})
 #: The value of the header error.by; a stream worker's is its app id.
 BY = "sink"
 
@@ -23,16 +29,17 @@ class DeadLettersFailed(RuntimeError):
     """Retry later: not all dead letters were acknowledged. Nothing of the range may be committed."""
 
 
-def headers(entry: RangeEntry, topic_id: str) -> list[Header]:
-    """Return the headers of a dead letter; the record's own come after drumline's."""
+def headers(entry: RangeEntry, topic_id: str, *, whole: bool = True) -> list[Header]:
+    """Return the headers of a dead letter; the record's own come after drumline's, where it is sent `whole`."""
     record = entry.record
     schema_id = framed_schema_id(record.value)
     code, text = entry.error
-    return write_headers(
+    written = write_headers(
         Origin(record.topic, record.partition, record.offset, topic_id, record.timestamp_ms),
         Rejection(code, text, BY, "" if schema_id is None else str(schema_id), drumline_version()),
-        record.headers,
+        record.headers if whole else (),
     )
+    return written if whole else [*written, (OMITTED, b"value and headers, which are too large for the topic")]
 
 
 class DeadLetterProducer:
@@ -44,18 +51,22 @@ class DeadLetterProducer:
 
     def __init__(self, make: Callable[[], Producer], timeout_s: float = 30.0) -> None:
         self._make, self._producer, self._timeout_s = make, make(), timeout_s
+        self._too_large: set[tuple[str, int, int]] = set()
 
     def send(self, entries: Iterable[RangeEntry], topic_id: str) -> int:
         """Produce the rejected records among `entries`, wait until all are acknowledged, and return their number.
 
-        Blocks for up to `timeout_s`. Retry later: DeadLettersFailed. Fatal: KafkaAccessDenied.
+        Blocks for up to `timeout_s`. Retry later: DeadLettersFailed, also once for a dead letter that is too large for
+        its topic; it is then sent without value and headers. Fatal: KafkaAccessDenied.
         """
         failed: list[str] = []
         forbidden: set[str] = set()
 
-        def acknowledged(error: Any, message: Any) -> None:
+        def acknowledged(entry: RangeEntry, error: Any, message: Any) -> None:
             if error is not None:
                 failed.append(str(error))
+                if error.code() in TOO_LARGE:
+                    self._cut(entry)
                 if error.code() in DENIED:
                     forbidden.add(message.topic())
 
@@ -63,7 +74,7 @@ class DeadLetterProducer:
         try:
             for entry in entries:
                 if entry.disposition is Disposition.DEAD_LETTER:
-                    self._produce(entry, topic_id, acknowledged)
+                    self._produce(entry, topic_id, partial(acknowledged, entry))
                     sent += 1
             left = self._producer.flush(self._timeout_s) if sent else 0
         except Exception as error:  # BufferError: the queue stays full; KafkaException: no such topic, no broker
@@ -76,7 +87,16 @@ class DeadLetterProducer:
         if failed or left:
             self._recreate_producer()
             raise DeadLettersFailed(failed[0] if failed else f"{left} not acknowledged in {self._timeout_s:.0f} s")
+        if sent:
+            self._too_large.clear()
         return sent
+
+    def _cut(self, entry: RangeEntry) -> None:
+        """Have the dead letter sent without value and headers from now on."""
+        record = entry.record
+        self._too_large.add(record.place)
+        log.error("a dead letter is too large for its topic; it is sent without value and headers",
+                  topic=record.topic, partition=record.partition, offset=record.offset, bytes=entry.size)  # fmt: skip
 
     def _recreate_producer(self) -> None:
         self._producer.purge()
@@ -88,13 +108,14 @@ class DeadLetterProducer:
         The queue holds 1 GB, which is less than the dead letters of one range may need.
         """
         until = time.monotonic() + self._timeout_s
+        record, whole = entry.record, entry.record.place not in self._too_large
         while True:
             try:
                 self._producer.produce(
-                    dlq(entry.record.topic),
-                    key=entry.record.key,
-                    value=entry.record.value,
-                    headers=headers(entry, topic_id),
+                    dlq(record.topic),
+                    key=record.key if whole or len(record.key or b"") <= MAX_KEY_BYTES else None,
+                    value=record.value if whole else None,
+                    headers=headers(entry, topic_id, whole=whole),
                     on_delivery=acknowledged,
                 )
                 return
@@ -102,3 +123,7 @@ class DeadLetterProducer:
                 if time.monotonic() > until:
                     raise
                 self._producer.poll(0.1)
+            except KafkaException as error:
+                if error.args[0].code() in TOO_LARGE:
+                    self._cut(entry)
+                raise

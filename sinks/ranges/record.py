@@ -44,6 +44,11 @@ class Record:
     leader_epoch: int = -1
 
     @property
+    def place(self) -> tuple[str, int, int]:
+        """Return (topic, partition, offset)."""
+        return self.topic, self.partition, self.offset
+
+    @property
     def published_ms(self) -> int:
         """Return when Kafka received the record, as the ledger stores it; ms since the epoch."""
         return published_ms(self.timestamp_ms)

@@ -113,7 +113,7 @@ def replay(
     name = _topic(topic)
     with _exit_on_error():
         progress = ReplayProgress(settings())
-        dead_letters = [dataclasses.replace(entry, value=None) for entry in _read(name)]
+        dead_letters = [dataclasses.replace(entry, value=entry.value and b"") for entry in _read(name)]
         done = progress.read(
             name, (entry.reason for entry in dead_letters), (entry.partition for entry in dead_letters)
         )

@@ -1,9 +1,10 @@
 """Reading, counting and replaying dead letters."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
-from confluent_kafka import TIMESTAMP_CREATE_TIME
+from confluent_kafka import TIMESTAMP_CREATE_TIME, KafkaError, KafkaException
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -184,6 +185,46 @@ def test_unacknowledged_dead_letters_are_sent_again_by_another_producer():
         producer.send(ten_dead_letters(), "id")
     assert silent.flush(0) == 0, "it would send them too"
     assert producer.send(ten_dead_letters(), "id") == well.taken == 10
+
+
+class SmallTopic(SmallQueue):
+    """Takes no value of the offsets `large`; `local`: the client says so."""
+
+    def __init__(self, large, local, kept):
+        super().__init__(100)
+        self._large, self._local, self.kept = large, local, kept
+
+    def produce(self, _topic, on_delivery, key, value, headers):
+        number = int(dict(headers)["drumline.origin.offset"])
+        error = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE) if number in self._large and value is not None else None
+        if error and self._local:
+            raise KafkaException(error)
+        self.kept[number] = (key, value, dict(headers))
+        super().produce(_topic, lambda *_: on_delivery(error, None))
+
+
+@pytest.mark.parametrize("local", [False, True])
+def test_a_dead_letter_too_large_for_its_topic_is_sent_without_value(local):
+    kept = {}
+    producer = DeadLetterProducer(lambda: SmallTopic({3, 5}, local, kept))
+    dead_letters = ten_dead_letters()
+    for entry in dead_letters:
+        entry.record.headers = [("own", b"1")]
+    dead_letters[5].record.key = b"k" * 2_000
+    for _ in range(2 if local else 1):
+        with pytest.raises(DeadLettersFailed, match="MSG_SIZE_TOO_LARGE"):
+            producer.send(dead_letters, "id")
+    assert producer.send(dead_letters, "id") == 10
+    assert [number for number, (_, value, _) in kept.items() if value is None] == [3, 5]
+    assert [kept[number][0] for number in (3, 4, 5)] == [b"p", b"p", None]
+    for number, (_, value, headers) in kept.items():
+        assert headers["drumline.error.code"] == b"BadFrame"
+        assert ("own" in headers) == (value is not None) == ("drumline.omitted" not in headers), number
+
+
+def test_dead_letters_without_value_are_not_replayed():
+    without = dataclasses.replace(by_sink(1, 11), value=None)
+    assert [entry.origin[2] for entry in due([by_sink(0, 10), without], {})] == [10]
 
 
 def test_large_dead_letters_are_replayed_a_few_at_a_time(monkeypatch):
