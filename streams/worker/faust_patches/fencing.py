@@ -22,7 +22,6 @@ from drumline.streams.worker.changelog_fence import MARKER_KEY, ChangelogFence, 
 from drumline.streams.worker.clock import StreamClock
 
 log = structlog.get_logger()
-_MARKER = f"|{MARKER_KEY}".encode()
 
 
 class ChangelogFencing:
@@ -48,7 +47,7 @@ class ChangelogFencing:
         epoch, _ = read_epoch(message.headers)
         if is_ahead(epoch, (message.timestamp or 0) * 1_000):
             epoch = -1  # below all others
-        if message.key.endswith(_MARKER):
+        if message.key == _marker_key(message.tp):  # exactly: a run may end like it
             fence.mark(epoch or 0, message.value or b"")
             return False
         accepted = fence.accepts(message.key, epoch)
@@ -79,7 +78,7 @@ class ChangelogFencing:
             fence = self._fences.setdefault(tp, ChangelogFence())
             epoch = self._epochs[tp] = next_epoch(self._clock() // 1_000_000, fence.epoch)
             write = recovery.tp_to_table[tp].changelog_topic.send_soon(
-                key=b"%04d" % tp.partition + _MARKER,
+                key=_marker_key(tp),
                 value=self._writer,
                 partition=tp.partition,
                 headers=[write_epoch(epoch)],
@@ -135,3 +134,7 @@ class ChangelogFencing:
                 topic=tp.topic, partition=tp.partition, records=fenced, rewritten=len(stale),
             )  # fmt: skip
         return stale
+
+
+def _marker_key(tp: Any) -> bytes:
+    return f"{tp.partition:04d}|{MARKER_KEY}".encode()

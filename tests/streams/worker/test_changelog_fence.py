@@ -177,6 +177,14 @@ def test_recovery_ignores_a_halted_worker_and_names_the_keys_to_write_again(work
     assert fencing.take_stale(PLACE) == set()
 
 
+def test_state_of_a_run_that_is_named_like_a_marker_is_recovered(worker):
+    worker.fencing()
+    key = b"0003|p|process|x|f|epoch"
+    worker.sent(state(key, b"kept", 7))
+    worker.recover()
+    assert worker.table.data == {key: b"kept"}
+
+
 def test_a_worker_whose_epoch_is_taken_restores_again_unless_the_group_has_removed_it(worker):
     fencing = worker.fencing()
     worker.sent({"key": b"0003|f|epoch", "value": b"former", "headers": [write_epoch(NOW_MS)]})
