@@ -84,6 +84,44 @@ def test_the_acknowledgement_that_came_back_soonest_counts():
     assert clock() == broker
 
 
+def outage(times, clock):
+    """One tick a second is sent for a minute; all are acknowledged when the broker returns."""
+    sent = [times.steady + second * S for second in range(60)]
+    times.pass_(60)
+    with capture_logs() as logs:
+        for at in sent:
+            clock.learn(at, times.wall, times.steady)
+    return logs
+
+
+def test_acknowledgements_that_waited_for_a_broker_move_no_clock():
+    times, clock = setup()
+    clock.learn(times.steady - S // 1000, times.wall, times.steady)
+    assert outage(times, clock) == []
+    assert abs(clock() - times.wall) <= S // 1000
+
+
+def test_a_clock_that_began_with_them_returns_without_a_step_back():
+    times, clock = setup()
+    assert outage(times, clock) == [], "an error of 30 s is no skew"
+    readings = [clock()]
+    for _ in range(10):
+        times.pass_(1)
+        clock.learn(times.steady - S // 1000, times.wall, times.steady)
+        readings.append(clock())
+    assert readings == sorted(readings)
+    times.pass_(60)
+    assert abs(clock() - times.wall) <= S // 1000
+
+
+def test_a_better_known_time_is_replaced_after_some_minutes():
+    times, clock = setup()
+    clock.learn(times.steady, times.wall, times.steady)
+    times.pass_(300)
+    clock.learn(times.steady - S // 2, times.wall + HOUR, times.steady)
+    assert clock() - times.wall - HOUR == S // 4
+
+
 def test_a_skewed_wall_clock_is_reported_once():
     times, clock = setup()
     with capture_logs() as logs:
