@@ -22,9 +22,9 @@ log = structlog.get_logger()
 
 #: Most messages sent in one call: the client's queue is for all folders.
 MOST_SENT = 1_000
-#: Most empty batches of one process, a day of an outage. A loss beyond them is one record: its rows count, and the
-#: audit sees a gap in the sequence.
-MOST_LOST = 1 << 20
+#: Most empty batches of one loss, and of all losses of one process. A loss beyond them is one record: its rows count,
+#: and the audit sees a gap in the sequence. So no few bytes of many folders become many million records.
+LONGEST_LOSS, MOST_LOST = 1 << 12, 1 << 16
 Send = Callable[[str, str, bytes, Callable[[KafkaError | None], None]], bool]
 
 
@@ -68,11 +68,11 @@ class InFlightBatches:
     def add(self, frame: Frame) -> InFlightFrame:
         """Append a frame behind all others."""
         if frame.kind != DATA:
-            batches = max(1, min(frame.batches, self._lost_left))
-            self._lost_left -= batches
-            if batches < frame.batches:
+            if frame.batches > min(LONGEST_LOSS, self._lost_left):
                 log.warning("a loss is too long for a record each", topic=frame.topic, batches=frame.batches)
-                frame = frame._replace(batches=batches)
+                frame = frame._replace(batches=1)
+            else:
+                self._lost_left -= frame.batches
         entry = InFlightFrame(frame, frame.batches)
         self._unsent.append((entry, values(frame, self.ids, self._codec)))
         return entry

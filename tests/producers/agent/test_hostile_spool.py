@@ -58,12 +58,21 @@ def test_nothing_in_the_spool_is_published_into_a_derived_topic(lab):
     assert not folder.exists(), "the rest of it is published, and it does not stay for ever"
 
 
-def test_a_loss_that_claims_more_batches_than_a_process_can_write_is_one_record(lab, monkeypatch):
+def test_a_loss_of_more_batches_than_a_process_loses_is_one_record(lab, monkeypatch):
     monkeypatch.setattr(inflight, "MOST_LOST", 5)
-    folder = hostile(lab, loss(Topic.KERNEL, 5_000_000_000, 2**32 - 1), loss(Topic.KERNEL, 5_000_000_900, 900))
+    lengths = (2**32 - 1, 5_000, 4, 2)
+    folder = hostile(lab, *(loss(Topic.KERNEL, (n + 1) * 5_000_000_000, length) for n, length in enumerate(lengths)))
     lab.tick()
-    assert lab.account() == ([*range(4_999_999_996, 5_000_000_001), 5_000_000_900], 0, 20), "no row is uncounted"
+    shorter = range(14_999_999_997, 15_000_000_001)
+    assert lab.account() == ([5_000_000_000, 10_000_000_000, *shorter, 20_000_000_000], 0, 40), "no row is uncounted"
     assert not folder.exists()
+
+
+def test_many_folders_of_long_losses_do_not_become_many_records(lab):
+    for _ in range(3):
+        hostile(lab, loss(Topic.KERNEL, 5_000_000_000, 1 << 20))
+    lab.tick()
+    assert lab.account() == ([5_000_000_000] * 3, 0, 30)
 
 
 def test_a_loss_of_more_batches_than_its_sequence_allows_is_left_out_and_counted(lab):
@@ -78,7 +87,7 @@ def test_a_loss_of_more_batches_than_its_sequence_allows_is_left_out_and_counted
 
 def test_a_folder_with_much_to_send_leaves_the_queue_of_the_client_to_others_too(lab, monkeypatch):
     monkeypatch.setattr(inflight, "MOST_SENT", 100)
-    hostile(lab, loss(Topic.KERNEL, 5_000, 5_000))
+    hostile(lab, loss(Topic.KERNEL, 4_000, 4_000))
     lab.kafka.capacity = 150
     spool = SpoolWriter(lab.root, process("p1"))
     write(spool, range(3), key="p1")
