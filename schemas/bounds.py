@@ -98,6 +98,8 @@ NOTE = Bound("text", "free text of people and programs", length=1 << 16)
 NOTES = Bound("text", "free texts of people and programs", length=1 << 16, items=1_024)
 RANK_LIST = Bound("rank", RANK.reason, RANK.low, RANK.high, items=MAX_ROWS)
 _KINDS = 1 << 20
+#: Lists of gpu.lateness.v1, of equal lengths: the collectives of each step, operation and size.
+KINDS = ("kind_steps", "kind_operations", "kind_bytes", "kind_counts", "kind_floors_ns")
 
 
 def _kinds(bound: Bound) -> Bound:

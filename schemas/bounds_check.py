@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import AHEAD_NS, PAST_NS, Bound, bounds
+from drumline.schemas.bounds import AHEAD_NS, KINDS, PAST_NS, Bound, bounds
 from drumline.schemas.columns import Array, Column
 from drumline.schemas.errors import OutOfBounds
 from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
 
 _NS_PER_MS = 1_000_000
 #: Ends a text that was cut.
@@ -101,6 +102,9 @@ def check(batch: Batch, appended_ms: int | None = None) -> None:
         _check_items(topic, name, bound, numbers)
         if numbers and not bound.low <= min(numbers) <= max(numbers) <= bound.high:
             raise _outside(topic, name, bound, min(numbers), max(numbers))
+    for name in KINDS if topic == Topic.LATENESS else ():
+        if len(envelope.get(name, ())) != len(envelope.get(KINDS[0], ())):
+            raise OutOfBounds(f"not as many items as {KINDS[0]}", topic=topic, field=name)
     for name, bound in checks.maps:
         pairs = envelope.get(name, {})
         _check_items(topic, name, bound, pairs)

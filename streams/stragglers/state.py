@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.bounds import KINDS
 from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, PIPELINE
@@ -31,8 +32,6 @@ from drumline.streams.stragglers.step_rows import STEP_ROW, latest_steps, step_r
 
 Store = MutableMapping[str, bytes]
 NO_ROWS = np.dtype([("none", "u1")])
-#: Lists in the envelope of gpu.lateness.v1: the collectives of each step, operation and size.
-KINDS = ("kind_steps", "kind_operations", "kind_bytes", "kind_counts", "kind_floors_ns")
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from support import recordings
 
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch, encode
-from drumline.schemas.bounds import AHEAD_NS, DAY_NS, PAST_NS, bound, bounds, max_bytes
+from drumline.schemas.bounds import AHEAD_NS, DAY_NS, KINDS, PAST_NS, bound, bounds, max_bytes
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import header
 from drumline.schemas.errors import OutOfBounds
@@ -141,6 +141,13 @@ def test_a_record_that_was_accepted_before_decodes_without_bounds():
     value = sent(Topic.COLLECTIVE, columns={"ordinal": [-10]}, job="j" * 3_000_000)
     assert len(value) > max_bytes(Topic.COLLECTIVE)
     assert CODEC.decode(Topic.COLLECTIVE, value, NOW_MS, bounded=False).columns["ordinal"].tolist() == [-10]
+
+
+def test_lists_that_belong_together_have_equal_lengths():
+    lists = {name: [0] for name in KINDS}
+    CODEC.decode(Topic.LATENESS, sent(Topic.LATENESS, **lists), NOW_MS)
+    for name in KINDS[1:]:
+        assert fault(Topic.LATENESS, sent(Topic.LATENESS, **lists | {name: [0, 0]})).field == name
 
 
 def test_the_largest_honest_records_are_inside():
