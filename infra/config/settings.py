@@ -55,7 +55,9 @@ class StreamSettings(SettingsModel):
     idle_s: float = Field(5.0, gt=0, description="silence after which the windows of a process close; s")
     window_steps: int = Field(20, ge=2, description="steps of a straggler window")
     price_per_gpu_hour: float = Field(0.0, ge=0, description="price of a GPU-hour in verdicts; any currency")
-    state_mb: int = Field(320, ge=16, description="state above which no new jobs are taken in; one job: half; MB")
+    state_mb: int | None = Field(
+        None, ge=16, description="state above which no new jobs are taken in; none = a quarter of the memory; MB"
+    )
     data_dir: Path | None = Field(None, description="working directory; none = `stream` in the local stack's state")
     instance: str = Field("", description="static group membership: a name per worker; a restart needs no rebalance")
     metrics_port: int = Field(19464, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")

@@ -80,7 +80,7 @@ STREAM_SENT = _counter("stream", "output_records_total", "result batches sent: w
 STREAM_SENT_ROWS = _counter("stream", "output_rows_total", "rows in the result batches sent", "topic")
 STREAM_DROPPED = _counter(
     "stream", "dropped_rows_total",
-    "rows that no result counts; late: too old, or an impossible time; budget: of new jobs, while state is full",
+    "rows that no result counts; late: too old, or an impossible time; budget: while state is full",
     "stage", "reason",
 )  # fmt: skip
 STREAM_DUPLICATES = _counter(
@@ -98,7 +98,7 @@ STREAM_HALTS = _counter("stream", "halts_total", "times that the worker was halt
 STREAM_CLOCK_SKEW = _gauge("stream", "clock_skew_seconds", "how far this host's clock is ahead of the broker's")
 STREAM_QUARANTINED = _counter(
     "stream", "quarantined_units_total",
-    "processes, communicators or runs whose state was dropped; failed: an error, budget: too much state",
+    "processes, communicators or runs whose state was dropped; failed: an error, budget: a value that Kafka rejects",
     "stage", "reason",
 )  # fmt: skip
 STREAM_TICKS_FAILED = _counter("stream", "failed_ticks_total", "ticks on which a stage failed: a defect", "stage")

@@ -14,11 +14,14 @@ NANOSECONDS = 1_000_000_000
 class StateLimits:
     """Bounds the state of one worker, over all its stages and partitions. Costs are bytes of memory."""
 
-    #: State above which no new unit is taken in. With the program itself and records in flight (about 250 MB) a worker
-    #: stays below 600 MB; a setting, since large jobs need more.
-    worker_bytes: int = 320_000_000
-    #: Part of it that one job may keep: half is left to its neighbours.
-    job_share: float = 0.5
+    #: State above which the worker is full: no new unit is taken in, and the largest jobs keep less. The default does
+    #: not bind: whoever evaluates a recording waits for all of it.
+    worker_bytes: int = 1 << 62
+    #: Part of it that a job always has, however many others there are: their number is up to whoever names them.
+    floor_share: float = 1 / 32
+    #: State, as a multiple of it, above which the largest jobs do not grow, and above which none does.
+    largest_stop: float = 1.25
+    all_stop: float = 1.5
     #: One value. Changelogs take 8 MiB after compression, and a rejected write would end the worker for all jobs.
     value_bytes: int = 4 << 20
     #: A key beside its value: two copies of it, and an entry in the stage's and in Faust's dictionary. Measured.
@@ -32,12 +35,13 @@ class StateLimits:
     #: Results of a tick after which it leaves the other units to the next: 2.4 ms each in the straggler stage, and the
     #: worker must answer Kafka in between.
     tick_results: int = 500
-    #: While no new unit is taken in, units silent for this long are forgotten, not only after hours; ns.
-    forget_ns: int = 60 * NANOSECONDS
+    #: While no new unit is taken in, units silent for this long are forgotten, not only after hours. A job that writes
+    #: a checkpoint is silent for minutes; ns.
+    forget_ns: int = 600 * NANOSECONDS
 
 
 class OverBudget(Exception):
-    """The unit's job keeps more state than it may, or a value is too large. Fatal for the unit."""
+    """A value is too large for the changelog. Fatal for the unit."""
 
 
 class StateBudget:
@@ -65,17 +69,20 @@ class StateBudget:
         else:
             self.jobs.pop(job, None)
 
-    def check(self, job: str, cost: int) -> None:
-        """Raise OverBudget if a job may not grow by this cost.
+    def presses(self, job: str) -> bool:
+        """Return whether a job keeps only what it still needs: the worker is full, and the job is above its share.
 
-        While the worker is full, jobs with less than an equal share of its state may still grow.
+        Its share is an equal one, or the floor; a job alone has everything.
         """
-        limits, kept = self.limits, self.jobs.get(job, 0) + cost
-        share = limits.worker_bytes / max(1, len(self.jobs)) if self.full else limits.worker_bytes * limits.job_share
-        if kept > share:
-            raise OverBudget(
-                f"the state of the job takes {kept} bytes, {share:.0f} are its share of DRUMLINE_STREAM__STATE_MB"
-            )
+        limits = self.limits
+        share = limits.worker_bytes * max(limits.floor_share, 1 / max(1, len(self.jobs)))
+        return self.full and self.jobs.get(job, 0) >= share
+
+    def denies(self, job: str) -> bool:
+        """Return whether a job may not grow: the largest cannot keep less, or all others together are too much."""
+        limits = self.limits
+        stop = limits.largest_stop if self.presses(job) else limits.all_stop
+        return self.total >= limits.worker_bytes * stop
 
 
 class ChargedStore(MutableMapping[str, bytes]):
@@ -123,8 +130,6 @@ class ChargedStore(MutableMapping[str, bytes]):
             raise OverBudget(f"a value of {len(value)} bytes, {self._limits.value_bytes} are the most")
         old = self._data.get(name)
         cost = self._cost(name, value) if old is None else len(value) - len(old)
-        if cost > 0:
-            self._budget.check(self.job, cost)
         self._data[name] = value
         self.charge(cost)
 

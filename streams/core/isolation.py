@@ -52,7 +52,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         states: unit -> its state.
         quarantine: unit -> its incident.
         incidents: those not reported yet; the worker takes them.
-        quarantined_rows, denied_rows: rows of units in quarantine, and of units that the budget did not take in.
+        quarantined_rows, denied_rows: rows of units in quarantine, and rows that the budget did not take in.
     """
 
     def __init__(self, store: Store, budget: StateBudget | None = None) -> None:
@@ -110,7 +110,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         if unit in self.quarantine:
             self.quarantined_rows += batch.rows
             return []
-        if unit not in self.states and self.budget.full:
+        if self.budget.denies(str(batch.envelope["job"])) or (unit not in self.states and self.budget.full):
             self.denied_rows += batch.rows
             return []
         self._jobs.setdefault(unit, str(batch.envelope["job"]))

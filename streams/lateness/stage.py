@@ -118,6 +118,8 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         frontier = self._frontier(state, now_ns)
         if frontier > state.emitted or any(step <= frontier for step in state.dirty):
             return self._emit(state, now_ns)
+        if self.budget.presses(state.job):  # what was acknowledged since
+            self._drop_emitted(state, frontier)
         return []
 
     def _mark_sent(self, unit: Key, batch: Batch) -> None:
@@ -151,12 +153,17 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         cuts = [steps[at : at + most] for at in range(0, len(steps), most)] or [[]]
         out = [self._emit_steps(state, cut, cut[-1], now_ns) for cut in cuts[:-1]]
         out.append(self._emit_steps(state, cuts[-1], frontier, now_ns))
+        self._drop_emitted(state, frontier)
+        return out
+
+    def _drop_emitted(self, state: CommunicatorState, frontier: int) -> None:
+        """Delete the steps for which no late rows are awaited any more."""
         newest = max(member.complete for member in state.members.values())
-        horizon = max(frontier - self.config.retention_steps, newest - self.config.max_steps)
+        kept = 0 if self.budget.presses(state.job) else self.config.retention_steps
+        horizon = max(frontier - kept, newest - self.config.max_steps)
         # Steps that are not acknowledged yet are emitted again after a crash.
         unacked = [step for emitted in self._in_flight.of((state.run, state.communicator)) for step in emitted]
         state.drop_before(min([horizon, *unacked]))
-        return out
 
     def _emit_steps(self, state: CommunicatorState, steps: list[int], through: int, now_ns: int) -> Batch:
         """Return the lateness of steps as one batch. `through`: the last step that is complete with it."""

@@ -172,7 +172,8 @@ class JobStage(IsolatedStage[str, JobState]):
         newest = max(state.published, default=0)
         lowest = state.sources.frontier.lowest()
         through = newest if lowest is None else min(newest, self.config.window_of(lowest))
-        kept, oldest = -(-self.config.retention_steps // self.config.window_steps), newest - self._max_windows
+        retention = 0 if self.budget.presses(state.job) else self.config.retention_steps
+        kept, oldest = -(-retention // self.config.window_steps), newest - self._max_windows
         batches = [batch for batch, _ in self._in_flight.of(state.run)]
         unacked = (self.config.window_of(int(batch.envelope["first_step"])) for batch in batches)
         changed = (max(w, oldest) for w in state.dirty if w in state.published)
@@ -187,7 +188,7 @@ class JobStage(IsolatedStage[str, JobState]):
             if window in wanted or window in state.published:
                 out += self._evaluate_window(state, window, now_ns)
         state.dirty -= wanted
-        if wanted:
+        if wanted or self.budget.presses(state.job):
             state.drop_before(self._horizon(state))
         return out
 

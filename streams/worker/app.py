@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.registry import codec
@@ -24,6 +26,8 @@ from drumline.streams.worker.partition_store import PartitionStore
 #: The topics that the worker reads and writes; all have the same number of partitions. It reads its own lateness and
 #: ticks.
 READ = (Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.LATENESS, Topic.TICK)
+#: Limits of a container, cgroups v2 and v1; a file that is missing, or says "max", limits nothing.
+MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 WRITTEN = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER)
 
 
@@ -37,13 +41,25 @@ def straggler_config(settings: Settings) -> StragglerConfig:
     )
 
 
+def state_bytes(settings: Settings, limits: Iterable[Path] = MEMORY_LIMITS) -> int:
+    """Return the state above which a worker is full: the setting, or a quarter of the memory it may use.
+
+    16,384 ranks keep some GB; the rest is for the program, records in flight, and other programs.
+    """
+    if settings.stream.state_mb is not None:
+        return settings.stream.state_mb * 1_000_000
+    texts = [path.read_text().strip() for path in limits if path.is_file()]
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([machine, *(int(text) for text in texts if text.isdigit())]) // 4
+
+
 def wirings(settings: Settings) -> list[Wiring]:
     """Return the stages: per process, per communicator, per job.
 
     Raises ValueError if the hop does not divide the window.
     """
     windows, stragglers = WindowConfig.of(settings.stream), straggler_config(settings)
-    budget = StateBudget(StateLimits(worker_bytes=settings.stream.state_mb * 1_000_000))
+    budget = StateBudget(StateLimits(worker_bytes=state_bytes(settings)))
 
     def rolling(reducer: Reducer) -> Callable[[PartitionStore], Stage]:
         return lambda store: ProcessWindows(store, windows, reducer, budget)

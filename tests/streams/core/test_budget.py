@@ -1,18 +1,19 @@
 """A job that keeps more state than its share pays for it itself; a full worker takes no new jobs, and says so."""
 
 import time
-from contextlib import suppress
 
 import numpy as np
 from support.labs.windows import Lab, S, kernels
 from support.straggler_simulator import batches, ddp, simulate
 
+from drumline.infra.config.settings import Settings, StreamSettings
 from drumline.schemas.batch import Batch
-from drumline.streams.core.budget import OverBudget, StateBudget, StateLimits
+from drumline.streams.core.budget import StateBudget, StateLimits
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.windows.stage import ProcessWindows
+from drumline.streams.worker.app import state_bytes
 
 
 def lab_of(**limits):
@@ -28,18 +29,82 @@ def feed(lab, process, job):
     return lab.feed(batch)
 
 
-def test_a_job_above_its_share_goes_into_quarantine_and_its_neighbours_do_not():
-    lab = lab_of(worker_bytes=100_000, job_share=0.5)
-    feed(lab, "good", "good")
-    for number in range(100):
-        with suppress(OverBudget):
-            feed(lab, f"evil{number}", "evil")
-    feed(lab, "also-good", "also-good")
-    assert {unit[0] for unit in lab.stage.processes} >= {"good", "also-good", "evil0"}
-    assert {incident.job for incident in lab.stage.incidents} == {"evil"}
-    assert "DRUMLINE_STREAM__STATE_MB" in str(lab.stage.incidents[0].error)
-    lab.silence()
-    assert {process for process, _ in lab.table()} >= {"good", "also-good"}
+def collective(job, rank, step, ranks, n=100):
+    envelope = {"job": job, "run": job, "rank": rank, "world_size": ranks, "host": f"h{rank}", "gpu_uuid": "g"}
+    envelope |= {"communicator": "c", "complete_step": step, "operations": ["AllReduce"], "rows": n}
+    columns = {name: np.zeros(n, np.int64) for name in ("operation", "bytes", "covered_ns")}
+    columns |= {"step": np.full(n, step), "ordinal": np.arange(n), "duration_ns": np.full(n, 1000)}
+    return Batch("gpu.collective.v1", envelope, columns | {"start_ns": 10**18 + step * 10**9 + np.arange(n)})
+
+
+def emitted(stage, job, steps, ranks):
+    """Return the steps whose lateness the stage publishes of all ranks."""
+    out = []
+    for step in steps:
+        for rank in range(ranks):
+            for batch in stage.on_batch(collective(job, rank, step, ranks), step * ranks + rank, 10**18):
+                stage.mark_sent(batch)
+                out += [
+                    s for s in set(batch.columns["step"].tolist()) if batch.columns["step"].tolist().count(s) == ranks
+                ]
+    return out
+
+
+def test_a_job_alone_may_use_everything_and_keeps_fewer_steps_at_the_limit():
+    """It went into quarantine at half of it, and its state was deleted. These 4 ranks would keep 1.2 MB."""
+    budget = StateBudget(StateLimits(worker_bytes=700_000))
+    stage, peak = CommunicatorStage({}, StragglerConfig(), budget), 0
+    for step in range(120):
+        assert emitted(stage, "large", [step], 4) == [step]
+        peak = max(peak, budget.total)
+    assert 600_000 < peak < 750_000
+    assert not stage.quarantine
+    assert stage.denied_rows == stage.too_old == 0
+
+
+def test_at_the_limit_the_largest_job_does_not_grow_and_small_ones_do_however_many_there_are():
+    """Names of jobs are free: an equal share of 80,000 was 4 kB, and whoever had more lost its state."""
+    budget = StateBudget(StateLimits(worker_bytes=320_000_000))
+    stage = CommunicatorStage({}, StragglerConfig(), budget)
+    assert emitted(stage, "innocent", range(4), 2) == [*range(4)]
+    for number in range(80_000):
+        budget.charge(f"name{number}", 3_000)
+    budget.charge("large", 170_000_000)
+    assert budget.full
+    assert emitted(stage, "innocent", range(4, 12), 2) == [*range(4, 12)]
+    assert budget.denies("large")
+    assert not stage.denied_rows
+    assert not stage.quarantine
+
+
+def test_a_job_that_cannot_keep_less_grows_no_further_and_loses_nothing():
+    budget = StateBudget(StateLimits(worker_bytes=100_000))
+    stage = CommunicatorStage({}, StragglerConfig(), budget)
+    assert emitted(stage, "large", range(2), 2) == [0, 1]
+    for step in range(2, 200):  # of one rank: nothing can be emitted
+        stage.on_batch(collective("large", 0, step, 2), 2 * step, 10**18)
+    assert budget.total < 1.3 * 100_000
+    assert not stage.quarantine
+    idle_ns = 10**18 + StragglerConfig().idle_ns + 1
+    stage.on_tick(10**18, True)
+    batches = stage.on_tick(idle_ns, True)
+    taken_in = {s for batch in batches for s in batch.columns["step"].tolist()} - {0, 1}
+    assert len(taken_in) > 10
+    assert stage.denied_rows == 100 * (198 - len(taken_in)), "every row is published or counted"
+    for batch in batches:
+        stage.mark_sent(batch)
+    stage.on_tick(idle_ns, True)
+    assert emitted(stage, "large", range(200, 202), 2)[-1:] == [201], "it goes on when it keeps less"
+
+
+def test_the_default_limit_follows_the_memory(tmp_path):
+    limit = tmp_path / "memory.max"
+    machine = state_bytes(Settings(), ())
+    assert machine > 10**8
+    for text, expected in (("max", machine), ("1000000\n", 250_000)):
+        limit.write_text(text)
+        assert state_bytes(Settings(), (limit, tmp_path / "missing")) == expected
+    assert state_bytes(Settings(stream=StreamSettings(state_mb=16))) == 16_000_000
 
 
 def test_a_full_worker_counts_the_rows_of_new_jobs_and_takes_them_when_others_were_forgotten():
@@ -54,7 +119,7 @@ def test_a_full_worker_counts_the_rows_of_new_jobs_and_takes_them_when_others_we
     assert {process for process, _ in lab.table()} == {f"p{number}" for number in range(kept)}, (
         "those taken in lost nothing"
     )
-    lab.tick(61)
+    lab.tick(601)
     lab.tick()
     assert not lab.budget.full
     feed(lab, "new", "new")

@@ -39,7 +39,7 @@ def rss_mb():
 
 
 def built(folder):
-    settings = Settings(stream=StreamSettings(data_dir=folder))
+    settings = Settings(stream=StreamSettings(data_dir=folder, state_mb=320))
     worker = StreamWorker(settings, wirings(settings), WorkerTopics(PARTITIONS, {}), Codec())
     for runner in worker.runners.values():
         runner.table.changelog_topic = SimpleNamespace(get_topic_name=lambda: "", send_soon=lambda **_: Written())
