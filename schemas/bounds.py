@@ -25,8 +25,10 @@ MAX_ROWS = 1 << 16
 #: Bytes of a record before compression. Producers send at most 1,000,000; a worker's results are larger where they have
 #: a row for each of many ranks.
 MAX_BYTES, MAX_DERIVED_BYTES = 2 << 20, 16 << 20
-#: Bytes of a record's key, and of the names and values of its headers; a replayed dead letter has the first one's too.
-MAX_KEY_BYTES, MAX_HEADERS_BYTES = 1 << 10, 16 << 10
+#: Bytes of a record's key: two names of 1,024 characters in UTF-8 and a colon (keys.py).
+MAX_KEY_BYTES = 4 * (2 * 1_024 + 1)
+#: Bytes of the names and values of a record's headers.
+MAX_HEADERS_BYTES = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,5 +180,5 @@ def bounds(topic: str) -> dict[str, Bound]:
 
 
 def max_bytes(topic: str) -> int:
-    """Return the largest number of bytes of a record."""
+    """Return the largest number of bytes of a record's value."""
     return MAX_DERIVED_BYTES if topic in DERIVED_TOPICS else MAX_BYTES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import AHEAD_NS, KINDS, PAST_NS, Bound, bounds
+from drumline.schemas.bounds import AHEAD_NS, KINDS, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PAST_NS, Bound, bounds, max_bytes
 from drumline.schemas.columns import Array, Column
+from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import OutOfBounds
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
@@ -19,6 +20,22 @@ from drumline.schemas.topics import Topic
 _NS_PER_MS = 1_000_000
 #: Ends a text that was cut.
 CUT_MARK = "…"
+
+
+def header_bytes(headers: Iterable[Header]) -> int:
+    """Return the bytes of the names and values of headers."""
+    return sum(len(name) + len(value or b"") for name, value in headers)
+
+
+def check_size(topic: str, key: bytes | None, value: bytes | None, headers: Iterable[Header]) -> None:
+    """Check the bytes of a Kafka record. Raises OutOfBounds."""
+    for part, size, most in (
+        ("value", len(value or b""), max_bytes(topic)),
+        ("key", len(key or b""), MAX_KEY_BYTES),
+        ("headers", header_bytes(headers), MAX_HEADERS_BYTES),
+    ):
+        if size > most:
+            raise OutOfBounds(f"{part} of {size} bytes, at most {most}", topic=topic)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from drumline.schemas.batch import Batch, decode, encode
-from drumline.schemas.bounds import max_bytes
-from drumline.schemas.bounds_check import check
+from drumline.schemas.bounds_check import check, check_size
 from drumline.schemas.compatibility import unreadable
 from drumline.schemas.confluent import HEADER, header, schema_id
 from drumline.schemas.dead_letters import Header
@@ -50,8 +49,8 @@ class Codec:
         """Return the batch in a Kafka value read from `topic`.
 
         `appended_ms`: when Kafka took the record in; times are compared with it. `bounded`: False for a record that was
-        accepted before, perhaps with wider bounds or without a signature. `key`, `headers`: the record's, for the
-        guard and the epoch of a result.
+        accepted before, perhaps with wider bounds or without a signature. `key`, `headers`: the record's, for
+        bounds, the guard and the epoch of a result.
 
         Fatal for the record: BadRecord (errors.py), whatever the bytes are. Retry later: RegistryUnavailable, which
         is no error of the record. Raises KeyError for a topic without a schema.
@@ -59,8 +58,8 @@ class Codec:
         reader = model(topic)
         number = schema_id(value, topic)
         assert value is not None
-        if bounded and len(value) > max_bytes(topic):
-            raise OutOfBounds(f"{len(value)} bytes, at most {max_bytes(topic)}", topic=reader.topic)
+        if bounded:
+            check_size(topic, key, value, headers or ())
         try:
             writer = self.registry.model_of(number)
         except UnknownSchema as error:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from page import NOTE, REFERENCE, table, write
 
-from drumline.schemas.bounds import AHEAD_NS, DAY_NS, INDEX, MAX_BYTES, MAX_DERIVED_BYTES, PAST_NS, Bound, bounds
+from drumline.schemas.bounds import (
+    AHEAD_NS,
+    DAY_NS,
+    INDEX,
+    MAX_BYTES,
+    MAX_DERIVED_BYTES,
+    MAX_HEADERS_BYTES,
+    MAX_KEY_BYTES,
+    PAST_NS,
+    Bound,
+    bounds,
+)
 from drumline.schemas.model import has_schema
 from drumline.schemas.topics import Topic
 
@@ -15,7 +26,8 @@ What may a field hold? The schemas give each field a type, this page gives each 
 A record with a field outside its bounds is a dead letter, with the reason `out_of_bounds` and the name of the field.
 Every consumer applies the same bounds when it decodes a record.
 
-- A record has at most {MAX_BYTES:,} bytes before compression, one of a derived topic {MAX_DERIVED_BYTES:,}.
+- A value has at most {MAX_BYTES:,} bytes before compression, one of a derived topic {MAX_DERIVED_BYTES:,}.
+- A key has at most {MAX_KEY_BYTES:,} bytes, and names and values of all headers {MAX_HEADERS_BYTES:,}.
 - By Kafka's clock, a row lies at most {PAST_NS // DAY_NS} days before its record, and {AHEAD_NS // DAY_NS * 24} hours
   after it.
 - Lengths count characters, not bytes.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.bounds import MAX_KEY_BYTES
+from drumline.schemas.bounds_check import check_size, header_bytes
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.epochs import read_epoch
@@ -55,8 +57,8 @@ class Record:
 
     @property
     def key_text(self) -> str:
-        r"""Return the key as text; bytes that are not UTF-8 show as \xNN."""
-        return (self.key or b"").decode("utf-8", "backslashreplace")
+        r"""Return the key as text, cut where it is out of bounds; bytes that are not UTF-8 show as \xNN."""
+        return (self.key or b"")[:MAX_KEY_BYTES].decode("utf-8", "backslashreplace")
 
 
 def published_ms(timestamp_ms: int) -> int:
@@ -68,10 +70,11 @@ def published_ms(timestamp_ms: int) -> int:
 class RangeEntry:
     """Holds a record with its batch and disposition.
 
-    `batch`: None for a tombstone and for a record that does not decode. `size`: bytes of the value. `rows`: rows of its
-    table if it is stored. `time_min`, `time_max`: ns since the epoch. `error`: type and message, for the ledger and the
-    dead letter. `content`: hash of the value (see `content_hash`). `record.value` is kept for dead letters only.
-    `epoch`, `source`: of a result (schemas/epochs.py); None and "" for other records.
+    `batch`: None for a tombstone and for a record that does not decode. `size`: bytes of value, key and headers.
+    `rows`: rows of its table if it is stored. `time_min`, `time_max`: ns since the epoch. `error`: type and
+    message, for the ledger and the dead letter. `content`: hash of the value (see `content_hash`). `record.value`
+    and `.headers` are kept for dead letters only. `epoch`, `source`: of a result (schemas/epochs.py); None and ""
+    for other records.
     """
 
     record: Record
@@ -93,10 +96,13 @@ def read(record: Record, table: SinkTable, codec: Codec, *, bounded: bool = True
     Duplicates are found later, when its range is cut. `bounded`: False for a record that an intent counts as stored.
     Retry later: RegistryUnavailable.
     """
-    size = len(record.value or b"")
-    if record.value is None and table.upsert:  # a tombstone: the key was deleted from the compacted topic
-        return RangeEntry(record, 0, None, Disposition.EMPTY)
+    size = len(record.value or b"") + len(record.key or b"") + header_bytes(record.headers)
     try:
+        if record.value is None and table.upsert:  # a tombstone: the key was deleted from the compacted topic
+            if bounded:
+                check_size(table.topic, record.key, None, record.headers)
+            record.headers = []
+            return RangeEntry(record, size, None, Disposition.EMPTY)
         batch = codec.decode(
             table.topic, record.value, record.timestamp_ms, bounded=bounded, key=record.key, headers=record.headers
         )
@@ -107,10 +113,10 @@ def read(record: Record, table: SinkTable, codec: Codec, *, bounded: bool = True
         return RangeEntry(record, size, batch, Disposition.DEAD_LETTER, error=("Unstorable", reason))
     rows = row_count(table, batch)
     content = content_hash(record.value or b"") if rows and not table.upsert else 0
-    record.value = None
     first, last = time_span(table, batch)
     disposition = Disposition.STORED if rows else Disposition.EMPTY
     epoch, source = read_epoch(record.headers) if table.topic in DERIVED else (None, "")
+    record.value, record.headers = None, []
     return RangeEntry(record, size, batch, disposition, rows, first, last, content=content, epoch=epoch, source=source)
 
 

@@ -210,7 +210,7 @@ def test_a_dead_letter_too_large_for_its_topic_is_sent_without_value(local):
     dead_letters = ten_dead_letters()
     for entry in dead_letters:
         entry.record.headers = [("own", b"1")]
-    dead_letters[5].record.key = b"k" * 2_000
+    dead_letters[5].record.key = b"k" * 10_000
     for _ in range(2 if local else 1):
         with pytest.raises(DeadLettersFailed, match="MSG_SIZE_TOO_LARGE"):
             producer.send(dead_letters, "id")
