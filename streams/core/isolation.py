@@ -99,6 +99,10 @@ class IsolatedStage(ABC, Generic[Unit, State]):
     def _run_of(self, unit: Unit) -> str:
         """Return the run of a unit."""
 
+    def _is_new(self, unit: Unit) -> bool:
+        """Return whether nothing is known of a unit."""
+        return unit not in self.states
+
     def _resend(self, now_ns: int) -> list[Batch]:
         """Return the batches that were not acknowledged for too long."""
         return []
@@ -110,7 +114,7 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         if unit in self.quarantine:
             self.quarantined_rows += batch.rows
             return []
-        if self.budget.denies(str(batch.envelope["job"])) or (unit not in self.states and self.budget.full):
+        if self.budget.denies(str(batch.envelope["job"])) or (self.budget.full and self._is_new(unit)):
             self.denied_rows += batch.rows
             return []
         self._jobs.setdefault(unit, str(batch.envelope["job"]))

@@ -58,6 +58,7 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
         self.processes = self.states
         self.duplicates = 0
         self.too_old = 0
+        self._unloaded: dict[Key, tuple[int, str]] = {}  # when last seen, and its job
         self._restore()
 
     @property
@@ -67,6 +68,17 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
             sum(window.dirty for window in p.windows.values()) + (p.late != p.late_published)
             for p in self.processes.values()
         )
+
+    def on_tick(self, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Close what has timed out, and forget processes that were silent for very long."""
+        out = super().on_tick(now_ns, caught_up)
+        for unit in [u for u, (seen_ns, _) in self._unloaded.items() if now_ns - seen_ns > self.config.forget_ns]:
+            _, self.store.job = self._unloaded.pop(unit)
+            self.store.pop(key("p", *unit), None)
+        return out
+
+    def _is_new(self, unit: Key) -> bool:
+        return unit not in self.states and unit not in self._unloaded
 
     def _unit_of(self, batch: Batch) -> Key:
         return batch.envelope["process_id"], batch.envelope["run"]
@@ -114,12 +126,9 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
         is_open = any(w.dirty for w in process.windows.values())
         if silent_ns > self.config.retire_ns and not is_open:
             self._retire(process)
-        if (
-            silent_ns > self.forget_after(self.config.forget_ns)
-            and not is_open
-            and process.late == process.late_published
-        ):
-            self._forget(unit)
+        is_published = not is_open and process.late == process.late_published
+        if is_published and silent_ns > self.forget_after(self.config.forget_ns):
+            self._unload(unit)
         return out
 
     def _mark_sent(self, unit: Key, batch: Batch) -> None:
@@ -141,6 +150,7 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
     def _process(self, process_id: str, run: str) -> ProcessState:
         where = (process_id, run)
         if where not in self.processes:
+            self._unloaded.pop(where, None)
             self.processes[where] = load_process(self.store, process_id, run, Names(self.store, process_id, run))
         return self.processes[where]
 
@@ -232,10 +242,13 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
             process.watermark_ns = max(process.watermark_ns, end)
             self._save(process)
 
-    def _forget(self, where: Key) -> None:
-        process = self.processes.pop(where)
+    def _unload(self, unit: Key) -> None:
+        """Keep only the stored watermark and counts: a process that returns must not replace a window by a part."""
+        process = self.processes[unit]
+        self._retire(process)
         process.names.drop()
-        self.store.pop(key("p", *where), None)
+        del self.processes[unit]
+        self._unloaded[unit] = (process.seen_ns, str(process.identity.get("job", "")))
 
 
 def _in_flight(process: ProcessState) -> bool:

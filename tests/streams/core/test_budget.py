@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import pytest
 from support.labs.windows import Lab, S, kernels
 from support.straggler_simulator import batches, ddp, simulate
 
@@ -124,6 +125,35 @@ def test_a_full_worker_counts_the_rows_of_new_jobs_and_takes_them_when_others_we
     assert not lab.budget.full
     feed(lab, "new", "new")
     assert ("new", "r") in lab.stage.processes
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_process_that_was_silent_while_the_worker_was_full_replaces_no_window_by_a_part_of_it(is_restarted):
+    """Its state was deleted, so a late row of another kernel was published as the whole window, with revision 0."""
+    lab = lab_of(worker_bytes=1_000_000)
+    lab.feed(kernels([(at + 0.5, 5, "k") for at in range(20)], watermark=20))
+    lab.silence()
+    expected = lab.table()
+    assert expected[("p", 10.0)] == {"k": 10}
+    lab.budget.charge("other", 1_000_000)
+    lab.tick(601)
+    assert not lab.stage.processes
+    assert list(lab.store) == ["p|p|r"], "names and panes are deleted"
+    if is_restarted:
+        lab.stage.release()
+        lab.stage = ProcessWindows(lab.store, lab.config, lab.reducer, lab.budget)
+    lab.feed(kernels([(18.7, 5, "z")], watermark=20, sent=lab.now))
+    lab.feed(kernels([(700, 5, "z")], watermark=700, sent=lab.now))
+    lab.silence()
+    assert {where: names for where, names in lab.table().items() if where[1] < 600} == expected
+    assert lab.table()[("p", 700.0)] == {"z": 1}
+    assert lab.audit() == (21, 1)
+    assert not lab.stage.denied_rows
+    lab.tick(601)
+    lab.tick()
+    lab.tick(lab.config.forget_ns / S + 1)
+    lab.tick()
+    assert (lab.store, lab.budget.jobs) == ({}, {"other": 1_000_000})
 
 
 def test_what_is_forgotten_and_what_is_released_costs_nothing():
