@@ -176,7 +176,9 @@ def evidence(text: str) -> list[str]:
             f"{values['longest_ns'] / 1e6:.1f} ms on the rank that waited longest"
         )
     if together := values.get("late_together"):
-        texts.append(f"late together: ranks {', '.join(map(str, together[:16]))}")
+        more = values.get("late_together_count", len(together)) - 16
+        ranks = ", ".join(map(str, together[:16]))
+        texts.append(f"late together: ranks {ranks}{f' and {more} more' if more > 0 else ''}")
     if values.get("communicators") == "guessed":
         texts.append("communicators are guessed")
     return texts

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from drumline.schemas.batch import Batch, dictionary
+from drumline.schemas.bounds import EVIDENCE
 from drumline.schemas.keys import derived_process_id
 from drumline.streams.core.thresholds import OK, StragglerConfig
 from drumline.streams.stragglers.alarm import STATES, Alarm, advance, hold
@@ -18,6 +19,7 @@ from drumline.streams.stragglers.analysis.verdict_rows import WHOLE_JOB, RankVer
 from drumline.streams.stragglers.sources import NOWHERE, Place
 
 TOPIC = "gpu.straggler.v1"
+LEFT_OUT = '{"evidence": "too long"}'
 
 
 def summarize(row: RankVerdict, alarm: Alarm) -> str:
@@ -64,7 +66,7 @@ def verdict_batch(
         ("details", [row.cause.detail for row in rows]),
         ("states", [STATES[alarm.state] for alarm in after]),
         ("groups", [row.group for row in rows]),
-        ("evidence", [json.dumps(row.evidence, sort_keys=True) for row in rows]),
+        ("evidence", _evidence(rows)),
         ("confidences", [row.cause.confidence for row in rows]),
     ):
         texts[name] = dictionary(values)
@@ -100,6 +102,13 @@ def verdict_batch(
         **{name: strings for name, (strings, _) in texts.items()},
     }
     return Batch(TOPIC, complete_envelope, columns)
+
+
+def _evidence(rows: Sequence[RankVerdict]) -> list[str]:
+    """Return the evidence of each row as JSON. What a record cannot hold is left out: the verdict matters more."""
+    texts = [json.dumps(row.evidence, sort_keys=True) for row in rows]
+    texts = [text if len(text) <= EVIDENCE.length else LEFT_OUT for text in texts]
+    return texts if sum(map(len, texts)) <= EVIDENCE.total else [LEFT_OUT] * len(texts)
 
 
 def digest(batch: Batch) -> str:

@@ -21,6 +21,8 @@ from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow,
 
 #: The rank of the row that is about the job as a whole.
 WHOLE_JOB = -1
+#: Ranks of a group that each of its rows names; of larger groups it has the number. All in each would be n^2.
+LATE_TOGETHER = 64
 #: Rank -> SAMPLE_ROW rows of its GPU during its steps of the window.
 SamplesOf = Callable[[int], Rows]
 
@@ -125,7 +127,11 @@ def grouped(rows: list[RankVerdict], data: WindowData, hosts: Mapping[int, str])
 
 
 def _in_group(row: RankVerdict, label: str, candidates: Mapping[str, frozenset[int]]) -> RankVerdict:
-    return replace(row, group=label, evidence={**row.evidence, "late_together": sorted(candidates[label])})
+    together = sorted(candidates[label])
+    evidence = {**row.evidence, "late_together": together[:LATE_TOGETHER]}
+    if len(together) > LATE_TOGETHER:
+        evidence["late_together_count"] = len(together)
+    return replace(row, group=label, evidence=evidence)
 
 
 def insufficient_job_row(detail: str) -> RankVerdict:
