@@ -233,9 +233,9 @@ class TornStore(dict[str, bytes]):
         self._perhaps(0.002)
         super().__setitem__(name, value)
 
-    def pop(self, name, *default):
+    def __delitem__(self, name):
         self._perhaps(0.05)
-        return super().pop(name, *default)
+        super().__delitem__(name)
 
 
 @pytest.mark.parametrize("seed", range(3))
