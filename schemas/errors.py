@@ -65,7 +65,7 @@ class Unsigned(BadRecord):
 
 
 class ForeignJob(BadRecord):
-    """The job of a signed record is none of its tenant's."""
+    """The job of a signed record is none of its tenant's, or that of a batch is not that of its process or run."""
 
     reason = "foreign_job"
 

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import ForeignJob, Unsigned
-from drumline.schemas.topics import TOPICS
+from drumline.schemas.topics import TOPICS, Topic
 
 #: Without the prefix of drumline's own headers, so that they stay with a record when its dead letter is replayed.
 TENANT_HEADER, SIGNATURE_HEADER = "tenant.name", "tenant.signature"
@@ -21,6 +21,9 @@ TENANT_HEADER, SIGNATURE_HEADER = "tenant.name", "tenant.signature"
 KEY_BYTES = 32
 #: Results of stream workers: only they may write these topics, by Kafka's ACLs.
 _DERIVED = frozenset(spec.topic for spec in TOPICS if spec.derived)
+
+#: An agent writes its own process, and samples of a GPU that no job uses.
+_JOBLESS = frozenset({Topic.PROCESS, Topic.DEVICE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,5 @@ class TenantGuard:
             raise Unsigned("no tenant that is known here has signed it", topic=topic)
         if not any(hmac.compare_digest(sent, signature(secret, topic, key, value)) for secret in tenant.keys):
             raise Unsigned("its signature is not that of its tenant's key", topic=topic)
-        # Without a job: samples of a GPU that no job uses.
-        if job and not any(fnmatchcase(job, pattern) for pattern in tenant.jobs):
+        if (job or topic not in _JOBLESS) and not any(fnmatchcase(job, pattern) for pattern in tenant.jobs):
             raise ForeignJob("the job is none of its tenant's", topic=topic, field="job")

@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from drumline.schemas.batch import Batch
+from drumline.schemas.errors import ForeignJob
 from drumline.streams.core.budget import ChargedStore, OverBudget, StateBudget, Store
 from drumline.streams.core.records import UnreadableValue
 
@@ -108,16 +109,23 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         return []
 
     def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
-        """Apply an input batch (see `Stage`). Raises what the unit's state raised; the unit is in quarantine then."""
+        """Apply an input batch (see `Stage`). Raises what the unit's state raised; the unit is in quarantine then.
+
+        A unit is its first batch's job's: raises ForeignJob for a batch of another, which changes nothing.
+        """
         self._set_clock(now_ns)
-        unit = self._unit_of(batch)
+        unit, job = self._unit_of(batch), str(batch.envelope["job"])
+        incident = self.quarantine.get(unit)
+        owner = incident.job if incident else self._jobs.get(unit)
+        if owner and owner != job:
+            raise ForeignJob("its process, communicator or run is another job's", topic=batch.topic, field="job")
         if unit in self.quarantine:
             self.quarantined_rows += batch.rows
             return []
         if self.budget.denies(str(batch.envelope["job"])) or (self.budget.full and self._is_new(unit)):
             self.denied_rows += batch.rows
             return []
-        self._jobs.setdefault(unit, str(batch.envelope["job"]))
+        self._jobs.setdefault(unit, job)
         out, error = self._attempt(unit, partial(self._apply, unit, batch, offset, now_ns))
         if error is not None:
             raise error

@@ -79,6 +79,12 @@ class JobStage(IsolatedStage[str, JobState]):
         restore_key(state, name)
         return state.job
 
+    def on_batch(self, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+        """Apply an input batch (see `Stage`), except samples of a GPU that no job uses."""
+        if batch.topic == "gpu.device.v1" and not batch.envelope["job"]:
+            return []
+        return super().on_batch(batch, offset, now_ns)
+
     def _apply(self, unit: str, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
         """Apply an input batch and return the verdicts of windows that it completes."""
         if batch.topic == "gpu.step.v1":

@@ -5,11 +5,13 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from support.labs.windows import CONFIG as WINDOWS
 from support.labs.windows import T0, Lab, S, kernels
 from support.straggler_simulator import MS, Fault, batches, ddp, simulate
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
+from drumline.schemas.errors import ForeignJob
 from drumline.streams.core.budget import OverBudget, StateBudget, StateLimits
 from drumline.streams.core.isolation import FAILED, Incident
 from drumline.streams.core.records import UnreadableValue
@@ -19,6 +21,8 @@ from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.offline import results
 from drumline.streams.stragglers import stage as job_stage
 from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.windows.kernel_frequency import KernelFrequency
+from drumline.streams.windows.stage import ProcessWindows
 from drumline.streams.worker.quarantine import report
 
 CONFIG = StragglerConfig(window_steps=12)
@@ -138,6 +142,44 @@ def windows(*processes, **limits):
     for process in processes:
         lab.feed(kernels([(1, 10, "k")], process=process))
     return lab
+
+
+def of_job(batch, job):
+    return Batch(batch.topic, {**batch.envelope, "job": job, "sequence": 99}, batch.columns)
+
+
+@pytest.mark.parametrize("topic", ["gpu.kernel.v1", "gpu.collective.v1", "gpu.step.v1", "gpu.lateness.v1"])
+@pytest.mark.parametrize("job", ["evil", ""])
+def test_a_batch_of_another_job_is_rejected_and_changes_nothing(topic, job):
+    store = {}
+    if topic == "gpu.kernel.v1":
+        build, inputs = lambda: ProcessWindows(store, WINDOWS, KernelFrequency()), [kernels([(1, 10, "k")])]
+        inputs[0].envelope["sequence"] = 0
+    else:
+        kind = CommunicatorStage if topic == "gpu.collective.v1" else JobStage
+        build, stream = lambda: kind(store, CONFIG), [batch for _, batch in STREAM]
+        stream += published(STREAM)[0] if topic == "gpu.lateness.v1" else []
+        inputs = [batch for batch in stream if batch.topic == topic][:4]
+    stage = build()
+    for offset, batch in enumerate(inputs):
+        stage.on_batch(batch, offset, T0)
+    before = dict(store)
+    for known in (stage, build()):
+        with pytest.raises(ForeignJob, match=f"{topic}.job: .* is another job's"):
+            known.on_batch(of_job(inputs[0], job), 9, T0)
+        assert (store, known.incidents) == (before, [])
+    stage._isolate(stage._unit_of(inputs[0]), ValueError())
+    with pytest.raises(ForeignJob):
+        stage.on_batch(of_job(inputs[0], job), 9, T0)
+
+
+def test_samples_of_a_gpu_without_a_job_reach_no_run():
+    stage = JobStage({}, CONFIG)
+    steps = next(batch for _, batch in STREAM if batch.topic == "gpu.step.v1")
+    stage.on_batch(steps, 0, T0)
+    before = dict(stage.store)
+    assert stage.on_batch(Batch("gpu.device.v1", {**steps.envelope, "job": ""}, {}), 1, T0) == []
+    assert dict(stage.store) == before
 
 
 def test_state_that_cannot_be_restored_is_dropped_and_the_rest_is_kept():
