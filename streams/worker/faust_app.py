@@ -104,7 +104,11 @@ class StreamWorker:
         health = health or Health()
         self._decoder = RecordDecoder(codec, health, lambda: self.app.rebalancing or self.app.should_stop)
         self.readiness = Readiness(self.app, health)
-        self._ticks = Ticks(self.app, settings, self.runners, self.lag, self.readiness, self._fail, self._clock)
+        dependent = [wiring.name for wiring in wirings if DERIVED.intersection(wiring.inputs)]
+        self._ticks = Ticks(
+            self.app, settings, self.runners, self.lag, self.readiness, self._fail, self._clock,
+            topics.partitions, dependent,
+        )  # fmt: skip
         watch_commits(self.app, self.readiness, time.monotonic)
 
     def _agent(self, topic: str, handle: Callable[[Any], Awaitable[Delivery | None]]) -> None:
@@ -199,6 +203,7 @@ class StreamWorker:
         assigned: Iterable[Any] = self.app.consumer.assignment()
         numbers = sorted(tp.partition for tp in assigned if tp.topic == Topic.TICK)
         await self._ticks.send(numbers)
+        self._ticks.watch_others(numbers)
         await self.lag.prepare()
         # No await from here on: the status describes one moment.
         still_open = sum(runner.open_windows for runner in self.runners.values())

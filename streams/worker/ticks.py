@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -31,34 +31,74 @@ log = structlog.get_logger()
 TICK_S = 1.0
 #: Longer without a tick is an outage; s.
 GAP_S = 3.0
+#: A partition without a worker for longer holds nothing up any more; ns. The session is 10 s, recovery comes on top.
+MOST_NS = 60_000_000_000
 
 
 class TickGapDetector:
     """Decides whether silence is the producers' own.
 
     While Kafka is down no source is active, and ticks return before producers do: after a gap in the ticks, and at the
-    start, silence is measured again. `idle_ns`: how long silence must last to count.
+    start, silence is measured again, once the records that had waited are read. `idle_ns`: how long silence must last
+    to count.
     """
 
     def __init__(self, idle_ns: int) -> None:
         self._idle_ns, self._last_ns, self._since_ns = idle_ns, 0, 0
+        self._reads_back = True
 
     def due(self, now_ns: int) -> bool:
         """Return False for ticks that had queued up behind each other."""
         return now_ns - self._last_ns >= TICK_S * 5e8
 
-    def observe(self, now_ns: int) -> bool:
-        """Record a tick; return True if ticks have come for `idle_ns` without a gap."""
-        if now_ns - self._last_ns > GAP_S * 1e9:
+    def observe(self, now_ns: int, behind: bool) -> bool:
+        """Record a tick; return True if ticks have come for `idle_ns` without a gap, and no record waits.
+
+        `behind`: records wait in Kafka, or that is not known.
+        """
+        gap = now_ns - self._last_ns > GAP_S * 1e9
+        self._reads_back = behind and (gap or self._reads_back)
+        if gap or self._reads_back:
             self._since_ns = now_ns
         self._last_ns = now_ns
-        return now_ns - self._since_ns >= self._idle_ns
+        return not behind and now_ns - self._since_ns >= self._idle_ns
+
+
+class OtherWorkers:
+    """Learns until when the partitions of other workers surely had a worker, from the ends of their ticks.
+
+    A stage that reads results of other workers cannot tell a source that ended from one whose worker was halted or
+    killed: until the session has expired, nobody reads the records of that partition, and its results are missing.
+    Times are the worker's clock, in ns.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[int, tuple[int | None, int]] = {}  # partition -> (end, until when it had a worker)
+        self._before_ns = 0
+
+    def observe(self, ends: Mapping[int, int | None], now_ns: int) -> None:
+        """Take in the ends of all partitions of other workers. `now_ns`: when they were requested.
+
+        A tick that is new came after the request before.
+        """
+        known, before_ns = self._ends, self._before_ns or now_ns
+        self._ends, self._before_ns = {}, now_ns
+        for number, end in ends.items():
+            last, alive_ns = known.get(number, (end, now_ns))
+            self._ends[number] = end, alive_ns if end == last else max(alive_ns, before_ns)
+
+    def time(self, now_ns: int) -> int:
+        """Return the time up to which every partition surely had a worker; it is at most MOST_NS behind `now_ns`."""
+        oldest = min((alive_ns for _, alive_ns in self._ends.values()), default=now_ns)
+        return oldest if now_ns - oldest <= MOST_NS else now_ns
 
 
 class Ticks:
     """Sends and handles the ticks of one worker; used in its event loop.
 
-    `fail`: ends the worker. `clock`: learns the broker's time from acknowledged ticks.
+    `fail`: ends the worker. `clock`: learns the broker's time from acknowledged ticks. `partitions`: of each topic.
+    `dependent`: stages that read results, which other workers may write: to them, time passes only while each partition
+    surely has a worker.
     """
 
     def __init__(
@@ -70,9 +110,14 @@ class Ticks:
         readiness: Readiness,
         fail: Fail,
         clock: StreamClock,
+        partitions: int,
+        dependent: Collection[str],
     ) -> None:
         self._app, self._settings, self._runners, self._lag = app, settings, runners, lag
         self._clock = clock
+        self._partitions, self._dependent = partitions, frozenset(dependent)
+        self._peers = OtherWorkers()
+        self._request: asyncio.Future[None] | None = None
         self._readiness, self._fail = readiness, fail
         self._gaps: dict[int, TickGapDetector] = {}
         self._failing: set[tuple[str, int]] = set()  # (stage, partition) whose last tick failed
@@ -85,6 +130,27 @@ class Ticks:
             sent = asyncio.ensure_future(sent)
             self._clock.watch(sent)
             sent.add_done_callback(self._sent)
+
+    def watch_others(self, held: Collection[int]) -> None:
+        """Request the ends of the other workers' ticks, in the background; the answer may take longer than a tick."""
+        if self._request is None or self._request.done():
+            self._request = asyncio.ensure_future(self._learn_ends(held))
+
+    async def _learn_ends(self, held: Collection[int]) -> None:
+        from faust.types import TP
+
+        peers = [TP(Topic.TICK, number) for number in range(self._partitions) if number not in held]
+        now_ns = self._clock()
+        thread = self._app.consumer._thread
+        try:
+            ends = {}
+            if peers:  # not by Faust's queue of calls, where commits would wait behind it
+                request = thread._ensure_consumer().end_offsets(peers)
+                ends = await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(request, thread.thread_loop))
+        except Exception as error:  # without an answer, time does not pass for dependent stages
+            log.debug("the ends of ticks are not known", error=str(error))
+        else:
+            self._peers.observe({tp.partition: end for tp, end in ends.items()}, now_ns)
 
     def _sent(self, sent: asyncio.Future[object]) -> None:
         """End the worker if Kafka denies ticks; a lost tick does no harm."""
@@ -101,11 +167,12 @@ class Ticks:
         if not gaps.due(now_ns):
             return
         self._readiness.mark_tick(time.monotonic())
-        caught_up = gaps.observe(now_ns) and self._lag.records() == 0
+        caught_up = gaps.observe(now_ns, behind=self._lag.records() != 0)
         for runner in self._runners.values():
             try:
                 if runner.stage(number) is not None:
-                    work = partial(_on_tick, now_ns=now_ns, caught_up=caught_up)
+                    known_ns = self._peers.time(now_ns) if runner.name in self._dependent else now_ns
+                    work = partial(_on_tick, now_ns=known_ns, caught_up=caught_up)
                     delivery.add(*await runner.apply(number, work))
                     self._fails(runner.name, number, False)
             except ProducerFailed:
@@ -124,6 +191,7 @@ class Ticks:
     def reset(self) -> None:
         """Drop all gap detectors and failures, after partitions moved."""
         self._gaps.clear()
+        self._peers = OtherWorkers()
         self._failing.clear()
         self._readiness.health.set_reason("tick", "")
 

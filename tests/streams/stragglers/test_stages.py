@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from drumline.streams.core.thresholds import INSUFFICIENT, StragglerConfig
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.offline import results, verdicts
 from drumline.streams.stragglers.stage import JobStage
+from drumline.streams.worker.ticks import OtherWorkers
 
 CONFIG = StragglerConfig(window_steps=12)
 SHAPE = mesh(2, 2)
@@ -353,3 +355,56 @@ def test_every_batch_survives_the_codec():
         back = codec.decode(batch.topic, codec.encode(batch))
         for name, column in batch.columns.items():
             np.testing.assert_array_equal(back.columns[name], column)
+
+
+def beside_a_halted_worker(config, halt, paced):
+    """Return the job stage's verdicts, and how many came while the worker of the communicators was halted.
+
+    `halt`: begin and end, ns. `paced`: the job stage's time passes only while that worker runs.
+    """
+    communicators, job, peers = CommunicatorStage({}, config), JobStage({}, config), OtherWorkers()
+    begin, tick, out, late, offset, ticks, during = STREAM[0][0], MS * 50, [], [], 0, 0, 0
+    end = STREAM[-1][0] + 4 * config.idle_ns
+
+    def read(stage, batch):
+        nonlocal offset
+        offset += 1
+        for result in stage.on_batch(batch, offset, now):
+            settle(stage, result)
+
+    def settle(stage, result):
+        stage.mark_sent(result)
+        if stage is communicators:
+            read(job, result)
+        else:
+            out.append(result)
+
+    stream = iter([*STREAM, (end + tick, None)])
+    time_ns, batch = next(stream)
+    for now in range(begin, end, tick):
+        halted, before = halt[0] <= now - begin < halt[1], len(out)
+        while time_ns <= now:
+            if batch.topic == "gpu.collective.v1":
+                late.append(batch)
+            else:
+                read(job, batch)
+            time_ns, batch = next(stream)
+        while late and not halted:
+            read(communicators, late.pop(0))
+        ticks += not halted
+        peers.observe({1: ticks}, now)
+        for stage in (job,) if halted else (communicators, job):
+            known = peers.time(now) if paced and stage is job else now
+            for result in stage.on_tick(known, True):
+                settle(stage, result)
+        during += halted * (len(out) - before)
+    return out, during
+
+
+def test_no_communicator_is_silent_while_the_worker_that_reads_it_is_halted():
+    config = replace(CONFIG, idle_ns=SECOND)
+    halt = 2 * SECOND, 5 * SECOND
+    assert beside_a_halted_worker(config, halt, paced=False)[1]
+    out, during = beside_a_halted_worker(config, halt, paced=True)
+    assert not during
+    assert seen(out) == published(STREAM, config)

@@ -57,11 +57,11 @@ def test_after_a_step_back_ticks_count_as_before():
     gaps = TickGapDetector(5 * S)
     for _ in range(7):
         times.pass_(1)
-        gaps.observe(clock())
+        gaps.observe(clock(), behind=False)
     times.pass_(1, -HOUR)
     now = clock()
     assert gaps.due(now)
-    assert gaps.observe(now)
+    assert gaps.observe(now, behind=False)
 
 
 def test_once_the_brokers_time_is_known_the_wall_clock_does_not_matter():
