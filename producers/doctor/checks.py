@@ -122,7 +122,7 @@ def reading() -> Check:
     ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1 & (1 << 64) - 1), 0, 0, 0)  # PR_SET_PTRACER_ANY
     script = (
         "import numpy, sys; from drumline.producers.decoder.remote_memory import RemoteMemory as R;"
-        "print(R(int(sys.argv[1])).text(int(sys.argv[2])))"
+        "print(R(int(sys.argv[1])).text(int(sys.argv[2]), 64))"
     )
     command = [sys.executable, "-c", script, str(os.getpid()), str(ctypes.addressof(secret))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

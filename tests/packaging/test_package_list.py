@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PRODUCT = ("producers", "streams", "schemas", "sinks", "infra")
-#: Not installed: what containers are built from.
-LEFT_OUT = ("infra/compose/",)
+#: Not installed: what containers and environments are built from.
+LEFT_OUT = ("infra/compose/", "infra/requirements/")
 
 
 def product_files(pattern: str) -> set[str]:

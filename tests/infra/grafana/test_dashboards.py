@@ -30,8 +30,8 @@ UNITS = {
     "none", "short", "percent", "percentunit", "ns", "ms", "s", "bytes", "Bps", "ops", "rowsps", "watt", "celsius",
     "hertz",
 }  # fmt: skip
-#: Rules that compare with the job's own past: their panels show the amount, in which no line can be drawn.
-RATIOS = {"drumline-job-stalled", "drumline-collective-bandwidth"}
+#: Rules that compare with the job's own past, or count rows of a kind: their panels show another amount.
+RATIOS = {"drumline-job-stalled", "drumline-collective-bandwidth", "drumline-job-quarantine"}
 register_default_plugins()  # the models of panels' own options, too
 each_board = pytest.mark.parametrize("board", BOARDS.values(), ids=list(BOARDS))
 

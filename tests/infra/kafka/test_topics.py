@@ -65,7 +65,10 @@ class FakeMessage:
 
 def kernels(job, rows=2):
     envelope = {"job": job, "run": "r", "rows": rows, "names": ["gemm", "copy"]}
-    return Codec().encode(Batch(KERNEL, envelope, {"name": np.arange(rows) % 2, "duration_ns": np.full(rows, 7)}))
+    start = np.full(rows, time.time_ns())
+    return Codec().encode(
+        Batch(KERNEL, envelope, {"name": np.arange(rows) % 2, "duration_ns": np.full(rows, 7), "start_ns": start})
+    )
 
 
 def test_every_topic_is_declared_once_and_has_a_schema_or_is_internal():

@@ -12,6 +12,7 @@ from drumline.infra.clickhouse.migrate import migrate
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
 from drumline.sinks.audit.kafka_side import KafkaFacts, KafkaUnreachable
+from drumline.sinks.tables.blocks import DAY_NS
 
 pytestmark = pytest.mark.stack
 WINDOW_NS = 10**10
@@ -185,7 +186,7 @@ def test_results_of_a_halted_worker_change_nothing_also_after_a_restart_of_the_s
 
 def test_rows_of_a_batch_that_no_table_can_hold_may_be_counted_by_windows_and_no_others(pipeline):
     far = any_batch(Topic.KERNEL, 5, process_id(0), 4)
-    far.columns["start_ns"][-1] = 1 << 62
+    far.columns["start_ns"][-1] -= 40 * DAY_NS  # over MAX_DAYS before the others, but within the bounds of records
     pipeline.publish(far, window(1, 404, late=1), again=True)
     drain(pipeline, 2)
     report = pipeline.audit()

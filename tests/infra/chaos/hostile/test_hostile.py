@@ -12,8 +12,8 @@ from random import Random
 
 import pytest
 
-from drumline.infra.chaos.hostile_records import ROWS, Writer, attacks, hostile_records
-from drumline.infra.chaos.hostile_report import HostileReport
+from drumline.infra.chaos.hostile.records import ROWS, Writer, attacks, hostile_records
+from drumline.infra.chaos.hostile.report import HostileReport
 from drumline.infra.chaos.reference import Difference
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from drumline.infra.chaos.hostile_values import HUGE, Draft, body, column_values, envelope_values, plausible
+from drumline.infra.chaos.hostile.values import HUGE, Draft, body, column_values, envelope_values, plausible
 from drumline.schemas.bounds import MAX_BYTES, MAX_ROWS
 from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import header

@@ -17,8 +17,8 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Message, Producer
 
-from drumline.infra.chaos.hostile_records import HostileRecord, hostile_records
-from drumline.infra.chaos.hostile_report import HostileReport
+from drumline.infra.chaos.hostile.records import HostileRecord, hostile_records
+from drumline.infra.chaos.hostile.report import HostileReport
 from drumline.infra.chaos.progress import PipelineProgress
 from drumline.infra.chaos.reference import RESULTS, compare_rows, result_rows
 from drumline.infra.clickhouse import client as clickhouse

@@ -1,0 +1,1 @@
+"""Publish hostile records beside an innocent job, for `drumline chaos --hostile`."""
