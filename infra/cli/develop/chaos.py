@@ -75,8 +75,8 @@ def chaos(
 
 def _run_hostile(count: int, seed: int | None, data: Path | None, as_json: bool, write: Path | None) -> NoReturn:
     """Run beside hostile records and print the report. Raises typer.Exit with the exit code."""
+    from drumline.infra.chaos.hostile.hostile_run import run_hostile
     from drumline.infra.chaos.hostile.report import HostileReport
-    from drumline.infra.chaos.hostile.run import run_hostile
     from drumline.infra.config.state_dir import write_json
     from drumline.infra.runtime.resources import DEMO_RECORDING
 
