@@ -191,6 +191,7 @@ def test_replayed_records_are_stored_once_and_not_replayed_again(pipeline):
     pipeline.assert_exactly_once()
 
 
+@pytest.mark.long
 def test_a_record_replayed_too_early_is_rejected_again_and_its_dead_letter_has_the_origin(pipeline):
     garbage = b"\x00\x00\x00\x00\x02 SECRET"
     pipeline.raw(Topic.KERNEL, process_id(0), garbage)

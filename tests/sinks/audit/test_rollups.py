@@ -116,6 +116,7 @@ def test_without_ranks_the_server_reads_the_projection_and_gets_the_same_before_
         pipeline.query("OPTIMIZE TABLE {db}.kernels_per_minute FINAL")
 
 
+@pytest.mark.long
 def test_an_engine_killed_in_an_insert_and_the_insert_repeated(pipeline, kill9, wait_for_stack):
     """Killed at any moment of it, so also when the rows are there and what the views make of them is not."""
     blocks = [block(Topic.KERNEL, sequence, 20_000)[1] for sequence in range(5)]
@@ -134,6 +135,7 @@ def test_an_engine_killed_in_an_insert_and_the_insert_repeated(pipeline, kill9, 
     assert counts["kernels_per_minute"] == counts["ranks_per_second"] == (100_000, 100_000)
 
 
+@pytest.mark.long
 def test_a_sink_killed_again_and_again(pipeline):
     for life in range(4):
         for topic in (Topic.KERNEL, Topic.MEMCPY, Topic.DEVICE):

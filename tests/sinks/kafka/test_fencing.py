@@ -61,6 +61,7 @@ def batches(first, count=4):
 
 
 @pytest.mark.stack
+@pytest.mark.long
 def test_a_named_sink_goes_on_after_its_own_client_has_challenged_it(pipeline, kill9, wait_for_stack, monkeypatch):
     """The broker is away for longer than the session, and back before the sink polls again."""
     config, recreate, renewed = consumer.consumer_config, SinkConsumer.recreate_client, []
