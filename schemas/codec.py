@@ -14,7 +14,7 @@ from drumline.schemas.errors import BadFrame, OutOfBounds, UnknownSchema, WrongS
 from drumline.schemas.model import RecordModel, model
 from drumline.schemas.registry import Registry, lock_file_registry
 from drumline.schemas.tenants import TenantGuard
-from drumline.schemas.topics import DERIVED
+from drumline.schemas.topics import DERIVED_TOPICS
 
 
 class Codec:
@@ -69,7 +69,7 @@ class Codec:
         batch = decode(writer, value, reader, HEADER.size)
         if bounded:
             check(batch, appended_ms)
-            if topic in DERIVED and is_ahead(read_epoch(headers)[0], appended_ms or 0):
+            if topic in DERIVED_TOPICS and is_ahead(read_epoch(headers)[0], appended_ms or 0):
                 detail = f"{EPOCH_HEADER} is more than 24 hours after Kafka took the record in"
                 raise OutOfBounds(detail, topic=reader.topic)
             if self._guard is not None:

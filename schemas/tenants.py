@@ -13,15 +13,12 @@ from fnmatch import fnmatchcase
 
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import ForeignJob, Unsigned
-from drumline.schemas.topics import TOPICS, Topic
+from drumline.schemas.topics import DERIVED_TOPICS, Topic
 
 #: Without the prefix of drumline's own headers, so that they stay with a record when its dead letter is replayed.
 TENANT_HEADER, SIGNATURE_HEADER = "tenant.name", "tenant.signature"
 #: Fewest bytes of a key.
 KEY_BYTES = 32
-#: Results of stream workers: only they may write these topics, by Kafka's ACLs.
-_DERIVED = frozenset(spec.topic for spec in TOPICS if spec.derived)
-
 #: An agent writes its own process, and samples of a GPU that no job uses.
 _JOBLESS = frozenset({Topic.PROCESS, Topic.DEVICE})
 
@@ -57,8 +54,11 @@ class TenantGuard:
         self._tenants = dict(tenants)
 
     def check(self, topic: str, key: bytes | None, value: bytes, headers: Iterable[Header], job: str) -> None:
-        """Accept a record of a raw topic. Fatal for the record: Unsigned, ForeignJob."""
-        if topic in _DERIVED:
+        """Accept a record. Fatal for the record: Unsigned, ForeignJob.
+
+        Derived topics need no signature: by Kafka's ACLs, only stream workers may write them.
+        """
+        if topic in DERIVED_TOPICS:
             return
         given = {name: content for name, content in headers if name in (TENANT_HEADER, SIGNATURE_HEADER)}
         name, sent = given.get(TENANT_HEADER), given.get(SIGNATURE_HEADER)

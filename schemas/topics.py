@@ -79,12 +79,11 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.TICK, "none; one empty record per partition and second", HOUR_MS, derived=True, dead_letters=False),
 )
 
-#: Topics of the producers, and of the stream worker.
+#: Topics of the producers, and of the stream worker, whose records are fenced by epochs.
 RAW_TOPICS = tuple(spec.topic for spec in TOPICS if not spec.derived)
 DERIVED_TOPICS = frozenset(spec.topic for spec in TOPICS if spec.derived)
-
-#: Topics that stream workers write; their records are fenced by epochs.
-DERIVED = frozenset(spec.topic.value for spec in TOPICS if spec.derived)
+#: Topics from which compaction removes records by design: the newest of each key stays.
+COMPACTED_TOPICS = frozenset(spec.topic for spec in TOPICS if "compact" in spec.cleanup)
 
 DLQ_RETENTION_MS = 30 * DAY_MS
 

@@ -9,7 +9,7 @@ import structlog
 
 from drumline.infra.clickhouse.client import Client
 from drumline.infra.config.settings import Settings
-from drumline.schemas.topics import DERIVED
+from drumline.schemas.topics import DERIVED_TOPICS
 from drumline.sinks.errors import TopicReplaced
 from drumline.sinks.inserts.insert_lanes import InsertLanes
 from drumline.sinks.inserts.kernel_names import KernelNames
@@ -70,7 +70,7 @@ class CommitCycle:
         places = [(state.table.topic.value, kafka_topic_id(state.topic_id), state.partition) for state in new]
         tails = self._ledger().tails(places)
         epochs = self._ledger().epochs(
-            [(s.table.topic.value, s.topic_id, s.partition) for s in new if s.table.topic.value in DERIVED]
+            [(s.table.topic.value, s.topic_id, s.partition) for s in new if s.table.topic.value in DERIVED_TOPICS]
         )
         ahead: list[Commit] = []
         for state, place in zip(new, places, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from drumline.schemas.topics import TOPICS
+from drumline.schemas.topics import COMPACTED_TOPICS
 from drumline.sinks.audit.kafka_side import KafkaFacts, PartitionFacts
 from drumline.sinks.audit.queries import Queries
 from drumline.sinks.audit.report import AuditReport, Finding, TopicAccount
@@ -13,8 +13,6 @@ from drumline.sinks.ranges.stored_tail import kafka_topic_id, log_spans, losses
 
 #: The most missing offsets that are looked up in Kafka.
 LOOKED_UP = 100_000
-#: Compaction removes records by design: the newest of each key stays.
-COMPACTED = frozenset(spec.topic.value for spec in TOPICS if "compact" in spec.cleanup)
 
 
 def check_tails(report: AuditReport, facts: list[PartitionFacts], kafka: KafkaFacts, queries: Queries) -> None:
@@ -78,7 +76,7 @@ def _removed(place: PartitionFacts, first: int, queries: Queries) -> int:
     These are offsets below Kafka's first that the ledger should have from `first` on: its first entry, or what was
     committed.
     """
-    if place.topic in COMPACTED or not 0 <= first < place.low:
+    if place.topic in COMPACTED_TOPICS or not 0 <= first < place.low:
         return 0
     return sum(end - start + 1 for start, end in _gaps(place, queries, first, place.low - 1))
 

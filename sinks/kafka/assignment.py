@@ -10,7 +10,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry import metrics
-from drumline.schemas.topics import TOPICS, Topic
+from drumline.schemas.topics import COMPACTED_TOPICS, Topic
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.kafka.client_events import ClientEvents
 from drumline.sinks.kafka.errors import REQUEST_S, classify, required_acls
@@ -39,7 +39,6 @@ class Assignment:
         self.member = ""
         self._settings, self._events = settings, events
         self._topic_ids, self._accept_loss = topic_ids, accept_loss
-        self._compacted = {spec.topic.value for spec in TOPICS if "compact" in spec.cleanup}
 
     def on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         """Start the assigned partitions, paused until the ledger has been read."""
@@ -87,6 +86,6 @@ class Assignment:
         """Return the state of a partition and Kafka's first offset."""
         name, partition = committed.topic, committed.partition
         low, _ = consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=REQUEST_S, cached=False)
-        state = PartitionState(table(Topic(name)), partition, topic_id, low, name in self._compacted)
+        state = PartitionState(table(Topic(name)), partition, topic_id, low, name in COMPACTED_TOPICS)
         resume_from(state, committed.offset, committed.metadata, accept_loss=self._accept_loss)
         return state, low

@@ -7,7 +7,6 @@ that, above all one that was deleted and created again under load. A new subscri
 from __future__ import annotations
 
 import struct
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -16,11 +15,10 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from drumline.schemas.topics import Topic
+from drumline.sinks.kafka.fencing import listed_group
 
 CHECK_S = 5.0
 TIMEOUT_S = 15.0
-#: How long the sink's thread waits for the group's coordinator.
-GROUP_S = 5.0
 Place = tuple[str, int]
 
 
@@ -77,15 +75,10 @@ class Coverage:
 
     def _assigned(self) -> set[Place] | None:
         """Return what the group's members hold; None during a rebalance, or if the coordinator does not answer."""
-        try:
-            with warnings.catch_warnings():  # see fencing.py
-                warnings.simplefilter("ignore", DeprecationWarning)
-                groups: Any = self._admin.list_groups(self._group, timeout=GROUP_S)
-        except KafkaException:
+        group = listed_group(self._admin, self._group)
+        if group is None or group.state != "Stable":
             return None
-        if not groups or groups[0].error is not None or groups[0].state != "Stable":
-            return None
-        return {place for member in groups[0].members for place in read_assignment(member.assignment or b"")}
+        return {place for member in group.members for place in read_assignment(member.assignment or b"")}
 
 
 def describe(missing: Iterable[str], unread: Iterable[Place]) -> str:

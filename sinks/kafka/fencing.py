@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -26,14 +27,19 @@ def is_sole_member(admin: AdminClient, group: str, member: str) -> bool:
     """
     until = time.monotonic() + TIMEOUT_S
     while time.monotonic() < until:
-        try:
-            with warnings.catch_warnings():  # the replacement of list_groups ends the process by an assertion when
-                warnings.simplefilter("ignore", DeprecationWarning)  # the coordinator returns (2.16)
-                groups = admin.list_groups(group, timeout=REQUEST_S)
-            if groups and groups[0].error is None:
-                listed = {listed_member.id for listed_member in groups[0].members}
-                return member in listed or not listed
-        except KafkaException:  # unreachable again
-            pass
+        if (answer := listed_group(admin, group)) is not None:
+            listed = {listed_member.id for listed_member in answer.members}
+            return member in listed or not listed
         time.sleep(0.2)
     return False
+
+
+def listed_group(admin: AdminClient, group: str) -> Any:
+    """Return what the group's coordinator lists of the group; None if it does not answer within REQUEST_S. Blocks."""
+    try:
+        with warnings.catch_warnings():  # the replacement of list_groups ends the process by an assertion when
+            warnings.simplefilter("ignore", DeprecationWarning)  # the coordinator returns (2.16)
+            groups = admin.list_groups(group, timeout=REQUEST_S)
+    except KafkaException:
+        return None
+    return groups[0] if groups and groups[0].error is None else None

@@ -13,7 +13,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.confluent import HEADER
 from drumline.schemas.epochs import read_epoch
 from drumline.schemas.errors import BadRecord
-from drumline.schemas.topics import DERIVED
+from drumline.schemas.topics import DERIVED_TOPICS
 from drumline.sinks.tables.blocks import TIME_END_NS, row_count, time_span, unstorable
 from drumline.sinks.tables.tables import SinkTable
 
@@ -115,7 +115,7 @@ def read(record: Record, table: SinkTable, codec: Codec, *, bounded: bool = True
     content = content_hash(record.value or b"") if rows and not table.upsert else 0
     first, last = time_span(table, batch)
     disposition = Disposition.STORED if rows else Disposition.EMPTY
-    epoch, source = read_epoch(record.headers) if table.topic in DERIVED else (None, "")
+    epoch, source = read_epoch(record.headers) if table.topic in DERIVED_TOPICS else (None, "")
     record.value, record.headers = None, []
     return RangeEntry(record, size, batch, disposition, rows, first, last, content=content, epoch=epoch, source=source)
 

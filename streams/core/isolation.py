@@ -119,10 +119,10 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         owner = incident.job if incident else self._jobs.get(unit)
         if owner and owner != job:
             raise ForeignJob("its process, communicator or run is another job's", topic=batch.topic, field="job")
-        if unit in self.quarantine:
+        if incident:
             self.quarantined_rows += batch.rows
             return []
-        if self.budget.denies(str(batch.envelope["job"])) or (self.budget.full and self._is_new(unit)):
+        if self.budget.denies(job) or (self.budget.full and self._is_new(unit)):
             self.denied_rows += batch.rows
             return []
         self._jobs.setdefault(unit, job)

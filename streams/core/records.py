@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,15 @@ def stacked(parts: Sequence[Rows]) -> Rows:
 def newest_steps(rows: Rows, most: int) -> Rows:
     """Return the rows of the last `most` steps of one record: work and keys of a record are bounded by steps."""
     return rows[rows["step"] > int(rows["step"].max()) - most] if len(rows) else rows
+
+
+def unit_parts(name: str, begins: Mapping[str, int], count: int = 1) -> list[str] | None:
+    """Return the last `count` parts of a state key, which name its unit; None for a key of the stage itself.
+
+    `begins`: kind of a key -> number of the parts before them. The last part is the run: see `key`.
+    """
+    before = begins.get(name[0])
+    return None if before is None else name.split("|", before + count - 1)[before:]
 
 
 def key(*parts: object) -> str:

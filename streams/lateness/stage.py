@@ -15,7 +15,7 @@ from drumline.schemas.keys import derived_process_id
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import Rows, key, pack_rows, stacked, unpack_rows
+from drumline.streams.core.records import Rows, key, pack_rows, stacked, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import KIND_ROW, LATENESS_ROW, OPERATIONS, match_step, point_to_point
 from drumline.streams.lateness.state import NO_ROWS, CommunicatorState, Store
@@ -63,11 +63,8 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         return batch.envelope["run"], batch.envelope["communicator"]
 
     def _unit_of_key(self, name: str) -> Key | None:
-        parts = _UNIT_AT.get(name[0])
-        if parts is None:
-            return None
-        communicator, run = name.split("|", parts + 1)[parts:]
-        return run, communicator
+        parts = unit_parts(name, _UNIT_AT, 2)
+        return None if parts is None else (parts[1], parts[0])
 
     def _memory_of(self, state: CommunicatorState) -> int:
         return MEMBER_BYTES * len(state.members)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.streams.core.records import UnreadableValue, unpack_rows
+from drumline.streams.core.records import UnreadableValue, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.sources import Place, Source
 from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState
@@ -14,8 +14,8 @@ _RUN_AT = {"s": 3, "l": 3, "c": 2, "d": 3, "v": 2, "h": 1}
 
 def run_of_key(name: str) -> str | None:
     """Return the run that a key of the store belongs to; None = none."""
-    parts = _RUN_AT.get(name[0])
-    return None if parts is None else name.split("|", parts)[parts]
+    parts = unit_parts(name, _RUN_AT)
+    return None if parts is None else parts[0]
 
 
 def restore_key(state: JobState, name: str) -> None:

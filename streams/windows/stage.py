@@ -13,7 +13,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.isolation import IsolatedStage
-from drumline.streams.core.records import key
+from drumline.streams.core.records import key, unit_parts
 from drumline.streams.windows.panes import Array, Pane, coarsen, combine, pack_pane, unpack_pane
 from drumline.streams.windows.process_state import Names, ProcessState, RollingWindow, Store, identity_of, load_process
 from drumline.streams.windows.watermark import WindowConfig, accepted, advanced, latest_plausible
@@ -84,11 +84,8 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
         return batch.envelope["process_id"], batch.envelope["run"]
 
     def _unit_of_key(self, name: str) -> Key | None:
-        parts = _UNIT_AT.get(name[0])
-        if parts is None:
-            return None
-        process_id, run = name.split("|", parts + 1)[parts:]
-        return process_id, run
+        parts = unit_parts(name, _UNIT_AT, 2)
+        return None if parts is None else (parts[0], parts[1])
 
     def _memory_of(self, state: ProcessState) -> int:
         return NAME_BYTES * len(state.names.texts)

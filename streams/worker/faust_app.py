@@ -16,7 +16,7 @@ from drumline.infra.telemetry.health import Health
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadRecord, RegistryUnavailable
-from drumline.schemas.topics import DERIVED, Topic
+from drumline.schemas.topics import DERIVED_TOPICS, Topic
 from drumline.streams.core.stage import Stage
 from drumline.streams.worker.ack_queue import AckQueue, Delivery
 from drumline.streams.worker.checks.preflight import WorkerTopics
@@ -104,7 +104,7 @@ class StreamWorker:
         health = health or Health()
         self._decoder = RecordDecoder(codec, health, lambda: self.app.rebalancing or self.app.should_stop)
         self.readiness = Readiness(self.app, health)
-        dependent = [wiring.name for wiring in wirings if DERIVED.intersection(wiring.inputs)]
+        dependent = [wiring.name for wiring in wirings if DERIVED_TOPICS.intersection(wiring.inputs)]
         self._ticks = Ticks(
             self.app, settings, self.runners, self.lag, self.readiness, self._fail, self._clock,
             topics.partitions, dependent,
@@ -168,7 +168,7 @@ class StreamWorker:
             for runner in self._readers[message.topic]:
                 if runner.stage(message.partition) is None:
                     raise PartitionRevoked
-                if message.topic in DERIVED and runner.is_fenced(message):
+                if message.topic in DERIVED_TOPICS and runner.is_fenced(message):
                     continue
                 offset = runner.position(message.topic, message.partition, message.offset)
                 work = partial(_on_batch, batch=batch, offset=offset, now_ns=self._clock())
