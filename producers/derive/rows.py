@@ -13,7 +13,14 @@ from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.nccl.calls import NcclCalls, grouped, groups, nccl_calls, until_launched
 from drumline.producers.derive.nccl.kernels import KnownMatches, NcclKernels
 from drumline.producers.derive.nvtx import ranges as nested_ranges
-from drumline.producers.derive.steps.budget import StepInputs, budgets, gpu_busy, input_time, pageable
+from drumline.producers.derive.steps.budget import (
+    StepInputs,
+    budgets,
+    gpu_busy,
+    input_time,
+    pageable,
+    unknown_budgets,
+)
 from drumline.producers.derive.steps.inference import find_period, inferred_steps
 from drumline.producers.derive.steps.steps import INFERRED, STEP_PATTERN, Steps, marked_steps
 from drumline.schemas.columns import Array
@@ -88,7 +95,7 @@ def derive(
     rows, left_out = matching.table(nccl_kernels, called, call_of, call_step, gpu.compute_or_copy)
 
     last, count = _per_step(steps, step_index, call_of, nccl_kernels)
-    skipped = _skipped(steps, step_index, call_of)
+    skipped = unknown_budgets(steps, step_index, call_of)
     inputs = StepInputs(
         last_collective_ns=last,
         collectives=count,
@@ -152,24 +159,3 @@ def _per_step(steps: Steps, step_index: Array, call_of: Array, nccl_kernels: Tab
     np.maximum.at(last, index, end_ns(nccl_kernels)[paired])
     np.add.at(count, index, 1)
     return last, count
-
-
-def _skipped(steps: Steps, step_index: Array, call_of: Array) -> Array:
-    """Return the steps whose budget is unknown; `step_index`: of each call.
-
-    That is: a kernel of the step is unmatched, or the last one of the step before, which is when the budget begins, or
-    the step before itself is missing.
-    """
-    attributed = np.zeros(len(step_index), bool)
-    attributed[call_of[call_of >= 0]] = True
-    skipped = np.zeros(len(steps.number), bool)
-    skipped[step_index[(step_index >= 0) & ~attributed]] = True
-    inside = np.flatnonzero(step_index >= 0)
-    final = inside[np.flatnonzero(np.diff(step_index[inside], append=-1) != 0)]  # the last call of each step
-    after = step_index[final[~attributed[final]]] + 1
-    skipped[after[after < len(skipped)]] = True
-    number_gaps = np.diff(steps.number)
-    if len(number_gaps):
-        skipped[1:] |= number_gaps > np.median(number_gaps)
-        skipped[0] |= np.argmax(np.append(call_of, 0) >= 0) > 0  # recording began in the middle of the job
-    return skipped

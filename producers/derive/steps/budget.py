@@ -113,6 +113,27 @@ def gpu_intervals(steps: Steps, last_collective_ns: Array) -> tuple[Array, Array
     return start, np.maximum(end, start)
 
 
+def unknown_budgets(steps: Steps, step_index: Array, call_of: Array) -> Array:
+    """Return the steps whose budget is unknown: bool. `step_index`: of each call; `call_of`: of each kernel.
+
+    That is: a kernel of the step is unmatched, or the last one of the step before, which is when the budget begins, or
+    the step before itself is missing.
+    """
+    attributed = np.zeros(len(step_index), bool)
+    attributed[call_of[call_of >= 0]] = True
+    skipped = np.zeros(len(steps.number), bool)
+    skipped[step_index[(step_index >= 0) & ~attributed]] = True
+    inside = np.flatnonzero(step_index >= 0)
+    final = inside[np.flatnonzero(np.diff(step_index[inside], append=-1) != 0)]  # the last call of each step
+    after = step_index[final[~attributed[final]]] + 1
+    skipped[after[after < len(skipped)]] = True
+    number_gaps = np.diff(steps.number)
+    if len(number_gaps):
+        skipped[1:] |= number_gaps > np.median(number_gaps)
+        skipped[0] |= np.argmax(np.append(call_of, 0) >= 0) > 0  # recording began in the middle of the job
+    return skipped
+
+
 def budgets(steps: Steps, inputs: StepInputs) -> Table:
     """Return columns of gpu.step.v1.
 
