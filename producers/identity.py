@@ -24,6 +24,8 @@ _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD
 _JOB = ("DRUMLINE_JOB", "SLURM_JOB_NAME", "JOB_NAME")
 #: Largest rank, and most characters of a name (schemas/bounds.py, which the job's process does not import).
 MAX_RANK, MAX_NAME = (1 << 20) - 1, 1_024
+#: What measures a live process: CUPTI, or NCCL's profiler interface alone.
+CUPTI, NCCL = "cupti", "nccl"
 #: Root of process ids: UUIDv5 of (this, "run/host/pid/start").
 PROCESS_NAMESPACE = uuid.UUID("d6a1c7de-6f0b-5a53-9d39-7f0d2c6f2b51")
 
@@ -126,7 +128,7 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
         pid=pid,
         start_ns=int(attached.get("started_ns") or now_ns),
         gpu_model=gpu.get("model", ""),
-        source="cupti",
+        source=CUPTI,
         labels={printable(key.strip()): printable(value.strip()) for key, _, value in labels},
         versions={k: str(v) for k, v in attached.get("versions", {}).items()},
     )

@@ -91,6 +91,15 @@ class SpoolSettings(SettingsModel):
     segment_s: float = Field(spool_defaults.SEGMENT_S, gt=0, description="age at which a segment is closed; s")
 
 
+class RingSettings(SettingsModel):
+    """The rings: files that NCCL's operations are written to by its profiler plugin in the job."""
+
+    folder: Path | None = Field(None, description="folder with a ring per process; none = `.rings` in the spool's root")
+    records: int = Field(
+        32_768, ge=64, le=1 << 20, description="operations that a ring holds until the agent has read them; 96 B each"
+    )
+
+
 class AgentSettings(SettingsModel):
     """The node agent."""
 
@@ -112,6 +121,7 @@ class Settings(BaseSettings):
     stream: StreamSettings = StreamSettings()
     sink: SinkSettings = SinkSettings()
     spool: SpoolSettings = SpoolSettings()
+    rings: RingSettings = RingSettings()
     agent: AgentSettings = AgentSettings()
     archive: ArchiveSettings = ArchiveSettings()
     grafana: GrafanaSettings = GrafanaSettings()
@@ -123,6 +133,11 @@ class Settings(BaseSettings):
         """The addresses of the configured brokers, else of the local stack's."""
         ports = (self.local.kafka_port + 2 * index for index in range(self.local.brokers))
         return self.kafka.bootstrap or ",".join(f"127.0.0.1:{port}" for port in ports)
+
+    @property
+    def rings_folder(self) -> Path:
+        """The folder of the rings: the configured one, else in the spool's root."""
+        return self.rings.folder or self.spool.root / spool_defaults.RINGS
 
     @property
     def clickhouse_url(self) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from drumline.producers.activity.table import Table, compact_dictionary
-from drumline.producers.identity import Identity
+from drumline.producers.identity import CUPTI, NCCL, Identity
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds import bounds
 from drumline.schemas.bounds_check import cut
@@ -60,6 +60,7 @@ def make_batch(topic: Topic, identity: Identity, header: BatchHeader, rows: Tabl
         envelope["communicator"] = header.communicator
     if topic in (Topic.STEP, Topic.COLLECTIVE):
         envelope["complete_step"] = header.complete_step
+        envelope["source"] = NCCL if identity.source == NCCL else CUPTI
     if topic is Topic.STEP:
         envelope["steps_from"] = header.steps_from
     if topic is Topic.DEVICE:

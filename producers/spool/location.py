@@ -34,6 +34,11 @@ def spool_limits(environment: Mapping[str, str]) -> tuple[int, float]:
     return int(limits[0] * (1 << 20)), limits[1]
 
 
+def rings_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of the files that NCCL's operations are written to, one a process (producers/rings)."""
+    return Path(environment.get("DRUMLINE_RINGS__FOLDER") or spool_root(environment) / spool_defaults.RINGS)
+
+
 def control_file(environment: Mapping[str, str]) -> Path:
     """Return the file whose first line is the policy of all running processes of the host; it may be missing."""
     return spool_root(environment) / "policy"

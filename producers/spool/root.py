@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -19,7 +20,7 @@ def make_root(root: Path) -> None:
         return
     try:
         root.mkdir(parents=True)
-        root.chmod(0o1777)
+        root.chmod(0o1777 | root.stat().st_mode & stat.S_ISGID)  # the group that a folder above hands down stays
     except FileExistsError:
         if not root.is_dir():
             raise

@@ -1,5 +1,7 @@
 """Batches of a live process's rows."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -74,3 +76,13 @@ def test_what_is_left_of_some_batches_is_cut_as_the_others_were():
         assert [left["start_ns"][part].tolist() for part in again] == [
             table["start_ns"][part].tolist() for part in parts[skipped:]
         ]
+
+
+@pytest.mark.parametrize(("of_process", "of_rows"), [("nccl", "nccl"), ("cupti", "cupti"), ("replay", "cupti")])
+def test_collectives_and_steps_name_what_measured_them(of_process, of_rows):
+    sent = []
+    writer = BatchWriter(replace(IDENTITY, source=of_process), lambda topic, key, batch: sent.append(batch))
+    writer.write(Topic.STEP, empty(Topic.STEP), NOW, dropped=1)
+    writer.write(Topic.COLLECTIVE, empty(Topic.COLLECTIVE), NOW, communicator=1, dropped=1)
+    writer.write(Topic.KERNEL, empty(Topic.KERNEL), NOW, dropped=1)
+    assert [batch.envelope.get("source") for batch in sent] == [of_rows, of_rows, None]

@@ -315,6 +315,12 @@ def test_a_link_in_place_of_the_root_is_not_opened_to_all(tmp_path, monkeypatch)
     assert next(answers, None) is None
 
 
+def test_a_root_keeps_the_group_that_the_folder_above_hands_down(tmp_path):
+    tmp_path.chmod(0o3777)
+    make_root(tmp_path / "root")
+    assert (tmp_path / "root").stat().st_mode & 0o7777 == 0o3777
+
+
 def test_a_folder_that_was_removed_is_created_again_and_its_rows_are_counted_as_lost(tmp_path):
     spool = SpoolWriter(tmp_path, PROCESS, SpoolLimits(segment_bytes=4_000))
     for sequence in range(20):
