@@ -37,8 +37,10 @@ LATE_AUDITS = 2
 DISK_BYTES = 4 << 30
 #: Share of kills that hit a program before it has recovered from the kill before.
 REPEATED = 0.25
-#: Share of halts during which the next target is hit.
-OVERLAPPING = 0.5
+#: Share of halts during which the next target is hit, and time until then, at most.
+OVERLAPPING, GAP_S = 0.8, 8.0
+#: Kills in a round. A round with nothing but halts halts each target once.
+PER_ROUND = 8
 #: Pieces of work, at most, that a program completes before it is killed.
 PIECES = 3
 #: Errors that end a chaos run, with its report: no progress, a program that stays down, a stack that does not start,
@@ -62,7 +64,7 @@ class Plan:
     kills: int
     seed: int
     recording: Path
-    per_round: int = 8
+    per_round: int = PER_ROUND
     brokers: int = 1
 
 
@@ -136,16 +138,20 @@ def _round(
     _wait(
         lambda: system.tick() and min(len(cycles[g]) for g in ("sink", "worker")) > 2, "sink or worker make no progress"
     )
-    victims = list(targets)
+    victims, broker_halted_s = list(targets), 0.0
     for number, target in enumerate(victims, 1):
         is_repeated = bool(round_.kills) and round_.kills[-1].recovery_s is None
-        mean = _mean_recovery(round_)
-        delay = rng.uniform(0, mean) if is_repeated else rng.random() * PIECES * rng.choice(_cycles(system, target))
+        if target.has_broker:  # one at a time: with two halted nothing is acknowledged, and jobs would seem silent
+            system.tick_for(broker_halted_s - time.monotonic())
+        gap = GAP_S if target.signal == "stop" else _mean_recovery(round_)
+        delay = rng.uniform(0, gap) if is_repeated else rng.random() * PIECES * rng.choice(_cycles(system, target))
         if not is_repeated:
             _wait(lambda: system.is_busy(target), f"{target.name} has nothing to do")  # noqa: B023  # called at once
         system.tick_for(delay)
         halt_s = round(rng.uniform(SHORTEST_S, LONGEST_S), 1) if target.signal == "stop" else 0.0
         in_flight, runs_s, seen = system.disturb(target, rng, halt_s)
+        broker_halted_s = runs_s if target.has_broker else broker_halted_s
+        system.load.ending = halt_s > 0 and number == len(victims)  # sources fall silent during the last halt
         recovery = None
         if number == len(victims) or rng.random() >= (OVERLAPPING if halt_s else REPEATED):
             recovery = round(system.wait_recovered(target, runs_s, seen), 3)

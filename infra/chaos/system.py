@@ -14,7 +14,7 @@ from drumline.infra.chaos import interrupted_work
 from drumline.infra.chaos.halts import Halts
 from drumline.infra.chaos.load import ReplayLoad
 from drumline.infra.chaos.progress import PipelineProgress, ProgressSnapshot
-from drumline.infra.chaos.targets import BROKERS, OPTIONAL, PROGRAMS, STATUSES, STORING, SUCCESSORS, KillTarget
+from drumline.infra.chaos.targets import OPTIONAL, PROGRAMS, STATUSES, STORING, SUCCESSORS, KillTarget
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.config.servers import ClickHouseSettings, RetentionSettings
 from drumline.infra.config.settings import Settings, SinkSettings, StreamSettings
@@ -36,9 +36,10 @@ def settings_in(folder: Path, targets: Iterable[KillTarget], brokers: int = 1) -
     """Return the settings of a private stack in `folder`.
 
     Recorded times are kept, so retention is off. Small ranges give more moments to be killed in. `idle_s` exceeds the 5
-    s of the default: a replay that is suspended, or whose agent or broker is halted, is silent for longer.
+    s of the default: a replay that is suspended, or whose agent or broker is halted, is silent for longer. Every drain
+    waits for that long.
     """
-    idle_s = 90 if any(target.signal == "stop" for target in targets) else 45
+    idle_s = 60 if any(target.signal == "stop" for target in targets) else 45
     for_ever = RetentionSettings(**dict.fromkeys(RetentionSettings.model_fields, 0))
     return ephemeral_settings(
         folder / "state",
@@ -130,7 +131,7 @@ class System:
         loaded, spools = self.load.is_flowing, self.load.spools()
         victims = [*(psutil.Process(program.pid) for program in programs if program.pid), *stack]
         rng.shuffle(victims)
-        is_halt, has_broker = target.signal == "stop", not set(BROKERS).isdisjoint(target.parts)
+        is_halt = target.signal == "stop"
         if is_halt:
             runs_s = self.halts.halt(victims, halt_s)
         else:
@@ -141,9 +142,9 @@ class System:
                 program.kill()
             psutil.wait_procs(stack, timeout=10)
         self.progress.restart_cycles()
-        seen = None if is_halt and has_broker else self.progress.poll()
+        seen = None if is_halt and target.has_broker else self.progress.poll()
         in_flight = []
-        if has_broker:
+        if target.has_broker:
             in_flight.append("publishing" if loaded else "replay between two runs or held back")
         in_flight += [
             interrupted_work.of_worker(statuses.get(name)) for part, name in STATUSES.items() if part in target.parts

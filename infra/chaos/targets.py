@@ -55,6 +55,11 @@ class KillTarget:
         return "+".join(self.parts) + (" stop" if self.signal == "stop" else "")
 
     @property
+    def has_broker(self) -> bool:
+        """Return whether a broker is among the parts."""
+        return not set(BROKERS).isdisjoint(self.parts)
+
+    @property
     def stalls(self) -> frozenset[str]:
         """Return the groups that make no progress without these parts."""
         return frozenset(group for part in self.parts for group in PARTS[part])

@@ -23,7 +23,7 @@ MINUTES = 5.0
 def chaos(
     minutes: Annotated[
         float | None,
-        typer.Option(min=0.1, help="no further round begins after that; 5, or no bound with --kills"),
+        typer.Option(min=0.1, help="no further round begins after that; 5, or no bound with --kills or --rounds"),
     ] = None,
     kill: Annotated[
         str,
@@ -37,6 +37,7 @@ def chaos(
     ] = "kill",
     brokers: Annotated[int, typer.Option(min=1, max=3, help="3: topics have three replicas; each is a target")] = 1,
     kills: Annotated[int, typer.Option(min=0, help="end after that many; 0: when the time is over")] = 0,
+    rounds: Annotated[int, typer.Option(min=0, help="end after that many; in place of --kills")] = 0,
     hostile: Annotated[
         int, typer.Option(min=0, metavar="N", help="no kills: send that many hostile records beside an innocent job")
     ] = 0,
@@ -48,13 +49,14 @@ def chaos(
     """Kill or halt programs at random moments under load and prove, round by round, that nothing was lost or doubled.
 
     Runs on a private stack. Replays of a recorded job keep a worker and a sink busy; they are suspended while those lag
-    far behind. With agent among the targets, replays go through spools and `drumline agent`. A round is eight kills or
-    halts. Then everything is drained, `drumline audit` runs, stored rows are counted against published rows, and every
-    window and verdict is compared with an undisturbed reference run. Each is reported with the work in flight, and the
-    time until recovery.
+    far behind. With agent among the targets, replays go through spools and `drumline agent`. A round is eight kills, or
+    kills and halts. Then everything is drained, `drumline audit` runs, stored rows are counted against published rows,
+    and every window and verdict is compared with an undisturbed reference run. Each is reported with the work in
+    flight, and the time until recovery.
 
-    With halts (--signal stop) a second worker and a second sink run, which take over from one that is halted longer
-    than its session. A halt may overlap with what hits the next target.
+    With halts (--signal stop or both) a second worker and a second sink run, which take over from one that is halted
+    longer than its session. With --signal stop a round halts each target once, in random order, for 5 to 30 s. Most
+    halts overlap with the next ones; two brokers are never halted at once. The last replay ends during the last halt.
 
     With --hostile nothing is killed. A job is replayed at its recorded speed, alone and then beside records that are
     generated from the Avro schemas: extremes in every field, wrong lengths, garbage, foreign process ids. Every record
@@ -62,7 +64,7 @@ def chaos(
     verdicts' delay at most twice as long.
 
     The chaos run ends with the first round that is not clean, and keeps that stack's state. Where --minutes ends it
-    before --kills were made, it reports how many are missing.
+    before --kills or --rounds were made, it reports how many are missing.
 
     --write saves the result after every kill, so a chaos run that is killed itself leaves one.
 
@@ -70,7 +72,7 @@ def chaos(
     """
     if hostile:
         _run_hostile(hostile, seed, data, as_json, write)
-    _run(minutes, kill, signals, brokers, kills, seed, data, as_json, write)
+    _run(minutes, kill, signals, brokers, kills, rounds, seed, data, as_json, write)
 
 
 def _run_hostile(count: int, seed: int | None, data: Path | None, as_json: bool, write: Path | None) -> NoReturn:
@@ -105,13 +107,14 @@ def _run(
     signals: str,
     brokers: int,
     kills: int,
+    rounds: int,
     seed: int | None,
     data: Path | None,
     as_json: bool,
     write: Path | None,
 ) -> NoReturn:
     """Run the chaos run and print its report. Raises typer.BadParameter, and typer.Exit with the exit code."""
-    from drumline.infra.chaos.chaos_run import Plan, run_chaos
+    from drumline.infra.chaos.chaos_run import PER_ROUND, Plan, run_chaos
     from drumline.infra.chaos.report import ChaosReport, show
     from drumline.infra.chaos.targets import SIGNALS, targets
     from drumline.infra.config.state_dir import write_json
@@ -125,11 +128,15 @@ def _run(
         chosen = targets(kill, SIGNALS[signals], brokers)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--kill") from None
+    if kills and rounds:
+        raise typer.BadParameter("give --kills or --rounds, not both", param_hint="--rounds")
+    per_round = len(chosen) if signals == "stop" else PER_ROUND
+    kills = kills or rounds * per_round
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a private stack must not outlive its chaos run
     report = ChaosReport(secrets.randbelow(1 << 31) if seed is None else seed, kills)
     errors.print(f"seed {report.seed}")
     minutes = minutes or (math.inf if kills else MINUTES)
-    plan = Plan(chosen, minutes * 60, kills, report.seed, data or DEMO_RECORDING, brokers=brokers)
+    plan = Plan(chosen, minutes * 60, kills, report.seed, data or DEMO_RECORDING, per_round, brokers)
 
     def keep() -> None:
         if write is not None:

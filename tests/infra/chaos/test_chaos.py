@@ -7,9 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from contextlib import contextmanager
 from io import StringIO
-from itertools import islice
+from itertools import islice, pairwise
 from types import SimpleNamespace
 
 import psutil
@@ -73,7 +74,7 @@ def test_a_chaos_run_that_kills_each_once_loses_and_doubles_nothing(kill, jars):
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_a_chaos_run_that_halts_each_once_has_the_results_of_an_undisturbed_run(brokers, jars):
     command = [*CHAOS, "--kill", "sink,worker,engine,broker", "--signal", "stop", "--brokers", str(brokers)]
-    done = subprocess.run([*command, "--kills", "6", "--seed", "4", "--json"], capture_output=True, text=True)
+    done = subprocess.run([*command, "--rounds", "1", "--seed", "4", "--json"], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     report = json.loads(done.stdout)
     halted = {
@@ -84,6 +85,7 @@ def test_a_chaos_run_that_halts_each_once_has_the_results_of_an_undisturbed_run(
         *(["broker2 stop", "broker3 stop"][: brokers - 1]),
     }
     assert set(report["targets"]) == halted
+    assert report["kills"] == len(halted)
     assert all(kill["halted_s"] >= SHORTEST_S for round_ in report["rounds"] for kill in round_["kills"])
 
 
@@ -205,6 +207,64 @@ def test_a_number_of_kills_is_not_cut_short_by_the_default_time(rounds, monkeypa
     monkeypatch.setattr(command_chaos, "MINUTES", 0)
     code, report = run_command("--kills", "20")
     assert (code, report["kills"], report["kills_missing"], len(report["rounds"])) == (0, 20, 0, 3)
+
+
+@pytest.mark.parametrize(("signals", "in_a_round"), [("stop", 3), ("kill", 8)])
+def test_a_number_of_rounds_each_of_which_halts_every_target_once(rounds, signals, in_a_round):
+    options = ["--kill", "sink,worker,broker", "--signal", signals, "--rounds", "4"]
+    code, report = run_command(*options)
+    assert (code, report["kills_missing"]) == (0, 0)
+    assert [len(round_["kills"]) for round_ in report["rounds"]] == [in_a_round] * 4
+    if signals == "stop":
+        assert {name: line["kills"] for name, line in report["targets"].items()} == {
+            "sink stop": 4, "worker stop": 4, "broker stop": 4,
+        }  # fmt: skip
+    answer = CliRunner().invoke(command_chaos.app, [*options, "--kills", "5"])
+    assert (answer.exit_code, "not both" in answer.output) == (2, True)
+
+
+def test_two_brokers_are_never_halted_at_once_and_replays_end_with_the_last_halt(monkeypatch):
+    """A round without a stack, on a clock of its own: what it halts, and until when."""
+    now_s, halted, ends = [100.0], [], []
+    load_ = SimpleNamespace(begin=lambda _: None, ending=False, is_over=True)
+
+    def tick_for(seconds):
+        now_s[0] += max(0.0, seconds)
+        return True
+
+    def disturb(target, rng, halt_s):
+        assert not load_.ending
+        halted.append((target, now_s[0], now_s[0] + halt_s))
+        return "collecting", now_s[0] + halt_s, None
+
+    def wait_recovered(target, runs_s, seen):
+        ends.append(load_.ending)
+        now_s[0] = max(now_s[0], runs_s) + 1.0
+        return 1.0
+
+    system = SimpleNamespace(
+        load=load_, progress=SimpleNamespace(cycles=defaultdict(lambda: [1.0, 2.0, 3.0])), tick=lambda: tick_for(0.2),
+        tick_for=tick_for, disturb=disturb, wait_recovered=wait_recovered, is_busy=lambda _: True,
+        halts=SimpleNamespace(is_over=True), settings=None, programs={},
+    )  # fmt: skip
+    monkeypatch.setattr(chaos_run.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(chaos_run, "wait_stored", lambda *_: True)
+    monkeypatch.setattr(chaos_run, "_evaluate", lambda *_: None)
+    chosen = targets("sink,worker,broker", SIGNALS["stop"], 3)
+    overlaps = 0
+    for seed in range(50):
+        rng, round_ = random.Random(seed), Round()
+        load_.ending = False
+        halted.clear()
+        ends.clear()
+        chaos_run._round(round_, system, None, rng, islice(deck(chosen, rng), 5), lambda _: None)
+        assert {target for target, *_ in halted} == set(chosen)
+        assert [*ends[:-1], not ends[-1]] == [False] * len(ends)
+        brokers = [(begin, end) for target, begin, end in halted if target.has_broker]
+        assert all(end <= begin for (_, end), (begin, _) in pairwise(brokers))
+        overlaps += sum(end > begin for (_, _, end), (_, begin, _) in pairwise(halted))
+    assert overlaps > 50
+    assert {kill.target for kill in round_.kills} == {target.name for target in chosen}
 
 
 def test_a_result_is_kept_in_a_file_and_a_file_that_cannot_be_is_refused_before_anything_dies(rounds, tmp_path):
