@@ -27,12 +27,14 @@ class Batch:
     """Holds the rows of one Kafka record, stored by column.
 
     `envelope`: all Avro fields but columns; dictionaries among them are list[str]. `columns`: name -> 1-D array of
-    length envelope["rows"], dtypes as in the schema (dictionary columns hold indices).
+    length envelope["rows"], dtypes as in the schema (dictionary columns hold indices). `content`: checksum of the
+    record's value where the reader compares batches, 0 = not computed.
     """
 
     topic: str
     envelope: dict[str, Any]
     columns: dict[str, Array] = field(default_factory=dict)
+    content: int = field(default=0, compare=False)
 
     @property
     def rows(self) -> int:

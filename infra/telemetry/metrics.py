@@ -80,12 +80,17 @@ STREAM_SENT = _counter("stream", "output_records_total", "result batches sent: w
 STREAM_SENT_ROWS = _counter("stream", "output_rows_total", "rows in the result batches sent", "topic")
 STREAM_DROPPED = _counter(
     "stream", "dropped_rows_total",
-    "rows that no result counts; late: too old, or an impossible time; budget: while state is full",
+    "rows that no result counts; late: too old, or an impossible time; budget: while state is full; repeated: of a "
+    "batch too old to compare",
     "stage", "reason",
 )  # fmt: skip
 STREAM_DUPLICATES = _counter(
     "stream", "duplicate_records_total",
     "repeated batches, counted once: published twice, or read again after a kill", "stage",
+)  # fmt: skip
+STREAM_CONFLICTS = _counter(
+    "stream", "conflicting_records_total",
+    "batches with the process and sequence of an applied one and other content; both count", "stage",
 )  # fmt: skip
 STREAM_DEAD_LETTERS = _counter("stream", "dead_letters_total", "records sent to a dead-letter topic", "topic", "reason")
 STREAM_DISOWNED = _counter(

@@ -15,8 +15,9 @@ class Stage(Protocol):
     Methods are called one at a time from the worker's event loop; they must not block, do I/O or read a clock.
     Changes to the store reach the changelog before the input is acknowledged.
 
-    A stage may count dropped input in `too_old`, `quarantined_rows`, `denied_rows` (rows) and `duplicates` (batches
-    that were applied before). An error in one unit concerns no other (isolation.py). `incidents`: units that went into
+    A stage may count dropped input in `too_old`, `quarantined_rows`, `denied_rows`, `repeated_rows` (rows) and
+    `duplicates` (batches that were applied before), and in `conflicts` batches of which another one was applied too.
+    An error in one unit concerns no other (isolation.py). `incidents`: units that went into
     quarantine, until the worker takes them.
     """
 

@@ -18,12 +18,13 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.model import IDENTITY
-from drumline.streams.core.batch_dedup import Sequences
+from drumline.streams.core.batch_dedup import CONTENT, AppliedBatches
 from drumline.streams.core.records import key, pack_rows, unpack_rows
 
 Store = MutableMapping[str, bytes]
 _WINDOW = np.dtype([("start", "<i8"), ("revision", "<u4"), ("dirty", "u1")])
-_PANE = np.dtype([("start", "<i8")])
+#: A process's value: its windows (_WINDOW), then the content of its newest batches (CONTENT).
+_BYTE: np.dtype[Any] = np.dtype("u1")
 #: Names of a process that get an id of their own, and bytes of them; the others share the id of OTHER.
 MAX_NAMES = 4096
 MAX_NAME_BYTES = 4 << 20
@@ -122,7 +123,7 @@ class ProcessState:
         seen_ns: worker's clock at the last batch, 0 = none since the restart.
         windows, panes: by start in ns.
         late_in_flight: a batch without rows, with `late` only, is in flight.
-        applied: sequence numbers of the source batches that were applied.
+        applied: the source batches that were applied.
     """
 
     process: str
@@ -139,7 +140,7 @@ class ProcessState:
     windows: dict[int, RollingWindow] = field(default_factory=dict)
     panes: set[int] = field(default_factory=set)
     late_in_flight: bool = False
-    applied: Sequences = field(default_factory=Sequences)
+    applied: AppliedBatches = field(default_factory=AppliedBatches)
 
     @property
     def dirty(self) -> list[int]:
@@ -164,12 +165,13 @@ class ProcessState:
             "late": self.late,
             "late_published": self.late_published,
         }
-        head.update(sent=self.sent, identity=self.identity, applied=self.applied.runs)
+        head.update(sent=self.sent, identity=self.identity, applied=self.applied.runs, windows=len(self.windows))
         rows = np.zeros(len(self.windows), _WINDOW)
         rows["start"] = list(self.windows)
         rows["revision"] = [window.revision for window in self.windows.values()]
         rows["dirty"] = [window.dirty for window in self.windows.values()]
-        store[key("p", self.process, self.run)] = pack_rows(self.offset, head, rows)
+        values = np.frombuffer(rows.tobytes() + self.applied.contents.tobytes(), _BYTE)
+        store[key("p", self.process, self.run)] = pack_rows(self.offset, head, values)
 
 
 def identity_of(batch: Batch) -> dict[str, Any]:
@@ -183,12 +185,13 @@ def load_process(store: Store, process: str, run: str, names: Names) -> ProcessS
     state = ProcessState(process, run, names, {})
     if data is None:
         return state
-    record = unpack_rows(data, _WINDOW)
+    record = unpack_rows(data, _BYTE)
     head = record.head
     state.identity, state.offset, state.watermark_ns = head["identity"], record.offset, head["watermark"]
     state.late, state.late_published, state.sent = head["late"], head["late_published"], head["sent"]
     state.sequence = state.sent
-    state.applied = Sequences(head["applied"])
-    for start, revision, dirty in record.rows.tolist():
+    size = head["windows"] * _WINDOW.itemsize
+    state.applied = AppliedBatches(head["applied"], record.rows[size:].view(CONTENT))
+    for start, revision, dirty in record.rows[:size].view(_WINDOW).tolist():
         state.windows[start] = RollingWindow(revision, bool(dirty))
     return state

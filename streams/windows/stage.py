@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from drumline.schemas.batch import Batch
+from drumline.streams.core.batch_dedup import Arrival
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import key, unit_parts
@@ -49,6 +50,8 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
     Attributes:
         processes: (process id, run) -> state.
         duplicates: batches that were applied before, since the stage was built.
+        conflicts: batches that were applied beside another one of their sequence.
+        repeated_rows: rows dropped, since a batch of their sequence was applied too long ago to compare them.
         too_old: rows that no window takes, since the stage was built.
     """
 
@@ -56,7 +59,7 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
         super().__init__(store, budget)
         self.config, self.reducer = config, reducer
         self.processes = self.states
-        self.duplicates = 0
+        self.duplicates, self.conflicts, self.repeated_rows = 0, 0, 0
         self.too_old = 0
         self._unloaded: dict[Key, tuple[int, str]] = {}  # when last seen, and its job
         self._restore()
@@ -88,7 +91,7 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
         return None if parts is None else (parts[0], parts[1])
 
     def _memory_of(self, state: ProcessState) -> int:
-        return NAME_BYTES * len(state.names.texts)
+        return NAME_BYTES * len(state.names.texts) + state.applied.contents.nbytes
 
     def _run_of(self, unit: Key) -> str:
         return unit[1]
@@ -103,11 +106,16 @@ class ProcessWindows(IsolatedStage[Key, ProcessState]):
         """Return the windows that a batch's watermark closes, and closed ones that late rows changed."""
         process = self._process(*unit)
         process.seen_ns = now_ns
-        if offset > process.offset and process.applied.add(int(batch.envelope["sequence"])):
+        arrival = Arrival.DUPLICATE
+        if offset > process.offset:
+            content = batch.content if batch.rows else 0
+            arrival = process.applied.add(int(batch.envelope["sequence"]), content)
+        if arrival in (Arrival.NEW, Arrival.CONFLICT):
             self._count(process, batch, offset, now_ns)
             self._save(process)
-        else:
-            self.duplicates += 1
+        self.duplicates += arrival is Arrival.DUPLICATE
+        self.conflicts += arrival is Arrival.CONFLICT
+        self.repeated_rows += batch.rows if arrival is Arrival.FORGOTTEN else 0
         return self._emit(process, process.watermark_ns, now_ns)
 
     def _tick(self, unit: Key, now_ns: int, caught_up: bool) -> list[Batch]:

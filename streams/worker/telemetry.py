@@ -15,16 +15,18 @@ QUIET_S = 30.0
 #: A partition with records, or records in work, that do not move for so long are stuck; s.
 STUCK_S = 30.0
 #: Attributes of a stage that `Drops` has, in its order.
-STAGE_COUNTS = ("too_old", "quarantined_rows", "denied_rows", "duplicates")
+STAGE_COUNTS = ("too_old", "quarantined_rows", "denied_rows", "repeated_rows", "duplicates", "conflicts")
 
 
 class Drops(NamedTuple):
-    """Counts what a stage dropped since it was built: rows by reason (label of the metric), and duplicate batches."""
+    """Counts what a stage dropped since it was built: rows by reason (label of the metric), and repeated batches."""
 
     late: int = 0
     quarantine: int = 0
     budget: int = 0
+    repeated: int = 0
     duplicate: int = 0
+    conflict: int = 0
 
 
 def count_input(batch: Batch, now_ns: int) -> None:
@@ -48,10 +50,10 @@ def count_drops(name: str, stage: Stage, counted: Drops) -> Drops:
     A stage's counts fall when it drops a run; those rows have been counted already.
     """
     now = Drops(*(int(getattr(stage, field, 0)) for field in STAGE_COUNTS))
+    batches = {"duplicate": metrics.STREAM_DUPLICATES, "conflict": metrics.STREAM_CONFLICTS}
     for field, before, count in zip(Drops._fields, counted, now, strict=True):
-        if field != "duplicate":
-            metrics.STREAM_DROPPED.labels(name, field).inc(max(0, count - before))
-    metrics.STREAM_DUPLICATES.labels(name).inc(max(0, now.duplicate - counted.duplicate))
+        counter = batches[field].labels(name) if field in batches else metrics.STREAM_DROPPED.labels(name, field)
+        counter.inc(max(0, count - before))
     return now
 
 

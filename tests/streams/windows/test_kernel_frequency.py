@@ -217,3 +217,20 @@ def test_a_crash_between_any_two_writes_is_repaired_by_the_replay(feeds, data):
     whole.silence()
     again.silence()
     assert again.table() == whole.table()
+
+
+def test_batches_under_the_sequences_of_a_process_erase_none_of_its_own():
+    """Attack: another producer of the job publishes first, under the process id and the next 197 sequences."""
+    lab, batches = Lab(), {}
+    for name, first in (("own", 0), ("foreign", 3)):
+        batches[name] = [kernels([(n / 25, 1, name)]) for n in range(first, 200)]
+        for n, batch in enumerate(batches[name], first):
+            batch.envelope["sequence"], batch.content = n, 1_000 * first + n + 1
+    for batch in batches["foreign"]:
+        lab.feed(batch)
+    lab.restart()
+    for batch in batches["own"] + batches["own"][150:]:  # restarted meanwhile, it repeats its last ones
+        lab.feed(batch)
+    lab.silence()
+    assert lab.table()["p", 0] == {"foreign": 197, "own": 200}
+    assert (lab.stage.conflicts, lab.stage.duplicates, lab.stage.repeated_rows) == (197, 50, 0)

@@ -1,4 +1,4 @@
-"""Late rows, broken clocks and sequence numbers: the rows that count, and their windows."""
+"""Late rows and broken clocks: the rows that count, and their windows."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from drumline.infra.config.settings import StreamSettings
 from drumline.schemas.batch import Batch
-from drumline.streams.core import batch_dedup as sequences
-from drumline.streams.core.batch_dedup import Sequences
 from drumline.streams.windows.watermark import SECOND_NS, WindowConfig, accepted, advanced, latest_plausible
 
 CONFIG = WindowConfig(grace_ns=3 * SECOND_NS)
@@ -60,20 +58,3 @@ def test_a_producer_whose_clock_is_far_ahead_cannot_vouch_for_its_rows():
 def test_recorded_time_long_past_is_fine():
     starts = np.arange(0, 4) * SECOND_NS + 12_345 * SECOND_NS
     assert accepted(starts, latest_plausible(envelope(), NOW, CONFIG), 0, CONFIG).all()
-
-
-@given(st.lists(st.integers(0, 40)))
-def test_every_sequence_number_is_new_once(numbers):
-    known, applied = set(), Sequences()
-    for number in numbers:
-        assert applied.add(number) == (number not in known)
-        known.add(number)
-        applied = Sequences(applied.runs)
-    assert all((n in applied) == (n in known) for n in range(42))
-
-
-def test_gaps_are_bounded(monkeypatch):
-    monkeypatch.setattr(sequences, "MAX_RUNS", 3)
-    applied = Sequences()
-    assert all(applied.add(n) for n in range(0, 20, 2))
-    assert applied.runs == [[0, 14], [16, 16], [18, 18]]

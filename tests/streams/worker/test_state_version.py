@@ -10,6 +10,7 @@ from support.straggler_simulator import batches, ddp, simulate
 
 from drumline.schemas.topics import Topic
 from drumline.streams.core import records as packed_rows
+from drumline.streams.core.batch_dedup import CONTENT
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND_ROW, LATENESS_ROW, OPERATIONS
 from drumline.streams.lateness.stage import CommunicatorStage
@@ -21,7 +22,7 @@ from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.stragglers.step_rows import STEP_ROW
 from drumline.streams.windows.process_state import _WINDOW, Names, ProcessState
 
-SHAPES = [COLLECTIVE_ROW, LATENESS_ROW, KIND_ROW, STEP_ROW, SAMPLE_ROW, _WINDOW]
+SHAPES = [COLLECTIVE_ROW, LATENESS_ROW, KIND_ROW, STEP_ROW, SAMPLE_ROW, _WINDOW, CONTENT]
 #: Parts of heads that go by names of their own, as ranks and communicators have: what is below them counts.
 NAMED = ("alarms", "summaries", "links", "ranks", "kinds", "identity")
 
@@ -54,12 +55,12 @@ def test_a_change_of_what_is_kept_raises_the_version():
     assert {".baseline.ranks.*.idle_ns:float", ".baseline.links.*.least:int"} <= set(kept[1]["v"])
     shapes = [shape.descr for shape in SHAPES]
     text = repr([shapes, KEPT, STEP, OPERATIONS, STATES, [field.name for field in fields(Alarm)], kept])
-    assert (packed_rows._VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (3, "7b8438500133")
+    assert (packed_rows._VERSION, hashlib.sha256(text.encode()).hexdigest()[:12]) == (4, "abb5fc1f7a00")
 
 
 def test_state_of_an_older_version_is_refused():
     value = packed_rows.pack_rows(7, {}, np.zeros(1, STEP_ROW))
-    with pytest.raises(ValueError, match="version 1, this program reads 3"):
+    with pytest.raises(ValueError, match="version 1, this program reads 4"):
         packed_rows.unpack_rows(b"\x01" + value[1:], STEP_ROW)
 
 

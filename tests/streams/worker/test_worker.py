@@ -143,11 +143,17 @@ def test_a_poisoned_record_becomes_a_dead_letter_and_the_worker_goes_on(bench):
     producer.produce(Topic.KERNEL, key=b"poisoned", value=b"\x00not a batch")
     assert producer.flush(10) == 0
     bench.worker()
-    publish(bench.settings, [kernels([(1, 1, "k")], watermark=11, run=run)], lambda batch: b"p")
+    # Twice the same, and another one under the same process and sequence, which counts too.
+    same, end = [kernels([(1, 1, name)], run=run) for name in ("k", "k", "other")], kernels([], watermark=11, run=run)
+    end.envelope["sequence"] = 1
+    publish(bench.settings, [*same, end], lambda batch: b"p")
+
+    def launches(batches):
+        first = [b for b in batches if b.envelope["run"] == run and b.envelope["window_start_ns"] == T0]
+        return [dict(zip(b.envelope["names"], b.columns["launches"].tolist(), strict=True)) for b in first]
+
     windows = Reader(bench.settings, Topic.KERNEL_FREQUENCY, beginning=True)
-    windows.until(
-        lambda batches: any(b.envelope["run"] == run and b.envelope["window_start_ns"] == T0 for b in batches)
-    )
+    windows.until(lambda batches: launches(batches) == [{"k": 1, "other": 1}])
     headers = dead_letters.raw(
         lambda message: message.key() == b"poisoned" and by(message) == bench.settings.stream.app_id
     )
