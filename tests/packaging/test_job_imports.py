@@ -13,6 +13,7 @@ INSIDE_THE_JOB = [
     ROOT / "producers" / "identity.py",
     *sorted((ROOT / "producers" / "ipc").rglob("*.py")),
     *sorted((ROOT / "producers" / "collector").rglob("*.py")),
+    *sorted((ROOT / "producers" / "nccl_profiler").rglob("*.py")),
 ]
 #: Modules beside drumline_hook.py in the folder that PYTHONPATH has.
 STARTUP = {path.stem for path in (ROOT / "producers" / "collector" / "startup").glob("*.py")}

@@ -1,0 +1,63 @@
+"""Path of NCCL's profiler plugin, and the job's marks in its file: steps, ranges, replays of graphs.
+
+It is imported inside the job: standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Callable
+
+#: File and SONAME: glibc gives NCCL, which opens the plain name, the library that is loaded already.
+LIBRARY = "libnccl-profiler-drumline.so"
+#: Kinds of marks (ring.h).
+STEP_MARK, RANGE_BEGIN, RANGE_END, GRAPH_REPLAY = 2, 3, 4, 5
+#: Most bytes of a name that a mark holds (ring.h).
+NAME_BYTES = 32
+#: Folder of all rings of the host; a process without it writes none.
+FOLDER_VARIABLE = "DRUMLINE_RINGS__FOLDER"
+
+
+def path() -> str | None:
+    """Return the plugin's path; None if drumline was installed without a C compiler."""
+    built = os.path.join(os.path.dirname(os.path.abspath(__file__)), LIBRARY)
+    return built if os.path.exists(built) else None
+
+
+@functools.cache
+def load() -> Callable[[int, int, bytes, int], int] | None:
+    """Load the plugin, once, and return its function `drumline_mark`; None where this process has no ring.
+
+    NCCL uses the same library afterwards: it is the same file. The file of the ring is created at the first mark or
+    communicator. Calls keep the GIL: they take less time than to give it away.
+    """
+    library = path()
+    if not os.environ.get(FOLDER_VARIABLE) or library is None:
+        return None
+    try:
+        function = ctypes.PyDLL(library).drumline_mark
+    except (OSError, AttributeError):  # of another machine or release
+        return None
+    function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_uint64)
+    function.restype = ctypes.c_int
+    return function
+
+
+def mark(kind: int, number: int, name: str = "", count: int = 0) -> bool:
+    """Write a mark into the ring; return False if there is none, or it is full.
+
+    Args:
+        kind: STEP_MARK (the step `number` begins, -1: none does), RANGE_BEGIN, RANGE_END or GRAPH_REPLAY.
+        number: the step, or the id of the range or graph.
+        name: of a range; what goes beyond NAME_BYTES is cut off.
+        count: of a step, the source of its number.
+    """
+    write = load()
+    if write is None:
+        return False
+    text = name.encode(errors="replace")
+    if len(text) > NAME_BYTES:
+        text = text[:NAME_BYTES].decode(errors="ignore").encode()
+    return write(kind, number, text, count) == 0

@@ -1,0 +1,370 @@
+/* NCCL's profiler plugin of the light tier: one record of 96 bytes for each operation, in a file that outlives the
+ * process (ring.h).
+ *
+ * NCCL calls it from the job's threads, from host functions of CUDA streams and from its proxy threads. There is no
+ * thread here, no lock, and no allocation after `init`. Whatever fails, NCCL gets success: without a file, or with a
+ * full one, the job runs as without drumline. NCCL closes the library with the last communicator; it stays loaded
+ * (-z nodelete), as threads may still be in it. */
+#include <string.h>
+
+#include "abi.h"
+#include "chain.h"
+#include "operations.h"
+#include "ring_writer.h"
+
+/* --- handles: numbers, not pointers, so that any handle can be looked at --- */
+
+/* Bits: 8 that no pointer has | 12 that tell processes apart | 41 of a number | 3 of its kind. A late event of an
+ * operation whose record is in use again is recognised by its number and touches nothing; so is a handle of another
+ * process, which proxy threads of NCCL pass on (PXN). */
+enum handle_kind { OF_THEIRS, OF_OTHER_PROCESS, OF_CONTEXT, OF_GROUP, OF_API_CALL, OF_OPERATION, OF_CHANNEL };
+enum { MARK = 0xd1, NONCE_MASK = (1 << 12) - 1, CHANNEL_BITS = 6, INDEX_BITS = 10 };
+#define NUMBER_MASK ((1ull << 41) - 1)
+_Static_assert(MAX_COMMS <= 1 << INDEX_BITS, "index of a communicator");
+
+struct handle { enum handle_kind kind; uint64_t number; };
+
+static uint64_t pack(enum handle_kind kind, uint64_t number) {
+  return (uint64_t)MARK << 56 | (ring_nonce() & NONCE_MASK) << 44 | (number & NUMBER_MASK) << 3 | kind;
+}
+
+static struct handle unpack(const void *opaque) {
+  uint64_t bits = (uint64_t)opaque;
+  if (bits >> 56 != MARK) return (struct handle){OF_THEIRS, 0}; /* a pointer of a chained plugin, or NULL */
+  if ((bits >> 44 & NONCE_MASK) != (ring_nonce() & NONCE_MASK)) return (struct handle){OF_OTHER_PROCESS, 0};
+  return (struct handle){bits & 7, bits >> 3 & NUMBER_MASK};
+}
+
+static void count(enum header word) {
+  uint8_t *base = ring();
+  if (base) atomic_fetch_add_explicit(&words(base)[word], 1, memory_order_relaxed);
+}
+
+/* --- a chained plugin --- */
+
+static _Atomic(const struct profiler_v1 *) chained[NEWEST + 1]; /* their struct by version; `init` of it is not used */
+static int their_mask;               /* may change at any time: they keep the pointer */
+static _Atomic(int *) mask_of_nccl;  /* and NCCL reads this one */
+static _Atomic int our_mask;
+
+struct theirs { const void *profiler; void *context; int *mask; result failed; };
+
+static struct theirs prepare_theirs(int version, int *mask) {
+  uint8_t *base = ring_open();
+  struct theirs theirs = {chain_struct(version), NULL, base ? &their_mask : mask, 0};
+  atomic_store(&chained[version], (const struct profiler_v1 *)theirs.profiler);
+  return theirs;
+}
+
+/* Give NCCL the events that the chained plugin asks for now, and ours. */
+static void refresh_mask(void) {
+  int *mask = atomic_load_explicit(&mask_of_nccl, memory_order_relaxed);
+  int wanted = __atomic_load_n(&their_mask, __ATOMIC_RELAXED) | atomic_load_explicit(&our_mask, memory_order_relaxed);
+  if (mask && __atomic_load_n(mask, __ATOMIC_RELAXED) != wanted) __atomic_store_n(mask, wanted, __ATOMIC_RELAXED);
+}
+
+static void *their_handle(const void *opaque) {
+  struct handle handle = unpack(opaque);
+  switch (handle.kind) {
+  case OF_THEIRS: return (void *)opaque;
+  case OF_API_CALL: return chain_theirs(API_CALLS, handle.number, (uint64_t)opaque);
+  case OF_OPERATION: return chain_theirs(OPERATIONS, handle.number, (uint64_t)opaque);
+  case OF_CHANNEL: return chain_theirs(CHANNELS, handle.number, (uint64_t)opaque);
+  default: return NULL;
+  }
+}
+
+static void keep_theirs(uint64_t ours, void *theirs) {
+  struct handle handle = unpack((void *)ours);
+  enum chain_table table = handle.kind == OF_API_CALL ? API_CALLS : handle.kind == OF_CHANNEL ? CHANNELS : OPERATIONS;
+  chain_keep(table, handle.number, ours, theirs);
+}
+
+/* Let a chained plugin start its event. The parent is theirs for the call only. */
+static void *start_theirs(const struct profiler_v1 *plugin, void *context, struct descriptor *event) {
+  void *parent = event->parent, *theirs = NULL;
+  event->parent = their_handle(parent);
+  plugin->start(context, &theirs, event);
+  event->parent = parent;
+  return theirs;
+}
+
+/* --- communicators --- */
+
+/* Contexts are places in the file's table of communicators. A closed one is used again when the agent has read all
+ * records that refer to it. `state`: generation << 2 | one of these. */
+enum { UNUSED, CHANGING, OPEN, CLOSED };
+struct comm { const char *name; uint64_t id; int nodes, ranks, rank; };
+static struct context {
+  _Atomic uint64_t state;
+  _Atomic uint64_t closed_at;  /* records that were written when it was closed */
+  _Atomic(void *) theirs;
+  _Atomic bool is_forwarded;
+} contexts[MAX_COMMS];
+
+void forget_contexts(void) {
+  for (int i = 0; i < MAX_COMMS; i++) atomic_store(&contexts[i].state, UNUSED);
+}
+
+/* Take a place in the table; return its index, or MAX_COMMS. */
+static uint32_t take_context(uint8_t *base) {
+  uint64_t read = atomic_load(&words(base)[READ]);
+  for (uint32_t pass = UNUSED; pass <= CLOSED; pass += CLOSED) /* first those that no record refers to */
+    for (uint32_t i = 0; i < MAX_COMMS; i++) {
+      uint64_t state = atomic_load(&contexts[i].state);
+      if ((state & 3) != pass || (pass == CLOSED && read < atomic_load(&contexts[i].closed_at))) continue;
+      if (!atomic_compare_exchange_strong(&contexts[i].state, &state, ((state >> 2) + 1) << 2 | CHANGING)) continue;
+      if (pass == UNUSED) atomic_fetch_add(&words(base)[COMMS], 1);
+      return i;
+    }
+  return MAX_COMMS;
+}
+
+static result open_context(void **opaque, int *mask, int version, const struct theirs *theirs, struct comm comm) {
+  uint8_t *base = ring();
+  bool is_forwarded = theirs->profiler && !theirs->failed;
+  *opaque = is_forwarded ? theirs->context : NULL;
+  if (!base) return 0; /* all is theirs, the mask too */
+  atomic_store(&words(base)[INTERFACE], (uint64_t)version);
+  atomic_store(&words(base)[CHAIN], (uint64_t)chain_state());
+  atomic_store(&our_mask, KIND_COLL | KIND_P2P | (version >= 4 ? KIND_KERNEL_CHANNEL : 0));
+  atomic_store(&mask_of_nccl, mask);
+  refresh_mask();
+  uint32_t index = take_context(base);
+  if (index == MAX_COMMS) {
+    count(COMMS_DENIED);
+    return 0;
+  }
+  struct context *context = &contexts[index];
+  atomic_store(&context->theirs, theirs->context);
+  atomic_store(&context->is_forwarded, is_forwarded);
+  uint64_t generation = atomic_load(&context->state) >> 2;
+  struct comm_entry *entry = &comm_table(base)[index];
+  atomic_store(&entry->id, comm.id);
+  entry->created_ns = now_ns();
+  entry->closed_ns = 0;
+  entry->generation = (uint32_t)generation;
+  entry->rank = comm.rank;
+  entry->ranks = comm.ranks;
+  entry->nodes = comm.nodes;
+  memset(entry->name, 0, sizeof entry->name);
+  if (comm.name) memcpy(entry->name, comm.name, strnlen(comm.name, sizeof entry->name - 1));
+  atomic_store(&context->state, generation << 2 | OPEN);
+  *opaque = (void *)pack(OF_CONTEXT, generation << INDEX_BITS | index);
+  return 0;
+}
+
+/* Return the open context of a handle, or NULL. */
+static struct context *context_of(struct handle handle) {
+  struct context *context = &contexts[handle.number & (MAX_COMMS - 1)];
+  uint64_t state = atomic_load_explicit(&context->state, memory_order_acquire);
+  uint64_t wanted = ((handle.number >> INDEX_BITS) << 2 | OPEN) & NUMBER_MASK >> (INDEX_BITS - 2);
+  return handle.kind == OF_CONTEXT && (state & NUMBER_MASK >> (INDEX_BITS - 2)) == wanted ? context : NULL;
+}
+
+static result finalize(void *opaque, int version) {
+  const struct profiler_v1 *plugin = atomic_load(&chained[version]);
+  struct handle handle = unpack(opaque);
+  void *theirs = handle.kind == OF_THEIRS ? opaque : NULL;
+  struct context *context = context_of(handle);
+  uint64_t state = context ? atomic_load(&context->state) : 0;
+  uint8_t *base = ring();
+  if (context && base && atomic_compare_exchange_strong(&context->state, &state, (state & ~3ull) | CHANGING)) {
+    comm_table(base)[context - contexts].closed_ns = now_ns();
+    theirs = atomic_load(&context->is_forwarded) ? atomic_load(&context->theirs) : NULL;
+    atomic_store(&context->closed_at, atomic_load(&words(base)[WRITTEN]));
+    atomic_store(&context->state, (state & ~3ull) | CLOSED);
+  } else if (handle.kind != OF_THEIRS) {
+    count(UNKNOWN);
+  }
+  if (plugin && theirs) plugin->finalize(theirs);
+  return 0;
+}
+
+/* --- operations and their channels --- */
+
+static uint64_t start_operation(uint64_t context, const struct descriptor *event, uint64_t kind, int version) {
+  uint8_t *base = ring();
+  uint64_t position;
+  struct record *record = base ? ring_claim(base, &position) : NULL;
+  if (!record) return 0;
+  record->comm = context & (MAX_COMMS - 1);
+  record->generation = (uint32_t)(context >> INDEX_BITS);
+  fill_operation(record, event, kind, version);
+  struct comm_entry *entry = &comm_table(base)[record->comm];
+  if (version <= 3) { /* the communicator is known from here */
+    uint64_t unknown = 0, id = kind == KIND_COLL ? event->coll1.comm_hash : event->p2p1.comm_hash;
+    if (atomic_compare_exchange_strong(&entry->id, &unknown, id)) entry->rank = event->rank;
+  }
+  struct handle parent = unpack(event->parent);
+  atomic_store_explicit(&record->gpu_start_ns, UINT64_MAX, memory_order_relaxed);
+  atomic_store_explicit(&record->gpu_stop_ns, 0, memory_order_relaxed);
+  atomic_store_explicit(&record->seen_ns, 0, memory_order_relaxed);
+  record->captured = parent.kind == OF_API_CALL ? parent.number : 0;
+  record->host_ns = now_ns();
+  ring_publish(record, position);
+  return pack(OF_OPERATION, position);
+}
+
+static void keep_least(_Atomic uint64_t *word, uint64_t value) {
+  uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
+  while (value < before && !atomic_compare_exchange_weak(word, &before, value)) {}
+}
+
+static void keep_greatest(_Atomic uint64_t *word, uint64_t value) {
+  uint64_t before = atomic_load_explicit(word, memory_order_relaxed);
+  while (value > before && !atomic_compare_exchange_weak(word, &before, value)) {}
+}
+
+/* True if `progress` is that of the operation at `position`: the record is not in use again. */
+static bool is_current(uint64_t progress, uint64_t position) {
+  return (uint32_t)(progress >> 32) == (uint32_t)(position + 1);
+}
+
+/* Count a channel's start into its operation. Return the channel's handle, or 0 if the operation is not known. */
+static uint64_t start_channel(const struct descriptor *event) {
+  struct handle parent = unpack(event->parent);
+  if (parent.kind == OF_THEIRS) return 0; /* the ring had no room for the operation, which is counted */
+  uint8_t *base = ring();
+  if (!base || parent.kind != OF_OPERATION) {
+    count(UNKNOWN);
+    return 0;
+  }
+  struct record *record = record_at(base, parent.number);
+  uint64_t before = atomic_load_explicit(&record->progress, memory_order_acquire);
+  do {
+    if (!is_current(before, parent.number)) {
+      count(UNKNOWN);
+      return 0;
+    }
+  } while (!atomic_compare_exchange_weak(&record->progress, &before, before + (1 << 16)));
+  keep_least(&record->gpu_start_ns, event->kernel.gpu_ns);
+  return pack(OF_CHANNEL, parent.number << CHANNEL_BITS | (event->kernel.channel & ((1 << CHANNEL_BITS) - 1)));
+}
+
+/* Count a channel's stop. Its progress is written last: who sees all channels stopped, sees their times. */
+static void stop_channel(uint64_t position, uint64_t gpu_ns) {
+  uint8_t *base = ring();
+  struct record *record = base ? record_at(base, position) : NULL;
+  uint64_t before = record ? atomic_load_explicit(&record->progress, memory_order_acquire) : 0, seen = 0;
+  if (record && is_current(before, position)) keep_greatest(&record->gpu_stop_ns, gpu_ns);
+  do {
+    if (!record || !is_current(before, position)) {
+      count(UNKNOWN);
+      return;
+    }
+    if (!seen && (before & 0xffff) + 1 >= record->channels) { /* the last one, or any if their number is not known */
+      seen = now_ns();
+      keep_greatest(&record->seen_ns, seen);
+    }
+  } while (!atomic_compare_exchange_weak(&record->progress, &before, before + 1));
+}
+
+/* Number a call that is captured into a CUDA graph: it is the parent of its operation at each replay. */
+static uint64_t start_api_call(const struct descriptor *event, uint64_t kind) {
+  uint8_t *base = ring();
+  bool captured = kind == KIND_COLL_API ? event->coll_api.captured : event->p2p_api.captured;
+  return base && captured ? pack(OF_API_CALL, atomic_fetch_add(&words(base)[CAPTURED], 1) + 1) : 0;
+}
+
+/* --- what NCCL calls --- */
+
+static result start(void *opaque, void **result_handle, struct descriptor *event, int version) {
+  const struct profiler_v1 *plugin = atomic_load_explicit(&chained[version], memory_order_relaxed);
+  uint64_t kind = version >= 5 ? event->type.wide : event->type.narrow, ours = 0;
+  void *theirs = NULL, *their_context = NULL;
+  struct handle handle = unpack(opaque);
+  struct context *context = context_of(handle);
+  bool is_forwarded = plugin && handle.kind == OF_THEIRS && opaque;
+  *result_handle = NULL; /* always: NCCL keeps handles in memory that it uses again */
+  if (context) {
+    is_forwarded = plugin && atomic_load_explicit(&context->is_forwarded, memory_order_relaxed);
+    their_context = atomic_load_explicit(&context->theirs, memory_order_relaxed);
+  } else if (handle.kind == OF_THEIRS) {
+    their_context = opaque;
+    if (kind == KIND_COLL || kind == KIND_P2P) count(DENIED);
+  } else {
+    count(UNKNOWN);
+    is_forwarded = plugin && handle.kind == OF_OTHER_PROCESS; /* they tell by the event's pid, not by a context */
+  }
+  if (is_forwarded && ring()) {
+    refresh_mask();
+    is_forwarded = chain_wants(__atomic_load_n(&their_mask, __ATOMIC_RELAXED), kind);
+  }
+  if (is_forwarded) theirs = start_theirs(plugin, their_context, event);
+  if (context && (kind == KIND_COLL || kind == KIND_P2P)) ours = start_operation(handle.number, event, kind, version);
+  else if (context && kind == KIND_KERNEL_CHANNEL && version >= 4) ours = start_channel(event);
+  else if (context && (kind == KIND_COLL_API || kind == KIND_P2P_API)) ours = start_api_call(event, kind);
+  /* NCCL 2.27 and before tells of no operation whose group has no handle. */
+  else if (context && kind == KIND_GROUP && version <= 4 && !theirs) ours = pack(OF_GROUP, 0);
+  if (ours && theirs) keep_theirs(ours, theirs);
+  *result_handle = ours ? (void *)ours : theirs;
+  return 0;
+}
+
+static result stop(void *handle, int version) {
+  const struct profiler_v1 *plugin = atomic_load_explicit(&chained[version], memory_order_relaxed);
+  void *theirs = plugin ? their_handle(handle) : NULL;
+  if (theirs) plugin->stop(theirs);
+  return 0;
+}
+
+static result record_event_state(void *opaque, int state, union state_arguments *arguments, int version) {
+  const struct profiler_v1 *plugin = atomic_load_explicit(&chained[version], memory_order_relaxed);
+  void *theirs = plugin ? their_handle(opaque) : NULL;
+  struct handle handle = unpack(opaque);
+  if (handle.kind == OF_CHANNEL && state == STATE_KERNEL_CHANNEL_STOP && arguments)
+    stop_channel(handle.number >> CHANNEL_BITS, arguments->kernel.gpu_ns);
+  else if (handle.kind == OF_OTHER_PROCESS) count(UNKNOWN);
+  if (theirs) plugin->state(theirs, state, arguments);
+  return 0;
+}
+
+/* --- the six interfaces --- */
+
+#define INIT_OLD(V) \
+  static result init_v##V(void **context, int *mask) { \
+    struct theirs theirs = prepare_theirs(V, mask); \
+    const struct profiler_v1 *next = theirs.profiler; \
+    if (next) theirs.failed = next->init(&theirs.context, theirs.mask); \
+    return open_context(context, mask, V, &theirs, (struct comm){.rank = -1}); \
+  }
+INIT_OLD(1) INIT_OLD(2) INIT_OLD(3)
+
+static result init_v4(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank,
+                      nccl_log log) {
+  struct theirs theirs = prepare_theirs(4, mask);
+  const struct profiler_v4 *next = theirs.profiler;
+  if (next) theirs.failed = next->init(&theirs.context, theirs.mask, name, id, nodes, ranks, rank, log);
+  return open_context(context, mask, 4, &theirs, (struct comm){name, id, nodes, ranks, rank});
+}
+
+#define INIT_NEW(V) \
+  static result init_v##V(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank, \
+                          nccl_log log) { \
+    struct theirs theirs = prepare_theirs(V, mask); \
+    const struct profiler_v5 *next = theirs.profiler; \
+    if (next) theirs.failed = next->init(&theirs.context, id, theirs.mask, name, nodes, ranks, rank, log); \
+    return open_context(context, mask, V, &theirs, (struct comm){name, id, nodes, ranks, rank}); \
+  }
+INIT_NEW(5) INIT_NEW(6)
+
+/* NCCL looks each symbol up, newest first. With a chained plugin only the versions that it has are there: a resolver
+ * may answer NULL, which NCCL takes as "no such version". */
+typedef void symbol(void); /* only functions have resolvers */
+#define OFFER(V, STRUCT) \
+  static result start_v##V(void *context, void **handle, struct descriptor *event) { \
+    return start(context, handle, event, V); \
+  } \
+  static result stop_v##V(void *handle) { return stop(handle, V); } \
+  static result state_v##V(void *handle, int state, union state_arguments *arguments) { \
+    return record_event_state(handle, state, arguments, V); \
+  } \
+  static result finalize_v##V(void *context) { return finalize(context, V); } \
+  static struct STRUCT profiler_##V = {"drumline", init_v##V, start_v##V, stop_v##V, state_v##V, finalize_v##V}; \
+  static symbol *resolve_v##V(void) { \
+    return chain_wanted() && !chain_struct(V) ? NULL : (symbol *)(void *)&profiler_##V; \
+  } \
+  EXPORT symbol ncclProfiler_v##V __attribute__((ifunc("resolve_v" #V)));
+OFFER(1, profiler_v1) OFFER(2, profiler_v1) OFFER(3, profiler_v1)
+OFFER(4, profiler_v4) OFFER(5, profiler_v5) OFFER(6, profiler_v5)

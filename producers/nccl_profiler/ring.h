@@ -1,0 +1,88 @@
+/* The file that the NCCL operations of one process are written to. `producers/rings/ring_file.py` has the same numbers.
+ *
+ *   byte 0      header: 64-bit words (enum header); from byte 512 on the variables of the environment that name the job
+ *   byte 4096   MAX_COMMS communicators
+ *   behind it   CAPACITY records, a ring: position p lies in place p % CAPACITY
+ *
+ * All numbers are little-endian. The process writes through a shared mapping, so nothing is lost when it is killed.
+ * The agent reads with pread, and writes a single word, READ, with pwrite. A full ring drops records and counts them:
+ * nobody waits. While the process lives it holds flock(LOCK_EX) on the file.
+ *
+ * A reader takes the record of position p when `number` is p + 1, and looks up its communicator afterwards: an entry is
+ * filled before the first record that refers to it, and used again only when READ has passed the last one. It never
+ * moves READ beyond WRITTEN. */
+#ifndef DRUMLINE_RING_H
+#define DRUMLINE_RING_H
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum { LAYOUT = 1, HEADER_BYTES = 4096, COMM_BYTES = 96, RECORD_BYTES = 96, MAX_COMMS = 1024 };
+enum { COMM_NAME_BYTES = 56, MARK_NAME_BYTES = 32, NO_COMM = 0xffff };
+#define RING_MAGIC 0x676e69725f6c6d64ull /* "dml_ring" */
+
+enum header { /* words */
+  MAGIC = 0,      /* written last: a file without it is not ready */
+  VERSION = 1,    /* LAYOUT */
+  PID = 2,        /* as the process sees itself: in a container, not the host's number */
+  CREATED_NS = 3,
+  CAPACITY = 4,   /* records in the ring, a power of two */
+  WRITTEN = 5,    /* records claimed so far */
+  READ = 6,       /* records that the agent has finished with */
+  DROPPED = 7,    /* operations and marks that met a full ring */
+  UNKNOWN = 8,    /* events without a known parent, of another process, or after the end of their communicator */
+  COMMS = 9,      /* entries of the table that were ever used */
+  COMMS_DENIED = 10, /* communicators that met a full table */
+  INTERFACE = 11, /* version of NCCL's profiler interface in use; 0 = none yet */
+  STEP = 12,      /* the step that the job is in, -1 = none; stamped on records */
+  ENDED = 13,     /* 1 = the process came to its exit */
+  CHAIN = 14,     /* enum chain_state: the plugin that the user set */
+  CAPTURED = 15,  /* calls of NCCL's API that were captured into CUDA graphs so far */
+  DENIED = 16,    /* operations of communicators that met a full table */
+  ENVIRONMENT_LEFT_OUT = 17, /* variables for which there was no room */
+  ENVIRONMENT = 64, /* byte 512: NAME=VALUE texts, each ended by a zero byte; an empty one is the last */
+};
+
+enum chain_state { CHAIN_NONE = 0, CHAIN_USED = 1, CHAIN_FAILED = 2 /* it can't be loaded, or is no profiler */ };
+
+struct comm_entry {
+  _Atomic uint64_t id;   /* NCCL's; of versions 1 to 3 known at the first operation, 0 before */
+  uint64_t created_ns, closed_ns; /* closed_ns: 0 until finalized */
+  uint32_t generation;   /* 1, 2, ... : rises when the entry is used again */
+  int32_t rank, ranks, nodes; /* rank -1, ranks 0, nodes 0: not known (versions 1 to 3) */
+  char name[COMM_NAME_BYTES]; /* given by the user, mostly empty */
+};
+
+enum record_kind {
+  COLLECTIVE_OR_P2P = 1,
+  STEP_MARK = 2,    /* number >= 0: this step begins; -1: the step ends and none begins. count: source of the number */
+  RANGE_BEGIN = 3,  /* number: id of the range */
+  RANGE_END = 4,
+  GRAPH_REPLAY = 5, /* number: id of the graph */
+};
+
+struct record {
+  _Atomic uint64_t number;   /* position + 1; written last */
+  _Atomic uint64_t progress; /* low half of number << 32 | channels started << 16 | channels stopped */
+  uint8_t kind;
+  uint8_t function, datatype, algorithm, protocol; /* place in the lists of operations.c, from 1; 0 = not known */
+  uint8_t channels; /* that will start and stop; 0 = not known */
+  uint16_t comm;    /* place in the table; NO_COMM for a mark */
+  int32_t peer;     /* root of a collective, peer of a point-to-point operation */
+  uint32_t generation; /* of the communicator's entry */
+  int64_t step;     /* that the job was in at the call; -1 = none */
+  uint64_t sequence; /* NCCL's, of collectives; of a mark its number */
+  uint64_t count;   /* elements; of a mark its count */
+  uint64_t host_ns; /* the call, CLOCK_REALTIME */
+  union {
+    struct {
+      _Atomic uint64_t gpu_start_ns; /* least of the channels, the GPU's clock; 2^64-1 before the first */
+      _Atomic uint64_t gpu_stop_ns;  /* greatest of the channels; 0 before the first */
+      _Atomic uint64_t seen_ns;      /* CLOCK_REALTIME when NCCL told of the last channel's stop; 0 before */
+      uint64_t captured; /* number of the API call that was captured into a CUDA graph (1, 2, ...); 0 = none was */
+    };
+    char name[MARK_NAME_BYTES]; /* of a mark: UTF-8, filled up with zero bytes */
+  };
+};
+_Static_assert(sizeof(struct comm_entry) == COMM_BYTES, "communicator");
+_Static_assert(sizeof(struct record) == RECORD_BYTES, "record");
+#endif

@@ -1,0 +1,183 @@
+/* Creates the file of a process (ring.h) and claims records in it, for plugin.c and for the job's own marks. */
+#define _GNU_SOURCE
+#include "ring_writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { DEFAULT_RECORDS = 1 << 15, LEAST_RECORDS = 1 << 6, MOST_RECORDS = 1 << 20 };
+
+static _Atomic(uint8_t *) mapping;
+static _Atomic uint64_t nonce;
+uint64_t ring_capacity = 1;
+static pthread_once_t opened = PTHREAD_ONCE_INIT;
+static int lock = -1; /* the file, open and locked while the process lives */
+
+uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* A forked child writes nothing into its parent's file. It may open one of its own. */
+static void forget(void) {
+  static const pthread_once_t again = PTHREAD_ONCE_INIT;
+  atomic_store(&mapping, NULL);
+  if (lock >= 0) close(lock); /* the parent keeps the lock */
+  lock = -1;
+  forget_contexts();
+  opened = again;
+}
+
+/* Copy the variables that name job, run and rank (producers/identity.py). */
+static void copy_environment(uint8_t *base) {
+  static const char *const names[] = {
+    "DRUMLINE_JOB", "DRUMLINE_RUN", "DRUMLINE_MINTED_RUN", "RANK", "LOCAL_RANK", "WORLD_SIZE",
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_NAME", "SLURM_JOB_ID", "SLURM_RESTART_COUNT",
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
+    "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE", "JOB_NAME", "CUDA_VISIBLE_DEVICES",
+    "DRUMLINE_LABELS", NULL};
+  char *at = (char *)base + ENVIRONMENT * 8, *end = (char *)base + HEADER_BYTES - 1; /* the last byte stays zero */
+  for (int i = 0; names[i]; i++) {
+    const char *value = getenv(names[i]);
+    if (!value || !*value) continue;
+    int length = snprintf(at, (size_t)(end - at), "%s=%s", names[i], value);
+    if (length > 0 && length < end - at) {
+      at += length + 1;
+    } else {
+      memset(at, 0, (size_t)(end - at));
+      atomic_fetch_add(&words(base)[ENVIRONMENT_LEFT_OUT], 1);
+    }
+  }
+}
+
+/* Open the folder of all rings. A missing one is created for all users, as that of the spools is. */
+static int open_folder(const char *folder) {
+  const int flags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  int is_new = !mkdir(folder, 0700), descriptor = open(folder, flags);
+  if (is_new && descriptor >= 0 && fchmod(descriptor, 01777)) { /* then for this user alone */ }
+  return descriptor;
+}
+
+/* Give the file its size. Blocks are allocated now: a page that the disk has no room for would end the job later. */
+static int allocate(int descriptor, off_t size) {
+  struct rlimit limit; /* beyond it the kernel would end the process */
+  if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur != RLIM_INFINITY && (off_t)limit.rlim_cur < size) return EFBIG;
+  int error;
+  do error = posix_fallocate(descriptor, 0, size);
+  while (error == EINTR);
+  return error;
+}
+
+static uint8_t *create(int folder, uint64_t created) {
+  char name[64];
+  snprintf(name, sizeof name, "%ld-%llx.ring", (long)getpid(), (unsigned long long)created);
+  int descriptor = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (descriptor < 0) return NULL;
+  struct stat about; /* a folder with S_ISGID: its group is the agent's */
+  if (!fstat(folder, &about) && about.st_mode & S_ISGID && fchmod(descriptor, 0660)) { /* then root reads it */ }
+  size_t size = HEADER_BYTES + MAX_COMMS * COMM_BYTES + ring_capacity * RECORD_BYTES;
+  void *base = MAP_FAILED;
+  if (!flock(descriptor, LOCK_EX | LOCK_NB) && !allocate(descriptor, (off_t)size))
+    base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+  if (base == MAP_FAILED) {
+    unlinkat(folder, name, 0);
+    close(descriptor);
+    return NULL;
+  }
+  lock = descriptor;
+  return base;
+}
+
+static void open_file(void) {
+  static int at_fork;
+  if (!at_fork) at_fork = !pthread_atfork(NULL, NULL, forget);
+  uint64_t created = now_ns();
+  atomic_store(&nonce, (created ^ (uint64_t)getpid() * 0x9e3779b97f4a7c15u) >> 10);
+  const char *path = getenv("DRUMLINE_RINGS__FOLDER"), *wanted = getenv("DRUMLINE_RINGS__RECORDS");
+  if (!path || !*path || !at_fork) return;
+  long long count = wanted && *wanted ? strtoll(wanted, NULL, 10) : DEFAULT_RECORDS;
+  ring_capacity = LEAST_RECORDS;
+  while ((long long)ring_capacity < count && ring_capacity < MOST_RECORDS) ring_capacity *= 2;
+  int folder = open_folder(path);
+  uint8_t *base = folder >= 0 ? create(folder, created) : NULL;
+  if (folder >= 0) close(folder);
+  if (!base) return;
+  _Atomic uint64_t *header = words(base);
+  atomic_store(&header[VERSION], LAYOUT);
+  atomic_store(&header[PID], (uint64_t)getpid());
+  atomic_store(&header[CREATED_NS], created);
+  atomic_store(&header[CAPACITY], ring_capacity);
+  atomic_store(&header[STEP], (uint64_t)-1);
+  copy_environment(base);
+  atomic_store(&header[MAGIC], RING_MAGIC);
+  atomic_store(&mapping, base);
+}
+
+uint8_t *ring_open(void) {
+  pthread_once(&opened, open_file);
+  return ring();
+}
+
+uint8_t *ring(void) { return atomic_load_explicit(&mapping, memory_order_acquire); }
+uint64_t ring_nonce(void) { return atomic_load_explicit(&nonce, memory_order_relaxed); }
+
+__attribute__((destructor)) static void end(void) {
+  uint8_t *base = ring();
+  if (base) atomic_store(&words(base)[ENDED], 1);
+}
+
+struct record *ring_claim(uint8_t *base, uint64_t *position) {
+  _Atomic uint64_t *header = words(base);
+  uint64_t next = atomic_load_explicit(&header[WRITTEN], memory_order_relaxed);
+  do { /* also if READ is damaged, nothing is overwritten */
+    if (next - atomic_load_explicit(&header[READ], memory_order_acquire) >= ring_capacity) {
+      atomic_fetch_add(&header[DROPPED], 1);
+      return NULL;
+    }
+  } while (!atomic_compare_exchange_weak(&header[WRITTEN], &next, next + 1));
+  *position = next;
+  struct record *record = record_at(base, next);
+  atomic_store_explicit(&record->progress, (next + 1) << 32, memory_order_relaxed);
+  record->step = (int64_t)atomic_load_explicit(&header[STEP], memory_order_relaxed);
+  return record;
+}
+
+void ring_publish(struct record *record, uint64_t position) {
+  atomic_store_explicit(&record->number, position + 1, memory_order_release);
+}
+
+/* Write a mark of the job (enum record_kind) into the ring; `name`: of a range, or NULL. Return 0 if it is there. */
+EXPORT int drumline_mark(int kind, int64_t number, const char *name, uint64_t count) {
+  uint8_t *base = ring();
+  if (!base) base = ring_open();
+  if (!base) return -1;
+  if (kind == STEP_MARK) atomic_store_explicit(&words(base)[STEP], (uint64_t)number, memory_order_relaxed);
+  uint64_t position;
+  struct record *record = ring_claim(base, &position);
+  if (!record) return -1;
+  if (kind == STEP_MARK) record->step = number; /* of two threads that begin steps at once, too */
+  record->kind = (uint8_t)kind;
+  record->function = record->datatype = record->algorithm = record->protocol = record->channels = 0;
+  record->comm = NO_COMM;
+  record->peer = -1;
+  record->generation = 0;
+  record->sequence = (uint64_t)number;
+  record->count = count;
+  record->host_ns = now_ns();
+  memset(record->name, 0, sizeof record->name);
+  if (name) memcpy(record->name, name, strnlen(name, sizeof record->name));
+  ring_publish(record, position);
+  return 0;
+}
