@@ -45,6 +45,16 @@ def load() -> Callable[[int, int, bytes, int], int] | None:
     return function
 
 
+def captured() -> int:
+    """Return how many calls of NCCL's API were captured into CUDA graphs so far; 0 if there is no ring."""
+    library = path() if load() is not None else None
+    if library is None:
+        return 0
+    function = ctypes.PyDLL(library).drumline_captured
+    function.restype = ctypes.c_uint64
+    return int(function())
+
+
 def mark(kind: int, number: int, name: str = "", count: int = 0) -> bool:
     """Write a mark into the ring; return False if there is none, or it is full.
 

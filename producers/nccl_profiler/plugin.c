@@ -46,6 +46,7 @@ static _Atomic(const struct profiler_v1 *) chained[NEWEST + 1]; /* their struct 
 static int their_mask;               /* may change at any time: they keep the pointer */
 static _Atomic(int *) mask_of_nccl;  /* and NCCL reads this one */
 static _Atomic int our_mask;
+static _Atomic uint64_t plans; /* groups of operations that are one kernel; numbered from 1 */
 
 struct theirs { const void *profiler; void *context; int *mask; result failed; };
 
@@ -67,6 +68,7 @@ static void *their_handle(const void *opaque) {
   struct handle handle = unpack(opaque);
   switch (handle.kind) {
   case OF_THEIRS: return (void *)opaque;
+  case OF_GROUP: return chain_theirs(GROUPS, handle.number, (uint64_t)opaque);
   case OF_API_CALL: return chain_theirs(API_CALLS, handle.number, (uint64_t)opaque);
   case OF_OPERATION: return chain_theirs(OPERATIONS, handle.number, (uint64_t)opaque);
   case OF_CHANNEL: return chain_theirs(CHANNELS, handle.number, (uint64_t)opaque);
@@ -76,16 +78,30 @@ static void *their_handle(const void *opaque) {
 
 static void keep_theirs(uint64_t ours, void *theirs) {
   struct handle handle = unpack((void *)ours);
-  enum chain_table table = handle.kind == OF_API_CALL ? API_CALLS : handle.kind == OF_CHANNEL ? CHANNELS : OPERATIONS;
-  chain_keep(table, handle.number, ours, theirs);
+  switch (handle.kind) {
+  case OF_GROUP: chain_keep(GROUPS, handle.number, ours, theirs); break;
+  case OF_API_CALL: chain_keep(API_CALLS, handle.number, ours, theirs); break;
+  case OF_CHANNEL: chain_keep(CHANNELS, handle.number, ours, theirs); break;
+  default: chain_keep(OPERATIONS, handle.number, ours, theirs);
+  }
 }
 
-/* Let a chained plugin start its event. The parent is theirs for the call only. */
-static void *start_theirs(const struct profiler_v1 *plugin, void *context, struct descriptor *event) {
-  void *parent = event->parent, *theirs = NULL;
+/* Return where the group of an operation lies in its descriptor. */
+static void **group_of(struct descriptor *event, uint64_t kind, int version) {
+  if (version <= 4) return &event->parent;
+  return kind == KIND_COLL ? &event->coll4.parent_group : &event->p2p4.parent_group;
+}
+
+/* Let a chained plugin start its event. Parent and group are theirs for the call only. */
+static void *start_theirs(const struct profiler_v1 *plugin, void *context, struct descriptor *event, uint64_t kind,
+                          int version) {
+  void **group = version >= 5 && (kind == KIND_COLL || kind == KIND_P2P) ? group_of(event, kind, version) : NULL;
+  void *parent = event->parent, *our_group = group ? *group : NULL, *theirs = NULL;
   event->parent = their_handle(parent);
+  if (group) *group = their_handle(our_group);
   plugin->start(context, &theirs, event);
   event->parent = parent;
+  if (group) *group = our_group;
   return theirs;
 }
 
@@ -183,7 +199,7 @@ static result finalize(void *opaque, int version) {
 
 /* --- operations and their channels --- */
 
-static uint64_t start_operation(uint64_t context, const struct descriptor *event, uint64_t kind, int version) {
+static uint64_t start_operation(uint64_t context, struct descriptor *event, uint64_t kind, int version) {
   uint8_t *base = ring();
   uint64_t position;
   struct record *record = base ? ring_claim(base, &position) : NULL;
@@ -196,11 +212,12 @@ static uint64_t start_operation(uint64_t context, const struct descriptor *event
     uint64_t unknown = 0, id = kind == KIND_COLL ? event->coll1.comm_hash : event->p2p1.comm_hash;
     if (atomic_compare_exchange_strong(&entry->id, &unknown, id)) entry->rank = event->rank;
   }
-  struct handle parent = unpack(event->parent);
+  struct handle call = unpack(event->parent), group = unpack(*group_of(event, kind, version));
   atomic_store_explicit(&record->gpu_start_ns, UINT64_MAX, memory_order_relaxed);
   atomic_store_explicit(&record->gpu_stop_ns, 0, memory_order_relaxed);
   atomic_store_explicit(&record->seen_ns, 0, memory_order_relaxed);
-  record->captured = parent.kind == OF_API_CALL ? parent.number : 0;
+  record->captured = call.kind == OF_API_CALL ? (uint32_t)call.number : 0;
+  record->plan = group.kind == OF_GROUP ? (uint32_t)group.number : 0;
   record->host_ns = now_ns();
   ring_publish(record, position);
   return pack(OF_OPERATION, position);
@@ -291,12 +308,12 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
     refresh_mask();
     is_forwarded = chain_wants(__atomic_load_n(&their_mask, __ATOMIC_RELAXED), kind);
   }
-  if (is_forwarded) theirs = start_theirs(plugin, their_context, event);
+  if (is_forwarded) theirs = start_theirs(plugin, their_context, event, kind, version);
   if (context && (kind == KIND_COLL || kind == KIND_P2P)) ours = start_operation(handle.number, event, kind, version);
   else if (context && kind == KIND_KERNEL_CHANNEL && version >= 4) ours = start_channel(event);
   else if (context && (kind == KIND_COLL_API || kind == KIND_P2P_API)) ours = start_api_call(event, kind);
-  /* NCCL 2.27 and before tells of no operation whose group has no handle. */
-  else if (context && kind == KIND_GROUP && version <= 4 && !theirs) ours = pack(OF_GROUP, 0);
+  /* A kernel. NCCL 2.27 and before tells of no operation whose group has no handle. */
+  else if (context && kind == KIND_GROUP) ours = pack(OF_GROUP, atomic_fetch_add(&plans, 1) + 1);
   if (ours && theirs) keep_theirs(ours, theirs);
   *result_handle = ours ? (void *)ours : theirs;
   return 0;

@@ -78,7 +78,8 @@ struct record {
       _Atomic uint64_t gpu_start_ns; /* least of the channels, the GPU's clock; 2^64-1 before the first */
       _Atomic uint64_t gpu_stop_ns;  /* greatest of the channels; 0 before the first */
       _Atomic uint64_t seen_ns;      /* CLOCK_REALTIME when NCCL told of the last channel's stop; 0 before */
-      uint64_t captured; /* number of the API call that was captured into a CUDA graph (1, 2, ...); 0 = none was */
+      uint32_t captured; /* number of the API call that was captured into a CUDA graph (1, 2, ...); 0 = none was */
+      uint32_t plan;     /* operations with one number (1, 2, ...) are one kernel; 0 = not known */
     };
     char name[MARK_NAME_BYTES]; /* of a mark: UTF-8, filled up with zero bytes */
   };

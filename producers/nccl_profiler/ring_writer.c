@@ -46,8 +46,8 @@ static void copy_environment(uint8_t *base) {
     "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_NAME", "SLURM_JOB_ID", "SLURM_RESTART_COUNT",
     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
-    "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE", "JOB_NAME", "CUDA_VISIBLE_DEVICES",
-    "DRUMLINE_LABELS", NULL};
+    "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE", "JOB_NAME", "POD_NAME", "POD_NAMESPACE",
+    "KUBERNETES_SERVICE_HOST", "HOSTNAME", "CUDA_VISIBLE_DEVICES", "DRUMLINE_LABELS", NULL};
   char *at = (char *)base + ENVIRONMENT * 8, *end = (char *)base + HEADER_BYTES - 1; /* the last byte stays zero */
   for (int i = 0; names[i]; i++) {
     const char *value = getenv(names[i]);
@@ -156,6 +156,12 @@ struct record *ring_claim(uint8_t *base, uint64_t *position) {
 
 void ring_publish(struct record *record, uint64_t position) {
   atomic_store_explicit(&record->number, position + 1, memory_order_release);
+}
+
+/* Return how many calls of NCCL's API were captured so far: those of a graph lie between two answers. */
+EXPORT uint64_t drumline_captured(void) {
+  uint8_t *base = ring();
+  return base ? atomic_load_explicit(&words(base)[CAPTURED], memory_order_relaxed) : 0;
 }
 
 /* Write a mark of the job (enum record_kind) into the ring; `name`: of a range, or NULL. Return 0 if it is there. */

@@ -1,0 +1,89 @@
+/* A profiler plugin as users have one. It keeps its events in memory, checks that it is given none but its own handles,
+ * and writes a line for each call to the file CHAINED_LOG.
+ *
+ * -DVERSIONS='OFFER(5) OFFER(4)': the versions that it has. CHAINED_MASK: what it asks for. CHAINED_FAILS: init fails. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "nccl_interface.h"
+
+struct event { char mark[8]; uint64_t kind; };
+struct context { char mark[8]; };
+static struct event events[4096];
+static struct context contexts[16];
+static int used, opened;
+static FILE *file;
+
+static const char *check(const void *handle) {
+  if (!handle) return "none";
+  long place = ((const char *)handle - (const char *)events) / (long)sizeof *events;
+  return place >= 0 && place < used && handle == &events[place] ? "mine" : "WRONG";
+}
+
+static int is_mine(const void *context) { return context >= (void *)contexts && context < (void *)(contexts + opened); }
+
+static int begin(void **context, int *mask, int version) {
+  file = fopen(getenv("CHAINED_LOG"), "a");
+  fprintf(file, "init %d\n", version);
+  fflush(file);
+  if (getenv("CHAINED_FAILS")) return 3;
+  *mask = atoi(getenv("CHAINED_MASK"));
+  *context = &contexts[opened++];
+  return 0;
+}
+
+static int start(void *context, void **handle, uint64_t kind, void *parent, void *group) {
+  struct event *event = &events[used++];
+  event->kind = kind;
+  *handle = event;
+  fprintf(file, "start %d context %s parent %s group %s\n", (int)kind, is_mine(context) ? "mine" : "WRONG", check(parent), check(group));
+  fflush(file);
+  return 1; /* NCCL gets success all the same */
+}
+
+static int stop(void *handle) {
+  fprintf(file, "stop %d %s\n", handle ? (int)((struct event *)handle)->kind : 0, check(handle));
+  fflush(file);
+  return 1;
+}
+
+static int state(void *handle, int number, state_args *args) {
+  fprintf(file, "state %d %s %d\n", number, check(handle), (int)args->kernelCh.pTimer);
+  fflush(file);
+  return 1;
+}
+
+static int finalize(void *context) {
+  fprintf(file, "finalize %s\n", is_mine(context) ? "mine" : "WRONG");
+  fclose(file);
+  return 1;
+}
+
+#define INIT_OLD(V) static int begin_v##V(void **context, int *mask) { return begin(context, mask, V); }
+INIT_OLD(1) INIT_OLD(2) INIT_OLD(3)
+static int begin_v4(void **context, int *mask, const char *name, uint64_t id, int nodes, int ranks, int rank, logger log) {
+  log(0, 0, name, nodes + ranks + rank + (int)id, "");
+  return begin(context, mask, 4);
+}
+#define INIT_NEW(V) \
+  static int begin_v##V(void **context, uint64_t id, int *mask, const char *name, int nodes, int ranks, int rank, logger log) { \
+    log(0, 0, name, nodes + ranks + rank + (int)id, ""); \
+    return begin(context, mask, V); \
+  }
+INIT_NEW(5) INIT_NEW(6)
+
+#define START(V) \
+  static int start_v##V(void *context, void **handle, void *opaque) { \
+    descriptor_v##V *d = opaque; \
+    return start(context, handle, d->type, d->parentObj, GROUP_OF_##V); \
+  }
+#define GROUP_OF_1 NULL
+#define GROUP_OF_2 NULL
+#define GROUP_OF_3 NULL
+#define GROUP_OF_4 NULL
+#define GROUP_OF_5 (d->type == COLL ? d->coll.parentGroup : d->type == P2P ? d->p2p.parentGroup : NULL)
+#define GROUP_OF_6 GROUP_OF_5
+START(1) START(2) START(3) START(4) START(5) START(6)
+
+#define OFFER(V) profiler ncclProfiler_v##V = {"chained", (void *)begin_v##V, start_v##V, stop, state, finalize};
+VERSIONS

@@ -1,0 +1,45 @@
+"""The plugin that was built with drumline, as the job's Python uses it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.fake_nccl import RANGE_BEGIN, STEP_MARK, only
+
+from drumline.producers.nccl_profiler import library
+
+
+def run(program: str, folder: Path | None) -> str:
+    variables = {} if folder is None else {library.FOLDER_VARIABLE: str(folder)}
+    command = [sys.executable, "-c", f"from drumline.producers.nccl_profiler import library\n{program}"]
+    return subprocess.run(command, env=variables, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+
+
+def test_marks_of_the_job_come_before_nccl_and_into_the_file_of_its_plugin(tmp_path):
+    program = (
+        "print(library.mark(library.STEP_MARK, 3, count=1), library.mark(library.RANGE_BEGIN, 9, 'é' * 40))\n"
+        "import ctypes; nccl = ctypes.CDLL('libnccl-profiler-drumline.so')\n"  # as NCCL opens it, found by its SONAME
+        "print(nccl.drumline_mark(2, ctypes.c_int64(4), None, ctypes.c_uint64(0)), library.captured())"
+    )
+    assert run(program, tmp_path) == "True True\n0 0"
+    ring = only(tmp_path)
+    assert ring.records["kind"].tolist() == [STEP_MARK, RANGE_BEGIN, STEP_MARK]
+    assert ring.records["step"].tolist() == [3, 3, 4]
+    assert ring.records["count"].tolist() == [1, 0, 0]
+    assert ring.name(1) == "é" * 16
+
+
+@pytest.mark.parametrize("program", ["library.mark(2, 1)", "library.captured()", "library.load()"])
+def test_without_a_folder_the_plugin_is_not_even_loaded(program):
+    check = "any('nccl-profiler' in line for line in open('/proc/self/maps'))"
+    assert run(f"print({program} or None, {check})", None) == "None False"
+
+
+def test_without_the_built_plugin_marks_do_nothing(monkeypatch, tmp_path):
+    monkeypatch.setenv(library.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(library, "LIBRARY", "missing.so")
+    library.load.cache_clear()
+    assert (library.path(), library.mark(2, 1), library.captured()) == (None, False, 0)
+    library.load.cache_clear()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,307 @@
+"""The plugin under a fake NCCL: every version of the interface, with and without sanitizers."""
+
+import resource
+import stat
+
+import numpy as np
+import pytest
+from support.fake_nccl import GRAPH_REPLAY, OPERATION, RANGE_BEGIN, RANGE_END, STEP_MARK, Programs, Ring, only
+
+VERSIONS = range(1, 7)
+UNSEEN = 2**64 - 1
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory):
+    return Programs(tmp_path_factory.mktemp("programs"))
+
+
+@pytest.fixture
+def ring(programs, tmp_path):
+    """Runs a scenario and returns its ring."""
+
+    def run(scenario: str, version: int = 5, kind: str = "plain", returns: int = 0, **more: str) -> Ring:
+        done = programs.run(scenario, version, tmp_path / "rings", kind, **more)
+        assert (done.returncode, done.stderr) == (returns, "")
+        return only(tmp_path / "rings")
+
+    return run
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_operation_is_recorded_with_all_that_its_version_carries(ring, version):
+    result = ring("one", version, rank="5", drumline_job="pretraining")
+    mark, collective, p2p = result.records
+    comm = result.comms[0]
+    assert result.header["interface"] == version
+    assert b"DRUMLINE_JOB=pretraining\0RANK=5\0\0" in result.data[512:4096]
+    assert (comm["id"], comm["rank"], comm["generation"]) == (42, 5, 1)
+    assert (comm["ranks"], comm["nodes"], comm["name"]) == ((8, 2, b"world") if version >= 4 else (0, 0, b""))
+    assert 0 < comm["created_ns"] <= collective["host_ns"] <= comm["closed_ns"]
+    assert (mark["kind"], mark["step"], mark["sequence"], mark["count"], mark["comm"]) == (STEP_MARK, 7, 7, 1, 0xFFFF)
+    names = (
+        "kind",
+        "function",
+        "datatype",
+        "algorithm",
+        "protocol",
+        "sequence",
+        "count",
+        "peer",
+        "step",
+        "comm",
+        "plan",
+    )
+    assert [int(collective[name]) for name in names] == [OPERATION, 5, 8, 2, 3, 1, 101, 0, 7, 0, 1]
+    assert [int(p2p[name]) for name in names] == [OPERATION, 7, 8, 0, 0, 0, 101, 3, 7, 0, 2]
+    if version >= 4:  # the GPU's times: least start and greatest stop of two channels
+        assert [(int(r["gpu_start_ns"]), int(r["gpu_stop_ns"])) for r in (collective, p2p)] == [(1000, 1501)] * 2
+        assert result.started.tolist() == result.stopped.tolist() == [0, 2, 2]
+        assert (collective["seen_ns"] >= collective["host_ns"]) & (p2p["seen_ns"] >= p2p["host_ns"])
+        # A plugin of version 4 gets no number of channels with point-to-point operations from NCCL 2.28 on.
+        assert (collective["channels"], p2p["channels"]) == (2, 0 if version == 4 else 2)
+    else:
+        assert [int(r["gpu_start_ns"]) for r in (collective, p2p)] == [UNSEEN] * 2
+        assert {int(r[name]) for r in (collective, p2p) for name in ("gpu_stop_ns", "seen_ns", "channels")} == {0}
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"), [("plain", 5), *(("address", v) for v in VERSIONS), *(("thread", v) for v in (1, 4, 6))]
+)
+def test_threads_write_every_operation_once(ring, kind, version):
+    result = ring("threads", version, kind)
+    operations = result.operations
+    assert (result.header["dropped"], result.header["unknown"], result.header["ended"]) == (0, 0, 1)
+    assert (result.records["number"] == np.arange(1, len(result.records) + 1)).all()
+    assert len(operations) == 4 * 300 + 50
+    for thread in range(4):
+        [index] = np.flatnonzero(result.comms["id"] == 10 + thread)
+        of_comm = operations[operations["comm"] == index]
+        collectives = of_comm[of_comm["function"] == 5]
+        assert collectives["sequence"].tolist() == list(range(1, 201))  # in the order of the calls
+        assert len(of_comm) == 300
+    if version >= 4:
+        is_operation = result.records["kind"] == OPERATION
+        channels = result.operations["count"] - 100 & 0xFF
+        assert (result.stopped[is_operation] == 1 + channels % 24).all()
+        assert (result.stopped == result.started).all()
+        assert (operations["gpu_stop_ns"] - operations["gpu_start_ns"] == 500 + result.stopped[is_operation] - 1).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"), [("address", 2), ("address", 5), ("thread", 3), ("thread", 4), ("thread", 6)]
+)
+def test_the_end_of_communicators_races_with_their_operations(ring, kind, version):
+    result = ring("race", version, kind, RECORDS="128")
+    assert len(result.records) == 128
+    assert result.header["dropped"] + result.header["unknown"] > 0
+
+
+@pytest.mark.parametrize("kind", ["address", "thread"])
+@pytest.mark.parametrize("scenario", ["full", "unknown", "forked", "churn", "many", "marks", "graph"])
+def test_sanitizers_find_nothing(programs, tmp_path, scenario, kind):
+    done = programs.run(scenario, 5, tmp_path, kind, RECORDS="64")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("version", [1, 5])
+def test_a_full_ring_drops_and_counts_and_goes_on_when_it_was_read(ring, version):
+    result = ring("full", version, RECORDS="50")
+    assert (result.header["capacity"], result.header["written"], result.header["dropped"]) == (64, 67, 36)
+    assert result.header["unknown"] == 0  # channels of dropped operations are not counted again
+    assert result.records["sequence"].tolist() == [*range(4, 65), 101, 102, 103]
+
+
+def test_events_without_a_known_parent_touch_nothing_and_are_counted(ring):
+    result = ring("unknown", 5, RECORDS="64")
+    assert (result.header["unknown"], result.header["dropped"]) == (8, 0)
+    assert result.operations["sequence"].tolist() == [1, *range(2, 65)]  # the first is of the closed communicator
+    assert result.started.tolist() == result.stopped.tolist() == [0, *result.operations["channels"][1:]]
+    assert result.operations["gpu_start_ns"].tolist() == [UNSEEN, *range(2_000, 65_000, 1_000)]
+
+
+def test_a_forked_child_writes_into_a_file_of_its_own(programs, tmp_path):
+    assert programs.run("forked", 5, tmp_path).returncode == 0
+    parent, child = sorted((Ring(path) for path in tmp_path.glob("*.ring")), key=lambda r: r.header["created_ns"])
+    assert [parent.operations["sequence"].tolist(), child.operations["sequence"].tolist()] == [[1, 2], [1]]
+    assert (parent.operations["gpu_stop_ns"] < 9_000_000).all()
+    assert (parent.comms["id"].max(), child.comms["id"].max()) == (42, 77)
+    assert parent.header["pid"] != child.header["pid"]
+
+
+def test_a_killed_process_leaves_every_record(ring):
+    result = ring("killed", 5, returns=-9)
+    assert result.operations["sequence"].tolist() == list(range(1, 21))
+    assert (result.stopped == result.operations["channels"]).all()
+    assert result.header["ended"] == 0
+
+
+def test_entries_of_ended_communicators_are_used_again_once_their_records_were_read(ring):
+    result = ring("churn", 5)
+    assert (result.header["comms"], result.header["comms_denied"], result.header["denied"]) == (1024, 0, 0)
+    last = result.operations[-1]
+    entry = result.comms[last["comm"]]
+    assert (entry["id"], entry["generation"], entry["closed_ns"]) == (2500, last["generation"], 0)
+    assert result.comms["generation"].min() == 1
+    recent = result.operations[-40:]  # not read yet: their entries are still theirs
+    assert result.comms["id"][recent["comm"]].tolist() == list(range(2461, 2501))
+
+
+def test_the_ring_goes_on_after_nccl_has_closed_the_library_and_opened_it_again(ring):
+    result = ring("reopened", 5)
+    assert result.operations["sequence"].tolist() == [1, 1]
+    assert result.comms["id"][:2].tolist() == [1, 2]
+
+
+def test_communicators_beyond_the_table_are_counted_and_their_operations_too(ring):
+    result = ring("many", 5)
+    assert (result.header["comms"], result.header["comms_denied"]) == (1024, 6)
+    assert (len(result.operations), result.header["denied"], result.header["unknown"]) == (4, 6, 0)
+
+
+def test_marks_stamp_the_step_on_the_operations_that_follow(ring):
+    result = ring("marks", 4)
+    kinds = [OPERATION, *(STEP_MARK, OPERATION, OPERATION) * 3, RANGE_BEGIN, RANGE_END, STEP_MARK, OPERATION]
+    assert result.records["kind"].tolist() == kinds
+    assert result.records["step"].tolist() == [-1, 3, 3, 3, 4, 4, 4, 5, 5, 5, 5, 5, -1, -1]
+    assert [result.name(10), result.name(11)] == ["validation of the whole test set", ""]
+    assert result.records["sequence"][[10, 11]].tolist() == [11, 11]
+
+
+@pytest.mark.parametrize("version", [4, 5, 6])
+def test_every_replay_of_a_graph_is_recorded_with_the_number_of_its_captured_calls(ring, version):
+    result = ring("graph", version)
+    names = ("kind", "captured", "plan")
+    rows = [tuple(int(record[name]) for name in names) for record in result.records]
+    captured = (1, 2, 3) if version >= 5 else (0, 0, 0)  # version 4 tells of no calls
+    expected = [(OPERATION, 0, 1)]
+    for first_plan in (2, 6):
+        expected += [(GRAPH_REPLAY, *rows[len(expected)][1:])]
+        expected += [(OPERATION, number, first_plan + i) for i, number in enumerate((*captured, 0))]
+    assert rows == expected
+    marks = result.records[result.records["kind"] == GRAPH_REPLAY]
+    assert set(marks["count"].tolist()) == ({3} if version >= 5 else {0})  # the graph's calls: (0, 3]
+    assert result.header["captured"] == max(captured)
+
+
+def test_operations_of_one_kernel_have_one_plan(ring):
+    assert ring("grouped", 5).operations["plan"].tolist() == [1, 1, 2]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_without_a_folder_nothing_is_written_and_nothing_fails(programs, tmp_path, version):
+    assert programs.run("chain", version, None).returncode == 0
+    assert programs.run("chain", version, tmp_path / "missing" / "rings").returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(programs, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "rings").symlink_to(tmp_path / "elsewhere")
+    assert programs.run("chain", 5, tmp_path / "rings").returncode == 0
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_full_disk_leaves_no_file_and_fails_nothing(programs, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        done = programs.run("chain", 5, tmp_path / "rings")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert done.returncode == 0
+    assert list((tmp_path / "rings").iterdir()) == []
+
+
+def test_only_the_agents_group_may_read_a_ring(programs, tmp_path):
+    for name, mode, wanted in (("private", 0o777, 0o600), ("shared", 0o2777, 0o660)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(mode)
+        assert programs.run("one", 5, tmp_path / name).returncode == 0
+        assert stat.S_IMODE(only(tmp_path / name).path.stat().st_mode) == wanted
+    assert programs.run("one", 5, tmp_path / "new").returncode == 0
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o1777  # as the folder of spools: for jobs of all users
+
+
+def calls(log) -> list[str]:
+    lines = log.read_text().splitlines()
+    assert not [line for line in lines if "WRONG" in line]
+    return lines
+
+
+def chained_calls(version: int) -> list[str]:
+    """Calls of the scenario "chain" as NCCL makes them for a plugin that wants all, whose handles are never NULL."""
+    context, lines = "context mine parent", [f"init {version}"]
+    for kind in (2, 4):
+        parent, group = "mine", "none"
+        if version >= 5:
+            api = kind << 8
+            lines += [f"start 256 {context} none group none", f"start {api} {context} mine group none"]
+            lines += [f"stop {api} mine", "stop 256 mine"]
+            group = "mine"
+        lines += [f"start 1 {context} none group none", f"start {kind} {context} {parent} group {group}"]
+        lines += [f"stop {kind} mine", "stop 1 mine"]
+        if version >= 4:
+            lines += [f"start 64 {context} mine group none"] * 2
+            lines += [line for time in (1500, 1501) for line in (f"state 22 mine {time}", "stop 64 mine")]
+    lines += [f"start 8 {context} mine group none", f"start 16 {context} mine group none"]
+    return [*lines, "state 9 mine 0", "stop 16 mine", "state 9 mine 0", "stop 8 mine", "finalize mine"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", ["address", "thread"])
+def test_a_chained_plugin_gets_every_call_with_its_handles(programs, tmp_path, version, kind):
+    log, chained = tmp_path / "calls", str(programs.chained("123456"))
+    more = {"CHAIN": chained, "chained_log": str(log), "chained_mask": str(0x7FFF)}
+    done = programs.run("chain", version, tmp_path / "rings", kind, **more)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert calls(log) == chained_calls(version)
+    result = only(tmp_path / "rings")
+    assert (result.header["chain"], result.header["unknown"], len(result.operations)) == (1, 0, 2)
+    assert (result.started == result.stopped).all()
+
+
+def test_a_chained_plugin_gets_no_events_that_only_the_ring_needs(programs, tmp_path):
+    log = tmp_path / "calls"
+    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": "4"}
+    assert programs.run("chain", 5, tmp_path / "rings", **more).returncode == 0
+    kinds = [line.split()[1] for line in calls(log) if line.startswith("start")]
+    assert kinds == ["256", "1", "256", "1024", "1", "4"]  # of the send: its group and call, and the group of the other
+    assert len(only(tmp_path / "rings").operations) == 2
+
+
+def test_versions_are_those_that_the_chained_plugin_has(programs, tmp_path):
+    log = tmp_path / "calls"
+    more = {"CHAIN": str(programs.chained("24")), "chained_log": str(log), "chained_mask": "2"}
+    for nccl, version in ((6, 4), (3, 2)):
+        assert programs.run("chain", nccl, tmp_path / str(nccl), **more).returncode == 0
+        result = only(tmp_path / str(nccl))
+        assert (result.header["interface"], result.header["chain"], len(result.operations)) == (version, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("chain", "state"),
+    [("/nowhere/libmissing.so", 2), ("libc.so.6", 2), ("libnccl-profiler.so", 0), ("none", 0), ("", 0)],
+)
+def test_a_plugin_that_cannot_be_chained_is_marked_in_the_header_and_the_ring_is_written(ring, chain, state):
+    result = ring("chain", 5, CHAIN=chain)
+    assert (result.header["chain"], len(result.operations)) == (state, 2)
+
+
+def test_a_chain_to_drumline_itself_is_none(ring, programs):
+    result = ring("chain", 5, CHAIN=str(programs.plugin()))
+    assert (result.header["chain"], len(result.operations)) == (0, 2)
+
+
+def test_a_chained_plugin_runs_alone_where_no_ring_can_be_written(programs, tmp_path):
+    log = tmp_path / "calls"
+    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": str(0x7FFF)}
+    assert programs.run("chain", 5, None, **more).returncode == 0
+    assert calls(log) == chained_calls(5)
+
+
+def test_a_chained_plugin_whose_init_fails_gets_nothing_more(ring, programs, tmp_path):
+    log = tmp_path / "calls"
+    more = {"chained_log": str(log), "chained_mask": "2", "chained_fails": "1"}
+    assert len(ring("chain", 5, CHAIN=str(programs.chained("5")), **more).operations) == 2
+    assert calls(log) == ["init 5"]

@@ -1,0 +1,118 @@
+"""Builds the fake NCCL (fake_nccl.c) and the plugin, plain or under sanitizers, runs it, and reads the rings."""
+
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).parents[2]
+SOURCES, PROGRAMS = ROOT / "producers" / "nccl_profiler", ROOT / "tests" / "producers" / "nccl_profiler"
+WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion", "-Werror")
+COMPILER = (*sysconfig.get_config_var("CC").split()[:1], "-O1", "-g", "-std=gnu11", "-fno-omit-frame-pointer")
+PLUGIN = ("-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete", *WARNINGS)
+SANITIZERS = {"plain": (), "address": ("-fsanitize=address,undefined",), "thread": ("-fsanitize=thread",)}
+
+HEADER = (
+    "magic", "version", "pid", "created_ns", "capacity", "written", "read", "dropped", "unknown", "comms",
+    "comms_denied", "interface", "step", "ended", "chain", "captured", "denied", "environment_left_out",
+)  # fmt: skip
+COMM = np.dtype(
+    [
+        ("id", "<u8"), ("created_ns", "<u8"), ("closed_ns", "<u8"), ("generation", "<u4"),
+        ("rank", "<i4"), ("ranks", "<i4"), ("nodes", "<i4"), ("name", "S56"),
+    ]
+)  # fmt: skip
+RECORD = np.dtype(
+    [
+        ("number", "<u8"), ("progress", "<u8"), ("kind", "u1"), ("function", "u1"), ("datatype", "u1"),
+        ("algorithm", "u1"), ("protocol", "u1"), ("channels", "u1"), ("comm", "<u2"), ("peer", "<i4"),
+        ("generation", "<u4"), ("step", "<i8"), ("sequence", "<u8"), ("count", "<u8"), ("host_ns", "<u8"),
+        ("gpu_start_ns", "<u8"), ("gpu_stop_ns", "<u8"), ("seen_ns", "<u8"), ("captured", "<u4"), ("plan", "<u4"),
+    ]
+)  # fmt: skip
+TABLE, RECORDS = 4_096, 4_096 + 1_024 * 96
+OPERATION, STEP_MARK, RANGE_BEGIN, RANGE_END, GRAPH_REPLAY = 1, 2, 3, 4, 5
+
+
+class Programs:
+    """Compiled programs, in `folder`: `fake-KIND` and `plugin-KIND.so` by kind of SANITIZERS."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        commands = [
+            command
+            for kind, flags in SANITIZERS.items()
+            for command in (
+                (
+                    *COMPILER,
+                    *flags,
+                    "-fno-sanitize-recover=all",
+                    *PLUGIN,
+                    "-o",
+                    self.plugin(kind),
+                    *SOURCES.glob("*.c"),
+                ),
+                (*COMPILER, *flags, "-o", folder / f"fake-{kind}", PROGRAMS / "fake_nccl.c", "-ldl", "-lpthread"),
+            )
+        ]
+        running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for command in commands]
+        for compiler in running:
+            _, errors = compiler.communicate(timeout=100)
+            assert compiler.returncode == 0, errors
+
+    def plugin(self, kind: str = "plain") -> Path:
+        return self.folder / f"plugin-{kind}.so"
+
+    def chained(self, versions: str) -> Path:
+        """A user's plugin that has the given versions."""
+        library = self.folder / f"chained-{versions}.so"
+        if library.exists():
+            return library
+        offers = " ".join(f"OFFER({version})" for version in versions)
+        flags = ("-fPIC", "-shared", "-Wno-unused-function", f"-DVERSIONS={offers}")
+        subprocess.run([*COMPILER, *flags, "-o", library, PROGRAMS / "chained_plugin.c"], check=True)
+        return library
+
+    def run(
+        self, scenario: str, version: int, rings: Path | None, kind: str = "plain", **more: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a scenario; `more`: environment, after DRUMLINE_RINGS__ where it is in capitals."""
+        variables = {f"DRUMLINE_RINGS__{n}" if n.isupper() else n.upper(): value for n, value in more.items()}
+        folder = {} if rings is None else {"DRUMLINE_RINGS__FOLDER": str(rings)}
+        kept = {name: value for name, value in os.environ.items() if name == "PATH"}
+        return subprocess.run(
+            [self.folder / f"fake-{kind}", self.plugin(kind), str(version), scenario],
+            env=kept | folder | variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+
+
+class Ring:
+    """One ring file: `header` by name, `comms`, `records` that are published, in order (those not overwritten)."""
+
+    def __init__(self, path: Path) -> None:
+        data = path.read_bytes()
+        self.path, self.data = path, data
+        self.header = dict(zip(HEADER, np.frombuffer(data, "<i8", len(HEADER)).tolist(), strict=True))
+        self.comms = np.frombuffer(data, COMM, 1_024, TABLE)
+        places = np.frombuffer(data, RECORD, self.header["capacity"], RECORDS)
+        self.records = np.sort(places[places["number"] > 0], order="number")
+        self.started, self.stopped = self.records["progress"] >> 16 & 0xFFFF, self.records["progress"] & 0xFFFF
+
+    @property
+    def operations(self) -> np.ndarray:
+        return self.records[self.records["kind"] == OPERATION]
+
+    def name(self, index: int) -> str:
+        """Name of a mark."""
+        return self.records[index].tobytes()[64:].rstrip(b"\0").decode()
+
+
+def only(folder: Path) -> Ring:
+    """The folder's ring."""
+    [path] = folder.glob("*.ring")
+    return Ring(path)
