@@ -5,6 +5,9 @@ from __future__ import annotations
 from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry.insecure import kafka_exposure, warn_once
 
+#: The most that a batch may unpack to. librdkafka applies it to zstd only (docs/design/kafka-clients.md).
+UNPACKED_BYTES = 32 << 20
+
 
 def client_config(settings: Settings, client_id: str) -> dict[str, str | int | float | bool]:
     """Return the base configuration of every client: address, TLS, SASL, reconnection."""

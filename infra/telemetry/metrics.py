@@ -99,6 +99,9 @@ STREAM_DISOWNED = _counter(
 STREAM_FENCED = _counter(
     "stream", "fenced_records_total", "records ignored, since their writer had lost its partition", "topic"
 )
+STREAM_UNREADABLE = _counter(
+    "stream", "unreadable_batches_total", "batches that do not unpack to 32 MiB at most; each is a dead letter", "topic"
+)
 STREAM_HALTS = _counter("stream", "halts_total", "times that the worker was halted for longer than its session")
 STREAM_CLOCK_SKEW = _gauge("stream", "clock_skew_seconds", "how far this host's clock is ahead of the broker's")
 STREAM_QUARANTINED = _counter(

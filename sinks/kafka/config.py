@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from zlib import crc32
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.config import client_config
+from drumline.infra.kafka.config import UNPACKED_BYTES, client_config
 from drumline.schemas.topics import Topic
-from drumline.sinks.kafka.record_times import RECEIVE_BYTES
 
 
 def consumer_config(settings: Settings, topics: Sequence[Topic]) -> dict[str, str | int | float | bool]:
@@ -36,7 +35,7 @@ def consumer_config(settings: Settings, topics: Sequence[Topic]) -> dict[str, st
         # With the default of 50 MB a sink behind by minutes held 300 MiB; so it peaks at 180 and comes back to 115.
         "fetch.max.bytes": 4_194_304,
         "fetch.message.max.bytes": 1_048_576,
-        "receive.message.max.bytes": RECEIVE_BYTES,
+        "receive.message.max.bytes": UNPACKED_BYTES,
         "fetch.wait.max.ms": 100,
         "isolation.level": "read_committed",
     }

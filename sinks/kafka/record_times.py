@@ -9,13 +9,11 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from drumline.infra.config.settings import Settings
-from drumline.infra.kafka.config import client_config
+from drumline.infra.kafka.config import UNPACKED_BYTES, client_config
 from drumline.infra.kafka.connect import silence_librdkafka
 from drumline.sinks.errors import TransientKafkaError
 from drumline.sinks.ranges.record import published_ms
 
-#: The most that a batch may unpack to; librdkafka applies it to zstd only (docs/design/kafka-clients.md).
-RECEIVE_BYTES = 32 << 20
 Place = tuple[str, int]
 TIMEOUT_S = 30.0
 OUT_OF_RANGE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})
@@ -35,7 +33,7 @@ def reader(settings: Settings, client_id: str) -> Consumer:
             "isolation.level": "read_committed",
             "fetch.message.max.bytes": 1_024,  # of each partition, only the batch with the record is needed
             "fetch.max.bytes": 4_194_304,
-            "receive.message.max.bytes": RECEIVE_BYTES,
+            "receive.message.max.bytes": UNPACKED_BYTES,
         }
     )
 

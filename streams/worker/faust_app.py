@@ -28,6 +28,7 @@ from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 from drumline.streams.worker.faust_patches.fetch import limit_fetch_delay
 from drumline.streams.worker.faust_patches.reconnect import slow_down_reconnects
 from drumline.streams.worker.faust_patches.recovery import guard_recovery
+from drumline.streams.worker.faust_patches.unpacking import limit_unpacking
 from drumline.streams.worker.halts import HaltDetector, rejoin, report_from_consumer
 from drumline.streams.worker.lag import Lag
 from drumline.streams.worker.output import OutputProducer, ProducerFailed
@@ -79,6 +80,7 @@ class StreamWorker:
         self._working_directory = lock_working_directory(settings)
         self._clock = StreamClock()
         slow_down_reconnects()
+        limit_unpacking()
         self.app: Any = faust.App(**faust_settings(settings, self._working_directory.path, topics.partitions))
         self._output = OutputProducer(self.app, codec)
         send, ids = self._output.send, topics.ids

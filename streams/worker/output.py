@@ -61,7 +61,9 @@ class OutputProducer:
         if isinstance(error, BadRecord):
             log.warning("dead letter", reason=str(error), partition=origin.partition, offset=origin.offset)
         written = headers(origin, error, self._app.conf.id, message.headers or ())
-        return await self._produce(dlq(message.topic), message.key, message.value, written)
+        # aiokafka sends no record without key and value, which others may publish.
+        key = b"" if message.key is None and message.value is None else message.key
+        return await self._produce(dlq(message.topic), key, message.value, written)
 
     async def _produce(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Any = None

@@ -17,7 +17,7 @@ from drumline.sinks.kafka.unreadable import next_batch
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.tables.tables import table
 
-#: Unpacked, more than RECEIVE_BYTES.
+#: Unpacked, more than UNPACKED_BYTES.
 RECORDS, ZEROS = 5, 8_000_000
 
 

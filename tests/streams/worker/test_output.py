@@ -9,8 +9,8 @@ import pytest
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
 from drumline.schemas.epochs import write_epoch
-from drumline.schemas.errors import OutOfBounds
-from drumline.schemas.topics import Topic
+from drumline.schemas.errors import BadFrame, OutOfBounds
+from drumline.schemas.topics import Topic, dlq
 from drumline.streams.worker.output import OutputProducer
 
 
@@ -43,3 +43,21 @@ def test_a_result_within_its_bounds_is_published():
 def test_a_sum_that_wrapped_is_not_published():
     with pytest.raises(OutOfBounds, match=r"gpu.lateness.v1.wait_ns: a sum below 0"):
         sent(lateness(-5))
+
+
+def test_a_record_without_key_and_value_becomes_a_dead_letter_that_kafkas_client_sends():
+    """Attack: aiokafka asserts on such a record, and the worker ended at it, also after each restart."""
+    keys = []
+
+    async def send(topic, key, value, *_):
+        assert not (key is None and value is None)
+        keys.append((topic, key, value))
+
+    async def run():
+        app = SimpleNamespace(producer=SimpleNamespace(send=send), conf=SimpleNamespace(id="app"))
+        for key in (None, b"k"):
+            message = SimpleNamespace(topic=Topic.KERNEL, partition=0, offset=7, key=key, value=None, headers=None)
+            await OutputProducer(app, Codec()).send_dead_letter(message, BadFrame("no value", topic=Topic.KERNEL))
+
+    asyncio.run(run())
+    assert keys == [(dlq(Topic.KERNEL), b"", None), (dlq(Topic.KERNEL), b"k", None)]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections import Counter
@@ -171,7 +172,19 @@ def test_poison_larger_than_any_record_of_drumline_is_buried_and_the_worker_goes
     worker = bench.worker()
     headers = dead_letters.raw(lambda message: message.key() == b"poisoned" and len(message.value()) == 10_000_000)
     assert headers["drumline.error.code"] == b"BadFrame"
+    bomb = Producer({
+        "bootstrap.servers": bench.settings.bootstrap, "compression.type": "lz4", "linger.ms": 5_000,
+        "message.max.bytes": 900_000_000, "batch.size": 900_000_000, "queue.buffering.max.kbytes": 900_000,
+    })  # fmt: skip
+    for _ in range(20):
+        bomb.produce(Topic.KERNEL, key=b"poisoned", value=bytes(10_000_000), partition=0)
+    assert bomb.flush(60) == 0
+    headers = dead_letters.raw(lambda message: not message.key() and message.value() is None)
+    assert headers["drumline.origin.topic"] == b"gpu.kernel.v1"
     assert worker.process.poll() is None
+    [peak] = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{worker.process.pid}/status").read_text())
+    assert int(peak) < 350_000
+    bench.drain()
 
 
 @pytest.mark.long
