@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,8 +28,9 @@ HIGH, SPOOLED, LOW = 800, 4 << 20, 0.4
 #: `idle_s` without the rows that it will still publish.
 RESUME_S = 4.0
 JOB = "chaos"
-#: In the log of a replay that began while the broker was away. It has published nothing, and the next one begins.
-UNREACHABLE = b"no Kafka broker answers"
+#: In the log of a replay that began while the broker was away, or lost it before the first batch (BrokerUnreachable).
+#: It has published nothing, prints no summary, and the next one begins.
+UNREACHABLE = re.compile(rb"no Kafka broker answers|Kafka at \S+ failed:")
 
 
 @dataclass
@@ -121,7 +123,7 @@ class ReplayLoad:
         output = self._process.stdout.read()
         if self._process.returncode == 0:
             self.runs.append(json.loads(output))
-        elif output or UNREACHABLE not in self.log.read_bytes()[self._logged :]:
+        elif output or not UNREACHABLE.search(self.log.read_bytes(), self._logged):
             self.problems.append(f"a replay ended with exit code {self._process.returncode}; see {self.log}")
         self._process = None
 

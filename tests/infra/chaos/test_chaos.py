@@ -371,7 +371,13 @@ def test_a_replay_is_held_back_while_sink_or_worker_is_far_behind(tmp_path, monk
 
 @pytest.mark.parametrize(
     ("script", "problems"),
-    [("echo 'no Kafka broker answers at x' >&2; exit 1", 0), ("echo broken >&2; exit 1", 1), ("echo '{}'; exit 1", 1)],
+    [
+        ("echo 'no Kafka broker answers at x' >&2; exit 1", 0),
+        ("echo 'drumline replay: Kafka at h:1 failed: Failed while waiting for controller' >&2; exit 1", 0),
+        ("echo 'no Kafka broker answers at x' >&2; echo '{}'; exit 1", 1),
+        ("echo broken >&2; exit 1", 1),
+        ("echo '{}'; exit 1", 1),
+    ],
 )
 def test_a_replay_that_met_no_broker_is_repeated_and_any_other_failure_is_a_problem(
     tmp_path, monkeypatch, script, problems
