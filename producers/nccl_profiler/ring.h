@@ -6,7 +6,7 @@
  *
  * All numbers are little-endian. The process writes through a shared mapping, so nothing is lost when it is killed.
  * The agent reads with pread, and writes a single word, READ, with pwrite. A full ring drops records and counts them:
- * nobody waits. While the process lives it holds flock(LOCK_EX) on the file.
+ * nobody waits. While the process lives it holds flock(LOCK_EX) on the file, by its mapping.
  *
  * A reader takes the record of position p when `number` is p + 1, and looks up its communicator afterwards: an entry is
  * filled before the first record that refers to it, and used again only when READ has passed the last one. It never

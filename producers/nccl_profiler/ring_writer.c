@@ -21,7 +21,6 @@ static _Atomic(uint8_t *) mapping;
 static _Atomic uint64_t nonce;
 uint64_t ring_capacity = 1;
 static pthread_once_t opened = PTHREAD_ONCE_INIT;
-static int lock = -1; /* the file, open and locked while the process lives */
 
 uint64_t now_ns(void) {
   struct timespec now;
@@ -29,12 +28,13 @@ uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* A forked child writes nothing into its parent's file. It may open one of its own. */
+static size_t file_bytes(void) { return HEADER_BYTES + MAX_COMMS * COMM_BYTES + ring_capacity * RECORD_BYTES; }
+
+/* A forked child writes nothing into its parent's file, and does not keep its lock. It may open one of its own. */
 static void forget(void) {
   static const pthread_once_t again = PTHREAD_ONCE_INIT;
-  atomic_store(&mapping, NULL);
-  if (lock >= 0) close(lock); /* the parent keeps the lock */
-  lock = -1;
+  uint8_t *base = atomic_exchange(&mapping, NULL);
+  if (base) munmap(base, file_bytes());
   forget_contexts();
   opened = again;
 }
@@ -87,17 +87,12 @@ static uint8_t *create(int folder, uint64_t created) {
   if (descriptor < 0) return NULL;
   struct stat about; /* a folder with S_ISGID: its group is the agent's */
   if (!fstat(folder, &about) && about.st_mode & S_ISGID && fchmod(descriptor, 0660)) { /* then root reads it */ }
-  size_t size = HEADER_BYTES + MAX_COMMS * COMM_BYTES + ring_capacity * RECORD_BYTES;
   void *base = MAP_FAILED;
-  if (!flock(descriptor, LOCK_EX | LOCK_NB) && !allocate(descriptor, (off_t)size))
-    base = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
-  if (base == MAP_FAILED) {
-    unlinkat(folder, name, 0);
-    close(descriptor);
-    return NULL;
-  }
-  lock = descriptor;
-  return base;
+  if (!flock(descriptor, LOCK_EX | LOCK_NB) && !allocate(descriptor, (off_t)file_bytes()))
+    base = mmap(NULL, file_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, descriptor, 0);
+  if (base == MAP_FAILED) unlinkat(folder, name, 0);
+  close(descriptor); /* the lock stays until the mapping is gone, also in a job that closes all descriptors */
+  return base == MAP_FAILED ? NULL : base;
 }
 
 static void open_file(void) {

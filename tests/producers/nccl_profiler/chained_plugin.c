@@ -1,18 +1,29 @@
 /* A profiler plugin as users have one. It keeps its events in memory, checks that it is given none but its own handles,
- * and writes a line for each call to the file CHAINED_LOG.
+ * and writes a line for each call to the file CHAINED_LOG; without one it ends the process when a handle is not its own.
  *
- * -DVERSIONS='OFFER(5) OFFER(4)': the versions that it has. CHAINED_MASK: what it asks for. CHAINED_FAILS: init fails. */
+ * -DVERSIONS='OFFER(5) OFFER(4)': the versions that it has. CHAINED_MASK: what it asks for. CHAINED_LATER: what it asks
+ * for after the first operation. CHAINED_FAILS: init fails. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "nccl_interface.h"
 
 struct event { char mark[8]; uint64_t kind; };
 struct context { char mark[8]; };
-static struct event events[4096];
-static struct context contexts[16];
-static int used, opened;
+static struct event events[1 << 17];
+static struct context contexts[64];
+static _Atomic int used, opened;
+static int *mask_of_nccl;
 static FILE *file;
+
+static void write_line(const char *line) {
+  if (strstr(line, "WRONG") && !file) abort();
+  if (!file) return;
+  fputs(line, file);
+  fflush(file);
+}
 
 static const char *check(const void *handle) {
   if (!handle) return "none";
@@ -23,11 +34,13 @@ static const char *check(const void *handle) {
 static int is_mine(const void *context) { return context >= (void *)contexts && context < (void *)(contexts + opened); }
 
 static int begin(void **context, int *mask, int version) {
-  file = fopen(getenv("CHAINED_LOG"), "a");
-  fprintf(file, "init %d\n", version);
-  fflush(file);
+  char line[32];
+  if (!file && getenv("CHAINED_LOG")) file = fopen(getenv("CHAINED_LOG"), "a");
+  snprintf(line, sizeof line, "init %d\n", version);
+  write_line(line);
   if (getenv("CHAINED_FAILS")) return 3;
-  *mask = atoi(getenv("CHAINED_MASK"));
+  __atomic_store_n(mask, atoi(getenv("CHAINED_MASK")), __ATOMIC_RELAXED);
+  __atomic_store_n(&mask_of_nccl, mask, __ATOMIC_RELAXED);
   *context = &contexts[opened++];
   return 0;
 }
@@ -36,26 +49,31 @@ static int start(void *context, void **handle, uint64_t kind, void *parent, void
   struct event *event = &events[used++];
   event->kind = kind;
   *handle = event;
-  fprintf(file, "start %d context %s parent %s group %s\n", (int)kind, is_mine(context) ? "mine" : "WRONG", check(parent), check(group));
-  fflush(file);
+  char line[96];
+  snprintf(line, sizeof line, "start %d context %s parent %s group %s\n", (int)kind, is_mine(context) ? "mine" : "WRONG",
+           check(parent), check(group));
+  write_line(line);
+  const char *later = getenv("CHAINED_LATER");
+  if (later && kind == COLL) __atomic_store_n(__atomic_load_n(&mask_of_nccl, __ATOMIC_RELAXED), atoi(later), __ATOMIC_RELAXED);
   return 1; /* NCCL gets success all the same */
 }
 
 static int stop(void *handle) {
-  fprintf(file, "stop %d %s\n", handle ? (int)((struct event *)handle)->kind : 0, check(handle));
-  fflush(file);
+  char line[32];
+  snprintf(line, sizeof line, "stop %d %s\n", handle ? (int)((struct event *)handle)->kind : 0, check(handle));
+  write_line(line);
   return 1;
 }
 
 static int state(void *handle, int number, state_args *args) {
-  fprintf(file, "state %d %s %d\n", number, check(handle), (int)args->kernelCh.pTimer);
-  fflush(file);
+  char line[64];
+  snprintf(line, sizeof line, "state %d %s %d\n", number, check(handle), (int)args->kernelCh.pTimer);
+  write_line(line);
   return 1;
 }
 
 static int finalize(void *context) {
-  fprintf(file, "finalize %s\n", is_mine(context) ? "mine" : "WRONG");
-  fclose(file);
+  write_line(is_mine(context) ? "finalize mine\n" : "finalize WRONG\n");
   return 1;
 }
 

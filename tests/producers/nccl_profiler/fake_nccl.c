@@ -228,17 +228,19 @@ static void run_threads(bool race) {
 
 /* --- the agent's word --- */
 
-static void read_all(void) {
+static void set_read(const uint64_t *position) { /* NULL: all */
   glob_t found;
   char pattern[4096];
   uint64_t written;
   snprintf(pattern, sizeof pattern, "%s/%d-*.ring", getenv("DRUMLINE_RINGS__FOLDER"), (int)getpid());
   CHECK(!glob(pattern, 0, NULL, &found) && found.gl_pathc == 1);
   int file = open(found.gl_pathv[0], O_RDWR);
-  CHECK(pread(file, &written, 8, 5 * 8) == 8 && pwrite(file, &written, 8, 6 * 8) == 8);
+  CHECK(pread(file, &written, 8, 5 * 8) == 8 && pwrite(file, position ? position : &written, 8, 6 * 8) == 8);
   close(file);
   globfree(&found);
 }
+
+static void read_all(void) { set_read(NULL); }
 
 /* --- scenarios --- */
 
@@ -262,6 +264,14 @@ static void full(void) { /* 100 operations into a ring of 64 */
   for (int i = 0; i < 100; i++) do_one(&comm, false);
   read_all();
   for (int i = 0; i < 3; i++) do_one(&comm, false);
+}
+
+static void damaged(void) { /* somebody writes nonsense where the agent writes */
+  struct comm comm = create(42, 0, 2, NULL);
+  do_one(&comm, false);
+  uint64_t beyond = 1ull << 40;
+  set_read(&beyond);
+  do_one(&comm, false);
 }
 
 static void unknown(void) { /* events of operations, communicators and processes that are not there */
@@ -427,7 +437,7 @@ static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rou
 
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
-    {"one", one}, {"grouped", grouped}, {"full", full}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
+    {"one", one}, {"grouped", grouped}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
     {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"graph", graph}, {"threads", threads}, {"race", race},
     {"chain", chain}, {"bench", bench}};
   CHECK(count == 4);

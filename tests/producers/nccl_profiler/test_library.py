@@ -1,5 +1,8 @@
 """The plugin that was built with drumline, as the job's Python uses it."""
 
+import fcntl
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +31,33 @@ def test_marks_of_the_job_come_before_nccl_and_into_the_file_of_its_plugin(tmp_p
     assert ring.records["step"].tolist() == [3, 3, 4]
     assert ring.records["count"].tolist() == [1, 0, 0]
     assert ring.name(1) == "é" * 16
+
+
+def test_the_file_is_locked_while_its_process_lives_and_by_none_of_its_children(tmp_path):
+    program = (
+        "import fcntl, os\n"
+        "library.mark(2, 1)\n"
+        f"path = {str(tmp_path)!r} + '/' + os.listdir({str(tmp_path)!r})[0]\n"
+        "def is_locked():\n"
+        "    file = open(path)\n"
+        "    try: return bool(fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB))\n"
+        "    except BlockingIOError: return True\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(0)\n"
+        "os.waitpid(child, 0)\n"
+        "os.closerange(3, 99)\n"  # as a job that makes itself a daemon
+        "print(is_locked())\n"
+        "forked = os.fork()\n"
+        "if not forked: import time; os.closerange(0, 99); time.sleep(60); os._exit(0)\n"  # it outlives its parent
+        "print(forked, flush=True); os._exit(0)"
+    )
+    answer, child = run(program, tmp_path).split()
+    try:
+        with next(tmp_path.glob("*.ring")).open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        os.kill(int(child), signal.SIGKILL)
+    assert answer == "True"
 
 
 @pytest.mark.parametrize("program", ["library.mark(2, 1)", "library.captured()", "library.load()"])

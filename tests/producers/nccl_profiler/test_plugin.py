@@ -112,6 +112,11 @@ def test_a_full_ring_drops_and_counts_and_goes_on_when_it_was_read(ring, version
     assert result.records["sequence"].tolist() == [*range(4, 65), 101, 102, 103]
 
 
+def test_nothing_is_written_while_the_agents_position_makes_no_sense(ring):
+    result = ring("damaged", 5)
+    assert (len(result.operations), result.header["written"], result.header["dropped"]) == (1, 1, 1)
+
+
 def test_events_without_a_known_parent_touch_nothing_and_are_counted(ring):
     result = ring("unknown", 5, RECORDS="64")
     assert (result.header["unknown"], result.header["dropped"]) == (8, 0)
@@ -267,6 +272,22 @@ def test_a_chained_plugin_gets_no_events_that_only_the_ring_needs(programs, tmp_
     assert programs.run("chain", 5, tmp_path / "rings", **more).returncode == 0
     kinds = [line.split()[1] for line in calls(log) if line.startswith("start")]
     assert kinds == ["256", "1", "256", "1024", "1", "4"]  # of the send: its group and call, and the group of the other
+    assert len(only(tmp_path / "rings").operations) == 2
+
+
+@pytest.mark.parametrize(("kind", "version"), [("address", 5), ("thread", 4), ("thread", 6)])
+def test_a_chained_plugin_gets_its_handles_from_all_threads(ring, programs, kind, version):
+    result = ring("threads", version, kind, CHAIN=str(programs.chained("456")), chained_mask=str(0x7FFF))
+    assert (len(result.operations), result.header["unknown"], result.header["dropped"]) == (1_250, 0, 0)
+    assert (result.started == result.stopped).all()
+
+
+def test_a_chained_plugin_may_change_what_it_asks_for_at_any_time(programs, tmp_path):
+    log = tmp_path / "calls"
+    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": "2", "chained_later": "66"}
+    assert programs.run("chain", 5, tmp_path / "rings", **more).returncode == 0
+    kinds = [line.split()[1] for line in calls(log) if line.startswith("start")]
+    assert kinds == ["256", "512", "1", "2", "64", "64", "256", "1024", "1", "4", "64", "64"]
     assert len(only(tmp_path / "rings").operations) == 2
 
 
