@@ -134,6 +134,11 @@ def identity(environment: Mapping[str, str], attached: Mapping[str, Any], device
     )
 
 
+def names_rank(environment: Mapping[str, str]) -> bool:
+    """Return whether a launcher gave the process a rank."""
+    return any(environment.get(name) for name in _RANK_OR_SLURM)
+
+
 def lacks_shared_run(variables: Mapping[str, str]) -> bool:
     """Return whether this rank would generate a run id that its peers do not have: they would never be compared."""
     return any(variables.get(name) for name in _RANK_VARIABLES) and not _names_run(variables)

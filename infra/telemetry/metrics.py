@@ -222,6 +222,17 @@ AGENT_PROCESSES = _gauge(
     "agent", "processes", "processes with a spool folder; alive: still writing, exited: not", "state"
 )
 AGENT_SPOOL = _gauge("agent", "spool_bytes", "bytes in the spool")
+AGENT_RINGS = _gauge("agent", "rings", "processes whose NCCL operations are read from a ring")
+AGENT_RINGS_BLOCKED = _gauge(
+    "agent", "blocked_rings",
+    "files in the folder of rings that cannot be read, or wait for others of their user; the log has the reasons",
+)  # fmt: skip
+AGENT_RING_OPERATIONS = _counter("agent", "ring_operations_total", "NCCL operations read from rings")
+AGENT_RING_DROPPED = _counter(
+    "agent", "ring_dropped_operations_total", "NCCL operations without rows. full: the ring was full, unknown: NCCL "
+    "did not report when they ran, denied: of more communicators than a ring has room for", "reason",
+)  # fmt: skip
+AGENT_RING_BEHIND = _gauge("agent", "ring_behind_records", "records in all rings that are not published yet")
 AGENT_GPUS = _gauge("agent", "gpus", "GPUs that are sampled; 0: NVML is not available")
 AGENT_XIDS = _counter("agent", "xid_events_total", "XID events reported by NVML")
 AGENT_ARCHIVED = _counter("agent", "archived_bytes_total", "compressed bytes accepted by the storage")

@@ -25,8 +25,10 @@ from drumline.producers.agent.cursor import Cursor
 from drumline.producers.agent.discovery import FolderDiscovery
 from drumline.producers.agent.producer import KafkaSender
 from drumline.producers.agent.tailer import SpoolTailer
+from drumline.producers.rings.ring_folder import RingFolder
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.reader import Segment
 from drumline.schemas.codec import Codec
 from drumline.schemas.errors import BadSchema, RegistryUnavailable, UnknownSchema
@@ -95,6 +97,9 @@ class Agent:
         self._refresh_at = float("-inf")
         self._registry, self._no_registry = Retry(), ""
         self._folders = FolderDiscovery(self._root)
+        spool = settings.spool
+        limits = SpoolLimits(max_bytes=spool.max_mb << 20, segment_s=spool.segment_s)
+        self._rings = RingFolder(settings.rings_folder, self._root, limits, self._clock)
         self._finished = self._start = 0
         self.tails: dict[str, SpoolTailer] = {}
         self.processes: Sequence[Mapping[str, Any]] = ()
@@ -108,7 +113,8 @@ class Agent:
         while not self._options.stopping():
             self._health.heartbeat()
             moved = self.tick()
-            if self._options.until_empty and not self.tails and not self._folders.has_unread():
+            is_empty = self._rings.is_empty and not self.tails and not self._folders.has_unread()
+            if self._options.until_empty and is_empty:
                 log.info("the spool is empty: everything is in Kafka", root=str(self._root), processes=self._finished)
                 break
             self._sender.poll(0 if moved else PUMP_S)
@@ -118,11 +124,14 @@ class Agent:
         self._save()
         for tail in self.tails.values():
             tail.close()
+        self._rings.close()
         if missing:
             log.info("stopped before Kafka acknowledged everything; the spool keeps the rest", batches=missing)
 
     def tick(self) -> bool:
-        """Process all folders once; return whether anything moved."""
+        """Process all rings and folders once; return whether anything moved."""
+        self._rings.round(time.time_ns())  # first: it goes on in folders that are taken for those of ended processes
+        self._health.set_reason("rings", self._rings.problem)
         ready = self._sender.ready()
         self._health.set_reason("kafka", self._sender.problem)
         if (begun := self._clock()) >= self._refresh_at:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -129,6 +129,15 @@ class BatchWriter:
         """Emit the final batch of every feed, which marks it as complete up to `now_ns`."""
         for feed in self._feeds.values():
             self._send(feed, None, FeedProgress(now_ns, now_ns, complete_step))
+
+    def state(self) -> list[list[Any]]:
+        """Return what another writer needs to go on with the same feeds, as JSON values."""
+        return [[getattr(feed, name) for name in _Feed.__slots__] for feed in self._feeds.values()]
+
+    def restore(self, state: list[list[Any]]) -> None:
+        """Go on with the feeds of another writer. Raises TypeError, ValueError for anything but its `state`."""
+        feeds = (_Feed(Topic(topic), *rest) for topic, *rest in state)
+        self._feeds = {(feed.topic, feed.communicator): feed for feed in feeds}
 
     def _feed(self, topic: Topic, communicator: str) -> _Feed:
         return self._feeds.setdefault((topic, communicator), _Feed(topic, communicator))

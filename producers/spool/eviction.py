@@ -37,7 +37,7 @@ def evict_oldest_segments(path: Path, wanted: int) -> int:
             written = WrittenSegments(folder)
             for number in folder.files()[OPEN]:
                 with suppress(FileNotFoundError):  # the agent was faster
-                    written.append(_read(folder, number))
+                    written.append(read_segment(folder, number))
                     written.evict_oldest()
                 if before - folder.disk_bytes() >= wanted:
                     break
@@ -46,7 +46,7 @@ def evict_oldest_segments(path: Path, wanted: int) -> int:
         return 0
 
 
-def _read(folder: SpoolDirectory, number: int) -> SegmentFile:
+def read_segment(folder: SpoolDirectory, number: int) -> SegmentFile:
     """Read a complete segment as the losses it would be. Raises OSError, BadSpool, IndexError."""
     with open(folder.open_file(segment_name(number)), "rb") as handle:
         data = handle.read()

@@ -28,16 +28,18 @@ def opened(name: str | Path, flags: int = LISTED, directory: int | None = None) 
         os.close(descriptor)
 
 
-def open_file(name: str | Path, access: int = os.O_RDONLY, directory: int | None = None) -> int:
+def open_file(
+    name: str | Path, access: int = os.O_RDONLY, directory: int | None = None, *, any_owner: bool = False
+) -> int:
     """Open a plain file and return its descriptor. Raises OSError, and BadSpool for anything else.
 
     Any user may write into a spool, and the agent may be allowed to read more than that user. So a file in `directory`
-    must belong to its owner: a hard link may be another user's.
+    must belong to its owner: a hard link may be another user's. `any_owner`: the folder is for files of all users.
     """
     descriptor = os.open(name, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o660, dir_fd=directory)
     about = os.fstat(descriptor)
     problem = "is no plain file" if not stat.S_ISREG(about.st_mode) else ""
-    if not problem and directory is not None and about.st_uid != os.fstat(directory).st_uid:
+    if not problem and directory is not None and not any_owner and about.st_uid != os.fstat(directory).st_uid:
         problem = "belongs to another user than its folder"
     if problem:
         os.close(descriptor)

@@ -34,7 +34,7 @@ class SpoolWriter:
     never raise. In the child of a fork it does nothing.
 
     `process`: envelope of a gpu.process.v1 record, JSON types only. `spools`: scan of the root, to share between the
-    writers of a process. `clock`: monotonic seconds.
+    writers of a process. `clock`: monotonic seconds. `resumed`: `position` of a killed writer, to go on in its folder.
 
     `rows`: written, by topic. `bytes`: of their frames. `problem`: reason why nothing can be written now, or "".
     """
@@ -47,6 +47,7 @@ class SpoolWriter:
         *,
         spools: HostSpools | None = None,
         clock: Callable[[], float] = time.monotonic,
+        resumed: tuple[str, int] = ("", 0),
     ) -> None:
         self.rows: Counter[str] = Counter()
         self.bytes = 0
@@ -55,6 +56,7 @@ class SpoolWriter:
         self._root, self._process, self._limits = root, {"sequence": 0, **process}, limits
         self._spools, self._clock = spools or HostSpools(root, clock), clock
         self._lock = threading.Lock()
+        self._resumed = resumed
         self._files: WriterFiles | None = None
         self._opened, self._retry_at, self._done = 0.0, float("-inf"), False
         self._identity_is_stale = False  # identity.json
@@ -67,6 +69,11 @@ class SpoolWriter:
     def folder(self) -> Path | None:
         """Folder of this spool; None before the first success."""
         return self._files.folder if self._files is not None else None
+
+    @property
+    def position(self) -> tuple[str, int]:
+        """Name of the folder and number of the next segment; ("", 0) before the first success."""
+        return (self._files.folder.name, self._files.active.number + 1) if self._files is not None else ("", 0)
 
     @property
     def dropped(self) -> Counter[str]:
@@ -183,7 +190,8 @@ class SpoolWriter:
         self._retry_at = self._clock() + RETRY_S
         self._drop_removed_folder()
         if self._files is None:
-            self._files = WriterFiles(self._root, self._process, self._limits, self._spools)
+            self._files = WriterFiles(self._root, self._process, self._limits, self._spools, self._resumed)
+            self._resumed = ("", 0)
         self._files.open_segment()
         self._opened, self._retry_at = self._clock(), float("-inf")
         return self._files

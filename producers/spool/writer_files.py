@@ -13,13 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from drumline.producers.spool.directory import MOST_SEGMENTS, SpoolDirectory
+from drumline.producers.spool.eviction import read_segment
 from drumline.producers.spool.frames import SEGMENT_MAGIC
 from drumline.producers.spool.layout import (
     IDENTITY,
     LOCK,
+    OPEN,
     RESERVE_BYTES,
     RESERVED,
     SCRATCH,
+    TAKEN,
     identity_text,
     segment_name,
 )
@@ -36,14 +39,26 @@ class WriterFiles:
     `folder`: its path. `active`: the segment that `write` appends to while `is_open`. `written`: the others.
     """
 
-    def __init__(self, root: Path, process: Mapping[str, Any], limits: SpoolLimits, spools: HostSpools) -> None:
+    def __init__(
+        self,
+        root: Path,
+        process: Mapping[str, Any],
+        limits: SpoolLimits,
+        spools: HostSpools,
+        resumed: tuple[str, int] = ("", 0),
+    ) -> None:
+        """Create a folder, or go on in the one of a killed writer: `resumed`, its name and a segment number that is
+        higher than all that it used.
+        """
         self._descriptor = -1
         self.active = SegmentFile(-1)
         make_root(root)
         if root.stat().st_mode & stat.S_ISGID:  # its group is the agent's; no code of the job runs in this process
             os.umask(0o007)
-        self.folder = root.resolve() / f"{process['process_id']}-{secrets.token_hex(4)}"
-        self.folder.mkdir(mode=0o770)
+        name, first_segment = resumed if (root / resumed[0]).is_dir() else ("", 0)
+        self.folder = root.resolve() / (name or f"{process['process_id']}-{secrets.token_hex(4)}")
+        if not name:
+            self.folder.mkdir(mode=0o770)
         self._directory = SpoolDirectory(self.folder)
         self.written = WrittenSegments(self._directory)
         self._quota = SpoolQuota(self.folder, limits, spools)
@@ -51,13 +66,26 @@ class WriterFiles:
         try:
             self._lock = self._directory.open_file(LOCK, os.O_CREAT | os.O_RDWR)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if name:
+                self._adopt(first_segment)
             with suppress(OSError):
                 self._directory.write(RESERVED, bytes(RESERVE_BYTES))
             self.identify(process)  # last: the agent publishes no folder without it
         except BaseException:
             self.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
+            if not name:
+                shutil.rmtree(self.folder, ignore_errors=True)
             raise
+
+    def _adopt(self, first_segment: int) -> None:
+        """Take over the segments that a killed writer left."""
+        self._directory.recover()
+        files = self._directory.files()
+        for number in files[TAKEN]:
+            self.written.append(SegmentFile(number))
+        for number in files[OPEN]:
+            self.written.append(read_segment(self._directory, number))
+        self.active = SegmentFile(max([first_segment - 1, *files[TAKEN], *files[OPEN]]))
 
     @property
     def is_present(self) -> bool:

@@ -39,6 +39,7 @@ UNITS = (
     "recoveries",
 )
 UNITS += ("partitions", "windows", "bytes", "processes", "folders", "gpus", "events", "units", "halts")
+UNITS += ("rings", "operations")
 
 
 def value(program, name, **labels):

@@ -74,4 +74,4 @@ def test_an_agent_without_capabilities_publishes_and_removes_the_folders_of_all_
     assert {stat.S_IMODE(folder.stat().st_mode) for folder in root.iterdir()} == {0o2770}
     as_user(5_003, peek)
     as_user(AGENT, publish, AGENT)
-    assert os.listdir(root) == [".agent"]
+    assert sorted(os.listdir(root)) == [".agent", ".rings"]

@@ -1,0 +1,71 @@
+"""Identity of the process that writes a ring, by the rules of producers/identity.py, and its gpu.process.v1 record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from drumline.producers.batches.process_record import process_record
+from drumline.producers.identity import NCCL, Identity, identity, names_rank
+from drumline.producers.rings.ring_file import HeaderField, RingHeader
+from drumline.producers.rings.state import RingState
+from drumline.schemas.columns import Array
+
+#: First version of NCCL's profiler interface that states when the GPU worked.
+TIMED_INTERFACE = 4
+
+
+def ring_identity(header: RingHeader, communicators: Array, generation: int, gpu: Mapping[str, str]) -> Identity:
+    """Return the identity of the process of a ring.
+
+    Where no launcher gave it a rank, it is that of its largest communicator. `generation`: records that an agent read
+    whose state is lost; the sequences of its batches are not known, so what follows is another source. `gpu`: uuid and
+    model, as far as they are known.
+    """
+    started_ns = header[HeaderField.CREATED_NS]
+    attached: dict[str, Any] = {"pid": header[HeaderField.PID] & 0x7FFFFFFF, "started_ns": started_ns}
+    if len(communicators) and not names_rank(header.environment):
+        largest = communicators[int(np.argmax(communicators["ranks"]))]
+        attached |= {"rank": int(largest["rank"]), "world_size": int(largest["ranks"])}
+    if gpu:
+        attached["gpus"] = [gpu]
+    return replace(identity(header.environment, attached, None, started_ns + generation), source=NCCL)
+
+
+def ring_record(process: Identity, header: RingHeader, state: RingState) -> dict[str, Any]:
+    """Return the envelope of the gpu.process.v1 record of a process."""
+    counts = {
+        "operations": state.counts["operations"],
+        "unknown_operations": state.counts["unknown_operations"],
+        "skipped_steps": state.counts["skipped_steps"],
+        "ring_dropped": header[HeaderField.DROPPED],
+        "ring_unknown": header[HeaderField.UNKNOWN],
+        "ring_denied": header[HeaderField.COMMS_DENIED],
+    }
+    return {
+        **process_record(header.environment, process),
+        "policy": "on: light",
+        "collector": {
+            **{name: str(count) for name, count in counts.items()},
+            **{f"problem: {name}": sentence for name, sentence in _problems(header).items()},
+        },
+    }
+
+
+def _problems(header: RingHeader) -> dict[str, str]:
+    """Return what the plugin could not do: short name -> sentence."""
+    problems = {}
+    interface = header[HeaderField.INTERFACE]
+    if 0 < interface < TIMED_INTERFACE:
+        problems["interface"] = (
+            f"NCCL's profiler interface {interface} does not state when the GPU worked: no collectives and steps; "
+            "NCCL 2.26 and later do, or record with another policy"
+        )
+    if header[HeaderField.COMMS_DENIED]:
+        problems["communicators"] = f"operations of {header[HeaderField.COMMS_DENIED]} communicators have no rows"
+    if header[HeaderField.CHAIN] == 2:
+        problems["chain"] = "the profiler plugin that NCCL_PROFILER_PLUGIN named could not be used"
+    return problems

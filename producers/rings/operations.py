@@ -1,0 +1,120 @@
+"""Outcome of the operations in a ring: which have ended, when they ran, which of them were one kernel.
+
+Pure functions of records (ring_file.RECORD). Whoever writes a ring may write any number: nothing here fails on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from drumline.producers.derive.light import Operations
+from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.rings.ring_file import DATATYPE_BYTES, FUNCTIONS, MAX_COMMS
+from drumline.schemas.columns import Array
+
+#: NCCL tells of the end of an operation within this time; it calls the operations of one kernel within it; ns.
+REPORT_NS, CALL_NS = 1_000_000_000, 10_000_000
+#: How fast the GPU's clock and the host's may drift apart.
+DRIFT = 200e-6
+_FUNCTIONS = np.array(
+    [0, *(int(nccl.range_operations([f"nccl{name}"])[0]) or int(nccl.kernel_operations([f"ncclKernel_{name}"])[0])
+          for name in FUNCTIONS)], np.uint8,
+)  # fmt: skip
+_BYTES = np.array(DATATYPE_BYTES, np.uint64)
+_POINT_TO_POINT = [FUNCTIONS.index(name) + 1 for name in ("Send", "Recv")]
+_FAR = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Outcome of each operation, bool: `done`: nothing of it will change; `known`: it ran, at known times; `none`: it
+    is done, and NCCL never tells of it (to the rank itself).
+    """
+
+    done: Array
+    known: Array
+    none: Array
+
+    def take(self, index: Array) -> Outcome:
+        """Return the outcomes of the operations at these positions."""
+        return Outcome(*(getattr(self, f.name)[index] for f in fields(self)))
+
+
+def outcomes(records: Array, ranks: Array, now_ns: int, *, ended: bool) -> Outcome:
+    """Return the outcomes of operations, in the order of their calls.
+
+    An operation is done when all its channels have stopped. Where their number is not known, or fewer ran: when those
+    that started have stopped, and NCCL has had time to tell of more. One that has not begun although a later one of
+    its communicator is done was not told of. `ranks`: of the communicators, by index. `ended`: so has the process.
+    """
+    progress = records["progress"]
+    started, stopped = (progress >> np.uint64(16)) & np.uint64(0xFFFF), progress & np.uint64(0xFFFF)
+    right = (progress >> np.uint64(32)) == (records["number"] & np.uint64(0xFFFFFFFF))
+    even = right & (started == stopped)
+    ran = even & (stopped > 0)
+    called, seen = records["host_ns"].astype(np.int64), records["seen_ns"].astype(np.int64)
+    full = ran & (records["channels"] > 0) & (stopped >= records["channels"])
+    full |= ran & (seen > 0) & (seen < now_ns - REPORT_NS)
+    comm = records["comm"] % MAX_COMMS
+    latest = np.full(MAX_COMMS, -1, np.int64)
+    reported = np.flatnonzero(full & (seen < now_ns - REPORT_NS))
+    np.maximum.at(latest, comm[reported], reported)
+    passed = even & (np.arange(len(records)) < latest[comm])
+    none = np.isin(records["function"], _POINT_TO_POINT) & (records["peer"] == ranks[comm])
+    done = (full | passed | none) & (called < now_ns - CALL_NS)
+    if ended:
+        done = np.ones(len(records), bool)
+    return Outcome(done, done & ran & ~none, none)
+
+
+def clock_offset(records: Array, before: tuple[int, int] | None, now_ns: int) -> tuple[int, int] | None:
+    """Return what to add to the GPU's time to get the host's, and when that was found out; None = not known yet.
+
+    NCCL's proxy thread sees the end of an operation some time after it, so the least difference is the nearest.
+    `before`: the last answer; `records`: operations whose times are known.
+    """
+    seen = records["seen_ns"].astype(np.int64)
+    stop = records["gpu_stop_ns"].astype(np.int64)
+    difference = (seen - stop)[seen > 0]
+    drifted = before and before[0] + int(DRIFT * max(0, now_ns - before[1]))
+    least = [value for value in (drifted, int(difference.min()) if len(difference) else None) if value is not None]
+    return (min(least), now_ns) if len(difference) else before
+
+
+def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int | None) -> Operations:
+    """Return operations, those of one kernel as one, as CUPTI sees them.
+
+    `communicator` is the index in the ring's table. `stop_ns` is 0 where an operation ran at unknown times.
+    """
+    order = np.lexsort((np.arange(len(records)), records["comm"]))
+    records, outcome, steps = records[order], outcome.take(order), steps[order]
+    kernel = np.stack([records["comm"], records["generation"], records["plan"]])
+    new = np.ones(len(records), bool)
+    new[1:] = (kernel[:, 1:] != kernel[:, :-1]).any(0) | (records["plan"][1:] == 0) | (steps[1:] != steps[:-1])
+    first = np.flatnonzero(new)
+    operation = _FUNCTIONS[np.where(records["function"] <= len(FUNCTIONS), records["function"], 0)]
+    size = records["count"] * _BYTES[np.where(records["datatype"] < len(_BYTES), records["datatype"], 0)]
+    called = records["host_ns"].astype(np.int64)
+    known = outcome.known & (offset_ns is not None)
+    start = np.where(known, records["gpu_start_ns"].astype(np.int64) + (offset_ns or 0), _FAR)
+    stop = np.where(known, records["gpu_stop_ns"].astype(np.int64) + (offset_ns or 0), 0)
+    if len(first):
+        whole = np.logical_and.reduceat(known | outcome.none, first)
+        same = np.minimum.reduceat(operation, first) == np.maximum.reduceat(operation, first)
+        start, stop = np.minimum.reduceat(start, first), np.maximum.reduceat(stop, first) * whole
+        size = np.add.reduceat(size, first)
+        operation = np.where(same, operation[first], nccl.operation_class(operation)[first])
+        called = called[first]
+    operations = Operations(
+        communicator=records["comm"][first],
+        call_ns=called,
+        start_ns=np.where(stop > 0, start, called),
+        stop_ns=stop,
+        step=steps[first],
+        operation=operation,
+        bytes=size,
+    )
+    local = np.logical_and.reduceat(outcome.none, first) if len(first) else np.zeros(0, bool)
+    return operations.take(~local)

@@ -1,0 +1,174 @@
+"""One process's ring on its way into a spool, from where the agent publishes it like any other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from drumline.infra.telemetry import metrics
+from drumline.producers.batches.live import BatchWriter
+from drumline.producers.rings.checkpoint import Checkpoint, SpoolFrame
+from drumline.producers.rings.identity_of_ring import TIMED_INTERFACE, ring_identity, ring_record
+from drumline.producers.rings.ring_file import COMM, MAX_COMMS, BadRing, HeaderField, RingFile, RingHeader
+from drumline.producers.rings.ring_rows import RingDerivation
+from drumline.producers.rings.state import RingState
+from drumline.producers.rings.step_cuts import RingView
+from drumline.producers.spool.writer import SpoolWriter
+from drumline.schemas.batch import Batch, encode
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+#: Interval of the process's record; ns.
+REPORT_NS = 10_000_000_000
+OpenSpool = Callable[[Mapping[str, Any], tuple[str, int]], SpoolWriter]
+
+
+class RingProcess:
+    """Reads one ring. RingFolder owns it, in the agent's thread.
+
+    A round publishes what has become complete: it saves the state and the batches, appends the batches to the spool,
+    and only then lets the process use the records again. `open_spool`: creates a process's spool.
+
+    `finished`: all is in the spool, and the process has ended. `behind`: records that are not published yet.
+    """
+
+    def __init__(self, ring: RingFile, checkpoint: Checkpoint, open_spool: OpenSpool) -> None:
+        self.ring, self._checkpoint, self._open_spool = ring, checkpoint, open_spool
+        self._frames: list[SpoolFrame] = []
+        self._spool: SpoolWriter | None = None
+        self._derivation: RingDerivation | None = None
+        self._communicators = np.zeros(MAX_COMMS, COMM)
+        self._report_at = self._lost_state = 0
+        self.finished, self.behind = False, 0
+        self._state, self._saved = RingState(), ""
+        self._restore()
+        self._counted = self._counts(self.ring.header())
+
+    def _restore(self) -> None:
+        """Go on where a killed agent was. Raises OSError, BadRing."""
+        header = self.ring.header()
+        saved = self._checkpoint.load()
+        if saved is None:
+            self._lost_state = self._state.position = header[HeaderField.READ]
+            self._state.dropped_seen = header[HeaderField.DROPPED] if self._lost_state else 0
+            return
+        try:
+            folder, segment = saved[0]["spool"]
+            self._lost_state, resumed = int(saved[0]["lost_state"]), (str(folder), int(segment))
+            self._begin(header, resumed)
+            self._go_back_to(json.dumps(saved[0]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadRing(f"{self.ring.name}: its state cannot be read ({type(error).__name__})") from None
+        self._append(saved[1])
+
+    def _go_back_to(self, saved: str) -> None:
+        """Forget what is not saved. Raises KeyError, TypeError, ValueError for what no agent saved."""
+        values = json.loads(saved)
+        assert self._derivation is not None
+        self._frames, self._saved = [], saved
+        self._state = self._derivation.state = RingState.from_json(values["state"])
+        self._derivation.writer.restore(values["feeds"])
+
+    def round(self, now_ns: int) -> None:
+        """Publish what is complete. Raises OSError, and BadRing where the file was damaged."""
+        try:
+            self._round(now_ns)
+        except OSError:  # what was not saved is derived again
+            if self._saved:
+                self._go_back_to(self._saved)
+            raise
+
+    def _round(self, now_ns: int) -> None:
+        ended = self.ring.process_ended()  # before the header is read: nothing is written later
+        header, state = self.ring.header(), self._state
+        written = header[HeaderField.WRITTEN]
+        if not 0 <= written - state.position <= self.ring.capacity:
+            raise BadRing(f"{self.ring.name} states {written} records, {state.position} of them read: it was damaged")
+        records = self.ring.records(state.position, written)
+        if header[HeaderField.COMMS]:
+            self._communicators = self.ring.communicators()
+        whole = state.position + len(records) == written
+        if self._derivation is None and len(records):
+            self._begin(header, ("", 0))
+        if self._derivation is not None and self._spool is not None:
+            if 0 < header[HeaderField.INTERFACE] < TIMED_INTERFACE:
+                state.position += len(records)
+            else:
+                dropped = header[HeaderField.DROPPED]
+                tight = len(records) > self.ring.capacity // 2
+                self._derivation.advance(
+                    RingView(records, self._communicators, now_ns, dropped, ended and whole, tight, not whole)
+                )
+            if ended and whole:
+                self._derivation.writer.finish(now_ns, state.last.number if state.last else -1)
+            self._commit(self._spool)
+            self._report(header, now_ns, final=ended and whole)
+        self.behind = written - state.position
+        self.finished = ended and whole
+
+    def remove(self, directory: int) -> None:
+        """Delete ring and checkpoint: all is in the spool. Raises OSError."""
+        self.ring.delete(directory)
+        self._checkpoint.remove()
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._spool is not None:
+            self._spool.close()
+        self.ring.close()
+
+    def _begin(self, header: RingHeader, resumed: tuple[str, int]) -> None:
+        if header[HeaderField.COMMS]:
+            self._communicators = self.ring.communicators()
+        process = ring_identity(header, self._communicators, self._lost_state, {})
+        writer = BatchWriter(process, self._emit)
+        self._derivation = RingDerivation(writer, self._state)
+        self._spool = self._open_spool(ring_record(process, header, self._state), resumed)
+
+    def _emit(self, topic: Topic, key: str, batch: Batch) -> None:
+        self._frames.append(SpoolFrame(str(topic), key, encode(model(topic), batch), batch.rows))
+
+    def _commit(self, spool: SpoolWriter) -> None:
+        """Move the batches of a round into the spool, so that none is lost or doubled wherever the agent is killed."""
+        assert self._derivation is not None
+        values = {
+            "state": self._state.to_json(),
+            "feeds": self._derivation.writer.state(),
+            "lost_state": self._lost_state,
+            "spool": spool.position,
+        }
+        frames, self._frames = self._frames, []
+        if frames or not self._saved or self._state.position != json.loads(self._saved)["state"]["position"]:
+            saved = json.dumps(values)
+            self._checkpoint.save(saved, frames)
+            self._saved = saved
+            self._append(frames)
+
+    def _append(self, frames: list[SpoolFrame]) -> None:
+        assert self._spool is not None
+        for frame in frames:
+            self._spool.append(*frame)
+        with suppress(OSError):  # an agent that is killed now appends them again
+            self._checkpoint.done()
+        self.ring.set_read(self._state.position)
+
+    def _counts(self, header: RingHeader) -> tuple[int, ...]:
+        state = self._state
+        denied, dropped = header[HeaderField.DENIED], header[HeaderField.DROPPED]
+        return state.counts["operations"], dropped, state.counts["unknown_operations"], denied
+
+    def _report(self, header: RingHeader, now_ns: int, *, final: bool) -> None:
+        """Count what was read, and publish the process's record when it is due."""
+        before, self._counted = self._counted, self._counts(header)
+        operations, full, unknown, denied = (max(0, b - a) for a, b in zip(before, self._counted, strict=True))
+        metrics.AGENT_RING_OPERATIONS.inc(operations)
+        for reason, count in (("full", full), ("unknown", unknown), ("denied", denied)):
+            metrics.AGENT_RING_DROPPED.labels(reason).inc(count)
+        if (final or now_ns >= self._report_at) and self._spool is not None and self._derivation is not None:
+            self._report_at = now_ns + REPORT_NS
+            process = self._derivation.writer.identity
+            self._spool.identify(ring_record(process, header, self._state))

@@ -1,0 +1,191 @@
+"""Rows of one process from the records in its ring, as they come.
+
+A step is published once a later mark is in the ring and all its operations are done; until then its records stay
+there. So the state between two calls is small (RingState), and an agent that was killed reads the same records again.
+Pure: time and records are arguments.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+
+from drumline.producers.activity.table import Table
+from drumline.producers.batches.live import BatchWriter, FeedProgress
+from drumline.producers.derive.light import Operations, light_rows
+from drumline.producers.derive.steps.steps import Steps
+from drumline.producers.rings.operations import as_operations, clock_offset, outcomes
+from drumline.producers.rings.ring_file import MAX_COMMS, MOST_READ, Kind
+from drumline.producers.rings.state import LastStep, OpenStep, RingState
+from drumline.producers.rings.step_cuts import Cut, RingView, Segments, complete, marked_segments, watermark_ns
+from drumline.schemas.columns import Array
+from drumline.schemas.topics import Topic
+
+#: Age of a later record at which one that a thread has begun to write, and not finished, is given up; ns.
+GIVE_UP_NS = 10_000_000_000
+#: Index of no communicator: the last operation of the step before.
+_BEFORE = MAX_COMMS
+
+
+class RingDerivation:
+    """Turns the records of one ring into rows, and passes them to a batch writer. The caller saves `state`."""
+
+    def __init__(self, writer: BatchWriter, state: RingState) -> None:
+        self.writer, self.state = writer, state
+
+    def advance(self, view: RingView) -> None:
+        """Write what is complete, and move `state.position` behind it."""
+        state = self.state
+        self._note_losses(view)
+        records = view.records[: self._readable(view)]
+        segments = marked_segments(records, state)
+        at, hashes = self._operations(records, view.communicators)
+        outcome = outcomes(records[at], view.communicators["rank"], view.now_ns, ended=view.ended)
+        state.clock = clock_offset(records[at][outcome.known], state.clock, view.now_ns)
+        cut = complete(segments, at, outcome.done, len(records), view)
+        inside = at < cut.end
+        segment = segments.of(at[inside])
+        damaged = self._damaged(segments, len(records))
+        number = np.where(damaged, -1, segments.number)[segment]
+        offset_ns = state.clock[0] if state.clock else None
+        operations = as_operations(records[at[inside]], outcome.take(inside), number, offset_ns)
+        progress = FeedProgress(view.now_ns, watermark_ns(segments, cut, records, view))
+        self._write(operations, hashes, segments, cut, damaged, progress)
+        state.counts["operations"] += int(inside.sum())
+        state.position += cut.end
+        state.damaged = [(first, last) for first, last in state.damaged if last > state.position]
+
+    def _note_losses(self, view: RingView) -> None:
+        """Note that operations were dropped: behind what was there when the ring was read last."""
+        state, end = self.state, self.state.position + len(view.records)
+        if (dropped := view.dropped - state.dropped_seen) > 0:
+            state.lost += dropped
+            state.damaged = [*state.damaged, (max(state.read_until, state.position), end + 1)]
+        state.dropped_seen, state.read_until = view.dropped, end
+
+    def _readable(self, view: RingView) -> int:
+        """Return how many records can be processed: all before the first that is not written yet.
+
+        One that its thread never finished is passed over, when a later one is old, or the process has ended.
+        """
+        records = view.records
+        position = self.state.position + np.arange(len(records))
+        missing = np.flatnonzero(records["number"] != (position + 1).astype(np.uint64))
+        written = records["number"] == (position + 1).astype(np.uint64)
+        old = np.flatnonzero(written & (records["host_ns"].astype(np.int64) < view.now_ns - GIVE_UP_NS))
+        until = len(records) if view.ended else int(old[-1]) if len(old) else 0
+        waiting = missing[missing >= until]
+        return int(waiting[0]) if len(waiting) else len(records)
+
+    def _operations(self, records: Array, communicators: Array) -> tuple[Array, Array]:
+        """Return the positions of the operations, and the hash of each communicator (u8, by index)."""
+        position = (self.state.position + np.arange(len(records)) + 1).astype(np.uint64)
+        is_operation = (records["kind"] == Kind.OPERATION) & (records["number"] == position)
+        comm = records["comm"] % MAX_COMMS
+        is_operation &= (records["comm"] < MAX_COMMS) & (records["generation"] == communicators["generation"][comm])
+        return np.flatnonzero(is_operation), np.append(communicators["id"], np.uint64(0))
+
+    def _damaged(self, segments: Segments, records: int) -> Array:
+        """Return in which segments operations were dropped: bool."""
+        begin = self.state.position + np.append(0, segments.begin)
+        end = self.state.position + np.append(segments.begin, records + 1)
+        result = np.zeros(len(begin), bool)
+        for first, last in self.state.damaged:
+            result |= (begin < last) & (end > first)
+        return result
+
+    def _write(
+        self,
+        operations: Operations,
+        hashes: Array,
+        segments: Segments,
+        cut: Cut,
+        damaged: Array,
+        progress: FeedProgress,
+    ) -> None:
+        """Write the rows of the segments before the cut, and go on with the first open one."""
+        state = self.state
+        closed = np.flatnonzero(segments.number[: cut.first_open] >= 0)
+        steps = Steps(segments.number[closed], segments.start_ns[closed], segments.start_ns[closed + 1])
+        last = state.last
+        rows = light_rows(_with_last(operations, last), hashes, _with_last_step(steps, last))
+        new = rows.steps.take(slice(1 if last else 0, None))
+        skipped = new["skipped"].astype(bool) | damaged[closed] | ((closed == 0) & state.open.partial)
+        if last and last.stop_ns < 0:
+            skipped[:1] = True  # its interval begins at an unknown time
+        newest = int(steps.number[-1]) if len(closed) else last.number if last else -1
+        progress = progress._replace(complete_step=newest)
+        if new.rows:
+            table = Table({**new.columns, "skipped": skipped}, new.dictionaries)
+            self.writer.write(Topic.STEP, table, progress, steps_from=state.steps_from)
+            state.counts["skipped_steps"] += int(skipped.sum())
+        fresh = rows.collectives["communicator"] != hashes[_BEFORE]
+        self._write_collectives(rows.collectives.take(fresh), operations, hashes, progress)
+        self.writer.heartbeat(progress)
+        self._go_on(operations, hashes, steps, segments, cut)
+
+    def _write_collectives(self, rows: Table, operations: Operations, hashes: Array, progress: FeedProgress) -> None:
+        """Write the collectives by communicator; ordinals go on where earlier rows of the same step ended."""
+        state = self.state
+        lost = hashes[operations.communicator][operations.stop_ns <= 0]
+        state.counts["unknown_operations"] += len(lost)
+        if state.lost and len(operations.communicator):  # of which communicator, nobody knows
+            lost = np.append(lost, np.repeat(hashes[operations.communicator[:1]], min(state.lost, MOST_READ)))
+            state.lost -= min(state.lost, MOST_READ)
+        for communicator in np.unique(np.append(rows["communicator"], lost)).tolist():
+            table, key = rows.take(rows["communicator"] == communicator), str(communicator)
+            before = np.where(table["step"] < 0, state.outside.get(key, 0), 0)
+            if state.open.partial:
+                before = np.where(table["step"] == state.open.number, state.ordinals.get(key, 0), before)
+            table = Table({**table.columns, "ordinal": table["ordinal"] + before.astype(np.int32)}, table.dictionaries)
+            self.writer.write(
+                Topic.COLLECTIVE, table, progress, communicator=communicator, dropped=int((lost == communicator).sum())
+            )
+
+    def _go_on(self, operations: Operations, hashes: Array, steps: Steps, segments: Segments, cut: Cut) -> None:
+        """Set the state for the records behind the cut."""
+        state, number = self.state, int(segments.number[cut.first_open])
+        for communicator, count in _counted(hashes[operations.communicator[operations.step < 0]]):
+            state.outside[communicator] = state.outside.get(communicator, 0) + count
+        if len(steps.number):
+            called = operations.take(operations.step == steps.number[-1])
+            latest = int(np.argmax(called.call_ns)) if len(called.call_ns) else -1
+            stop_ns = int(called.stop_ns.max()) if latest >= 0 and called.stop_ns[latest] > 0 else -1
+            state.last = LastStep(
+                int(steps.number[-1]), int(steps.start_ns[-1]), int(steps.end_ns[-1]), stop_ns if latest >= 0 else 0
+            )
+        of_open = _counted(hashes[operations.communicator[operations.step == number]]) if number >= 0 else []
+        goes_on = cut.first_open == 0 and state.open.partial
+        state.ordinals = dict(state.ordinals) if goes_on else {}
+        for communicator, count in of_open:
+            state.ordinals[communicator] = state.ordinals.get(communicator, 0) + count
+        if segments.held:
+            state.open = OpenStep(number, int(segments.start_ns[cut.first_open]), goes_on or bool(of_open))
+        begun = segments.number[: cut.first_open + segments.held]
+        state.newest = max(state.newest, int(begun.max(initial=-1)))
+        state.offset = int(segments.offset[cut.first_open])
+
+
+def _with_last(operations: Operations, last: LastStep | None) -> Operations:
+    """Return the operations, and before them one that stands for those of the step before."""
+    if last is None or last.stop_ns <= 0:
+        return operations
+    first = (_BEFORE, last.stop_ns, last.stop_ns, last.stop_ns, last.number, 0, 0)
+    arrays = (getattr(operations, f.name) for f in fields(Operations))
+    return Operations(
+        *(np.append(np.array([value], array.dtype), array) for value, array in zip(first, arrays, strict=True))
+    )
+
+
+def _with_last_step(steps: Steps, last: LastStep | None) -> Steps:
+    if last is None:
+        return steps
+    first = (last.number, last.start_ns, last.end_ns)
+    arrays = (steps.number, steps.start_ns, steps.end_ns)
+    return Steps(*(np.append(np.array([value], np.int64), array) for value, array in zip(first, arrays, strict=True)))
+
+
+def _counted(communicators: Array) -> list[tuple[str, int]]:
+    names, counts = np.unique(communicators, return_counts=True)
+    return list(zip(map(str, names.tolist()), counts.tolist(), strict=True))

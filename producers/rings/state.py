@@ -1,0 +1,83 @@
+"""State from which a killed agent goes on with a ring, as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class OpenStep:
+    """The step that the next record lies in; -1 = none. `partial`: some of its rows are published."""
+
+    number: int = -1
+    start_ns: int = 0
+    partial: bool = False
+
+
+@dataclass
+class LastStep:
+    """The last step that is published. `stop_ns`: end of its last operation; 0 = not known, or it had none."""
+
+    number: int
+    start_ns: int
+    end_ns: int
+    stop_ns: int
+
+
+@dataclass
+class RingState:
+    """State of one ring's derivation. Times are ns since the epoch.
+
+    Attributes:
+        position: records before it are published.
+        clock: offset of the GPU's clock, and when it was found out (operations.clock_offset).
+        open, last: the step in progress, and the one before.
+        newest: number of the newest step that began, -1 = none.
+        offset: added to the job's numbers of steps, which may start again.
+        ordinals, outside: next ordinal of each communicator (text) in the open step, and outside any.
+        dropped_seen, read_until: operations that the process had dropped, and the end of the ring, when last read.
+        lost: operations that were dropped and are not published as lost yet.
+        damaged: positions between which operations were dropped.
+        counts: for the process's record.
+    """
+
+    position: int = 0
+    clock: tuple[int, int] | None = None
+    open: OpenStep = field(default_factory=OpenStep)
+    last: LastStep | None = None
+    newest: int = -1
+    offset: int = 0
+    steps_from: str = ""
+    ordinals: dict[str, int] = field(default_factory=dict)
+    outside: dict[str, int] = field(default_factory=dict)
+    dropped_seen: int = 0
+    read_until: int = 0
+    lost: int = 0
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            **vars(self),
+            "open": vars(self.open),
+            "last": self.last and vars(self.last),
+            "counts": dict(self.counts),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> RingState:
+        """Return the state that `to_json` gave. Raises TypeError, ValueError, KeyError for anything else."""
+        clock = value["clock"]
+        return cls(
+            **{
+                **value,
+                "clock": None if clock is None else (int(clock[0]), int(clock[1])),
+                "open": OpenStep(**value["open"]),
+                "last": LastStep(**value["last"]) if value["last"] else None,
+                "damaged": [(int(first), int(end)) for first, end in value["damaged"]],
+                "counts": Counter(value["counts"]),
+            }
+        )

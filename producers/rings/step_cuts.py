@@ -1,0 +1,124 @@
+"""Parts of a ring's records by step, and how many of them are complete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from drumline.producers.derive.steps.steps import API, MARKER, OPTIMIZER
+from drumline.producers.rings.operations import REPORT_NS
+from drumline.producers.rings.ring_file import Kind
+from drumline.producers.rings.state import RingState
+from drumline.schemas.columns import Array
+
+#: Largest number of a step that the contract allows.
+MOST_STEPS = 1 << 53
+#: Source of the steps, by `count` of their marks.
+SOURCES = (OPTIMIZER, API, MARKER)
+
+
+@dataclass(frozen=True)
+class RingView:
+    """A ring as it was read at one time.
+
+    Attributes:
+        records: from RingState.position on (ring_file.RECORD).
+        communicators: the table, read after the records.
+        now_ns: current time.
+        dropped: operations that the process has dropped so far.
+        ended: the process has ended: nothing follows.
+        tight: the ring is filling up: what is old is given up.
+        more: further records are in the ring.
+    """
+
+    records: Array
+    communicators: Array
+    now_ns: int
+    dropped: int = 0
+    ended: bool = False
+    tight: bool = False
+    more: bool = False
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Parts of the records, each in one step (number -1: in none). The last one is open.
+
+    Attributes:
+        begin: position of the first record of each but the first, rising.
+        number, start_ns: of each; int64.
+        offset: of each number to the job's own.
+        held: records at the begin of a segment that need not be read again.
+    """
+
+    begin: Array
+    number: Array
+    start_ns: Array
+    offset: Array
+    held: int = 1
+
+    def of(self, at: Array) -> Array:
+        """Return the segment of each position."""
+        return np.searchsorted(self.begin, at, side="right")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Records before position `end` are published now; segment `first_open` and all later ones are not complete."""
+
+    end: int
+    first_open: int
+
+
+def marked_segments(records: Array, state: RingState) -> Segments:
+    """Cut the records at the marks of steps. Numbers that start again are counted on."""
+    position = (state.position + np.arange(len(records)) + 1).astype(np.uint64)
+    begin = np.flatnonzero((records["kind"] == Kind.STEP_MARK) & (records["number"] == position))
+    newest, offset = state.newest, state.offset
+    numbers, offsets = [state.open.number], [offset]
+    for number in records["step"][begin].tolist():
+        is_step = 0 <= number <= MOST_STEPS
+        if is_step:
+            offset = max(offset, newest + 1 - number)
+            newest = number + offset
+        numbers.append(newest if is_step else -1)
+        offsets.append(offset)
+    if len(begin):
+        source = int(records["count"][begin[-1]])
+        state.steps_from = SOURCES[source if source < len(SOURCES) else 0]
+    return Segments(
+        begin,
+        np.array(numbers, np.int64),
+        np.append([state.open.start_ns], records["host_ns"][begin].astype(np.int64)),
+        np.array(offsets, np.int64),
+    )
+
+
+def complete(segments: Segments, at: Array, done: Array, records: int, view: RingView) -> Cut:
+    """Return how far the records are complete; `at`: positions of the operations, `done`: whether each is."""
+    closed, segment = len(segments.begin), segments.of(at)
+    if view.ended:
+        return Cut(records, closed)
+    waiting = ~done
+    if view.tight:
+        waiting &= at >= records // 2
+    first_open = min(closed, int(segment[waiting].min(initial=closed)))
+    end = int(segments.begin[first_open - 1]) + segments.held if first_open else 0
+    if segments.number[first_open] < 0 or view.tight:  # what lies in no step does not wait for its end
+        until = int(segments.begin[first_open]) if first_open < closed else records
+        end = max(end, int(at[waiting].min(initial=until)))
+    return Cut(end, first_open)
+
+
+def watermark_ns(segments: Segments, cut: Cut, records: Array, view: RingView) -> int:
+    """Return the time before which no later row starts."""
+    called = records["host_ns"].astype(np.int64)
+    times = [
+        view.now_ns - REPORT_NS,
+        *called[cut.end : cut.end + 1].tolist(),
+        *called[-1 if view.more else len(called) :].tolist(),
+    ]
+    if segments.number[cut.first_open] >= 0:
+        times.append(int(segments.start_ns[cut.first_open]))
+    return int(max(0, min(times)))

@@ -1,0 +1,219 @@
+"""Rows from the records of a ring: of complete steps only, the same however often the ring is read."""
+
+import json
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from support.fake_ring import MS, FakeRing
+
+from drumline.producers.batches.live import BatchWriter
+from drumline.producers.identity import Identity
+from drumline.producers.rings.ring_file import HeaderField
+from drumline.producers.rings.ring_rows import RingDerivation
+from drumline.producers.rings.state import RingState
+from drumline.producers.rings.step_cuts import RingView
+from drumline.schemas.topics import Topic
+
+BEGIN = 10**18
+LATER = BEGIN + 3_600 * 10**9
+IDENTITY = Identity("job", "run", 0, 0, 2, "host", "GPU-0", "process", source="nccl")
+
+
+class Reader:
+    """Derives what a ring holds; keeps the state as JSON only, as an agent that is killed after each round does."""
+
+    def __init__(self, ring):
+        self.ring, self.batches = ring, []
+        self.state, self.feeds = RingState().to_json(), []
+
+    def round(self, now_ns=LATER, *, most=None, **view):
+        state = RingState.from_json(json.loads(json.dumps(self.state)))
+        writer = BatchWriter(IDENTITY, lambda topic, key, batch: self.batches.append(batch))
+        writer.restore(json.loads(json.dumps(self.feeds)))
+        end = int(self.ring.header[HeaderField.WRITTEN])
+        at = np.arange(state.position, min(end, state.position + (most or end)))
+        records = self.ring.records[at % self.ring.capacity].copy()
+        view["more"] = state.position + len(at) < end
+        dropped = int(self.ring.header[HeaderField.DROPPED])
+        RingDerivation(writer, state).advance(RingView(records, self.ring.comms.copy(), now_ns, dropped, **view))
+        self.ring.header[HeaderField.READ] = state.position
+        self.state, self.feeds = state.to_json(), writer.state()
+        return state
+
+    def rows(self, topic, *columns):
+        batches = [batch for batch in self.batches if batch.topic == topic and batch.rows]
+        return list(zip(*(np.concatenate([b.columns[c] for b in batches]).tolist() for c in columns), strict=True))
+
+
+@pytest.fixture
+def ring(tmp_path):
+    ring = FakeRing(tmp_path)
+    ring.communicator()
+    return ring
+
+
+def test_steps_and_their_collectives_are_published_once_a_later_step_has_begun(ring):
+    ring.train(3, BEGIN)
+    reader = Reader(ring)
+    state = reader.round()
+    assert reader.rows(Topic.STEP, "step", "start_ns", "duration_ns", "collectives", "skipped") == [
+        (number, BEGIN + number * 10 * MS, 10 * MS, 4, 0) for number in range(3)
+    ]
+    call = [BEGIN + step * 10 * MS + k * 2 * MS for step in range(3) for k in range(1, 5)]
+    assert reader.rows(Topic.COLLECTIVE, "step", "ordinal", "start_ns", "duration_ns", "bytes") == [
+        (i // 4, i % 4, time + MS // 2, MS // 2, 4_000) for i, time in enumerate(call)
+    ]
+    assert {batch.envelope["source"] for batch in reader.batches} == {"nccl"}
+    assert {batch.envelope["communicator"] for batch in reader.batches if batch.topic == Topic.COLLECTIVE} == {
+        f"{0xC0FFEE:016x}"
+    }
+    assert state.position == int(ring.header[HeaderField.WRITTEN])
+    assert reader.batches[-1].envelope["complete_step"] == 2
+
+
+@pytest.mark.parametrize("most", [1, 3, 7, 50])
+def test_rows_are_the_same_however_the_ring_is_read(tmp_path, most):
+    results = []
+    for part in (None, most):
+        ring = FakeRing(tmp_path / str(part))
+        ring.communicator()
+        ring.communicator(hash_=0xBEEF)
+        for step in range(12):
+            ring.mark(step, BEGIN + step * 10 * MS)
+            for k in range(3):
+                call = BEGIN + step * 10 * MS + (2 + 2 * k) * MS
+                ring.operations(call, call + MS, call + MS + step * 1_000, comm=k % 2)
+        ring.mark(-1, BEGIN + 120 * MS)
+        ring.operations(BEGIN + np.array([130, 140, 150]) * MS, BEGIN + 151 * MS, BEGIN + 152 * MS)
+        reader, end = Reader(ring), int(ring.header[HeaderField.WRITTEN])
+        reader.round(most=part) if part is None else None
+        for size in range(part or end, end + 200, part or end):  # a step that is not read whole stays
+            reader.round(most=min(size, 60))
+        reader.round(ended=True)
+        results.append(
+            (
+                reader.rows(Topic.STEP, "step", "start_ns", "gpu_start_ns", "gpu_duration_ns", "comm_ns", "skipped"),
+                sorted(reader.rows(Topic.COLLECTIVE, "step", "ordinal", "start_ns", "duration_ns")),
+            )
+        )
+        for key in {(b.topic, b.envelope.get("communicator")) for b in reader.batches}:
+            feed = [b for b in reader.batches if (b.topic, b.envelope.get("communicator")) == key]
+            assert [b.envelope["sequence"] for b in feed] == list(range(len(feed)))
+            assert [b.envelope["complete_step"] for b in feed] == sorted(b.envelope["complete_step"] for b in feed)
+            for before, after in pairwise(feed):
+                assert before.envelope["watermark_ns"] <= after.envelope["watermark_ns"]
+                if after.rows:
+                    assert int(after.columns["start_ns"].min()) >= before.envelope["watermark_ns"]
+    assert results[0] == results[1]
+    assert len(results[0][0]) == 12
+    assert len(results[0][1]) == 12 * 3 + 3
+
+
+def test_a_step_waits_for_its_operations(ring):
+    ring.mark(0, BEGIN)
+    ring.operations(BEGIN + MS, BEGIN + 2 * MS, BEGIN + 3 * MS)
+    last = ring.running(BEGIN + 4 * MS)
+    ring.mark(1, BEGIN + 5 * MS)
+    reader = Reader(ring)
+    assert reader.round().position == 1  # the mark of the step in progress need not stay
+    assert not [batch for batch in reader.batches if batch.rows]
+    ring.records["progress"][last] += 2 << 16 | 2
+    ring.records["gpu_start_ns"][last] = BEGIN + 6 * MS - ring.offset_ns
+    ring.records["gpu_stop_ns"][last] = BEGIN + 7 * MS - ring.offset_ns
+    assert reader.round().position == int(ring.header[HeaderField.WRITTEN])
+    assert reader.rows(Topic.STEP, "step", "collectives", "skipped") == [(0, 2, 0)]
+    assert reader.rows(Topic.COLLECTIVE, "ordinal", "start_ns") == [(0, BEGIN + 2 * MS), (1, BEGIN + 6 * MS)]
+
+
+def test_what_had_ended_when_the_process_was_killed_is_published(ring):
+    ring.train(1, BEGIN)
+    ring.operations(BEGIN + 11 * MS, BEGIN + 12 * MS, BEGIN + 13 * MS)
+    ring.running(BEGIN + 14 * MS)
+    ring.claim()  # a record that its thread never wrote
+    ring.operations(BEGIN + 15 * MS, BEGIN + 16 * MS, BEGIN + 17 * MS)
+    reader = Reader(ring)
+    assert reader.round(ended=True).position == int(ring.header[HeaderField.WRITTEN])
+    assert reader.rows(Topic.COLLECTIVE, "step", "ordinal") == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 2)]
+    assert sum(batch.envelope["dropped_before"] for batch in reader.batches) == 1
+
+
+def test_operations_of_one_kernel_are_one_row(ring):
+    ring.mark(0, BEGIN)
+    times = BEGIN + np.array([2, 2]) * MS
+    ring.operations(BEGIN + MS, times, times + MS, function="Send", plan=7, peer=1)
+    ring.operations(BEGIN + MS, times + MS // 2, times + 2 * MS, function="Recv", plan=7, peer=1)
+    ring.operations(BEGIN + 4 * MS, BEGIN + 5 * MS, BEGIN + 6 * MS, function="Send", plan=8, peer=1)
+    ring.operations(BEGIN + 7 * MS, 0, 0, function="Send", plan=9, peer=0, stopped=0)  # to itself
+    ring.mark(1, BEGIN + 10 * MS)
+    reader = Reader(ring)
+    reader.round()
+    rows = [b for b in reader.batches if b.topic == Topic.COLLECTIVE and b.rows]
+    assert [text for b in rows for text in b.strings("operation", "operations").tolist()] == ["SendRecv", "Send"]
+    assert reader.rows(Topic.COLLECTIVE, "bytes", "start_ns", "duration_ns") == [
+        (16_000, BEGIN + 2 * MS, 2 * MS), (4_000, BEGIN + 5 * MS, MS),
+    ]  # fmt: skip
+    assert sum(b.envelope["dropped_before"] for b in reader.batches) == 0
+
+
+def test_dropped_operations_are_counted_and_their_steps_not_compared(tmp_path):
+    ring = FakeRing(tmp_path, capacity=64)
+    ring.communicator()
+    ring.train(10, BEGIN)
+    reader = Reader(ring)
+    reader.round()
+    ring.train(20, BEGIN + 100 * MS, first=10)  # 64 of 100 records fit
+    reader.round(tight=True)
+    lost = int(ring.header[HeaderField.DROPPED])
+    assert lost == 36
+    ring.train(10, BEGIN + 300 * MS, first=30)
+    reader.round()
+    assert sum(batch.envelope["dropped_before"] for batch in reader.batches) == lost
+    steps = dict(reader.rows(Topic.STEP, "step", "skipped"))
+    assert [step for step, skip in steps.items() if not skip] == [*range(10), *range(32, 40)]
+    collectives = reader.rows(Topic.COLLECTIVE, "step", "ordinal")
+    assert all(ordinal < 4 for step, ordinal in collectives if step >= 0)
+    outside = [ordinal for step, ordinal in collectives if step < 0]
+    assert outside == list(range(len(outside)))
+
+
+def test_numbers_of_steps_that_start_again_are_counted_on(ring):
+    ring.train(3, BEGIN)
+    reader = Reader(ring)
+    reader.round()
+    ring.train(3, BEGIN + 100 * MS)
+    reader.round()
+    assert [step for (step,) in reader.rows(Topic.STEP, "step")] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_long_step_is_published_in_parts_when_the_ring_is_filling_up(tmp_path):
+    ring = FakeRing(tmp_path, capacity=64)
+    ring.communicator()
+    ring.mark(0, BEGIN)
+    reader = Reader(ring)
+    for part in range(4):
+        call = BEGIN + (part * 40 + np.arange(40)) * MS
+        ring.operations(call, call + MS // 2, call + MS)
+        reader.round(tight=True)
+    ring.mark(1, BEGIN + 200 * MS)
+    reader.round()
+    assert reader.rows(Topic.COLLECTIVE, "step", "ordinal") == [(0, i) for i in range(160)]
+    assert reader.rows(Topic.STEP, "step", "start_ns", "duration_ns", "skipped") == [(0, BEGIN, 200 * MS, 1)]
+
+
+def test_garbage_costs_a_bounded_time_and_fails_on_nothing(tmp_path):
+    ring = FakeRing(tmp_path, capacity=4_096)
+    ring.communicator()
+    random = np.random.default_rng(1)
+    reader = Reader(ring)
+    for _ in range(20):
+        at = ring.claim(1_000)
+        ring.records.view(np.uint8)[:] = random.integers(0, 256, ring.records.nbytes, np.uint8)
+        ring.comms.view(np.uint8)[:] = random.integers(0, 256, ring.comms.nbytes, np.uint8)
+        ring.records["number"][at % ring.capacity] = at + 1
+        ring.records["kind"] = random.integers(0, 6, len(ring.records))
+        ring.records["comm"] %= 1_024
+        ring.records["generation"] = ring.comms["generation"][ring.records["comm"]]
+        reader.round(LATER, tight=True)
+    reader.round(ended=True)
+    assert reader.state["position"] == 20_000
