@@ -15,17 +15,21 @@ from drumline.streams.worker.output import OutputProducer
 
 
 def sent(batch):
-    """Return what reached the producer."""
-    values = []
+    return produced(lambda output: output.send(batch, write_epoch(1)))
 
-    async def send(topic, key, value, *_):
-        values.append((topic, value))
+
+def produced(send):
+    """Return (topic, partition) of what reached the producer."""
+    places = []
+
+    async def record(topic, key, value, partition, *_):
+        places.append((topic, partition))
         return asyncio.sleep(0)
 
     async def run():
-        app = SimpleNamespace(producer=SimpleNamespace(send=send))
-        await (await OutputProducer(app, Codec()).send(batch, write_epoch(1)))
-        return values
+        app = SimpleNamespace(producer=SimpleNamespace(send=record), conf=SimpleNamespace(id="app"))
+        await (await send(OutputProducer(app, Codec())))
+        return places
 
     return asyncio.run(run())
 
@@ -61,3 +65,10 @@ def test_a_record_without_key_and_value_becomes_a_dead_letter_that_kafkas_client
 
     asyncio.run(run())
     assert keys == [(dlq(Topic.KERNEL), b"", None), (dlq(Topic.KERNEL), b"k", None)]
+
+
+def test_the_key_of_a_dead_letter_is_not_hashed():
+    """In Python a key of 1 MB takes 0.2 s, in which the worker reads nothing of any partition."""
+    message = SimpleNamespace(topic=Topic.STEP, partition=3, offset=7, key=b"k" * 10**6, value=b"", headers=())
+    places = produced(lambda output: output.send_dead_letter(message, OutOfBounds("too long", topic=Topic.STEP)))
+    assert places == [("gpu.step.v1.dlq", 0)]
