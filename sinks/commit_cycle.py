@@ -22,12 +22,11 @@ from drumline.sinks.ranges.offset_ranges import OffsetRange
 from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState, PendingRange, RangeStage
 from drumline.sinks.ranges.resume import check_ledger, follow_ledger
 from drumline.sinks.ranges.stored_tail import kafka_topic_id
+from drumline.sinks.ranges.write_order import PRESSURE, next_to_write
 from drumline.sinks.rejected_ranges import RejectedRanges
 from drumline.sinks.telemetry import SinkCounts, count_conflicts, count_range
 
 log = structlog.get_logger()
-#: Bound on memory: once all partitions have collected so much, everything is written. In flush_rows and RANGE_BYTES.
-PRESSURE = 2
 
 
 class CommitCycle:
@@ -107,27 +106,22 @@ class CommitCycle:
             continue_behind(self._kafka, self._ledger(), state)
 
     def cut(self, over: Callable[[], bool]) -> None:
-        """Run step 1, if no ranges are open: cut the ranges that are due, until `over()`, and classify their records.
+        """Run step 1, if no ranges are open: cut the next ranges, until `over()`; classify their records.
 
         A partition has one open range: its commit holds one intent. Fatal: ReplayImpossible.
         """
         if self.ranges:
             return
-        sink, now = self._sink, time.monotonic()
-        states = sorted(self._kafka.states.values(), key=lambda state: state.deferred is None)
-        full = sum(state.rows for state in states) >= PRESSURE * sink.flush_rows
-        full = full or sum(state.bytes for state in states) >= PRESSURE * RANGE_BYTES
+        states, now = self._kafka.states.values(), time.monotonic()
+        chosen = next_to_write(states, self._sink, now)
         for state in states:
-            if state.deferred is not None:
-                if state.retry.at <= now:
-                    self.ranges.append((state, state.deferred))
-                    state.deferred, self._released = None, True
-                continue
-            if not (state.due(now, sink.flush_rows, sink.flush_s) or (full and state.entries and state.intent is None)):
-                continue
+            if state.deferred is not None and state.retry.at <= now:
+                self.ranges.append((state, state.deferred))
+                state.deferred, self._released = None, True
+        for state in chosen:
             if state.intent is None:
                 self._load_history(state)
-            self.ranges.append((state, state.cut(sink.flush_rows, now)))
+            self.ranges.append((state, state.cut(self._sink.flush_rows, now)))
             count_conflicts(state)
             if over():
                 break

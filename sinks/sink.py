@@ -28,6 +28,7 @@ from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.dead_letters import DeadLetterProducer, DeadLettersFailed
 from drumline.sinks.kafka.unreadable import UnreadableBatches
 from drumline.sinks.ranges.progress import STALLED_S, Progress
+from drumline.sinks.ranges.write_order import is_full
 from drumline.sinks.telemetry import SinkCounts, observe, waiting_reason
 
 log = structlog.get_logger()
@@ -35,6 +36,8 @@ REPORT_S = 10.0
 OBSERVE_S = 1.0
 #: Work continues for so long, then Kafka is polled: it removes a member that does not poll for 300 s.
 ITERATION_S = 5.0
+#: The least time for which records are taken before ranges are written.
+COLLECT_S = 0.05
 
 
 @dataclass
@@ -58,6 +61,7 @@ class Sink:
     _waiting: str = ""
     _holding: bool = False
     _iteration_ends: float = 0.0
+    _worked_s: float = 0.0
     _reported: tuple[float, int] = (0.0, 0)
     _observed: float = 0.0
 
@@ -80,9 +84,11 @@ class Sink:
         registry = self._intake.registry
         try:
             while not self.stopping():
-                self._poll()
-                if self._retry.at <= time.monotonic():
+                self._collect()
+                collected = time.monotonic()
+                if self._retry.at <= collected:
                     self._work()
+                self._worked_s = time.monotonic() - collected
                 self._continue_behind_unreadable()
                 if self._intake.end_floods() and not self._holding:
                     self.kafka.resume()
@@ -98,31 +104,41 @@ class Sink:
             self._cycle.close()
             log.info("stopped", **asdict(self.counts))
 
-    def _poll(self) -> None:
+    def _collect(self) -> None:
+        """Take what Kafka has, for as long as the last attempt to write took: the newest record may be a verdict."""
+        until, wait_s = time.monotonic() + max(COLLECT_S, self._worked_s), 0.1
+        while self._poll(wait_s) and time.monotonic() < until:
+            if is_full(self.kafka.states.values(), self.settings.sink):
+                break
+            wait_s = 0.0
+
+    def _poll(self, wait_s: float) -> bool:
+        """Take one record; return True if there was one."""
         try:
-            record = self.kafka.poll(0.1)
+            record = self.kafka.poll(wait_s)
         except TransientKafkaError as error:  # an assignment that failed
             self._schedule_retry(error)
             self._start_over()
-            return
+            return False
         except TopicReplaced as error:
             log.warning("topic was recreated; starting over", topic=str(error))
             self._start_over()
-            return
+            return False
         except TailLost as error:
             self._accept(error)
-            return
+            return False
         except (Fenced, NoKnownBrokers) as error:
             self._recreate_client(error)
-            return
+            return False
         except UnreadableBatch as error:
             state = self.kafka.states.get((error.topic, error.partition))
             if state is not None and state.unreadable < 0:
                 self.kafka.pause_partition(state)
                 self._unreadable.search(state, error.offset)
-            return
+            return False
         if record is not None:
             self._intake.take(record)
+        return record is not None
 
     def _continue_behind_unreadable(self) -> None:
         """Continue behind the batches that cannot be unpacked; each is one dead letter."""

@@ -80,15 +80,17 @@ class SinkConsumer:
         NoKnownBrokers; TailLost, once the loss is accepted. Find its end: UnreadableBatch.
         """
         self._admin.poll(0)
-        message = self._consumer.poll(timeout_s)
-        if pending_error := self.events.take():
-            raise pending_error
-        if message is None:
-            return None
-        error = message.error()
-        if error is not None:
+        while True:
+            message = self._consumer.poll(timeout_s)
+            if pending_error := self.events.take():
+                raise pending_error
+            if message is None:
+                return None
+            error = message.error()
+            if error is None:
+                break
             self._on_error(error, message)
-            return None
+            timeout_s = 0.0  # the end of a partition, behind which there are often records of others
         self.events.brokers_down = False
         raw: Any = message
         epoch = raw.leader_epoch()

@@ -63,6 +63,20 @@ def test_without_any_broker_it_is_away_and_goes_on(consumer):
     assert consumer.poll(0) is None
 
 
+def test_the_end_of_a_partition_hides_no_record_behind_it(consumer, monkeypatch):
+    """Kafka tells the end of each partition after each fetch; the sink would write before it has read on."""
+    end = SimpleNamespace(
+        error=lambda: KafkaError(KafkaError._PARTITION_EOF), topic=lambda: Topic.KERNEL.value, partition=lambda: 1
+    )
+    nothing = dict.fromkeys(("error", "key", "value", "headers", "leader_epoch"), lambda: None)
+    place = {"topic": end.topic, "partition": lambda: 2, "offset": lambda: 5, "timestamp": lambda: (1, 1_000)}
+    messages = [end, end, SimpleNamespace(**nothing, **place), end]
+    monkeypatch.setattr(consumer, "_consumer", SimpleNamespace(poll=lambda _: messages.pop(0) if messages else None))
+    assert consumer.poll(0).offset == 5
+    assert consumer.poll(0) is None
+    monkeypatch.undo()
+
+
 def test_a_named_sink_with_other_topics_is_another_member():
     def name(*topics):
         return consumer_config(Settings(sink=SinkSettings(instance="1")), topics)["group.instance.id"]

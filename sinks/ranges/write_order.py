@@ -1,0 +1,39 @@
+"""Choose the partitions whose ranges are written next; there may be more than ClickHouse takes in a second."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from drumline.infra.config.settings import SinkSettings
+from drumline.schemas.topics import Topic
+from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState
+
+#: Bound on memory: once all partitions have collected so much, everything is written. In flush_rows and RANGE_BYTES.
+PRESSURE = 2
+#: Ranges that are written together, and how many of them may go before those that wait longer. A range takes about 0.05
+#: s, however few its rows, and a record that comes meanwhile waits for all of them.
+TOGETHER, VERDICTS = 8, 4
+
+
+def is_full(states: Collection[PartitionState], settings: SinkSettings) -> bool:
+    """Return whether so much is collected that it must be written before more is read."""
+    rows, size = sum(state.rows for state in states), sum(state.bytes for state in states)
+    return rows >= PRESSURE * settings.flush_rows or size >= PRESSURE * RANGE_BYTES
+
+
+def next_to_write(states: Collection[PartitionState], settings: SinkSettings, now: float) -> list[PartitionState]:
+    """Return the partitions to cut a range of: verdicts, which people and alerts wait for, then those that waited most.
+
+    `now`: monotonic, s.
+    """
+    full = is_full(states, settings)
+    due = [
+        state
+        for state in states
+        if state.due(now, settings.flush_rows, settings.flush_s)
+        or (full and state.entries and state.intent is None and state.deferred is None)
+    ]
+    due.sort(key=lambda state: state.since)
+    first = [state for state in due if state.table.topic is Topic.STRAGGLER][:VERDICTS]
+    before = set(map(id, first))
+    return [*first, *(state for state in due if id(state) not in before)][:TOGETHER]
