@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import psutil
 from confluent_kafka import KafkaException, Message, Producer
 
+from drumline.infra.chaos.hostile.cpu_use import CpuUse
+from drumline.infra.chaos.hostile.innocent_job import InnocentJob
 from drumline.infra.chaos.hostile.records import HostileRecord, hostile_records
 from drumline.infra.chaos.hostile.report import HostileReport
-from drumline.infra.chaos.progress import PipelineProgress
 from drumline.infra.chaos.reference import RESULTS, compare_rows, result_rows
 from drumline.infra.clickhouse import client as clickhouse
 from drumline.infra.clickhouse.row_counts import counts
@@ -30,17 +28,14 @@ from drumline.infra.kafka.config import producer_config
 from drumline.infra.kafka.worker_status import read_statuses
 from drumline.infra.localstack.clickhouse.engine import START_S, wait_until
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, run_audit, running_stack
+from drumline.infra.localstack.processes import own_processes
 from drumline.infra.localstack.status import status
 from drumline.infra.runtime.processes import ManagedProcess, ProcessFailed, check_all
 
-JOB = "innocent"
 #: Hostile records a second, beside the job at its recorded speed.
 RATE = 110
 #: Seconds that a repetition of the demo's recording takes.
 LOOP_S = 18.5
-POLL_S, DRAIN_S = 0.3, 600.0
-#: Longer than the silence after which the last windows close.
-SETTLED_S = 15.0
 Log = Callable[[str], None]
 
 
@@ -102,85 +97,6 @@ class Hostilities:
         self._producer.flush(60)
 
 
-class InnocentJob:
-    """Replays the recording at its own speed, and sees when each of its verdicts can be read.
-
-    process_ids: of all its runs so far.
-    """
-
-    def __init__(self, settings: Settings, recording: Path, loops: int) -> None:
-        self.settings, self._recording, self._loops = settings, recording, loops
-        self.process_ids: list[str] = []
-        self.client = clickhouse.connect(settings, database=settings.clickhouse.database)
-
-    def run(self, check: Callable[[], object], meanwhile: Callable[[], bool]) -> tuple[dict[str, Any], list[float]]:
-        """Replay until the end and until `meanwhile` returns False; return the summary, and the verdicts' delays.
-
-        Raises RuntimeError where the replay fails or nothing drains.
-        """
-        options = ["--speed", "1", "--loop", str(self._loops), "--keep-time", "--job", JOB, "--json"]
-        seen: dict[tuple[str, int], float] = {}
-
-        def poll() -> None:
-            check()
-            sql = "SELECT DISTINCT run, first_step FROM stragglers WHERE job = {job:String}"
-            for row in clickhouse.rows(self.client, sql, {"job": JOB}):
-                seen.setdefault((row["run"], int(row["first_step"])), time.time())
-            sql = "SELECT DISTINCT process_id FROM processes WHERE job = {job:String}"
-            self.process_ids[:] = [row["process_id"] for row in clickhouse.rows(self.client, sql, {"job": JOB})]
-
-        command = [sys.executable, "-m", "drumline.infra.cli.app", "replay", str(self._recording), *options]
-        with subprocess.Popen(command, env=environment(self.settings), stdout=subprocess.PIPE, text=True) as replay:
-            try:
-                polled, busy = 0.0, True
-                while busy or replay.poll() is None:
-                    busy = busy and meanwhile()
-                    if time.monotonic() - polled > POLL_S:
-                        polled = time.monotonic()
-                        poll()
-                    time.sleep(0.02)
-            finally:
-                replay.kill()
-            output = replay.stdout.read() if replay.stdout else ""
-        if replay.returncode:
-            raise RuntimeError(f"the replay ended with exit code {replay.returncode}")
-        self._wait_settled(poll)
-        summary = json.loads(output)
-        return summary, self._delays(summary["run"], seen)
-
-    def _wait_settled(self, poll: Callable[[], object]) -> None:
-        """Wait until nothing is left to read and nothing new has come for SETTLED_S.
-
-        Windows that hostile records leave open do not count: a communicator of one rank waits an hour for a second.
-        """
-        deadline = since_s = time.monotonic()
-        deadline += DRAIN_S
-        before: dict[str, int] = {}
-        with closing(PipelineProgress(self.settings)) as progress:
-            while time.monotonic() - since_s < SETTLED_S:
-                poll()
-                seen = progress.poll()
-                if seen is None or any(seen.lag.values()) or seen.done != before:
-                    since_s, before = time.monotonic(), seen.done if seen else {}
-                if time.monotonic() > deadline:
-                    raise RuntimeError(f"not all is read within {DRAIN_S:.0f} s: {seen and seen.lag}")
-                time.sleep(POLL_S)
-
-    def _delays(self, run: str, seen: dict[tuple[str, int], float]) -> list[float]:
-        """Return seconds from a window's last step in Kafka to its verdict, of windows whose verdict was not late."""
-        sql = (
-            "SELECT v.first_step AS first_step, toUnixTimestamp64Milli(max(l.published)) / 1e3 AS complete_s FROM "
-            "(SELECT DISTINCT first_step, last_step FROM stragglers WHERE job = {job:String} AND run = {run:String}) v "
-            "JOIN steps s ON s.step = v.last_step "
-            "JOIN ledger l ON s._topic_partition = concat(l.topic_id, ':', toString(l.partition)) "
-            "AND s._offset = l.offset "
-            "WHERE s.job = {job:String} AND s.run = {run:String} GROUP BY first_step"
-        )
-        complete = clickhouse.rows(self.client, sql, {"job": JOB, "run": run})
-        stored = {int(row["first_step"]): float(row["complete_s"]) for row in complete}
-        return [seen[run, step] - complete_s for step, complete_s in stored.items() if (run, step) in seen]
-
-
 def run_hostile(count: int, recording: Path, report: HostileReport, log: Log) -> None:
     """Fill `report`. State is kept where it is not clean. Raises KeyboardInterrupt."""
     folder, began = Path(tempfile.mkdtemp(prefix="drumline-hostile-")), time.monotonic()
@@ -226,8 +142,16 @@ def _two_runs(
     def check() -> None:
         check_all(programs.values())
 
+    def timed(name: str, meanwhile: Callable[[], bool]) -> dict[str, Any]:
+        running = {program.name: [psutil.Process(program.pid)] for program in programs.values() if program.pid}
+        use = CpuUse({**running, **own_processes(settings)})
+        summary, delays = job.run(check, meanwhile)
+        report.cores[name] = use.cores()
+        report.delays[name], report.worker_delays[name] = ([pair[at] for pair in delays] for at in (0, 1))
+        return summary
+
     log("replaying the job alone")
-    before, report.delays["alone"] = job.run(check, lambda: False)
+    before = timed("alone", lambda: False)
     hostilities = Hostilities(settings, islice(hostile_records(report.seed, job.process_ids), count), report)
     log(f"replaying it beside {count:,} hostile records")
 
@@ -237,7 +161,7 @@ def _two_runs(
         hostilities.flush()
         return False
 
-    summary, report.delays["beside"] = job.run(check, meanwhile)
+    summary = timed("beside", meanwhile)
     runs = before["run"], summary["run"]
     log("comparing")
     database = settings.clickhouse.database

@@ -19,6 +19,7 @@ class HostileReport:
     sent: hostile records that Kafka acknowledged. rejected: not taken by Kafka or its client, too large mostly.
     dispositions: their number in the ledger, by disposition. unaccounted: those that are not in it.
     delays: seconds from a window's last step in Kafka to its verdict in ClickHouse: alone, and beside them.
+    worker_delays: those to its verdict in Kafka. cores: that each part of the run used, and others on this machine.
     exits: of programs and servers. findings: of the audit of the job.
     """
 
@@ -28,6 +29,8 @@ class HostileReport:
     dispositions: dict[str, int] = field(default_factory=dict)
     unaccounted: list[str] = field(default_factory=list)
     delays: dict[str, list[float]] = field(default_factory=dict)
+    worker_delays: dict[str, list[float]] = field(default_factory=dict)
+    cores: dict[str, dict[str, float]] = field(default_factory=dict)
     results: list[Difference] = field(default_factory=list)
     exits: dict[str, list[int]] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
@@ -51,8 +54,13 @@ class HostileReport:
 
     def as_json(self) -> dict[str, Any]:
         """Return the whole report, for JSON."""
-        delays = {name: {"windows": len(values), "p95_s": p95(values)} for name, values in self.delays.items()}
-        return {"clean": self.clean, "ratio": self.ratio, **asdict(self), "delays": delays}
+        delays = {
+            name: {"windows": len(values), "p95_s": p95(values), "worker_p95_s": p95(self.worker_delays.get(name, []))}
+            for name, values in self.delays.items()
+        }
+        report = asdict(self)
+        del report["worker_delays"]
+        return {"clean": self.clean, "ratio": self.ratio, **report, "delays": delays}
 
     def lines(self) -> Iterator[str]:
         """Yield the report as text."""
@@ -60,7 +68,13 @@ class HostileReport:
         yield f"{len(self.unaccounted):,} not in the ledger"
         yield f"in the ledger: {', '.join(f'{n:,} {name}' for name, n in sorted(self.dispositions.items()))}"
         for name, values in self.delays.items():
-            yield f"verdicts of the job {name}: {len(values)} windows, delay p95 {p95(values):.2f} s"
+            in_kafka_s = p95(self.worker_delays.get(name, []))
+            yield (
+                f"verdicts of the job {name}: {len(values)} windows, delay p95 {p95(values):.2f} s, "
+                f"in Kafka after {in_kafka_s:.2f} s"
+            )
+            used = ", ".join(f"{part} {cores:.2f}" for part, cores in self.cores.get(name, {}).items() if cores)
+            yield f"cores used {name}: {used}"
         yield f"ratio {self.ratio:.2f}, bar {SLOWER:g}"
         for difference in self.results:
             text = f"{difference.rows:,} rows, {difference.missing} missing, {difference.extra} others"
