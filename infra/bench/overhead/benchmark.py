@@ -19,10 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from drumline.infra.bench.overhead import ddp
+from drumline.infra.bench.overhead.ddp_job import POLICIES
 from drumline.infra.bench.overhead.job import MODES, WORKLOADS
 from drumline.infra.bench.overhead.paired import differences, interval, median_of_pairs, resampled_median
 from drumline.infra.bench.result import BenchReport, Progress, machine
-from drumline.producers.launcher import LaunchOptions, environment
+from drumline.producers.launcher import LaunchOptions, environment, make_rings
 
 #: Time that a process may take beyond its measurements; s.
 EXTRA_S = 120
@@ -40,7 +42,7 @@ NOTES = [
     "Python in the job unless its API is called; callbacks are C and never take the lock.",
 ]
 #: Modes that `drumline run` would start.
-RECORDED = ("drumline", "paired", "duty")
+RECORDED = (*POLICIES, "paired")
 #: Mode -> the JSON objects that its processes printed (overhead/job.py).
 Runs = dict[str, list[dict[str, Any]]]
 
@@ -58,8 +60,9 @@ def run_once(
         lane_cores = cores[lane * len(cores) // lanes : (lane + 1) * len(cores) // lanes]
         command = ["taskset", "-c", ",".join(map(str, lane_cores)), *command]
     if mode in RECORDED:
-        policy = "duty" if mode == "duty" else "always"
+        policy = POLICIES.get(mode, "always")
         variables = environment(variables, command, LaunchOptions(job="overhead", policy=policy, spool=str(spool)))
+        make_rings(variables)
     done = subprocess.run(
         command,
         env=variables,
@@ -231,10 +234,25 @@ def bench_overhead(
 
     Raises: ValueError for unknown names and without a GPU, RuntimeError when a process fails.
     """
-    for names, known in ((modes, MODES), (workloads, WORKLOADS)):
+    chosen = ["plain", *(mode for mode in modes if mode != "plain")]
+    with_ranks = [name for name in workloads if name in ddp.WORKLOADS]
+    single_gpu = [name for name in workloads if name not in ddp.WORKLOADS]
+    for names, known in (
+        (single_gpu, [*WORKLOADS, *ddp.WORKLOADS]),
+        (chosen, MODES if single_gpu else ddp.MODES),
+        (chosen, ddp.MODES if with_ranks else MODES),
+    ):
         if unknown := set(names) - set(known):
             raise ValueError(f"{', '.join(sorted(unknown))}: known are {', '.join(known)}")
     if gpu() == NO_GPU:
         raise ValueError("no NVIDIA GPU: nvidia-smi does not answer")
-    chosen = ["plain", *(mode for mode in modes if mode != "plain")]
-    return build_report(measure(rounds, seconds, chosen, workloads, progress, lanes), workloads)
+    if not single_gpu:
+        report = BenchReport("overhead", "steps on " + gpu(), "the same steps, nothing attached (plain)")
+    else:
+        report = build_report(measure(rounds, seconds, chosen, single_gpu, progress, lanes), single_gpu)
+    if with_ranks:
+        with tempfile.TemporaryDirectory(prefix="drumline-overhead-") as folder:
+            measured, versions = ddp.measure_ddp(rounds, seconds, chosen, with_ranks, Path(folder), progress)
+        ddp.add_ddp(report, measured)
+        report.machine = machine() | report.machine | versions
+    return report

@@ -154,6 +154,8 @@ def torch_profiler(torch: Any) -> Iterator[None]:
 #: Mode -> context of a workload; `drumline run` attaches drumline itself.
 MODES = {
     "plain": nothing,
+    "light": nothing,
+    "auto": nothing,
     "cupti": cupti_only,
     "cupti_off": cupti_off,
     "drumline": nothing,

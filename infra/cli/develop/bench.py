@@ -120,11 +120,16 @@ def overhead(
     mode: Annotated[
         list[str] | None,
         typer.Option(
-            help="cupti, cupti_off, drumline, paired, duty, record_callback, torch_profiler; plain is always there"
+            help="light, auto, drumline (policy always), duty, cupti, cupti_off, paired, record_callback, "
+            "torch_profiler; plain is always there"
         ),
     ] = None,
     workload: Annotated[
-        list[str] | None, typer.Option(help="gpu_bound, launch_bound, tiny_kernels, graph_replay; default: all")
+        list[str] | None,
+        typer.Option(
+            help="gpu_bound, launch_bound, tiny_kernels, graph_replay (default: these); with NCCL on two GPUs, in "
+            "modes light, auto, drumline, duty, nvrx, gpufl: ddp_launch_bound, ddp_gpu_bound"
+        ),
     ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs used side by side, each with its share of the cores")] = 1,
     as_json: AsJson = False,

@@ -1,0 +1,141 @@
+"""Runs one rank of a DDP job for `drumline bench overhead`, block by block as its standard input says.
+
+usage: python -m drumline.infra.bench.overhead.ddp_job MODE WORKLOAD... (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set)
+
+Prints a JSON object when it is ready, and one for each line `WORKLOAD STEPS`; ends at the end of its input. Between
+blocks it rests, so that the processes of several modes share the GPUs in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+#: Steps of a new process, and of each turn, before anything is timed.
+WARM_UP, SETTLE = 20, 5
+
+
+def ddp_launch_bound(torch: Any, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+    """Return a step of a transformer whose host launches more slowly than the GPU computes; it ends with a wait."""
+    block = torch.nn.TransformerEncoderLayer(768, 12, 3072, 0.0, batch_first=True, device="cuda")
+    model = wrap(torch.nn.TransformerEncoder(block, 12, enable_nested_tensor=False))
+    data = torch.randn(2, 256, 768, device="cuda")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, foreach=True)
+
+    def step() -> None:
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(data).float().square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        torch.cuda.synchronize()
+
+    return step
+
+
+def ddp_gpu_bound(torch: Any, wrap: Callable[[Any], Any]) -> Callable[[], None]:
+    """Return a step of large matrix products, about 60 ms on an H200; the host is ahead of the GPU."""
+    layers = [torch.nn.Linear(8192, 8192, bias=False, device="cuda", dtype=torch.bfloat16) for _ in range(12)]
+    model = wrap(torch.nn.Sequential(*layers))
+    data = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
+
+    def step() -> None:
+        model(data).float().square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+WORKLOADS = {f.__name__: f for f in (ddp_launch_bound, ddp_gpu_bound)}
+
+
+def nvrx(step: Callable[[], None]) -> Callable[[], None]:
+    """Let NVIDIA's resiliency extension time every kernel of every step."""
+    detector = import_module("nvidia_resiliency_ext.attribution.straggler").Detector
+    if not getattr(detector, "initialized", False):
+        detector.initialize(gather_on_rank0=False, profiling_interval=1)
+
+    def detected() -> None:
+        with detector.detection_section("step", profile_cuda=True):
+            step()
+
+    return detected
+
+
+#: Mode that `drumline run` starts -> its policy.
+POLICIES = {"light": "light", "auto": "auto", "drumline": "always", "duty": "duty"}
+#: All modes: nothing attached, drumline's, NVIDIA's resiliency extension, GPU Flight's trace.
+MODES = ("plain", *POLICIES, "nvrx", "gpufl")
+
+
+def recorded_operations() -> tuple[int, int]:
+    """Return the records in this process's ring and the version of NCCL's interface; (0, 0) without a ring."""
+    for path in Path(os.environ.get("DRUMLINE_RINGS__FOLDER") or "/nowhere").glob(f"{os.getpid()}-*.ring"):
+        header = memoryview(path.open("rb").read(128)).cast("Q")
+        return header[5], header[11]
+    return 0, 0
+
+
+def timed(torch: Any, step: Callable[[], None], steps: int) -> dict[str, Any]:
+    """Run steps and return the mean of their times and of the process's CPU, all its threads; ms a step."""
+    for _ in range(SETTLE):
+        step()
+    torch.distributed.barrier()
+    torch.cuda.synchronize()
+    records, cpu, at = recorded_operations()[0], time.process_time(), time.perf_counter()
+    for _ in range(steps):
+        step()
+    torch.cuda.synchronize()
+    wall, cpu = time.perf_counter() - at, time.process_time() - cpu
+    records = recorded_operations()[0] - records
+    return {"ms": 1e3 * wall / steps, "cpu_ms": 1e3 * cpu / steps, "records": records / steps}
+
+
+def main() -> None:
+    """Build all workloads, print that they are ready, and serve the blocks of standard input."""
+    mode, names = sys.argv[1], sys.argv[2:]
+    torch = import_module("torch")
+    rank = int(os.environ["RANK"])
+    torch.cuda.set_device(rank)
+    torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
+
+    def wrap(model: Any) -> Any:
+        return torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+
+    steps = {name: WORKLOADS[name](torch, wrap) for name in names}
+    if mode == "nvrx":
+        steps = {name: nvrx(step) for name, step in steps.items()}
+    for step in steps.values():
+        timed(torch, step, WARM_UP)
+    print(json.dumps({"versions": _versions(torch), "attached": _attached(mode)}), flush=True)
+    for line in sys.stdin:
+        name, count = line.split()
+        print(json.dumps(timed(torch, steps[name], int(count))), flush=True)
+    torch.distributed.destroy_process_group()
+
+
+def _attached(mode: str) -> bool:
+    """Return whether what the mode names really records."""
+    if mode in ("light", "auto"):
+        records, interface = recorded_operations()
+        return records > 0 and interface > 0
+    if mode in POLICIES:
+        return sys.modules["drumline.producers.collector.attach"].attached() is not None
+    return True
+
+
+def _versions(torch: Any) -> dict[str, str]:
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"PyTorch": torch.__version__, "NCCL": nccl, "interface": str(recorded_operations()[1])}
+
+
+if __name__ == "__main__":
+    main()

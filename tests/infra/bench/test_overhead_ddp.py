@@ -1,0 +1,74 @@
+"""DDP workloads of `drumline bench overhead`: rounds in turn, and the interval of their ratio."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from drumline.infra.bench.overhead import benchmark, ddp
+from drumline.infra.bench.result import BenchReport
+
+
+def test_the_interval_is_students_over_the_ratios_of_rounds():
+    ratio, half = ddp.mean_ratio([11.0, 10.0, 12.0], [10.0, 10.0, 10.0])
+    assert (ratio, half) == pytest.approx((1.1, 4.303 * 0.1 / 3**0.5), rel=0.01)  # t of 2 degrees of freedom
+    assert ddp.mean_ratio([11.0], [10.0]) == (1.1, float("inf"))
+
+
+def test_a_mode_stands_beside_plain_of_the_same_rounds():
+    def values(*times):
+        return [{"ms": ms, "cpu_ms": 2 * ms, "records": 0.0} for ms in times]
+
+    report = BenchReport("overhead", "", "")
+    ddp.add_ddp(report, {"ddp_launch_bound": {"plain": values(10, 20), "light": values(10.05, 20.1)}})
+    results = {result.name: result for result in report.results}
+    above = results["ddp_launch_bound, light: above plain, mean of 2 rounds"]
+    assert (above.value, above.target, above.met) == (pytest.approx(0.5), pytest.approx(1.0), True)
+    assert results["ddp_launch_bound, light: CPU of the process a step"].ratio == pytest.approx(1.005)
+
+
+def test_modes_run_in_turn_on_cores_that_change_hands(monkeypatch, tmp_path):
+    ran, cores_of = [], []
+
+    class Ranks:
+        def __init__(self, mode, workloads, spool, cores):
+            self.mode = mode
+            cores_of.append((mode, cores))
+
+        def answers(self, seconds):
+            return [{"attached": self.mode != "nvrx", "versions": {"interface": "5" if self.mode == "light" else "0"}}]
+
+        def run(self, workload, steps, seconds):
+            if steps != ddp.ESTIMATED:
+                ran.append((self.mode, steps))
+            return {"ms": 10.0, "cpu_ms": 1.0, "records": 0.0}
+
+        def finish(self):
+            pass
+
+        close = finish
+
+    monkeypatch.setattr(ddp, "Ranks", Ranks)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    values, versions = ddp.measure_ddp(2, 0.4, ["plain", "light"], ["ddp_gpu_bound"], tmp_path, lambda text: None)
+    assert [mode for mode, _ in ran] == ["plain", "light", "light", "plain", "light", "plain", "plain", "light"]
+    assert {steps for _, steps in ran} == {20}
+    first, second = [[0, 1], [2, 3]], [[4, 5], [6, 7]]
+    assert cores_of == [("plain", first), ("light", second), ("plain", second), ("light", first)]
+    assert (len(values["ddp_gpu_bound"]["light"]), versions) == (2, {"interface": "5"})
+    with pytest.raises(RuntimeError, match="nvrx: nothing is attached"):
+        ddp.measure_ddp(1, 0.4, ["plain", "nvrx"], ["ddp_gpu_bound"], tmp_path, lambda text: None)
+
+
+def test_a_rank_that_ends_is_reported_with_the_end_of_its_stderr(monkeypatch, tmp_path):
+    monkeypatch.setattr(ddp.sys, "executable", "/bin/false")
+    ranks = ddp.Ranks("plain", ["ddp_gpu_bound"], Path(tmp_path), [[0], [0]])
+    with pytest.raises(RuntimeError, match="plain, rank 0: ended"):
+        ranks.answers(30)
+    ranks.close()
+
+
+@pytest.mark.parametrize(("mode", "workload"), [("cupti", "ddp_gpu_bound"), ("nvrx", "gpu_bound"), ("x", "gpu_bound")])
+def test_modes_that_a_workload_does_not_have_are_named(mode, workload):
+    with pytest.raises(ValueError, match=f"{mode}: known are plain"):
+        benchmark.bench_overhead(1, 1.0, [mode], [workload], lambda text: None)
