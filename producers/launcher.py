@@ -10,17 +10,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.infra.runtime.spool_defaults import LOWEST_MAX_MB, LOWEST_SEGMENT_S
+from drumline.infra.runtime import spool_defaults
 from drumline.producers.ipc.buffer_pool import MIN_BUFFER_MB
-from drumline.producers.ipc.policy import BadPolicy, parse
+from drumline.producers.ipc.policy import DEFAULT, BadPolicy, Policy, parse
+from drumline.producers.nccl_profiler import library
 
 HOOK = Path(__file__).parent / "collector" / "startup"
 #: Lowest values of numbers that the decoders, which start later, could not report before the job runs.
 LOWEST: dict[str, float] = {
-    "DRUMLINE_SPOOL__MAX_MB": LOWEST_MAX_MB,
-    "DRUMLINE_SPOOL__SEGMENT_S": LOWEST_SEGMENT_S,
+    "DRUMLINE_SPOOL__MAX_MB": spool_defaults.LOWEST_MAX_MB,
+    "DRUMLINE_SPOOL__SEGMENT_S": spool_defaults.LOWEST_SEGMENT_S,
     "DRUMLINE_COLLECT__BUFFER_MB": MIN_BUFFER_MB,
 }
+#: NCCL's variable for a profiler plugin, and what NCCL looks for where it is not set.
+PLUGIN, DEFAULT_PLUGIN = "NCCL_PROFILER_PLUGIN", "libnccl-profiler.so"
+#: The user's plugin, for drumline's own, which passes every call on; the folder of the rings.
+CHAIN, FOLDER = "DRUMLINE_RINGS__CHAIN", "DRUMLINE_RINGS__FOLDER"
 
 
 class BadLaunch(ValueError):
@@ -50,11 +55,13 @@ def environment(
     result["DRUMLINE_PACKAGES"] = before
     result.pop("DRUMLINE_ATTACH", None)
     result["DRUMLINE_MINTED_RUN"] = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(3)}"
-    if options.policy:
-        try:
-            result["DRUMLINE_COLLECT__POLICY"] = str(parse(options.policy))
-        except BadPolicy as error:
+    try:
+        policy = parse(options.policy or inherited.get("DRUMLINE_COLLECT__POLICY") or DEFAULT)
+        result["DRUMLINE_COLLECT__POLICY"] = str(policy)
+    except BadPolicy as error:
+        if options.policy:
             raise BadLaunch(str(error)) from None
+        policy = parse("off")  # an inherited one keeps no job from running; the processes report it
     for name in misfits(inherited).keys() & LOWEST.keys():
         if "COLLECT" in name or _at_least(0, inherited[name]):  # the decoder reports what is no number
             del result[name]
@@ -76,6 +83,25 @@ def environment(
             result[name] = os.path.abspath(value) if name.endswith("ROOT") else value
     if options.quiet:
         result["DRUMLINE_QUIET"] = "1"
+    return load_plugin(result, policy)
+
+
+def load_plugin(environment: Mapping[str, str], policy: Policy) -> dict[str, str]:
+    """Return variables that make NCCL load drumline's plugin, and that one the user's; without a ring, the user's only.
+
+    NCCL loads one plugin. A statically linked one cannot be passed on to: it stays the only one.
+    """
+    result, plugin = dict(environment), library.path()
+    if plugin and result.get(PLUGIN) == plugin:  # below another `drumline run`
+        result[PLUGIN] = result.pop(CHAIN, "none")
+        result.pop(FOLDER, None)
+    users = result.get(PLUGIN) or DEFAULT_PLUGIN
+    if policy.uses_ring and plugin and not "STATIC_PLUGIN".startswith(users.upper()):
+        root = os.path.abspath(result.get("DRUMLINE_SPOOL__ROOT") or spool_defaults.ROOT)
+        folder = os.path.abspath(result.get(FOLDER) or os.path.join(root, spool_defaults.RINGS))
+        result |= {PLUGIN: plugin, FOLDER: folder, "DRUMLINE_SPOOL__ROOT": root}  # the root has the control file
+        if users.lower() != "none":
+            result[CHAIN] = users
     return result
 
 
@@ -89,7 +115,7 @@ def misfits(inherited: Mapping[str, str]) -> dict[str, str]:
         if not _at_least(lowest, inherited.get(name) or str(lowest)):
             consequences[name] = f"{inherited[name]!r}: a number is needed, at least {lowest:g}; the default is taken"
     try:
-        parse(inherited.get("DRUMLINE_COLLECT__POLICY") or "always")
+        parse(inherited.get("DRUMLINE_COLLECT__POLICY") or DEFAULT)
     except BadPolicy as error:
         consequences["DRUMLINE_COLLECT__POLICY"] = f"{error}; nothing will be recorded unless --policy is given"
     return consequences

@@ -1,7 +1,8 @@
-"""Attaches drumline to this process, and implements the calls that user code may make.
+"""Attaches drumline to this process, as its policy states, and implements the calls that user code may make.
 
-`attach` finds CUPTI, creates the shared buffers, starts the decoder process and then the collector. It never raises: a
-job without telemetry is better than no job. An error is written once to stderr, and is in `status()`.
+`attach` opens the ring for marks (light, auto), or finds CUPTI, creates the shared buffers, starts the decoder process
+and then the collector. It never raises: a job without telemetry is better than no job. An error is written once to
+stderr, and is in `status()`.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from drumline.producers.collector import cupti as cupti_library
-from drumline.producers.collector import decoder_process
+from drumline.producers.collector import decoder_process, marks
 from drumline.producers.collector.collector import Collector
 from drumline.producers.collector.event_socket import event_sockets
+from drumline.producers.collector.marks import scope, step
 from drumline.producers.collector.process_info import describe, gpus
 from drumline.producers.identity import missing_run_scope
 from drumline.producers.ipc.buffer_pool import BufferPool, Header, new_pool
-from drumline.producers.ipc.events import FIRST_MARK_ID, MARK, MARK_BEGIN, MARK_END, warn
-from drumline.producers.ipc.policy import BadPolicy, Policy, parse
+from drumline.producers.ipc.events import MARK, warn
+from drumline.producers.ipc.policy import AUTO, BadPolicy, Policy, parse, read_policy_text
+from drumline.producers.nccl_profiler import library
 
 #: Time at the end of the process in which the decoder may read what is left; s.
 DRAIN_S = 2.0
@@ -32,6 +36,11 @@ DRAIN_S = 2.0
 MAX_DECODERS = 5
 #: Variables that name a libcupti. Other profilers set them, and so does `prepare`, for this process and its children.
 _INJECTION_VARIABLES = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
+__all__ = ["attach", "scope", "status", "step"]
+#: Returns `rank` and `world_size` once they are known; torch_hooks sets it.
+place: Callable[[], dict[str, int]] = dict
+#: Returns the name of the profiler that has CUPTI now, "" if none has; torch_hooks sets it.
+current_profiler: Callable[[], str] = str
 
 
 class Attachment:
@@ -41,14 +50,11 @@ class Attachment:
     never block; what cannot be sent at once is dropped and counted. `close` takes up to DRAIN_S.
 
     `pool`: the shared buffers. `decoder`: pid of the decoder. `collector`: records into the pool.
-    `place`: called for `rank` and `world_size` until it returns them.
     """
 
-    def __init__(self, cupti: cupti_library.Cupti, policy: Policy | None = None, active_profiler: str = "") -> None:
-        policy = policy or Policy()
+    def __init__(self, cupti: cupti_library.Cupti, policy: Policy, active_profiler: str = "") -> None:
         self.pool: BufferPool = new_pool(policy)
         self.decoder, self._decoders_started, self._cupti, self._policy = 0, 0, cupti, str(policy)
-        self.place: Callable[[], dict[str, int]] = dict
         self._place: dict[str, int] = {}
         self._gpus: list[dict[str, str]] = []
         callbacks = cupti_library.Callbacks()
@@ -94,7 +100,7 @@ class Attachment:
         """Send what a process may know only after it was attached: its rank, and its GPUs."""
         facts: dict[str, Any] = {}
         if not self._place:
-            self._place = self.place()
+            self._place = place()
             facts.update(self._place)
         if not self._gpus and (visible := gpus()):
             self._gpus = facts["gpus"] = visible
@@ -132,8 +138,6 @@ class Attachment:
 _attached: Attachment | None = None
 _status = "not attached"
 _lock = threading.Lock()
-_ids = iter(range(FIRST_MARK_ID, 1 << 32))
-_step_id = 0
 
 
 def attach(policy: str = "", *, cupti: cupti_library.Cupti | None = None, active_profiler: str = "") -> bool:
@@ -142,25 +146,62 @@ def attach(policy: str = "", *, cupti: cupti_library.Cupti | None = None, active
     Call it before the first CUDA work, or leave it to `drumline run`. `policy`: as in policy.py, else
     DRUMLINE_COLLECT__POLICY. `active_profiler`: another profiler that has CUPTI until `collector.resume_after`.
     """
-    global _attached, _status
+    global _status
     with _lock:
-        if _attached is not None:
+        if _attached is not None or marks.ring is not None:
             return True
         try:
             chosen = parse(policy or os.environ.get("DRUMLINE_COLLECT__POLICY") or "always")
-            _attached = Attachment(cupti or cupti_library.load(prepare()), chosen, active_profiler)
-            _status = "attached"
-            atexit.register(_end)
-            if util := sys.modules.get("multiprocessing.util"):  # a process that it forked ends without atexit
-                util.Finalize(None, _end, exitpriority=-1_000)
-            os.register_at_fork(after_in_child=_forget)
-            if os.environ.get("LOCAL_RANK", "0") == "0" and (scope := missing_run_scope(os.environ)):
-                warn(f"each {scope} has its own run id, they are not compared: drumline run --run NAME, equal on all")
+            if chosen.uses_ring:
+                _use_ring(chosen, cupti)
+            else:
+                _use_cupti(cupti, chosen, active_profiler)
+            if os.environ.get("LOCAL_RANK", "0") == "0" and (unit := missing_run_scope(os.environ)):
+                warn(f"each {unit} has its own run id, they are not compared: drumline run --run NAME, equal on all")
             return True
         except (BadPolicy, Exception) as error:
             _status = f"not attached: {error or type(error).__name__}"
             warn(_status)
             return False
+
+
+def _use_ring(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
+    """Let the job's marks go into the ring; under `auto` the first that finds a window in the control file opens it."""
+    global _status
+    if library.path() is None:
+        raise RuntimeError("drumline was installed without its NCCL plugin: pip install it where there is a C compiler")
+    if not os.environ.get(library.FOLDER_VARIABLE):
+        raise RuntimeError(f"policy {policy} needs `drumline run`, which makes NCCL load drumline's plugin")
+    marks.ring, _status = library.mark, str(policy)
+
+    def open_window() -> None:
+        with contextlib.suppress(BadPolicy, OSError):  # as the decoder of a process that has one
+            control_file = Path(os.environ["DRUMLINE_SPOOL__ROOT"], "policy")
+            if not parse(read_policy_text(control_file) or "off").uses_cupti:
+                return
+            marks.at_mark = None
+            try:
+                with _lock:
+                    _use_cupti(cupti, policy, current_profiler())  # its decoder reads the file, and switches it on
+            except Exception as error:
+                warn(f"no CUPTI in this process: {error or type(error).__name__}; NCCL's operations are still recorded")
+
+    if policy.mode == AUTO:
+        marks.at_mark = open_window
+
+
+def _use_cupti(cupti: cupti_library.Cupti | None, policy: Policy, active_profiler: str) -> None:
+    """Attach CUPTI: in the thread that begins to use CUDA, else in one that marks, where it is in no NVTX call.
+
+    `_lock` is held. Raises NoCupti, OSError, ValueError.
+    """
+    global _attached, _status
+    _attached = Attachment(cupti or cupti_library.load(prepare()), policy, active_profiler)
+    _status, marks.decoder = "attached", _attached.mark
+    atexit.register(_end)
+    if util := sys.modules.get("multiprocessing.util"):  # a process that it forked ends without atexit
+        util.Finalize(None, _end, exitpriority=-1_000)
+    os.register_at_fork(after_in_child=_forget)
 
 
 def prepare() -> str:
@@ -176,11 +217,6 @@ def prepare() -> str:
     return path
 
 
-def new_id() -> int:
-    """Return an unused id for a mark."""
-    return next(_ids, FIRST_MARK_ID)
-
-
 def status() -> str:
     """Return the state of collecting in this process, as text."""
     return _attached.collector.state if _attached else _status
@@ -189,33 +225,6 @@ def status() -> str:
 def attached() -> Attachment | None:
     """Return the attachment of this process, or None."""
     return _attached
-
-
-def step(number: int) -> None:
-    """Begin step `number` and end the one before. Does nothing while nothing is attached."""
-    global _step_id
-    attachment = _attached
-    if attachment is None:
-        return
-    if _step_id:
-        attachment.mark(MARK_END, _step_id, "")
-    _step_id = new_id()
-    attachment.mark(MARK_BEGIN, _step_id, f"step {number}")
-
-
-@contextlib.contextmanager
-def scope(name: str) -> Iterator[None]:
-    """Mark a named range of host time. Does nothing while nothing is attached."""
-    attachment = _attached
-    if attachment is None:
-        yield
-        return
-    number = new_id()
-    attachment.mark(MARK_BEGIN, number, name)
-    try:
-        yield
-    finally:
-        attachment.mark(MARK_END, number, "")
 
 
 def _end() -> None:
@@ -228,4 +237,5 @@ def _forget() -> None:
     global _attached, _status
     if _attached is not None:
         _attached.forget()
+        marks.decoder = None
         _attached, _status = None, "not attached: child of a fork"

@@ -1,4 +1,4 @@
-"""Hooks into PyTorch: the first use of CUDA, the start and end of its profiler, optimizer steps.
+"""Hooks into PyTorch: the first use of CUDA, the start and end of its profiler, optimizer steps, CUDA graphs.
 
 Nothing is loaded and nothing runs before CUDA is used.
 """
@@ -6,14 +6,15 @@ Nothing is loaded and nothing runs before CUDA is used.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 import weakref
 from importlib import import_module
 from typing import Any
 
-from drumline.producers.collector import attach
-from drumline.producers.ipc.events import MARK_BEGIN, MARK_END, warn
+from drumline.producers.collector import attach, marks
+from drumline.producers.ipc.events import warn
 
 PROFILER = "the PyTorch profiler"
 #: Profilers that run now and have CUPTI for themselves; they may have started before CUDA was used.
@@ -23,14 +24,15 @@ _running: set[str] = set()
 def imported(torch: Any) -> None:
     """Prepare to attach at the first use of CUDA; called after `import torch`.
 
-    NVTX must find CUPTI before its first call.
+    NVTX must find CUPTI before its first call, unless CUPTI is never attached.
     """
     if torch.version.cuda is None:
         return
-    with contextlib.suppress(Exception):
-        attach.prepare()
-    with contextlib.suppress(Exception):
-        profiler(import_module("torch.autograd.profiler"))
+    if os.environ.get("DRUMLINE_COLLECT__POLICY") != "light":
+        with contextlib.suppress(Exception):
+            attach.prepare()
+        with contextlib.suppress(Exception):
+            profiler(import_module("torch.autograd.profiler"))
     torch.cuda._lazy_call(cuda_used)
 
 
@@ -38,13 +40,19 @@ def cuda_used() -> None:
     """Attach; called when CUDA is initialised, by Python or from C++. Never raises."""
     if not os.environ.get("DRUMLINE_PYTHON"):
         warn("not attached: drumline run's PYTHONPATH is set, DRUMLINE_* is not; let the launcher pass both on")
-    elif attach.attach(active_profiler=next(iter(_running), "")):
-        attachment = attach.attached()
-        if attachment:
-            attachment.place = place
+        return
+    attach.place, attach.current_profiler = place, running_profiler
+    if attach.attach(active_profiler=running_profiler()):
         with contextlib.suppress(Exception):
             optimizers = import_module("torch.optim.optimizer")  # torch.optim hides it under its own name
             optimizers.register_optimizer_step_post_hook(_Steps())
+        with contextlib.suppress(Exception):
+            graphs(import_module("torch.cuda.graphs").CUDAGraph)
+
+
+def running_profiler() -> str:
+    """Return the name of a profiler that has CUPTI for itself now, "" without one."""
+    return next(iter(_running), "")
 
 
 def place() -> dict[str, int]:
@@ -87,6 +95,24 @@ def profiler(module: Any) -> None:
     around("_disable_profiler", before=False)
 
 
+def graphs(kind: Any) -> None:
+    """Mark each replay of a CUDA graph, and that one was captured. `kind`: torch.cuda.CUDAGraph."""
+    replay, begin = kind.replay, kind.capture_begin
+
+    @functools.wraps(replay)
+    def replayed(graph: Any, *arguments: Any, **named: Any) -> Any:
+        with contextlib.suppress(Exception):
+            marks.graph_replayed(graph)
+        return replay(graph, *arguments, **named)
+
+    @functools.wraps(begin)
+    def captured(graph: Any, *arguments: Any, **named: Any) -> Any:
+        marks.graph_was_captured = True
+        return begin(graph, *arguments, **named)
+
+    kind.replay, kind.capture_begin = replayed, captured
+
+
 class _Steps:
     """Marks optimizer steps as steps of a job that marks none itself.
 
@@ -96,20 +122,17 @@ class _Steps:
     def __init__(self) -> None:
         self._number = 0
         self._optimizer: Any = lambda: None
-        self._id = attach.new_id()
+        self._series = marks.StepSeries("optimizer step", marks.FROM_OPTIMIZER)
 
     def __call__(self, optimizer: Any, arguments: Any, named: Any) -> None:
         with contextlib.suppress(Exception):  # this runs inside the job's optimizer.step()
             self._stepped(optimizer)
 
     def _stepped(self, optimizer: Any) -> None:
-        attachment, followed = attach.attached(), self._optimizer()
-        if attachment is None or (followed is not None and followed is not optimizer):
+        followed = self._optimizer()
+        if followed is not None and followed is not optimizer:
             return
         if followed is None:
             self._optimizer = weakref.ref(optimizer)
-        if self._number:
-            attachment.mark(MARK_END, self._id, "")
-        self._id = attach.new_id()
-        attachment.mark(MARK_BEGIN, self._id, f"optimizer step {self._number}")
+        self._series.begin(self._number)
         self._number += 1

@@ -17,6 +17,7 @@ from drumline.producers.decoder.buffer_reader import BufferReader
 from drumline.producers.decoder.cupti_decode import UnknownSize
 from drumline.producers.decoder.output import SpoolOutput
 from drumline.producers.decoder.policy_file import PolicyFile
+from drumline.producers.decoder.ring_source import RingSource
 from drumline.producers.decoder.self_metrics import collect_metrics
 from drumline.producers.identity import Identity, identity
 from drumline.producers.ipc.buffer_pool import BufferPool, Header
@@ -25,6 +26,7 @@ from drumline.producers.ipc.timing import HELD_NS, REQUEST_NS
 from drumline.producers.spool.location import spool_limits, spool_root
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
+from drumline.schemas.topics import Topic
 
 #: Interval of the derivation, and of the process's record; ns.
 ADVANCE_NS = 500_000_000
@@ -33,6 +35,8 @@ REPORT_NS = 10_000_000_000
 CONTROL_NS = 1_000_000_000
 #: Time after the end of recording until the last segment of activity is closed; ns.
 CLOSE_AFTER_OFF_NS = 2 * ADVANCE_NS + 500_000_000
+#: What the agent publishes of a process that has a ring.
+FROM_RING = frozenset({Topic.COLLECTIVE, Topic.STEP})
 
 
 class Session:
@@ -50,6 +54,7 @@ class Session:
         self._environment, self._began_ns = environment, now_ns
         self._reader = BufferReader(pool, pid, self.problems)
         self._policy_file = PolicyFile(environment, pool.header, self.problems)
+        self._ring = RingSource(environment, pid)
         self._output: SpoolOutput | None = None
         self._attached: dict[str, Any] = {"pid": pid}
         self._device: int | None = None
@@ -201,6 +206,7 @@ class Session:
 
     def _derive(self, output: SpoolOutput, now_ns: int, final: bool) -> None:
         """Derive steps, collectives and ranges. A segment that fails is given up; kernels are still published."""
+        output.writer.muted = FROM_RING if self._ring.is_used() else frozenset()
         for on, time_ns in self._windows:
             output.live.recording(on, time_ns)
         self._windows.clear()

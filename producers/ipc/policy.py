@@ -1,5 +1,8 @@
 """Collection policies: their text form, and the times at which each of them records.
 
+light         collectives and steps, from NCCL's profiler interface and the job's own marks; CUPTI is never attached
+auto          the same; and while the host's control file holds one of the next three, CUPTI too (a deep window). It is
+              attached at the first of them, not before, and its rows replace none of the ring's
 always        every kernel, copy and range, all the time
 collectives   records the same, but publishes only communication kernels: steps, budgets and verdicts from little data
 duty          records windows of W in every P, e.g. 0.2s/10s. Windows begin where the clock is a multiple of P, so all
@@ -15,8 +18,10 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-MODES = ("off", "always", "collectives", "duty")
-OFF, ALWAYS, COLLECTIVES, DUTY = range(4)
+MODES = ("off", "always", "collectives", "duty", "light", "auto")
+OFF, ALWAYS, COLLECTIVES, DUTY, LIGHT, AUTO = range(6)
+#: Policy of `drumline run` where none is chosen.
+DEFAULT = "always"
 #: Longest period: the shared header has 64-bit fields, and a window that never comes is no policy.
 MAX_PERIOD_NS = 86_400_000_000_000
 _UNITS = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}
@@ -40,11 +45,21 @@ class Policy:
             return MODES[self.mode]
         return f"duty {self.window_ns / 1e9:g}s/{self.period_ns / 1e9:g}s"
 
+    @property
+    def uses_ring(self) -> bool:
+        """True where NCCL's plugin and the job's marks are the source of collectives and steps."""
+        return self.mode in (LIGHT, AUTO)
+
+    @property
+    def uses_cupti(self) -> bool:
+        """True where CUPTI records, now or at times."""
+        return self.mode in (ALWAYS, COLLECTIVES, DUTY)
+
     def on_at(self, now_ns: int) -> bool:
-        """Return whether to record at a time (ns since the epoch)."""
+        """Return whether CUPTI records at a time (ns since the epoch)."""
         if self.mode == DUTY:
             return now_ns % self.period_ns < self.window_ns
-        return self.mode != OFF
+        return self.uses_cupti
 
     def changes_in(self, now_ns: int) -> float:
         """Return the seconds until `on_at` changes; infinity if it never does."""
@@ -55,14 +70,15 @@ class Policy:
 
 
 def parse(text: str) -> Policy:
-    """Parse `always`, `collectives`, `off`, `duty` or `duty 0.2s/10s`. Raises BadPolicy."""
+    """Parse the name of a mode, or `duty 0.2s/10s`. Raises BadPolicy."""
     name = text.strip().lower()
     if name in MODES and name != "duty":
         return Policy(MODES.index(name))
     match = _DUTY.match(name)
     if not match:
         raise BadPolicy(
-            f"{text.strip()!r} is no policy: always, collectives, off, duty or with units (ms, s, m), as duty 200ms/10s"
+            f"{text.strip()!r} is no policy: light, auto, always, collectives, off, duty or with units (ms, s, m), as "
+            "duty 200ms/10s"
         )
     if not match.group(1):
         return Policy(DUTY)

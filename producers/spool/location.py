@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -37,6 +38,28 @@ def spool_limits(environment: Mapping[str, str]) -> tuple[int, float]:
 def rings_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder of the files that NCCL's operations are written to, one a process (producers/rings)."""
     return Path(environment.get("DRUMLINE_RINGS__FOLDER") or spool_root(environment) / spool_defaults.RINGS)
+
+
+def make_root(root: Path) -> None:
+    """Create the folder of all spools if it is missing, writable for all users: jobs of any user may come first.
+
+    Only a folder created here is opened to all: in its place may be a link. Raises OSError.
+    """
+    if root.is_dir():
+        return
+    try:
+        root.mkdir(parents=True)
+        root.chmod(0o1777 | root.stat().st_mode & stat.S_ISGID)  # the group that a folder above hands down stays
+    except FileExistsError:
+        if not root.is_dir():
+            raise
+
+
+def make_rings(environment: Mapping[str, str]) -> None:
+    """Create the folder of the rings for a command that `drumline run` makes use it. Raises OSError."""
+    if "DRUMLINE_RINGS__FOLDER" in environment:
+        make_root(spool_root(environment))
+        make_root(rings_folder(environment))
 
 
 def control_file(environment: Mapping[str, str]) -> Path:

@@ -3,27 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from drumline.producers.spool.directory import SpoolDirectory
-
-
-def make_root(root: Path) -> None:
-    """Create the folder of all spools if it is missing, writable for all users: jobs of any user may come first.
-
-    Only a folder created here is opened to all: in its place may be a link. Raises OSError.
-    """
-    if root.is_dir():
-        return
-    try:
-        root.mkdir(parents=True)
-        root.chmod(0o1777 | root.stat().st_mode & stat.S_ISGID)  # the group that a folder above hands down stays
-    except FileExistsError:
-        if not root.is_dir():
-            raise
+from drumline.producers.spool.location import make_root as make_root  # free of NumPy there: jobs use it
 
 
 def folders(root: Path) -> Iterator[SpoolDirectory]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer, record
 
-from drumline.producers.collector import attach, collector, recorder, watchdog
+from drumline.producers.collector import attach, collector, marks, recorder, watchdog
 from drumline.producers.decoder.cupti_layout import KERNEL, MEMCPY, PEER_COPY
 from drumline.producers.ipc.buffer_pool import Header
 from drumline.producers.ipc.policy import ALWAYS, COLLECTIVES, OFF
@@ -147,6 +147,30 @@ def back(how: str) -> None:
     print(json.dumps({"decoder": attach.attached().decoder, "state": state}), flush=True)
 
 
+def auto() -> None:
+    """CUPTI comes with the first window that the control file states, at a mark of the job, and rests after it."""
+    file = Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / "policy"
+    marks.SCAN_S = 0.0
+    assert attach.attach("auto", cupti=fake.bound())
+    for number, text in enumerate(("", "off", "duty 9s/1s", "light")):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        attach.step(number)
+        assert (attach.attached(), attach.status(), fake.subscribed) == (None, "auto", 0)
+    file.write_text("always")
+    attach.step(4)
+    assert fake.subscribed == threading.get_ident(), "in the thread that marks"
+    while len(fake.enabled) < 5:
+        time.sleep(0.01)
+    attach.step(5)
+    fake.play(raw.shifted(time.time_ns() - first_ns(raw), 9_000_000), raw.positions)
+    settled()
+    file.unlink()
+    while fake.enabled:
+        time.sleep(0.01)
+    print_decoder()
+
+
 def main() -> None:
     how, repetitions = sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3
     if how.startswith("refused"):  # another profiler holds CUPTI, and lets go of it
@@ -162,6 +186,9 @@ def main() -> None:
         recorder.ActivityRecorder.keep = lambda _: 1 // 0
         os.environ["DRUMLINE_COLLECT__POLICY"] = "off"
     atexit.register(left, os.getpid())
+    if how == "auto":
+        auto()
+        return
     policy, profiler = "off" if how in ("late", "refused_off") else "", "a profiler" if how == "yielded" else ""
     assert attach.attach(policy, cupti=fake.bound(), active_profiler=profiler)
     if how == "late":
@@ -291,7 +318,7 @@ def main() -> None:
             fake.play(raw.shifted(time.time_ns() - first, 9_000_000), raw.positions)
     if how == "place":  # torch.distributed was initialised
         settled()
-        attach.attached().place = lambda: {"rank": 5, "world_size": 6}
+        attach.place = lambda: {"rank": 5, "world_size": 6}
         attach.gpus = lambda: [{"uuid": f"GPU-{i}", "model": "NVIDIA H200"} for i in range(8)]
         while not attach.attached()._place:
             time.sleep(0.01)

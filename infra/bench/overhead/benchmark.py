@@ -24,7 +24,8 @@ from drumline.infra.bench.overhead.ddp_job import POLICIES
 from drumline.infra.bench.overhead.job import MODES, WORKLOADS
 from drumline.infra.bench.overhead.paired import differences, interval, median_of_pairs, resampled_median
 from drumline.infra.bench.result import BenchReport, Progress, machine
-from drumline.producers.launcher import LaunchOptions, environment, make_rings
+from drumline.producers.launcher import LaunchOptions, environment
+from drumline.producers.spool.location import make_rings
 
 #: Time that a process may take beyond its measurements; s.
 EXTRA_S = 120

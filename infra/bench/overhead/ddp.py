@@ -21,7 +21,8 @@ from typing import Any
 
 from drumline.infra.bench.overhead.ddp_job import MODES, POLICIES, WORKLOADS
 from drumline.infra.bench.result import BenchReport, Progress
-from drumline.producers.launcher import LaunchOptions, environment, make_rings
+from drumline.producers.launcher import LaunchOptions, environment
+from drumline.producers.spool.location import make_rings
 
 RANKS = 2
 #: Blocks of each mode in a round; every second one is in the opposite order.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -27,7 +28,8 @@ def run(
     policy: Annotated[
         str,
         typer.Option(
-            help="always, collectives, off, duty (0.2 s in 10 s) or e.g. duty 1s/60s; can be changed while the job runs"
+            help="light, auto, always, collectives, off, duty (0.2 s in 10 s) or e.g. duty 1s/60s; "
+            "all but light can be changed while the job runs"
         ),
     ] = "",
     spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
@@ -56,7 +58,7 @@ def _execute(
     from drumline.infra.config.unknown_variables import find_unknown_variables, for_jobs_only
     from drumline.producers.identity import lacks_shared_run
     from drumline.producers.launcher import BadLaunch, LaunchOptions, environment, misfits, unwritable
-    from drumline.producers.spool.location import spool_root
+    from drumline.producers.spool.location import make_rings, spool_root
 
     if not command[0] or command[0].startswith("-"):
         text = f"{command[0]}: no such option; drumline run --help names all there are" if command[0] else "no command"
@@ -77,6 +79,8 @@ def _execute(
             echo(f"drumline run: {text}", err=True)
         if (reason := unwritable(spool_root(variables))) and not quiet:
             echo(f"drumline run: nothing will be recorded: {reason}", err=True)
+        with suppress(OSError):  # as the text above states
+            make_rings(variables)
         os.execvpe(command[0], command, variables)
     except BadLaunch as error:
         exit_with("run", BAD_INPUT, str(error))

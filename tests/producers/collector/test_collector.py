@@ -31,6 +31,7 @@ from drumline.producers.spool.location import spool_limits, spool_root
 TESTS = Path(__file__).parents[2]
 MEMCPY, MEMSET, KERNEL = "1", "2", "10"
 RAW_BUFFER = RawBuffer("ddp_steps")
+RAW_BUFFER_KERNELS = sum(kind == int(KERNEL) for kind, _ in RAW_BUFFER.positions)
 
 
 def run(tmp_path, how, *arguments, **extra):
@@ -454,6 +455,17 @@ def test_collectives_only_keeps_communication(tmp_path):
         if topic == "gpu.kernel.v1" and batch.rows:
             assert all("nccl" in name for name in batch.strings("name", "names"))
     assert int(process["collector"]["kernels"]) > rows(published)["gpu.kernel.v1"] > 0
+
+
+def test_under_auto_cupti_comes_with_the_first_window_and_rests_after_it(tmp_path):
+    done, _report = run(tmp_path, "auto", DRUMLINE_RINGS__FOLDER=str(tmp_path / "spool" / ".rings"))
+    assert (done.returncode, done.stderr) == (0, "")
+    (ring,) = (tmp_path / "spool" / ".rings").iterdir()
+    assert memoryview(ring.read_bytes()[:128]).cast("Q")[5] == 6, "all six steps are marked there"
+    (folder,) = (path.parent for path in (tmp_path / "spool").glob("*/identity.json"))
+    published, process = batches(tmp_path, folder)
+    assert rows(published)["gpu.kernel.v1"] == RAW_BUFFER_KERNELS
+    assert process["policy"].startswith("off")
 
 
 def test_settings_that_are_not_made_are_the_agents():

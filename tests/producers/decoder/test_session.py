@@ -16,7 +16,8 @@ from drumline.producers.activity.table import Table
 from drumline.producers.decoder import cupti_layout, string_cache
 from drumline.producers.decoder.cupti_decode import UNFINISHED, Decoder, find_records
 from drumline.producers.decoder.remote_memory import NotAllowed, RemoteMemory
-from drumline.producers.decoder.session import Session
+from drumline.producers.decoder.ring_source import INTERFACE_AT
+from drumline.producers.decoder.session import FROM_RING, Session
 from drumline.producers.ipc.buffer_pool import DONE, FREE, HEADER_BYTES, KINDS, LENT, STATE, BufferPool, Header
 from drumline.producers.ipc.events import MARK
 
@@ -463,3 +464,31 @@ def test_a_record_that_is_unfinished_or_of_no_known_kind_costs_its_steps(stepped
     assert 30 in skipped
     assert len(skipped) <= 4
     assert sum(batch.envelope["dropped_before"] for _, _, batch in batches(tmp_path)[0]) == 1
+
+
+@pytest.mark.parametrize(("interface", "policy", "published"), [
+    (5, "auto", {"gpu.kernel.v1", "gpu.memcpy.v1", "gpu.range.v1"}),
+    (3, "auto", None),  # without times of the GPU: CUPTI stays the source
+    (5, "always", None),  # such a process has no ring; this one is another's
+])  # fmt: skip
+def test_collectives_and_steps_of_a_process_with_a_ring_are_not_published_twice(
+    tmp_path, pool, interface, policy, published
+):
+    rings = tmp_path / "rings"
+    rings.mkdir()
+    header = np.zeros(512, "<u8")
+    header[INTERFACE_AT // 8] = interface
+    (rings / f"{os.getpid()}-1.ring").write_bytes(header.tobytes())
+    environment = {
+        "DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"),
+        "DRUMLINE_COLLECT__POLICY": policy,
+        "DRUMLINE_RINGS__FOLDER": str(rings),
+    }
+    session = Session(pool, os.getpid(), environment, time.time_ns())
+    recording = {"event": "recording", "on": True, "time_ns": time.time_ns() - 60_000_000_000, "why": policy}
+    session.event(b"J" + json.dumps(recording).encode())
+    session.tick(time.time_ns())
+    session.finish(time.time_ns())
+    topics = {topic for topic, _, batch in batches(tmp_path)[0] if batch.rows}
+    assert topics == (published or {*topics, "gpu.step.v1"})
+    assert {str(topic) for topic in FROM_RING} == {"gpu.collective.v1", "gpu.step.v1"}

@@ -5,7 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from drumline.producers.ipc.policy import COLLECTIVES, DUTY, OFF, BadPolicy, Policy, parse, read_policy_text
+from drumline.producers.ipc.policy import (
+    ALWAYS,
+    AUTO,
+    COLLECTIVES,
+    DUTY,
+    LIGHT,
+    MODES,
+    OFF,
+    BadPolicy,
+    Policy,
+    parse,
+    read_policy_text,
+)
 
 S = 1_000_000_000
 
@@ -16,6 +28,8 @@ S = 1_000_000_000
         ("always", Policy()),
         (" Collectives\n", Policy(COLLECTIVES)),
         ("off", Policy(OFF)),
+        ("light", Policy(LIGHT)),
+        ("auto", Policy(AUTO)),
         ("duty", Policy(DUTY, S // 5, 10 * S)),
         ("duty 500ms/1m", Policy(DUTY, S // 2, 60 * S)),
         ("duty:0.25s/2s", Policy(DUTY, S // 4, 2 * S)),
@@ -33,6 +47,13 @@ def test_text_names_a_policy_and_back(text, policy):
 def test_other_text_is_refused_with_what_is_possible(text):
     with pytest.raises(BadPolicy):
         parse(text)
+
+
+def test_collectives_come_from_the_ring_or_from_cupti():
+    sources = {mode: (Policy(mode).uses_ring, Policy(mode).uses_cupti) for mode in range(len(MODES))}
+    ring, cupti = (True, False), (False, True)
+    assert sources == {OFF: (False, False), ALWAYS: cupti, COLLECTIVES: cupti, DUTY: cupti, LIGHT: ring, AUTO: ring}
+    assert not any(Policy(mode).on_at(S) for mode in (OFF, LIGHT, AUTO))
 
 
 def test_windows_begin_at_the_same_time_on_all_ranks():

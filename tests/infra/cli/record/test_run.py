@@ -11,9 +11,10 @@ from types import SimpleNamespace
 import pytest
 from support.torch_stub import TORCH
 
-from drumline.infra.config.settings import SpoolSettings
+from drumline.infra.config.settings import RingSettings, SpoolSettings
 from drumline.infra.config.unknown_variables import SPOOL
-from drumline.producers.collector import torch_hooks
+from drumline.producers import launcher
+from drumline.producers.collector import marks, torch_hooks
 from drumline.producers.doctor import spool_checks as checks_spool
 from drumline.producers.identity import lacks_shared_run, missing_run_scope
 from drumline.producers.launcher import (
@@ -25,6 +26,7 @@ from drumline.producers.launcher import (
     script_name,
     unwritable,
 )
+from drumline.producers.spool.location import make_rings
 
 
 class Optimizer:
@@ -44,6 +46,7 @@ def packages(tmp_path):
 def under(packages, script, python=sys.executable, **options):
     inherited = {**os.environ, "PYTHONPATH": str(packages), "DRUMLINE_QUIET": "0"}
     variables = environment(inherited, [python, "-c", script], LaunchOptions(**options))
+    make_rings(variables)
     command = [python, "-c", textwrap.dedent(script)]
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
 
@@ -220,7 +223,6 @@ def test_pytorchs_profiler_has_cupti_for_itself_and_optimizers_mark_steps(monkey
         collector=SimpleNamespace(
             yield_to=lambda name: seen.append("yielded"), resume_after=lambda name: seen.append("resumed")
         ),
-        mark=lambda flags, number, name: seen.append((flags, name)),
     )
     monkeypatch.setattr(torch_hooks.attach, "attached", lambda: attachment)
     names = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
@@ -230,6 +232,7 @@ def test_pytorchs_profiler_has_cupti_for_itself_and_optimizers_mark_steps(monkey
         getattr(module, name)("configuration")
     assert seen == ["yielded", names[0], "yielded", names[1], names[2], "resumed"]
     seen.clear()
+    monkeypatch.setattr(marks, "decoder", lambda flags, number, name: seen.append((flags, name)))
     stepped, first, second = torch_hooks._Steps(), Optimizer(), Optimizer()
     for optimizer in (first, second, first):  # a second optimizer makes no steps
         stepped(optimizer, (), {})
@@ -335,7 +338,7 @@ def test_the_environment_of_a_command():
     ("DRUMLINE_SPOOL__MAX_MB", "nan", "DRUMLINE_SPOOL__MAX_MB: 'nan': a number"),
     ("DRUMLINE_COLLECT__BUFFER_MB", "1", "DRUMLINE_COLLECT__BUFFER_MB: '1': a number is needed, at least 4"),
     ("DRUMLINE_COLLECT__BUFFER_MB", "inf", "DRUMLINE_COLLECT__BUFFER_MB: 'inf': a number"),
-    ("DRUMLINE_COLLECT__POLICY", "sometimes", "DRUMLINE_COLLECT__POLICY: 'sometimes' is no policy: always"),
+    ("DRUMLINE_COLLECT__POLICY", "sometimes", "DRUMLINE_COLLECT__POLICY: 'sometimes' is no policy: light"),
     ("DRUMLINE_COLLECT__POLCY", "off", "DRUMLINE_COLLECT__POLCY: no such setting (DRUMLINE_COLLECT__POLICY?)"),
     ("DRUMLINE_SPOOL__MAXMB", "4", "DRUMLINE_SPOOL__MAXMB: no such setting (DRUMLINE_SPOOL__MAX_MB?)"),
 ])  # fmt: skip
@@ -349,13 +352,57 @@ def test_a_variable_that_is_wrong_is_reported_and_does_not_keep_the_job_from_run
         assert name not in environment({name: value}, ["x"]), "the default is taken"
 
 
+@pytest.mark.parametrize(("users", "plugin", "chain"), [
+    (None, "ours", "libnccl-profiler.so"),  # what NCCL looks for without a name
+    ("", "ours", "libnccl-profiler.so"),
+    ("inspector", "ours", "inspector"),
+    ("/opt/libnccl-profiler-x.so", "ours", "/opt/libnccl-profiler-x.so"),
+    ("None", "ours", None),
+    ("static_plugin", "static_plugin", None),  # linked in: it cannot be passed on to
+])  # fmt: skip
+def test_nccl_loads_drumlines_plugin_and_that_one_the_users(monkeypatch, users, plugin, chain):
+    monkeypatch.setattr(launcher.library, "path", lambda: "ours")
+    inherited = {} if users is None else {"NCCL_PROFILER_PLUGIN": users}
+    chosen = environment(inherited, ["x"], LaunchOptions(policy="light", spool="/spool"))
+    assert (chosen["NCCL_PROFILER_PLUGIN"], chosen.get("DRUMLINE_RINGS__CHAIN")) == (plugin, chain)
+    assert chosen.get("DRUMLINE_RINGS__FOLDER") == ("/spool/.rings" if plugin == "ours" else None)
+    below = environment(chosen, ["x"], LaunchOptions(policy="auto", spool="/other"))
+    assert (below["NCCL_PROFILER_PLUGIN"], below.get("DRUMLINE_RINGS__CHAIN")) == (plugin, chain), "not ours to ours"
+    for policy in ("always", "off"):
+        without = environment(chosen, ["x"], LaunchOptions(policy=policy))
+        assert without["NCCL_PROFILER_PLUGIN"] == (users or "libnccl-profiler.so").replace("None", "none")
+        assert "DRUMLINE_RINGS__CHAIN" not in without
+    monkeypatch.setattr(launcher.library, "path", lambda: None)
+    assert environment(inherited, ["x"], LaunchOptions(policy="light")).get("NCCL_PROFILER_PLUGIN") == users
+
+
+@pytest.mark.parametrize("policy", ["light", "auto"])
+def test_a_light_job_marks_its_steps_in_a_ring_and_has_neither_cupti_nor_a_decoder(packages, tmp_path, policy):
+    script = """
+        import os, sys, threading, torch
+        torch.use_cuda()
+        import drumline
+        for number in range(3): drumline.step(number)
+        print(drumline.status(), threading.active_count(), "libcupti" in open("/proc/self/maps").read())
+    """
+    done = under(packages, script, policy=policy, spool=str(tmp_path / "spool"))
+    assert (done.stdout.splitlines()[-1], done.stderr) == (f"{policy} 1 False", "")
+    (ring,) = (tmp_path / "spool" / ".rings").iterdir()
+    header = memoryview(ring.read_bytes()[:128]).cast("Q")
+    written, step = header[5], header[12]
+    assert (written, step) == (3, 2)
+    assert [path.name for path in (tmp_path / "spool").iterdir()] == [".rings"]
+
+
 def test_an_option_makes_up_for_a_policy_of_the_environment_that_is_none():
     chosen = environment({"DRUMLINE_COLLECT__POLICY": "x"}, ["y"], LaunchOptions(policy="off"))
     assert chosen["DRUMLINE_COLLECT__POLICY"] == "off"
 
 
 def test_what_jobs_read_of_the_settings_is_known():
-    assert {f"DRUMLINE_SPOOL__{name.upper()}" for name in SpoolSettings.model_fields} == set(SPOOL)
+    spool = {f"DRUMLINE_SPOOL__{name.upper()}" for name in SpoolSettings.model_fields}
+    rings = {f"DRUMLINE_RINGS__{name.upper()}" for name in RingSettings.model_fields}
+    assert spool | rings == set(SPOOL)
 
 
 @pytest.mark.parametrize(("variables", "lacks_run"), [
