@@ -292,7 +292,7 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
   void *theirs = NULL, *their_context = NULL;
   struct handle handle = unpack(opaque);
   struct context *context = context_of(handle);
-  bool is_forwarded = plugin && handle.kind == OF_THEIRS && opaque;
+  bool is_forwarded = plugin && handle.kind == OF_THEIRS && (opaque || !ring()); /* theirs may need no context */
   *result_handle = NULL; /* always: NCCL keeps handles in memory that it uses again */
   if (context) {
     is_forwarded = plugin && atomic_load_explicit(&context->is_forwarded, memory_order_relaxed);

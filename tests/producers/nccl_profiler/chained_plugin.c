@@ -2,7 +2,7 @@
  * and writes a line for each call to the file CHAINED_LOG; without one it ends the process when a handle is not its own.
  *
  * -DVERSIONS='OFFER(5) OFFER(4)': the versions that it has. CHAINED_MASK: what it asks for. CHAINED_LATER: what it asks
- * for after the first operation. CHAINED_FAILS: init fails. */
+ * for after the first operation. CHAINED_STATELESS: it has no contexts. CHAINED_FAILS: init fails. */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,10 @@ static const char *check(const void *handle) {
   return place >= 0 && place < used && handle == &events[place] ? "mine" : "WRONG";
 }
 
-static int is_mine(const void *context) { return context >= (void *)contexts && context < (void *)(contexts + opened); }
+static int is_mine(const void *context) {
+  if (getenv("CHAINED_STATELESS")) return !context;
+  return context >= (void *)contexts && context < (void *)(contexts + opened);
+}
 
 static int begin(void **context, int *mask, int version) {
   char line[32];
@@ -41,7 +44,7 @@ static int begin(void **context, int *mask, int version) {
   if (getenv("CHAINED_FAILS")) return 3;
   __atomic_store_n(mask, atoi(getenv("CHAINED_MASK")), __ATOMIC_RELAXED);
   __atomic_store_n(&mask_of_nccl, mask, __ATOMIC_RELAXED);
-  *context = &contexts[opened++];
+  *context = getenv("CHAINED_STATELESS") ? NULL : &contexts[opened++];
   return 0;
 }
 

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from support.fake_nccl import GRAPH_REPLAY, OPERATION, RANGE_BEGIN, RANGE_END, STEP_MARK, Programs, Ring, only
 
+from drumline.infra.config.settings import RingSettings
+
 VERSIONS = range(1, 7)
 UNSEEN = 2**64 - 1
 
@@ -102,6 +104,10 @@ def test_the_end_of_communicators_races_with_their_operations(ring, kind, versio
 def test_sanitizers_find_nothing(programs, tmp_path, scenario, kind):
     done = programs.run(scenario, 5, tmp_path, kind, RECORDS="64")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_ring_has_the_records_of_the_setting(ring):
+    assert ring("one").header["capacity"] == RingSettings().records
 
 
 @pytest.mark.parametrize("version", [1, 5])
@@ -319,6 +325,15 @@ def test_a_chained_plugin_runs_alone_where_no_ring_can_be_written(programs, tmp_
     more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": str(0x7FFF)}
     assert programs.run("chain", 5, None, **more).returncode == 0
     assert calls(log) == chained_calls(5)
+
+
+@pytest.mark.parametrize("folder", [None, "rings"])
+def test_a_chained_plugin_may_have_no_contexts(programs, tmp_path, folder):
+    log = tmp_path / "calls"
+    more = {"CHAIN": str(programs.chained("5")), "chained_log": str(log), "chained_mask": str(0x7FFF)}
+    done = programs.run("chain", 5, folder and tmp_path / folder, **more, chained_stateless="1")
+    assert done.returncode == 0
+    assert calls(log) == chained_calls(5)[:-1]  # NCCL ends no context that is none
 
 
 def test_a_chained_plugin_whose_init_fails_gets_nothing_more(ring, programs, tmp_path):
