@@ -7,33 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
+from drumline.producers.rings.ring_file import COMM, HEADER_BYTES, MAX_COMMS, RECORD, HeaderField, Kind
+
 ROOT = Path(__file__).parents[2]
 SOURCES, PROGRAMS = ROOT / "producers" / "nccl_profiler", ROOT / "tests" / "producers" / "nccl_profiler"
 WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wno-sign-conversion", "-Werror")
 COMPILER = (*sysconfig.get_config_var("CC").split()[:1], "-O1", "-g", "-std=gnu11", "-fno-omit-frame-pointer")
 PLUGIN = ("-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,nodelete", *WARNINGS)
 SANITIZERS = {"plain": (), "address": ("-fsanitize=address,undefined",), "thread": ("-fsanitize=thread",)}
-
-HEADER = (
-    "magic", "version", "pid", "created_ns", "capacity", "written", "read", "dropped", "unknown", "comms",
-    "comms_denied", "interface", "step", "ended", "chain", "captured", "denied", "environment_left_out",
-)  # fmt: skip
-COMM = np.dtype(
-    [
-        ("id", "<u8"), ("created_ns", "<u8"), ("closed_ns", "<u8"), ("generation", "<u4"),
-        ("rank", "<i4"), ("ranks", "<i4"), ("nodes", "<i4"), ("name", "S56"),
-    ]
-)  # fmt: skip
-RECORD = np.dtype(
-    [
-        ("number", "<u8"), ("progress", "<u8"), ("kind", "u1"), ("function", "u1"), ("datatype", "u1"),
-        ("algorithm", "u1"), ("protocol", "u1"), ("channels", "u1"), ("comm", "<u2"), ("peer", "<i4"),
-        ("generation", "<u4"), ("step", "<i8"), ("sequence", "<u8"), ("count", "<u8"), ("host_ns", "<u8"),
-        ("gpu_start_ns", "<u8"), ("gpu_stop_ns", "<u8"), ("seen_ns", "<u8"), ("captured", "<u4"), ("plan", "<u4"),
-    ]
-)  # fmt: skip
-TABLE, RECORDS = 4_096, 4_096 + 1_024 * 96
-OPERATION, STEP_MARK, RANGE_BEGIN, RANGE_END, GRAPH_REPLAY = 1, 2, 3, 4, 5
 
 
 class Programs:
@@ -97,15 +78,16 @@ class Ring:
     def __init__(self, path: Path) -> None:
         data = path.read_bytes()
         self.path, self.data = path, data
-        self.header = dict(zip(HEADER, np.frombuffer(data, "<i8", len(HEADER)).tolist(), strict=True))
-        self.comms = np.frombuffer(data, COMM, 1_024, TABLE)
-        places = np.frombuffer(data, RECORD, self.header["capacity"], RECORDS)
+        numbers = np.frombuffer(data, "<i8", len(HeaderField)).tolist()
+        self.header = {field.name.lower(): numbers[field] for field in HeaderField}
+        self.comms = np.frombuffer(data, COMM, MAX_COMMS, HEADER_BYTES)
+        places = np.frombuffer(data, RECORD, self.header["capacity"], HEADER_BYTES + self.comms.nbytes)
         self.records = np.sort(places[places["number"] > 0], order="number")
         self.started, self.stopped = self.records["progress"] >> 16 & 0xFFFF, self.records["progress"] & 0xFFFF
 
     @property
     def operations(self) -> np.ndarray:
-        return self.records[self.records["kind"] == OPERATION]
+        return self.records[self.records["kind"] == Kind.OPERATION]
 
     def name(self, index: int) -> str:
         """Name of a mark."""

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.fake_nccl import RANGE_BEGIN, STEP_MARK, only
+from support.fake_nccl import only
 
 from drumline.producers.nccl_profiler import library
 
@@ -27,7 +27,7 @@ def test_marks_of_the_job_come_before_nccl_and_into_the_file_of_its_plugin(tmp_p
     )
     assert run(program, tmp_path) == "True True\n0 0"
     ring = only(tmp_path)
-    assert ring.records["kind"].tolist() == [STEP_MARK, RANGE_BEGIN, STEP_MARK]
+    assert ring.records["kind"].tolist() == [library.STEP_MARK, library.RANGE_BEGIN, library.STEP_MARK]
     assert ring.records["step"].tolist() == [3, 3, 4]
     assert ring.records["count"].tolist() == [1, 0, 0]
     assert ring.name(1) == "é" * 16

@@ -5,9 +5,10 @@ import stat
 
 import numpy as np
 import pytest
-from support.fake_nccl import GRAPH_REPLAY, OPERATION, RANGE_BEGIN, RANGE_END, STEP_MARK, Programs, Ring, only
+from support.fake_nccl import Programs, Ring, only
 
 from drumline.infra.config.settings import RingSettings
+from drumline.producers.rings.ring_file import FUNCTIONS, Kind
 
 VERSIONS = range(1, 7)
 UNSEEN = 2**64 - 1
@@ -30,6 +31,10 @@ def ring(programs, tmp_path):
     return run
 
 
+def values(record: np.void, names: str) -> list[int]:
+    return [int(record[name]) for name in names.split()]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_operation_is_recorded_with_all_that_its_version_carries(ring, version):
     result = ring("one", version, rank="5", drumline_job="pretraining")
@@ -40,22 +45,11 @@ def test_an_operation_is_recorded_with_all_that_its_version_carries(ring, versio
     assert (comm["id"], comm["rank"], comm["generation"]) == (42, 5, 1)
     assert (comm["ranks"], comm["nodes"], comm["name"]) == ((8, 2, b"world") if version >= 4 else (0, 0, b""))
     assert 0 < comm["created_ns"] <= collective["host_ns"] <= comm["closed_ns"]
-    assert (mark["kind"], mark["step"], mark["sequence"], mark["count"], mark["comm"]) == (STEP_MARK, 7, 7, 1, 0xFFFF)
-    names = (
-        "kind",
-        "function",
-        "datatype",
-        "algorithm",
-        "protocol",
-        "sequence",
-        "count",
-        "peer",
-        "step",
-        "comm",
-        "plan",
-    )
-    assert [int(collective[name]) for name in names] == [OPERATION, 5, 8, 2, 3, 1, 101, 0, 7, 0, 1]
-    assert [int(p2p[name]) for name in names] == [OPERATION, 7, 8, 0, 0, 0, 101, 3, 7, 0, 2]
+    assert values(mark, "kind step sequence count comm") == [Kind.STEP_MARK, 7, 7, 1, 0xFFFF]
+    names = "kind function datatype algorithm protocol sequence count peer step comm plan"
+    assert FUNCTIONS[collective["function"] - 1] == "AllReduce"
+    assert values(collective, names) == [Kind.OPERATION, 5, 8, 2, 3, 1, 101, 0, 7, 0, 1]
+    assert values(p2p, names) == [Kind.OPERATION, 7, 8, 0, 0, 0, 101, 3, 7, 0, 2]
     if version >= 4:  # the GPU's times: least start and greatest stop of two channels
         assert [(int(r["gpu_start_ns"]), int(r["gpu_stop_ns"])) for r in (collective, p2p)] == [(1000, 1501)] * 2
         assert result.started.tolist() == result.stopped.tolist() == [0, 2, 2]
@@ -83,7 +77,7 @@ def test_threads_write_every_operation_once(ring, kind, version):
         assert collectives["sequence"].tolist() == list(range(1, 201))  # in the order of the calls
         assert len(of_comm) == 300
     if version >= 4:
-        is_operation = result.records["kind"] == OPERATION
+        is_operation = result.records["kind"] == Kind.OPERATION
         channels = result.operations["count"] - 100 & 0xFF
         assert (result.stopped[is_operation] == 1 + channels % 24).all()
         assert (result.stopped == result.started).all()
@@ -172,7 +166,8 @@ def test_communicators_beyond_the_table_are_counted_and_their_operations_too(rin
 
 def test_marks_stamp_the_step_on_the_operations_that_follow(ring):
     result = ring("marks", 4)
-    kinds = [OPERATION, *(STEP_MARK, OPERATION, OPERATION) * 3, RANGE_BEGIN, RANGE_END, STEP_MARK, OPERATION]
+    step = [Kind.STEP_MARK, Kind.OPERATION, Kind.OPERATION]
+    kinds = [Kind.OPERATION, *step * 3, Kind.RANGE_BEGIN, Kind.RANGE_END, Kind.STEP_MARK, Kind.OPERATION]
     assert result.records["kind"].tolist() == kinds
     assert result.records["step"].tolist() == [-1, 3, 3, 3, 4, 4, 4, 5, 5, 5, 5, 5, -1, -1]
     assert [result.name(10), result.name(11)] == ["validation of the whole test set", ""]
@@ -185,12 +180,12 @@ def test_every_replay_of_a_graph_is_recorded_with_the_number_of_its_captured_cal
     names = ("kind", "captured", "plan")
     rows = [tuple(int(record[name]) for name in names) for record in result.records]
     captured = (1, 2, 3) if version >= 5 else (0, 0, 0)  # version 4 tells of no calls
-    expected = [(OPERATION, 0, 1)]
+    expected = [(Kind.OPERATION, 0, 1)]
     for first_plan in (2, 6):
-        expected += [(GRAPH_REPLAY, *rows[len(expected)][1:])]
-        expected += [(OPERATION, number, first_plan + i) for i, number in enumerate((*captured, 0))]
+        expected += [(Kind.GRAPH_REPLAY, *rows[len(expected)][1:])]
+        expected += [(Kind.OPERATION, number, first_plan + i) for i, number in enumerate((*captured, 0))]
     assert rows == expected
-    marks = result.records[result.records["kind"] == GRAPH_REPLAY]
+    marks = result.records[result.records["kind"] == Kind.GRAPH_REPLAY]
     assert set(marks["count"].tolist()) == ({3} if version >= 5 else {0})  # the graph's calls: (0, 3]
     assert result.header["captured"] == max(captured)
 
