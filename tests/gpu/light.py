@@ -1,0 +1,397 @@
+"""Measure what only two GPUs can show of the light tier, in nine minutes; called by light.sh: light.py OUT [PART...]
+
+Parts: agree (NCCL's plugin against CUPTI in one run), graph, kill, window (what CUPTI costs before, in and after a deep
+window), launch and gpu (step time under each mode against plain). A part that fails is reported, and the next begins.
+LIGHT_SECONDS: time for all; `launch` gets what is left. LIGHT_MODES, LIGHT_ROUNDS: of the parts launch and gpu.
+"""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+
+from drumline.infra.bench.overhead import ddp
+from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.ipc.policy import LIGHT, Policy
+from drumline.producers.launcher import LaunchOptions, environment, load_plugin
+from drumline.producers.rings.ring_file import COMM, FUNCTIONS, HEADER_BYTES, MAX_COMMS, RECORD, HeaderField, Kind
+from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, scan
+from drumline.producers.spool.location import make_rings
+from drumline.schemas.batch import decode
+from drumline.schemas.model import model
+
+OUT = Path(sys.argv[1])
+JOB = str(Path(__file__).with_name("light_job.py"))
+END = time.monotonic() + float(os.environ.get("LIGHT_SECONDS", "500"))
+ROUNDS = int(os.environ.get("LIGHT_ROUNDS", "8"))
+MODES = os.environ.get("LIGHT_MODES", "plain light drumline").split()
+#: Time that the part `gpu` needs, kept from `launch`; s.
+FOR_GPU_S = 75
+results: dict[str, object] = {}
+
+
+def report(text: str) -> None:
+    print(f"[{time.monotonic() - END + float(os.environ.get('LIGHT_SECONDS', '500')):5.0f} s] {text}", flush=True)
+
+
+def start(how: str, policy: str, spool: Path, *, plugin: bool = False, **pipes: object) -> list[subprocess.Popen[str]]:
+    """Start both ranks. `plugin`: with the ring, also where the policy has none."""
+    spool.mkdir(exist_ok=True)
+    command = [sys.executable, JOB, how]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    if policy:
+        shared = environment(shared, command, LaunchOptions(job=how, run="r", policy=policy, spool=str(spool)))
+        shared = load_plugin(shared, Policy(LIGHT)) if plugin else shared
+        make_rings(shared)
+    return [
+        subprocess.Popen(
+            command,
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=open(OUT / f"{how}-{policy or 'plain'}-{rank}.err", "w"),
+            text=True,
+            **pipes,
+        )
+        for rank in range(2)
+    ]
+
+
+def end(ranks: list[subprocess.Popen[str]], seconds: float) -> list[str]:
+    """Return what each rank printed; kill what runs longer."""
+    try:
+        return [rank.communicate(timeout=seconds)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            if rank.poll() is None:
+                rank.kill()
+        if codes := [rank.returncode for rank in ranks if rank.wait()]:
+            report(f"exit codes {codes}: see {OUT}/*.err")
+
+
+class Ring:
+    """The whole ring of a process, as numpy records in the order in which they were written."""
+
+    def __init__(self, spool: Path, pid: int) -> None:
+        (path,) = (spool / ".rings").glob(f"{pid}-*.ring")
+        data = path.read_bytes()
+        self.header = np.frombuffer(data, "<u8", len(HeaderField))
+        self.comms = np.frombuffer(data, COMM, MAX_COMMS, HEADER_BYTES)
+        records = np.frombuffer(data, RECORD, -1, HEADER_BYTES + MAX_COMMS * COMM.itemsize)
+        records = records[records["number"] > 0]
+        self.records = records[np.argsort(records["number"])]
+        self.operations = self.records[self.records["kind"] == Kind.OPERATION]
+        progress = self.operations["progress"] & 0xFFFFFFFF
+        self.stopped, started = progress & 0xFFFF, progress >> 16
+        self.complete = (self.stopped == started) & (self.stopped > 0) & (self.stopped >= self.operations["channels"])
+
+    def facts(self) -> dict[str, int]:
+        """Return the header's counts."""
+        fields = ("CAPACITY", "WRITTEN", "DROPPED", "UNKNOWN", "COMMS", "INTERFACE", "CHAIN", "CAPTURED", "ENDED")
+        return {name.lower(): int(self.header[HeaderField[name]]) for name in fields}
+
+    def marks(self, kind: int) -> np.ndarray:
+        """Return the records of a kind of marks."""
+        return self.records[self.records["kind"] == kind]
+
+
+def spool_rows(spool: Path, pid: int, topic: str) -> dict[str, np.ndarray]:
+    """Return start, duration and name of the rows of a process in its spool."""
+    start_ns, duration_ns, texts = [], [], []
+    for identity in spool.glob("*/identity.json"):
+        if json.loads(identity.read_text())["process"]["pid"] != pid:
+            continue
+        for path in sorted([*identity.parent.glob("*.seg"), *identity.parent.glob("*.taken")]):
+            for frame in scan(path.read_bytes()[len(SEGMENT_MAGIC) :], True):
+                if frame.kind == DATA and frame.topic == topic:
+                    batch = decode(model(frame.topic), frame.body)
+                    start_ns += batch.columns["start_ns"].tolist()
+                    duration_ns += batch.columns["duration_ns"].tolist()
+                    texts += batch.strings("name", "names") if topic == "gpu.kernel.v1" else [""] * batch.rows
+    order = np.argsort(start_ns, kind="stable")
+    rows = {"start_ns": np.array(start_ns), "duration_ns": np.array(duration_ns), "name": np.array(texts, object)}
+    return {key: column[order] for key, column in rows.items()} if len(order) else rows
+
+
+def agree(work: Path) -> dict[str, object]:
+    """Both record one run: is each collective in both, and as long?"""
+    spool = work / "agree"
+    ranks = start("collectives", "always", spool, plugin=True)
+    end(ranks, 90)
+    time.sleep(2)
+    measured_values = []
+    for rank in ranks:
+        ring, kernels = Ring(spool, rank.pid), spool_rows(spool, rank.pid, "gpu.kernel.v1")
+        is_nccl = nccl.is_kernel(list(kernels["name"]))
+        cupti = {key: column[is_nccl] for key, column in kernels.items()}
+        operations = ring.operations
+        pairs = min(len(operations), len(cupti["name"]))
+        functions = [FUNCTIONS[number - 1] for number in operations["function"][:pairs]]
+        same = np.array([name in text for name, text in zip(functions, cupti["name"][:pairs], strict=True)], bool)
+        took = (operations["gpu_stop_ns"][:pairs] - operations["gpu_start_ns"][:pairs]).astype(np.int64)
+        gap_us = np.abs(cupti["duration_ns"][:pairs] - took)[same & ring.complete[:pairs]] / 1e3
+        tight = (operations["seen_ns"].astype(np.int64) - operations["gpu_stop_ns"].astype(np.int64))[ring.complete]
+        measured_values.append(
+            {
+                "ring": len(operations),
+                "complete": int(ring.complete.sum()),
+                "cupti_kernels": len(cupti["name"]),
+                "cupti_collective_rows": len(spool_rows(spool, rank.pid, "gpu.collective.v1")["start_ns"]),
+                "matched": int(same.sum()),
+                "duration_gap_us": quantiles(gap_us),
+                "seen_after_stop_us_above_least": quantiles((tight - tight.min()) / 1e3) if len(tight) else None,
+                "functions": Counter(functions),
+                "header": ring.facts(),
+            }
+        )
+    return {"ranks": measured_values}
+
+
+def graph(work: Path) -> dict[str, object]:
+    """Are all collectives of all replays there, and is their step known?"""
+    spool = work / "graph"
+    ranks = start("graph", "light", spool)
+    end(ranks, 90)
+    measured_values = []
+    for rank in ranks:
+        ring = Ring(spool, rank.pid)
+        captured = ring.operations["captured"] > 0
+        numbers = ring.operations["captured"][captured].astype(np.int64)
+        # A number that is not above the last one begins a new replay.
+        replay = np.cumsum(np.diff(numbers, prepend=numbers[:1]) <= 0) - 1 if len(numbers) else numbers
+        replays = ring.marks(Kind.GRAPH_REPLAY)
+        steps = replays["step"][np.minimum(replay, len(replays) - 1)] if len(replays) else np.empty(0, np.int64)
+        per_step = Counter(Counter(steps.tolist()).values())
+        measured_values.append(
+            {
+                "operations": len(ring.operations),
+                "captured": int(captured.sum()),
+                "captured_complete": int(ring.complete[captured].sum()),
+                "plain": int((~captured).sum()),
+                "replay_marks": len(replays),
+                "replays_seen": int(replay[-1] + 1) if len(replay) else 0,
+                "steps_with_n_captured": {int(n): count for n, count in per_step.items()},
+                "step_at_event_was_another": int((ring.operations["step"][captured] != steps).sum()),
+                "sequences": sorted(Counter(ring.operations["sequence"].tolist()).items())[:8],
+                "first_captured": numbers[:8].tolist(),
+                "header": ring.facts(),
+            }
+        )
+    return {"ranks": measured_values}
+
+
+def kill(work: Path) -> dict[str, object]:
+    """Does the ring of a rank that is killed hold all that was over 10 ms before?"""
+    spool = work / "kill"
+    ranks = start("killed", "light", spool)
+    lines = []
+    until = time.monotonic() + 60
+    while time.monotonic() < until and len(lines) < 300:
+        line = ranks[1].stdout.readline()
+        if not line:
+            break
+        if line[0].isdigit():
+            lines.append(line)
+    killed_ns = time.time_ns()
+    ranks[1].kill()
+    rest = ranks[1].stdout.read()
+    ranks[0].kill()
+    for rank in ranks:
+        rank.wait()
+    steps = [tuple(map(int, line.split())) for line in [*lines, *rest.splitlines(True)] if line.endswith("\n")]
+    over = [step for step, end_ns in steps if end_ns < killed_ns - 10_000_000]
+    ring = Ring(spool, ranks[1].pid)
+    complete = Counter(ring.operations["step"][ring.complete].tolist())
+    return {
+        "steps_over": len(over),
+        "missing": sum(20 - complete[step] for step in over),
+        "operations": len(ring.records),
+        "incomplete_at_the_end": int((~ring.complete).sum()),
+        "header": ring.facts(),
+    }
+
+
+def window(work: Path) -> dict[str, object]:
+    """Step time of a launch-bound DDP job before a deep window, in it, after it, and when CUPTI is gone."""
+    spool, measured_values = work / "window", {}
+    plain = start("window", "", spool, stdin=subprocess.PIPE)
+    recorded = start("window", "auto", spool, stdin=subprocess.PIPE)
+
+    def request(ranks: list[subprocess.Popen[str]], line: str) -> dict[str, float]:
+        for rank in ranks if line else []:
+            rank.stdin.write(line + "\n")
+            rank.stdin.flush()
+        answers = []
+        for rank in ranks:
+            while not (answer := rank.stdout.readline()).startswith("{"):
+                if not answer:
+                    raise RuntimeError(f"a rank ended: see {OUT}/window-*.err")
+            answers.append(json.loads(answer))
+        return answers[0]
+
+    try:
+        for ranks in (plain, recorded):
+            request(ranks, "")
+        steps = max(10, int(1.5e3 / request(plain, "steps 10")["ms"]))
+
+        def phase(name: str) -> None:
+            blocks = []
+            for number in range(4):
+                order = (plain, recorded) if number % 2 else (recorded, plain)
+                pair = [request(ranks, f"steps {steps}") for ranks in order]
+                blocks.append(pair if number % 2 else pair[::-1])
+            ms = [[block["ms"] for block in pair] for pair in blocks]
+            measured_values[name] = {
+                "ratio": round(mean(b / a for a, b in ms), 4),
+                "ms": np.round(ms, 3).tolist(),
+                "cpu_ms": np.round([[block["cpu_ms"] for block in pair] for pair in blocks], 2).tolist(),
+                **request(recorded, "state"),
+            }
+            report(f"window: {name}: {measured_values[name]['ratio']} of plain, {measured_values[name]['status']}")
+
+        def until_status(status: str) -> None:
+            for _ in range(12):
+                request(recorded, f"steps {steps}")
+                if request(recorded, "state")["status"] == status:
+                    return
+
+        phase("before")
+        (spool / "policy").write_text("always\n")
+        until_status("on")
+        phase("in the window")
+        (spool / "policy").unlink()
+        until_status("off")
+        phase("after, one kind left on")
+        measured_values["closed"] = request(recorded, "closed")
+        phase("after, all off")
+        measured_values["finalized"] = request(recorded, "finalized")
+        phase("after cuptiFinalize")
+    except Exception as error:
+        measured_values["error"] = f"{type(error).__name__}: {error}"
+    for rank in plain + recorded:
+        rank.stdin.close()
+    for rank in plain + recorded:
+        try:
+            rank.wait(20)
+        except subprocess.TimeoutExpired:
+            rank.kill()
+    return measured_values
+
+
+def overhead(
+    work: Path, workload: str, modes: list[str], rounds: int, seconds: float, until: float
+) -> dict[str, object]:
+    """Step time of each mode against plain, rounds in turn."""
+    total: ddp.Rounds = {workload: {mode: [] for mode in modes}}
+    versions, errors = {}, []
+    for number in range(rounds):
+        if time.monotonic() > until:
+            break
+        try:
+            folder = work / f"{workload}-{number}"
+            folder.mkdir()
+            measured, versions = ddp.measure_ddp(1, seconds, modes, [workload], folder, report, number)
+        except Exception as error:
+            errors.append(f"round {number}: {type(error).__name__}: {error}"[:400])
+            report(errors[-1])
+            if len(errors) > 1:
+                break
+            continue
+        for mode in modes:
+            total[workload][mode] += measured[workload][mode]
+        values = {mode: round(measured[workload][mode][0]["ms"], 3) for mode in modes}
+        report(f"{workload}, round {number + 1}: {values}")
+    measured_values: dict[str, object] = {"versions": versions, "errors": errors, "rounds": total[workload]}
+    plain = total[workload]["plain"]
+    for mode in modes if plain else []:
+        ratio, half = ddp.mean_ratio([v["ms"] for v in total[workload][mode]], [v["ms"] for v in plain])
+        means = {key: round(mean(v[key] for v in total[workload][mode]), 3) for key in plain[0]}
+        measured_values[mode] = {"above_plain_%": round(100 * (ratio - 1), 2), "+-": round(100 * half, 2), **means}
+    return measured_values
+
+
+def quantiles(values: np.ndarray) -> dict[str, float] | None:
+    """Return median, p99 and the largest."""
+    if not len(values):
+        return None
+    return {name: round(float(np.quantile(values, q)), 2) for name, q in (("p50", 0.5), ("p99", 0.99), ("max", 1))}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that the results depend on."""
+    probe = (
+        "import torch, ctypes; torch.zeros(1).cuda(); n = ctypes.c_uint32();"
+        "p = next((l.split()[-1] for l in open('/proc/self/maps') if 'libcupti' in l), '');"
+        "p and ctypes.CDLL(p).cuptiGetVersion(ctypes.byref(n));"
+        "print(torch.__version__, torch.version.cuda, '.'.join(map(str, torch.cuda.nccl.version())), n.value)"
+    )
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    plain = {**os.environ, "DRUMLINE_ATTACH": "0"}
+    torch = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, env=plain, check=False)
+    try:
+        cards = subprocess.run(query, capture_output=True, text=True, check=False).stdout.split("\n")
+    except OSError as error:
+        cards = [str(error)]
+    cores = len(os.sched_getaffinity(0))
+    return {
+        "torch, CUDA, NCCL, CUPTI": torch.stdout.strip() or torch.stderr[-300:],
+        "GPU": cards[0],
+        "cores": str(cores),
+    }
+
+
+def main() -> None:
+    wanted = sys.argv[2:] or ["agree", "graph", "kill", "window", "launch", "gpu"]
+    with tempfile.TemporaryDirectory(prefix="drumline-light-") as folder:
+        work = Path(folder)
+        parts = {
+            "agree": lambda: agree(work),
+            "graph": lambda: graph(work),
+            "kill": lambda: kill(work),
+            "window": lambda: window(work),
+            "launch": lambda: overhead(
+                work, "ddp_launch_bound", MODES, ROUNDS, 6, END - 35 - FOR_GPU_S * ("gpu" in wanted)
+            ),
+            "gpu": lambda: overhead(
+                work, "ddp_gpu_bound", [m for m in MODES if m != "drumline"], max(3, ROUNDS // 3), 4, END - 25
+            ),
+        }
+        for name, part in {"versions": versions, **{name: parts[name] for name in wanted}}.items():
+            report(f"== {name}")
+            try:
+                results[name] = part()
+            except Exception as error:
+                traceback.print_exc()
+                results[name] = {"error": f"{type(error).__name__}: {error}"[:600]}
+            (OUT / "light.json").write_text(json.dumps(results, indent=1, default=str))
+            report(json.dumps(short(results[name]), default=str)[:3000])
+    print("== summary")
+    print(json.dumps({name: short(part) for name, part in results.items()}, default=str))
+
+
+def short(part: object) -> object:
+    """Return a part's result without the single rounds."""
+    drop = re.compile(r"rounds|ms\b|cpu_ms\b")
+    if isinstance(part, dict) and "rounds" in part:
+        return {key: value for key, value in part.items() if key != "rounds"}
+    if isinstance(part, dict) and any(isinstance(value, dict) and "ratio" in value for value in part.values()):
+        return {
+            key: {k: v for k, v in value.items() if not drop.fullmatch(k)} if isinstance(value, dict) else value
+            for key, value in part.items()
+        }
+    return part
+
+
+main()

@@ -1,0 +1,123 @@
+"""One rank of the jobs of tests/gpu/light.py: light_job.py HOW (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set).
+
+HOW: collectives (of each kind and size, on one communicator), graph (a CUDA graph of four all_reduce, replayed), killed
+(prints a line after each step, until it is killed), window (blocks of steps as its standard input says: `steps N`, or a
+name of PHASES, which changes what CUPTI does in this process). Prints JSON objects, one a line.
+"""
+
+import ctypes
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+import drumline
+from drumline.infra.bench.overhead.ddp_job import ddp_launch_bound, timed
+
+how, rank = sys.argv[1], int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+
+
+def report(**values: object) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def wrapped(model: torch.nn.Module) -> torch.nn.Module:
+    return torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])
+
+
+def collectives() -> None:
+    """2,000 collectives in one stream, between products that keep the GPU busy for a while."""
+    work = torch.randn(2048, 2048, device="cuda", dtype=torch.bfloat16)
+    data = torch.ones(1 << 22, device="cuda")
+    parts = torch.ones(2 << 22, device="cuda")
+    for number in range(500):
+        for _ in range(number % 5):
+            work = (work @ work).clamp(-1, 1)
+        size = 1 << (number % 23)
+        dist.all_reduce(data[:size])
+        dist.all_gather_into_tensor(parts[: 2 * size], data[:size])
+        dist.reduce_scatter_tensor(data[:size], parts[: 2 * size])
+        dist.broadcast(data[:size], 0)
+        if number % 50 == 49:
+            torch.cuda.synchronize()
+    torch.cuda.synchronize()
+    report(collectives=2_000)
+
+
+def graph() -> None:
+    """100 replays in steps of their own, the host far ahead; a plain all_reduce in each tenth step too."""
+    data = torch.ones(1 << 20, device="cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            dist.all_reduce(data)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        for _ in range(4):
+            dist.all_reduce(data)
+    for step in range(100):
+        drumline.step(step)
+        captured.replay()
+        if step % 10 == 9:
+            dist.all_reduce(data)
+    torch.cuda.synchronize()
+    drumline.step(100)
+    time.sleep(0.2)
+    report(replays=100, outside=3 + 10)
+
+
+def killed() -> None:
+    """Steps of 20 all_reduce; each is over on the GPU when its line is written."""
+    data = torch.ones(1 << 18, device="cuda")
+    for step in range(1 << 30):
+        drumline.step(step)
+        for _ in range(20):
+            dist.all_reduce(data)
+        torch.cuda.synchronize()
+        os.write(1, f"{step} {time.time_ns()}\n".encode())
+
+
+def window() -> None:
+    """Blocks of a job whose host is the limit, while CUPTI is not there, on, off, and gone."""
+    step = ddp_launch_bound(torch, wrapped)
+    timed(torch, step, 20)
+    report(ready=True)
+    for line in sys.stdin:
+        name, _, number = line.strip().partition(" ")
+        if name == "steps":
+            report(**timed(torch, step, int(number)))
+        else:
+            torch.cuda.synchronize()
+            report(**PHASES[name]())
+
+
+def state() -> dict[str, object]:
+    """Return what drumline does in this process now."""
+    return {"status": drumline.status()}
+
+
+def closed() -> dict[str, object]:
+    """Detach: everything is switched off, nothing of drumline runs any more."""
+    from drumline.producers.collector import attach
+
+    attach.attached().close()
+    return state()
+
+
+def finalized() -> dict[str, object]:
+    """Let CUPTI go altogether, while no thread of this process is in it or in CUDA."""
+    with open("/proc/self/maps") as maps:
+        path = next(line.split()[-1] for line in maps if "libcupti" in line)
+    return {"cuptiFinalize": ctypes.CDLL(path).cuptiFinalize()}
+
+
+PHASES = {"state": state, "closed": closed, "finalized": finalized}
+{"collectives": collectives, "graph": graph, "killed": killed, "window": window}[how]()
+dist.barrier()
+dist.destroy_process_group()
