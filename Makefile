@@ -32,7 +32,7 @@ setup: java $(VENV)/ready ## Install everything: Java, Maven and a C compiler (w
 	@$(BIN)/python -m drumline.infra.localstack.kafka.jars > /dev/null
 	@echo "ready: $(BIN)/drumline"
 
-# Maven runs once, for the jars; Java runs the local broker; a C compiler builds CUPTI's callbacks (tests play them).
+# Maven runs once, for the jars; Java runs the local broker; a C compiler builds what CUPTI and NCCL call.
 java:
 	@if command -v java > /dev/null && command -v mvn > /dev/null && command -v cc > /dev/null; then exit 0; fi; \
 	packages="default-jre-headless maven gcc libc6-dev"; \
