@@ -142,11 +142,12 @@ class Sink:
 
     def _continue_behind_unreadable(self) -> None:
         """Continue behind the batches that cannot be unpacked; each is one dead letter."""
-        for state, first, behind in self._unreadable.take():
+        for state, extents in self._unreadable.take():
             if not self.kafka.holds(state):
                 continue
-            if behind > first:
+            for first, behind in extents:
                 self._intake.take_unreadable(state, first, behind)
+            if extents:
                 try:
                     self.kafka.seek(state, state.next_offset)
                 except TransientKafkaError as error:

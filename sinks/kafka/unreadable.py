@@ -25,6 +25,10 @@ log = structlog.get_logger()
 READ_S = 15.0
 #: More records than any batch has: a producer counts them in 31 bits, but one batch of drumline's has thousands.
 MOST_RECORDS = 1 << 24
+#: Most batches in a row of one search, which has one consumer, and its time; s.
+MOST_BATCHES, SEARCH_S = 256, 30.0
+#: A batch: its first offset, and the first one behind it.
+Extent = tuple[int, int]
 
 
 def next_batch(first: int, inside: Callable[[int], bool]) -> int:
@@ -44,6 +48,20 @@ def next_batch(first: int, inside: Callable[[int], bool]) -> int:
     return high
 
 
+def batches_in_a_row(first: int, batch_at: Callable[[int], int], ended: Callable[[], bool]) -> list[Extent]:
+    """Return the batch that begins at `first` and those behind it, up to one that can be read, or until `ended`.
+
+    `batch_at`: offset -> first offset of the batch there that cannot be unpacked; -1 if there is none.
+    """
+    extents: list[Extent] = []
+    while first >= 0 and len(extents) < MOST_BATCHES and not (extents and ended()):
+        begin = first
+        first = next_batch(begin, lambda offset, begin=begin: batch_at(offset) == begin)  # type: ignore[misc]
+        extents.append((begin, first))
+        first = batch_at(first)
+    return extents
+
+
 class UnreadableBatches:
     """Searches the ends of unreadable batches in one thread of its own, so that other partitions go on.
 
@@ -53,29 +71,29 @@ class UnreadableBatches:
     def __init__(self, reader: Callable[[], Consumer]) -> None:
         self._reader, self._ended = reader, threading.Event()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="unreadable")
-        self._searches: list[tuple[PartitionState, int, Future[int]]] = []
+        self._searches: list[tuple[PartitionState, Future[list[Extent]]]] = []
 
     def search(self, state: PartitionState, first: int) -> None:
         """Start the search for the end of the batch at offset `first`; the partition is not fetched meanwhile."""
         topic = state.table.topic.value
-        if state.unreadable < 0:
-            metrics.SINK_UNREADABLE.labels(topic).inc()
-            log.error("Kafka's client cannot unpack a batch", topic=topic, partition=state.partition, offset=first)
+        log.error("Kafka's client cannot unpack a batch", topic=topic, partition=state.partition, offset=first)
         state.unreadable = first
-        self._searches.append((state, first, self._pool.submit(self._end, topic, state.partition, first)))
+        self._searches.append((state, self._pool.submit(self._extents, topic, state.partition, first)))
 
-    def take(self) -> list[tuple[PartitionState, int, int]]:
-        """Return (partition, first offset, first offset behind) of the searches that have ended.
+    def take(self) -> list[tuple[PartitionState, list[Extent]]]:
+        """Return (partition, batches in a row) of the searches that have ended.
 
-        The latter is `first` where Kafka did not answer: the batch is to be read again.
+        There are no batches where Kafka did not answer: the first is to be read again.
         """
-        ended = [search for search in self._searches if search[2].done()]
-        self._searches = [search for search in self._searches if not search[2].done()]
+        ended = [search for search in self._searches if search[1].done()]
+        self._searches = [search for search in self._searches if not search[1].done()]
         result = []
-        for state, first, future in ended:
+        for state, future in ended:
             if error := future.exception():
                 log.warning("no end of the batch", error=str(error))
-            result.append((state, first, first if error else future.result()))
+            extents = [] if error else future.result()
+            metrics.SINK_UNREADABLE.labels(state.table.topic.value).inc(len(extents))
+            result.append((state, extents))
         return result
 
     def close(self) -> None:
@@ -83,10 +101,13 @@ class UnreadableBatches:
         self._ended.set()
         self._pool.shutdown(cancel_futures=True)
 
-    def _end(self, topic: str, partition: int, first: int) -> int:
+    def _extents(self, topic: str, partition: int, first: int) -> list[Extent]:
+        until = time.monotonic() + SEARCH_S
         with closing(self._reader()) as consumer:
-            return next_batch(
-                first, lambda offset: self._batch(consumer, TopicPartition(topic, partition, offset)) == first
+            return batches_in_a_row(
+                first,
+                lambda offset: self._batch(consumer, TopicPartition(topic, partition, offset)),
+                lambda: time.monotonic() > until or self._ended.is_set(),
             )
 
     def _batch(self, consumer: Consumer, place: TopicPartition) -> int:

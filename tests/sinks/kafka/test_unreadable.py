@@ -13,7 +13,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.sinks import sink as sink_loop
 from drumline.sinks.errors import TransientKafkaError
-from drumline.sinks.kafka.unreadable import next_batch
+from drumline.sinks.kafka.unreadable import MOST_BATCHES, UnreadableBatches, batches_in_a_row, next_batch
 from drumline.sinks.ranges.partition import PartitionState
 from drumline.sinks.tables.tables import table
 
@@ -33,6 +33,15 @@ def test_the_end_of_the_batch_is_found(records):
     assert len(reads) <= 2 * records.bit_length() + 1
 
 
+def test_batches_in_a_row_are_one_search():
+    """Batches of 3 offsets from 6 on, 100 of them; then a record that can be read."""
+    row = batches_in_a_row(6, lambda offset: offset // 3 * 3 if offset < 306 else -1, lambda: False)
+    assert row == [(first, first + 3) for first in range(6, 306, 3)]
+    endless = batches_in_a_row(6, lambda offset: offset // 3 * 3, lambda: False)
+    assert endless[-1] == (6 + 3 * (MOST_BATCHES - 1), 6 + 3 * MOST_BATCHES)
+    assert batches_in_a_row(6, lambda offset: offset // 3 * 3, lambda: True) == [(6, 9)]
+
+
 def missing():
     return metrics.SINK_GAPS.labels(Topic.KERNEL.value)._value.get()
 
@@ -47,7 +56,7 @@ def loop():
         **{name: partial(calls.append, name) for name in ("resume", "pause", "leave_group", "subscribe")},
     )  # fmt: skip
     sink = sink_loop.Sink(Settings(), kafka, SimpleNamespace(), lambda: None, Codec(), lambda: True)
-    sink._unreadable.take = lambda: [(state, 7, 12)]
+    sink._unreadable.take = lambda: [(state, [(7, 12)])]
     yield SimpleNamespace(sink=sink, state=state, calls=calls, kafka=kafka)
     sink._unreadable.close()
     sink._cycle.close()
@@ -81,6 +90,8 @@ def pipeline(clean_stack, environment_of):
 @pytest.mark.stack
 def test_a_batch_that_cannot_be_unpacked_is_a_dead_letter_and_the_audit_names_the_rest_of_it(pipeline, monkeypatch):
     monkeypatch.setattr(sink_loop, "OBSERVE_S", 0.0)
+    searches, search = [], UnreadableBatches.search
+    monkeypatch.setattr(UnreadableBatches, "search", lambda *given: searches.append(given) or search(*given))
     batches = [any_batch(Topic.KERNEL, 100, process_id(0), n) for n in range(4)]
     pipeline.publish(*batches[:2])
     bomb = {
@@ -103,6 +114,7 @@ def test_a_batch_that_cannot_be_unpacked_is_a_dead_letter_and_the_audit_names_th
     sink = pipeline.sink(stopping)
     sink.run()
     assert (sink.counts.records, sink.counts.dead_letters, sink.counts.rows) == (6, 2, 400)
+    assert len(searches) == 1, "one consumer for both batches"
     assert any("partition" in reason and "offset 2" in reason for reason in reasons)
     first, second = pipeline.dead_letters(Topic.KERNEL, 2)
     assert dict(first.headers())["drumline.error.code"] == b"UnreadableBatch"
