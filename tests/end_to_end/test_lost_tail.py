@@ -3,11 +3,18 @@
 import shutil
 import threading
 import time
+from contextlib import suppress
 
 import pytest
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from support.labs.sink import Pipeline, any_batch, process_id
 
+from drumline.infra.kafka.config import producer_config
 from drumline.infra.localstack import stack as local_stack
+from drumline.infra.localstack.ephemeral import ephemeral_settings
+from drumline.infra.localstack.kafka.broker import client_port
+from drumline.infra.localstack.processes import own_processes
 from drumline.schemas.topics import Topic
 from drumline.sinks.errors import LostRecords
 
@@ -155,3 +162,82 @@ def test_a_running_sink_notices_that_kafka_lost_stored_records(private, jars, en
     thread.join()
     assert f"{Topic.KERNEL} partition {log.name[-1]}: " in raised[0]
     assert "offset 39, Kafka's log ends at 20" in raised[0]
+
+
+@pytest.fixture
+def three(tmp_path, jars):
+    """Three brokers. One that is halted does not hear SIGTERM."""
+    settings = ephemeral_settings(tmp_path / "state", jars.parent, brokers=3)
+    local_stack.up(settings, wait=False)
+    local_stack.wait_for_stack(settings, 300)
+    yield settings
+    for processes in own_processes(settings).values():
+        for process in processes:
+            process.resume()
+    local_stack.down(settings)
+
+
+@pytest.mark.long  # three brokers, elections
+@pytest.mark.timeout(900)
+def test_an_unclean_election_that_loses_stored_records_stops_the_sink_and_the_audit_names_it(three, environment_of):
+    """Attack: the follower of two replicas misses 20 acknowledged records and becomes the leader."""
+    admin = AdminClient({"bootstrap.servers": three.bootstrap})
+    config = {"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+    places = [[1, 2]] * three.kafka.partitions
+    topic = NewTopic(Topic.KERNEL, len(places), replica_assignment=places, config=config)
+    admin.create_topics([topic])[Topic.KERNEL].result(60)
+
+    def partitions():
+        """As the third broker has them, which is never halted; a new client knows no other."""
+        third = AdminClient({"bootstrap.servers": f"127.0.0.1:{client_port(three, 3)}", "log_level": 0})
+        with suppress(KafkaException):
+            return list(third.list_topics(Topic.KERNEL, 10).topics[Topic.KERNEL].partitions.values())
+        return []
+
+    def wait_for(leader, *in_sync):
+        until = time.monotonic() + 200
+        while {(p.leader, *sorted(p.isrs)) for p in partitions()} != {(leader, *in_sync)}:
+            assert time.monotonic() < until, [(p.leader, p.isrs) for p in partitions()]
+            time.sleep(0.5)
+
+    def publish(*outgoing):
+        for batch in outgoing:
+            pipeline.raw(Topic.KERNEL, process_id(0), pipeline.codec.encode(batch), flush=False)
+        assert pipeline.producer.flush(200) == 0
+
+    def broker(name):
+        [process] = own_processes(three)[name]
+        return process
+
+    wait_for(1, 1, 2)
+    pipeline = Pipeline(three, environment_of(three))
+    pipeline.publish(*batches(20))
+    pipeline.drain(20)
+    running = pipeline.start("--instance", "1", "--topic", Topic.KERNEL)
+    broker("broker2").suspend()
+    wait_for(1, 1)
+    publish(*batches(20, first=20))
+    until = time.monotonic() + 100
+    while stored(pipeline) != {process_id(0): 400}:
+        assert time.monotonic() < until
+        time.sleep(0.5)
+
+    broker("broker").suspend()
+    broker("broker2").resume()
+    wait_for(2, 2)
+    pipeline.producer = Producer(producer_config(three, "another"))  # the log has lost the first one's sequence
+    publish(*batches(15, process=1))
+    assert running.wait(200) == 4, "the log ends before what is stored"
+    publish(*batches(20, process=1, first=15))
+    assert pipeline.start("--instance", "1", "--topic", Topic.KERNEL).wait(200) == 4, "and behind it"
+    pipeline.sinks.clear()
+    assert stored(pipeline) == {process_id(0): 400}
+    assert "tail_lost" in kinds(pipeline)
+    pipeline.start("--instance", "1", "--topic", Topic.KERNEL, "--accept-loss")
+    until = time.monotonic() + 200
+    while stored(pipeline).get(process_id(1)) != 350:
+        assert time.monotonic() < until
+        time.sleep(0.5)
+    pipeline.stop()
+    assert stored(pipeline) == {process_id(0): 400, process_id(1): 350}
+    assert kinds(pipeline) == set()
