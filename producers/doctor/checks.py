@@ -25,10 +25,25 @@ FIXED_HANGS = 130_001
 FIXED_CPU_GROWTH = 130_401
 #: Remedy for a Python that fails without drumline.
 FIX_PYTHON = "fix it first: python3 -c 'import torch; torch.zeros(1).cuda()' with the jobs' Python"
+#: Release of NCCL -> version of its profiler interface from there on; 4 is the first with times of the GPU.
+INTERFACES = {(2, 29): 6, (2, 28): 5, (2, 27): 4, (2, 26): 3, (2, 24): 2, (2, 23): 1}
+TIMED_INTERFACE = 4
+#: What to do where NCCL's interface has no times.
+USE_CUPTI = "drumline run --policy always records these jobs with CUPTI; or NCCL 2.27 or newer"
 #: Run by the job's Python: prints the versions that PyTorch brings and CUPTI's answer as one JSON object.
 PROBE = """
 import ctypes, json
-found = {"torch": "", "cuda": "", "cupti": [], "enable": None, "devices": 0}
+found = {"torch": "", "cuda": "", "cupti": [], "enable": None, "devices": 0, "nccl": 0}
+try:
+    import torch
+    found["nccl"] = sum(n * 100 ** (2 - i) for i, n in enumerate(torch.cuda.nccl.version()[:3]))
+except Exception:  # no PyTorch, or one without NCCL
+    number = ctypes.c_int(0)
+    try:
+        ctypes.CDLL("libnccl.so.2").ncclGetVersion(ctypes.byref(number))
+    except (OSError, AttributeError):
+        pass
+    found["nccl"] = number.value
 try:
     import torch
     found["torch"], found["cuda"] = torch.__version__, torch.version.cuda or ""
@@ -154,9 +169,25 @@ def job_checks(python: str, environment: Mapping[str, str]) -> list[Check]:
         return [Check("job's Python", FAIL, f"{path} does not answer like Python", "name it with --python")]
     if not probed["torch"]:
         text = f"{path} has no PyTorch: `drumline run` attaches to PyTorch jobs"
-        return [Check("job's Python", WARN, text, "name the jobs' Python with --python, or call drumline.attach()")]
+        fix = "name the jobs' Python with --python, or call drumline.attach()"
+        return [Check("job's Python", WARN, text, fix), *([nccl(probed["nccl"])] if probed["nccl"] else [])]
     text = f"{path}: PyTorch {probed['torch']}, CUDA {probed['cuda'] or 'none'}"
-    return [Check("job's Python", OK, text), _cupti_check(probed)]
+    return [Check("job's Python", OK, text), nccl(probed["nccl"]), _cupti_check(probed)]
+
+
+def nccl(version: int) -> Check:
+    """Check what NCCL reports to drumline's plugin. `version`: as ncclGetVersion gives it; 0 = no NCCL."""
+    if not version:
+        return Check("NCCL", WARN, "not there: only steps that the job marks are recorded without CUPTI", USE_CUPTI)
+    release = divmod(version // 100, 100)
+    text = f"{release[0]}.{release[1]}.{version % 100}"
+    interface = next((number for first, number in INTERFACES.items() if release >= first), 0)
+    if not interface:
+        return Check("NCCL", WARN, f"{text} has no interface for profilers: CUPTI stays the source", USE_CUPTI)
+    if interface < TIMED_INTERFACE:
+        reason = f"its profiler interface {interface} has no GPU times: CUPTI stays the source"
+        return Check("NCCL", WARN, f"{text}: {reason}", USE_CUPTI)
+    return Check("NCCL", OK, f"{text}: profiler interface {interface}, with GPU times")
 
 
 def _cupti_check(probed: Mapping[str, Any]) -> Check:

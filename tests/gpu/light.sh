@@ -1,7 +1,7 @@
 #!/bin/sh
 # What only two GPUs can show of the light tier, in under nine minutes, without a network:
 #     sh tests/gpu/light.sh WHEELHOUSE OUT [PART...] 2>&1 | tee OUT.log      from the repository's root; PYTHON names a Python with PyTorch
-# WHEELHOUSE and PYTHON: as for session.sh. OUT gets light.json and the errors of the jobs. Parts and settings: light.py.
+# WHEELHOUSE and PYTHON: as for session.sh. OUT gets light.json and the errors of the jobs (errors.tgz). Parts and settings: light.py.
 set -u
 wheels=$1 out=$2 python=${PYTHON:-python3} here=$(dirname "$0")
 shift 2
@@ -22,5 +22,6 @@ NCCL_NVLS_ENABLE=0 timeout 530 python "$here/light.py" "$out" "$@"
 code=$?
 wait "$doctor"
 cat "$out/doctor.txt"
+(cd "$out" && tar czf errors.tgz ./*.err && rm -f ./*.err)
 rm -rf "$work"
 exit $code

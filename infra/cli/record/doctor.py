@@ -27,12 +27,13 @@ def doctor(
 
     \b
     GPU        driver, NVML, CUPTI as the jobs' PyTorch loads it, reading between processes, the compiled callbacks
+    NCCL       drumline's plugin and the user's, NCCL's interface, the rings of running processes
     spool      write permission of jobs, backlog of the agent, validity of the policy
     Kafka      connection, topics
 
     On a host without GPUs: --no-gpu. Exit code 0 when nothing failed, 1 when something did. Nothing is changed.
     """
-    from drumline.producers.doctor import checks
+    from drumline.producers.doctor import checks, nccl_checks
     from drumline.producers.doctor import spool_checks as checks_spool
     from drumline.producers.spool.quota import PROCESSES
 
@@ -42,6 +43,9 @@ def doctor(
         results += checks.host_checks()
         results += checks.job_checks(python, os.environ)
         results += checks.environment_checks(os.environ)
+        results.append(checks.safely("NCCL plugin", nccl_checks.plugin))
+        results += nccl_checks.users_plugin(os.environ)
+        results.append(checks.safely("rings", lambda: nccl_checks.rings(chosen.rings_folder)))
     together = PROCESSES * (chosen.spool.max_mb << 20)
     results.append(checks.safely("spool", lambda: checks_spool.spool(chosen.spool.root, together)))
     results += checks_spool.policy(chosen.spool.root)

@@ -1,5 +1,6 @@
 """`drumline doctor`: findings and remedies."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from support.labs.spool import KERNEL, PROCESS, body
 from typer.testing import CliRunner
@@ -14,18 +16,83 @@ from typer.testing import CliRunner
 from drumline.infra.cli.record import doctor as command_doctor
 from drumline.infra.config.settings import Settings, SpoolSettings
 from drumline.producers.agent.cursor import Cursor
-from drumline.producers.doctor import checks
+from drumline.producers.doctor import checks, nccl_checks
 from drumline.producers.doctor import spool_checks as checks_spool
+from drumline.producers.rings.ring_file import LAYOUT, MAGIC, HeaderField
 from drumline.producers.spool import quota
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 
 GB = 1 << 30
+LIVE_RING = {HeaderField.MAGIC: MAGIC, HeaderField.VERSION: LAYOUT, HeaderField.INTERFACE: 5}
 
 
 def test_this_host_has_what_recording_needs():
     for check in (checks.callbacks(), checks.shared_memory(), checks.reading()):
         assert check.state == checks.OK, check
+
+
+@pytest.mark.parametrize(
+    ("version", "state", "text"),
+    [
+        (0, checks.WARN, "not there"),
+        (22105, checks.WARN, "2.21.5 has no interface for profilers: CUPTI stays the source"),
+        (22605, checks.WARN, "2.26.5: its profiler interface 3 has no GPU times: CUPTI stays the source"),
+        (22703, checks.OK, "2.27.3: profiler interface 4, with GPU times"),
+        (22809, checks.OK, "2.28.9: profiler interface 5, with GPU times"),
+        (23100, checks.OK, "2.31.0: profiler interface 6, with GPU times"),
+    ],
+)
+def test_the_interface_of_nccl_is_known_from_its_version(version, state, text):
+    check = checks.nccl(version)
+    assert (check.state, check.text[: len(text)], bool(check.fix)) == (state, text, state != checks.OK)
+
+
+def test_drumlines_plugin_is_there_and_the_users_is_tried(tmp_path):
+    built = nccl_checks.plugin()
+    assert (built.state, built.text.partition(": ")[2]) == (checks.OK, "interfaces v1, v2, v3, v4, v5, v6")
+    path = nccl_checks.library.path()
+    copy = shutil.copy(path, str(tmp_path / "libnccl-profiler-x.so"))
+    no_plugin = "libm.so.6"
+    for name, state, text in (
+        (path, None, ""),  # below `drumline run`, without one of the user's
+        ("none", None, ""),
+        (copy, checks.OK, "gets every call too, interfaces v1, v2"),
+        ("nowhere", checks.WARN, "nowhere cannot be loaded, drumline runs without it"),
+        (no_plugin, checks.WARN, "libm.so.6 is no profiler of NCCL"),
+        ("STATIC_PLUGIN", checks.WARN, "it stays NCCL's only plugin"),
+    ):
+        results = nccl_checks.users_plugin({"NCCL_PROFILER_PLUGIN": name})
+        assert [check.state for check in results] == ([state] if state else [])
+        assert all(text in check.text for check in results)
+    (chained,) = nccl_checks.users_plugin({"NCCL_PROFILER_PLUGIN": path, "DRUMLINE_RINGS__CHAIN": "nowhere"})
+    assert chained.text.startswith("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "state", "text"),
+    [
+        ({}, checks.OK, "1 processes write, NCCL's interface 5"),
+        ({HeaderField.DROPPED: 3}, checks.WARN, "3 operations met a full ring"),
+        ({HeaderField.INTERFACE: 3}, checks.WARN, "below 4 it has no GPU times"),
+        ({HeaderField.MAGIC: 1}, checks.OK, "no process writes there now"),
+        ({HeaderField.VERSION: 99}, checks.OK, "no process writes there now"),
+    ],
+)
+def test_rings_of_running_processes_are_counted_with_what_they_lost(tmp_path, numbers, state, text):
+    header = np.zeros(512, "<u8")
+    for field, value in {**LIVE_RING, **numbers}.items():
+        header[field] = value
+    path = tmp_path / "1-1.ring"
+    path.write_bytes(header.tobytes())
+    (tmp_path / "2-1.ring").symlink_to("/dev/zero")
+    (tmp_path / "3-1.ring").write_bytes(b"short")
+    assert "no process writes" in nccl_checks.rings(tmp_path).text
+    with path.open("rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        check = nccl_checks.rings(tmp_path)
+    assert (check.state, bool(check.fix)) == (state, state != checks.OK)
+    assert text in check.text
 
 
 def test_a_python_without_pytorch_is_a_warning_and_none_a_failure():
@@ -39,7 +106,7 @@ def test_a_python_without_pytorch_is_a_warning_and_none_a_failure():
 @pytest.mark.parametrize(
     ("answer", "name", "state"),
     [
-        ({"torch": ""}, "job's Python", checks.WARN),
+        ({"torch": "", "nccl": 0}, "job's Python", checks.WARN),
         ({}, "CUPTI", checks.FAIL),
         ({"cupti": ["/a/libcupti.so.13", "/b/libcupti.so.12"], "enable": 0}, "CUPTI", checks.FAIL),
         ({"cupti": ["/a/libcupti.so.13"], "enable": 39}, "CUPTI", checks.FAIL),
@@ -50,7 +117,7 @@ def test_a_python_without_pytorch_is_a_warning_and_none_a_failure():
     ],
 )
 def test_each_fault_of_the_jobs_python_has_a_remedy(tmp_path, answer, name, state):
-    probed = {"torch": "2.11", "cuda": "13.0", "cupti": [], "enable": None, "devices": 1, **answer}
+    probed = {"torch": "2.11", "cuda": "13.0", "cupti": [], "enable": None, "devices": 1, "nccl": 22809, **answer}
     python = tmp_path / "python"
     python.write_text(f"#!/bin/sh\necho '{json.dumps(probed)}'\necho goodbye\n")
     python.chmod(0o755)

@@ -1,0 +1,100 @@
+"""Checks of NCCL's plugin, which policies light and auto record with, for `drumline doctor`."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from drumline.producers.doctor.checks import FAIL, OK, TIMED_INTERFACE, USE_CUPTI, WARN, Check
+from drumline.producers.launcher import CHAIN, PLUGIN
+from drumline.producers.nccl_profiler import library
+from drumline.producers.rings.ring_file import HEADER_BYTES, LAYOUT, MAGIC, SUFFIX, HeaderField
+
+
+def plugin() -> Check:
+    """Check that drumline's plugin is there and loads, and which versions of NCCL's interface it has."""
+    path = library.path()
+    if path is None:
+        fix = "install a C compiler, then pip install --force-reinstall drumline; until then --policy always"
+        return Check("NCCL plugin", FAIL, "not built: policies light and auto record nothing", fix)
+    try:
+        versions = _versions(ctypes.CDLL(path))
+    except OSError as error:
+        return Check("NCCL plugin", FAIL, str(error), "pip install --force-reinstall drumline on this host")
+    return Check("NCCL plugin", OK, f"{path}: interfaces {_text(versions)}")
+
+
+def users_plugin(environment: Mapping[str, str]) -> list[Check]:
+    """Check that a plugin that the user has set gets the calls that drumline's gets."""
+    name = environment.get(CHAIN) or environment.get(PLUGIN) or "none"
+    if name.lower() == "none" or name == library.path():
+        return []
+    if "STATIC_PLUGIN".startswith(name.upper()):
+        text = f"{name}: linked into the job, where it cannot be passed on to: it stays NCCL's only plugin"
+        return [Check(PLUGIN, WARN, text, f"unset {PLUGIN}, or --policy always")]
+    errors = []
+    for candidate in (name, f"libnccl-profiler-{name}.so"):  # as NCCL
+        try:
+            versions = _versions(ctypes.CDLL(candidate))
+        except OSError as error:
+            errors.append(str(error))
+            continue
+        if versions:
+            return [Check(PLUGIN, OK, f"{candidate}: gets every call too, interfaces {_text(versions)}")]
+        return [Check(PLUGIN, WARN, f"{candidate} is no profiler of NCCL: it is passed over", f"unset {PLUGIN}")]
+    fix = f"a path or LD_LIBRARY_PATH where it is, or unset {PLUGIN}"
+    return [Check(PLUGIN, WARN, f"{name} cannot be loaded, drumline runs without it: {errors[0]}", fix)]
+
+
+def rings(folder: Path) -> Check:
+    """Check the folder of the rings, and what the living processes lost."""
+    try:
+        paths = sorted(folder.glob(f"*{SUFFIX}"))
+        if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        return Check("rings", FAIL, f"{folder}: {error.strerror}", f"chmod 1777 {folder}, or remove it")
+    headers = [header for path in paths if (header := _live_header(path))]
+    if not headers:
+        return Check("rings", OK, f"{folder}: no process writes there now")
+    interfaces = sorted({header[HeaderField.INTERFACE] for header in headers})
+    text = f"{folder}: {len(headers)} processes write, NCCL's interface {', '.join(map(str, interfaces))} (0: none yet)"
+    dropped = sum(header[HeaderField.DROPPED] for header in headers)
+    if dropped:
+        fix = "drumline agent must run on this host; a larger DRUMLINE_RINGS__RECORDS bridges more"
+        return Check("rings", WARN, f"{text}; {dropped:,} operations met a full ring", fix)
+    if any(0 < interface < TIMED_INTERFACE for interface in interfaces):
+        return Check("rings", WARN, f"{text}: below {TIMED_INTERFACE} it has no GPU times", USE_CUPTI)
+    return Check("rings", OK, text)
+
+
+def _live_header(path: Path) -> tuple[int, ...]:
+    """Return the numbers of the header of a ring that a process holds; () for another file, also another user's."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            with suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return ()
+            data = os.pread(descriptor, HEADER_BYTES, 0)
+        finally:
+            os.close(descriptor)
+        if len(data) < HEADER_BYTES:
+            return ()
+        numbers = tuple(memoryview(data)[: 8 * len(HeaderField)].cast("Q"))
+        if numbers[HeaderField.MAGIC] == MAGIC and numbers[HeaderField.VERSION] == LAYOUT:
+            return numbers
+    return ()
+
+
+def _versions(plugin: ctypes.CDLL) -> list[int]:
+    return [version for version in range(1, 10) if hasattr(plugin, f"ncclProfiler_v{version}")]
+
+
+def _text(versions: list[int]) -> str:
+    return ", ".join(f"v{version}" for version in versions)
