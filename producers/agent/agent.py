@@ -25,7 +25,7 @@ from drumline.producers.agent.cursor import Cursor
 from drumline.producers.agent.discovery import FolderDiscovery
 from drumline.producers.agent.producer import KafkaSender
 from drumline.producers.agent.tailer import SpoolTailer
-from drumline.producers.rings.ring_folder import RingFolder
+from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.layout import BadSpool
 from drumline.producers.spool.quota import SpoolLimits

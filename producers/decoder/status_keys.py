@@ -34,6 +34,11 @@ STATUS_KEYS: dict[str, str] = {
     "callback_s": "time in CUPTI's buffer callbacks; s",
     "callback_max_s": "longest buffer callback; s",
     "flush_max_s": "longest flush of CUPTI's buffers; s",
+    "operations": "policy light: NCCL operations read from the ring",
+    "unknown_operations": "policy light: operations without rows, as NCCL did not report when they ran",
+    "ring_dropped": "policy light: operations and marks that met a full ring",
+    "ring_unknown": "policy light: events of NCCL of no known operation",
+    "ring_denied": "policy light: communicators that met a full table; their operations have no rows",
 }
 #: `problem: NAME` -> meaning; the value is a sentence about the last one.
 PROBLEMS: dict[str, str] = {
@@ -46,5 +51,8 @@ PROBLEMS: dict[str, str] = {
     "size": "CUPTI did not report the size of a kind of record; the rest of the buffer is lost",
     "layout": "records have an unknown size: CUPTI is newer than this version of drumline",
     "derive": "rows could not be derived: a defect",
+    "interface": "policy light: NCCL's profiler interface does not state when the GPU worked: no collectives, no steps",
+    "communicators": "policy light: operations of more communicators than a ring has space for",
+    "chain": "policy light: the profiler plugin that `NCCL_PROFILER_PLUGIN` named could not be used",
     "unread": "buffers could not be read before the process exited",
 }

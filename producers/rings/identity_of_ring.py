@@ -37,14 +37,10 @@ def ring_identity(header: RingHeader, communicators: Array, generation: int, gpu
 
 def ring_record(process: Identity, header: RingHeader, state: RingState) -> dict[str, Any]:
     """Return the envelope of the gpu.process.v1 record of a process."""
-    counts = {
-        "operations": state.counts["operations"],
-        "unknown_operations": state.counts["unknown_operations"],
-        "skipped_steps": state.counts["skipped_steps"],
-        "ring_dropped": header[HeaderField.DROPPED],
-        "ring_unknown": header[HeaderField.UNKNOWN],
-        "ring_denied": header[HeaderField.COMMS_DENIED],
-    }
+    counts = dict(state.counts)
+    counts["ring_dropped"] = header[HeaderField.DROPPED]
+    counts["ring_unknown"] = header[HeaderField.UNKNOWN]
+    counts["ring_denied"] = header[HeaderField.COMMS_DENIED]
     return {
         **process_record(header.environment, process),
         "policy": "on: light",

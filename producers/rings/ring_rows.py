@@ -15,7 +15,7 @@ from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import BatchWriter, FeedProgress
 from drumline.producers.derive.light import Operations, light_rows
 from drumline.producers.derive.steps.steps import Steps
-from drumline.producers.rings.operations import as_operations, clock_offset, outcomes
+from drumline.producers.rings.operations import as_operations, clock_offset, outcomes, taken
 from drumline.producers.rings.ring_file import MAX_COMMS, MOST_READ, Kind
 from drumline.producers.rings.state import LastStep, OpenStep, RingState
 from drumline.producers.rings.step_cuts import Cut, RingView, Segments, complete, marked_segments, watermark_ns
@@ -41,18 +41,18 @@ class RingDerivation:
         records = view.records[: self._readable(view)]
         segments = marked_segments(records, state)
         at, hashes = self._operations(records, view.communicators)
-        outcome = outcomes(records[at], view.communicators["rank"], view.now_ns, ended=view.ended)
-        state.clock = clock_offset(records[at][outcome.known], state.clock, view.now_ns)
+        called = taken(records, at)
+        outcome = outcomes(called, view.communicators["rank"], view.now_ns, ended=view.ended)
+        state.clock = clock_offset(called, outcome.known, state.clock, view.now_ns)
         cut = complete(segments, at, outcome.done, len(records), view)
-        inside = at < cut.end
-        segment = segments.of(at[inside])
+        inside = slice(int(np.searchsorted(at, cut.end)))
         damaged = self._damaged(segments, len(records))
-        number = np.where(damaged, -1, segments.number)[segment]
+        number = np.where(damaged, -1, segments.number)[segments.of(at[inside])]
         offset_ns = state.clock[0] if state.clock else None
-        operations = as_operations(records[at[inside]], outcome.take(inside), number, offset_ns)
+        operations = as_operations(called[inside], outcome.take(inside), number, offset_ns)
         progress = FeedProgress(view.now_ns, watermark_ns(segments, cut, records, view))
         self._write(operations, hashes, segments, cut, damaged, progress)
-        state.counts["operations"] += int(inside.sum())
+        state.counts["operations"] += len(number)
         state.position += cut.end
         state.damaged = [(first, last) for first, last in state.damaged if last > state.position]
 

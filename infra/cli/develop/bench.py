@@ -114,6 +114,21 @@ def agent(
 
 
 @app.command()
+def rings(
+    seconds: Annotated[float, typer.Option(min=1, help="how long the ranks write")] = 60.0,
+    rate: Annotated[float, typer.Option(min=1, help="NCCL operations/s of each rank")] = 2_000,
+    ranks: Annotated[int, typer.Option(min=1, help="training processes on the host")] = 8,
+    as_json: AsJson = False,
+    write: Write = None,
+) -> None:
+    """Measure the node agent beside processes that write rings, as under the light policy. Starts a private stack."""
+    from drumline.infra.bench.benchmarks.rings import bench_rings
+    from drumline.infra.bench.runner import run
+
+    run("rings", None, lambda _, show: bench_rings(seconds, rate, ranks, show), as_json, write)
+
+
+@app.command()
 def overhead(
     rounds: Annotated[int, typer.Option(min=1, help="processes of each mode, interleaved")] = 3,
     seconds: Annotated[float, typer.Option(min=0.5, help="time of each workload in each process")] = 4.0,

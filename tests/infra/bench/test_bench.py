@@ -300,7 +300,7 @@ def test_who_names_no_benchmark_sees_which_there_are():
     answer = CliRunner().invoke(command_bench.app, ["nothing"])
     text = re.sub(r"[^\w,']+", " ", answer.output)
     assert answer.exit_code == 2
-    assert "no benchmark 'nothing' there are codec, sink, stream, pipeline, agent, overhead" in text
+    assert "no benchmark 'nothing' there are codec, sink, stream, pipeline, agent, rings, overhead" in text
 
 
 def test_what_ends_the_watching_is_raised():

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support.fake_ring import MS, FakeRing
 
+from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.rings.ring_file import HEADER_BYTES, HeaderField
-from drumline.producers.rings.ring_folder import RingFolder
 from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, Frame, scan
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.schemas.batch import decode
