@@ -119,7 +119,7 @@ def spool_rows(spool: Path, pid: int, topic: str) -> dict[str, np.ndarray]:
                     batch = decode(model(frame.topic), frame.body)
                     start_ns += batch.columns["start_ns"].tolist()
                     duration_ns += batch.columns["duration_ns"].tolist()
-                    texts += batch.strings("name", "names") if topic == "gpu.kernel.v1" else [""] * batch.rows
+                    texts += list(batch.strings("name", "names")) if topic == "gpu.kernel.v1" else [""] * batch.rows
     order = np.argsort(start_ns, kind="stable")
     rows = {"start_ns": np.array(start_ns), "duration_ns": np.array(duration_ns), "name": np.array(texts, object)}
     return {key: column[order] for key, column in rows.items()} if len(order) else rows

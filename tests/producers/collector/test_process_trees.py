@@ -66,7 +66,9 @@ def launch(tmp_path):
         command = [sys.executable, str(parent)]
         foreign = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "SLURM_", "OMPI_", "PMI", "DRUMLINE_")
         clean = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-        variables = environment({**clean, "PYTHONPATH": str(tmp_path)}, command, LaunchOptions(job="train"))
+        variables = environment(
+            {**clean, "PYTHONPATH": str(tmp_path)}, command, LaunchOptions(job="train", policy="always")
+        )
         done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=True)
         return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -45,7 +45,7 @@ def packages(tmp_path):
 
 def under(packages, script, python=sys.executable, **options):
     inherited = {**os.environ, "PYTHONPATH": str(packages), "DRUMLINE_QUIET": "0"}
-    variables = environment(inherited, [python, "-c", script], LaunchOptions(**options))
+    variables = environment(inherited, [python, "-c", script], LaunchOptions(**{"policy": "always", **options}))
     make_rings(variables)
     command = [python, "-c", textwrap.dedent(script)]
     return subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
