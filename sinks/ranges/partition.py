@@ -22,6 +22,9 @@ from drumline.sinks.tables.tables import SinkTable
 
 #: Days (table partitions) one insert may touch; each costs a part and a slot of the deduplication log.
 MAX_DAYS_PER_RANGE = 62
+#: Names of kernels in one insert, counted in each record: rollups keep a group for each, and 45,000 in each of two
+#: inserts took all memory of an engine with 1.2 GB.
+MAX_NAMES_PER_RANGE = 16_384
 #: Bytes of records in one range: its texts exist about ten times while it is decoded, built and inserted.
 RANGE_BYTES = 32 << 20
 #: Dispositions whose offsets an intent lists, in the order of its fields.
@@ -200,12 +203,12 @@ class PartitionState:
             return self._rebuild(self.intent)
         first = self.entries[0].record.offset
         taken: list[RangeEntry] = []
-        rows, size, days = 0, 0, set[int]()
+        rows, size, names, days = 0, 0, 0, set[int]()
         while self.entries:
             entry = self.entries[0]
             span = set(range(entry.time_min // DAY_NS, entry.time_max // DAY_NS + 1))
             full = rows >= flush_rows or rows + entry.rows > MAX_ROWS or len(days | span) > MAX_DAYS_PER_RANGE
-            full = full or size + entry.size > RANGE_BYTES
+            full = full or size + entry.size > RANGE_BYTES or names + entry.names > MAX_NAMES_PER_RANGE
             if taken and (full or len(taken) == self.limit):
                 break
             if not self.table.upsert:
@@ -219,7 +222,7 @@ class PartitionState:
                 self.duplicates.unclassify(entry)
                 break
             taken.append(self.entries.popleft())
-            size += entry.size
+            size, names = size + entry.size, names + entry.names
             if entry.disposition is Disposition.STORED:
                 rows += entry.rows
                 days |= span

@@ -89,6 +89,11 @@ class RangeEntry:
     epoch: int | None = None
     source: str = ""
 
+    @property
+    def names(self) -> int:
+        """Return how many names of kernels the record has."""
+        return 0 if self.batch is None else len(self.batch.envelope.get("names", ()))
+
 
 def read(record: Record, table: SinkTable, codec: Codec, *, bounded: bool = True) -> RangeEntry:
     """Decode and check a record.

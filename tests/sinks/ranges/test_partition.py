@@ -16,7 +16,13 @@ from drumline.schemas.topics import Topic
 from drumline.sinks import commit_cycle as cycle
 from drumline.sinks.ranges.intent import MAX_BYTES, read_metadata, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals
-from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState, RangeStage, ReplayImpossible
+from drumline.sinks.ranges.partition import (
+    MAX_NAMES_PER_RANGE,
+    RANGE_BYTES,
+    PartitionState,
+    RangeStage,
+    ReplayImpossible,
+)
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record, read
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import table
@@ -180,6 +186,16 @@ def test_partitions_that_fill_memory_together_are_written_whatever_their_rows(ba
     assert len(commit_cycle.ranges) == 4
     assert sum(partition.bytes for partition in states.values()) == 0
     commit_cycle.close()
+
+
+def test_no_insert_has_more_names_than_rollups_take():
+    """1 million names in 245 records, 45,000 in an insert, exceeded the memory of an engine with 1.2 GB."""
+    partition = state()
+    entries = [entry(offset) for offset in range(10)]
+    for collected in entries:
+        collected.batch.envelope["names"] = [f"kernel {i}" for i in range(MAX_NAMES_PER_RANGE // 4)]
+    collect(partition, entries)
+    assert [len(partition.cut(10**9, 0.0).entries) for _ in range(3)] == [4, 4, 2]
 
 
 def test_no_insert_is_larger_than_clickhouse_writes_at_once():
