@@ -25,6 +25,8 @@ ring: Callable[[int, int, str, int], object] | None = None
 decoder: Callable[[int, int, str], object] | None = None
 #: Called about once a second, in the thread of the job that marks; None = never.
 at_mark: Callable[[], object] | None = None
+#: Attribute of a graph: numbers of NCCL's calls in the ring before and after its capture.
+CAPTURED = "_drumline_captured"
 #: True once a CUDA graph was captured in this process.
 graph_was_captured = False
 
@@ -83,9 +85,13 @@ def scope(name: str) -> Iterator[None]:
 
 
 def graph_replayed(graph: Any) -> None:
-    """Mark the replay of a CUDA graph: NCCL reports its operations when they run, which may be steps later."""
+    """Mark the replay of a CUDA graph: NCCL reports its operations when they run, which may be steps later.
+
+    They are known by the numbers that NCCL's calls had at the capture.
+    """
     _scan()
-    _to_ring(GRAPH_REPLAY, id(graph), "")
+    first, last = getattr(graph, CAPTURED, (0, 0))
+    _to_ring(GRAPH_REPLAY, id(graph), "", first << 32 | last)
 
 
 def _new_id() -> int:

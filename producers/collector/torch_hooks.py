@@ -15,6 +15,7 @@ from typing import Any
 
 from drumline.producers.collector import attach, marks
 from drumline.producers.ipc.events import warn
+from drumline.producers.nccl_profiler import library
 
 PROFILER = "the PyTorch profiler"
 #: Profilers that run now and have CUPTI for themselves; they may have started before CUDA was used.
@@ -97,7 +98,7 @@ def profiler(module: Any) -> None:
 
 def graphs(kind: Any) -> None:
     """Mark each replay of a CUDA graph, and that one was captured. `kind`: torch.cuda.CUDAGraph."""
-    replay, begin = kind.replay, kind.capture_begin
+    replay, begin, end = kind.replay, kind.capture_begin, kind.capture_end
 
     @functools.wraps(replay)
     def replayed(graph: Any, *arguments: Any, **named: Any) -> Any:
@@ -108,9 +109,18 @@ def graphs(kind: Any) -> None:
     @functools.wraps(begin)
     def captured(graph: Any, *arguments: Any, **named: Any) -> Any:
         marks.graph_was_captured = True
+        with contextlib.suppress(Exception):
+            setattr(graph, marks.CAPTURED, (library.captured(), 0))
         return begin(graph, *arguments, **named)
 
-    kind.replay, kind.capture_begin = replayed, captured
+    @functools.wraps(end)
+    def ended(graph: Any, *arguments: Any, **named: Any) -> Any:
+        result = end(graph, *arguments, **named)
+        with contextlib.suppress(Exception):
+            setattr(graph, marks.CAPTURED, (getattr(graph, marks.CAPTURED)[0], library.captured()))
+        return result
+
+    kind.replay, kind.capture_begin, kind.capture_end = replayed, captured, ended
 
 
 class _Steps:

@@ -69,7 +69,7 @@ def outcomes(records: Array, ranks: Array, now_ns: int, *, ended: bool) -> Outco
     return Outcome(done, done & ran & ~none, none)
 
 
-def taken(records: Array, at: Array) -> Array:
+def taken(records: Array, at: Array | slice) -> Array:
     """Return the records at these positions; without their fields numpy copies them in half the time."""
     return records.view(f"V{RECORD_BYTES}")[at].view(RECORD)
 

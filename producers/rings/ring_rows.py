@@ -16,6 +16,7 @@ from drumline.producers.batches.live import BatchWriter, FeedProgress
 from drumline.producers.derive.light import Operations, light_rows
 from drumline.producers.derive.steps.steps import Steps
 from drumline.producers.rings.operations import as_operations, clock_offset, outcomes, taken
+from drumline.producers.rings.replays import replayed
 from drumline.producers.rings.ring_file import MAX_COMMS, MOST_READ, Kind
 from drumline.producers.rings.state import LastStep, OpenStep, RingState
 from drumline.producers.rings.step_cuts import Cut, RingView, Segments, complete, marked_segments, watermark_ns
@@ -44,12 +45,24 @@ class RingDerivation:
         called = taken(records, at)
         outcome = outcomes(called, view.communicators["rank"], view.now_ns, ended=view.ended)
         state.clock = clock_offset(called, outcome.known, state.clock, view.now_ns)
-        cut = complete(segments, at, outcome.done, len(records), view)
-        inside = slice(int(np.searchsorted(at, cut.end)))
+        replays, segment = replayed(records, called, segments, state), segments.of(at)
+        waiting = len(segments.begin)
+        if replays:
+            segment = replays.segments(segment)
+            waiting = min(waiting, replays.first_waiting(len(records) // 2 if view.tight else -len(replays.replays)))
+        cut = complete(segments, at, segment, outcome.done, len(records), view, waiting)
+        inside: Array | slice = slice(int(np.searchsorted(at, cut.end)))
+        if replays:  # operations of complete steps may lie behind the cut
+            behind = (segment >= 0) & (segment < cut.first_open)
+            inside = np.flatnonzero(behind | ((segment == cut.first_open) & (at < cut.end)))
+            inside = inside[np.argsort(replays.order(at)[inside], kind="stable")]
+            called = called.copy()
+            called["host_ns"] = replays.called_ns(called["host_ns"])
+            state.replays = replays.rest(called, at, cut.end)
         damaged = self._damaged(segments, len(records))
-        number = np.where(damaged, -1, segments.number)[segments.of(at[inside])]
+        number = np.where(damaged, -1, segments.number)[segment[inside]]
         offset_ns = state.clock[0] if state.clock else None
-        operations = as_operations(called[inside], outcome.take(inside), number, offset_ns)
+        operations = as_operations(taken(called, inside), outcome.take(inside), number, offset_ns)
         progress = FeedProgress(view.now_ns, watermark_ns(segments, cut, records, view))
         self._write(operations, hashes, segments, cut, damaged, progress)
         state.counts["operations"] += len(number)

@@ -27,6 +27,20 @@ class LastStep:
 
 
 @dataclass
+class Replay:
+    """A launch of a CUDA graph in which NCCL's calls have the numbers `first` + 1 to `last`.
+
+    `step`: that it was launched in, -1 = none. `seen`: numbers of its operations that are published.
+    """
+
+    step: int
+    host_ns: int
+    first: int
+    last: int
+    seen: list[int]
+
+
+@dataclass
 class RingState:
     """State of one ring's derivation. Times are ns since the epoch.
 
@@ -40,6 +54,7 @@ class RingState:
         dropped_seen, read_until: operations that the process had dropped, and the end of the ring, when last read.
         lost: operations that were dropped and are not published as lost yet.
         damaged: positions between which operations were dropped.
+        replays: launches of CUDA graphs before `position` whose operations lie behind it.
         counts: for the process's record.
     """
 
@@ -56,6 +71,7 @@ class RingState:
     read_until: int = 0
     lost: int = 0
     damaged: list[tuple[int, int]] = field(default_factory=list)
+    replays: list[Replay] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
     def to_json(self) -> dict[str, Any]:
@@ -64,6 +80,7 @@ class RingState:
             **vars(self),
             "open": vars(self.open),
             "last": self.last and vars(self.last),
+            "replays": [vars(replay) for replay in self.replays],
             "counts": dict(self.counts),
         }
 
@@ -78,6 +95,7 @@ class RingState:
                 "open": OpenStep(**value["open"]),
                 "last": LastStep(**value["last"]) if value["last"] else None,
                 "damaged": [(int(first), int(end)) for first, end in value["damaged"]],
+                "replays": [Replay(**replay) for replay in value["replays"]],
                 "counts": Counter(value["counts"]),
             }
         )

@@ -95,15 +95,19 @@ def marked_segments(records: Array, state: RingState) -> Segments:
     )
 
 
-def complete(segments: Segments, at: Array, done: Array, records: int, view: RingView) -> Cut:
-    """Return how far the records are complete; `at`: positions of the operations, `done`: whether each is."""
-    closed, segment = len(segments.begin), segments.of(at)
+def complete(
+    segments: Segments, at: Array, segment: Array, done: Array, records: int, view: RingView, most: int
+) -> Cut:
+    """Return how far the records are complete; `at`, `segment`: of the operations, `done`: whether each is. At most
+    segments before `most` are.
+    """
+    closed = len(segments.begin)
     if view.ended:
         return Cut(records, closed)
-    waiting = ~done
+    waiting = ~done & (segment >= 0)
     if view.tight:
         waiting &= at >= records // 2
-    first_open = min(closed, int(segment[waiting].min(initial=closed)))
+    first_open = min(most, int(segment[waiting].min(initial=closed)))
     end = int(segments.begin[first_open - 1]) + segments.held if first_open else 0
     if segments.number[first_open] < 0 or view.tight:  # what lies in no step does not wait for its end
         until = int(segments.begin[first_open]) if first_open < closed else records

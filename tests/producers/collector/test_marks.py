@@ -87,12 +87,18 @@ def test_replays_of_a_cuda_graph_are_marked_and_a_capture_is_known(sinks, monkey
         def capture_begin(self, pool=None):
             return pool
 
+        def capture_end(self):
+            return "ended"
+
+    numbers = iter([3, 8])
+    monkeypatch.setattr(torch_hooks.library, "captured", lambda: next(numbers))
     monkeypatch.setattr(marks, "graph_was_captured", False)
     torch_hooks.graphs(Graph)
     graph = Graph()
     assert (graph.capture_begin(pool=3), marks.graph_was_captured) == (3, True)
+    assert graph.capture_end() == "ended"
     assert (graph.replay(), graph.replay()) == ("replayed", "replayed")
-    assert [mark[:2] for mark in sinks.ring] == [(GRAPH_REPLAY, id(graph))] * 2
+    assert sinks.ring == [(GRAPH_REPLAY, id(graph), "", 3 << 32 | 8)] * 2
 
 
 def test_a_window_is_looked_for_at_marks_about_once_a_second(sinks, monkeypatch):
