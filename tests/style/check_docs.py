@@ -86,7 +86,9 @@ def check_page(glossary: Glossary, page: Path) -> Iterator[Finding]:
                     yield Finding(shown, line, "sentence", message)
         for at, banned in glossary.banned_in_prose(plain):
             line = block.line + plain.count("\n", 0, at)
-            yield Finding(shown, line, "word", f"'{banned}' is refused by docs/glossary.md: use {banned.use}")
+            yield Finding(
+                shown, line, "word", f"'{banned}' is refused by tests/style/refused_words.md: use {banned.use}"
+            )
         if not dated and not (block.kind == "cell" and "reference" in page.parts):
             for kind, pattern, text in (("date", DATE, plain), ("commit", COMMIT, block.text)):
                 for match in pattern.finditer(text):

@@ -1,4 +1,4 @@
-"""Check identifiers and docstrings against docs/glossary.md.
+"""Check identifiers and docstrings against the glossary.
 
     check_names.py [--summary] [--text] [FOLDER_OR_FILE ...]
 
@@ -175,7 +175,7 @@ def _print_summary(findings: list[Finding]) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run the check and return the exit status."""
-    parser = argparse.ArgumentParser(description="Check identifiers and docstrings against docs/glossary.md.")
+    parser = argparse.ArgumentParser(description="Check identifiers and docstrings against the glossary.")
     parser.add_argument("paths", nargs="*", type=Path)
     parser.add_argument("--summary", action="store_true")
     parser.add_argument("--text", action="store_true")

@@ -1,4 +1,4 @@
-"""Reader of docs/glossary.md for the two style checks: its refused words, their scopes, and what to use instead."""
+"""Reader of the glossary for the two style checks: its terms, refused words, their scopes, and what to use instead."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PAGES = (ROOT / "docs" / "glossary.md", ROOT / "tests" / "style" / "refused_words.md")
 SCOPES = {"names", "whole names", "prose", "both", "review"}
 NAME_PARTS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|[0-9]+")
 
@@ -67,15 +68,15 @@ class Glossary:
         return re.compile(rf"(?<![\w-])(?:{alternatives})(?![\w])")
 
 
-def read_glossary(path: Path = ROOT / "docs" / "glossary.md") -> Glossary:
-    """Read the page. Raises ValueError for a row without a backticked word or with an unknown scope."""
-    text = path.read_text()
+def read_glossary(*pages: Path) -> Glossary:
+    """Read the pages, by default PAGES. Raises ValueError for a row without a backticked word or an unknown scope."""
+    text = "\n".join(page.read_text() for page in pages or PAGES)
     scoped: dict[str, list[BannedTerm]] = {scope: [] for scope in SCOPES}
     for row in _rows(_section(text, "Refused words")):
         banned = re.findall(r"`([^`]+)`", row[0])
         scopes = {scope.strip() for scope in row[2].split(",")}
         if not banned or not scopes <= SCOPES:
-            raise ValueError(f"{path}: {row[0]} has no word in backticks or the unknown scope {row[2]}")
+            raise ValueError(f"{row[0]} has no word in backticks or the unknown scope {row[2]}")
         for phrase in banned:
             for scope in scopes:
                 scoped[scope].append(BannedTerm(tuple(phrase.lower().split()), row[1].replace("`", "")))

@@ -86,6 +86,6 @@ def test_the_script_prints_place_and_remedy(tmp_path, capsys):
     assert check_docs.main([str(tmp_path)]) == 0
     page.write_text("Told.\n")
     assert check_docs.main([str(page)]) == 1
-    assert f"{page}:1: 'told' is refused by docs/glossary.md: use emit" in capsys.readouterr().out
+    assert f"{page}:1: 'told' is refused by tests/style/refused_words.md: use emit" in capsys.readouterr().out
     assert check_docs.main(["--summary", str(page)]) == 1
     assert "word 1" in capsys.readouterr().out
