@@ -1,7 +1,8 @@
 """Measure what only two GPUs can show of the light tier, in nine minutes; called by light.sh: light.py OUT [PART...]
 
-Parts: agree (NCCL's plugin against CUPTI in one run), graph, kill, window (what CUPTI costs before, in and after a deep
-window), launch and gpu (step time under each mode against plain). A part that fails is reported, and the next begins.
+Parts: agree (NCCL's plugin against CUPTI in one run), graph, kill, paired (the events of the light tier on and off in
+one process), window (what CUPTI costs before, in and after a deep window), launch and gpu (step time under each mode
+against plain). A part that fails is reported, and the next begins.
 LIGHT_SECONDS: time for all; `launch` gets what is left. LIGHT_MODES, LIGHT_ROUNDS: of the parts launch and gpu.
 """
 
@@ -23,7 +24,7 @@ import numpy as np
 from drumline.infra.bench.overhead import ddp
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.ipc.policy import LIGHT, Policy
-from drumline.producers.launcher import LaunchOptions, environment, load_plugin
+from drumline.producers.launcher import PLUGIN, LaunchOptions, environment, load_plugin
 from drumline.producers.rings.ring_file import COMM, FUNCTIONS, HEADER_BYTES, MAX_COMMS, RECORD, HeaderField, Kind
 from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, scan
 from drumline.producers.spool.location import make_rings
@@ -35,6 +36,8 @@ JOB = str(Path(__file__).with_name("light_job.py"))
 END = time.monotonic() + float(os.environ.get("LIGHT_SECONDS", "500"))
 ROUNDS = int(os.environ.get("LIGHT_ROUNDS", "8"))
 MODES = os.environ.get("LIGHT_MODES", "plain light drumline").split()
+#: Time of the part `paired`; s.
+PAIRED_S = 75
 #: Time that the part `gpu` needs, kept from `launch`; s.
 FOR_GPU_S = 75
 results: dict[str, object] = {}
@@ -44,8 +47,13 @@ def report(text: str) -> None:
     print(f"[{time.monotonic() - END + float(os.environ.get('LIGHT_SECONDS', '500')):5.0f} s] {text}", flush=True)
 
 
-def start(how: str, policy: str, spool: Path, *, plugin: bool = False, **pipes: object) -> list[subprocess.Popen[str]]:
-    """Start both ranks. `plugin`: with the ring, also where the policy has none."""
+def start(
+    how: str, policy: str, spool: Path, *, plugin: bool = False, switch: Path | None = None, **pipes: object
+) -> list[subprocess.Popen[str]]:
+    """Start both ranks, a half of the cores each. `plugin`: with the ring, also where the policy has none.
+
+    `switch`: a built switch.c, which stands before the plugin.
+    """
     spool.mkdir(exist_ok=True)
     command = [sys.executable, JOB, how]
     with socket.socket() as probe:
@@ -56,9 +64,13 @@ def start(how: str, policy: str, spool: Path, *, plugin: bool = False, **pipes: 
         shared = environment(shared, command, LaunchOptions(job=how, run="r", policy=policy, spool=str(spool)))
         shared = load_plugin(shared, Policy(LIGHT)) if plugin else shared
         make_rings(shared)
+    if switch:
+        shared |= {"SWITCHED_PLUGIN": shared[PLUGIN], PLUGIN: str(switch)}
+    cores = sorted(os.sched_getaffinity(0))
+    halves = [cores[: len(cores) // 2], cores[len(cores) // 2 :]]
     return [
         subprocess.Popen(
-            command,
+            ["taskset", "-c", ",".join(map(str, halves[rank])), *command],
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=open(OUT / f"{how}-{policy or 'plain'}-{rank}.err", "w"),
@@ -229,40 +241,30 @@ def window(work: Path) -> dict[str, object]:
     plain = start("window", "", spool, stdin=subprocess.PIPE)
     recorded = start("window", "auto", spool, stdin=subprocess.PIPE)
 
-    def request(ranks: list[subprocess.Popen[str]], line: str) -> dict[str, float]:
-        for rank in ranks if line else []:
-            rank.stdin.write(line + "\n")
-            rank.stdin.flush()
-        answers = []
-        for rank in ranks:
-            while not (answer := rank.stdout.readline()).startswith("{"):
-                if not answer:
-                    raise RuntimeError(f"a rank ended: see {OUT}/window-*.err")
-            answers.append(json.loads(answer))
-        return answers[0]
-
     try:
         for ranks in (plain, recorded):
             request(ranks, "")
-        steps = max(10, int(1.5e3 / request(plain, "steps 10")["ms"]))
+        steps = max(10, int(0.6e3 / request(plain, "steps 30")["ms"]))
 
         def phase(name: str) -> None:
             blocks = []
-            for number in range(4):
+            for number in range(10):
                 order = (plain, recorded) if number % 2 else (recorded, plain)
                 pair = [request(ranks, f"steps {steps}") for ranks in order]
                 blocks.append(pair if number % 2 else pair[::-1])
             ms = [[block["ms"] for block in pair] for pair in blocks]
+            ratio, half = ddp.mean_ratio([b for _, b in ms], [a for a, _ in ms])
             measured_values[name] = {
-                "ratio": round(mean(b / a for a, b in ms), 4),
+                "ratio": round(ratio, 4),
+                "+-": round(half, 4),
                 "ms": np.round(ms, 3).tolist(),
                 "cpu_ms": np.round([[block["cpu_ms"] for block in pair] for pair in blocks], 2).tolist(),
                 **request(recorded, "state"),
             }
-            report(f"window: {name}: {measured_values[name]['ratio']} of plain, {measured_values[name]['status']}")
+            report(f"window: {name}: {ratio:.3f} +- {half:.3f} of plain, {measured_values[name]['status']}")
 
         def until_status(status: str) -> None:
-            for _ in range(12):
+            for _ in range(25):
                 request(recorded, f"steps {steps}")
                 if request(recorded, "state")["status"] == status:
                     return
@@ -280,14 +282,67 @@ def window(work: Path) -> dict[str, object]:
         phase("after cuptiFinalize")
     except Exception as error:
         measured_values["error"] = f"{type(error).__name__}: {error}"
-    for rank in plain + recorded:
+    finish(plain + recorded)
+    return measured_values
+
+
+def paired(work: Path) -> dict[str, object]:
+    """Step time with and without NCCL's events and marks, in turn in the same processes: no difference of processes."""
+    spool, library = work / "paired", work / "switch.so"
+    source = Path(__file__).with_name("switch.c")
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    ranks = start("paired", "light", spool, stdin=subprocess.PIPE, switch=library)
+    pairs: list[list[dict[str, float]]] = []
+    try:
+        request(ranks, "")
+        steps = max(10, int(0.7e3 / request(ranks, "steps 30")["ms"]))
+        until = min(END - 20, time.monotonic() + PAIRED_S)
+        while time.monotonic() < until:
+            pair = {}
+            for name in ("off", "on")[:: -1 if len(pairs) % 2 else 1]:
+                request(ranks, name)
+                pair[name] = request(ranks, f"steps {steps}")
+            pairs.append([pair["off"], pair["on"]])
+    finally:
+        finish(ranks)
+    ratio, half = ddp.mean_ratio([on["ms"] for _, on in pairs], [off["ms"] for off, _ in pairs])
+    means = [{key: round(mean(pair[side][key] for pair in pairs), 3) for key in pairs[0][0]} for side in (0, 1)]
+    median = float(np.median([on["ms"] / off["ms"] for off, on in pairs]))
+    return {
+        "pairs": len(pairs),
+        "steps_a_block": steps,
+        "above_off_%": round(100 * (ratio - 1), 3),
+        "+-": round(100 * half, 3),
+        "median_above_off_%": round(100 * (median - 1), 3),
+        "off": means[0],
+        "on": means[1],
+        "header": [Ring(spool, rank.pid).facts() for rank in ranks],
+    }
+
+
+def request(ranks: list[subprocess.Popen[str]], line: str) -> dict[str, float]:
+    """Let each rank do what `line` states ("": nothing), and return the first one's answer."""
+    for rank in ranks if line else []:
+        rank.stdin.write(line + "\n")
+        rank.stdin.flush()
+    answers = []
+    for rank in ranks:
+        while not (answer := rank.stdout.readline()).startswith("{"):
+            if not answer:
+                raise RuntimeError(f"a rank ended: see {OUT}/*.err")
+        answers.append(json.loads(answer))
+    return answers[0]
+
+
+def finish(ranks: list[subprocess.Popen[str]]) -> None:
+    """End ranks that read requests."""
+    for rank in ranks:
         rank.stdin.close()
-    for rank in plain + recorded:
+    for rank in ranks:
         try:
             rank.wait(20)
         except subprocess.TimeoutExpired:
             rank.kill()
-    return measured_values
 
 
 def overhead(
@@ -353,13 +408,14 @@ def versions() -> dict[str, str]:
 
 
 def main() -> None:
-    wanted = sys.argv[2:] or ["agree", "graph", "kill", "window", "launch", "gpu"]
+    wanted = sys.argv[2:] or ["agree", "graph", "kill", "paired", "window", "launch", "gpu"]
     with tempfile.TemporaryDirectory(prefix="drumline-light-") as folder:
         work = Path(folder)
         parts = {
             "agree": lambda: agree(work),
             "graph": lambda: graph(work),
             "kill": lambda: kill(work),
+            "paired": lambda: paired(work),
             "window": lambda: window(work),
             "launch": lambda: overhead(
                 work, "ddp_launch_bound", MODES, ROUNDS, 6, END - 35 - FOR_GPU_S * ("gpu" in wanted)

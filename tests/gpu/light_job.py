@@ -2,7 +2,8 @@
 
 HOW: collectives (of each kind and size, on one communicator), graph (a CUDA graph of four all_reduce, replayed), killed
 (prints a line after each step, until it is killed), window (blocks of steps as its standard input says: `steps N`, or a
-name of PHASES, which changes what CUPTI does in this process). Prints JSON objects, one a line.
+name of PHASES, which changes what CUPTI does in this process), paired (the same, under switch.c). Prints JSON objects,
+one a line.
 """
 
 import ctypes
@@ -117,7 +118,19 @@ def finalized() -> dict[str, object]:
     return {"cuptiFinalize": ctypes.CDLL(path).cuptiFinalize()}
 
 
+def switched(on: bool) -> dict[str, object]:
+    """Let NCCL report, and the hook mark, or neither."""
+    from drumline.producers.collector import marks
+    from drumline.producers.nccl_profiler import library
+
+    marks.ring = library.mark if on else None
+    mask = ctypes.CDLL(os.environ["NCCL_PROFILER_PLUGIN"]).switch_events(on)
+    assert mask > 0, "NCCL has not loaded it"
+    return {"events": mask if on else 0}
+
+
 PHASES = {"state": state, "closed": closed, "finalized": finalized}
-{"collectives": collectives, "graph": graph, "killed": killed, "window": window}[how]()
+PHASES |= {"on": lambda: switched(True), "off": lambda: switched(False)}
+{"collectives": collectives, "graph": graph, "killed": killed, "window": window, "paired": window}[how]()
 dist.barrier()
 dist.destroy_process_group()

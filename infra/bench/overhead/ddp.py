@@ -1,18 +1,18 @@
 """DDP workloads of `drumline bench overhead`: two ranks on two GPUs, with NCCL, under each mode in turn.
 
 Processes of one mode differ from each other by more than what is measured. So a round starts the ranks of all modes
-anew, each on cores of its own, which change from round to round, and then lets one mode after the other run for a
-moment while the rest wait. What counts is the ratio of a mode to plain within its round; the interval is over rounds.
+anew, on the same cores (two sets, one a rank), and then lets one mode after the other run for a moment while the rest
+wait. What counts is the ratio of a mode to plain within its round; the interval is over rounds.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +26,7 @@ from drumline.producers.spool.location import make_rings
 
 RANKS = 2
 #: Blocks of each mode in a round; every second one is in the opposite order.
-BLOCKS = 2
+BLOCKS = 8
 #: Steps by which the length of a block is estimated.
 ESTIMATED = 5
 #: Longest time until a process is ready, and of a block beyond its own length; s.
@@ -40,13 +40,17 @@ Rounds = dict[str, dict[str, list[dict[str, float]]]]
 class Ranks:
     """The processes of one mode in one round. `close` ends them; a process that does not answer is killed."""
 
-    def __init__(self, mode: str, workloads: Sequence[str], spool: Path, cores: Sequence[Sequence[int]]) -> None:
+    def __init__(self, mode: str, workloads: Sequence[str], spool: Path) -> None:
         self.mode = mode
         command = [sys.executable, "-m", "drumline.infra.bench.overhead.ddp_job", mode, *workloads]
         if mode == "gpufl":
             command = ["gpufl", "trace", "--", *command]
-        variables = {**os.environ, "PYTHONHASHSEED": "0", "WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1"}
-        variables["MASTER_PORT"] = str(_free_port())
+        variables = {**os.environ, "PYTHONHASHSEED": "0", "WORLD_SIZE": str(RANKS)}
+        variables["STORE_FILE"] = str(
+            spool / f"store-{mode}-{time.monotonic_ns()}"
+        )  # a port may be another's by the time it is used
+        cores = sorted(os.sched_getaffinity(0))
+        shares = [cores[rank * len(cores) // RANKS :][: max(1, len(cores) // RANKS)] for rank in range(RANKS)]
         if mode in POLICIES:
             options = LaunchOptions(job="overhead", run="r", policy=POLICIES[mode], spool=str(spool))
             variables = environment(variables, command, options)
@@ -54,7 +58,7 @@ class Ranks:
         self._errors = [open(spool / f"{mode}-{rank}.err", "w+") for rank in range(RANKS)]  # noqa: SIM115
         self._processes = [
             subprocess.Popen(
-                ["taskset", "-c", ",".join(map(str, cores[rank])), *command],
+                ["taskset", "-c", ",".join(map(str, shares[rank])), *command],
                 env={**variables, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -130,7 +134,7 @@ def measure_ddp(
 ) -> tuple[Rounds, dict[str, str]]:
     """Return all values of all rounds, and versions. Raises RuntimeError if a process fails.
 
-    `first`: number of the first round, which cores and order depend on.
+    `first`: number of the first round, which the order depends on.
     """
     values: Rounds = {workload: {mode: [] for mode in modes} for workload in workloads}
     versions: dict[str, str] = {}
@@ -138,8 +142,8 @@ def measure_ddp(
         with ExitStack() as stack:
             progress(f"round {number + 1}: {len(modes)} modes start")
             ranks: dict[str, Ranks] = {}
-            for mode, cores in zip(modes, _shares(len(modes), number), strict=True):
-                ranks[mode] = Ranks(mode, workloads, folder, cores)
+            for mode in modes:
+                ranks[mode] = Ranks(mode, workloads, folder)
                 stack.callback(ranks[mode].close)
             for mode in modes:
                 ready = ranks[mode].answers(START_S)[0]
@@ -198,15 +202,6 @@ def add_ddp(report: BenchReport, rounds: Rounds) -> None:
                 report.add(f"{name}: records in the ring a step", records, "records")
 
 
-def _shares(modes: int, number: int) -> list[list[list[int]]]:
-    """Return the cores of each rank of each mode; they change hands from round to round."""
-    cores = sorted(os.sched_getaffinity(0))
-    share = max(1, len(cores) // (modes * RANKS))
-    parts = [cores[i * share % len(cores) :][:share] for i in range(modes * RANKS)]
-    shares = [parts[mode * RANKS : (mode + 1) * RANKS] for mode in range(modes)]
-    return [shares[(mode + number) % modes] for mode in range(modes)]
-
-
 def _student(degrees: int) -> float:
     """Return the 97.5% quantile of Student's t by its expansion in 1/degrees (Abramowitz and Stegun 26.7.5)."""
     x = float(NormalDist().inv_cdf(0.975))
@@ -218,12 +213,6 @@ def _student(degrees: int) -> float:
     )
     quantile: float = x + sum(term / degrees**power for power, term in enumerate(terms, 1))
     return quantile
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 __all__ = ["MODES", "WORKLOADS", "Rounds", "add_ddp", "mean_ratio", "measure_ddp"]

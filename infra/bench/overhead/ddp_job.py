@@ -1,6 +1,6 @@
 """Runs one rank of a DDP job for `drumline bench overhead`, block by block as its standard input says.
 
-usage: python -m drumline.infra.bench.overhead.ddp_job MODE WORKLOAD... (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT set)
+usage: python -m drumline.infra.bench.overhead.ddp_job MODE WORKLOAD... (RANK, WORLD_SIZE and STORE_FILE set)
 
 Prints a JSON object when it is ready, and one for each line `WORKLOAD STEPS`; ends at the end of its input. Between
 blocks it rests, so that the processes of several modes share the GPUs in turn.
@@ -105,7 +105,13 @@ def main() -> None:
     torch = import_module("torch")
     rank = int(os.environ["RANK"])
     torch.cuda.set_device(rank)
-    torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", rank))
+    torch.distributed.init_process_group(
+        "nccl",
+        init_method=f"file://{os.environ['STORE_FILE']}",
+        rank=rank,
+        world_size=int(os.environ["WORLD_SIZE"]),
+        device_id=torch.device("cuda", rank),
+    )
 
     def wrap(model: Any) -> Any:
         return torch.nn.parallel.DistributedDataParallel(model, device_ids=[rank])

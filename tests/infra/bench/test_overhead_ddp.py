@@ -1,6 +1,5 @@
 """DDP workloads of `drumline bench overhead`: rounds in turn, and the interval of their ratio."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,12 @@ def test_a_mode_stands_beside_plain_of_the_same_rounds():
     assert results["ddp_launch_bound, light: CPU of the process a step"].ratio == pytest.approx(1.005)
 
 
-def test_modes_run_in_turn_on_cores_that_change_hands(monkeypatch, tmp_path):
-    ran, cores_of = [], []
+def test_modes_run_in_turn_and_the_order_changes(monkeypatch, tmp_path):
+    ran = []
 
     class Ranks:
-        def __init__(self, mode, workloads, spool, cores):
+        def __init__(self, mode, workloads, spool):
             self.mode = mode
-            cores_of.append((mode, cores))
 
         def answers(self, seconds):
             return [{"attached": self.mode != "nvrx", "versions": {"interface": "5" if self.mode == "light" else "0"}}]
@@ -49,12 +47,10 @@ def test_modes_run_in_turn_on_cores_that_change_hands(monkeypatch, tmp_path):
         close = finish
 
     monkeypatch.setattr(ddp, "Ranks", Ranks)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.setattr(ddp, "BLOCKS", 2)
     values, versions = ddp.measure_ddp(2, 0.4, ["plain", "light"], ["ddp_gpu_bound"], tmp_path, lambda text: None)
     assert [mode for mode, _ in ran] == ["plain", "light", "light", "plain", "light", "plain", "plain", "light"]
     assert {steps for _, steps in ran} == {20}
-    first, second = [[0, 1], [2, 3]], [[4, 5], [6, 7]]
-    assert cores_of == [("plain", first), ("light", second), ("plain", second), ("light", first)]
     assert (len(values["ddp_gpu_bound"]["light"]), versions) == (2, {"interface": "5"})
     with pytest.raises(RuntimeError, match="nvrx: nothing is attached"):
         ddp.measure_ddp(1, 0.4, ["plain", "nvrx"], ["ddp_gpu_bound"], tmp_path, lambda text: None)
@@ -62,7 +58,7 @@ def test_modes_run_in_turn_on_cores_that_change_hands(monkeypatch, tmp_path):
 
 def test_a_rank_that_ends_is_reported_with_the_end_of_its_stderr(monkeypatch, tmp_path):
     monkeypatch.setattr(ddp.sys, "executable", "/bin/false")
-    ranks = ddp.Ranks("plain", ["ddp_gpu_bound"], Path(tmp_path), [[0], [0]])
+    ranks = ddp.Ranks("plain", ["ddp_gpu_bound"], Path(tmp_path))
     with pytest.raises(RuntimeError, match="plain, rank 0: ended"):
         ranks.answers(30)
     ranks.close()
