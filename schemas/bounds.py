@@ -102,6 +102,8 @@ RANK_LIST = Bound("rank", RANK.reason, RANK.low, RANK.high, items=MAX_ROWS)
 _KINDS = 1 << 20
 #: Lists of gpu.lateness.v1, of equal lengths: the collectives of each step, operation and size.
 KINDS = ("kind_steps", "kind_operations", "kind_bytes", "kind_counts", "kind_floors_ns")
+#: Lists of gpu.lateness.v1, of equal lengths: the steps that show whether waits are hidden.
+HIDDEN = ("hidden_steps", "hidden_parts_ns", "hidden_changes_ns", "hidden_spreads_ns")
 
 
 def _kinds(bound: Bound) -> Bound:
@@ -134,7 +136,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (SHARE_NS, "compute_ns compute_overlapped_ns copy_ns copy_total_ns copy_pageable_ns comm_ns comm_exposed_ns"),
     (SHARE_NS, "idle_ns launch_late_ns sync_ns input_ns"),
     (LAG, "lag_ns"),
-    (SUM, "gpu_ns busy_ns wait_ns lateness_ns exposed_wait_ns floor_ns blocks"),
+    (SUM, "gpu_ns busy_ns wait_ns lateness_ns exposed_wait_ns hidden_wait_ns floor_ns blocks"),
     (LOST, "lost_ns"),
     (SUM, "grid_sum grid_max block_sum gpu.memcpy-bandwidth.v1:bytes gpu.lateness.v1:bytes"),
     (BYTES, "bytes"),
@@ -142,7 +144,9 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (_kinds(UNLIMITED_8), "kind_operations"),
     (_kinds(BYTES), "kind_bytes"),
     (_kinds(NUMBER), "kind_counts"),
-    (_kinds(SUM), "kind_floors_ns"),
+    (_kinds(SUM), "kind_floors_ns hidden_changes_ns hidden_spreads_ns"),
+    (_kinds(STEP), "hidden_steps"),
+    (_kinds(LOST), "hidden_parts_ns"),
     (PERCENT, "util_gpu util_memory fan"),
     (READING, "memory_used memory_total power_mw energy_mj temperature sm_clock memory_clock"),
     (READING, "pcie_rx_kbps pcie_tx_kbps nvlink_rx_kbps nvlink_tx_kbps ecc_uncorrected xid processes"),

@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import AHEAD_NS, KINDS, MAX_HEADERS_BYTES, MAX_KEY_BYTES, PAST_NS, Bound, bounds, max_bytes
+from drumline.schemas.bounds import (
+    AHEAD_NS,
+    HIDDEN,
+    KINDS,
+    MAX_HEADERS_BYTES,
+    MAX_KEY_BYTES,
+    PAST_NS,
+    Bound,
+    bounds,
+    max_bytes,
+)
 from drumline.schemas.columns import Array, Column
 from drumline.schemas.dead_letters import Header
 from drumline.schemas.errors import OutOfBounds
@@ -119,9 +129,10 @@ def check(batch: Batch, appended_ms: int | None = None) -> None:
         _check_items(topic, name, bound, numbers)
         if numbers and not bound.low <= min(numbers) <= max(numbers) <= bound.high:
             raise _outside(topic, name, bound, min(numbers), max(numbers))
-    for name in KINDS if topic == Topic.LATENESS else ():
-        if len(envelope.get(name, ())) != len(envelope.get(KINDS[0], ())):
-            raise OutOfBounds(f"not as many items as {KINDS[0]}", topic=topic, field=name)
+    for first, *rest in (KINDS, HIDDEN) if topic == Topic.LATENESS else ():
+        for name in rest:
+            if len(envelope.get(name, ())) != len(envelope.get(first, ())):
+                raise OutOfBounds(f"not as many items as {first}", topic=topic, field=name)
     for name, bound in checks.maps:
         pairs = envelope.get(name, {})
         _check_items(topic, name, bound, pairs)

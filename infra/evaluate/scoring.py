@@ -14,6 +14,11 @@ WHOLE_JOB = -1
 JSON_KEYS = {"not_evaluated": "unjudged", "reasons": "unjudged_why"}
 
 
+#: Cause of an injected fault -> causes that NCCL's operations alone can show for it. A copy that the host waits for
+#: delays the host's calls; any other copy keeps the GPU busy.
+LIGHT_CAUSES = {"slow_compute": ("slow_gpu",), "slow_copy": ("host_stall", "slow_gpu")}
+
+
 class BadManifest(ValueError):
     """The phases of a manifest cannot be read."""
 
@@ -135,6 +140,19 @@ class EvaluationReport:
             "false_alarms": self.false_alarms,
             "cause_accuracy": self.cause_accuracy,
         }
+
+
+def light_phases(phases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the phases with the causes that a light window can have for them."""
+    return [
+        {
+            **phase,
+            "accepted_causes": [to for name in phase["accepted_causes"] for to in LIGHT_CAUSES.get(name, (name,))],
+        }
+        if "accepted_causes" in phase
+        else dict(phase)
+        for phase in phases
+    ]
 
 
 def evaluate_phases(phases: Sequence[Mapping[str, Any]], rows: Iterable[VerdictRow]) -> EvaluationReport:

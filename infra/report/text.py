@@ -28,6 +28,7 @@ MEANING: Mapping[str | tuple[str, str], str] = {
     ("slow_compute", "shared_gpu"): "other processes used its GPU",
     ("slow_compute", "throttled"): "its GPU ran at a lower clock",
     ("slow_compute", "slow_part"): "its GPU was slower at the same work and the same clock",
+    "slow_gpu": "its GPU was busy for longer than the others'; recording its kernels shows with what",
     "slow_copy": "its copies between host and GPU took longer",
     ("slow_copy", "pageable"): "it copied from or to pageable host memory; pinned memory is faster",
     "slow_link": "collectives took longer than before, although no rank came late",

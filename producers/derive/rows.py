@@ -41,7 +41,7 @@ class Derived:
     """Rows of one process, columns as in the schemas.
 
     Attributes:
-        collectives: with a `communicator` column too (u8 hash).
+        collectives: with columns `communicator` (u8 hash) and `call_ns` (of the host) too.
         steps_from: source of the steps, see derive.steps.
         matches: pairs of kernels and calls, for the next segment of a live process.
         confidence: see kernel_matching.match_kernels().

@@ -15,7 +15,8 @@ from drumline.producers.batches.recorded import LoopOffset, feeds
 from drumline.producers.derive.nvtx import ranges
 from drumline.producers.derive.rows import Derived, derive
 from drumline.producers.derive.steps.steps import STEP_PATTERN, numbering_ends
-from drumline.producers.identity import Identity, process_id
+from drumline.producers.identity import NCCL, Identity, process_id
+from drumline.producers.replay.nccl_only import derive_light
 from drumline.producers.replay.parquet import BadTrace
 from drumline.producers.replay.rank_scaling import RankSource, rank_sources
 from drumline.producers.replay.trace import Trace, read_trace
@@ -55,20 +56,23 @@ class RecordedJob:
         loop: int = 1,
         topics: Collection[Topic] | None = None,
         manifest: Mapping[str, Any] | None = None,
+        light: bool = False,
     ) -> None:
         """Read a trace folder; `job` defaults to its name. Raises BadTrace, BadRanks.
 
         `manifest`: a loaded one; by default it is read without phases, so that nothing downstream sees the injected
-        faults.
+        faults. `light`: derive from the NCCL operations alone.
         """
         self.topics = tuple(t for t in RAW_TOPICS if topics is None or t in topics)
         self.job = job or folder.resolve().name
         self.loop = loop
+        self._light = light
         trace = read_trace(folder, manifest, self.topics)
         self.manifest = trace.manifest
         self.unknown_samples = trace.unknown_samples
         since = measured_from(trace)
-        recorded = [derive(activity, since_ns=at) for activity, at in zip(trace.activities, since, strict=True)]
+        derived = derive_light if light else derive
+        recorded = [derived(activity, since_ns=at) for activity, at in zip(trace.activities, since, strict=True)]
         self.rank_sources, sources = rank_sources(
             trace.ranks, recorded, ranks or len(trace.ranks), trace.manifest.get("phases") or ()
         )
@@ -113,7 +117,7 @@ class RecordedJob:
             start_ns=start,
             gpu_index=info.gpu_index,
             gpu_model=str(self.manifest.get("gpu") or ""),
-            source="replay",
+            source=NCCL if self._light else "replay",
             labels={"model": str(self.manifest["model"])} if self.manifest.get("model") else {},
             versions=versions,
         )

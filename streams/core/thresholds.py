@@ -68,6 +68,15 @@ class StragglerConfig:
     changed_spreads: float = 5.0
     changed_windows_min: int = 5
 
+    #: Light rows: waits in a communicator are hidden behind compute where gaps took up this share of their change
+    #: (gap_changes.py), and of this many spreads, over windows whose weight falls by `hidden_keep` each.
+    hidden_share: float = 0.2
+    hidden_spreads: float = 4.0
+    hidden_keep: float = 0.8
+    #: A wait beyond every gap counts by this part of the largest gap, as hidden if its own gap is below that share.
+    hidden_spent: float = 0.25
+    hidden_gap: float = 0.1
+
     #: A collective's floor above its own history by this ratio, without a late rank, is a slow link.
     link_ratio: float = 1.3
     #: Healthy windows of the same collectives needed before there is a history.

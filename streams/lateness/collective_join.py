@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -30,9 +30,10 @@ OPERATIONS = tuple(KIND)
 #: The use of sends and receives in a communicator, as gpu.lateness.v1 writes it.
 EXCHANGE, PIPELINE = "exchange", "pipeline"
 
-#: One collective of one rank, as the lateness stage keeps it. `lockstep`: KIND. `operation`: operation_number.
+#: One collective of one rank, as the lateness stage keeps it. `lockstep`: KIND. `operation`: operation_number. `light`:
+#: 1 = measured by NCCL, without other kernels.
 COLLECTIVE_ROW = np.dtype(
-    [("step", "<i8"), ("ordinal", "<i4"), ("lockstep", "u1"), ("operation", "<u4"), ("bytes", "<u8")]
+    [("step", "<i8"), ("ordinal", "<i4"), ("lockstep", "u1"), ("light", "u1"), ("operation", "<u4"), ("bytes", "<u8")]
     + [(name, "<i8") for name in ("start_ns", "duration_ns", "covered_ns")]
 )
 _SUMS = ("wait_ns", "lateness_ns", "exposed_wait_ns", "floor_ns")
@@ -42,6 +43,7 @@ LATENESS_ROW = np.dtype(
         *(("step", "<i8"), ("rank", "<i4"), ("collectives", "<i4")),
         *((name, "<i8") for name in _SUMS),
         *(
+            ("hidden_wait_ns", "<i8"),
             ("lag_ns", "<i8"),
             ("bytes", "<u8"),
             ("worst_ordinal", "<i4"),
@@ -55,6 +57,20 @@ LATENESS_ROW = np.dtype(
 KIND_ROW = np.dtype(
     [("step", "<i8"), ("operation", "u1"), ("bytes", "<i8"), ("collectives", "<i4"), ("floor_ns", "<i8")]
 )
+
+
+class StepMatch(NamedTuple):
+    """Holds a step of a communicator, compared over its ranks.
+
+    Attributes:
+        rows: LATENESS_ROW rows of the ranks that can be compared.
+        kinds: its KIND_ROW rows.
+        table: what was compared, COLLECTIVE_ROW [ranks, collectives].
+    """
+
+    rows: Rows
+    kinds: Rows
+    table: np.ndarray[Any, Any]
 
 
 def operation_number(name: str) -> int:
@@ -84,10 +100,8 @@ def merge(old: Rows, new: Rows) -> Rows:
     return rows[start >= start[first]]
 
 
-def match_step(
-    step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float, whole_share: float
-) -> tuple[Rows, Rows]:
-    """Return LATENESS_ROW rows of the ranks that can be compared in a step, and its KIND_ROW rows.
+def match_step(step: int, rows_of: Mapping[int, Rows], ranks: int, quorum: float, whole_share: float) -> StepMatch:
+    """Return the comparison of a step.
 
     `rows_of`: rank -> its collectives of this step, sorted by ordinal. `ranks`: ranks seen in the communicator.
     Ranks that disagree with most on the count (last ordinal + 1) are left out; if fewer than `quorum` of all ranks
@@ -108,16 +122,16 @@ def match_step(
     if len(chosen) < max(2.0, quorum * ranks) or not possible or common.sum() < whole_share * agreed:
         skipped = np.zeros(len(rows_of), LATENESS_ROW)
         skipped["step"], skipped["rank"] = step, sorted(rows_of)
-        return skipped, np.zeros(0, KIND_ROW)
+        return StepMatch(skipped, np.zeros(0, KIND_ROW), np.zeros((len(skipped), 0), COLLECTIVE_ROW))
     table = np.stack([whole[rank][common[whole[rank]["ordinal"]]] for rank in chosen])
     kind = table["lockstep"][0]
     table = table[:, (table["operation"] == table["operation"][0]).all(0) & ((kind == LOCKSTEP) | (kind == ROOTED))]
     out = np.zeros(len(chosen), LATENESS_ROW)
     out["step"], out["rank"], out["collectives"] = step, chosen, (table["lockstep"][:1] == LOCKSTEP).sum()
     if not out["collectives"].any():
-        return out, np.zeros(0, KIND_ROW)
+        return StepMatch(out, np.zeros(0, KIND_ROW), table)
     _compare(table, out)
-    return out, _kinds(step, table[:, table["lockstep"][0] == LOCKSTEP])
+    return StepMatch(out, _kinds(step, table[:, table["lockstep"][0] == LOCKSTEP]), table)
 
 
 def point_to_point(rows_of: Mapping[int, Rows]) -> str:

@@ -17,11 +17,19 @@ from drumline.streams.core.in_flight import InFlight
 from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import Rows, key, pack_rows, stacked, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
-from drumline.streams.lateness.collective_join import KIND_ROW, LATENESS_ROW, OPERATIONS, match_step, point_to_point
+from drumline.streams.lateness.collective_join import (
+    KIND_ROW,
+    LATENESS_ROW,
+    OPERATIONS,
+    StepMatch,
+    match_step,
+    point_to_point,
+)
+from drumline.streams.lateness.gap_changes import HiddenPart, beyond_longest, hidden_part
 from drumline.streams.lateness.state import NO_ROWS, CommunicatorState, Store
 
 TOPIC = "gpu.lateness.v1"
-#: Most rows of a record (92 bytes a row, Kafka takes 1 MB); all ranks of a step are in one record.
+#: Most rows of a record (100 bytes a row, Kafka takes 1 MB); all ranks of a step are in one record.
 MAX_ROWS = 8192
 Key = tuple[str, str]
 #: A rank as Python objects: a `Member`, and its newest chunks unpacked.
@@ -146,6 +154,8 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
         """Return the completed steps, in records that Kafka takes."""
         frontier = self._frontier(state, now_ns)
         steps = sorted(step for step in state.dirty if step <= frontier)
+        if state.light:  # a step is compared with the step before
+            steps = sorted({*steps, *(step + 1 for step in steps if step < state.emitted)})
         most = max(1, MAX_ROWS // len(state.members))
         cuts = [steps[at : at + most] for at in range(0, len(steps), most)] or [[]]
         out = [self._emit_steps(state, cut, cut[-1], now_ns) for cut in cuts[:-1]]
@@ -165,18 +175,43 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def _emit_steps(self, state: CommunicatorState, steps: list[int], through: int, now_ns: int) -> Batch:
         """Return the lateness of steps as one batch. `through`: the last step that is complete with it."""
         rows_of = state.rows_of_steps(steps)
-        ranks, needed, whole = len(state.members), self.config.quorum, self.config.whole_share
-        parts = [match_step(s, rows_of[s], ranks, needed, whole) for s in steps if rows_of[s]]
+        matches = self._matched(state, rows_of)
+        hidden = self._hidden(state, matches) if state.light else {}
         state.patterns.update(pattern for s in steps if (pattern := point_to_point(rows_of[s])))
         state.dirty.difference_update(steps)
         state.emitted = max(state.emitted, through)
-        rows = stacked([np.zeros(0, LATENESS_ROW), *(part for part, _ in parts)])
-        kinds = stacked([np.zeros(0, KIND_ROW), *(part for _, part in parts)])
+        rows = stacked([np.zeros(0, LATENESS_ROW), *(match.rows for match in matches.values())])
+        kinds = stacked([np.zeros(0, KIND_ROW), *(match.kinds for match in matches.values())])
         batch = self._batch(state, rows, kinds, now_ns)
+        batch.envelope["hidden_steps"] = list(hidden)
+        batch.envelope["hidden_parts_ns"] = [part.hidden_ns for part in hidden.values()]
+        batch.envelope["hidden_changes_ns"] = [part.changed_ns for part in hidden.values()]
+        batch.envelope["hidden_spreads_ns"] = [part.spread_ns for part in hidden.values()]
         where = (state.run, state.communicator)
         self._in_flight.add(where, state.sequence, steps, now_ns)
         state.sequence += 1
         return batch
+
+    def _matched(self, state: CommunicatorState, rows_of: dict[int, dict[int, Rows]]) -> dict[int, StepMatch]:
+        """Return step -> its comparison, for steps that have rows."""
+        ranks, needed, whole = len(state.members), self.config.quorum, self.config.whole_share
+        return {step: match_step(step, rows, ranks, needed, whole) for step, rows in rows_of.items() if rows}
+
+    def _hidden(self, state: CommunicatorState, matches: dict[int, StepMatch]) -> dict[int, HiddenPart]:
+        """Set `hidden_wait_ns` of light steps and return how much of their waits was hidden, compared with the steps
+        before.
+        """
+        before = [step - 1 for step in matches if step - 1 not in matches]
+        known = matches | self._matched(state, state.rows_of_steps(before))
+        light = {s: m for s, m in known.items() if m.table.shape[1] and m.table["light"].all()}
+        out = {}
+        for step in (step for step in matches if step in light):
+            now, earlier = light[step], light.get(step - 1)
+            now.rows["hidden_wait_ns"] = beyond_longest(now.table)
+            if earlier is not None:
+                ranks = earlier.rows["rank"], now.rows["rank"]
+                out[step] = hidden_part(earlier.table, now.table, *ranks, self.config)
+        return out
 
     def _batch(self, state: CommunicatorState, rows: Rows, kinds: Rows, now_ns: int) -> Batch:
         ranks = sorted(state.members)

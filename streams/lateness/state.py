@@ -25,6 +25,8 @@ from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHE
 
 #: Steps of a chunk: more of them mean fewer keys, but more bytes rewritten by each batch.
 CHUNK_STEPS = 4
+#: Value of `source` in gpu.collective.v1 and gpu.step.v1 for rows of the light tier.
+NCCL = "nccl"
 Store = MutableMapping[str, bytes]
 NO_ROWS = np.dtype([("none", "u1")])
 _NOTHING = np.zeros(0, COLLECTIVE_ROW)
@@ -56,6 +58,7 @@ def collective_rows(batch: Batch) -> Rows:
     rows = np.zeros(int(inside.sum()), COLLECTIVE_ROW)
     for name in ("step", "ordinal", "bytes", "start_ns", "duration_ns", "covered_ns"):
         rows[name] = batch.columns[name][inside]
+    rows["light"] = batch.envelope.get("source") == NCCL
     names = batch.envelope["operations"]
     if len(rows):
         index = batch.columns["operation"][inside]
@@ -74,6 +77,7 @@ class CommunicatorState:
         sequence: of the next batch.
         horizon: first step that still takes rows.
         first_seen_ns: worker's clock at the first batch, 0 = none yet.
+        light: it has light rows.
         patterns: use of sends and receives -> number of steps with it.
         too_old, duplicates: rows that came for dropped steps; batches that were applied before.
     """
@@ -86,6 +90,7 @@ class CommunicatorState:
         self.dirty: set[int] = set()
         self.emitted, self.sequence, self.horizon = -1, 0, 0
         self.too_old, self.duplicates, self.first_seen_ns = 0, 0, 0
+        self.light = False
         self.patterns: Counter[str] = Counter()
         self._cache: dict[str, tuple[bytes, StateRecord]] = {}
 
@@ -122,6 +127,7 @@ class CommunicatorState:
         self.first_seen_ns = 1  # long ago: the settling time is over
         self.job, self.world_size = record.head["job"], record.head["world_size"]
         self.dirty.update(np.unique(record.rows["step"]).tolist())
+        self.light |= bool(record.rows["light"].any())
 
     def apply(self, batch: Batch, offset: int, now_ns: int) -> None:
         """Apply a batch. A chunk written at this offset or later stays; rows behind the horizon are counted."""
@@ -139,6 +145,7 @@ class CommunicatorState:
         member.seen_ns, member.silent = now_ns, False
         member.host, member.gpu_uuid = envelope["host"], envelope["gpu_uuid"]
         received = collective_rows(batch)
+        self.light |= envelope.get("source") == NCCL
         rows = newest_steps(received, self._max_steps)
         rows = rows[rows["step"] >= self.horizon]
         self.too_old += len(received) - len(rows)

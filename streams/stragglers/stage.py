@@ -8,7 +8,7 @@ revision follows only if its result differs.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from drumline.streams.core.records import key, pack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.alarm import load_alarm
 from drumline.streams.stragglers.analysis.baseline import load_baseline
+from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.restore import restore_key, run_of_key
 from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
@@ -199,16 +200,17 @@ class JobStage(IsolatedStage[str, JobState]):
         return out
 
     def _evaluate_window(self, state: JobState, window: int, now_ns: int) -> list[Batch]:
-        earlier = (state.published[w]["baseline"] for w in sorted(state.published) if w < window)
+        earlier = [state.published[w] for w in sorted(state.published) if w < window]
+        data, span_ns = load_window(state, window)
+        data, hidden = hidden_as_compute(data, earlier[-1]["hidden"] if earlier else {}, self.config)
         context = WindowContext(
-            baseline=load_baseline(earlier, self.config),
+            baseline=load_baseline((head["baseline"] for head in earlier), self.config, data.light),
             world_size=world_size(state, window),
             hosts=state.sources.hosts,
             samples=partial(state.device_rows, window),
             inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
         )
-        data, span_ns = load_window(state, window)
-        verdict = evaluate_window(data, context, self.config)
+        verdict = replace(evaluate_window(data, context, self.config), hidden=hidden)
         if any(row.cause.cause == "slow_compute" for row in verdict.rows):
             state.watched[window] = span_ns
         return self._publish(state, window, verdict, span_ns, now_ns)
@@ -218,7 +220,7 @@ class JobStage(IsolatedStage[str, JobState]):
     ) -> list[Batch]:
         """Return the verdict on a window as a batch, or nothing if it is the published one. `span_ns`: host times."""
         before = max((w for w in state.published if w < window), default=None)
-        known = {"alarms": {}, "summaries": {}} if before is None else state.published[before]
+        known = {"alarms": {}, "summaries": {}, "hidden": {}} if before is None else state.published[before]
         alarms = {int(rank): load_alarm(old) for rank, old in known["alarms"].items()}
         verdict = add_silent_ranks(verdict, alarms)
         alarms |= alarms_after(alarms, verdict, window, self.config)
@@ -231,6 +233,7 @@ class JobStage(IsolatedStage[str, JobState]):
             "alarms": {str(rank): list(astuple(alarm)) for rank, alarm in alarms.items()},
             "summaries": known["summaries"] | {str(row.rank): summarize(row, alarms[row.rank]) for row in verdict.rows},
             "baseline": verdict.baseline,
+            "hidden": known["hidden"] if verdict.hidden is None else verdict.hidden,
         }
         if head is not None and head["digest"] == kept["digest"]:
             head.update(kept)

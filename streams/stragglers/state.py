@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import KINDS
+from drumline.schemas.bounds import HIDDEN, KINDS
 from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, PIPELINE
@@ -139,6 +139,7 @@ class JobState:
         kinds: dict[int, list[Any]] = {}
         for step, operation, *rest in zip(*(envelope[name] for name in KINDS), strict=True):
             kinds.setdefault(step, []).append([envelope["operations"][operation], *rest])
+        hidden = {step: parts for step, *parts in zip(*(envelope.get(name, ()) for name in HIDDEN), strict=True)}
         self._accepted([], rows["step"] // self.config.window_steps)
         is_duplicate = False
         for step in np.unique(rows["step"]).tolist():
@@ -148,9 +149,10 @@ class JobState:
                 is_duplicate |= window >= self.horizon
                 continue
             new = rows[rows["step"] == step]
-            self.store[key("l", step, communicator, self.run)] = pack_rows(offset, {"kinds": kinds.get(step, [])}, new)
+            lists = {"kinds": kinds.get(step, []), "hidden": hidden.get(step, [])}
+            self.store[key("l", step, communicator, self.run)] = pack_rows(offset, lists, new)
             self.windows.setdefault(window, Cells()).lateness.add((step, communicator))
-            if old is None or old.rows.tobytes() != new.tobytes():
+            if old is None or old.rows.tobytes() != new.tobytes() or old.head["hidden"] != lists["hidden"]:
                 self.dirty.add(window)
         self.duplicates += is_duplicate
         self._update_pipeline(communicator, envelope["rank_list"] if envelope["point_to_point"] == PIPELINE else ())

@@ -6,14 +6,17 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.core.records import Rows
+from drumline.streams.lateness.state import NCCL
 
 #: Columns that verdicts use; ns except `kernels` and `blocks`, -1 = unknown.
 BUDGET = (
     *("gpu_duration_ns", "compute_ns", "compute_overlapped_ns", "copy_ns", "comm_exposed_ns", "idle_ns"),
     *("copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns", "kernels", "blocks"),
 )
+#: `light`: 1 = measured by NCCL, without other kernels.
 STEP_ROW = np.dtype(
-    [("step", "<i8"), ("start_ns", "<i8"), ("duration_ns", "<i8"), ("skipped", "u1"), *((n, "<i8") for n in BUDGET)]
+    [("step", "<i8"), ("start_ns", "<i8"), ("duration_ns", "<i8"), ("skipped", "u1"), ("light", "u1")]
+    + [(name, "<i8") for name in BUDGET]
 )
 
 
@@ -21,8 +24,9 @@ def step_rows(batch: Batch) -> Rows:
     """Return the STEP_ROW rows of a gpu.step.v1 batch that have a step number."""
     numbered = np.flatnonzero(batch.columns["step"] >= 0)
     rows = np.zeros(len(numbered), STEP_ROW)
-    for name in STEP_ROW.names or ():
+    for name in ("step", "start_ns", "duration_ns", "skipped", *BUDGET):
         rows[name] = batch.columns[name][numbered]
+    rows["light"] = batch.envelope.get("source") == NCCL
     return rows
 
 

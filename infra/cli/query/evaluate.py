@@ -23,6 +23,7 @@ from drumline.infra.evaluate.scoring import (
     Phase,
     VerdictRow,
     evaluate_phases,
+    light_phases,
 )
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from drumline.infra.runtime.terminal import echo, terminal_console
@@ -40,6 +41,7 @@ def evaluate(
     side_by_side: Annotated[
         bool, typer.Option("--compare", help="run published methods over the same data too")
     ] = False,
+    light: Annotated[bool, typer.Option("--light", help="derive everything from NCCL's operations alone")] = False,
 ) -> None:
     """Run the straggler code over DIR as a stream and score each phase of its manifest.
 
@@ -51,12 +53,18 @@ def evaluate(
     --compare also runs NVRx, TraceML, HTA, ingero, and the longest collective over the same data, with the same scoring
     (docs/design/comparison.md). JSON then has `methods`, drumline first, and the window's steps.
 
+    --light evaluates DIR as the light tier would have recorded it: of each NCCL operation the host's call (its NVTX
+    range) and its time on the GPU (its kernel), and no other kernel or copy. More compute is then `slow_gpu`, whatever
+    made it, and a copy that the host waits for is `host_stall`: both are right for their phases.
+
     Exit codes: 0 all counted phases right, 1 not, 2 bad input.
     """
     try:
-        phases = read_phases(folder)
+        if light and side_by_side:
+            raise ValueError("--light and --compare: the other methods need kernels; use one of them")
+        phases = light_phases(read_phases(folder)) if light else read_phases(folder)
         steps = window_steps or settings().stream.window_steps
-        rows = list(straggler_rows(folder, steps, quiet=as_json))
+        rows = list(straggler_rows(folder, steps, quiet=as_json, light=light))
         report = evaluate_phases(phases, rows)
         if side_by_side:
             _compare(folder, steps, phases, report, as_json)
@@ -129,8 +137,8 @@ def read_phases(folder: Path) -> list[dict[str, Any]]:
     return phases
 
 
-def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Iterator[VerdictRow]:
-    """Yield the verdict rows of the last revision of each window.
+def straggler_rows(folder: Path, window_steps: int, quiet: bool = True, light: bool = False) -> Iterator[VerdictRow]:
+    """Yield the verdict rows of the last revision of each window. `light`: derive from the NCCL operations alone.
 
     The recording is read through a copy of its folder whose manifest has no phases. Raises ValueError with the name of
     an unreadable file.
@@ -154,7 +162,9 @@ def straggler_rows(folder: Path, window_steps: int, quiet: bool = True) -> Itera
             task = progress.add_task("reading the recording", total=None)
             batches_out = []
             try:
-                batches = ((out.time_ns, out.batch) for out in RecordedJob(copied, topics=topics).batches())
+                batches = (
+                    (out.time_ns, out.batch) for out in RecordedJob(copied, topics=topics, light=light).batches()
+                )
                 for batch in verdicts(batches, config):
                     batches_out.append(batch)
                     progress.update(task, description=f"evaluated to step {batch.envelope['last_step']}")

@@ -185,7 +185,9 @@ def by_stream(called: NcclCalls, call_of: Array, kernels: Table) -> NcclCalls:
 def table(
     kernels: Table, called: NcclCalls, call_of: Array, call_step: Array, busy: IntervalUnion
 ) -> tuple[Table, int]:
-    """Return rows of gpu.collective.v1 (`communicator` as u8 hash) in launch order, and the number of kernels left out.
+    """Return rows of gpu.collective.v1 in launch order, and the number of kernels left out.
+
+    `communicator` is a u8 hash; `call_ns`: when the host called it.
 
     `kernels`: the NCCL kernels in launch order; `call_of` from match_kernels(); `call_step`: step of each call, -1 =
     none; `busy`: when kernels outside NCCL, or copies, ran.
@@ -203,6 +205,7 @@ def table(
         "start_ns": start,
         "duration_ns": end - start,
         "covered_ns": busy.covered(start, end),
+        "call_ns": called.start_ns[call],
     }
     return Table(columns, {"operations": nccl.OPERATIONS}), len(call_of) - len(keep)
 

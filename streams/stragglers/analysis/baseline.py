@@ -65,12 +65,13 @@ def summarize_window(data: WindowData, stages: Mapping[int, Ints]) -> dict[str, 
     return {"job": job, "ranks": ranks}
 
 
-def load_baseline(entries: Iterable[Mapping[str, Any]], config: StragglerConfig) -> Baseline:
+def load_baseline(entries: Iterable[Mapping[str, Any]], config: StragglerConfig, light: bool = False) -> Baseline:
     """Return the baseline of the last `config.baseline_windows` entries of each kind.
 
-    `entries`: of `summarize_window` and `summarize_links`, oldest first; {} for a window that was not healthy.
+    `entries`: of `summarize_window` and `summarize_links`, oldest first; {} for a window that was not healthy. `light`:
+    only light windows count, else only the others.
     """
-    kept = [entry for entry in entries if entry]
+    kept = [entry for entry in entries if entry and entry.get("light", False) == light]
     last = slice(-config.baseline_windows, None)
     ranks: dict[int, list[Mapping[str, float]]] = {}
     for entry in kept:

@@ -17,6 +17,8 @@ from drumline.streams.stragglers.analysis.window_data import (
 
 #: Budget component -> the cause that it indicates. Their sum is a rank's own time (attribution.py).
 COMPONENTS = {"idle_ns": "host_stall", "copy_ns": "slow_copy", "compute_ns": "slow_compute"}
+#: The cause of an excess of compute in light steps, where the work is not known.
+SLOW_GPU = "slow_gpu"
 #: Parts of a component that only some producers know (-1 otherwise) -> the detail of the cause that they indicate.
 DETAILS = {
     "idle_ns": {"input_ns": "data_loading", "sync_ns": "host_sync", "launch_late_ns": "launch_late"},
@@ -121,12 +123,12 @@ def find_cause(
         excess["compute_ns"] = max(excess["compute_ns"], min(growth, rest))
     gains = {name: max(0.0, value) for name, value in excess.items()}
     total = sum(gains.values())
-    ratios = {name: budget.ratio(name) for name in ("kernels", "blocks")}
+    ratios = {} if data.light else {name: budget.ratio(name) for name in ("kernels", "blocks")}
     excess_ns = {name: round(value) for name, value in excess.items()}
     if total <= 0.0:
         return Cause("unknown", "", "low", excess_ns, ratios)
     compute = gains["compute_ns"] / total
-    if max(ratios.values()) >= config.imbalance_ratio and compute >= config.imbalance_compute:
+    if max(ratios.values(), default=0.0) >= config.imbalance_ratio and compute >= config.imbalance_compute:
         share = compute + gains["idle_ns"] / total
         if share >= config.cause_share:
             return Cause("slow_compute", "more_work", _confidence(share, config), excess_ns, ratios)
@@ -134,10 +136,12 @@ def find_cause(
     share = gains[leading] / total
     if share < config.cause_share:
         return Cause("unknown", "mixed", "low", excess_ns, ratios)
+    slowdown = round(budget.slowdown(excess["compute_ns"]), 4)
+    if data.light and leading == "compute_ns":
+        return Cause(SLOW_GPU, "", _confidence(share, config), excess_ns, ratios, slowdown)
     alike = all(1 <= config.equal_ratio * ratio <= config.equal_ratio**2 for ratio in ratios.values())
     detail = "" if leading != "compute_ns" else "same_work" if alike else "other_work"
     detail = detail or budget.detail(leading, gains[leading])
-    slowdown = round(budget.slowdown(excess["compute_ns"]), 4)
     return Cause(COMPONENTS[leading], detail, _confidence(share, config), excess_ns, ratios, slowdown)
 
 

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution, attribute_lost_time
 from drumline.streams.stragglers.analysis.baseline import Baseline, same_work, summarize_window
-from drumline.streams.stragglers.analysis.cause import Cause
+from drumline.streams.stragglers.analysis.cause import SLOW_GPU, Cause
 from drumline.streams.stragglers.analysis.cost import priced
 from drumline.streams.stragglers.analysis.job_change import JobRegression, find_job_regression
+from drumline.streams.stragglers.analysis.light_overlap import Hidden
 from drumline.streams.stragglers.analysis.overlap import hidden_wait
 from drumline.streams.stragglers.analysis.peers import lockstep_groups
 from drumline.streams.stragglers.analysis.pipelines import pipeline_windows, ranks_without_peers, stage_members
@@ -32,6 +33,8 @@ from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow,
 
 #: Detail of insufficient_data: ranks are present, but were compared, or recorded, in few steps of the window.
 FEW_STEPS = "few_steps_compared"
+#: The same: its steps are light where most are not, or the other way round.
+OTHER_SOURCE = "other_source"
 #: Value of gpu.step.v1 `steps_from` for steps that the producer derived from the collectives.
 INFERRED = "inferred"
 
@@ -65,6 +68,7 @@ class WindowVerdict:
         steps_used, steps_skipped: steps of the window that were compared, and that were not.
         step_ns: median length of a step.
         baseline: what later windows compare with; {} if a rank was late, a link slow, or the data insufficient.
+        hidden: of light windows (light_overlap.py); None = as after the window before.
     """
 
     rows: tuple[RankVerdict, ...]
@@ -73,6 +77,7 @@ class WindowVerdict:
     steps_skipped: int
     step_ns: int
     baseline: dict[str, Any]
+    hidden: Hidden | None = None
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ class _Coverage:
         without_peers: ranks that nothing can be compared with, by the shape of the job.
         expected: ranks of the job.
         quorum: ranks needed.
+        left_out: see WindowData.
     """
 
     enough: NDArray[np.bool_]
@@ -92,6 +98,7 @@ class _Coverage:
     without_peers: NDArray[np.bool_]
     expected: int
     quorum: float
+    left_out: frozenset[int] = frozenset()
 
     @property
     def settled(self) -> NDArray[np.bool_]:
@@ -152,8 +159,14 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         steps_used=used,
         steps_skipped=len(data.steps) - used,
         step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
-        baseline={"links": summarize_links(data), **summarize_window(data, stage_members(data))} if is_healthy else {},
+        baseline=_kept(data) if is_healthy else {},
     )
+
+
+def _kept(data: WindowData) -> dict[str, Any]:
+    """Return what later windows compare with, which is light where the window is."""
+    kept = {"links": summarize_links(data), **summarize_window(data, stage_members(data))}
+    return {**kept, "light": True} if data.light else kept
 
 
 def _attribute(data: WindowData, baseline_step: Mapping[str, float], config: StragglerConfig) -> Attribution:
@@ -174,6 +187,7 @@ def _coverage(
         without_peers=np.isin(np.arange(len(data.ranks)), without_peers) | (expected == 1),
         expected=expected,
         quorum=config.quorum * expected,
+        left_out=data.left_out,
     )
 
 
@@ -200,6 +214,7 @@ def _insufficient_row(rank: int, coverage: _Coverage, index: int, steps: int) ->
         detail = "no_peers" if coverage.expected == 1 else "no_past"
     else:
         detail = FEW_STEPS if coverage.few_steps and not coverage.enough[index] else ""
+        detail = OTHER_SOURCE if index in coverage.left_out else detail
     evidence = {"steps": steps} if detail == FEW_STEPS else {}
     return RankVerdict(rank, INSUFFICIENT, Cause("insufficient_data", detail), evidence=evidence)
 
@@ -226,9 +241,14 @@ def _late_stages(
     attribution = attribute_lost_time(behind, config.quorum)
     indices = np.flatnonzero(attribution.via >= 0).tolist()
     rows = [rank_row(behind, attribution, index, None, samples, config) for index in indices]
-    late = {row.rank: row for row in rows if row.severity > OK and row.cause.detail not in ("more_work", "other_work")}
+    late = {row.rank: row for row in rows if row.severity > OK and not _may_be_work(row.cause)}
     ranks_of_stages = [set(behind.ranks[stage].tolist()) for stage in stages.values() if len(stage) > 1]
     return {rank: late[rank] for stage in ranks_of_stages if stage <= late.keys() for rank in stage}
+
+
+def _may_be_work(cause: Cause) -> bool:
+    """Return whether a rank may be slower because it has more work than in its baseline."""
+    return cause.cause == SLOW_GPU or cause.detail in ("more_work", "other_work")
 
 
 def _replaced(row: RankVerdict, late: RankVerdict | None) -> RankVerdict:

@@ -33,6 +33,9 @@ class CommunicatorWindow:
         baseline: set for a pipeline without peers only: budget column -> [m], each member's baseline of a step. Members
             are compared by how far they exceed it; their waiting is not known.
         kinds: (operation, bytes) -> [2, S]: number of collectives of that kind, and the sum of their floors in ns.
+        hidden_wait_ns: [m, S], see gpu.lateness.v1.
+        hidden: [3, S] of light steps: how much of the changes in waits the gaps took up, the changes, and the spread
+            of what they took up (gpu.lateness.v1); ns.
     """
 
     name: str
@@ -45,6 +48,8 @@ class CommunicatorWindow:
     roles: Ints | None = None
     baseline: dict[str, Floats] | None = None
     kinds: dict[tuple[str, int], Floats] = field(default_factory=dict)
+    hidden_wait_ns: Floats = field(default_factory=lambda: np.zeros((0, 0)))
+    hidden: Floats = field(default_factory=lambda: np.zeros((3, 0)))
 
     @property
     def guessed(self) -> bool:
@@ -63,6 +68,8 @@ class WindowData:
         communicators: the groups whose members meet in collectives.
         pipelines: indices of the ranks of each pipeline.
         lockstep_groups: the groups that a rank is compared with in the end (peers.py).
+        light: most steps were measured by NCCL, without other kernels; the steps of `budget` are all of one source.
+        left_out: indices of the ranks whose steps are of another source.
     """
 
     ranks: Ints
@@ -71,6 +78,8 @@ class WindowData:
     communicators: list[CommunicatorWindow] = field(default_factory=list)
     pipelines: list[Ints] = field(default_factory=list)
     lockstep_groups: list[CommunicatorWindow] = field(default_factory=list)
+    light: bool = False
+    left_out: frozenset[int] = frozenset()
 
 
 def peer_median(group: CommunicatorWindow, values: Floats) -> Floats:

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from support.labs.attribution import evaluated
+from support.labs.light import light, light_batches
 from support.labs.stage_feed import seen
-from support.straggler_simulator import MS, Fault, batches, ddp, mesh, simulate
+from support.straggler_simulator import MS, Fault, batches, ddp, mesh, overlapped, simulate
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
@@ -33,6 +34,13 @@ def published(stream, config=CONFIG):
 EXPECTED = published(STREAM)
 
 
+LIGHT = light_batches(light(overlapped(ddp(4), 48, (Fault(1, "idle", 25 * MS, period=2, last=35),), seed=1)))
+LIGHT_EXPECTED = published(LIGHT)
+EITHER = pytest.mark.parametrize(
+    ("stream", "expected"), [(STREAM, EXPECTED), (LIGHT, LIGHT_EXPECTED)], ids=["deep", "light"]
+)
+
+
 def test_the_reference_names_both_ranks():
     result = evaluated(STREAM, CONFIG)
     assert [sorted(r for r, row in rows.items() if row[0] >= 2) for rows in result.values()] == [
@@ -46,18 +54,20 @@ def test_a_hosts_clock_may_be_wrong(error_ns):
     assert published(batches(recording, shift_ns={2: error_ns, 3: error_ns})) == EXPECTED
 
 
+@EITHER
 @pytest.mark.parametrize("seed", range(5))
-def test_batches_of_different_ranks_may_come_in_any_order(seed):
+def test_batches_of_different_ranks_may_come_in_any_order(seed, stream, expected):
     jitter = random.Random(seed)
-    late = {(b.envelope["rank"], b.topic): jitter.uniform(0, 3 * SECOND) for _, b in STREAM}
-    shuffled = sorted(STREAM, key=lambda item: item[0] + late[item[1].envelope["rank"], item[1].topic])
-    assert published(shuffled) == EXPECTED
+    late = {(b.envelope["rank"], b.topic): jitter.uniform(0, 3 * SECOND) for _, b in stream}
+    shuffled = sorted(stream, key=lambda item: item[0] + late[item[1].envelope["rank"], item[1].topic])
+    assert published(shuffled) == expected
 
 
-def test_batches_may_come_twice():
+@EITHER
+def test_batches_may_come_twice(stream, expected):
     again = random.Random(1)
-    twice = [item for item in STREAM for _ in range(1 + (again.random() < 0.3))]
-    assert published(twice) == EXPECTED
+    twice = [item for item in stream for _ in range(1 + (again.random() < 0.3))]
+    assert published(twice) == expected
 
 
 @pytest.mark.parametrize("rate_s", [0.1, 2])
@@ -195,12 +205,13 @@ class Kafka:
         return seen(self.verdicts)
 
 
+@EITHER
 @pytest.mark.parametrize("seed", range(4))
-def test_a_kill_and_a_replay_of_what_was_not_committed_change_nothing(seed):
+def test_a_kill_and_a_replay_of_what_was_not_committed_change_nothing(seed, stream, expected):
     kill = random.Random(seed)
-    kafka, at, now = Kafka(), 0, 10**18
-    while at < len(STREAM):
-        end = min(len(STREAM), at + kill.randrange(1, 40))
+    kafka, at, now = Kafka(stream), 0, 10**18
+    while at < len(stream):
+        end = min(len(stream), at + kill.randrange(1, 40))
         kafka.read(at, end, now)
         now += SECOND
         kafka.tick(now)
@@ -211,7 +222,7 @@ def test_a_kill_and_a_replay_of_what_was_not_committed_change_nothing(seed):
     for _ in range(2):
         now += 6 * SECOND
         kafka.tick(now)
-    assert kafka.last() == EXPECTED
+    assert kafka.last() == expected
     revisions = [(b.envelope["first_step"], b.envelope["revision"]) for b in kafka.verdicts]
     assert len(set(revisions)) == len(revisions)
 
