@@ -22,9 +22,9 @@ from drumline.sinks.tables.tables import SinkTable
 
 #: Days (table partitions) one insert may touch; each costs a part and a slot of the deduplication log.
 MAX_DAYS_PER_RANGE = 62
-#: Names of kernels in one insert, counted in each record: rollups keep a group for each, and 45,000 in each of two
-#: inserts took all memory of an engine with 1.2 GB.
-MAX_NAMES_PER_RANGE = 16_384
+#: Names of kernels in one insert, counted in each record: rollups keep a group for each, and two inserts with 16,384
+#: each took all memory of an engine with 1.2 GB. A range of a training job has fewer.
+MAX_NAMES_PER_RANGE = 8_192
 #: Bytes of records in one range: its texts exist about ten times while it is decoded, built and inserted.
 RANGE_BYTES = 32 << 20
 #: Dispositions whose offsets an intent lists, in the order of its fields.
