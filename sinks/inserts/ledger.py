@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import structlog
@@ -57,8 +58,8 @@ COLUMNS: tuple[tuple[str, str, str, Callable[[RangeEntry], object]], ...] = (
 )
 
 
-#: Places whose contents one query reads; they are parameters of a request.
-PLACES = 1_000
+#: Bytes of one query's parameter; ClickHouse takes 128 KiB and answers a longer one with an error, at each attempt.
+PARAMETER_BYTES = 64 << 10
 #: A record is no duplicate of itself: leaves out the partition's own offsets from a range on.
 _BEFORE = "NOT (topic_id = {id:String} AND partition = {p:UInt32} AND offset >= {first:UInt64})"
 _RANGE = (
@@ -188,8 +189,11 @@ class Ledger:
         Leaves out offsets from `before.first` on of the partition itself: a record is no duplicate of itself.
         """
         history: History = {identity: Intervals() for identity in wanted}
-        if not wanted:
-            return history
+        for processes in _chunks(sorted({(process,) for process, _ in wanted})):
+            self._add_history(history, topic, [process for (process,) in processes], before)
+        return history
+
+    def _add_history(self, history: History, topic: str, processes: Sequence[str], before: OffsetRange) -> None:
         answer = rows(
             self._client,
             "SELECT process_id, key, min(sequence) AS a, max(sequence) AS b FROM ("
@@ -201,7 +205,7 @@ class Ledger:
             ") GROUP BY process_id, key, island ORDER BY a",
             {
                 "topic": topic,
-                "processes": sorted({process for process, _ in wanted}),
+                "processes": processes,
                 "dispositions": [Disposition.STORED.value, Disposition.EMPTY.value],
                 "id": before.topic_id,
                 "p": before.partition,
@@ -212,14 +216,11 @@ class Ledger:
             identity = (str(row["process_id"]), str(row["key"]))
             if identity in history:
                 history[identity].add_run(int(row["a"]), int(row["b"]))
-        return history
 
     def contents(self, topic: str, places: Collection[Place], before: OffsetRange) -> dict[Place, set[int]]:
         """Return the content hashes of the batches stored in each place, as `history` does."""
         contents: dict[Place, set[int]] = {place: set() for place in places}
-        ordered = sorted(places)
-        for start in range(0, len(ordered), PLACES):
-            chunk = ordered[start : start + PLACES]
+        for chunk in _chunks(sorted(places)):
             answer = rows(
                 self._client,
                 f"SELECT DISTINCT process_id, key, sequence, content FROM {self._table} WHERE topic = {{topic:String}} "
@@ -240,3 +241,18 @@ class Ledger:
                 if place in contents:
                     contents[place].add(int(row["content"]))
         return contents
+
+
+def _chunks(places: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield the tuples, whose first item is a process id, in parts that fit into one parameter."""
+    chunk: list[Any] = []
+    size = 0
+    for place in places:
+        cost = 2 * len(place[0].encode()) + 24  # escaped and quoted; or a sequence
+        if chunk and size + cost > PARAMETER_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(place)
+        size += cost
+    if chunk:
+        yield chunk
