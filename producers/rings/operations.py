@@ -87,6 +87,24 @@ def clock_offset(records: Array, known: Array, before: tuple[int, int] | None, n
     return (min(least), now_ns) if len(difference) else before
 
 
+def kernel_starts(records: Array, steps: Array) -> Array:
+    """Return the position of the first operation of each kernel; those of a communicator lie beside each other."""
+    comm, plan = records["comm"].astype(np.uint16), records["plan"].astype(np.uint32)
+    same = (comm[1:] == comm[:-1]) & (plan[1:] == plan[:-1]) & (plan[1:] > 0) & (steps[1:] == steps[:-1])
+    return np.flatnonzero(np.append(True, ~same)[: len(records)])
+
+
+def function_codes(records: Array, first: Array) -> tuple[Array, Array]:
+    """Return operation (index into nccl.names.OPERATIONS) and bytes of each kernel; `first`: see kernel_starts."""
+    operation = _FUNCTIONS[np.where(records["function"] <= len(FUNCTIONS), records["function"], 0)]
+    size = records["count"] * _BYTES[np.where(records["datatype"] < len(_BYTES), records["datatype"], 0)]
+    if len(first) < len(records):
+        same = np.minimum.reduceat(operation, first) == np.maximum.reduceat(operation, first)
+        size = np.add.reduceat(size, first)
+        operation = np.where(same, operation[first], nccl.operation_class(operation)[first])
+    return operation, size
+
+
 def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int | None) -> Operations:
     """Return operations, those of one kernel as one, as CUPTI sees them.
 
@@ -96,11 +114,8 @@ def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int
     if (comm[1:] < comm[:-1]).any():
         order = np.argsort(comm, kind="stable")
         records, outcome, steps, comm = taken(records, order), outcome.take(order), steps[order], comm[order]
-    plan = records["plan"].astype(np.uint32)
-    same = (comm[1:] == comm[:-1]) & (plan[1:] == plan[:-1]) & (plan[1:] > 0) & (steps[1:] == steps[:-1])
-    first = np.flatnonzero(np.append(True, ~same)[: len(records)])
-    operation = _FUNCTIONS[np.where(records["function"] <= len(FUNCTIONS), records["function"], 0)]
-    size = records["count"] * _BYTES[np.where(records["datatype"] < len(_BYTES), records["datatype"], 0)]
+    first = kernel_starts(records, steps)
+    operation, size = function_codes(records, first)
     called = records["host_ns"].astype(np.int64)
     none = outcome.none
     known = outcome.known & (offset_ns is not None)
@@ -108,10 +123,7 @@ def as_operations(records: Array, outcome: Outcome, steps: Array, offset_ns: int
     stop = np.where(known, records["gpu_stop_ns"].astype(np.int64) + (offset_ns or 0), 0)
     if len(first) < len(records):
         whole = np.logical_and.reduceat(known | none, first)
-        same = np.minimum.reduceat(operation, first) == np.maximum.reduceat(operation, first)
         start, stop = np.minimum.reduceat(start, first), np.maximum.reduceat(stop, first) * whole
-        size = np.add.reduceat(size, first)
-        operation = np.where(same, operation[first], nccl.operation_class(operation)[first])
         comm, steps, called, none = comm[first], steps[first], called[first], np.logical_and.reduceat(none, first)
     operations = Operations(
         communicator=comm,

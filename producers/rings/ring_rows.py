@@ -14,12 +14,13 @@ import numpy as np
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import BatchWriter, FeedProgress
 from drumline.producers.derive.light import Operations, light_rows
-from drumline.producers.derive.steps.steps import Steps
+from drumline.producers.derive.steps.steps import INFERRED, Steps
 from drumline.producers.rings.operations import as_operations, clock_offset, outcomes, taken
 from drumline.producers.rings.replays import replayed
 from drumline.producers.rings.ring_file import MAX_COMMS, MOST_READ, Kind
 from drumline.producers.rings.state import LastStep, OpenStep, RingState
 from drumline.producers.rings.step_cuts import Cut, RingView, Segments, complete, marked_segments, watermark_ns
+from drumline.producers.rings.unmarked import UnmarkedCalls
 from drumline.schemas.columns import Array
 from drumline.schemas.topics import Topic
 
@@ -40,9 +41,12 @@ class RingDerivation:
         state = self.state
         self._note_losses(view)
         records = view.records[: self._readable(view)]
-        segments = marked_segments(records, state)
         at, hashes = self._operations(records, view.communicators)
         called = taken(records, at)
+        segments, unmarked = marked_segments(records, state), None
+        if not len(segments.begin) and state.steps_from in ("", INFERRED):
+            unmarked = UnmarkedCalls(called, at, state, view)
+            segments = unmarked.segments
         outcome = outcomes(called, view.communicators["rank"], view.now_ns, ended=view.ended)
         state.clock = clock_offset(called, outcome.known, state.clock, view.now_ns)
         replays, segment = replayed(records, called, segments, state), segments.of(at)
@@ -65,6 +69,8 @@ class RingDerivation:
         operations = as_operations(taken(called, inside), outcome.take(inside), number, offset_ns)
         progress = FeedProgress(view.now_ns, watermark_ns(segments, cut, records, view))
         self._write(operations, hashes, segments, cut, damaged, progress)
+        if unmarked:
+            unmarked.publish(cut.end)
         state.counts["operations"] += len(number)
         state.position += cut.end
         state.damaged = [(first, last) for first, last in state.damaged if last > state.position]

@@ -54,6 +54,8 @@ class RingState:
         dropped_seen, read_until: operations that the process had dropped, and the end of the ring, when last read.
         lost: operations that were dropped and are not published as lost yet.
         damaged: positions between which operations were dropped.
+        period: calls of a step of a job that marks none (CallPeriod.symbols); none = not known.
+        calls_since, last_communicator: calls since the last such step, and the index of the last one.
         replays: launches of CUDA graphs before `position` whose operations lie behind it.
         counts: for the process's record.
     """
@@ -71,6 +73,9 @@ class RingState:
     read_until: int = 0
     lost: int = 0
     damaged: list[tuple[int, int]] = field(default_factory=list)
+    period: list[list[int]] = field(default_factory=list)
+    calls_since: int = 0
+    last_communicator: int = 0
     replays: list[Replay] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 

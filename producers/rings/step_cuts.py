@@ -50,6 +50,7 @@ class Segments:
         number, start_ns: of each; int64.
         offset: of each number to the job's own.
         held: records at the begin of a segment that need not be read again.
+        holds: whether the last one waits although it is in no step.
     """
 
     begin: Array
@@ -57,6 +58,7 @@ class Segments:
     start_ns: Array
     offset: Array
     held: int = 1
+    holds: bool = False
 
     def of(self, at: Array) -> Array:
         """Return the segment of each position."""
@@ -109,7 +111,8 @@ def complete(
         waiting &= at >= records // 2
     first_open = min(most, int(segment[waiting].min(initial=closed)))
     end = int(segments.begin[first_open - 1]) + segments.held if first_open else 0
-    if segments.number[first_open] < 0 or view.tight:  # what lies in no step does not wait for its end
+    is_outside = segments.number[first_open] < 0 and not (segments.holds and first_open == closed)
+    if is_outside or (view.tight and segments.held):  # what lies in no step does not wait for its end
         until = int(segments.begin[first_open]) if first_open < closed else records
         end = max(end, int(at[waiting].min(initial=until)))
     return Cut(end, first_open)

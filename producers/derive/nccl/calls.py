@@ -32,7 +32,7 @@ class NcclCalls:
     communicator_known: Array
     end_ns: Array
 
-    def take(self, index: Array) -> NcclCalls:
+    def take(self, index: Array | slice) -> NcclCalls:
         """Return the calls at these positions."""
         return NcclCalls(*(getattr(self, f.name)[index] for f in fields(self)))
 

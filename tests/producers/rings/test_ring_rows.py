@@ -282,3 +282,49 @@ def test_a_step_waits_for_its_graph(ring):
     reader.round()
     assert reader.rows(Topic.STEP, "step", "collectives") == [(0, 2), (1, 2)]
     assert reader.rows(Topic.COLLECTIVE, "step", "ordinal") == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def unmarked(ring, kinds, begin_ns):
+    """A call for each kind: ends with a collective when it is even."""
+    for number, kind in enumerate(kinds):
+        call = begin_ns + number * MS
+        function = "AllReduce" if kind % 2 == 0 else "Broadcast"
+        ring.operations(call, call + MS // 4, call + MS // 2, function=function, count=1_000 + kind)
+
+
+def test_steps_of_a_job_that_marks_none_are_inferred(tmp_path):
+    """Seven calls before the first step, 100 steps of three calls, an evaluation of 12 calls, 60 steps."""
+    kinds = [1, 3, 5, 7, 9, 11, 13, *[0, 2, 4] * 100, *[20, 22] * 6, *[0, 2, 4] * 60, 0]
+    results = []
+    for parts in ((len(kinds),), (200, 1, 1, 1, 2, 3, 80, 20, 50, 10, 200)):
+        ring = FakeRing(tmp_path / str(len(parts)), capacity=1_024)
+        ring.communicator()
+        reader, at = Reader(ring), 0
+        for part in parts:
+            unmarked(ring, kinds[at : at + part], BEGIN + at * MS)
+            at += part
+            reader.round()
+            reader.round()
+        reader.round(ended=True)
+        steps = reader.rows(Topic.STEP, "step", "start_ns", "duration_ns", "collectives", "skipped")
+        results.append((steps, sorted(reader.rows(Topic.COLLECTIVE, "start_ns", "step", "ordinal"))))
+        assert {b.envelope["steps_from"] for b in reader.batches if b.topic == Topic.STEP} == {"inferred"}
+        collectives = results[-1][1]
+        assert len(collectives) == len(kinds)
+        in_step = [(step, ordinal) for _, step, ordinal in collectives if step >= 0]
+        numbers = [*range(2, 102), *range(106, 166)]
+        assert in_step == [(number, ordinal) for number in numbers for ordinal in range(3)]
+        assert [step for step, *_ in steps] == numbers
+    assert [row[:2] for row in results[0][0]] == [row[:2] for row in results[1][0]]
+    assert results[0][1] == results[1][1]
+
+
+def test_calls_wait_for_the_first_mark_and_a_period_of_steps(ring):
+    now_ns = BEGIN + 1_000 * MS
+    unmarked(ring, [0, 2, 4, 6], BEGIN)
+    reader = Reader(ring)
+    assert reader.round(now_ns).position == 0  # the first step may be marked soon
+    ring.train(2, BEGIN + 10 * MS)
+    reader.round(now_ns)
+    assert reader.rows(Topic.COLLECTIVE, "step")[:5] == [(-1,)] * 4 + [(0,)]
+    assert reader.rows(Topic.STEP, "step") == [(0,), (1,)]
