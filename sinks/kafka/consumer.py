@@ -54,6 +54,7 @@ class SinkConsumer:
         admin = silence_librdkafka(admin_config(self._settings, "drumline-sink-admin"))
         self._admin = AdminClient(with_broker_watch({**admin, "error_cb": self.events.of_admin}))
         config = silence_librdkafka(consumer_config(self._settings, self._topics))
+        self._name = str(config.get("group.instance.id", ""))
         self._consumer = Consumer(with_broker_watch({**config, "error_cb": self.events.of_consumer}))
         self._ends = EndOffsets(self._admin, self._consumer)
         self.logs = LogCheck(self._consumer, accept_loss=self.accept_loss)
@@ -223,7 +224,7 @@ class SinkConsumer:
 
     def is_sole_member(self) -> bool:
         """Return True if, after fencing, the group has no other sink of this name. Blocks for up to half a minute."""
-        return is_sole_member(self._admin, self._settings.sink.group, self._assignment.member)
+        return is_sole_member(self._admin, self._settings.sink.group, self._name, self._assignment.member)
 
     def recreate_client(self) -> None:
         """Discard everything collected and replace the clients.

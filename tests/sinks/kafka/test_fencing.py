@@ -2,13 +2,14 @@
 
 import time
 from types import SimpleNamespace
+from uuid import uuid4
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from support.labs.sink import Pipeline, any_batch, process_id
 
 from drumline.schemas.topics import Topic
-from drumline.sinks.kafka import consumer
+from drumline.sinks.kafka import consumer, fencing
 from drumline.sinks.kafka.consumer import SinkConsumer
 from drumline.sinks.kafka.fencing import is_sole_member
 
@@ -31,21 +32,27 @@ class Group:
 
 
 LOADING = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
+FORMER, NEWER, LONGER = (f"{name}-{uuid4()}" for name in ("sinks-1", "sinks-1", "sinks-1-2"))
 
 
 @pytest.mark.parametrize(
     ("answers", "sole"),
     [
-        ([["mine", "other name"]], True),
+        ([[FORMER, LONGER]], True),
         ([[]], True),
-        ([["other with my name"]], False),
-        ([KafkaError(KafkaError._TRANSPORT), [LOADING], ["mine"]], True),
-        ([KafkaError(KafkaError._TRANSPORT), [LOADING], ["other with my name"]], False),
+        ([[LONGER]], True),
+        ([[NEWER, LONGER]] * 5, False),
+        ([[NEWER, LONGER], [LONGER]], True),  # its own request to join, answered after it had given up: soon forgotten
+        ([KafkaError(KafkaError._TRANSPORT), [LOADING], [FORMER]], True),
+        ([KafkaError(KafkaError._TRANSPORT), [LOADING], *[[NEWER]] * 5], False),
     ],
 )
-def test_a_member_that_is_listed_as_before_or_finds_an_empty_group_is_the_sole_one(answers, sole):
+def test_a_member_is_the_sole_one_if_it_or_soon_none_of_its_name_is_listed(answers, sole, monkeypatch):
+    now_s = [0.0]
+    monkeypatch.setattr(fencing.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(fencing.time, "sleep", lambda _: now_s.append(now_s.pop() + fencing.FORGOTTEN_S / 4.5))
     group = Group(*answers)
-    assert is_sole_member(group, "sinks", "mine") is sole
+    assert is_sole_member(group, "sinks", "sinks-1", FORMER) is sole
     assert group.answers == []
 
 
@@ -92,7 +99,7 @@ def test_of_two_sinks_with_one_name_the_older_ends(pipeline):
     older = pipeline.started("--instance", "1", flush_s=0.05)
     pipeline.wait_drained()
     younger = pipeline.start("--instance", "1", flush_s=0.05)
-    assert older.wait(40) == 6
+    assert older.wait(60) == 6  # once the younger has been listed for longer than a session
     assert b"another sink runs as this instance" in older.stderr.read()
     pipeline.sinks.remove(older)
     pipeline.publish(*batches(4))
