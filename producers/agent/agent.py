@@ -78,6 +78,7 @@ class Agent:
 
     Attributes:
         tails: by folder name.
+        gpus: uuid and model by process, from NVML's thread.
         processes: envelopes of the processes that are alive on this host; other threads may read it.
     """
 
@@ -99,7 +100,8 @@ class Agent:
         self._folders = FolderDiscovery(self._root)
         spool = settings.spool
         limits = SpoolLimits(max_bytes=spool.max_mb << 20, segment_s=spool.segment_s)
-        self._rings = RingFolder(settings.rings_folder, self._root, limits, self._clock)
+        self.gpus: dict[int, dict[str, str]] = {}
+        self._rings = RingFolder(settings.rings_folder, self._root, limits, self._clock, self.gpus)
         self._finished = self._start = 0
         self.tails: dict[str, SpoolTailer] = {}
         self.processes: Sequence[Mapping[str, Any]] = ()

@@ -68,7 +68,7 @@ class DeviceSampler(threading.Thread):
     """Samples every GPU once a period, and at once when an XID event occurs.
 
     A thread of its own; `drumline agent` starts it and calls `stop`, which closes the spool. It blocks in NVML calls.
-    `processes` returns the envelopes of the processes that are alive on this host.
+    `processes` returns the envelopes of the processes that are alive on this host. `gpus`: GPU of each process.
     """
 
     def __init__(
@@ -82,6 +82,7 @@ class DeviceSampler(threading.Thread):
         self._spool, self._batches, self._processes, self._options = spool, batches, processes, options
         self._halt = threading.Event()
         self._reported = ""
+        self.gpus: dict[int, dict[str, str]] = {}
 
     def stop(self) -> None:
         """Stop the thread and close the spool."""
@@ -146,6 +147,9 @@ class DeviceSampler(threading.Thread):
             nvml.drop(gpu)
             if not xid:
                 return False
+        for pid in [pid for pid, known in self.gpus.items() if known["uuid"] == gpu.uuid and pid not in pids]:
+            del self.gpus[pid]
+        self.gpus.update({pid: {"uuid": gpu.uuid, "model": gpu.model} for pid in pids})
         row["xid"] = xid
         jobs = jobs_on(gpu.uuid, pids, self._batches.host, self._processes())
         for key, batch in self._batches.batches(gpu.uuid, gpu.index, row, jobs):

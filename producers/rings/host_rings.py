@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from errno import EDQUOT
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -18,7 +19,7 @@ import structlog
 from drumline.infra.telemetry import metrics
 from drumline.producers.agent.discovery import MOST_OF_USER
 from drumline.producers.rings.checkpoint import Checkpoint
-from drumline.producers.rings.publication import RingProcess
+from drumline.producers.rings.publication import Gpus, RingProcess
 from drumline.producers.rings.ring_file import SUFFIX, BadRing, NotReady, RingFile
 from drumline.producers.spool.files import LISTED, opened
 from drumline.producers.spool.quota import HostSpools, SpoolLimits
@@ -42,8 +43,16 @@ class RingFolder:
     `problem`: reason why the folder cannot be used, or "". `blocked`: reason by file name.
     """
 
-    def __init__(self, folder: Path, root: Path, limits: SpoolLimits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        root: Path,
+        limits: SpoolLimits,
+        clock: Callable[[], float],
+        gpus: Gpus = MappingProxyType({}),
+    ) -> None:
         self._folder, self._root, self._limits, self._clock = folder, root, limits, clock
+        self._gpus = gpus
         self._rings: dict[str, RingProcess] = {}
         self._spools = HostSpools(root)
         self._due = float("-inf")
@@ -96,7 +105,7 @@ class RingFolder:
                 users[ring.about.st_uid] += 1
                 if users[ring.about.st_uid] > MOST_OF_USER:
                     raise PermissionError(EDQUOT, f"other rings of user {ring.about.st_uid} have to end first")
-                self._rings[name] = RingProcess(ring, Checkpoint(self._root, ring), self._open_spool)
+                self._rings[name] = RingProcess(ring, Checkpoint(self._root, ring), self._open_spool, self._gpus)
                 self.blocked.pop(name, None)
             except (FileNotFoundError, NotReady):
                 continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,19 +26,22 @@ from drumline.schemas.topics import Topic
 #: Interval of the process's record; ns.
 REPORT_NS = 10_000_000_000
 OpenSpool = Callable[[Mapping[str, Any], tuple[str, int]], SpoolWriter]
+#: Process -> uuid and model of its GPU, as NVML knows it.
+Gpus = Mapping[int, Mapping[str, str]]
 
 
 class RingProcess:
     """Reads one ring. RingFolder owns it, in the agent's thread.
 
     A round publishes what has become complete: it saves the state and the batches, appends the batches to the spool,
-    and only then lets the process use the records again. `open_spool`: creates a process's spool.
+    and only then lets the process use the records again. `open_spool`: creates a process's spool. `gpus`: of
+    this host's processes; another thread adds to it.
 
     `finished`: all is in the spool, and the process has ended. `behind`: records that are not published yet.
     """
 
-    def __init__(self, ring: RingFile, checkpoint: Checkpoint, open_spool: OpenSpool) -> None:
-        self.ring, self._checkpoint, self._open_spool = ring, checkpoint, open_spool
+    def __init__(self, ring: RingFile, checkpoint: Checkpoint, open_spool: OpenSpool, gpus: Gpus) -> None:
+        self.ring, self._checkpoint, self._open_spool, self._gpus = ring, checkpoint, open_spool, gpus
         self._frames: list[SpoolFrame] = []
         self._spool: SpoolWriter | None = None
         self._derivation: RingDerivation | None = None
@@ -124,10 +128,13 @@ class RingProcess:
     def _begin(self, header: RingHeader, resumed: tuple[str, int]) -> None:
         if header[HeaderField.COMMS]:
             self._communicators = self.ring.communicators()
-        process = ring_identity(header, self._communicators, self._lost_state, {})
+        process = ring_identity(header, self._communicators, self._lost_state, self._gpu())
         writer = BatchWriter(process, self._emit)
         self._derivation = RingDerivation(writer, self._state)
         self._spool = self._open_spool(ring_record(process, header, self._state), resumed)
+
+    def _gpu(self) -> Mapping[str, str]:
+        return self._gpus.get(self.ring.process(), {}) if self._gpus else {}
 
     def _emit(self, topic: Topic, key: str, batch: Batch) -> None:
         self._frames.append(SpoolFrame(str(topic), key, encode(model(topic), batch), batch.rows))
@@ -171,4 +178,7 @@ class RingProcess:
         if (final or now_ns >= self._report_at) and self._spool is not None and self._derivation is not None:
             self._report_at = now_ns + REPORT_NS
             process = self._derivation.writer.identity
+            if not process.gpu_uuid and (gpu := self._gpu()):
+                process = replace(process, gpu_uuid=gpu["uuid"], gpu_model=gpu["model"])
+                self._derivation.writer.identity = process
             self._spool.identify(ring_record(process, header, self._state))

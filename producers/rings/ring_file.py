@@ -182,6 +182,15 @@ class RingFile:
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         return True
 
+    def process(self) -> int:
+        """Return the process that holds the lock, as this pid namespace numbers it; 0 = not known."""
+        with open("/proc/locks") as locks:
+            for line in locks:
+                fields = line.split()
+                if fields[1] == "FLOCK" and fields[5].endswith(f":{self.about.st_ino}"):
+                    return int(fields[4])
+        return 0
+
     def is_in(self, directory: int) -> bool:
         """Return whether it is still the file of its name in a folder."""
         try:

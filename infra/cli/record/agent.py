@@ -95,6 +95,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     )  # fmt: skip
     sampler = None if until_empty or config.agent.gpu_s == 0 else device_sampler(config, lambda: program.processes)
     if sampler is not None:
+        sampler.gpus = program.gpus
         sampler.start()
 
     def go_on() -> bool:

@@ -2,13 +2,20 @@
 
 import resource
 import stat
+import time
 
 import numpy as np
 import pytest
 from support.fake_nccl import Programs, Ring, only
 
 from drumline.infra.config.settings import RingSettings
+from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.rings.ring_file import FUNCTIONS, Kind
+from drumline.producers.spool.frames import SEGMENT_MAGIC, scan
+from drumline.producers.spool.quota import SpoolLimits
+from drumline.schemas.batch import decode
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
 
 VERSIONS = range(1, 7)
 UNSEEN = 2**64 - 1
@@ -336,3 +343,23 @@ def test_a_chained_plugin_whose_init_fails_gets_nothing_more(ring, programs, tmp
     more = {"chained_log": str(log), "chained_mask": "2", "chained_fails": "1"}
     assert len(ring("chain", 5, CHAIN=str(programs.chained("5")), **more).operations) == 2
     assert calls(log) == ["init 5"]
+
+
+def test_the_agent_publishes_what_the_plugin_wrote(programs, tmp_path):
+    root = tmp_path / "spool"
+    root.mkdir()
+    done = programs.run("one", 5, root / ".rings", rank="5", drumline_job="pretraining")
+    assert done.returncode == 0
+    folder = RingFolder(root / ".rings", root, SpoolLimits(), iter(range(0, 1_000, 10)).__next__)
+    folder.round(time.time_ns() + 10**10)
+    folder.close()
+    [spool] = [path for path in root.iterdir() if not path.name.startswith(".")]
+    frames = [frame for path in spool.glob("*.seg") for frame in scan(path.read_bytes()[len(SEGMENT_MAGIC) :])]
+    batches = [decode(model(f.topic), f.body) for f in frames if f.topic == Topic.COLLECTIVE and f.rows]
+    assert [b.envelope[name] for b in batches for name in ("job", "rank", "communicator", "source")] == [
+        "pretraining", 5, f"{42:016x}", "nccl",
+    ]  # fmt: skip
+    assert batches[0].strings("operation", "operations").tolist() == ["AllReduce", "Send"]
+    assert batches[0].columns["step"].tolist() == [7, 7]
+    assert batches[0].columns["duration_ns"].tolist() == [501, 501]
+    assert not list((root / ".rings").iterdir())

@@ -96,6 +96,23 @@ def test_a_process_without_a_launcher_has_the_rank_of_its_largest_communicator(r
     assert (envelope["rank"], envelope["world_size"]) == (5, 16)
 
 
+def test_the_gpu_of_a_process_is_the_one_that_nvml_knows_it_on(root):
+    ring = FakeRing(root / ".rings")
+    ring.communicator()
+    gpus = {}
+    folder = RingFolder(root / ".rings", root, SpoolLimits(), Clock(), gpus)
+    ring.train(1, BEGIN)
+    rounds(folder)
+    gpus[os.getpid()] = {"uuid": "GPU-7", "model": "H200"}  # this process holds the lock
+    for part in range(1, 3):
+        ring.train(1, BEGIN + part * 10**11, first=part)
+        folder._due = float("-inf")
+        folder.round(LATER + part * 10**11)
+    folder.close()
+    uuids = [b.envelope["gpu_uuid"] for (topic, *_), feed in batches(root).items() for b in feed if topic == Topic.STEP]
+    assert (uuids[0], uuids[-1]) == ("", "GPU-7")
+
+
 def bad_rings(folder):
     def patch(path, at, number):
         path.write_bytes(path.read_bytes()[:at] + number.to_bytes(8, "little") + path.read_bytes()[at + 8 :])
