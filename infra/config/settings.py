@@ -98,6 +98,9 @@ class RingSettings(SettingsModel):
     records: int = Field(
         32_768, ge=64, le=1 << 20, description="operations that a ring holds until the agent has read them; 96 B each"
     )
+    graphs: bool = Field(
+        True, description="record operations in CUDA graphs; NCCL then adds a host function to each of them"
+    )
 
 
 class AgentSettings(SettingsModel):

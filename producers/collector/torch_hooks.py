@@ -97,8 +97,13 @@ def profiler(module: Any) -> None:
 
 
 def graphs(kind: Any) -> None:
-    """Mark each replay of a CUDA graph, and that one was captured. `kind`: torch.cuda.CUDAGraph."""
+    """Mark each replay of a CUDA graph, and that one was captured. `kind`: torch.cuda.CUDAGraph.
+
+    NCCL gives each captured operation that is recorded a host function, which delays every replay. Where graphs are
+    not to be recorded, recording is off while one is captured.
+    """
     replay, begin, end = kind.replay, kind.capture_begin, kind.capture_end
+    pauses = marks.ring is not None and not library.records_graphs(os.environ)
 
     @functools.wraps(replay)
     def replayed(graph: Any, *arguments: Any, **named: Any) -> Any:
@@ -109,13 +114,24 @@ def graphs(kind: Any) -> None:
     @functools.wraps(begin)
     def captured(graph: Any, *arguments: Any, **named: Any) -> Any:
         marks.graph_was_captured = True
+        if pauses:
+            library.record(False)
         with contextlib.suppress(Exception):
             setattr(graph, marks.CAPTURED, (library.captured(), 0))
-        return begin(graph, *arguments, **named)
+        try:
+            return begin(graph, *arguments, **named)
+        except BaseException:
+            if pauses:
+                library.record(True)
+            raise
 
     @functools.wraps(end)
     def ended(graph: Any, *arguments: Any, **named: Any) -> Any:
-        result = end(graph, *arguments, **named)
+        try:
+            result = end(graph, *arguments, **named)
+        finally:
+            if pauses:
+                library.record(True)
         with contextlib.suppress(Exception):
             setattr(graph, marks.CAPTURED, (getattr(graph, marks.CAPTURED)[0], library.captured()))
         return result

@@ -1,4 +1,4 @@
-"""Path of NCCL's profiler plugin, and the job's marks in its file: steps, ranges, replays of graphs.
+"""Path of NCCL's profiler plugin, the job's marks in its file (steps, ranges, replays of graphs), and its switch.
 
 It is imported inside the job: standard library only.
 """
@@ -8,16 +8,18 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 #: File and SONAME: glibc gives NCCL, which opens the plain name, the library that is loaded already.
 LIBRARY = "libnccl-profiler-drumline.so"
 #: Kinds of marks (ring.h).
-STEP_MARK, RANGE_BEGIN, RANGE_END, GRAPH_REPLAY = 2, 3, 4, 5
+STEP_MARK, RANGE_BEGIN, RANGE_END, GRAPH_REPLAY, RECORD = 2, 3, 4, 5, 6
 #: Most bytes of a name that a mark holds (ring.h).
 NAME_BYTES = 32
 #: Folder of all rings of the host; a process without it writes none.
 FOLDER_VARIABLE = "DRUMLINE_RINGS__FOLDER"
+#: 0 = operations that are captured into CUDA graphs run as without drumline, and are not recorded.
+GRAPHS_VARIABLE = "DRUMLINE_RINGS__GRAPHS"
 
 
 def path() -> str | None:
@@ -53,6 +55,20 @@ def captured() -> int:
     function = ctypes.PyDLL(library).drumline_captured
     function.restype = ctypes.c_uint64
     return int(function())
+
+
+def record(on: bool) -> bool:
+    """Switch the recording of this process's operations off or on; return False if it stays as it was.
+
+    Steps in which it was off are not compared. While it is off NCCL works as without the plugin.
+    """
+    library = path() if load() is not None else None
+    return library is not None and ctypes.PyDLL(library).drumline_record(ctypes.c_int(on)) == 0
+
+
+def records_graphs(environment: Mapping[str, str]) -> bool:
+    """Return whether operations that are captured into CUDA graphs are recorded."""
+    return environment.get(GRAPHS_VARIABLE, "").lower() not in ("0", "false", "no", "off")
 
 
 def mark(kind: int, number: int, name: str = "", count: int = 0) -> bool:

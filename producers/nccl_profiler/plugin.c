@@ -5,6 +5,7 @@
  * thread here, no lock, and no allocation after `init`. Whatever fails, NCCL gets success: without a file, or with a
  * full one, the job runs as without drumline. NCCL closes the library with the last communicator; it stays loaded
  * (-z nodelete), as threads may still be in it. */
+#include <pthread.h>
 #include <string.h>
 
 #include "abi.h"
@@ -46,6 +47,7 @@ static _Atomic(const struct profiler_v1 *) chained[NEWEST + 1]; /* their struct 
 static int their_mask;               /* may change at any time: they keep the pointer */
 static _Atomic(int *) mask_of_nccl;  /* and NCCL reads this one */
 static _Atomic int our_mask;
+static pthread_mutex_t switching = PTHREAD_MUTEX_INITIALIZER; /* NCCL's calls never take it */
 static _Atomic uint64_t plans; /* groups of operations that are one kernel; numbered from 1 */
 
 struct theirs { const void *profiler; void *context; int *mask; result failed; };
@@ -57,11 +59,42 @@ static struct theirs prepare_theirs(int version, int *mask) {
   return theirs;
 }
 
-/* Give NCCL the events that the chained plugin asks for now, and ours. */
+static bool is_paused(void) {
+  uint8_t *base = ring();
+  return base && atomic_load(&words(base)[PAUSED]);
+}
+
+static int wanted_mask(void) {
+  return __atomic_load_n(&their_mask, __ATOMIC_SEQ_CST) | (is_paused() ? 0 : atomic_load(&our_mask));
+}
+
+/* Give NCCL the events that the chained plugin asks for now, and ours. Of several threads that do, the last one looks
+ * again after all has changed. */
 static void refresh_mask(void) {
-  int *mask = atomic_load_explicit(&mask_of_nccl, memory_order_relaxed);
-  int wanted = __atomic_load_n(&their_mask, __ATOMIC_RELAXED) | atomic_load_explicit(&our_mask, memory_order_relaxed);
-  if (mask && __atomic_load_n(mask, __ATOMIC_RELAXED) != wanted) __atomic_store_n(mask, wanted, __ATOMIC_RELAXED);
+  int *mask = atomic_load(&mask_of_nccl), wanted;
+  while (mask && __atomic_load_n(mask, __ATOMIC_SEQ_CST) != (wanted = wanted_mask()))
+    __atomic_store_n(mask, wanted, __ATOMIC_SEQ_CST);
+}
+
+/* Switch the recording of this process's operations off or on, from any thread, also before NCCL is there. While it is
+ * off NCCL works as without this plugin: it looks at the mask at each call of its API. Operations that have begun go
+ * on. Return 0 if it is as asked; it stays on where there is no ring, or none with room to tell the agent of it. */
+EXPORT int drumline_record(int on) {
+  uint8_t *base = ring_open();
+  if (!base) return -1;
+  pthread_mutex_lock(&switching);
+  uint64_t paused = !on;
+  int failed = 0;
+  if (atomic_load(&words(base)[PAUSED]) != paused) { /* what is not recorded lies between the two marks */
+    failed = paused && drumline_mark(RECORD, 0, NULL, 0);
+    if (!failed) {
+      atomic_store(&words(base)[PAUSED], paused);
+      refresh_mask();
+    }
+    if (!paused) drumline_mark(RECORD, 1, NULL, 0); /* in a full ring the next mark of a step tells it */
+  }
+  pthread_mutex_unlock(&switching);
+  return failed;
 }
 
 static void *their_handle(const void *opaque) {
@@ -119,6 +152,8 @@ static struct context {
 } contexts[MAX_COMMS];
 
 void forget_contexts(void) {
+  static const pthread_mutex_t unlocked = PTHREAD_MUTEX_INITIALIZER;
+  switching = unlocked; /* another thread may have held it at the fork */
   for (int i = 0; i < MAX_COMMS; i++) atomic_store(&contexts[i].state, UNUSED);
 }
 
@@ -293,13 +328,14 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
   struct handle handle = unpack(opaque);
   struct context *context = context_of(handle);
   bool is_forwarded = plugin && handle.kind == OF_THEIRS && (opaque || !ring()); /* theirs may need no context */
+  bool is_new = kind != KIND_KERNEL_CHANNEL && !is_paused(); /* channels are of operations that began before */
   *result_handle = NULL; /* always: NCCL keeps handles in memory that it uses again */
   if (context) {
     is_forwarded = plugin && atomic_load_explicit(&context->is_forwarded, memory_order_relaxed);
     their_context = atomic_load_explicit(&context->theirs, memory_order_relaxed);
   } else if (handle.kind == OF_THEIRS) {
     their_context = opaque;
-    if (kind == KIND_COLL || kind == KIND_P2P) count(DENIED);
+    if (is_new && (kind == KIND_COLL || kind == KIND_P2P)) count(DENIED);
   } else {
     count(UNKNOWN);
     is_forwarded = plugin && handle.kind == OF_OTHER_PROCESS; /* they tell by the event's pid, not by a context */
@@ -309,11 +345,12 @@ static result start(void *opaque, void **result_handle, struct descriptor *event
     is_forwarded = chain_wants(__atomic_load_n(&their_mask, __ATOMIC_RELAXED), kind);
   }
   if (is_forwarded) theirs = start_theirs(plugin, their_context, event, kind, version);
-  if (context && (kind == KIND_COLL || kind == KIND_P2P)) ours = start_operation(handle.number, event, kind, version);
-  else if (context && kind == KIND_KERNEL_CHANNEL && version >= 4) ours = start_channel(event);
-  else if (context && (kind == KIND_COLL_API || kind == KIND_P2P_API)) ours = start_api_call(event, kind);
+  if (context && kind == KIND_KERNEL_CHANNEL && version >= 4) ours = start_channel(event);
+  else if (!context || !is_new) ours = 0;
+  else if (kind == KIND_COLL || kind == KIND_P2P) ours = start_operation(handle.number, event, kind, version);
+  else if (kind == KIND_COLL_API || kind == KIND_P2P_API) ours = start_api_call(event, kind);
   /* A kernel. NCCL 2.27 and before tells of no operation whose group has no handle. */
-  else if (context && kind == KIND_GROUP) ours = pack(OF_GROUP, atomic_fetch_add(&plans, 1) + 1);
+  else if (kind == KIND_GROUP) ours = pack(OF_GROUP, atomic_fetch_add(&plans, 1) + 1);
   if (ours && theirs) keep_theirs(ours, theirs);
   *result_handle = ours ? (void *)ours : theirs;
   return 0;

@@ -39,6 +39,7 @@ enum header { /* words */
   CAPTURED = 15,  /* calls of NCCL's API that were captured into CUDA graphs so far */
   DENIED = 16,    /* operations of communicators that met a full table */
   ENVIRONMENT_LEFT_OUT = 17, /* variables for which there was no room */
+  PAUSED = 18,    /* 1 = the job has switched the recording of its operations off (drumline_record) */
   ENVIRONMENT = 64, /* byte 512: NAME=VALUE texts, each ended by a zero byte; an empty one is the last */
 };
 
@@ -58,13 +59,15 @@ enum record_kind {
   RANGE_BEGIN = 3,  /* number: id of the range */
   RANGE_END = 4,
   GRAPH_REPLAY = 5, /* number: id of the graph */
+  RECORD = 6,       /* number: 1 = operations are recorded from before here on, 0 = until some time after */
 };
 
 struct record {
   _Atomic uint64_t number;   /* position + 1; written last */
   _Atomic uint64_t progress; /* low half of number << 32 | channels started << 16 | channels stopped */
   uint8_t kind;
-  uint8_t function, datatype, algorithm, protocol; /* place in the lists of operations.c, from 1; 0 = not known */
+  /* place in the lists of operations.c, from 1; 0 = not known. `function` of a mark: PAUSED at its time */
+  uint8_t function, datatype, algorithm, protocol;
   uint8_t channels; /* that will start and stop; 0 = not known */
   uint16_t comm;    /* place in the table; NO_COMM for a mark */
   int32_t peer;     /* root of a collective, peer of a point-to-point operation */

@@ -47,7 +47,8 @@ static void copy_environment(uint8_t *base) {
     "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE", "PMIX_RANK", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID",
     "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK", "MV2_COMM_WORLD_SIZE", "JOB_NAME", "POD_NAME", "POD_NAMESPACE",
-    "KUBERNETES_SERVICE_HOST", "HOSTNAME", "CUDA_VISIBLE_DEVICES", "DRUMLINE_LABELS", NULL};
+    "KUBERNETES_SERVICE_HOST", "HOSTNAME", "CUDA_VISIBLE_DEVICES", "DRUMLINE_LABELS",
+    "DRUMLINE_RINGS__GRAPHS", NULL};
   char *at = (char *)base + ENVIRONMENT * 8, *end = (char *)base + HEADER_BYTES - 1; /* the last byte stays zero */
   for (int i = 0; names[i]; i++) {
     const char *value = getenv(names[i]);
@@ -170,7 +171,8 @@ EXPORT int drumline_mark(int kind, int64_t number, const char *name, uint64_t co
   if (!record) return -1;
   if (kind == STEP_MARK) record->step = number; /* of two threads that begin steps at once, too */
   record->kind = (uint8_t)kind;
-  record->function = record->datatype = record->algorithm = record->protocol = record->channels = 0;
+  record->function = atomic_load_explicit(&words(base)[PAUSED], memory_order_relaxed) != 0;
+  record->datatype = record->algorithm = record->protocol = record->channels = 0;
   record->comm = NO_COMM;
   record->peer = -1;
   record->generation = 0;

@@ -29,4 +29,6 @@ void forget_contexts(void);
 struct record *ring_claim(uint8_t *base, uint64_t *position);
 /* Let the agent read the record. */
 void ring_publish(struct record *record, uint64_t position);
+/* Write a mark of the job into the ring; return 0 if it is there. */
+EXPORT int drumline_mark(int kind, int64_t number, const char *name, uint64_t count);
 #endif

@@ -10,6 +10,7 @@ import numpy as np
 
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.identity import NCCL, Identity, identity, names_rank
+from drumline.producers.nccl_profiler.library import records_graphs
 from drumline.producers.rings.ring_file import HeaderField, RingHeader
 from drumline.producers.rings.state import RingState
 from drumline.schemas.columns import Array
@@ -46,6 +47,7 @@ def ring_record(process: Identity, header: RingHeader, state: RingState) -> dict
         "policy": "on: light",
         "collector": {
             **{name: str(count) for name, count in counts.items()},
+            **({} if records_graphs(header.environment) else {"graphs": "not recorded"}),
             **{f"problem: {name}": sentence for name, sentence in _problems(header).items()},
         },
     }

@@ -52,6 +52,7 @@ class HeaderField(IntEnum):
     CAPTURED = 15
     DENIED = 16
     ENVIRONMENT_LEFT_OUT = 17
+    PAUSED = 18
 
 
 class Kind(IntEnum):
@@ -62,6 +63,7 @@ class Kind(IntEnum):
     RANGE_BEGIN = 3
     RANGE_END = 4
     GRAPH_REPLAY = 5
+    RECORD = 6
 
 
 COMM = np.dtype(
@@ -70,7 +72,8 @@ COMM = np.dtype(
         ("rank", "<i4"), ("ranks", "<i4"), ("nodes", "<i4"), ("name", "S56"),
     ]
 )  # fmt: skip
-#: A mark has its number in `sequence`, and its name in the 32 bytes from `gpu_start_ns` on.
+#: A mark has its number in `sequence`, its name in the 32 bytes from `gpu_start_ns` on, and in `function` whether
+#: operations were not recorded then.
 RECORD = np.dtype(
     [
         ("number", "<u8"), ("progress", "<u8"), ("kind", "u1"), ("function", "u1"), ("datatype", "u1"),

@@ -106,10 +106,10 @@ class RingDerivation:
         return np.flatnonzero(is_operation), np.append(communicators["id"], np.uint64(0))
 
     def _damaged(self, segments: Segments, records: int) -> Array:
-        """Return in which segments operations were dropped: bool."""
+        """Return in which segments operations were dropped, or not recorded: bool."""
         begin = self.state.position + np.append(0, segments.begin)
         end = self.state.position + np.append(segments.begin, records + 1)
-        result = np.zeros(len(begin), bool)
+        result = segments.paused.copy()
         for first, last in self.state.damaged:
             result |= (begin < last) & (end > first)
         return result
@@ -180,7 +180,12 @@ class RingDerivation:
         for communicator, count in of_open:
             state.ordinals[communicator] = state.ordinals.get(communicator, 0) + count
         if segments.held:
-            state.open = OpenStep(number, int(segments.start_ns[cut.first_open]), goes_on or bool(of_open))
+            state.open = OpenStep(
+                number,
+                int(segments.start_ns[cut.first_open]),
+                goes_on or bool(of_open),
+                bool(segments.paused[cut.first_open]),
+            )
         begun = segments.number[: cut.first_open + segments.held]
         state.newest = max(state.newest, int(begun.max(initial=-1)))
         state.offset = int(segments.offset[cut.first_open])

@@ -9,11 +9,14 @@ from typing import Any
 
 @dataclass
 class OpenStep:
-    """The step that the next record lies in; -1 = none. `partial`: some of its rows are published."""
+    """The step that the next record lies in; -1 = none. `partial`: some of its rows are published. `paused`: the job
+    had switched the recording off in a part of it that is read.
+    """
 
     number: int = -1
     start_ns: int = 0
     partial: bool = False
+    paused: bool = False
 
 
 @dataclass

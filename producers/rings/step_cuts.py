@@ -49,6 +49,7 @@ class Segments:
         begin: position of the first record of each but the first, rising.
         number, start_ns: of each; int64.
         offset: of each number to the job's own.
+        paused: the job had switched the recording off, for some time of it; bool.
         held: records at the begin of a segment that need not be read again.
         holds: whether the last one waits although it is in no step.
     """
@@ -57,6 +58,7 @@ class Segments:
     number: Array
     start_ns: Array
     offset: Array
+    paused: Array
     held: int = 1
     holds: bool = False
 
@@ -76,7 +78,10 @@ class Cut:
 def marked_segments(records: Array, state: RingState) -> Segments:
     """Cut the records at the marks of steps. Numbers that start again are counted on."""
     position = (state.position + np.arange(len(records)) + 1).astype(np.uint64)
-    begin = np.flatnonzero((records["kind"] == Kind.STEP_MARK) & (records["number"] == position))
+    written = records["number"] == position
+    begin = np.flatnonzero((records["kind"] == Kind.STEP_MARK) & written)
+    paused = np.append(state.open.paused, records["function"][begin] > 0)
+    paused[np.searchsorted(begin, np.flatnonzero((records["kind"] == Kind.RECORD) & written), side="right")] = True
     newest, offset = state.newest, state.offset
     numbers, offsets = [state.open.number], [offset]
     for number in records["step"][begin].tolist():
@@ -94,6 +99,7 @@ def marked_segments(records: Array, state: RingState) -> Segments:
         np.array(numbers, np.int64),
         np.append([state.open.start_ns], records["host_ns"][begin].astype(np.int64)),
         np.array(offsets, np.int64),
+        paused,
     )
 
 

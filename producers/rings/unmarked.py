@@ -90,6 +90,7 @@ class UnmarkedCalls:
             np.array([-1, *(number for _, number, _ in begins)], np.int64),
             np.array([0, *(start for _, _, start in begins)], np.int64),
             np.full(len(begins) + 1, state.offset, np.int64),
+            np.zeros(len(begins) + 1, bool),  # a step with calls that are not recorded is none of the period
             held=0,
             holds=not view.tight and (size > 0 or not self._is_due(calls, view)),
         )

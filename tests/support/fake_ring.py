@@ -3,10 +3,24 @@
 import numpy as np
 
 from drumline.infra.bench.processes.ring_writer import MS, RingWriter
+from drumline.producers.rings.ring_file import HeaderField, Kind
 
 
 class FakeRing(RingWriter):
     """Writes operations that run still, and whole trainings."""
+
+    paused = False
+
+    def record(self, on, host_ns):
+        """Switch the recording off or on; marks tell which."""
+        self.paused = self.paused and not on
+        self.mark(int(on), host_ns, kind=Kind.RECORD)
+        self.paused = not on
+
+    def mark(self, number, host_ns, count=0, kind=Kind.STEP_MARK):
+        """Write a mark."""
+        super().mark(number, host_ns, count, kind)
+        self.records["function"][(int(self.header[HeaderField.WRITTEN]) - 1) % self.capacity] = self.paused
 
     def running(self, call_ns, comm=0, **fields):
         """Write an operation that has been called only. Return its position."""

@@ -7,6 +7,7 @@ import pytest
 from drumline.producers.collector import marks, torch_hooks
 from drumline.producers.collector.marks import FROM_API, FROM_OPTIMIZER, GRAPH_REPLAY, RANGE_BEGIN, RANGE_END, STEP_MARK
 from drumline.producers.ipc.events import MARK_BEGIN, MARK_END
+from drumline.producers.nccl_profiler import library
 
 
 @pytest.fixture
@@ -99,6 +100,34 @@ def test_replays_of_a_cuda_graph_are_marked_and_a_capture_is_known(sinks, monkey
     assert graph.capture_end() == "ended"
     assert (graph.replay(), graph.replay()) == ("replayed", "replayed")
     assert sinks.ring == [(GRAPH_REPLAY, id(graph), "", 3 << 32 | 8)] * 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "calls"), [("0", [False, "begin", "end", True, False, "begin", True]), ("1", ["begin", "end", "begin"])]
+)
+def test_recording_is_off_while_a_graph_is_captured_that_is_not_to_be_recorded(sinks, monkeypatch, setting, calls):
+    done = []
+
+    class Graph:
+        def replay(self):
+            pass
+
+        def capture_begin(self, fails=False):
+            done.append("begin")
+            if fails:
+                raise RuntimeError
+
+        def capture_end(self):
+            done.append("end")
+
+    monkeypatch.setenv("DRUMLINE_RINGS__GRAPHS", setting)
+    monkeypatch.setattr(library, "record", done.append)
+    torch_hooks.graphs(Graph)
+    Graph().capture_begin()
+    Graph().capture_end()
+    with pytest.raises(RuntimeError):
+        Graph().capture_begin(fails=True)
+    assert done == calls
 
 
 def test_a_window_is_looked_for_at_marks_about_once_a_second(sinks, monkeypatch):

@@ -22,6 +22,7 @@
 static int version;
 static profiler *plugin;
 static int mask;
+static int (*record)(int on);
 static int (*mark)(int kind, int64_t number, const char *name, uint64_t count);
 static uint64_t (*captured_calls)(void);
 
@@ -29,8 +30,8 @@ static uint64_t (*captured_calls)(void);
   do if (!(expression)) { fprintf(stderr, "line %d: %s\n", __LINE__, #expression); _exit(1); } while (0)
 
 struct comm { void *context; uint64_t id; int rank; uint64_t sequence[2]; };
-struct operation { /* as NCCL's tasks have it */
-  bool is_p2p; int function, channels, peer; uint64_t sequence; size_t count; void *api_call, *handle;
+struct operation { /* as NCCL's tasks have it; `mask`: of the events that were asked for at the call */
+  int mask; bool is_p2p; int function, channels, peer; uint64_t sequence; size_t count; void *api_call, *handle;
 };
 
 static const char *const FUNCTIONS[] = {"Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv"};
@@ -48,6 +49,7 @@ static void load(const char *path) {
   if (!library) fprintf(stderr, "%s\n", dlerror());
   CHECK(library);
   mark = dlsym(library, "drumline_mark");
+  record = dlsym(library, "drumline_record");
   captured_calls = dlsym(library, "drumline_captured");
   char symbol[] = "ncclProfiler_v0";
   for (int newest = version; newest >= 1 && !plugin; newest--) { /* this NCCL takes older plugins too */
@@ -84,7 +86,7 @@ static void *start_other(struct comm *comm, uint64_t kind, void *parent) {
 
 /* Call NCCL's API; return the handle of the call. Version 4 has no such event. */
 static void *start_api_call(struct comm *comm, const struct operation *op, bool captured) {
-  if (version <= 4) return NULL;
+  if (version <= 4 || !(op->mask & (COLL | P2P | KERNEL_CH))) return NULL;
   void *handle = NULL, *group = start_other(comm, GROUP_API, NULL);
   descriptor_v5 call = {.type = op->is_p2p ? P2P_API : COLL_API, .parentObj = group};
   if (op->is_p2p) call.p2pApi.graphCaptured = captured;
@@ -110,7 +112,7 @@ static void *start_api_call(struct comm *comm, const struct operation *op, bool 
 
 /* Start the events of one kernel's operations. */
 static void launch(struct comm *comm, struct operation *ops, int count) {
-  if (!plugin || !(mask & (COLL | P2P | KERNEL_CH))) return;
+  if (!plugin || !(ops->mask & (COLL | P2P | KERNEL_CH))) return;
   void *group = start_other(comm, GROUP, NULL);
   for (struct operation *op = ops; op < ops + count; op++) {
     const char *function = FUNCTIONS[op->function];
@@ -135,7 +137,7 @@ static void launch(struct comm *comm, struct operation *ops, int count) {
 }
 
 static void *start_channel(struct comm *comm, void *parent, int channel, uint64_t gpu_ns) {
-  if (!(mask & KERNEL_CH) || version <= 3) return NULL;
+  if (version <= 3) return NULL;
   descriptor_v4 d4 = {.type = KERNEL_CH, .parentObj = parent}; descriptor_v5 d5 = {.type = KERNEL_CH, .parentObj = parent};
   d4.kernelCh.channelId = d5.kernelCh.channelId = (uint8_t)channel;
   d4.kernelCh.pTimer = d5.kernelCh.pTimer = gpu_ns;
@@ -154,13 +156,14 @@ static void stop_channel(void *handle, uint64_t gpu_ns) {
 /* Run all channels of an operation on the GPU: from 1000 * sequence + channel to 500 + channel later. */
 static void run_channels(struct comm *comm, const struct operation *op) {
   void *handles[64];
+  if (!(op->mask & KERNEL_CH)) return;
   for (int i = 0; i < op->channels; i++) handles[i] = start_channel(comm, op->handle, i, 1000 * op->sequence + i);
   for (int i = 0; i < op->channels; i++) stop_channel(handles[i], 1000 * op->sequence + 500 + i);
 }
 
 static struct operation make(struct comm *comm, bool is_p2p) {
   uint64_t sequence = ++comm->sequence[is_p2p];
-  return (struct operation){.is_p2p = is_p2p, .function = is_p2p ? 6 : 4, .channels = 1 + (int)(sequence % 24),
+  return (struct operation){.mask = __atomic_load_n(&mask, __ATOMIC_RELAXED), .is_p2p = is_p2p, .function = is_p2p ? 6 : 4, .channels = 1 + (int)(sequence % 24),
                             .peer = is_p2p ? 3 : 0, .sequence = sequence, .count = 100 + sequence};
 }
 
@@ -207,6 +210,7 @@ static void *other_threads(void *argument) { /* steps, and with a race the end o
   (void)argument;
   for (int i = 0; i < 50; i++) {
     mark(2, i, NULL, 0);
+    if (is_racing) record(i % 3 != 0);
     struct comm brief = create(1000 + i, 0, 2, "brief");
     do_one(&brief, false);
     destroy(&brief);
@@ -366,6 +370,27 @@ static void marks(void) {
   do_one(&comm, false);
 }
 
+static void paused(void) { /* off before NCCL is there, and between call, launch and run of operations */
+  CHECK(!record(0) && !record(0));
+  struct comm comm = create(42, 0, 2, NULL);
+  mark(2, 1, NULL, 1);
+  do_one(&comm, false);
+  CHECK(!record(1) && !record(1));
+  mark(2, 2, NULL, 1);
+  do_one(&comm, false);
+  struct operation called = make(&comm, false), launched = make(&comm, false);
+  called.api_call = start_api_call(&comm, &called, true);
+  launch(&comm, &launched, 1);
+  CHECK(!record(0));
+  launch(&comm, &called, 1);
+  run_channels(&comm, &called);
+  run_channels(&comm, &launched);
+  mark(2, 3, NULL, 1);
+  do_one(&comm, false);
+  CHECK(!record(1));
+  do_one(&comm, false);
+}
+
 static void graph(void) { /* three operations captured, then replayed twice; another one between */
   struct comm comm = create(42, 0, 2, NULL);
   do_one(&comm, false);
@@ -438,7 +463,7 @@ static void bench(void) { /* prints nanoseconds of CPU a call, the best of 9 rou
 int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
     {"one", one}, {"grouped", grouped}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
-    {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"graph", graph}, {"threads", threads}, {"race", race},
+    {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"graph", graph}, {"threads", threads}, {"race", race},
     {"chain", chain}, {"bench", bench}};
   if (count != 4) return 3;
   version = atoi(arguments[2]);

@@ -60,7 +60,17 @@ def test_the_file_is_locked_while_its_process_lives_and_by_none_of_its_children(
     assert answer == "True"
 
 
-@pytest.mark.parametrize("program", ["library.mark(2, 1)", "library.captured()", "library.load()"])
+def test_recording_is_switched_off_where_a_mark_has_room_and_on_always(tmp_path):
+    assert run("print(library.record(False), library.record(True))", tmp_path / "empty") == "True True"
+    assert only(tmp_path / "empty").records["kind"].tolist() == [library.RECORD] * 2
+    full = "while library.mark(2, 1): pass\nprint(library.record(False), library.record(True))"
+    assert run(full, tmp_path / "full") == "False True"
+    assert only(tmp_path / "full").header["paused"] == 0
+
+
+@pytest.mark.parametrize(
+    "program", ["library.mark(2, 1)", "library.record(False)", "library.captured()", "library.load()"]
+)
 def test_without_a_folder_the_plugin_is_not_even_loaded(program):
     check = "any('nccl-profiler' in line for line in open('/proc/self/maps'))"
     assert run(f"print({program} or None, {check})", None) == "None False"
@@ -70,6 +80,6 @@ def test_without_the_built_plugin_marks_do_nothing(monkeypatch, tmp_path):
     monkeypatch.setenv(library.FOLDER_VARIABLE, str(tmp_path))
     monkeypatch.setattr(library, "LIBRARY", "missing.so")
     library.load.cache_clear()
-    assert (library.path(), library.mark(2, 1), library.captured()) == (None, False, 0)
+    assert (library.path(), library.mark(2, 1), library.captured(), library.record(False)) == (None, False, 0, False)
     library.load.cache_clear()
     assert list(tmp_path.iterdir()) == []

@@ -101,7 +101,7 @@ def test_the_end_of_communicators_races_with_their_operations(ring, kind, versio
 
 
 @pytest.mark.parametrize("kind", ["address", "thread"])
-@pytest.mark.parametrize("scenario", ["full", "unknown", "forked", "churn", "many", "marks", "graph"])
+@pytest.mark.parametrize("scenario", ["full", "unknown", "forked", "churn", "many", "marks", "paused", "graph"])
 def test_sanitizers_find_nothing(programs, tmp_path, scenario, kind):
     done = programs.run(scenario, 5, tmp_path, kind, RECORDS="64")
     assert (done.returncode, done.stderr) == (0, "")
@@ -179,6 +179,28 @@ def test_marks_stamp_the_step_on_the_operations_that_follow(ring):
     assert result.records["step"].tolist() == [-1, 3, 3, 3, 4, 4, 4, 5, 5, 5, 5, 5, -1, -1]
     assert [result.name(10), result.name(11)] == ["validation of the whole test set", ""]
     assert result.records["sequence"][[10, 11]].tolist() == [11, 11]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_what_the_job_switches_off_is_not_recorded_and_lies_between_marks(ring, version):
+    result = ring("paused", version)
+    step, operation, switch = Kind.STEP_MARK, Kind.OPERATION, Kind.RECORD
+    kinds = [switch, step, switch, step, operation, operation, switch, step, switch, operation]
+    assert result.records["kind"].tolist() == kinds
+    marks = result.records[result.records["kind"] != operation]
+    assert marks["sequence"].tolist() == [0, 1, 1, 2, 0, 3, 1]
+    assert marks["function"].tolist() == [0, 1, 0, 0, 0, 1, 0]  # off at the begin of steps 1 and 3
+    names = "unknown dropped denied paused"
+    assert [result.header[name] for name in names.split()] == [0, 0, 0, 0]
+    assert result.operations["sequence"].tolist() == [2, 4, 6]
+    assert result.stopped[result.records["kind"] == operation].tolist() == ([3, 5, 7] if version >= 4 else [0] * 3)
+
+
+def test_what_the_job_switches_off_still_goes_to_a_chained_plugin(ring, programs, tmp_path):
+    log = tmp_path / "calls"
+    result = ring("paused", 5, CHAIN=str(programs.chained("5")), chained_log=str(log), chained_mask="66")
+    assert (len(result.operations), result.header["unknown"]) == (3, 0)
+    assert [sum(line.startswith(f"start {kind} ") for line in calls(log)) for kind in (2, 64)] == [6, sum(range(2, 8))]
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])

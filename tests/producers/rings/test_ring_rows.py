@@ -177,6 +177,23 @@ def test_dropped_operations_are_counted_and_their_steps_not_compared(tmp_path):
     assert outside == list(range(len(outside)))
 
 
+@pytest.mark.parametrize("most", [None, 1, 3])
+def test_steps_in_which_the_job_paused_the_recording_are_skipped_and_nothing_is_lost(ring, most):
+    ring.train(3, BEGIN)
+    ring.record(False, BEGIN + 31 * MS)  # in step 3
+    for step in (4, 5):
+        ring.mark(step, BEGIN + step * 10 * MS)
+    ring.record(True, BEGIN + 55 * MS)
+    ring.train(3, BEGIN + 60 * MS, first=6)
+    reader = Reader(ring)
+    for most_now in range(most, 40, most) if most else [None]:
+        reader.round(most=most_now)
+    steps = dict(reader.rows(Topic.STEP, "step", "skipped"))
+    assert steps == {step: step in (3, 4, 5) for step in range(9)}
+    assert len(reader.rows(Topic.COLLECTIVE, "step")) == 6 * 4
+    assert sum(batch.envelope["dropped_before"] for batch in reader.batches) == 0
+
+
 def test_numbers_of_steps_that_start_again_are_counted_on(ring):
     ring.train(3, BEGIN)
     reader = Reader(ring)
