@@ -1,9 +1,9 @@
 """Measure what only two GPUs can show of the light tier, in nine minutes; called by light.sh: light.py OUT [PART...]
 
-Parts: agree (NCCL's plugin against CUPTI in one run), graph, kill, paired (the events of the light tier on and off in
-one process), window (what CUPTI costs before, in and after a deep window), launch and gpu (step time under each mode
-against plain). A part that fails is reported, and the next begins.
-LIGHT_SECONDS: time for all; `launch` gets what is left. LIGHT_MODES, LIGHT_ROUNDS: of the parts launch and gpu.
+Parts: agree (NCCL's plugin against CUPTI in one run), graph, kill, window (what CUPTI costs before, in and after a deep
+window), graphcost (replays of a graph: plain, light, and light without graphs), launch and gpu (step time under each
+mode against plain, and recording on against off in one process). A part that fails is reported, and the next begins.
+LIGHT_SECONDS: time for all; `launch` gets what the parts after it leave. LIGHT_MODES, LIGHT_ROUNDS: of launch and gpu.
 """
 
 import json
@@ -24,7 +24,7 @@ import numpy as np
 from drumline.infra.bench.overhead import ddp
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.ipc.policy import LIGHT, Policy
-from drumline.producers.launcher import PLUGIN, LaunchOptions, environment, load_plugin
+from drumline.producers.launcher import LaunchOptions, environment, load_plugin
 from drumline.producers.rings.ring_file import COMM, FUNCTIONS, HEADER_BYTES, MAX_COMMS, RECORD, HeaderField, Kind
 from drumline.producers.spool.frames import DATA, SEGMENT_MAGIC, scan
 from drumline.producers.spool.location import make_rings
@@ -34,12 +34,10 @@ from drumline.schemas.model import model
 OUT = Path(sys.argv[1])
 JOB = str(Path(__file__).with_name("light_job.py"))
 END = time.monotonic() + float(os.environ.get("LIGHT_SECONDS", "500"))
-ROUNDS = int(os.environ.get("LIGHT_ROUNDS", "8"))
-MODES = os.environ.get("LIGHT_MODES", "plain light drumline").split()
-#: Time of the part `paired`; s.
-PAIRED_S = 75
-#: Time that the part `gpu` needs, kept from `launch`; s.
-FOR_GPU_S = 75
+ROUNDS = int(os.environ.get("LIGHT_ROUNDS", "14"))
+MODES = os.environ.get("LIGHT_MODES", "plain light").split()
+#: Time that parts after `launch` need; s.
+NEEDED_S = {"agree": 45, "graph": 35, "kill": 35, "window": 125, "graphcost": 40, "gpu": 85}
 results: dict[str, object] = {}
 
 
@@ -48,11 +46,11 @@ def report(text: str) -> None:
 
 
 def start(
-    how: str, policy: str, spool: Path, *, plugin: bool = False, switch: Path | None = None, **pipes: object
+    how: str, policy: str, spool: Path, *, plugin: bool = False, graphs: str = "1", **pipes: object
 ) -> list[subprocess.Popen[str]]:
     """Start both ranks, a half of the cores each. `plugin`: with the ring, also where the policy has none.
 
-    `switch`: a built switch.c, which stands before the plugin.
+    `graphs`: DRUMLINE_RINGS__GRAPHS.
     """
     spool.mkdir(exist_ok=True)
     command = [sys.executable, JOB, how]
@@ -60,12 +58,11 @@ def start(
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
     shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared["DRUMLINE_RINGS__GRAPHS"] = graphs
     if policy:
         shared = environment(shared, command, LaunchOptions(job=how, run="r", policy=policy, spool=str(spool)))
         shared = load_plugin(shared, Policy(LIGHT)) if plugin else shared
         make_rings(shared)
-    if switch:
-        shared |= {"SWITCHED_PLUGIN": shared[PLUGIN], PLUGIN: str(switch)}
     cores = sorted(os.sched_getaffinity(0))
     halves = [cores[: len(cores) // 2], cores[len(cores) // 2 :]]
     return [
@@ -73,7 +70,7 @@ def start(
             ["taskset", "-c", ",".join(map(str, halves[rank])), *command],
             env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stdout=subprocess.PIPE,
-            stderr=open(OUT / f"{how}-{policy or 'plain'}-{rank}.err", "w"),
+            stderr=open(OUT / f"{how}-{policy or 'plain'}{graphs}-{rank}.err", "w"),
             text=True,
             **pipes,
         )
@@ -129,6 +126,8 @@ def spool_rows(spool: Path, pid: int, topic: str) -> dict[str, np.ndarray]:
             for frame in scan(path.read_bytes()[len(SEGMENT_MAGIC) :], True):
                 if frame.kind == DATA and frame.topic == topic:
                     batch = decode(model(frame.topic), frame.body)
+                    if not batch.rows:
+                        continue
                     start_ns += batch.columns["start_ns"].tolist()
                     duration_ns += batch.columns["duration_ns"].tolist()
                     texts += list(batch.strings("name", "names")) if topic == "gpu.kernel.v1" else [""] * batch.rows
@@ -235,6 +234,57 @@ def kill(work: Path) -> dict[str, object]:
     }
 
 
+def request(ranks: list[subprocess.Popen[str]], line: str) -> dict[str, float]:
+    """Write a line to both ranks, "" = nothing, and return the next JSON object of the first."""
+    for rank in ranks if line else []:
+        rank.stdin.write(line + "\n")
+        rank.stdin.flush()
+    answers = []
+    for rank in ranks:
+        while not (answer := rank.stdout.readline()).startswith("{"):
+            if not answer:
+                raise RuntimeError(f"a rank ended: see {OUT}/*.err")
+        answers.append(json.loads(answer))
+    return answers[0]
+
+
+def finish(ranks: list[subprocess.Popen[str]]) -> None:
+    """Let ranks that read their standard input end; kill those that do not."""
+    for rank in ranks:
+        rank.stdin.close()
+    for rank in ranks:
+        try:
+            rank.wait(20)
+        except subprocess.TimeoutExpired:
+            rank.kill()
+            rank.wait()
+
+
+def graphcost(work: Path) -> dict[str, object]:
+    """Time of a replay of four small all_reduce in a graph; modes in turn."""
+    spool = work / "graphcost"
+    modes = {"plain": ("", "1"), "light": ("light", "1"), "light, graphs 0": ("light", "0")}
+    ranks: dict[str, list[subprocess.Popen[str]]] = {}
+    us: dict[str, list[float]] = {mode: [] for mode in modes}
+    operations: dict[str, float] = {}
+    try:
+        for mode, (policy, graphs) in modes.items():
+            ranks[mode] = start("graphcost", policy, spool, graphs=graphs, stdin=subprocess.PIPE)
+        for mode in modes:
+            request(ranks[mode], "")
+        for number in range(8):
+            for mode in list(modes)[:: -1 if number % 2 else 1]:
+                answer = request(ranks[mode], "300")
+                us[mode].append(round(answer["us"], 2))
+                operations[mode] = answer["records_a_replay"]
+    finally:
+        finish([rank for both in ranks.values() for rank in both])
+    return {
+        mode: {"us_a_replay": float(np.median(us[mode])), "all": us[mode], "records": operations[mode]}
+        for mode in modes
+    }
+
+
 def window(work: Path) -> dict[str, object]:
     """Step time of a launch-bound DDP job before a deep window, in it, after it, and when CUPTI is gone."""
     spool, measured_values = work / "window", {}
@@ -252,7 +302,7 @@ def window(work: Path) -> dict[str, object]:
                 order = (plain, recorded) if number % 2 else (recorded, plain)
                 pair = [request(ranks, f"steps {steps}") for ranks in order]
                 blocks.append(pair if number % 2 else pair[::-1])
-            ms = [[block["ms"] for block in pair] for pair in blocks]
+            ms = [[block["median_ms"] for block in pair] for pair in blocks]
             ratio, half = ddp.mean_ratio([b for _, b in ms], [a for a, _ in ms])
             measured_values[name] = {
                 "ratio": round(ratio, 4),
@@ -286,70 +336,11 @@ def window(work: Path) -> dict[str, object]:
     return measured_values
 
 
-def paired(work: Path) -> dict[str, object]:
-    """Step time with and without NCCL's events and marks, in turn in the same processes: no difference of processes."""
-    spool, library = work / "paired", work / "switch.so"
-    source = Path(__file__).with_name("switch.c")
-    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    ranks = start("paired", "light", spool, stdin=subprocess.PIPE, switch=library)
-    pairs: list[list[dict[str, float]]] = []
-    try:
-        request(ranks, "")
-        steps = max(10, int(0.7e3 / request(ranks, "steps 30")["ms"]))
-        until = min(END - 20, time.monotonic() + PAIRED_S)
-        while time.monotonic() < until:
-            pair = {}
-            for name in ("off", "on")[:: -1 if len(pairs) % 2 else 1]:
-                request(ranks, name)
-                pair[name] = request(ranks, f"steps {steps}")
-            pairs.append([pair["off"], pair["on"]])
-    finally:
-        finish(ranks)
-    ratio, half = ddp.mean_ratio([on["ms"] for _, on in pairs], [off["ms"] for off, _ in pairs])
-    means = [{key: round(mean(pair[side][key] for pair in pairs), 3) for key in pairs[0][0]} for side in (0, 1)]
-    median = float(np.median([on["ms"] / off["ms"] for off, on in pairs]))
-    return {
-        "pairs": len(pairs),
-        "steps_a_block": steps,
-        "above_off_%": round(100 * (ratio - 1), 3),
-        "+-": round(100 * half, 3),
-        "median_above_off_%": round(100 * (median - 1), 3),
-        "off": means[0],
-        "on": means[1],
-        "header": [Ring(spool, rank.pid).facts() for rank in ranks],
-    }
-
-
-def request(ranks: list[subprocess.Popen[str]], line: str) -> dict[str, float]:
-    """Let each rank do what `line` states ("": nothing), and return the first one's answer."""
-    for rank in ranks if line else []:
-        rank.stdin.write(line + "\n")
-        rank.stdin.flush()
-    answers = []
-    for rank in ranks:
-        while not (answer := rank.stdout.readline()).startswith("{"):
-            if not answer:
-                raise RuntimeError(f"a rank ended: see {OUT}/*.err")
-        answers.append(json.loads(answer))
-    return answers[0]
-
-
-def finish(ranks: list[subprocess.Popen[str]]) -> None:
-    """End ranks that read requests."""
-    for rank in ranks:
-        rank.stdin.close()
-    for rank in ranks:
-        try:
-            rank.wait(20)
-        except subprocess.TimeoutExpired:
-            rank.kill()
-
-
 def overhead(
     work: Path, workload: str, modes: list[str], rounds: int, seconds: float, until: float
 ) -> dict[str, object]:
-    """Step time of each mode against plain, rounds in turn."""
-    total: ddp.Rounds = {workload: {mode: [] for mode in modes}}
+    """Step time of each mode against plain, rounds in turn; and recording on against off, within processes."""
+    total: ddp.Rounds = {workload: {mode: [] for mode in [*modes, *[ddp.PAIRED] * ("light" in modes)]}}
     versions, errors = {}, []
     for number in range(rounds):
         if time.monotonic() > until:
@@ -361,19 +352,24 @@ def overhead(
         except Exception as error:
             errors.append(f"round {number}: {type(error).__name__}: {error}"[:400])
             report(errors[-1])
-            if len(errors) > 1:
+            if len(errors) > 3:  # a port that was taken, say: the next round takes another one
                 break
             continue
-        for mode in modes:
-            total[workload][mode] += measured[workload][mode]
-        values = {mode: round(measured[workload][mode][0]["ms"], 3) for mode in modes}
-        report(f"{workload}, round {number + 1}: {values}")
+        for mode, values in total[workload].items():
+            values += measured[workload][mode]
+        shown = {mode: round(measured[workload][mode][0]["ms"], 3) for mode in modes}
+        on_off = [round(value["ratio"], 4) for value in measured[workload].get(ddp.PAIRED, [])]
+        report(f"{workload}, round {number + 1}: {shown}, on/off {on_off}")
     measured_values: dict[str, object] = {"versions": versions, "errors": errors, "rounds": total[workload]}
     plain = total[workload]["plain"]
     for mode in modes if plain else []:
         ratio, half = ddp.mean_ratio([v["ms"] for v in total[workload][mode]], [v["ms"] for v in plain])
         means = {key: round(mean(v[key] for v in total[workload][mode]), 3) for key in plain[0]}
         measured_values[mode] = {"above_plain_%": round(100 * (ratio - 1), 2), "+-": round(100 * half, 2), **means}
+    if pairs := total[workload].get(ddp.PAIRED):
+        ratio, half = ddp.mean_ratio([value["ratio"] for value in pairs], [1.0] * len(pairs))
+        means = {key: round(mean(value[key] for value in pairs), 3) for key in pairs[0]}
+        measured_values[ddp.PAIRED] = {"above_off_%": round(100 * (ratio - 1), 3), "+-": round(100 * half, 3), **means}
     return measured_values
 
 
@@ -408,18 +404,17 @@ def versions() -> dict[str, str]:
 
 
 def main() -> None:
-    wanted = sys.argv[2:] or ["agree", "graph", "kill", "paired", "window", "launch", "gpu"]
+    wanted = sys.argv[2:] or ["agree", "graph", "kill", "graphcost", "window", "launch", "gpu"]
+    after_launch = sum(NEEDED_S[part] for part in wanted[wanted.index("launch") + 1 :]) if "launch" in wanted else 0
     with tempfile.TemporaryDirectory(prefix="drumline-light-") as folder:
         work = Path(folder)
         parts = {
             "agree": lambda: agree(work),
             "graph": lambda: graph(work),
             "kill": lambda: kill(work),
-            "paired": lambda: paired(work),
             "window": lambda: window(work),
-            "launch": lambda: overhead(
-                work, "ddp_launch_bound", MODES, ROUNDS, 6, END - 35 - FOR_GPU_S * ("gpu" in wanted)
-            ),
+            "graphcost": lambda: graphcost(work),
+            "launch": lambda: overhead(work, "ddp_launch_bound", MODES, ROUNDS, 4, END - 40 - after_launch),
             "gpu": lambda: overhead(
                 work, "ddp_gpu_bound", [m for m in MODES if m != "drumline"], max(3, ROUNDS // 3), 4, END - 25
             ),

@@ -1,9 +1,9 @@
 """One rank of the jobs of tests/gpu/light.py: light_job.py HOW (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set).
 
 HOW: collectives (of each kind and size, on one communicator), graph (a CUDA graph of four all_reduce, replayed), killed
-(prints a line after each step, until it is killed), window (blocks of steps as its standard input says: `steps N`, or a
-name of PHASES, which changes what CUPTI does in this process), paired (the same, under switch.c). Prints JSON objects,
-one a line.
+(prints a line after each step, until it is killed), graphcost (replays, as many as its standard input says), window
+(blocks of steps as its standard input says: `steps N`, or a name of PHASES, which changes what CUPTI does in this
+process). Prints JSON objects, one a line.
 """
 
 import ctypes
@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import drumline
-from drumline.infra.bench.overhead.ddp_job import ddp_launch_bound, timed
+from drumline.infra.bench.overhead.ddp_job import ddp_launch_bound, recorded_operations, timed
 
 how, rank = sys.argv[1], int(os.environ["RANK"])
 torch.cuda.set_device(rank)
@@ -73,6 +73,34 @@ def graph() -> None:
     report(replays=100, outside=3 + 10)
 
 
+def graphcost() -> None:
+    """As many replays of a graph of four small all_reduce as each line of the standard input says."""
+    data = torch.ones(1 << 10, device="cuda")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            dist.all_reduce(data)
+    torch.cuda.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        for _ in range(4):
+            dist.all_reduce(data)
+    for _ in range(50):
+        captured.replay()
+    torch.cuda.synchronize()
+    report(ready=True)
+    for line in sys.stdin:
+        count = int(line)
+        dist.barrier()
+        torch.cuda.synchronize()
+        before, begin = recorded_operations()[0], time.perf_counter()
+        for _ in range(count):
+            captured.replay()
+        torch.cuda.synchronize()
+        took = time.perf_counter() - begin
+        report(us=1e6 * took / count, records_a_replay=(recorded_operations()[0] - before) / count)
+
+
 def killed() -> None:
     """Steps of 20 all_reduce; each is over on the GPU when its line is written."""
     data = torch.ones(1 << 18, device="cuda")
@@ -118,19 +146,7 @@ def finalized() -> dict[str, object]:
     return {"cuptiFinalize": ctypes.CDLL(path).cuptiFinalize()}
 
 
-def switched(on: bool) -> dict[str, object]:
-    """Let NCCL report, and the hook mark, or neither."""
-    from drumline.producers.collector import marks
-    from drumline.producers.nccl_profiler import library
-
-    marks.ring = library.mark if on else None
-    mask = ctypes.CDLL(os.environ["NCCL_PROFILER_PLUGIN"]).switch_events(on)
-    assert mask > 0, "NCCL has not loaded it"
-    return {"events": mask if on else 0}
-
-
 PHASES = {"state": state, "closed": closed, "finalized": finalized}
-PHASES |= {"on": lambda: switched(True), "off": lambda: switched(False)}
-{"collectives": collectives, "graph": graph, "killed": killed, "window": window, "paired": window}[how]()
+{"collectives": collectives, "graph": graph, "graphcost": graphcost, "killed": killed, "window": window}[how]()
 dist.barrier()
 dist.destroy_process_group()

@@ -2,23 +2,34 @@
 
 usage: python -m drumline.infra.bench.overhead.ddp_job MODE WORKLOAD... (RANK, WORLD_SIZE and STORE_FILE set)
 
-Prints a JSON object when it is ready, and one for each line `WORKLOAD STEPS`; ends at the end of its input. Between
-blocks it rests, so that the processes of several modes share the GPUs in turn.
+Prints a JSON object when it is ready, and one for each line `WORKLOAD STEPS [PAIRS]`; ends at the end of its input.
+Between blocks it rests, so that the processes of several modes share the GPUs in turn. With PAIRS it switches the
+recording off and on, in blocks of STEPS. Python's garbage collector runs only between blocks, in all modes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+from drumline.producers.collector import marks
+from drumline.producers.nccl_profiler import library
 
 #: Steps of a new process, and of each turn, before anything is timed.
 WARM_UP, SETTLE = 20, 5
+#: Places of numbers in a ring's header (ring.h).
+WRITTEN, DROPPED, INTERFACE = 5, 7, 11
 
 
 def ddp_launch_bound(torch: Any, wrap: Callable[[Any], Any]) -> Callable[[], None]:
@@ -76,27 +87,75 @@ POLICIES = {"light": "light", "auto": "auto", "drumline": "always", "duty": "dut
 MODES = ("plain", *POLICIES, "nvrx", "gpufl")
 
 
+def ring_header() -> Sequence[int]:
+    """Return the first numbers of this process's ring; zeros without one."""
+    for path in Path(os.environ.get("DRUMLINE_RINGS__FOLDER") or "/nowhere").glob(f"{os.getpid()}-*.ring"):
+        with path.open("rb") as file:
+            return memoryview(file.read(128)).cast("Q")
+    return [0] * 16
+
+
 def recorded_operations() -> tuple[int, int]:
     """Return the records in this process's ring and the version of NCCL's interface; (0, 0) without a ring."""
-    for path in Path(os.environ.get("DRUMLINE_RINGS__FOLDER") or "/nowhere").glob(f"{os.getpid()}-*.ring"):
-        header = memoryview(path.open("rb").read(128)).cast("Q")
-        return header[5], header[11]
-    return 0, 0
+    header = ring_header()
+    return header[WRITTEN], header[INTERFACE]
 
 
 def timed(torch: Any, step: Callable[[], None], steps: int) -> dict[str, Any]:
-    """Run steps and return the mean of their times and of the process's CPU, all its threads; ms a step."""
+    """Run steps and return mean and median of their times, and the mean CPU of all threads of the process; ms a step.
+
+    The median is of the host's times: of the steps themselves only if each waits for the GPU.
+    """
+    gc.collect()
     for _ in range(SETTLE):
         step()
     torch.distributed.barrier()
     torch.cuda.synchronize()
-    records, cpu, at = recorded_operations()[0], time.process_time(), time.perf_counter()
+    records, cpu, at = recorded_operations()[0], time.process_time(), [time.perf_counter()]
     for _ in range(steps):
         step()
+        at.append(time.perf_counter())
     torch.cuda.synchronize()
-    wall, cpu = time.perf_counter() - at, time.process_time() - cpu
+    wall, cpu = time.perf_counter() - at[0], time.process_time() - cpu
     records = recorded_operations()[0] - records
-    return {"ms": 1e3 * wall / steps, "cpu_ms": 1e3 * cpu / steps, "records": records / steps}
+    took = median(end - begin for begin, end in pairwise(at))
+    return {"ms": 1e3 * wall / steps, "median_ms": 1e3 * took, "cpu_ms": 1e3 * cpu / steps, "records": records / steps}
+
+
+def paired(torch: Any, step: Callable[[], None], steps: int, pairs: int) -> dict[str, list[dict[str, Any]]]:
+    """Return pairs of blocks, `on` and `off`: with NCCL's operations and steps recorded, and not. The order alternates.
+
+    All ranks switch between the same two steps. Raises RuntimeError if that is not possible, or the ring was full.
+    """
+    blocks: dict[bool, list[dict[str, Any]]] = {True: [], False: []}
+    for number in range(pairs):
+        for on in (False, True) if number % 2 else (True, False):
+            torch.cuda.synchronize()
+            torch.distributed.barrier()
+            marks.ring = library.mark if on else None
+            if not library.record(on):
+                raise RuntimeError("recording can't be switched: no ring, or DRUMLINE_RINGS__RECORDS is too small")
+            blocks[on].append(timed(torch, step, steps))
+    library.record(True)
+    marks.ring = library.mark
+    if dropped := ring_header()[DROPPED]:
+        raise RuntimeError(f"{dropped} operations met a full ring: DRUMLINE_RINGS__RECORDS is too small")
+    return {"on": blocks[True], "off": blocks[False]}
+
+
+def pin_threads() -> None:
+    """Give the main thread a core of its own, autograd's another one, and all other threads the rest of the process's.
+
+    So that how the kernel places them makes no difference between processes.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 4:
+        return
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            is_autograd = (task / "comm").read_text().startswith("pt_autograd")
+            os.sched_setaffinity(int(task.name), {cores[1]} if is_autograd else set(cores[2:]))
+    os.sched_setaffinity(os.getpid(), {cores[0]})
 
 
 def main() -> None:
@@ -121,10 +180,14 @@ def main() -> None:
         steps = {name: nvrx(step) for name, step in steps.items()}
     for step in steps.values():
         timed(torch, step, WARM_UP)
+    gc.freeze()
+    gc.disable()
+    pin_threads()
     print(json.dumps({"versions": _versions(torch), "attached": _attached(mode)}), flush=True)
     for line in sys.stdin:
-        name, count = line.split()
-        print(json.dumps(timed(torch, steps[name], int(count))), flush=True)
+        name, count, *pairs = line.split()
+        run = partial(paired, pairs=int(pairs[0])) if pairs else timed
+        print(json.dumps(run(torch, steps[name], int(count))), flush=True)
     torch.distributed.destroy_process_group()
 
 

@@ -1,10 +1,11 @@
 """DDP workloads of `drumline bench overhead`: rounds in turn, and the interval of their ratio."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from drumline.infra.bench.overhead import benchmark, ddp
+from drumline.infra.bench.overhead import benchmark, ddp, ddp_job
 from drumline.infra.bench.result import BenchReport
 
 
@@ -21,9 +22,40 @@ def test_a_mode_stands_beside_plain_of_the_same_rounds():
     report = BenchReport("overhead", "", "")
     ddp.add_ddp(report, {"ddp_launch_bound": {"plain": values(10, 20), "light": values(10.05, 20.1)}})
     results = {result.name: result for result in report.results}
-    above = results["ddp_launch_bound, light: above plain, mean of 2 rounds"]
-    assert (above.value, above.target, above.met) == (pytest.approx(0.5), pytest.approx(1.0), True)
+    assert results["ddp_launch_bound, light: above plain, mean of 2 rounds"].value == pytest.approx(0.5)
     assert results["ddp_launch_bound, light: CPU of the process a step"].ratio == pytest.approx(1.005)
+
+
+def test_recording_on_stands_beside_off_of_the_same_processes():
+    plain = [{"ms": 10.0, "cpu_ms": 1.0, "records": 0.0}]
+    sides = {f"{side}_{key}": 1.0 for side in ("on", "off") for key in ("ms", "cpu_ms")}
+    pairs = [{"ratio": ratio, "pairs": 6, **sides} for ratio in (1.002, 1.004, 1.006)]
+    report = BenchReport("overhead", "", "")
+    ddp.add_ddp(report, {"ddp_launch_bound": {"plain": plain, "light": plain, ddp.PAIRED: pairs}})
+    results = {result.name: result for result in report.results}
+    above = results["ddp_launch_bound, light: recording on above off, 18 pairs of 3 processes"]
+    assert (above.value, above.target, above.met) == (pytest.approx(0.4), pytest.approx(1.0), True)
+    half = results["ddp_launch_bound, light: recording on above off, 95% interval, +-"]
+    assert (half.value, half.met) == (pytest.approx(4.303 * 0.2 / 3**0.5, rel=0.01), True)
+    assert report.notes == [ddp.NOTE]
+
+
+def test_a_process_switches_its_recording_between_blocks_in_an_order_that_alternates(monkeypatch):
+    done = []
+    torch = SimpleNamespace(
+        cuda=SimpleNamespace(synchronize=lambda: None),
+        distributed=SimpleNamespace(barrier=lambda: done.append("barrier")),
+    )
+    monkeypatch.setattr(ddp_job.marks, "ring", None)
+    monkeypatch.setattr(ddp_job.library, "record", lambda on: done.append(on) or True)
+    blocks = ddp_job.paired(torch, lambda: done.append("step"), 2, 2)
+    block = ["barrier", *["step"] * ddp_job.SETTLE, "barrier", "step", "step"]
+    order = [[*block[:1], on, *block[1:]] for on in (True, False, False, True)]
+    assert done == [*(event for events in order for event in events), True]
+    assert [len(blocks[side]) for side in ("on", "off")] == [2, 2]
+    monkeypatch.setattr(ddp_job.library, "record", lambda on: False)
+    with pytest.raises(RuntimeError, match="recording can't be switched"):
+        ddp_job.paired(torch, lambda: None, 2, 2)
 
 
 def test_modes_run_in_turn_and_the_order_changes(monkeypatch, tmp_path):
@@ -41,6 +73,10 @@ def test_modes_run_in_turn_and_the_order_changes(monkeypatch, tmp_path):
                 ran.append((self.mode, steps))
             return {"ms": 10.0, "cpu_ms": 1.0, "records": 0.0}
 
+        def run_pairs(self, workload, steps, pairs, seconds):
+            assert (self.mode, steps, pairs % 2) == ("light", 60, 0)
+            return [({"ms": 10.1, "cpu_ms": 2.0}, {"ms": 10.0, "cpu_ms": 1.0})] * pairs
+
         def finish(self):
             pass
 
@@ -52,6 +88,7 @@ def test_modes_run_in_turn_and_the_order_changes(monkeypatch, tmp_path):
     assert [mode for mode, _ in ran] == ["plain", "light", "light", "plain", "light", "plain", "plain", "light"]
     assert {steps for _, steps in ran} == {20}
     assert (len(values["ddp_gpu_bound"]["light"]), versions) == (2, {"interface": "5"})
+    assert [value["ratio"] for value in values["ddp_gpu_bound"][ddp.PAIRED]] == pytest.approx([1.01, 1.01])
     with pytest.raises(RuntimeError, match="nvrx: nothing is attached"):
         ddp.measure_ddp(1, 0.4, ["plain", "nvrx"], ["ddp_gpu_bound"], tmp_path, lambda text: None)
 
