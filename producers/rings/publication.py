@@ -25,6 +25,8 @@ from drumline.schemas.topics import Topic
 
 #: Interval of the process's record; ns.
 REPORT_NS = 10_000_000_000
+#: What a process's identity has from its communicators and NVML; the same ones may be gone later.
+_LEARNED = ("rank", "world_size", "gpu_uuid", "gpu_model")
 OpenSpool = Callable[[Mapping[str, Any], tuple[str, int]], SpoolWriter]
 #: Process -> uuid and model of its GPU, as NVML knows it.
 Gpus = Mapping[int, Mapping[str, str]]
@@ -75,7 +77,9 @@ class RingProcess:
         assert self._derivation is not None
         self._frames, self._saved = [], saved
         self._state = self._derivation.state = RingState.from_json(values["state"])
-        self._derivation.writer.restore(values["feeds"])
+        writer = self._derivation.writer
+        writer.restore(values["feeds"])
+        writer.identity = replace(writer.identity, **{name: values["process"][name] for name in _LEARNED})
 
     def round(self, now_ns: int) -> None:
         """Publish what is complete. Raises OSError, and BadRing where the file was damaged."""
@@ -146,6 +150,7 @@ class RingProcess:
             "state": self._state.to_json(),
             "feeds": self._derivation.writer.state(),
             "lost_state": self._lost_state,
+            "process": {name: getattr(self._derivation.writer.identity, name) for name in _LEARNED},
             "spool": spool.position,
         }
         frames, self._frames = self._frames, []

@@ -94,6 +94,13 @@ def test_a_process_without_a_launcher_has_the_rank_of_its_largest_communicator(r
     rounds(reader)
     envelope = next(iter(batches(root).values()))[0].envelope
     assert (envelope["rank"], envelope["world_size"]) == (5, 16)
+    reader.close()
+    ring.communicator(hash_=3, rank=1, ranks=32)
+    ring.train(1, BEGIN + 100 * MS, first=1)
+    again = RingFolder(root / ".rings", root, SpoolLimits(), Clock())
+    rounds(again)
+    again.close()
+    assert {batch.envelope["rank"] for feed in batches(root).values() for batch in feed} == {5}
 
 
 def test_the_gpu_of_a_process_is_the_one_that_nvml_knows_it_on(root):
