@@ -9,7 +9,6 @@ LIGHT_SECONDS: time for all; `launch` gets what the parts after it leave. LIGHT_
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from statistics import mean
 
 import numpy as np
 
-from drumline.infra.bench.overhead import ddp
+from drumline.infra.bench.overhead import ddp, ddp_report
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.ipc.policy import LIGHT, Policy
 from drumline.producers.launcher import LaunchOptions, environment, load_plugin
@@ -54,10 +53,7 @@ def start(
     """
     spool.mkdir(exist_ok=True)
     command = [sys.executable, JOB, how]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
-    shared = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    shared = {**os.environ, "WORLD_SIZE": "2", "STORE_FILE": str(spool / f".store-{time.monotonic_ns()}")}
     shared["DRUMLINE_RINGS__GRAPHS"] = graphs
     if policy:
         shared = environment(shared, command, LaunchOptions(job=how, run="r", policy=policy, spool=str(spool)))
@@ -303,7 +299,7 @@ def window(work: Path) -> dict[str, object]:
                 pair = [request(ranks, f"steps {steps}") for ranks in order]
                 blocks.append(pair if number % 2 else pair[::-1])
             ms = [[block["median_ms"] for block in pair] for pair in blocks]
-            ratio, half = ddp.mean_ratio([b for _, b in ms], [a for a, _ in ms])
+            ratio, half = ddp_report.mean_ratio([b for _, b in ms], [a for a, _ in ms])
             measured_values[name] = {
                 "ratio": round(ratio, 4),
                 "+-": round(half, 4),
@@ -340,7 +336,7 @@ def overhead(
     work: Path, workload: str, modes: list[str], rounds: int, seconds: float, until: float
 ) -> dict[str, object]:
     """Step time of each mode against plain, rounds in turn; and recording on against off, within processes."""
-    total: ddp.Rounds = {workload: {mode: [] for mode in [*modes, *[ddp.PAIRED] * ("light" in modes)]}}
+    total: ddp_report.Rounds = {workload: {mode: [] for mode in [*modes, *[ddp_report.PAIRED] * ("light" in modes)]}}
     versions, errors = {}, []
     for number in range(rounds):
         if time.monotonic() > until:
@@ -358,18 +354,22 @@ def overhead(
         for mode, values in total[workload].items():
             values += measured[workload][mode]
         shown = {mode: round(measured[workload][mode][0]["ms"], 3) for mode in modes}
-        on_off = [round(value["ratio"], 4) for value in measured[workload].get(ddp.PAIRED, [])]
+        on_off = [round(value["ratio"], 4) for value in measured[workload].get(ddp_report.PAIRED, [])]
         report(f"{workload}, round {number + 1}: {shown}, on/off {on_off}")
     measured_values: dict[str, object] = {"versions": versions, "errors": errors, "rounds": total[workload]}
     plain = total[workload]["plain"]
     for mode in modes if plain else []:
-        ratio, half = ddp.mean_ratio([v["ms"] for v in total[workload][mode]], [v["ms"] for v in plain])
+        ratio, half = ddp_report.mean_ratio([v["ms"] for v in total[workload][mode]], [v["ms"] for v in plain])
         means = {key: round(mean(v[key] for v in total[workload][mode]), 3) for key in plain[0]}
         measured_values[mode] = {"above_plain_%": round(100 * (ratio - 1), 2), "+-": round(100 * half, 2), **means}
-    if pairs := total[workload].get(ddp.PAIRED):
-        ratio, half = ddp.mean_ratio([value["ratio"] for value in pairs], [1.0] * len(pairs))
+    if pairs := total[workload].get(ddp_report.PAIRED):
+        ratio, half = ddp_report.mean_ratio([value["ratio"] for value in pairs], [1.0] * len(pairs))
         means = {key: round(mean(value[key] for value in pairs), 3) for key in pairs[0]}
-        measured_values[ddp.PAIRED] = {"above_off_%": round(100 * (ratio - 1), 3), "+-": round(100 * half, 3), **means}
+        measured_values[ddp_report.PAIRED] = {
+            "above_off_%": round(100 * (ratio - 1), 3),
+            "+-": round(100 * half, 3),
+            **means,
+        }
     return measured_values
 
 

@@ -1,4 +1,4 @@
-"""One rank of the jobs of tests/gpu/light.py: light_job.py HOW (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set).
+"""One rank of the jobs of tests/gpu/light.py: light_job.py HOW (RANK, WORLD_SIZE and STORE_FILE set).
 
 HOW: collectives (of each kind and size, on one communicator), graph (a CUDA graph of four all_reduce, replayed), killed
 (prints a line after each step, until it is killed), graphcost (replays, as many as its standard input says), window
@@ -20,7 +20,8 @@ from drumline.infra.bench.overhead.ddp_job import ddp_launch_bound, recorded_ope
 
 how, rank = sys.argv[1], int(os.environ["RANK"])
 torch.cuda.set_device(rank)
-dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+store = f"file://{os.environ['STORE_FILE']}"
+dist.init_process_group("nccl", store, rank=rank, world_size=2, device_id=torch.device("cuda", rank))
 
 
 def report(**values: object) -> None:

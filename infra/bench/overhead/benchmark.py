@@ -21,6 +21,7 @@ import numpy as np
 
 from drumline.infra.bench.overhead import ddp
 from drumline.infra.bench.overhead.ddp_job import POLICIES
+from drumline.infra.bench.overhead.ddp_report import add_ddp
 from drumline.infra.bench.overhead.job import MODES, WORKLOADS
 from drumline.infra.bench.overhead.paired import differences, interval, median_of_pairs, resampled_median
 from drumline.infra.bench.result import BenchReport, Progress, machine
@@ -254,6 +255,6 @@ def bench_overhead(
     if with_ranks:
         with tempfile.TemporaryDirectory(prefix="drumline-overhead-") as folder:
             measured, versions = ddp.measure_ddp(rounds, seconds, chosen, with_ranks, Path(folder), progress)
-        ddp.add_ddp(report, measured)
+        add_ddp(report, measured)
         report.machine = machine() | report.machine | versions
     return report

@@ -19,11 +19,12 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import NormalDist, mean, stdev
+from statistics import mean
 from typing import Any
 
 from drumline.infra.bench.overhead.ddp_job import MODES, POLICIES, WORKLOADS
-from drumline.infra.bench.result import BenchReport, Progress
+from drumline.infra.bench.overhead.ddp_report import ON_OFF, PAIRED, Rounds
+from drumline.infra.bench.result import Progress
 from drumline.producers.launcher import LaunchOptions, environment
 from drumline.producers.spool.location import make_rings
 
@@ -36,23 +37,8 @@ PAIRED_BLOCK_S = 0.6
 ESTIMATED = 5
 #: Longest time until a process is ready, and of a block beyond its own length; s.
 START_S, EXTRA_S = 120, 60
-#: Workload -> largest ratio of steps with NCCL's operations recorded to steps without.
-TARGETS = {"ddp_launch_bound": 1.01, "ddp_gpu_bound": 1.003}
-#: Widest half of its interval; points.
-WIDEST = 2.0
 #: Workload whose steps wait for the GPU: the median of a block's steps is meaningful.
 WAITING = "ddp_launch_bound"
-#: Name of the values of pairs of blocks, beside those of the modes.
-PAIRED = "light on and off"
-NOTE = (
-    "Recording on and off: blocks of one process, of the ranks at once; ratio of the blocks' medians (of means where "
-    "the GPU is the limit), mean of a process's pairs, interval over the processes. It is NCCL's and the plugin's work "
-    "for each operation, and the marks of steps. The loaded plugin and the hook of the optimizer are in both. The main "
-    "thread, autograd's and the others have cores of their own; the garbage collector runs between blocks."
-)
-#: Workload -> mode -> a dictionary of values for each round: ms, cpu_ms, records.
-Rounds = dict[str, dict[str, list[dict[str, float]]]]
-_ON_OFF = ("on", "off")
 
 
 class Ranks:
@@ -103,7 +89,7 @@ class Ranks:
     def run_pairs(self, workload: str, steps: int, pairs: int, seconds: float) -> list[tuple[dict[str, float], ...]]:
         """Run pairs of blocks, and return the means over the ranks, of recording on and off."""
         ranks = self._request(f"{workload} {steps} {pairs}", seconds)
-        on, off = ([_means(blocks) for blocks in zip(*(rank[key] for rank in ranks), strict=True)] for key in _ON_OFF)
+        on, off = ([_means(blocks) for blocks in zip(*(rank[key] for rank in ranks), strict=True)] for key in ON_OFF)
         return list(zip(on, off, strict=True))
 
     def _request(self, line: str, seconds: float) -> list[dict[str, Any]]:
@@ -209,9 +195,7 @@ def _run_pairs(ranks: Ranks, workload: str, seconds: float, step_ms: float) -> d
     key = "median_ms" if workload == WAITING else "ms"
     blocks = ranks.run_pairs(workload, steps, pairs, seconds)
     means = {
-        f"{name}_{key}": value
-        for i, name in enumerate(_ON_OFF)
-        for key, value in _means([b[i] for b in blocks]).items()
+        f"{name}_{key}": value for i, name in enumerate(ON_OFF) for key, value in _means([b[i] for b in blocks]).items()
     }
     return {"ratio": mean(on[key] / off[key] for on, off in blocks), "pairs": pairs, **means}
 
@@ -220,62 +204,4 @@ def _means(blocks: Sequence[dict[str, Any]]) -> dict[str, float]:
     return {key: mean(block[key] for block in blocks) for key in blocks[0]}
 
 
-def mean_ratio(values: Sequence[float], base: Sequence[float]) -> tuple[float, float]:
-    """Return the mean ratio over pairs and half of its 95% interval (Student's t); infinity for one pair."""
-    ratios = [value / plain for value, plain in zip(values, base, strict=True)]
-    if len(ratios) < 2:
-        return ratios[0], float("inf")
-    return mean(ratios), _student(len(ratios) - 1) * stdev(ratios) / len(ratios) ** 0.5
-
-
-def add_ddp(report: BenchReport, rounds: Rounds) -> None:
-    """Add step time and CPU of every mode beside plain, and its mean ratio with the interval."""
-    for workload, modes in rounds.items():
-        plain = modes["plain"]
-        if PAIRED in modes:
-            _add_paired(report, workload, modes[PAIRED])
-        for mode, values in modes.items():
-            if mode == PAIRED:
-                continue
-            name = f"{workload}, {mode}"
-            for key, text in (("ms", "mean step"), ("cpu_ms", "CPU of the process a step")):
-                base = mean(value[key] for value in plain)
-                report.add(f"{name}: {text}", mean(value[key] for value in values), "ms", base)
-            if mode == "plain":
-                continue
-            ratio, half = mean_ratio([value["ms"] for value in values], [value["ms"] for value in plain])
-            count = f"{len(values)} rounds"
-            report.add(f"{name}: above plain, mean of {count}", 100 * (ratio - 1), "%")
-            report.add(f"{name}: above plain, 95% interval, +-", 100 * half, "points")
-            if records := mean(value["records"] for value in values):
-                report.add(f"{name}: records in the ring a step", records, "records")
-
-
-def _add_paired(report: BenchReport, workload: str, values: Sequence[dict[str, float]]) -> None:
-    """Add what recording costs within a process."""
-    ratio, half = mean_ratio([value["ratio"] for value in values], [1.0] * len(values))
-    name = f"{workload}, light: recording on above off"
-    count = f"{sum(int(value['pairs']) for value in values)} pairs of {len(values)} processes"
-    report.add(f"{name}, {count}", 100 * (ratio - 1), "%", target=100 * (TARGETS[workload] - 1), at_most=True)
-    report.add(f"{name}, 95% interval, +-", 100 * half, "points", target=WIDEST, at_most=True)
-    for key, text in (("ms", "mean step"), ("cpu_ms", "CPU of the process a step")):
-        on, off = (mean(value[f"{side}_{key}"] for value in values) for side in _ON_OFF)
-        report.add(f"{workload}, light, recording on, beside off: {text}", on, "ms", off)
-    if NOTE not in report.notes:
-        report.notes.append(NOTE)
-
-
-def _student(degrees: int) -> float:
-    """Return the 97.5% quantile of Student's t by its expansion in 1/degrees (Abramowitz and Stegun 26.7.5)."""
-    x = float(NormalDist().inv_cdf(0.975))
-    terms = (
-        (x**3 + x) / 4,
-        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
-        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
-        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
-    )
-    quantile: float = x + sum(term / degrees**power for power, term in enumerate(terms, 1))
-    return quantile
-
-
-__all__ = ["MODES", "WORKLOADS", "Rounds", "add_ddp", "mean_ratio", "measure_ddp"]
+__all__ = ["MODES", "WORKLOADS", "measure_ddp"]
