@@ -20,7 +20,7 @@ from statistics import mean
 
 import numpy as np
 
-from drumline.infra.bench.overhead import ddp, ddp_report
+from drumline.infra.bench.overhead import ddp, ratios
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.ipc.policy import LIGHT, Policy
 from drumline.producers.launcher import LaunchOptions, environment, load_plugin
@@ -299,7 +299,7 @@ def window(work: Path) -> dict[str, object]:
                 pair = [request(ranks, f"steps {steps}") for ranks in order]
                 blocks.append(pair if number % 2 else pair[::-1])
             ms = [[block["median_ms"] for block in pair] for pair in blocks]
-            ratio, half = ddp_report.mean_ratio([b for _, b in ms], [a for a, _ in ms])
+            ratio, half = ratios.mean_ratio([b for _, b in ms], [a for a, _ in ms])
             measured_values[name] = {
                 "ratio": round(ratio, 4),
                 "+-": round(half, 4),
@@ -336,7 +336,7 @@ def overhead(
     work: Path, workload: str, modes: list[str], rounds: int, seconds: float, until: float
 ) -> dict[str, object]:
     """Step time of each mode against plain, rounds in turn; and recording on against off, within processes."""
-    total: ddp_report.Rounds = {workload: {mode: [] for mode in [*modes, *[ddp_report.PAIRED] * ("light" in modes)]}}
+    total: ratios.Rounds = {workload: {mode: [] for mode in [*modes, *[ratios.PAIRED] * ("light" in modes)]}}
     versions, errors = {}, []
     for number in range(rounds):
         if time.monotonic() > until:
@@ -354,18 +354,18 @@ def overhead(
         for mode, values in total[workload].items():
             values += measured[workload][mode]
         shown = {mode: round(measured[workload][mode][0]["ms"], 3) for mode in modes}
-        on_off = [round(value["ratio"], 4) for value in measured[workload].get(ddp_report.PAIRED, [])]
+        on_off = [round(value["ratio"], 4) for value in measured[workload].get(ratios.PAIRED, [])]
         report(f"{workload}, round {number + 1}: {shown}, on/off {on_off}")
     measured_values: dict[str, object] = {"versions": versions, "errors": errors, "rounds": total[workload]}
     plain = total[workload]["plain"]
     for mode in modes if plain else []:
-        ratio, half = ddp_report.mean_ratio([v["ms"] for v in total[workload][mode]], [v["ms"] for v in plain])
+        ratio, half = ratios.mean_ratio([v["ms"] for v in total[workload][mode]], [v["ms"] for v in plain])
         means = {key: round(mean(v[key] for v in total[workload][mode]), 3) for key in plain[0]}
         measured_values[mode] = {"above_plain_%": round(100 * (ratio - 1), 2), "+-": round(100 * half, 2), **means}
-    if pairs := total[workload].get(ddp_report.PAIRED):
-        ratio, half = ddp_report.mean_ratio([value["ratio"] for value in pairs], [1.0] * len(pairs))
+    if pairs := total[workload].get(ratios.PAIRED):
+        ratio, half = ratios.mean_ratio([value["ratio"] for value in pairs], [1.0] * len(pairs))
         means = {key: round(mean(value[key] for value in pairs), 3) for key in pairs[0]}
-        measured_values[ddp_report.PAIRED] = {
+        measured_values[ratios.PAIRED] = {
             "above_off_%": round(100 * (ratio - 1), 3),
             "+-": round(100 * half, 3),
             **means,

@@ -21,9 +21,9 @@ import numpy as np
 
 from drumline.infra.bench.overhead import ddp
 from drumline.infra.bench.overhead.ddp_job import POLICIES
-from drumline.infra.bench.overhead.ddp_report import add_ddp
 from drumline.infra.bench.overhead.job import MODES, WORKLOADS
 from drumline.infra.bench.overhead.paired import differences, interval, median_of_pairs, resampled_median
+from drumline.infra.bench.overhead.ratios import add_ddp
 from drumline.infra.bench.result import BenchReport, Progress, machine
 from drumline.producers.launcher import LaunchOptions, environment
 from drumline.producers.spool.location import make_rings

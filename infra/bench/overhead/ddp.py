@@ -23,7 +23,7 @@ from statistics import mean
 from typing import Any
 
 from drumline.infra.bench.overhead.ddp_job import MODES, POLICIES, WORKLOADS
-from drumline.infra.bench.overhead.ddp_report import ON_OFF, PAIRED, Rounds
+from drumline.infra.bench.overhead.ratios import ON_OFF, PAIRED, Rounds
 from drumline.infra.bench.result import Progress
 from drumline.producers.launcher import LaunchOptions, environment
 from drumline.producers.spool.location import make_rings

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from drumline.infra.bench.overhead import benchmark, ddp, ddp_job, ddp_report
+from drumline.infra.bench.overhead import benchmark, ddp, ddp_job, ratios
 from drumline.infra.bench.result import BenchReport
 
 
 def test_the_interval_is_students_over_the_ratios_of_rounds():
-    ratio, half = ddp_report.mean_ratio([11.0, 10.0, 12.0], [10.0, 10.0, 10.0])
+    ratio, half = ratios.mean_ratio([11.0, 10.0, 12.0], [10.0, 10.0, 10.0])
     assert (ratio, half) == pytest.approx((1.1, 4.303 * 0.1 / 3**0.5), rel=0.01)  # t of 2 degrees of freedom
-    assert ddp_report.mean_ratio([11.0], [10.0]) == (1.1, float("inf"))
+    assert ratios.mean_ratio([11.0], [10.0]) == (1.1, float("inf"))
 
 
 def test_a_mode_stands_beside_plain_of_the_same_rounds():
@@ -20,7 +20,7 @@ def test_a_mode_stands_beside_plain_of_the_same_rounds():
         return [{"ms": ms, "cpu_ms": 2 * ms, "records": 0.0} for ms in times]
 
     report = BenchReport("overhead", "", "")
-    ddp_report.add_ddp(report, {"ddp_launch_bound": {"plain": values(10, 20), "light": values(10.05, 20.1)}})
+    ratios.add_ddp(report, {"ddp_launch_bound": {"plain": values(10, 20), "light": values(10.05, 20.1)}})
     results = {result.name: result for result in report.results}
     assert results["ddp_launch_bound, light: above plain, mean of 2 rounds"].value == pytest.approx(0.5)
     assert results["ddp_launch_bound, light: CPU of the process a step"].ratio == pytest.approx(1.005)
@@ -31,13 +31,13 @@ def test_recording_on_stands_beside_off_of_the_same_processes():
     sides = {f"{side}_{key}": 1.0 for side in ("on", "off") for key in ("ms", "cpu_ms")}
     pairs = [{"ratio": ratio, "pairs": 6, **sides} for ratio in (1.002, 1.004, 1.006)]
     report = BenchReport("overhead", "", "")
-    ddp_report.add_ddp(report, {"ddp_launch_bound": {"plain": plain, "light": plain, ddp_report.PAIRED: pairs}})
+    ratios.add_ddp(report, {"ddp_launch_bound": {"plain": plain, "light": plain, ratios.PAIRED: pairs}})
     results = {result.name: result for result in report.results}
     above = results["ddp_launch_bound, light: recording on above off, 18 pairs of 3 processes"]
     assert (above.value, above.target, above.met) == (pytest.approx(0.4), pytest.approx(1.0), True)
     half = results["ddp_launch_bound, light: recording on above off, 95% interval, +-"]
     assert (half.value, half.met) == (pytest.approx(4.303 * 0.2 / 3**0.5, rel=0.01), True)
-    assert report.notes == [ddp_report.NOTE]
+    assert report.notes == [ratios.NOTE]
 
 
 def test_a_process_switches_its_recording_between_blocks_in_an_order_that_alternates(monkeypatch):
@@ -88,7 +88,7 @@ def test_modes_run_in_turn_and_the_order_changes(monkeypatch, tmp_path):
     assert [mode for mode, _ in ran] == ["plain", "light", "light", "plain", "light", "plain", "plain", "light"]
     assert {steps for _, steps in ran} == {20}
     assert (len(values["ddp_gpu_bound"]["light"]), versions) == (2, {"interface": "5"})
-    assert [value["ratio"] for value in values["ddp_gpu_bound"][ddp_report.PAIRED]] == pytest.approx([1.01, 1.01])
+    assert [value["ratio"] for value in values["ddp_gpu_bound"][ratios.PAIRED]] == pytest.approx([1.01, 1.01])
     with pytest.raises(RuntimeError, match="nvrx: nothing is attached"):
         ddp.measure_ddp(1, 0.4, ["plain", "nvrx"], ["ddp_gpu_bound"], tmp_path, lambda text: None)
 
