@@ -183,9 +183,9 @@ def nccl(version: int) -> Check:
     text = f"{release[0]}.{release[1]}.{version % 100}"
     interface = next((number for first, number in INTERFACES.items() if release >= first), 0)
     if not interface:
-        return Check("NCCL", WARN, f"{text} has no interface for profilers: CUPTI stays the source", USE_CUPTI)
+        return Check("NCCL", WARN, f"{text} has no interface for profilers: no collectives without CUPTI", USE_CUPTI)
     if interface < TIMED_INTERFACE:
-        reason = f"its profiler interface {interface} has no GPU times: CUPTI stays the source"
+        reason = f"its profiler interface {interface} has no GPU times: nothing is recorded without CUPTI"
         return Check("NCCL", WARN, f"{text}: {reason}", USE_CUPTI)
     return Check("NCCL", OK, f"{text}: profiler interface {interface}, with GPU times")
 

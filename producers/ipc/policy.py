@@ -21,7 +21,7 @@ from pathlib import Path
 MODES = ("off", "always", "collectives", "duty", "light", "auto")
 OFF, ALWAYS, COLLECTIVES, DUTY, LIGHT, AUTO = range(6)
 #: Policy of `drumline run` where none is chosen.
-DEFAULT = "always"
+DEFAULT = "auto"
 #: Longest period: the shared header has 64-bit fields, and a window that never comes is no policy.
 MAX_PERIOD_NS = 86_400_000_000_000
 _UNITS = {"ms": 1_000_000, "s": 1_000_000_000, "m": 60_000_000_000}

@@ -60,7 +60,7 @@ def _problems(header: RingHeader) -> dict[str, str]:
     if 0 < interface < TIMED_INTERFACE:
         problems["interface"] = (
             f"NCCL's profiler interface {interface} does not state when the GPU worked: no collectives and steps; "
-            "NCCL 2.26 and later do, or record with another policy"
+            "NCCL 2.27 and later do, or drumline run --policy always"
         )
     if header[HeaderField.COMMS_DENIED]:
         problems["communicators"] = f"operations of {header[HeaderField.COMMS_DENIED]} communicators have no rows"

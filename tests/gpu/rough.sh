@@ -38,7 +38,7 @@ for how in "$@"; do
         continue
     fi
     # shellcheck disable=SC2086
-    $under drumline run --job "$how" -- $within python "$here/hostile_job.py" "$job" "$seconds" > "$work/out" 2> "$work/err" &
+    $under drumline run --policy always --job "$how" -- $within python "$here/hostile_job.py" "$job" "$seconds" > "$work/out" 2> "$work/err" &
     job=$!
     case $how in
     decoder_killed) sleep 7 && kill -9 "$(decoder)" ;;

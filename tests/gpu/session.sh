@@ -43,7 +43,7 @@ ddp() {
     export DRUMLINE_SPOOL__ROOT="$work/$1"
     drumline agent > "$out/agent-$1.log" 2>&1 &
     agent=$!
-    timeout 120 drumline run --job "$1" -- python -m torch.distributed.run --standalone --nproc-per-node "$gpus" \
+    timeout 120 drumline run --policy always --job "$1" -- python -m torch.distributed.run --standalone --nproc-per-node "$gpus" \
         "$here/job.py" "$2" > "$out/job-$1.log" 2>&1
     echo "the job's exit code: $?"
     sleep 3

@@ -41,12 +41,15 @@ def run(
 
     \b
     drumline run --job llama -- torchrun --nproc-per-node 8 train.py
+    drumline run --policy always --job llama -- torchrun --nproc-per-node 8 train.py
     drumline run --policy "duty 0.2s/10s" -- python -m vllm.entrypoints.openai.api_server ...
 
     The command takes this process's place: same pid, same signals, same exit code. Python processes that never use CUDA
     are not changed. The records go to the spool; `drumline agent` on the same host publishes them.
 
-    While it runs, the first line of <spool>/policy is the policy of all processes of the host.
+    By default (auto) NCCL's collectives and sends are recorded, with the GPU's times, and steps: of a job without NCCL
+    steps alone. Kernels, copies and NVTX ranges need --policy always, or `always` in <spool>/policy: while the command
+    runs, that file's first line is the policy of all processes of the host.
     """
     quiet = quiet or os.environ.get("DRUMLINE_QUIET") == "1"
     _execute(command, job, run_name, policy, spool, label or [], quiet)

@@ -36,8 +36,8 @@ def test_this_host_has_what_recording_needs():
     ("version", "state", "text"),
     [
         (0, checks.WARN, "not there"),
-        (22105, checks.WARN, "2.21.5 has no interface for profilers: CUPTI stays the source"),
-        (22605, checks.WARN, "2.26.5: its profiler interface 3 has no GPU times: CUPTI stays the source"),
+        (22105, checks.WARN, "2.21.5 has no interface for profilers: no collectives without CUPTI"),
+        (22605, checks.WARN, "2.26.5: its profiler interface 3 has no GPU times: nothing is recorded without CUPTI"),
         (22703, checks.OK, "2.27.3: profiler interface 4, with GPU times"),
         (22809, checks.OK, "2.28.9: profiler interface 5, with GPU times"),
         (23100, checks.OK, "2.31.0: profiler interface 6, with GPU times"),

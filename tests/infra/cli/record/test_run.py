@@ -394,6 +394,13 @@ def test_a_light_job_marks_its_steps_in_a_ring_and_has_neither_cupti_nor_a_decod
     assert [path.name for path in (tmp_path / "spool").iterdir()] == [".rings"]
 
 
+def test_a_job_without_a_chosen_policy_is_recorded_by_nccls_plugin_and_may_be_given_windows_of_cupti(monkeypatch):
+    monkeypatch.setattr(launcher.library, "path", lambda: "ours")
+    chosen = environment({}, ["x"], LaunchOptions(spool="/spool"))
+    assert (chosen["DRUMLINE_COLLECT__POLICY"], chosen["NCCL_PROFILER_PLUGIN"]) == ("auto", "ours")
+    assert environment({"DRUMLINE_COLLECT__POLICY": "duty"}, ["x"])["DRUMLINE_COLLECT__POLICY"].startswith("duty")
+
+
 def test_an_option_makes_up_for_a_policy_of_the_environment_that_is_none():
     chosen = environment({"DRUMLINE_COLLECT__POLICY": "x"}, ["y"], LaunchOptions(policy="off"))
     assert chosen["DRUMLINE_COLLECT__POLICY"] == "off"
