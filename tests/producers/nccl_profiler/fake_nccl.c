@@ -424,6 +424,55 @@ static void chain(void) { /* each kind of event that a chained plugin may get */
   destroy(&comm);
 }
 
+/* --- a rank of a job: ranks are synchronised by the clock alone --- */
+
+static long from_environment(const char *name) {
+  const char *value = getenv(name);
+  CHECK(value);
+  return atol(value);
+}
+
+static void wait_until(uint64_t ns) {
+  struct timespec at = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)}, now;
+  while (clock_nanosleep(CLOCK_REALTIME, TIMER_ABSTIME, &at, NULL)) {}
+  do clock_gettime(CLOCK_REALTIME, &now); /* a coarse timer may be early */
+  while ((uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec < ns);
+}
+
+static uint64_t realtime(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Steps of 60 ms with two collectives, which end together on all ranks. LATE=host: this rank calls 20 ms late; gpu: its
+ * GPU begins 20 ms late; without: neither. Its GPU's clock is 7 s behind. */
+static void job(void) {
+  enum { MS = 1000000, STEPS = 20 };
+  const uint64_t begin = (uint64_t)from_environment("BEGIN_MS") * MS, behind = 7000ull * MS;
+  const char *late = getenv("LATE");
+  struct comm comm = create(4242, (int)from_environment("RANK"), (int)from_environment("WORLD_SIZE"), "world");
+  for (int step = 0; step <= STEPS; step++) {
+    const uint64_t at = begin + 60ull * MS * (uint64_t)step;
+    wait_until(at);
+    mark(2, step, NULL, 1);
+    for (uint64_t i = 0; i < 2 && step < STEPS; i++) {
+      const uint64_t due = at + (5 + 25 * i) * MS, ends = due + 21 * MS;
+      wait_until(due + (late && !strcmp(late, "host") ? 20u * MS : 0));
+      struct operation op = make(&comm, false);
+      op.channels = 2;
+      op.api_call = start_api_call(&comm, &op, false);
+      launch(&comm, &op, 1);
+      const uint64_t start = realtime() + MS / 10 + (late && !strcmp(late, "gpu") ? 20u * MS : 0);
+      const uint64_t stop = start + MS / 10 > ends ? start + MS / 10 : ends; /* this machine held the rank up */
+      wait_until(stop);
+      for (int channel = 0; channel < op.channels; channel++)
+        stop_channel(start_channel(&comm, op.handle, channel, start - behind), stop - behind);
+    }
+  }
+  destroy(&comm);
+}
+
 static uint64_t cpu_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -464,7 +513,7 @@ int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
     {"one", one}, {"grouped", grouped}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
     {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"graph", graph}, {"threads", threads}, {"race", race},
-    {"chain", chain}, {"bench", bench}};
+    {"chain", chain}, {"job", job}, {"bench", bench}};
   if (count != 4) return 3;
   version = atoi(arguments[2]);
   load(arguments[1]);
