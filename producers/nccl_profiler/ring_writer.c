@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "ring_writer.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,10 +13,12 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { DEFAULT_RECORDS = 1 << 15, LEAST_RECORDS = 1 << 6, MOST_RECORDS = 1 << 20 };
+enum { MOST_FILES = 1 << 14 /* of the folder, that are looked at */ };
 
 static _Atomic(uint8_t *) mapping;
 static _Atomic uint64_t nonce;
@@ -71,6 +74,32 @@ static int open_folder(const char *folder) {
   return descriptor;
 }
 
+/* Return the bytes that one more ring may take. The folder is mostly in memory that NCCL and data loaders need too, and
+ * without an agent nobody deletes rings. So all of them share a bound, as the spools do (producers/spool/quota.py). */
+static uint64_t room(int folder) {
+  const uint64_t most = 4ull << 30;
+  struct statvfs about;
+  int descriptor = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  DIR *entries = descriptor >= 0 ? fdopendir(descriptor) : NULL;
+  if (!entries && descriptor >= 0) close(descriptor);
+  if (!entries || fstatvfs(folder, &about)) {
+    if (entries) closedir(entries);
+    return most; /* the folder may be written, not listed */
+  }
+  uint64_t total = about.f_frsize * (uint64_t)about.f_blocks, available = about.f_frsize * (uint64_t)about.f_bavail;
+  uint64_t share = total / 8 < most ? total / 8 : most, spare = total / 4 < most ? total / 4 : most, used = 0;
+  int count = 0;
+  for (struct dirent *entry; count < MOST_FILES && (entry = readdir(entries)); count++) {
+    struct stat file;
+    if (entry->d_name[0] != '.' && !fstatat(folder, entry->d_name, &file, AT_SYMLINK_NOFOLLOW))
+      used += (uint64_t)file.st_blocks * 512;
+  }
+  closedir(entries);
+  if (!total) return most; /* a file system that has no size to tell */
+  if (count == MOST_FILES || used >= share || spare >= available) return 0;
+  return share - used < available - spare ? share - used : available - spare;
+}
+
 /* Give the file its size. Blocks are allocated now: a page that the disk has no room for would end the job later. */
 static int allocate(int descriptor, off_t size) {
   struct rlimit limit; /* beyond it the kernel would end the process */
@@ -107,7 +136,9 @@ static void open_file(void) {
   ring_capacity = LEAST_RECORDS;
   while ((long long)ring_capacity < count && ring_capacity < MOST_RECORDS) ring_capacity *= 2;
   int folder = open_folder(path);
-  uint8_t *base = folder >= 0 ? create(folder, created) : NULL;
+  uint64_t most = folder >= 0 ? room(folder) : 0;
+  while (ring_capacity > LEAST_RECORDS && file_bytes() > most / 8) ring_capacity /= 2; /* others come */
+  uint8_t *base = file_bytes() <= most ? create(folder, created) : NULL;
   if (folder >= 0) close(folder);
   if (!base) return;
   _Atomic uint64_t *header = words(base);

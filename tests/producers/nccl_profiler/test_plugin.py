@@ -2,11 +2,12 @@
 
 import resource
 import stat
+import subprocess
 import time
 
 import numpy as np
 import pytest
-from support.fake_nccl import Programs, Ring, only
+from support.fake_nccl import COMPILER, Programs, Ring, only
 
 from drumline.infra.config.settings import RingSettings
 from drumline.producers.rings.host_rings import RingFolder
@@ -385,3 +386,38 @@ def test_the_agent_publishes_what_the_plugin_wrote(programs, tmp_path):
     assert batches[0].columns["step"].tolist() == [7, 7]
     assert batches[0].columns["duration_ns"].tolist() == [501, 501]
     assert not list((root / ".rings").iterdir())
+
+
+@pytest.fixture
+def small_disk(programs, tmp_path):
+    """Library for LD_PRELOAD: every file system has so many free bytes of so many."""
+
+    def build(total: int, free: int) -> str:
+        source, library = tmp_path / "disk.c", tmp_path / f"disk-{total}-{free}.so"
+        numbers = f"*about = (struct statvfs){{.f_frsize = 1, .f_blocks = {total}ul, .f_bavail = {free}ul}}"
+        source.write_text(
+            "#include <sys/statvfs.h>\n"
+            f"int fstatvfs(int file, struct statvfs *about) {{ return (void)file, {numbers}, 0; }}\n"
+        )
+        subprocess.run([*COMPILER, "-fPIC", "-shared", "-o", library, source], check=True)
+        return str(library)
+
+    return build
+
+
+def test_rings_share_a_bound_also_where_no_agent_deletes_them(programs, tmp_path, small_disk):
+    """Docker's default of 64 MB in /dev/shm, which NCCL itself and data loaders need."""
+    library, folder = small_disk(64 << 20, 60 << 20), tmp_path / "rings"
+    for _ in range(60):
+        done = programs.run("one", 5, folder, ld_preload=library)
+        assert (done.returncode, done.stderr) == (0, "")
+    rings = list(folder.glob("*.ring"))
+    assert 8 < len(rings) < 60
+    assert sum(ring.stat().st_blocks * 512 for ring in rings) <= 8 << 20
+    assert {len(Ring(ring).records) for ring in rings} == {3}
+
+
+def test_no_ring_is_created_where_little_space_is_left(programs, tmp_path, small_disk):
+    done = programs.run("one", 5, tmp_path / "rings", ld_preload=small_disk(1 << 30, 255 << 20))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not list((tmp_path / "rings").iterdir())
