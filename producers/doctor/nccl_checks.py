@@ -59,37 +59,45 @@ def rings(folder: Path) -> Check:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         return Check("rings", FAIL, f"{folder}: {error.strerror}", f"chmod 1777 {folder}, or remove it")
-    headers = [header for path in paths if (header := _live_header(path))]
+    both = [_header(path) for path in paths]
+    headers, ended = (
+        [header for header, alive in both if alive],
+        sum(header != () and not alive for header, alive in both),
+    )
+    waiting = f"{ended} processes have ended, and nothing has published their rings"
+    publish = "drumline agent must run on this host"
     if not headers:
-        return Check("rings", OK, f"{folder}: no process writes there now")
+        text = f"{folder}: no process writes there now"
+        return Check("rings", WARN, f"{text}; {waiting}", publish) if ended else Check("rings", OK, text)
     interfaces = sorted({header[HeaderField.INTERFACE] for header in headers})
     text = f"{folder}: {len(headers)} processes write, NCCL's interface {', '.join(map(str, interfaces))} (0: none yet)"
     dropped = sum(header[HeaderField.DROPPED] for header in headers)
     if dropped:
-        fix = "drumline agent must run on this host; a larger DRUMLINE_RINGS__RECORDS bridges more"
+        fix = f"{publish}; a larger DRUMLINE_RINGS__RECORDS bridges more"
         return Check("rings", WARN, f"{text}; {dropped:,} operations met a full ring", fix)
     if any(0 < interface < TIMED_INTERFACE for interface in interfaces):
         return Check("rings", WARN, f"{text}: below {TIMED_INTERFACE} it has no GPU times", USE_CUPTI)
+    if ended:
+        return Check("rings", WARN, f"{text}; {waiting}", publish)
     return Check("rings", OK, text)
 
 
-def _live_header(path: Path) -> tuple[int, ...]:
-    """Return the numbers of the header of a ring that a process holds; () for another file, also another user's."""
+def _header(path: Path) -> tuple[tuple[int, ...], bool]:
+    """Return the numbers of a ring's header and whether a process holds it; () for another file."""
+    alive = True
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            with suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                return ()
             data = os.pread(descriptor, HEADER_BYTES, 0)
+            numbers = tuple(memoryview(data)[: 8 * len(HeaderField)].cast("Q")) if len(data) == HEADER_BYTES else ()
+            if numbers and numbers[HeaderField.MAGIC] == MAGIC and numbers[HeaderField.VERSION] == LAYOUT:
+                with suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                    alive = False
+                return numbers, alive
         finally:
             os.close(descriptor)
-        if len(data) < HEADER_BYTES:
-            return ()
-        numbers = tuple(memoryview(data)[: 8 * len(HeaderField)].cast("Q"))
-        if numbers[HeaderField.MAGIC] == MAGIC and numbers[HeaderField.VERSION] == LAYOUT:
-            return numbers
-    return ()
+    return (), False
 
 
 def _versions(plugin: ctypes.CDLL) -> list[int]:
