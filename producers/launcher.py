@@ -128,6 +128,22 @@ def _at_least(lowest: float, text: str) -> bool:
         return False
 
 
+def without_rings(variables: Mapping[str, str]) -> str:
+    """Return why NCCL's operations are not recorded though the policy needs them, and a remedy; "" if they are."""
+    if variables.get("DRUMLINE_COLLECT__POLICY") not in ("light", "auto"):
+        return ""
+    if library.path() is None:
+        return "NCCL's plugin was not built: install a C compiler and drumline again, or --policy always"
+    if FOLDER not in variables:
+        return f"{PLUGIN}={variables[PLUGIN]} stays NCCL's only plugin: unset it, or --policy always"
+    folder = Path(variables[FOLDER])
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        return f"{folder} is no folder: remove it"
+    if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):
+        return f"{folder} may not be written: chmod 1777 {folder}"
+    return ""
+
+
 def unwritable(root: Path) -> str:
     """Return a sentence with the reason why jobs cannot write into a spool folder, and a remedy; "" if they can."""
     existing = root

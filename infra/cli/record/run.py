@@ -61,7 +61,7 @@ def _execute(
     """Warn of what prevents recording, then execute the command. Raises typer.Exit if it cannot be executed."""
     from drumline.infra.config.unknown_variables import find_unknown_variables, for_jobs_only
     from drumline.producers.identity import lacks_shared_run
-    from drumline.producers.launcher import BadLaunch, LaunchOptions, environment, misfits, unwritable
+    from drumline.producers.launcher import BadLaunch, LaunchOptions, environment, misfits, unwritable, without_rings
     from drumline.producers.spool.location import make_rings, spool_root
 
     if not command[0] or command[0].startswith("-"):
@@ -85,6 +85,8 @@ def _execute(
             echo(f"drumline run: nothing will be recorded: {reason}", err=True)
         with suppress(OSError):  # as the text above states
             make_rings(variables)
+        if not reason and not quiet and (reason := without_rings(variables)):
+            echo(f"drumline run: NCCL's operations will not be recorded: {reason}", err=True)
         os.execvpe(command[0], command, variables)
     except BadLaunch as error:
         exit_with("run", BAD_INPUT, str(error))

@@ -25,6 +25,7 @@ from drumline.producers.launcher import (
     misfits,
     script_name,
     unwritable,
+    without_rings,
 )
 from drumline.producers.spool.location import make_rings
 
@@ -294,6 +295,29 @@ def test_a_spool_that_cannot_be_written_is_reported_before_the_command_runs(tmp_
         warning = done.stderr.splitlines()
         assert len(warning) == wanted
         assert all(f"{tmp_path / 'file'} is no folder" in line and "--spool" in line for line in warning)
+
+
+def test_a_command_whose_rings_cannot_be_written_runs_with_one_warning_on_stderr(tmp_path, monkeypatch):
+    rings = tmp_path / ".rings"
+    rings.symlink_to(tmp_path)
+    command = [sys.executable, "-m", "drumline.infra.cli.app", "run", "--spool", tmp_path, "--policy", "light"]
+    for quiet, wanted in ([], 1), (["--quiet"], 0):
+        done = subprocess.run([*command, *quiet, "--", "echo", "runs"], capture_output=True, text=True, check=True)
+        assert (done.stdout, len(done.stderr.splitlines())) == ("runs\n", wanted)
+        assert done.stderr.count(f"NCCL's operations will not be recorded: {rings} is no folder") == wanted
+    rings.unlink()
+
+    def reason(policy="light", **inherited):
+        return without_rings(environment(inherited, ["job"], LaunchOptions(policy=policy, spool=str(tmp_path))))
+
+    assert reason() == reason("always") == ""
+    assert "unset it" in reason(NCCL_PROFILER_PLUGIN="STATIC_PLUGIN")
+    rings.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, how: False)
+    assert reason("auto") == f"{rings} may not be written: chmod 1777 {rings}"
+    monkeypatch.setattr(launcher.library, "path", lambda: None)
+    assert "C compiler" in reason()
+    assert reason("always") == ""
 
 
 def test_a_spool_that_can_be_made_is_no_reason_for_a_warning(tmp_path, monkeypatch):
