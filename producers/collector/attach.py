@@ -173,6 +173,7 @@ def _use_ring(policy: Policy, cupti: cupti_library.Cupti | None) -> None:
     if not os.environ.get(library.FOLDER_VARIABLE):
         raise RuntimeError(f"policy {policy} needs `drumline run`, which makes NCCL load drumline's plugin")
     marks.ring, _status = library.mark, str(policy)
+    os.register_at_fork(after_in_child=_forget)
 
     def open_window() -> None:
         with contextlib.suppress(BadPolicy, OSError):  # as the decoder of a process that has one
@@ -234,8 +235,10 @@ def _end() -> None:
 
 
 def _forget() -> None:
-    global _attached, _status
+    """Detach in the child of a fork: a data loader that marks gets no ring, and no CUPTI where CUDA cannot work."""
+    global _attached, _status, _lock
+    _lock = threading.Lock()  # another thread may have held it
     if _attached is not None:
         _attached.forget()
-        marks.decoder = None
-        _attached, _status = None, "not attached: child of a fork"
+    marks.decoder = marks.ring = marks.at_mark = None
+    _attached, _status = None, "not attached: child of a fork"

@@ -418,6 +418,29 @@ def test_a_light_job_marks_its_steps_in_a_ring_and_has_neither_cupti_nor_a_decod
     assert [path.name for path in (tmp_path / "spool").iterdir()] == [".rings"]
 
 
+@pytest.mark.parametrize("policy", ["light", "auto"])
+def test_a_forked_data_loader_that_marks_gets_no_ring_and_no_window_of_cupti(packages, tmp_path, policy):
+    spool = tmp_path / "spool"
+    script = f"""
+        import os, pathlib, torch
+        torch.use_cuda()
+        import drumline
+        from drumline.producers.collector import marks
+        drumline.step(0)
+        pathlib.Path({str(spool)!r}, "policy").write_text("always")
+        marks._scan_at = 0.0
+        child = os.fork()
+        if not child:
+            with drumline.scope("load"): drumline.step(1)
+            print(drumline.status(), marks.at_mark, flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    done = under(packages, script, policy=policy, spool=str(spool))
+    assert (done.stdout.splitlines()[-1], done.stderr) == ("not attached: child of a fork None", "")
+    assert len(list((spool / ".rings").iterdir())) == 1
+
+
 def test_a_job_without_a_chosen_policy_is_recorded_by_nccls_plugin_and_may_be_given_windows_of_cupti(monkeypatch):
     monkeypatch.setattr(launcher.library, "path", lambda: "ours")
     chosen = environment({}, ["x"], LaunchOptions(spool="/spool"))
