@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum { DEFAULT_RECORDS = 1 << 15, LEAST_RECORDS = 1 << 6, MOST_RECORDS = 1 << 20 };
-enum { MOST_FILES = 1 << 14 /* of the folder, that are looked at */ };
+enum { MOST_FILES = 1 << 14 /* of the folder, that are counted: another user's empty ones must keep nobody from recording */ };
 
 static _Atomic(uint8_t *) mapping;
 static _Atomic uint64_t nonce;
@@ -96,7 +96,7 @@ static uint64_t room(int folder) {
   }
   closedir(entries);
   if (!total) return most; /* a file system that has no size to tell */
-  if (count == MOST_FILES || used >= share || spare >= available) return 0;
+  if (used >= share || spare >= available) return 0;
   return share - used < available - spare ? share - used : available - spare;
 }
 

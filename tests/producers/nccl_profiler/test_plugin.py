@@ -421,3 +421,11 @@ def test_no_ring_is_created_where_little_space_is_left(programs, tmp_path, small
     done = programs.run("one", 5, tmp_path / "rings", ld_preload=small_disk(1 << 30, 255 << 20))
     assert (done.returncode, done.stderr) == (0, "")
     assert not list((tmp_path / "rings").iterdir())
+
+
+def test_empty_files_of_another_user_keep_no_process_from_recording(ring, tmp_path):
+    folder = tmp_path / "rings"
+    folder.mkdir()
+    for number in range(1 << 14):
+        (folder / f"{number}").touch()
+    assert len(ring("one").records) == 3
