@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 enum { DEFAULT_RECORDS = 1 << 15, LEAST_RECORDS = 1 << 6, MOST_RECORDS = 1 << 20 };
-enum { MOST_FILES = 1 << 14 /* of the folder, that are counted: another user's empty ones must keep nobody from recording */ };
+enum { MOST_FILES = 1 << 14 }; /* that are counted; empty ones of another user keep nobody from recording */
 
 static _Atomic(uint8_t *) mapping;
 static _Atomic uint64_t nonce;
