@@ -360,7 +360,8 @@ def test_the_insert_is_one_block(pipeline):
 
 def test_declared_tables_are_the_migrated_ones(pipeline):
     read = pipeline.query(
-        "SELECT table, name, type FROM system.columns WHERE database = '{db}' AND default_kind = '' ORDER BY position"
+        "SELECT table, name, type FROM system.columns WHERE database = '{db}' AND default_kind IN ('', 'DEFAULT') "
+        "ORDER BY position"
     )
     for stored in TABLES:
         actual = [(column.name, column.type) for column in stored.columns]

@@ -11,7 +11,6 @@ import typer
 from drumline.infra.cli.console import exit_with
 from drumline.infra.runtime.exit_codes import BAD_INPUT, CANNOT_EXECUTE, NOT_FOUND
 from drumline.infra.runtime.terminal import echo
-from drumline.producers.ipc.policy import DEFAULT
 
 app = typer.Typer(add_completion=False)
 
@@ -30,7 +29,7 @@ def run(
         str,
         typer.Option(
             help="light, auto, always, collectives, off, duty (0.2 s in 10 s) or e.g. duty 1s/60s; all but light can "
-            f"be changed while the job runs; default DRUMLINE_COLLECT__POLICY, else {DEFAULT}"
+            "be changed while the job runs; default DRUMLINE_COLLECT__POLICY, else auto"
         ),
     ] = "",
     spool: Annotated[str, typer.Option(help="folder for the node agent; default DRUMLINE_SPOOL__ROOT")] = "",
