@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # KEEP=1: `make demo` leaves the stack up.
 KEEP ?=
 # Tests run in so many processes, each with a stack of its own (about 1 GB); they wait more than they compute.
-JOBS ?= 3
+JOBS ?= 4
 
 # Exact versions and hashes of Python packages, and for which extras: all tests; all programs; the image.
 LOCKS := infra/requirements
@@ -68,7 +68,7 @@ lint: $(VENV)/ready ## Check style, types, imports, documentation
 	@$(BIN)/python tests/style/check_docs.py
 	@$(BIN)/python tests/style/check_names.py
 
-test: setup lint ## Run lint, then all tests, with a real Kafka and a real ClickHouse engine (JOBS=3 processes)
+test: setup lint ## Run lint, then all tests, with a real Kafka and a real ClickHouse engine (JOBS=4 processes)
 	@$(BIN)/pytest -n $(JOBS) --dist loadfile
 
 test-long: setup ## Run the long tests: chaos runs, outages, security, benchmarks (real stacks)
