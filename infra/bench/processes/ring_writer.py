@@ -104,9 +104,8 @@ class RingWriter:
         stopped = fields.pop("stopped", channels)
         for name, value in fields.items():
             new[name] = value
-        new["number"] = at + 1
         new["progress"] = ((at + 1) & 0xFFFFFFFF) << 32 | stopped << 16 | stopped
-        self.records[at % self.capacity] = new
+        self._publish(at, new)
         return at
 
     def mark(self, number: int, host_ns: int, count: int = 0, kind: Kind = Kind.STEP_MARK) -> None:
@@ -116,8 +115,13 @@ class RingWriter:
         for at in self.claim():
             new = np.zeros(1, RECORD)
             new["kind"], new["step"], new["sequence"], new["count"] = kind, self.step, np.uint64(number % 2**64), count
-            new["comm"], new["host_ns"], new["number"], new["progress"] = 0xFFFF, host_ns, at + 1, (at + 1) << 32
-            self.records[at % self.capacity] = new
+            new["comm"], new["host_ns"], new["progress"] = 0xFFFF, host_ns, (at + 1) << 32
+            self._publish(np.array([at]), new)
+
+    def _publish(self, at: Array, new: Array) -> None:
+        """Write records; their numbers last, as the plugin does: a reader never meets half of one."""
+        self.records[at % self.capacity] = new
+        self.records["number"][at % self.capacity] = at + 1
 
     def end(self) -> None:
         """Let the process end, in any way."""
