@@ -14,6 +14,7 @@ from drumline.infra.runtime import spool_defaults
 from drumline.producers.ipc.buffer_pool import MIN_BUFFER_MB
 from drumline.producers.ipc.policy import DEFAULT, BadPolicy, Policy, parse
 from drumline.producers.nccl_profiler import library
+from drumline.producers.nccl_profiler.library import FOLDER_VARIABLE
 
 HOOK = Path(__file__).parent / "collector" / "startup"
 #: Lowest values of numbers that the decoders, which start later, could not report before the job runs.
@@ -24,8 +25,8 @@ LOWEST: dict[str, float] = {
 }
 #: NCCL's variable for a profiler plugin, and what NCCL looks for where it is not set.
 PLUGIN, DEFAULT_PLUGIN = "NCCL_PROFILER_PLUGIN", "libnccl-profiler.so"
-#: The user's plugin, for drumline's own, which passes every call on; the folder of the rings.
-CHAIN, FOLDER = "DRUMLINE_RINGS__CHAIN", "DRUMLINE_RINGS__FOLDER"
+#: The user's plugin, for drumline's own, which passes every call on.
+CHAIN = "DRUMLINE_RINGS__CHAIN"
 
 
 class BadLaunch(ValueError):
@@ -94,15 +95,24 @@ def load_plugin(environment: Mapping[str, str], policy: Policy) -> dict[str, str
     result, plugin = dict(environment), library.path()
     if plugin and result.get(PLUGIN) == plugin:  # below another `drumline run`
         result[PLUGIN] = result.pop(CHAIN, "none")
-        result.pop(FOLDER, None)
+        result.pop(FOLDER_VARIABLE, None)
     users = result.get(PLUGIN) or DEFAULT_PLUGIN
-    if policy.uses_ring and plugin and not "STATIC_PLUGIN".startswith(users.upper()):
+    if policy.uses_ring and plugin and not is_linked_in(users):
         root = os.path.abspath(result.get("DRUMLINE_SPOOL__ROOT") or spool_defaults.ROOT)
-        folder = os.path.abspath(result.get(FOLDER) or os.path.join(root, spool_defaults.RINGS))
-        result |= {PLUGIN: plugin, FOLDER: folder, "DRUMLINE_SPOOL__ROOT": root}  # the root has the control file
+        folder = os.path.abspath(result.get(FOLDER_VARIABLE) or os.path.join(root, spool_defaults.RINGS))
+        result |= {
+            PLUGIN: plugin,
+            FOLDER_VARIABLE: folder,
+            "DRUMLINE_SPOOL__ROOT": root,
+        }  # the root has the control file
         if users.lower() != "none":
             result[CHAIN] = users
     return result
+
+
+def is_linked_in(plugin: str) -> bool:
+    """Return whether NCCL takes the name of a plugin for one that is linked into the job."""
+    return "STATIC_PLUGIN".startswith(plugin.upper())
 
 
 def misfits(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -134,9 +144,9 @@ def without_rings(variables: Mapping[str, str]) -> str:
         return ""
     if library.path() is None:
         return "NCCL's plugin was not built: install a C compiler and drumline again, or --policy always"
-    if FOLDER not in variables:
+    if FOLDER_VARIABLE not in variables:
         return f"{PLUGIN}={variables[PLUGIN]} stays NCCL's only plugin: unset it, or --policy always"
-    folder = Path(variables[FOLDER])
+    folder = Path(variables[FOLDER_VARIABLE])
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         return f"{folder} is no folder: remove it"
     if folder.is_dir() and not os.access(folder, os.W_OK | os.X_OK):

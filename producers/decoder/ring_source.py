@@ -8,10 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from drumline.producers.ipc.policy import BadPolicy, parse
+from drumline.producers.nccl_profiler.library import TIMED_INTERFACE
+from drumline.producers.rings.ring_file import HeaderField
 from drumline.producers.spool.location import rings_folder
-
-#: Place of the version of NCCL's profiler interface in a ring's header (ring.h), and the first with times of the GPU.
-INTERFACE_AT, TIMED_INTERFACE = 11 * 8, 4
 
 
 class RingSource:
@@ -24,7 +23,7 @@ class RingSource:
         """Return whether the ring has, or will have, the process's collectives: NCCL reports GPU times to it."""
         with suppress(BadPolicy, OSError):
             if parse(self._environment.get("DRUMLINE_COLLECT__POLICY") or "off").uses_ring:
-                rings = Path(rings_folder(self._environment)).glob(f"{self._pid}-*.ring")
+                rings = rings_folder(self._environment).glob(f"{self._pid}-*.ring")
                 return any(_interface(path) >= TIMED_INTERFACE for path in rings)
         return False
 
@@ -32,6 +31,6 @@ class RingSource:
 def _interface(path: Path) -> int:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        return int.from_bytes(os.pread(descriptor, 8, INTERFACE_AT), "little")
+        return int.from_bytes(os.pread(descriptor, 8, HeaderField.INTERFACE * 8), "little")
     finally:
         os.close(descriptor)

@@ -14,7 +14,8 @@ import numpy as np
 from drumline.producers.activity.intervals import union
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
-from drumline.producers.derive.steps.budget import gpu_intervals, unknown_budgets
+from drumline.producers.derive.nccl.calls import ordinals
+from drumline.producers.derive.steps.budget import gpu_intervals, intervals, unknown_budgets
 from drumline.producers.derive.steps.steps import Steps
 from drumline.schemas.columns import Array
 
@@ -73,23 +74,12 @@ def _collectives(operations: Operations, known: Array, hashes: Array) -> Table:
         "operation": operations.operation,
         "bytes": operations.bytes,
         "step": operations.step,
-        "ordinal": _ordinals(operations),
+        "ordinal": ordinals(operations.communicator, operations.step),
         "start_ns": operations.start_ns,
         "duration_ns": operations.stop_ns - operations.start_ns,
         "covered_ns": np.zeros(len(known), np.int64),  # by kernels that nobody recorded
     }
     return Table(columns, {"operations": nccl.OPERATIONS}).take(known)
-
-
-def _ordinals(operations: Operations) -> Array:
-    """Return 0, 1, 2, ... per (communicator, step)."""
-    order = np.lexsort((np.arange(len(operations.step)), operations.step, operations.communicator))
-    ordinal = np.zeros(len(order), np.int32)
-    if len(order):
-        step, communicator = operations.step[order], operations.communicator[order]
-        new = np.r_[True, (step[1:] != step[:-1]) | (communicator[1:] != communicator[:-1])]
-        ordinal[order] = np.arange(len(order)) - np.flatnonzero(new)[np.cumsum(new) - 1]
-    return ordinal
 
 
 def _steps(operations: Operations, known: Array, steps: Steps) -> Table:
@@ -111,11 +101,7 @@ def _steps(operations: Operations, known: Array, steps: Steps) -> Table:
     has = count > 0
     return Table(
         {
-            "step": steps.number,
-            "start_ns": steps.start_ns,
-            "duration_ns": steps.end_ns - steps.start_ns,
-            "gpu_start_ns": start,
-            "gpu_duration_ns": end - start,
+            **intervals(steps, start, end),
             "compute_ns": np.where(has, busy_ns - comm_ns, -1),
             "compute_overlapped_ns": none,
             "copy_ns": none,

@@ -15,6 +15,7 @@ from typing import Any
 
 from drumline.producers.collector import cupti
 from drumline.producers.ipc.buffer_pool import BufferPool
+from drumline.producers.nccl_profiler.library import TIMED_INTERFACE
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 #: cuptiGetVersion of CUDA 13.0 Update 1, which fixes a deadlock in cuptiActivityDisable(CONCURRENT_KERNEL) and a crash
@@ -25,9 +26,8 @@ FIXED_HANGS = 130_001
 FIXED_CPU_GROWTH = 130_401
 #: Remedy for a Python that fails without drumline.
 FIX_PYTHON = "fix it first: python3 -c 'import torch; torch.zeros(1).cuda()' with the jobs' Python"
-#: Release of NCCL -> version of its profiler interface from there on; 4 is the first with times of the GPU.
+#: Release of NCCL -> version of its profiler interface from there on.
 INTERFACES = {(2, 29): 6, (2, 28): 5, (2, 27): 4, (2, 26): 3, (2, 24): 2, (2, 23): 1}
-TIMED_INTERFACE = 4
 #: What to do where NCCL's interface has no times.
 USE_CUPTI = "drumline run --policy always records these jobs with CUPTI; or NCCL 2.27 or newer"
 #: Run by the job's Python: prints the versions that PyTorch brings and CUPTI's answer as one JSON object.

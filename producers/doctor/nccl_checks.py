@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from drumline.producers.doctor.checks import FAIL, OK, TIMED_INTERFACE, USE_CUPTI, WARN, Check
-from drumline.producers.launcher import CHAIN, PLUGIN
+from drumline.producers.doctor.checks import FAIL, OK, USE_CUPTI, WARN, Check
+from drumline.producers.launcher import CHAIN, PLUGIN, is_linked_in
 from drumline.producers.nccl_profiler import library
 from drumline.producers.rings.ring_file import HEADER_BYTES, LAYOUT, MAGIC, SUFFIX, HeaderField
 
@@ -34,7 +34,7 @@ def users_plugin(environment: Mapping[str, str]) -> list[Check]:
     name = environment.get(CHAIN) or environment.get(PLUGIN) or "none"
     if name.lower() == "none" or name == library.path():
         return []
-    if "STATIC_PLUGIN".startswith(name.upper()):
+    if is_linked_in(name):
         text = f"{name}: linked into the job, where it cannot be passed on to: it stays NCCL's only plugin"
         return [Check(PLUGIN, WARN, text, f"unset {PLUGIN}, or --policy always")]
     errors = []
@@ -75,8 +75,8 @@ def rings(folder: Path) -> Check:
     if dropped:
         fix = f"{publish}; a larger DRUMLINE_RINGS__RECORDS bridges more"
         return Check("rings", WARN, f"{text}; {dropped:,} operations met a full ring", fix)
-    if any(0 < interface < TIMED_INTERFACE for interface in interfaces):
-        return Check("rings", WARN, f"{text}: below {TIMED_INTERFACE} it has no GPU times", USE_CUPTI)
+    if any(0 < interface < library.TIMED_INTERFACE for interface in interfaces):
+        return Check("rings", WARN, f"{text}: below {library.TIMED_INTERFACE} it has no GPU times", USE_CUPTI)
     if ended:
         return Check("rings", WARN, f"{text}; {waiting}", publish)
     return Check("rings", OK, text)

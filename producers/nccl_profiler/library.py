@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 #: File and SONAME: glibc gives NCCL, which opens the plain name, the library that is loaded already.
 LIBRARY = "libnccl-profiler-drumline.so"
@@ -18,6 +18,8 @@ STEP_MARK, RANGE_BEGIN, RANGE_END, GRAPH_REPLAY, RECORD = 2, 3, 4, 5, 6
 NAME_BYTES = 32
 #: Folder of all rings of the host; a process without it writes none.
 FOLDER_VARIABLE = "DRUMLINE_RINGS__FOLDER"
+#: First version of NCCL's profiler interface that states when the GPU worked.
+TIMED_INTERFACE = 4
 #: 0 = operations that are captured into CUDA graphs run as without drumline, and are not recorded.
 GRAPHS_VARIABLE = "DRUMLINE_RINGS__GRAPHS"
 
@@ -29,8 +31,8 @@ def path() -> str | None:
 
 
 @functools.cache
-def load() -> Callable[[int, int, bytes, int], int] | None:
-    """Load the plugin, once, and return its function `drumline_mark`; None where this process has no ring.
+def load() -> ctypes.PyDLL | None:
+    """Load the plugin, once; None where this process has no ring.
 
     NCCL uses the same library afterwards: it is the same file. The file of the ring is created at the first mark or
     communicator. Calls keep the GIL: they take less time than to give it away.
@@ -39,22 +41,18 @@ def load() -> Callable[[int, int, bytes, int], int] | None:
     if not os.environ.get(FOLDER_VARIABLE) or library is None:
         return None
     try:
-        function = ctypes.PyDLL(library).drumline_mark
+        plugin = ctypes.PyDLL(library)
+        plugin.drumline_mark.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_uint64)
+        plugin.drumline_captured.restype = ctypes.c_uint64
     except (OSError, AttributeError):  # of another machine or release
         return None
-    function.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_char_p, ctypes.c_uint64)
-    function.restype = ctypes.c_int
-    return function
+    return plugin
 
 
 def captured() -> int:
     """Return how many calls of NCCL's API were captured into CUDA graphs so far; 0 if there is no ring."""
-    library = path() if load() is not None else None
-    if library is None:
-        return 0
-    function = ctypes.PyDLL(library).drumline_captured
-    function.restype = ctypes.c_uint64
-    return int(function())
+    plugin = load()
+    return 0 if plugin is None else int(plugin.drumline_captured())
 
 
 def record(on: bool) -> bool:
@@ -62,8 +60,8 @@ def record(on: bool) -> bool:
 
     Steps in which it was off are not compared. While it is off NCCL works as without the plugin.
     """
-    library = path() if load() is not None else None
-    return library is not None and ctypes.PyDLL(library).drumline_record(ctypes.c_int(on)) == 0
+    plugin = load()
+    return plugin is not None and plugin.drumline_record(ctypes.c_int(on)) == 0
 
 
 def records_graphs(environment: Mapping[str, str]) -> bool:
@@ -80,10 +78,10 @@ def mark(kind: int, number: int, name: str = "", count: int = 0) -> bool:
         name: of a range; what goes beyond NAME_BYTES is cut off.
         count: of a step, the source of its number.
     """
-    write = load()
-    if write is None:
+    plugin = load()
+    if plugin is None:
         return False
     text = name.encode(errors="replace")
     if len(text) > NAME_BYTES:
         text = text[:NAME_BYTES].decode(errors="ignore").encode()
-    return write(kind, number, text, count) == 0
+    return bool(plugin.drumline_mark(kind, number, text, count) == 0)

@@ -22,8 +22,8 @@ from drumline.producers.rings.checkpoint import Checkpoint
 from drumline.producers.rings.publication import Gpus, RingProcess
 from drumline.producers.rings.ring_file import SUFFIX, BadRing, NotReady, RingFile
 from drumline.producers.spool.files import LISTED, opened
+from drumline.producers.spool.location import make_root
 from drumline.producers.spool.quota import HostSpools, SpoolLimits
-from drumline.producers.spool.root import make_root
 from drumline.producers.spool.writer import SpoolWriter
 
 log = structlog.get_logger()

@@ -10,13 +10,10 @@ import numpy as np
 
 from drumline.producers.batches.process_record import process_record
 from drumline.producers.identity import NCCL, Identity, identity, names_rank
-from drumline.producers.nccl_profiler.library import records_graphs
+from drumline.producers.nccl_profiler.library import TIMED_INTERFACE, records_graphs
 from drumline.producers.rings.ring_file import HeaderField, RingHeader
 from drumline.producers.rings.state import RingState
 from drumline.schemas.columns import Array
-
-#: First version of NCCL's profiler interface that states when the GPU worked.
-TIMED_INTERFACE = 4
 
 
 def ring_identity(header: RingHeader, communicators: Array, generation: int, gpu: Mapping[str, str]) -> Identity:

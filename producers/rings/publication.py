@@ -12,8 +12,9 @@ import numpy as np
 
 from drumline.infra.telemetry import metrics
 from drumline.producers.batches.live import BatchWriter
+from drumline.producers.nccl_profiler.library import TIMED_INTERFACE
 from drumline.producers.rings.checkpoint import Checkpoint, SpoolFrame
-from drumline.producers.rings.identity_of_ring import TIMED_INTERFACE, ring_identity, ring_record
+from drumline.producers.rings.identity_of_ring import ring_identity, ring_record
 from drumline.producers.rings.ring_file import COMM, MAX_COMMS, BadRing, HeaderField, RingFile, RingHeader
 from drumline.producers.rings.ring_rows import RingDerivation
 from drumline.producers.rings.state import RingState
@@ -50,7 +51,7 @@ class RingProcess:
         self._communicators = np.zeros(MAX_COMMS, COMM)
         self._report_at = self._lost_state = 0
         self.finished, self.behind = False, 0
-        self._state, self._saved = RingState(), ""
+        self._state, self._saved, self._saved_position = RingState(), "", 0
         self._restore()
         self._counted = self._counts(self.ring.header())
 
@@ -77,6 +78,7 @@ class RingProcess:
         assert self._derivation is not None
         self._frames, self._saved = [], saved
         self._state = self._derivation.state = RingState.from_json(values["state"])
+        self._saved_position = self._state.position
         writer = self._derivation.writer
         writer.restore(values["feeds"])
         writer.identity = replace(writer.identity, **{name: values["process"][name] for name in _LEARNED})
@@ -146,6 +148,9 @@ class RingProcess:
     def _commit(self, spool: SpoolWriter) -> None:
         """Move the batches of a round into the spool, so that none is lost or doubled wherever the agent is killed."""
         assert self._derivation is not None
+        frames, self._frames = self._frames, []
+        if not frames and self._saved and self._state.position == self._saved_position:
+            return
         values = {
             "state": self._state.to_json(),
             "feeds": self._derivation.writer.state(),
@@ -153,12 +158,10 @@ class RingProcess:
             "process": {name: getattr(self._derivation.writer.identity, name) for name in _LEARNED},
             "spool": spool.position,
         }
-        frames, self._frames = self._frames, []
-        if frames or not self._saved or self._state.position != json.loads(self._saved)["state"]["position"]:
-            saved = json.dumps(values)
-            self._checkpoint.save(saved, frames)
-            self._saved = saved
-            self._append(frames)
+        saved = json.dumps(values)
+        self._checkpoint.save(saved, frames)
+        self._saved, self._saved_position = saved, self._state.position
+        self._append(frames)
 
     def _append(self, frames: list[SpoolFrame]) -> None:
         assert self._spool is not None

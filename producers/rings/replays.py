@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drumline.producers.rings.ring_file import Kind
+from drumline.producers.rings.ring_file import Kind, written
 from drumline.producers.rings.state import Replay, RingState
 from drumline.producers.rings.step_cuts import Segments
 from drumline.schemas.columns import Array
@@ -72,8 +72,7 @@ class ReplayedOperations:
 def replayed(records: Array, called: Array, segments: Segments, state: RingState) -> ReplayedOperations | None:
     """Return the launches of the operations `called` among the records; None if there are none, or not all."""
     captured = called["captured"]
-    place = state.position + 1 + np.arange(len(records))
-    marks = np.flatnonzero((records["kind"] == Kind.GRAPH_REPLAY) & (records["number"] == place.astype(np.uint64)))
+    marks = np.flatnonzero((records["kind"] == Kind.GRAPH_REPLAY) & written(records, state.position))
     if state.dropped_seen or not (len(marks) or state.replays):  # which launches were dropped, nobody knows
         return None
     numbers = segments.number[segments.of(marks)].tolist()

@@ -100,6 +100,11 @@ class NotReady(Exception):
     """The process has not finished creating the file."""
 
 
+def written(records: Array, position: int) -> Array:
+    """Return which records are there: bool. `position`: of the first; a slot may hold a record of an earlier lap."""
+    return np.asarray(records["number"] == (position + 1 + np.arange(len(records))).astype(np.uint64), bool)
+
+
 @dataclass(frozen=True)
 class RingHeader:
     """The header at one time. `numbers`: by HeaderField. `environment`: of the process, as far as it was copied."""

@@ -17,7 +17,7 @@ from drumline.producers.derive.light import Operations, light_rows
 from drumline.producers.derive.steps.steps import INFERRED, Steps
 from drumline.producers.rings.operations import as_operations, clock_offset, outcomes, taken
 from drumline.producers.rings.replays import replayed
-from drumline.producers.rings.ring_file import MAX_COMMS, MOST_READ, Kind
+from drumline.producers.rings.ring_file import MAX_COMMS, MOST_READ, Kind, written
 from drumline.producers.rings.state import LastStep, OpenStep, RingState
 from drumline.producers.rings.step_cuts import Cut, RingView, Segments, complete, marked_segments, watermark_ns
 from drumline.producers.rings.unmarked import UnmarkedCalls
@@ -89,18 +89,16 @@ class RingDerivation:
         One that its thread never finished is passed over, when a later one is old, or the process has ended.
         """
         records = view.records
-        position = self.state.position + np.arange(len(records))
-        missing = np.flatnonzero(records["number"] != (position + 1).astype(np.uint64))
-        written = records["number"] == (position + 1).astype(np.uint64)
-        old = np.flatnonzero(written & (records["host_ns"].astype(np.int64) < view.now_ns - GIVE_UP_NS))
+        is_written = written(records, self.state.position)
+        missing = np.flatnonzero(~is_written)
+        old = np.flatnonzero(is_written & (records["host_ns"].astype(np.int64) < view.now_ns - GIVE_UP_NS))
         until = len(records) if view.ended else int(old[-1]) if len(old) else 0
         waiting = missing[missing >= until]
         return int(waiting[0]) if len(waiting) else len(records)
 
     def _operations(self, records: Array, communicators: Array) -> tuple[Array, Array]:
         """Return the positions of the operations, and the hash of each communicator (u8, by index)."""
-        position = (self.state.position + np.arange(len(records)) + 1).astype(np.uint64)
-        is_operation = (records["kind"] == Kind.OPERATION) & (records["number"] == position)
+        is_operation = (records["kind"] == Kind.OPERATION) & written(records, self.state.position)
         comm = records["comm"] % MAX_COMMS
         is_operation &= (records["comm"] < MAX_COMMS) & (records["generation"] == communicators["generation"][comm])
         return np.flatnonzero(is_operation), np.append(communicators["id"], np.uint64(0))

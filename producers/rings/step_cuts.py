@@ -8,7 +8,7 @@ import numpy as np
 
 from drumline.producers.derive.steps.steps import API, MARKER, OPTIMIZER
 from drumline.producers.rings.operations import REPORT_NS
-from drumline.producers.rings.ring_file import Kind
+from drumline.producers.rings.ring_file import Kind, written
 from drumline.producers.rings.state import RingState
 from drumline.schemas.columns import Array
 
@@ -77,11 +77,10 @@ class Cut:
 
 def marked_segments(records: Array, state: RingState) -> Segments:
     """Cut the records at the marks of steps. Numbers that start again are counted on."""
-    position = (state.position + np.arange(len(records)) + 1).astype(np.uint64)
-    written = records["number"] == position
-    begin = np.flatnonzero((records["kind"] == Kind.STEP_MARK) & written)
+    is_written = written(records, state.position)
+    begin = np.flatnonzero((records["kind"] == Kind.STEP_MARK) & is_written)
     paused = np.append(state.open.paused, records["function"][begin] > 0)
-    paused[np.searchsorted(begin, np.flatnonzero((records["kind"] == Kind.RECORD) & written), side="right")] = True
+    paused[np.searchsorted(begin, np.flatnonzero((records["kind"] == Kind.RECORD) & is_written), side="right")] = True
     newest, offset = state.newest, state.offset
     numbers, offsets = [state.open.number], [offset]
     for number in records["step"][begin].tolist():

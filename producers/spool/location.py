@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from drumline.infra.runtime import spool_defaults
+from drumline.producers.nccl_profiler.library import FOLDER_VARIABLE
 
 
 def spool_root(environment: Mapping[str, str]) -> Path:
@@ -37,7 +38,7 @@ def spool_limits(environment: Mapping[str, str]) -> tuple[int, float]:
 
 def rings_folder(environment: Mapping[str, str]) -> Path:
     """Return the folder of the files that NCCL's operations are written to, one a process (producers/rings)."""
-    return Path(environment.get("DRUMLINE_RINGS__FOLDER") or spool_root(environment) / spool_defaults.RINGS)
+    return Path(environment.get(FOLDER_VARIABLE) or spool_root(environment) / spool_defaults.RINGS)
 
 
 def make_root(root: Path) -> None:
@@ -57,7 +58,7 @@ def make_root(root: Path) -> None:
 
 def make_rings(environment: Mapping[str, str]) -> None:
     """Create the folder of the rings for a command that `drumline run` makes use it. Raises OSError."""
-    if "DRUMLINE_RINGS__FOLDER" in environment:
+    if FOLDER_VARIABLE in environment:
         make_root(spool_root(environment))
         make_root(rings_folder(environment))
 

@@ -8,7 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 
 from drumline.producers.spool.directory import SpoolDirectory
-from drumline.producers.spool.location import make_root as make_root  # free of NumPy there: jobs use it
 
 
 def folders(root: Path) -> Iterator[SpoolDirectory]:

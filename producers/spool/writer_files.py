@@ -26,8 +26,8 @@ from drumline.producers.spool.layout import (
     identity_text,
     segment_name,
 )
+from drumline.producers.spool.location import make_root
 from drumline.producers.spool.quota import HostSpools, SpoolLimits, SpoolQuota
-from drumline.producers.spool.root import make_root
 from drumline.producers.spool.segments import SegmentFile, WrittenSegments
 
 

@@ -64,7 +64,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     from drumline.producers.agent.producer import KafkaSender
     from drumline.producers.nvml.sampler import device_sampler
     from drumline.producers.spool.layout import IDENTITY
-    from drumline.producers.spool.root import make_root
+    from drumline.producers.spool.location import make_root
     from drumline.schemas.topics import RAW_TOPICS
 
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)

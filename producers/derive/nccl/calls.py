@@ -148,3 +148,14 @@ def _differs(values: Array, first: Array, run: Array) -> Array:
     """Return for each run whether any value differs from the run's first."""
     other: Array = np.logical_or.reduceat(values != values[first][run], first)
     return other
+
+
+def ordinals(communicator: Array, step: Array) -> Array:
+    """Return 0, 1, 2, ... per (communicator, step), in the order of the calls; int32."""
+    order = np.lexsort((np.arange(len(step)), step, communicator))
+    ordinal = np.zeros(len(order), np.int32)
+    if len(order):
+        communicator, step = communicator[order], step[order]
+        new = np.append(True, (step[1:] != step[:-1]) | (communicator[1:] != communicator[:-1]))
+        ordinal[order] = np.arange(len(order)) - np.flatnonzero(new)[np.cumsum(new) - 1]
+    return ordinal

@@ -20,7 +20,7 @@ from drumline.producers.activity.activity import end_ns
 from drumline.producers.activity.intervals import IntervalUnion
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
-from drumline.producers.derive.nccl.calls import NcclCalls, grouped, guessed, joined
+from drumline.producers.derive.nccl.calls import NcclCalls, grouped, guessed, joined, ordinals
 from drumline.producers.derive.nccl.kernels import KnownMatches, NcclKernels
 from drumline.producers.derive.nccl.launch_records import calls_of
 from drumline.producers.derive.nccl.resync import whole_steps
@@ -201,7 +201,7 @@ def table(
         "operation": called.operation[call],
         "bytes": called.bytes[call],
         "step": call_step[call],
-        "ordinal": _ordinals(called, call_step)[call],
+        "ordinal": ordinals(called.communicator, call_step)[call],  # a call without a kernel leaves a gap
         "start_ns": start,
         "duration_ns": end - start,
         "covered_ns": busy.covered(start, end),
@@ -216,14 +216,3 @@ def _communicator_known(called: NcclCalls, call_step: Array) -> Array:
     uncertain = kind[~called.communicator_known & (call_step >= 0)]
     result: Array = called.communicator_known & ~np.isin(kind, uncertain)
     return result
-
-
-def _ordinals(called: NcclCalls, call_step: Array) -> Array:
-    """Return 0, 1, 2, ... per (communicator, step) over all calls, so that a call without a kernel leaves a gap."""
-    order = np.lexsort((np.arange(len(call_step)), call_step, called.communicator))
-    communicator, step = called.communicator[order], call_step[order]
-    ordinal = np.zeros(len(order), np.int32)
-    if len(order):
-        new = np.concatenate([[True], (np.diff(step) != 0) | (communicator[1:] != communicator[:-1])])
-        ordinal[order] = np.arange(len(order)) - np.flatnonzero(new)[np.cumsum(new) - 1]
-    return ordinal

@@ -113,6 +113,17 @@ def gpu_intervals(steps: Steps, last_collective_ns: Array) -> tuple[Array, Array
     return start, np.maximum(end, start)
 
 
+def intervals(steps: Steps, start: Array, end: Array) -> dict[str, Array]:
+    """Return the columns of number and times of steps; `start`, `end`: of their intervals on the GPU."""
+    return {
+        "step": steps.number,
+        "start_ns": steps.start_ns,
+        "duration_ns": steps.end_ns - steps.start_ns,
+        "gpu_start_ns": start,
+        "gpu_duration_ns": end - start,
+    }
+
+
 def unknown_budgets(steps: Steps, step_index: Array, call_of: Array) -> Array:
     """Return the steps whose budget is unknown: bool. `step_index`: of each call; `call_of`: of each kernel.
 
@@ -156,11 +167,7 @@ def budgets(steps: Steps, inputs: StepInputs) -> Table:
         input_idle = either.covered(start, end) - any_busy
     return Table(
         {
-            "step": steps.number,
-            "start_ns": steps.start_ns,
-            "duration_ns": steps.end_ns - steps.start_ns,
-            "gpu_start_ns": start,
-            "gpu_duration_ns": end - start,
+            **intervals(steps, start, end),
             "compute_ns": compute,
             "compute_overlapped_ns": compute + comm - gpu.compute_or_comm.covered(start, end),
             "copy_ns": compute_or_copy - compute,

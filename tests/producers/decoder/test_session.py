@@ -16,10 +16,10 @@ from drumline.producers.activity.table import Table
 from drumline.producers.decoder import cupti_layout, string_cache
 from drumline.producers.decoder.cupti_decode import UNFINISHED, Decoder, find_records
 from drumline.producers.decoder.remote_memory import NotAllowed, RemoteMemory
-from drumline.producers.decoder.ring_source import INTERFACE_AT
 from drumline.producers.decoder.session import FROM_RING, Session
 from drumline.producers.ipc.buffer_pool import DONE, FREE, HEADER_BYTES, KINDS, LENT, STATE, BufferPool, Header
 from drumline.producers.ipc.events import MARK
+from drumline.producers.rings.ring_file import HeaderField
 
 RAW = RawBuffer("ddp_steps").relocate()
 ALL_SIZES = [SIZES.get(kind, 0) for kind in range(KINDS)]
@@ -477,7 +477,7 @@ def test_collectives_and_steps_of_a_process_with_a_ring_are_not_published_twice(
     rings = tmp_path / "rings"
     rings.mkdir()
     header = np.zeros(512, "<u8")
-    header[INTERFACE_AT // 8] = interface
+    header[HeaderField.INTERFACE] = interface
     (rings / f"{os.getpid()}-1.ring").write_bytes(header.tobytes())
     environment = {
         "DRUMLINE_SPOOL__ROOT": str(tmp_path / "spool"),

@@ -27,9 +27,10 @@ from drumline.producers.spool.frames import (
     scan,
 )
 from drumline.producers.spool.layout import BadSpool
+from drumline.producers.spool.location import make_root
 from drumline.producers.spool.quota import SpoolLimits
 from drumline.producers.spool.reader import Segment
-from drumline.producers.spool.root import folders, make_root
+from drumline.producers.spool.root import folders
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
