@@ -23,13 +23,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from drumline.infra.bench.overhead.job import gpu_bound
 from drumline.producers.collector import marks
 from drumline.producers.nccl_profiler import library
+from drumline.producers.rings.ring_file import HeaderField
 
 #: Steps of a new process, and of each turn, before anything is timed.
 WARM_UP, SETTLE = 20, 5
-#: Places of numbers in a ring's header (ring.h).
-WRITTEN, DROPPED, INTERFACE = 5, 7, 11
 
 
 def ddp_launch_bound(torch: Any, wrap: Callable[[Any], Any]) -> Callable[[], None]:
@@ -52,17 +52,7 @@ def ddp_launch_bound(torch: Any, wrap: Callable[[Any], Any]) -> Callable[[], Non
 
 def ddp_gpu_bound(torch: Any, wrap: Callable[[Any], Any]) -> Callable[[], None]:
     """Return a step of large matrix products, about 60 ms on an H200; the host is ahead of the GPU."""
-    layers = [torch.nn.Linear(8192, 8192, bias=False, device="cuda", dtype=torch.bfloat16) for _ in range(12)]
-    model = wrap(torch.nn.Sequential(*layers))
-    data = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
-
-    def step() -> None:
-        model(data).float().square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return gpu_bound(torch, wrap, 12)
 
 
 WORKLOADS = {f.__name__: f for f in (ddp_launch_bound, ddp_gpu_bound)}
@@ -98,7 +88,7 @@ def ring_header() -> Sequence[int]:
 def recorded_operations() -> tuple[int, int]:
     """Return the records in this process's ring and the version of NCCL's interface; (0, 0) without a ring."""
     header = ring_header()
-    return header[WRITTEN], header[INTERFACE]
+    return header[HeaderField.WRITTEN], header[HeaderField.INTERFACE]
 
 
 def timed(torch: Any, step: Callable[[], None], steps: int) -> dict[str, Any]:
@@ -138,7 +128,7 @@ def paired(torch: Any, step: Callable[[], None], steps: int, pairs: int) -> dict
             blocks[on].append(timed(torch, step, steps))
     library.record(True)
     marks.ring = library.mark
-    if dropped := ring_header()[DROPPED]:
+    if dropped := ring_header()[HeaderField.DROPPED]:
         raise RuntimeError(f"{dropped} operations met a full ring: DRUMLINE_RINGS__RECORDS is too small")
     return {"on": blocks[True], "off": blocks[False]}
 

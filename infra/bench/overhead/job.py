@@ -28,10 +28,13 @@ WARM_UP = 5
 PROBE_S, PROBED_S = 0.001, 1.0
 
 
-def gpu_bound(torch: Any) -> Callable[[], None]:
-    """Return a step of large matrix products, about 60 ms on an H200: the GPU is the limit."""
-    layers = [torch.nn.Linear(8192, 8192, bias=False, device="cuda", dtype=torch.bfloat16) for _ in range(14)]
-    model = torch.nn.Sequential(*layers)
+def gpu_bound(torch: Any, wrap: Callable[[Any], Any] = lambda model: model, count: int = 14) -> Callable[[], None]:
+    """Return a step of large matrix products, about 60 ms on an H200: the GPU is the limit.
+
+    `wrap`: makes the model one of several ranks. `count`: of products.
+    """
+    layers = [torch.nn.Linear(8192, 8192, bias=False, device="cuda", dtype=torch.bfloat16) for _ in range(count)]
+    model = wrap(torch.nn.Sequential(*layers))
     data = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-9)
 
