@@ -51,9 +51,8 @@ def collectives() -> None:
     report(collectives=2_000)
 
 
-def graph() -> None:
-    """100 replays in steps of their own, the host far ahead; a plain all_reduce in each tenth step too."""
-    data = torch.ones(1 << 20, device="cuda")
+def four_all_reduce(data: torch.Tensor) -> torch.cuda.CUDAGraph:
+    """Return a CUDA graph of four all_reduce, after three plain ones."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -63,6 +62,13 @@ def graph() -> None:
     with torch.cuda.graph(captured):
         for _ in range(4):
             dist.all_reduce(data)
+    return captured
+
+
+def graph() -> None:
+    """100 replays in steps of their own, the host far ahead; a plain all_reduce in each tenth step too."""
+    data = torch.ones(1 << 20, device="cuda")
+    captured = four_all_reduce(data)
     for step in range(100):
         drumline.step(step)
         captured.replay()
@@ -77,15 +83,7 @@ def graph() -> None:
 def graphcost() -> None:
     """As many replays of a graph of four small all_reduce as each line of the standard input says."""
     data = torch.ones(1 << 10, device="cuda")
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            dist.all_reduce(data)
-    torch.cuda.synchronize()
-    captured = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(captured):
-        for _ in range(4):
-            dist.all_reduce(data)
+    captured = four_all_reduce(data)
     for _ in range(50):
         captured.replay()
     torch.cuda.synchronize()
