@@ -152,14 +152,16 @@ class Queries:
     def sequences(self, table: SinkTable) -> list[dict[str, Any]]:
         """Return (process, key) pairs whose sequence has gaps, is stored twice, or is known from duplicates only.
 
-        `contents`: stored sequences, each as often as it has different contents. `unlike`: duplicates with another
-        content than what is stored; only where every stored record has a hash.
+        `contents`: stored sequences, each as often as it has different contents; batches without rows have no hash, and
+        differ by their run and time. `unlike`: duplicates with another content than what is stored; only where every
+        stored record has a hash.
         """
         seen = "disposition IN ('stored', 'empty')"
         return rows(
             self.client,
             f"SELECT topic, process_id, key, any(job) AS of_job, any(run) AS of_run, countIf({seen}) AS batches, "
-            f"uniqExactIf(sequence, {seen}) AS sequences, uniqExactIf((sequence, content), {seen}) AS contents, "
+            f"uniqExactIf(sequence, {seen}) AS sequences, "
+            f"uniqExactIf((sequence, content, job, run, sent_ns), {seen}) AS contents, "
             f"if(countIf(disposition = 'stored' AND content = 0) > 0, 0, toInt64(uniqExactIf((sequence, content), "
             "rows > 0)) - toInt64(uniqExactIf((sequence, content), rows > 0 AND disposition != 'duplicate'))) "
             "AS unlike, "

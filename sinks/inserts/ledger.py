@@ -10,7 +10,7 @@ import structlog
 
 from drumline.infra.clickhouse.client import Client, failure, insert_once, rows
 from drumline.sinks.inserts.stored_check import StoredRows, find_stored
-from drumline.sinks.ranges.duplicates import History, Place
+from drumline.sinks.ranges.duplicates import History, Place, StoredBatches
 from drumline.sinks.ranges.offset_ranges import Intervals, OffsetRange
 from drumline.sinks.ranges.record import Disposition, RangeEntry
 from drumline.sinks.ranges.stored_tail import StoredTail, kafka_topic_id, losses
@@ -217,20 +217,22 @@ class Ledger:
             if identity in history:
                 history[identity].add_run(int(row["a"]), int(row["b"]))
 
-    def contents(self, topic: str, places: Collection[Place], before: OffsetRange) -> dict[Place, set[int]]:
-        """Return the content hashes of the batches stored in each place, as `history` does."""
-        contents: dict[Place, set[int]] = {place: set() for place in places}
+    def contents(self, topic: str, places: Collection[Place], before: OffsetRange) -> dict[Place, StoredBatches]:
+        """Return the batches stored in each place, as `history` does."""
+        contents = {place: StoredBatches() for place in places}
         for chunk in _chunks(sorted(places)):
             answer = rows(
                 self._client,
-                f"SELECT DISTINCT process_id, key, sequence, content FROM {self._table} WHERE topic = {{topic:String}} "
+                "SELECT DISTINCT process_id, key, sequence, disposition = {stored:String} AS has_rows, content, job, "
+                f"run, sent_ns FROM {self._table} WHERE topic = {{topic:String}} "
                 "AND process_id IN {processes:Array(String)} AND sequence IN {sequences:Array(Int64)} "
-                f"AND disposition = {{stored:String}} AND {_BEFORE}",
+                f"AND disposition IN ({{stored:String}}, {{empty:String}}) AND {_BEFORE}",
                 {
                     "topic": topic,
                     "processes": sorted({process for process, _, _ in chunk}),
                     "sequences": sorted({sequence for _, _, sequence in chunk}),
                     "stored": Disposition.STORED.value,
+                    "empty": Disposition.EMPTY.value,
                     "id": before.topic_id,
                     "p": before.partition,
                     "first": before.first,
@@ -239,7 +241,8 @@ class Ledger:
             for row in answer:
                 place = (str(row["process_id"]), str(row["key"]), int(row["sequence"]))
                 if place in contents:
-                    contents[place].add(int(row["content"]))
+                    content = int(row["content"]) if row["has_rows"] else None
+                    contents[place].add(content, str(row["job"]), str(row["run"]), int(row["sent_ns"]))
         return contents
 
 

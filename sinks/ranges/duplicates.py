@@ -20,6 +20,35 @@ History = dict[tuple[str, str], Intervals]
 Place = tuple[str, str, int]
 
 
+@dataclass(slots=True)
+class StoredBatches:
+    """Holds what tells the batches apart that are stored in one place.
+
+    `hashes`: of those with rows (see `content_hash`); 0 stands for any. `sources`: (job, run, sent_ns) of all, and once
+    more with None as its time.
+    """
+
+    hashes: set[int] = field(default_factory=set)
+    sources: set[tuple[str, str, int | None]] = field(default_factory=set)
+
+    def add(self, content: int | None, job: str, run: str, sent_ns: int) -> None:
+        """Add a batch; `content`: None if it has no rows."""
+        self.sources |= {(job, run, sent_ns), (job, run, None)}
+        if content is not None:
+            self.hashes.add(content)
+
+    def has(self, content: int | None, job: str, run: str, sent_ns: int, *, reports_drops: bool) -> bool:
+        """Return whether a batch adds nothing.
+
+        Rows repeat equal rows. A batch without rows repeats any other of its run, since the agent publishes one in the
+        place of a batch that it lost. If it `reports_drops`, it repeats only the batch whose loss it reports: that one
+        has its `sent_ns`, which nobody knows beforehand.
+        """
+        if content is not None:
+            return 0 in self.hashes or content in self.hashes
+        return (job, run, sent_ns if reports_drops else None) in self.sources
+
+
 def identity_of(entry: RangeEntry) -> tuple[str, str] | None:
     """Return the (process, key) that the record's sequence counts for; None where it names no process."""
     if entry.batch is None or entry.disposition is Disposition.DEAD_LETTER or not entry.batch.envelope["process_id"]:
@@ -31,13 +60,13 @@ def identity_of(entry: RangeEntry) -> tuple[str, str] | None:
 class Duplicates:
     """Classifies the batches of one partition.
 
-    `history`: what is stored. `contents`: hashes of the stored batches, for the places that are `repeated` among the
-    collected records only: all of them would not fit into memory. 0 stands for any content. `conflicts`: batches that
-    are stored although another one is stored in their place.
+    `history`: what is stored. `contents`: the stored batches of the places that are `repeated` among the collected
+    records only: all of them would not fit into memory. `conflicts`: batches that are stored although another one is
+    stored in their place.
     """
 
     history: History = field(default_factory=dict)
-    contents: dict[Place, set[int]] = field(default_factory=dict)
+    contents: dict[Place, StoredBatches] = field(default_factory=dict)
     conflicts: int = 0
 
     def unloaded(self, entries: Iterable[RangeEntry]) -> set[tuple[str, str]]:
@@ -45,36 +74,31 @@ class Duplicates:
         return {i for entry in entries if (i := identity_of(entry)) is not None and i not in self.history}
 
     def repeated(self, entries: Iterable[RangeEntry]) -> set[Place]:
-        """Return the places of batches with rows that are stored already or occur twice. History must be loaded."""
+        """Return the places of batches that are stored already or occur twice. History must be loaded."""
         seen, repeated = set[Place](), set[Place]()
         for entry in entries:
-            if entry.rows and (place := _place(entry)) is not None:
+            if (place := _place(entry)) is not None:
                 if place in seen or place[2] in self.history[place[:2]]:
                     repeated.add(place)
                 seen.add(place)
         return repeated
 
     def classify(self, entry: RangeEntry) -> None:
-        """Set the entry's disposition to `DUPLICATE` if it is one. `contents` of `repeated` must be loaded.
-
-        A batch without rows repeats any other: the agent publishes one in the place of a batch that it lost.
-        """
+        """Set the entry's disposition to `DUPLICATE` if it is one. `contents` of `repeated` must be loaded."""
         place = _place(entry)
-        if place is None:
+        if place is None or entry.batch is None:
             return
         new = self.history[place[:2]].add(place[2])
-        if not entry.rows:
-            if not new:
-                entry.disposition = Disposition.DUPLICATE
-            return
         if new and place not in self.contents:
             return
-        stored = self.contents.setdefault(place, set())
-        if 0 in stored or entry.content in stored:
+        stored, envelope = self.contents.setdefault(place, StoredBatches()), entry.batch.envelope
+        source = str(envelope["job"]), str(envelope["run"]), int(envelope["sent_ns"])
+        content = entry.content if entry.rows else None
+        if stored.has(content, *source, reports_drops=envelope["dropped_before"] > 0):
             entry.disposition = Disposition.DUPLICATE
         else:
-            self.conflicts += bool(stored)
-            stored.add(entry.content)
+            self.conflicts += bool(stored.sources)
+            stored.add(content, *source)
 
     @staticmethod
     def unclassify(entry: RangeEntry) -> None:

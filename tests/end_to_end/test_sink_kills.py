@@ -223,21 +223,26 @@ def test_batches_published_twice_are_stored_once(pipeline):
 
 def test_batches_under_a_foreign_process_id_erase_nothing_and_the_audit_names_them(pipeline):
     pipeline.publish(*batches(3))
-    other = batches(6, rows=50)
+    other = [*batches(7, rows=50), *batches(1, first=7, rows=0)]
     for batch in other:
         batch.envelope["job"] = "other"
-    pipeline.publish(*other[2:])  # the process has not published the last three yet
-    pipeline.drain(7)
-    pipeline.publish(*batches(3, first=3), batches(1)[0])  # and it repeats its first one
+    pipeline.publish(*other[2:])  # the process has not published the last five yet
+    pipeline.drain(9)
+    empty = batches(2, first=6, rows=0)  # a sign of life, and a report of lost rows
+    empty[1].envelope["dropped_before"] = 9
+    pipeline.publish(*batches(3, first=3), *empty, batches(1)[0])  # and it repeats its first one
     pipeline.published[Topic.KERNEL] -= 500
-    pipeline.drain(4)
+    pipeline.drain(6)
     report = pipeline.audit()
     assert pipeline.query("SELECT job, count() AS n FROM {db}.kernels GROUP BY job ORDER BY job") == [
-        {"job": "job", "n": 3_000}, {"job": "other", "n": 200},
+        {"job": "job", "n": 3_000}, {"job": "other", "n": 250},
     ]  # fmt: skip
     assert next(t.duplicate for t in report.topics if t.topic == Topic.KERNEL) == 1
     [conflict] = [finding for finding in report.findings if finding.kind != "windows_open"]
-    assert (conflict.kind, conflict.text.split(" ")[0]) == ("conflict", "4")
+    assert (conflict.kind, conflict.text.split(" ")[0]) == ("conflict", "6")
+    of_job = pipeline.audit("job")
+    assert not [finding for finding in of_job.findings if finding.kind != "windows_open"]
+    assert [row["dropped"] for row in of_job.dropped] == [9]
 
 
 def test_committed_offsets_that_expired_cost_nothing(pipeline):

@@ -14,6 +14,7 @@ from drumline.schemas.codec import Codec
 from drumline.schemas.epochs import write_epoch
 from drumline.schemas.topics import Topic
 from drumline.sinks import commit_cycle as cycle
+from drumline.sinks.ranges.duplicates import StoredBatches
 from drumline.sinks.ranges.intent import MAX_BYTES, read_metadata, write_done, write_intent
 from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.partition import (
@@ -38,6 +39,7 @@ def entry(offset, rows=10, process="p", sequence=None, bad=False, content=1, day
     if bad:
         return RangeEntry(record, 1, None, Disposition.DEAD_LETTER, error=("BadFrame", "bad"))
     envelope = {"process_id": process, "sequence": offset if sequence is None else sequence, "rows": rows}
+    envelope |= {"job": "job", "run": "run", "sent_ns": 0, "dropped_before": 0}
     at = day * DAY_NS
     disposition = Disposition.STORED if rows else Disposition.EMPTY
     batch, content = Batch(Topic.KERNEL, envelope), content if rows else 0
@@ -57,7 +59,7 @@ def collect(partition, entries):
     for e in entries:
         partition.take(e, 0.0)
     know(partition)
-    partition.duplicates.contents = {place: set() for place in partition.contents_to_load()}
+    partition.duplicates.contents = {place: StoredBatches() for place in partition.contents_to_load()}
 
 
 class World:
@@ -90,8 +92,10 @@ class World:
                 partition.duplicates.history[identity] = Intervals(seen)
             for process, _, sequence in partition.contents_to_load() if partition.intent is None else ():
                 before = [value for offset, value in self.ledger.items() if offset < first]
-                stored = {c for p, s, c in before if (p, s) == (process, sequence) and c}
-                partition.duplicates.contents[process, "p", sequence] = stored
+                stored = [c for p, s, c in before if (p, s) == (process, sequence)]
+                contents = partition.duplicates.contents[process, "p", sequence] = StoredBatches()
+                for content in stored:
+                    contents.add(content or None, "job", "run", 0)
             pending = partition.cut(data.draw(st.integers(1, 40), "flush rows"), 0.0)
             intent = None
             die = data.draw(st.integers(0, 12), "dies after step")

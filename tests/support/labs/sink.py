@@ -173,10 +173,10 @@ class Pipeline:
                 raise AssertionError(process.stderr.read().decode()[-2_000:])
         self.sinks.clear()
 
-    def audit(self) -> AuditReport:
+    def audit(self, job: str = "") -> AuditReport:
         facts = KafkaFacts(self.settings)
         try:
-            return audit(facts, Queries(self.client(), self.settings))
+            return audit(facts, Queries(self.client(), self.settings, job))
         finally:
             facts.close()
 
