@@ -6,36 +6,14 @@ Texts are plain; the page escapes them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
+from drumline.infra.guidance.causes import guidance
 from drumline.infra.report.data import ReportData, Row
 
 #: An alarm in force, from least to worst.
 LEVELS = ("suspect", "warning", "critical")
 WHOLE_JOB = -1
-
-#: cause -> its meaning; (cause, detail) where the detail adds to it. docs/design/stragglers.md.
-MEANING: Mapping[str | tuple[str, str], str] = {
-    "host_stall": "its host gave the GPU nothing to do while the others waited",
-    ("host_stall", "data_loading"): "it waited for its input data",
-    ("host_stall", "host_sync"): "its host waited for the GPU before it launched more work",
-    ("host_stall", "launch_late"): "its host launched kernels late",
-    "slow_compute": "its kernels took longer than the other ranks'",
-    ("slow_compute", "more_work"): "it had more to compute than the other ranks",
-    ("slow_compute", "same_work"): "its GPU took longer for the same work",
-    ("slow_compute", "other_work"): "its work differed a little from the other ranks'",
-    ("slow_compute", "shared_gpu"): "other processes used its GPU",
-    ("slow_compute", "throttled"): "its GPU ran at a lower clock",
-    ("slow_compute", "slow_part"): "its GPU was slower at the same work and the same clock",
-    "slow_gpu": "its GPU was busy for longer than the others'; recording its kernels shows with what",
-    "slow_copy": "its copies between host and GPU took longer",
-    ("slow_copy", "pageable"): "it copied from or to pageable host memory; pinned memory is faster",
-    "slow_link": "collectives took longer than before, although no rank came late",
-    "changed_job": "steps became longer on all ranks together; the job may have changed by design",
-    "unknown": "no single part of its time explains it",
-}
-
 
 #: steps.steps_from -> the source that separates steps.
 STEPS_FROM = {
@@ -53,7 +31,14 @@ def steps_from(names: list[str]) -> str:
 
 def meaning(cause: str, detail: str) -> str:
     """Return the meaning of a cause; "" for an unknown one."""
-    return MEANING.get((cause, detail)) or MEANING.get(cause, "")
+    entry = guidance(cause, detail)
+    return entry.meaning if entry else ""
+
+
+def action(cause: str, detail: str) -> str:
+    """Return how to check a cause and what to do about it; "" for an unknown one."""
+    entry = guidance(cause, detail)
+    return f"{entry.check} {entry.act}" if entry else ""
 
 
 def subject(row: Row) -> str:
@@ -144,7 +129,10 @@ def _sentence(data: ReportData, row: Row) -> str:
         sentence += f", {price} at {data.price_per_gpu_hour:g} per GPU-hour"
     if worst is not None:
         steps = f"steps {worst['first_step']} to {worst['last_step']}"
-        sentence += f", {'mostly ' if len(episodes) > 1 else ''}in {steps}"
+        if len(episodes) == 1:
+            sentence += f", in {steps}"
+        else:
+            sentence += f", {len(episodes)} times, the most expensive in {steps}"
         text = meaning(worst["cause"], worst["detail"])
         sentence += f". Cause: {worst['cause'].replace('_', ' ')}" + (f"; {text}" if text else "")
         sentence += f" (confidence {worst['confidence']})"

@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from drumline.infra.report.data import Row
-from drumline.infra.report.text import LEVELS
+from drumline.infra.report.text import LEVELS, action
 from drumline.infra.runtime.terminal import escape_controls
 from drumline.infra.top.data import Detail, TopSnapshot
 
@@ -18,6 +18,8 @@ NARROW = 90
 WIDE = ("", "alarm", "run", "host")
 #: Lines beside jobs, ranks and verdicts, with that of the cursor; s after which data counts as old.
 OTHER_LINES, OLD_S = 10, 30.0
+#: Lines of the text that says what to do, at 80 columns.
+ACTION_LINES = 4
 #: Characters of a job's name in a narrow terminal, and at most; those of a run.
 SHORT, LONG, RUN = 30, 64, 24
 #: State of the alarm -> its colour.
@@ -34,7 +36,7 @@ def view(seen: TopSnapshot, width: int, height: int, header: str, error: str = "
         nothing = "no data yet: nothing is stored; start a job, `drumline replay` or `make demo`"
         return Group(*parts, Text(seen.missing or nothing))
     parts += [_jobs(seen.jobs, width), Text()]
-    used_lines = OTHER_LINES + -(-len(error) // width) + len(seen.jobs) + len(seen.detail.verdicts)
+    used_lines = OTHER_LINES + ACTION_LINES + -(-len(error) // width) + len(seen.jobs) + len(seen.detail.verdicts)
     parts += _detail(seen.detail, width, max(3, height - used_lines))
     return Group(*parts)
 
@@ -156,4 +158,6 @@ def _verdicts(detail: Detail) -> RenderableType:
         subject = "job" if row["rank"] < 0 else f"rank {row['rank']}"
         cost = f"{row['gpu_seconds']:.1f}"
         table.add_row(subject, f"{row['first_step']}–{row['last_step']}", _verdict_text(row), cost)
-    return table
+    worst = max(detail.verdicts, key=lambda row: (row["last_step"], row["gpu_seconds"]))
+    todo = action(worst["cause"], worst["detail"])
+    return Group(table, Text(f"what to do: {todo}", style="dim")) if todo else table

@@ -6,6 +6,7 @@ from types import ModuleType
 
 import alerts_page
 import bounds_page
+import causes_page
 import cli_page
 import collector_status_page
 import dashboards_page
@@ -17,7 +18,16 @@ from drumline.infra.cli.app import MODULES
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.unknown_variables import setting_names
 
-PAGES = [settings_page, cli_page, metrics_page, alerts_page, dashboards_page, collector_status_page, bounds_page]
+PAGES = [
+    settings_page,
+    cli_page,
+    metrics_page,
+    alerts_page,
+    causes_page,
+    dashboards_page,
+    collector_status_page,
+    bounds_page,
+]
 
 
 @pytest.mark.parametrize("generator", PAGES, ids=lambda generator: generator.__name__)

@@ -128,7 +128,7 @@ class Evaluator:
         return [dict(labels) for labels, alert in self.alerts.items() if alert.state in (ALERTING, RECOVERING)]
 
     def rendered(self, text: str, labels: dict[str, str]) -> str:
-        """Return an annotation with its labels and values filled in, and `if gt $values.X.Value 0.0` decided.
+        """Return an annotation with its labels and values filled in, and `if gt|eq $values.X.Value N` decided.
 
         Other functions of the template language are removed.
         """
@@ -146,5 +146,15 @@ class Evaluator:
                 return "none" if number is None else f"{number:.4g}"
             return "http://grafana/" if "externalURL" in inner else ""
 
+        def choose(match: re.Match[str]) -> str:
+            parts = re.split(r"\{\{ (?:else )?if eq \$values\.(\w+)\.Value ([\d.]+) \}\}", match[1])
+            last, _, otherwise = parts.pop().partition("{{ else }}")
+            _, *cases = [*parts, last]  # name, number, text of each
+            for name, number, chosen in zip(cases[::3], cases[1::3], cases[2::3], strict=True):
+                if self.values[name][tuple(labels.items())] == float(number):
+                    return chosen
+            return otherwise
+
+        text = re.sub(r"(\{\{ if eq .*?)\{\{ end \}\}", choose, text)
         text = re.sub(r"\{\{ if gt \$values\.(\w+)\.Value 0\.0 \}\}(.*?)\{\{ end \}\}", decide, text)
         return re.sub(r"\{\{(.*?)\}\}", fill, text)

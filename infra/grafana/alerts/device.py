@@ -33,8 +33,9 @@ THROTTLED = Rule(
     ),
     "gt", (THROTTLED_MINUTES,), (THROTTLED_OF - 1) * 60,
     "GPU {{ $labels.gpu }} of {{ $labels.host }} is slowed down: {{ $labels.reasons }}",
-    "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in {{ $values.A.Value }} of the last 5 minutes. Cooling, power "
-    "supply or a loose cable; the rank on it becomes a straggler.",
+    "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in {{ $values.A.Value }} of the last 5 minutes. The rank on it "
+    "becomes a straggler.",
+    "Check cooling and power of the host, and drain it until they are well.",
     "Heat and power faults only; the power cap (0x4) is how a busy GPU runs, every recording shows it. More than two "
     "minutes of the last five: a moment's heat lies in two at most.",
     ("drumline-devices", "throttle"), _SELECTS, keep_s=300,
@@ -54,6 +55,7 @@ XID = Rule(
     "{{ $labels.gpu_uuid }}, job {{ $labels.job }}. 13, 31, 43, 45 come from the application, 48, 63, 64, 74, 79, "
     "94, 95 from the hardware "
     "(docs.nvidia.com/deploy/xid-errors).",
+    "Hardware XID: drain the host and run its diagnosis. Application XID: the job's owner reads the job's log.",
     "The driver reports an XID only when something failed; a job seldom survives it. Ten minutes of range, so that "
     "one event is one alert.",
     ("drumline-devices", "xid"), _SELECTS,
@@ -76,7 +78,8 @@ ECC = Rule(
     ),
     "gt", (0.0,), 900,
     "GPU {{ $labels.gpu }} of {{ $labels.host }}: {{ $values.A.Value }} uncorrected ECC errors",
-    "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in the last 15 minutes. Results may be wrong; drain the GPU.",
+    "{{ $labels.gpu_uuid }}, job {{ $labels.job }}: in the last 15 minutes. Results may be wrong.",
+    "Drain the host, reset the GPU, and have it replaced if it comes again. The job restarts from a checkpoint.",
     "The counter grew: one uncorrected error is data lost. Where it falls, the driver was loaded again and counts "
     "from 0.",
     ("drumline-devices", "ecc"), _SELECTS,
@@ -95,6 +98,7 @@ IDLE = Rule(
     "lt", (IDLE_PERCENT,), IDLE_MINUTES * 60,
     "{{ $labels.job }} holds GPU {{ $labels.gpu }} of {{ $labels.host }} and does not use it",
     "Utilisation {{ printf \"%.1f\" $values.A.Value }}% over 15 minutes.",
+    "Ask the job's owner whether it still needs the GPU.",
     "5% over 15 minutes (with samples of 10 at least): start-up and checkpoints are shorter, and any training step "
     "shows more.",
     ("drumline-devices", "utilisation"), _SELECTS, for_s=300,

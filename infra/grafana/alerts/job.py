@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from drumline.infra.grafana.alerts import causes
 from drumline.infra.grafana.alerts.rule import Group, Rule, Values
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_FORCE, NOT_RECORDED
 from drumline.infra.grafana.thresholds import (
@@ -19,15 +20,14 @@ from drumline.infra.grafana.thresholds import (
 def _late(value: str, ref: str) -> Values:
     """Return a row for each rank of an active job with a bad window in the last minutes, or in the last four windows.
 
-    A rank that recovers keeps its row and labels, so its alert is resolved with them.
+    A rank that recovers keeps its row and labels, so its alert is resolved with them. Labels say who it is and nothing
+    that may change while it lasts: each set of labels is an alert of its own.
     """
     return Values(
         f"""
-        SELECT job, run, rank, host, gpu, cause, detail, value FROM (
+        SELECT job, run, rank, host, gpu, value FROM (
             SELECT job, run, s.rank AS number, if(number < 0, 'all', toString(number)) AS rank,
-                argMax(s.host, window_end) AS host,
-                argMaxIf(cause, window_end, @bad) AS cause, argMaxIf(detail, window_end, @bad) AS detail,
-                toFloat64({value}) AS value
+                argMax(s.host, window_end) AS host, toFloat64({value}) AS value
             FROM stragglers AS s WHERE (job, run) IN ({ACTIVE_RUNS}) AND @window AND {IN_FORCE}
             GROUP BY job, run, number HAVING countIf(@bad) > 0
         ) AS late LEFT JOIN (
@@ -44,32 +44,37 @@ _LATE = (
     _late("argMaxIf(s.lost_share, window_end, @bad)", "SHARE"),
     _late("sum(s.gpu_seconds_lost)", "GPU_SECONDS"),
     _late("sum(s.money_lost)", "MONEY"),
+    _late(causes.number("argMaxIf(cause, window_end, @bad)", "argMaxIf(detail, window_end, @bad)"), "CAUSE"),
 )
 _SUMMARY = (
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} costs "
-    "{{ humanizePercentage $values.SHARE.Value }} of the job's time ({{ $labels.cause }})"
+    "{{ humanizePercentage $values.SHARE.Value }} of the job's time (" + causes.text("CAUSE", causes.NAMES) + ")"
 )
 _DESCRIPTION = (
-    "Cause: {{ $labels.cause }} {{ $labels.detail }}. GPU: {{ $labels.gpu }}. Run {{ $labels.run }}. In the last 15 "
+    "Cause: "
+    + causes.text("CAUSE", causes.MEANINGS)
+    + ". GPU: {{ $labels.gpu }}. Run {{ $labels.run }}. In the last 15 "
     "minutes, or four windows of steps where those are longer, it cost "
     "{{ humanizeDuration $values.GPU_SECONDS.Value }} of GPU time"
     '{{ if gt $values.MONEY.Value 0.0 }}, money {{ printf "%.2f" $values.MONEY.Value }}{{ end }}. '
     "Rank `all`: a link or all ranks together."
 )
+_ACTION = causes.text("CAUSE", causes.ACTIONS)
 _STRAGGLERS = ("drumline-stragglers", "lost")
 _JOB = {"job": "job", "run": "run"}
 
 WARNING = Rule(
     "drumline-straggler-warning", "Straggler", "warning", _LATE,
-    "within_range", (LEVEL_WARNING - 0.5, LEVEL_CRITICAL - 0.5), 86_400, _SUMMARY, _DESCRIPTION,
-    "Level `warning` in force: a rank cost 4% of the job's time or more in two of three windows of steps. Recurrence "
-    "and hysteresis are the stream processor's, so the rule waits no longer. A verdict counts for 15 minutes, or four "
-    "times as long as its window of steps where that is longer, while the job is active.",
+    "gt", (LEVEL_WARNING - 0.5,), 86_400, _SUMMARY, _DESCRIPTION, _ACTION,
+    "Level `warning` or `critical` in force, so that a rank that becomes worse is not resolved in between: a rank cost "
+    "4% of the job's time or more in two of three windows of steps. Recurrence and hysteresis are the stream "
+    "processor's, so the rule waits no longer. A verdict counts for 15 minutes, or four times as long as its window of "
+    "steps where that is longer, while the job is active.",
     _STRAGGLERS, _JOB,
 )  # fmt: skip
 CRITICAL = Rule(
     "drumline-straggler-critical", "Straggler, critical", "critical", _LATE,
-    "gt", (LEVEL_CRITICAL - 0.5,), 86_400, _SUMMARY, _DESCRIPTION,
+    "gt", (LEVEL_CRITICAL - 0.5,), 86_400, _SUMMARY, _DESCRIPTION, _ACTION,
     "Level `critical` in force: 20% or more, every fifth step is lost.",
     _STRAGGLERS, _JOB,
 )  # fmt: skip
@@ -115,6 +120,8 @@ STALLED = Rule(
     "Run {{ $labels.run }}: its processes are active and recorded, and by its last hour a step should have come within "
     "{{ humanizeDuration $values.LIMIT.Value }}. Hung collective, deadlock, or an evaluation or checkpoint longer than "
     "any in that hour.",
+    "Is it an evaluation or a checkpoint? If not, find the rank that did not call the collective that the others wait "
+    "in: stacks of all ranks (`py-spy dump --pid PID`). Then end and restart the job.",
     "Fires without a step for 5 times the longest step, and for twice the longest time from step to step, of the hour "
     "before the last one. Evaluations and checkpoints count in that time. The least is 300 s: half of the 10 minutes "
     "after which PyTorch by default ends a job whose NCCL collective hangs. A first "
@@ -152,6 +159,8 @@ BANDWIDTH = Rule(
     "Run {{ $labels.run }}, communicator {{ $labels.communicator }}: the last 5 minutes against the 55 before, sizes "
     "compared with themselves, "
     "waiting for late ranks left out.",
+    "Check links of the hosts of this communicator: `ibstat`, `ethtool -S`, `nvidia-smi nvlink -e`. Ask the network's "
+    "owner about ports with errors.",
     "1.3 times the time for the same collectives, the limit of the verdict `slow_link`; shortest durations of "
     "healthy windows "
     "vary by some percent.",
@@ -177,7 +186,8 @@ PAGEABLE = Rule(
     "gt", (PAGEABLE_SHARE,), 300,
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} spends {{ humanizePercentage $values.A.Value "
     "}} of its time in pageable copies",
-    "Run {{ $labels.run }}. Pin the memory (pin_memory=True, cudaHostRegister) or copy asynchronously.",
+    "Run {{ $labels.run }}.",
+    "Ask the job's owner to use pinned memory: `pin_memory=True`, `non_blocking=True`.",
     "4% of the rank's active time, the share at which a straggler is a warning: copies from pageable memory block "
     "the stream "
     "and cannot overlap.",

@@ -29,6 +29,7 @@ LAG = Rule(
     "{{ $labels.job }}: results are {{ humanizeDuration $values.A.Value }} behind what is stored",
     "Run {{ $labels.run }}: raw kernels come in, rolling windows made of them do not. Is a worker up "
     "(its `/readyz` and log)? If so, how far is it behind (`drumline_stream_lag_records`)?",
+    "Start the worker if it is down; add workers if it is too slow.",
     "Windows are 10 s and close 30 s after late rows at most; 120 s is a worker that is down, restarting again and "
     "again, or too slow.",
     ("drumline-health", "lag"), {}, for_s=60,
@@ -47,6 +48,7 @@ DROPS = Rule(
     "{{ $labels.job }}: {{ humanize $values.A.Value }} rows of {{ $labels.topic }} dropped",
     "Run {{ $labels.run }}: a buffer or the spool was full: the agent or Kafka is too slow or down. Training did not "
     "wait.",
+    "Look at the agent of the host (`/readyz`): start it, or give the spool more room.",
     "Producers drop rather than wait, and count it. Any loss is an alert.",
     ("drumline-health", "drops"), {},
 )  # fmt: skip
@@ -60,6 +62,7 @@ DEAD_LETTERS = Rule(
     "gt", (0.0,), 900,
     "{{ humanize $values.A.Value }} records of {{ $labels.topic }} could not be read",
     "`drumline dlq show {{ $labels.topic }}` shows the reason; `drumline dlq replay` publishes them again.",
+    "Read the reason with `drumline dlq show`; upgrade what wrote or what reads it, then `drumline dlq replay`.",
     "A record that cannot be read is a fault of a producer or of a schema registry.",
     ("drumline-health", "dead"), {},
 )  # fmt: skip
@@ -78,6 +81,7 @@ QUARANTINE = Rule(
     "Run {{ $labels.run }}: an error, or more state than a job may keep. Some of its results are missing for 10 "
     "minutes; other jobs are not concerned. `evidence_json` of its row in `stragglers` (rank -1, detail `quarantine`) "
     "names stage and error, the worker's log has the traceback.",
+    "Read the worker's log and report the defect. Nothing else: the job is taken up again by itself.",
     "An error in one job is a defect of drumline or of the job's producer. It lasts as long as the quarantine.",
     ("drumline-stragglers", "lost"), {"job": "job", "run": "run"},
 )  # fmt: skip
@@ -89,6 +93,7 @@ SILENT = Rule(
     "Run {{ $labels.run }}: its process has not reported for {{ humanizeDuration $values.A.Value }}, while the job "
     "continues. The host or its agent is down (run `drumline doctor` there), or the process or its decoder was killed. "
     "Its last report: `drumline sql collecting --job {{ $labels.job }}`.",
+    "Start the agent of the host, or look for the process's end in the job's log.",
     "Every process reports each 10 s, also while it launches no kernel and while nothing is recorded; 60 s is longer "
     "than a restart of the agent. A process that reported its end is not silent, nor are the ranks of a job that is "
     "not active. Ranks of the last 24 hours are checked, so that the alert stays while one is silent. Replays report "

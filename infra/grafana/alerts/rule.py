@@ -34,6 +34,7 @@ class Rule:
     values: the first is compared with `limit`; the others have the same labels and appear in messages (`$values.B`).
     missing: evaluations after which an alert whose row is missing is resolved.
     shows: dashboard uid and panel key; `selects`: variable -> label for the link.
+    action: what the person does who gets the message.
     reason: of the limit, for docs/reference/alerts.md.
     """
 
@@ -46,6 +47,7 @@ class Rule:
     range_s: int
     summary: str
     description: str
+    action: str
     reason: str
     shows: tuple[str, str]
     selects: Mapping[str, str] = field(default_factory=dict)

@@ -20,6 +20,7 @@ TEMPLATE = """
 {{ range .Alerts -}}
 {{ .Annotations.summary }}
 {{ .Annotations.description }}
+What to do: {{ .Annotations.action }}
 {{ .Annotations.dashboard }}&from={{ (.StartsAt.Add -3600000000000).UnixMilli }}&to={{ if eq .Status "resolved" -}}
 {{ .EndsAt.UnixMilli }}{{ else }}now{{ end }}
 {{ end -}}

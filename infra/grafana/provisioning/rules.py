@@ -61,6 +61,7 @@ def _annotations(rule: Rule) -> Json:
     return {
         "summary": rule.summary,
         "description": rule.description,
+        "action": rule.action,
         "dashboard": link(rule, _panel_id(rule)),
         "limit": rule.reason,
     }

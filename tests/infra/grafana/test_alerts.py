@@ -79,14 +79,22 @@ def test_quiet_while_the_healthy_phase_of_a_recording_goes_on_for_twenty_minutes
 def test_straggler_critical_on_recorded_faults_names_rank_host_gpu_cause_cost_and_link(db):
     end = db.phase("slow_copy")[1] / 1e9
     evaluator = run(db, "drumline-straggler-critical", end, end)
-    [alert] = [a for a in fired(evaluator, job=JOB) if a["cause"] == "slow_copy"]
-    assert (alert["rank"], alert["host"], alert["detail"]) == ("3", "node-b", "pageable")
+    [alert] = fired(evaluator, job=JOB, rank="3")
+    assert alert["host"] == "node-b"
     assert alert["gpu"].startswith("GPU 3 GPU-")
     rule = evaluator.rule
     assert "rank 3 on node-b costs 0." in evaluator.rendered(rule.summary, alert)
     text = evaluator.rendered(rule.description, alert)
-    assert "slow_copy pageable" in text
+    assert "slow copy, pageable: it copied from or to pageable host memory" in text
     assert "money" not in text, "no price is set"
+    assert "pin_memory=True" in evaluator.rendered(rule.action, alert)
+
+
+def test_a_straggler_that_becomes_critical_stays_a_warning_and_its_labels_hold_nothing_that_changes(db):
+    end = db.phase("slow_copy")[1] / 1e9
+    for uid in ("drumline-straggler-warning", "drumline-straggler-critical"):
+        [alert] = fired(run(db, uid, end, end), job=JOB, rank="3")
+        assert set(alert) == {"job", "run", "rank", "host", "gpu"}
 
 
 def test_straggler_alert_resolves_when_the_stream_clears_its_level(db):

@@ -90,8 +90,15 @@ def test_evidence_is_text_and_nonsense_is_left_out():
 def test_every_cause_that_verdicts_name_has_a_meaning():
     schema = json.loads((ROOT / "schemas/avro/gpu.straggler.v1.avsc").read_text())
     [causes] = [f["doc"] for f in schema["fields"] if f["name"] == "causes"]
-    for cause in set(causes.split(", ")) - {"ok", "insufficient_data"}:
+    for cause in set(causes.split(", ")) - {"ok"}:
         assert report_text.meaning(cause, ""), cause
+
+
+def test_a_rank_that_was_late_several_times_is_not_late_mostly_in_one_of_them():
+    row = report_data().episodes[0]
+    later = {**row, "first_step": 500, "last_step": 519, "gpu_seconds": row["gpu_seconds"] / 2}
+    [sentence, *_] = report_text.summary(report_data(episodes=[row, later]))
+    assert "2 times, the most expensive in steps 100 to 139" in sentence
 
 
 def test_page_shows_every_part_and_loads_nothing():

@@ -152,6 +152,19 @@ def test_top_shows_what_is_stored(drumline, clean_stack):
     assert [verdict[name] for name in ("rank", "first_step", "last_step", "state")] == [1, 20, 39, "warning"]
 
 
+def test_explain_names_the_rank_its_cost_and_what_to_do_and_states_which_rank_is_not_late(drumline, clean_stack):
+    store(clean_stack)
+    answer = json.loads(drumline("explain", JOB, "--json").stdout)
+    [verdict] = answer["verdicts"]
+    assert [verdict[name] for name in ("rank", "first_step", "last_step", "state")] == [1, 20, 39, "warning"]
+    assert verdict["gpu_seconds"] == 1.0
+    assert verdict["act"]
+    assert "rank 0 does not hold this job back, in 4 windows" in drumline("explain", JOB, "--rank", "0").stdout
+    wrong = drumline("explain", "nothing")
+    assert wrong.returncode == 2
+    assert "there are: " in wrong.stderr
+
+
 def test_an_episode_has_the_cause_that_cost_most_and_its_alarms_level_in_report_and_top(drumline, clean_stack):
     """Its most expensive window has another cause, and would be critical if one window were enough."""
     store(clean_stack)

@@ -1,0 +1,1 @@
+"""Guidance for people: what each cause of a verdict means, how to check it, and what to do."""

@@ -1,0 +1,155 @@
+"""Guidance for every cause and detail of a verdict (docs/design/stragglers.md, 5 and 6).
+
+The order is part of the alert rules: a query gives the number of an entry, and the message has its text.
+"""
+
+from __future__ import annotations
+
+from drumline.infra.guidance.entry import Entry
+
+CAUSES: tuple[Entry, ...] = (
+    Entry(
+        "host_stall", "",
+        "its host gave the GPU nothing to do while the others waited",
+        "Compare the rank's main thread with a healthy peer's: a stack (`py-spy dump --pid PID`), CPU and run queue "
+        "(`pidstat -u -w -t -p PID 1`).",
+        "Move the slow host work out of the step, or to all ranks at once. If only this host is slow, drain it.",
+    ),
+    Entry(
+        "slow_compute", "",
+        "its kernels took longer than the other ranks'",
+        "Compare the rank's top kernels with a peer's on the dashboard Rank.",
+        "Balance the work between ranks; if the work is the same, look at the GPU.",
+    ),
+    Entry(
+        "slow_compute", "more_work",
+        "it had more to compute than the other ranks",
+        "Compare batch size, sequence lengths and tokens of the rank with a peer's: its kernels have more blocks.",
+        "Balance the work: sort or pack sequences, or move layers between pipeline stages. The job's owner does that.",
+    ),
+    Entry(
+        "slow_compute", "same_work",
+        "its GPU took longer for the same work",
+        "Compare clocks, temperature and throttle reasons of the GPU with a peer's on the dashboard Devices.",
+        "If it is always the same GPU, drain the host and run its diagnosis.",
+    ),
+    Entry(
+        "slow_compute", "other_work",
+        "its work differed a little from the other ranks'",
+        "Compare kernels by name on the dashboard Rank: which ones does only this rank have?",
+        "Make shapes equal on all ranks, or accept it where the job is unequal by design.",
+    ),
+    Entry(
+        "slow_compute", "shared_gpu",
+        "other processes used its GPU",
+        "Run `nvidia-smi` on the host: which other processes hold this GPU?",
+        "End or move the other process; give jobs whole GPUs.",
+    ),
+    Entry(
+        "slow_compute", "throttled",
+        "its GPU ran at a lower clock",
+        "Look at clocks, power, temperature and throttle reasons of the GPU on the dashboard Devices.",
+        "Heat or power: check cooling and supply of the host, and drain it until they are well. A power cap: set the "
+        "same one on all hosts.",
+    ),
+    Entry(
+        "slow_compute", "slow_part",
+        "its GPU was slower at the same work and the same clock",
+        "Run the same job on another GPU: does the fault stay with the GPU? Look for remapped rows and PCIe errors.",
+        "Drain the host, run its diagnosis, and have the GPU replaced if that repeats it.",
+    ),
+    Entry(
+        "slow_gpu", "",
+        "its GPU was busy for longer than the others'; recording its kernels shows with what",
+        "Record kernels of this rank and of a peer for a few minutes: `drumline run --policy always`, or the policy "
+        "file on its host.",
+        "Act on what the next verdict names: more work, a shared GPU, a low clock or a slow copy.",
+    ),
+    Entry(
+        "slow_copy", "",
+        "its copies between host and GPU took longer",
+        "Compare bandwidth of its copies with a peer's on the dashboard Memcpy, and the PCIe link "
+        "(`nvidia-smi -q -d PCIE`).",
+        "A narrow or slow link: drain the host. More bytes than its peers: copy less, or overlap copies with compute.",
+    ),
+    Entry(
+        "slow_copy", "pageable",
+        "it copied from or to pageable host memory; pinned memory is faster",
+        "The dashboard Memcpy shows pageable copies of the rank.",
+        "Use pinned memory (`pin_memory=True`) and `non_blocking=True`. The job's owner does that.",
+    ),
+    Entry(
+        "slow_link", "",
+        "collectives took longer than before, although no rank came late",
+        "Compare the hosts of the named communicator: link state and errors (`ibstat`, `ethtool -S`, "
+        "`nvidia-smi nvlink -e`).",
+        "Ask the network's owner to check these ports; move the job off the link if it stays slow.",
+    ),
+    Entry(
+        "changed_job", "",
+        "steps became longer on all ranks together; the job may have changed by design",
+        "Did the job itself change: batch size, sequence length, evaluation, a new phase?",
+        "None if it was meant. Else compare kernels before and after on the dashboard Job.",
+    ),
+    Entry(
+        "unknown", "",
+        "no single part of its time explains it",
+        "Look at its steps beside a peer's: compute, copies, idle and communication on the dashboard Rank.",
+        "Record for longer; if it stays, report the job with `drumline report`.",
+    ),
+    Entry(
+        "unknown", "mixed",
+        "several parts of its time explain it together, none of them most of it",
+        "The evidence lists idle, copies and compute beside its peers'.",
+        "Begin with the largest part; the next windows may separate them.",
+    ),
+    Entry(
+        "insufficient_data", "",
+        "too few ranks or steps could be compared for a verdict",
+        "Is every rank recorded? `drumline sql collecting --job JOB` and `drumline doctor` on its hosts show it.",
+        "Record all ranks of the job with the same policy.",
+    ),
+    Entry(
+        "insufficient_data", "no_peers",
+        "the job has one rank, which has no peers",
+        "The job's own steps are compared with its earlier ones: see the row of the whole job.",
+        "None.",
+    ),
+    Entry(
+        "insufficient_data", "no_past",
+        "stages of a pipeline without replicas are compared with their past, which is too short",
+        "Three healthy windows must have passed.",
+        "None: wait for them.",
+    ),
+    Entry(
+        "insufficient_data", "few_steps_compared",
+        "in most steps of the window too few ranks could be compared",
+        "Look for skipped steps and dropped rows: `drumline sql collecting --job JOB`.",
+        "Policy `duty` records some steps only; use `light`, `auto` or `always` for verdicts in every window.",
+    ),
+    Entry(
+        "insufficient_data", "other_source",
+        "its rows come from another source than most ranks'",
+        "Which ranks are recorded by NCCL's plugin, and which by CUPTI? `drumline sql collecting --job JOB`.",
+        "Give all ranks the same policy.",
+    ),
+    Entry(
+        "insufficient_data", "stalled",
+        "the steps of the whole job stopped",
+        "Is it an evaluation or a checkpoint? If not: which rank did not call the collective that the others wait in?",
+        "If it hangs, take stacks of all ranks (`py-spy dump --pid PID`), then restart the job.",
+    ),
+    Entry(
+        "insufficient_data", "silent",
+        "its steps stopped while other ranks' go on",
+        "Does its process live? Does the agent of its host publish (`/readyz`, its log)?",
+        "Restart the agent, or look for the process's end in the job's log.",
+    ),
+)  # fmt: skip
+
+_BY_NAME = {(entry.cause, entry.detail): entry for entry in CAUSES}
+
+
+def guidance(cause: str, detail: str = "") -> Entry | None:
+    """Return the entry of a detail, else that of its cause; None for `ok` and what is not known."""
+    return _BY_NAME.get((cause, detail)) or _BY_NAME.get((cause, ""))

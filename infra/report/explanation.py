@@ -1,0 +1,118 @@
+"""Explains the verdicts of a run: which rank, why, at which cost, how to check it, and what to do."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from drumline.infra.guidance.causes import guidance
+from drumline.infra.report import queries
+from drumline.infra.report.data import Query, Row, find_run
+from drumline.infra.report.text import evidence, seconds, share, subject
+from drumline.infra.runtime.terminal import escape_controls
+
+#: Ranks that are explained without `--rank`.
+MOST_RANKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Explains the most expensive episode of a rank (-1: the job as a whole). Costs are of all its episodes."""
+
+    rank: int
+    host: str
+    state: str
+    episodes: int
+    first_step: int
+    last_step: int
+    started: str
+    share_of_time: str
+    gpu_seconds: float
+    cause: str
+    detail: str
+    confidence: str
+    meaning: str
+    evidence: list[str]
+    check: str
+    act: str
+    commands: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the explanation as `drumline explain --json` prints it."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Return the text of one screen."""
+        cause = ", ".join(part.replace("_", " ") for part in (self.cause, self.detail) if part)
+        steps = f"steps {self.first_step} to {self.last_step}"
+        when = f"{steps}, {self.started[:19]} UTC" + (f", and {self.episodes - 1} times more" * (self.episodes > 1))
+        name = subject({"rank": self.rank, "host": self.host})
+        return [
+            f"{name}: {self.state}, {self.share_of_time} of the job's time, {seconds(self.gpu_seconds)}",
+            f"  when      {when}",
+            f"  cause     {cause} (confidence {self.confidence})",
+            f"  meaning   {self.meaning}",
+            f"  evidence  {'; '.join(self.evidence) or 'none'}",
+            f"  check     {self.check}",
+            f"  do        {self.act}",
+            *(f"  next      {command}" for command in self.commands),
+        ]
+
+
+def explain(query: Query, job: str, run: str, rank: int | None) -> tuple[Row, list[Explanation], Row]:
+    """Return the run, its explanations, the most expensive rank first, and the counts of its windows.
+
+    Raises NoSuchRun, and the query's ClickHouseFailed.
+    """
+    chosen, _ = find_run(query, job, run)
+    scope = {"job": job, "run": chosen["run"], "since": chosen["started"], "until": chosen["ended"]}
+    windows = query(queries.WINDOWS, scope)[0]
+    episodes = [row for row in query(queries.EPISODES, scope) if rank in (None, row["rank"])]
+    by_rank: dict[int, list[Row]] = {}
+    for row in episodes:
+        by_rank.setdefault(row["rank"], []).append(row)
+    ranked = sorted(by_rank.values(), key=lambda rows: -sum(row["gpu_seconds"] for row in rows))
+    texts = [_explanation(job, chosen["run"], rows, float(windows["evaluated_s"])) for rows in ranked]
+    return chosen, texts[: None if rank is not None else MOST_RANKS], windows
+
+
+def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float) -> Explanation:
+    worst = max(rows, key=lambda row: row["gpu_seconds"])
+    entry = guidance(worst["cause"], worst["detail"])
+    scope = f"--job {_quoted(job)} --run {_quoted(run)}" + (f" --rank {worst['rank']}" if worst["rank"] >= 0 else "")
+    return Explanation(
+        rank=worst["rank"],
+        host=worst["host"],
+        state=worst["state"],
+        episodes=len(rows),
+        first_step=worst["first_step"],
+        last_step=worst["last_step"],
+        started=worst["started"],
+        share_of_time=share(sum(row["lost_s"] for row in rows), evaluated_s),
+        gpu_seconds=sum(row["gpu_seconds"] for row in rows),
+        cause=worst["cause"],
+        detail=worst["detail"],
+        confidence=worst["confidence"],
+        meaning=entry.meaning if entry else "",
+        evidence=evidence(worst["evidence"]),
+        check=entry.check if entry else "",
+        act=entry.act if entry else "",
+        commands=[f"drumline sql around-verdict {scope}"] if worst["rank"] >= 0 else [f"drumline report {scope}"],
+    )
+
+
+def _quoted(text: str) -> str:
+    return shlex.quote(escape_controls(text))
+
+
+def no_verdict(windows: Row, rank: int | None) -> str:
+    """Return the sentence for a run, or a rank of it, that no verdict names."""
+    evaluated = int(windows["evaluated"])
+    if not evaluated:
+        return (
+            "insufficient data: no window of steps could be evaluated; is a stream worker up, "
+            "and are all ranks recorded?"
+        )
+    subject_text = "no rank" if rank is None else "the job as a whole does not" if rank < 0 else f"rank {rank} does not"
+    return f"{subject_text} {'holds' if rank is None else 'hold'} this job back, in {evaluated} windows of steps"

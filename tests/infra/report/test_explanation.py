@@ -1,0 +1,22 @@
+"""`drumline explain`: what it states of a stored job, and where there is nothing is to be explained."""
+
+from support.report_data import report_data
+
+from drumline.infra.report.explanation import _explanation, no_verdict
+
+
+def test_one_screen_states_who_why_what_it_cost_and_what_to_do():
+    [row] = report_data().episodes
+    lines = _explanation("job's", "r", [row], 100.0).lines()
+    text = "\n".join(lines)
+    assert lines[0].startswith("Rank 3 (node-b): ")
+    assert "slow copy, pageable" in text
+    assert "pin_memory=True" in text
+    assert "drumline sql around-verdict --job 'job'\"'\"'s' --run r --rank 3" in text
+    assert len(lines) <= 10
+
+
+def test_no_late_rank_and_insufficient_data_are_different_answers():
+    assert "insufficient data" in no_verdict({"evaluated": 0}, None)
+    assert no_verdict({"evaluated": 4}, None) == "no rank holds this job back, in 4 windows of steps"
+    assert no_verdict({"evaluated": 4}, 2).startswith("rank 2 does not")
