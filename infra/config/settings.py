@@ -60,7 +60,7 @@ class StreamSettings(SettingsModel):
     )
     data_dir: Path | None = Field(None, description="working directory; none = `stream` in the local stack's state")
     instance: str = Field("", description="static group membership: a name per worker; a restart needs no rebalance")
-    metrics_port: int = Field(19464, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
+    metrics_port: int = Field(19464, ge=0, le=65535, description="port of /metrics, /healthz, /readyz; 0 = none")
 
 
 class SinkSettings(SettingsModel):
@@ -74,7 +74,7 @@ class SinkSettings(SettingsModel):
         200, ge=1, description="dead letters in a row that are a flood; 10 times as many are taken a second"
     )
     instance: str = Field("", description="static group membership: a name per sink; a restart needs no rebalance")
-    metrics_port: int = Field(19465, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
+    metrics_port: int = Field(19465, ge=0, le=65535, description="port of /metrics, /healthz, /readyz; 0 = none")
 
 
 class SpoolSettings(SettingsModel):
@@ -108,7 +108,7 @@ class AgentSettings(SettingsModel):
 
     flush_s: float = Field(10.0, ge=0, description="time that a stop waits for Kafka's acknowledgements; s")
     gpu_s: float = Field(1.0, ge=0, description="interval of the NVML samples of a GPU; s; 0 = none")
-    metrics_port: int = Field(19466, ge=0, le=65535, description="127.0.0.1: /metrics, /healthz, /readyz; 0 = none")
+    metrics_port: int = Field(19466, ge=0, le=65535, description="port of /metrics, /healthz, /readyz; 0 = none")
 
 
 class Settings(BaseSettings):
@@ -128,6 +128,9 @@ class Settings(BaseSettings):
     agent: AgentSettings = AgentSettings()
     archive: ArchiveSettings = ArchiveSettings()
     grafana: GrafanaSettings = GrafanaSettings()
+    metrics_address: str = Field(
+        "127.0.0.1", description="address of /metrics, /healthz and /readyz; a pod's probes need 0.0.0.0 or ::"
+    )
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="lowest level that is logged")
     log_json: bool = Field(False, description="log one JSON object per line")
 

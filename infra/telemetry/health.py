@@ -1,4 +1,4 @@
-"""HTTP server of a program's metrics and health, on 127.0.0.1 only: /metrics, /healthz, /readyz.
+"""HTTP server of a program's metrics and health, on 127.0.0.1 by default: /metrics, /healthz, /readyz.
 
 /healthz is 200 while the main loop moves; a supervisor may kill a program that answers 503. /readyz is 200 while the
 program can process records; a 503 has the reasons in JSON and recovers by itself. Bodies contain fixed sentences and
@@ -8,6 +8,7 @@ numbers, never settings, payloads or error texts.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from drumline.infra.telemetry.metrics import REGISTRIES, Program
+from drumline.infra.telemetry.metrics import READY, REGISTRIES, Program
 
 log = structlog.get_logger()
 HOST = "127.0.0.1"
@@ -157,14 +158,15 @@ class HealthServer(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True  # a restarted program gets its port at once; two listeners still fail
 
-    def __init__(self, port: int, registry: CollectorRegistry, health: Health) -> None:
+    def __init__(self, port: int, registry: CollectorRegistry, health: Health, address: str = HOST) -> None:
         self.registry, self.health = registry, health
-        super().__init__((HOST, port), _Handler)
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        super().__init__((address, port), _Handler)
 
     def server_bind(self) -> None:
         """Bind without the DNS query of HTTPServer."""
         TCPServer.server_bind(self)
-        self.server_name, self.server_port = HOST, int(self.server_address[1])
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def close(self) -> None:
         """Stop answering and free the port."""
@@ -175,20 +177,21 @@ class HealthServer(ThreadingHTTPServer):
         """Ignore errors of one connection: the client hung up, or sent no HTTP."""
 
 
-def serve_health(program: Program, port: int, health: Health) -> HealthServer | None:
+def serve_health(program: Program, port: int, health: Health, address: str = HOST) -> HealthServer | None:
     """Serve in a background thread; None when `port` is 0 (off) or in use, which is only a warning."""
     if port == 0:
         return None
     try:
-        server = HealthServer(port, REGISTRIES[program], health)
+        server = HealthServer(port, REGISTRIES[program], health, address)
     except OSError as error:
         log.warning(
             "no metrics and no health: cannot listen; set another port, or 0 for none",
-            address=f"{HOST}:{port}",
+            address=f"{address}:{port}",
             setting=f"DRUMLINE_{program.upper()}__METRICS_PORT",
             error=error.strerror,
         )
         return None
+    READY[program].set_function(lambda: float(not health.ready()))
     threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
-    log.info("serving metrics and health", address=f"http://{HOST}:{port}", paths="/metrics /healthz /readyz")
+    log.info("serving metrics and health", address=f"http://{address}:{port}", paths="/metrics /healthz /readyz")
     return server

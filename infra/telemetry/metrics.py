@@ -103,6 +103,8 @@ STREAM_UNREADABLE = _counter(
     "stream", "unreadable_batches_total", "batches that do not unpack to 32 MiB at most; each is a dead letter", "topic"
 )
 STREAM_HALTS = _counter("stream", "halts_total", "times that the worker was halted for longer than its session")
+#: Program -> gauge that serve_health connects with its readiness.
+READY = {program: _gauge(program, "ready", "1 while `/readyz` is 200, else 0") for program in REGISTRIES}
 STREAM_CLOCK_SKEW = _gauge("stream", "clock_skew_seconds", "how far this host's clock is ahead of the broker's")
 STREAM_QUARANTINED = _counter(
     "stream", "quarantined_units_total",

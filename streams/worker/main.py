@@ -38,7 +38,7 @@ def serve(settings: Settings) -> int:
 
 async def _serve(settings: Settings) -> int:
     health = Health()
-    serve_health("stream", settings.stream.metrics_port, health)
+    serve_health("stream", settings.stream.metrics_port, health, settings.metrics_address)
     worker = build(settings, health)
     app = worker.app
     one_line = OneLineErrors(settings)

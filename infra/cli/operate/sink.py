@@ -92,7 +92,7 @@ def _serve_health(config: Settings, health: Health) -> Health:
     from drumline.infra.telemetry.health import CachedProbe, serve_health
 
     health.probe("clickhouse", CachedProbe(lambda: clickhouse.readiness_reason(config), "ClickHouse does not answer"))
-    serve_health("sink", config.sink.metrics_port, health)
+    serve_health("sink", config.sink.metrics_port, health, config.metrics_address)
     return health
 
 

@@ -86,7 +86,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
             "agent", BAD_INPUT, f"{root}: {error.strerror}: name another folder with --spool or DRUMLINE_SPOOL__ROOT"
         )
     health = Health()
-    serve_health("agent", config.agent.metrics_port, health)
+    serve_health("agent", config.agent.metrics_port, health, config.metrics_address)
     topics = [str(topic) for topic in RAW_TOPICS]
     archiver = _archiver(config, health) if config.archive.url else None
     program = Agent(

@@ -52,6 +52,18 @@ def test_a_program_without_a_report_is_alive_but_not_ready(server):
     assert (code, json.loads(body)) == (503, {"ready": False, "reasons": {"start": "not started yet"}})
 
 
+def test_readiness_is_a_metric_and_the_address_is_a_setting(health):
+    served = serve_health("sink", 19999, health, "127.0.0.2")
+    try:
+        with urllib.request.urlopen("http://127.0.0.2:19999/metrics", timeout=10) as answer:
+            assert "drumline_sink_ready 0.0" in answer.read().decode()
+        health.set_reason("partitions", "")
+        with urllib.request.urlopen("http://127.0.0.2:19999/metrics", timeout=10) as answer:
+            assert "drumline_sink_ready 1.0" in answer.read().decode()
+    finally:
+        served.close()
+
+
 def test_readiness_has_a_reason_until_it_is_removed(server, health):
     health.set_reason("partitions", "no partitions assigned")
     health.set_reason("retry", "")

@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs" / "reference" / "metrics.md"
 RUNBOOK = ROOT / "docs" / "guide" / "runbook.md"
 UNITS = (
+    "ready",
     "records",
     "batches",
     "rows",
