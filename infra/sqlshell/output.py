@@ -1,4 +1,4 @@
-"""Execution of one statement with its result on standard output: a table, or streamed in another format."""
+"""Execution of one statement with its result on standard output: for people, or streamed in another format."""
 
 from __future__ import annotations
 
@@ -6,18 +6,24 @@ import contextlib
 import re
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, BinaryIO
 
 from drumline.infra.clickhouse.client import Client, failure
 from drumline.infra.runtime.terminal import LAYOUT, echo, escape_controls, terminal_console, write_stream
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 #: Maximum rows of the table, which states that it is cut. --json and --csv stream all rows.
 SHOWN = 1_000
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "b": "\b", "f": "\f", "0": "\0"}
 
 
-def run_statement(client: Client, statement: str, values: dict[str, str], form: str) -> bool:
-    """Run a statement and print its result in ClickHouse's format `form` ("": a table).
+def run_statement(
+    client: Client, statement: str, values: dict[str, str], form: str, file: BinaryIO | None = None
+) -> bool:
+    """Run a statement and print its result in ClickHouse's format `form` ("": for people), or write it to `file`.
 
     Returns whether there were rows; True where the query has a FORMAT of its own.
     Raises PermanentError or TransientError; KeyboardInterrupt after the query has been cancelled."""
@@ -44,11 +50,14 @@ def run_statement(client: Client, statement: str, values: dict[str, str], form: 
                         lines += part.count(b"\n")
                         yield part
 
-                write_stream(parts())
-            return own_format or lines > (form == "CSVWithNames")
+                if file is None:
+                    write_stream(parts())
+                else:
+                    file.writelines(parts())
+            return own_format or file is not None or lines > (form == "CSVWithNames")
         limits |= {"max_result_rows": SHOWN + 1, "result_overflow_mode": "break"}
         answer = client.raw_query(statement, parameters=values, fmt="TSVWithNames", settings=limits)
-        _table(answer)
+        _show(answer)
         rows = answer.count(b"\n") - 1
         if 0 < rows <= SHOWN and str(rows) == values.get("limit"):
             echo(f"{rows} rows, the number of --limit; there may be more")
@@ -74,20 +83,45 @@ def cells(line: str) -> list[str]:
     ]
 
 
-def _table(answer: bytes) -> None:
-    """Print text as ClickHouse writes it, so that no number or time loses digits; control characters are escaped."""
-    from rich.table import Table
-    from rich.text import Text
+def _show(answer: bytes) -> None:
+    """Print text as ClickHouse writes it, so that no number or time loses digits; control characters are escaped.
 
+    On a terminal a table, or the rows below each other where it is too wide. Elsewhere tab-separated lines.
+    """
     if not answer:
         echo("done")
         return
-    names, *lines = answer.decode("utf-8", "replace").removesuffix("\n").split("\n")
-    view = Table()
-    for name in cells(names):
-        view.add_column(Text(escape_controls(name, LAYOUT)))
-    for line in lines[:SHOWN]:
-        view.add_row(*(Text(escape_controls(cell, LAYOUT)) for cell in cells(line)))
-    terminal_console(width=None if sys.stdout.isatty() else 100_000).print(view)
-    if len(lines) > SHOWN:
-        echo(f"the first {SHOWN} rows; use LIMIT, or --csv or --json for all")
+    lines = [cells(line) for line in answer.decode("utf-8", "replace").removesuffix("\n").split("\n")]
+    names, *rows = [[escape_controls(cell, LAYOUT) for cell in line] for line in lines]
+    shown = rows[:SHOWN]
+    if not sys.stdout.isatty():
+        for line in [names, *shown]:
+            echo("\t".join(escape_controls(cell) for cell in line))
+    else:
+        console = terminal_console()
+        console.print(laid_out(names, shown, console.width))
+    if len(rows) > SHOWN:
+        echo(f"the first {SHOWN} rows; use LIMIT, or --csv or --json for all", err=not sys.stdout.isatty())
+
+
+def laid_out(names: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> RenderableType:
+    """Return a table if it fits into `width` characters, else each row as lines of name and value: nothing is cut."""
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = zip(names, *rows, strict=True)
+    widths = [max(cell_len(part) for cell in column for part in cell.split("\n")) for column in columns]
+    if sum(widths) + 3 * len(names) + 1 <= width:  # a border and two spaces for each column
+        view = Table()
+        for name in names:
+            view.add_column(Text(name))
+        for row in rows:
+            view.add_row(*map(Text, row))
+        return view
+    margin = max(map(cell_len, names)) + 2
+    out = []
+    for number, row in enumerate(rows, 1):
+        out.append(f"row {number}")
+        out += [f"  {name}{' ' * (margin - cell_len(name))}{cell}" for name, cell in zip(names, row, strict=True)]
+    return Text("\n".join(out or names))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import typer
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from drumline.infra.clickhouse.client import Client
 
 app = typer.Typer(add_completion=False)
+#: Ending of a file's name -> ClickHouse's format.
+FORMATS = {".parquet": "Parquet", ".arrow": "Arrow", ".csv": "CSVWithNames", ".tsv": "TSVWithNames",
+           ".jsonl": "JSONEachRow"}  # fmt: skip
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
 
@@ -36,8 +41,14 @@ def sql(
     text: Annotated[bool, typer.Option("--print", help="Print the named query's SQL; do not run it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row, streamed.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="CSV with a header, streamed.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Write all rows to this file: .parquet, .arrow, .csv, .tsv, .jsonl."),
+    ] = None,
 ) -> None:
     """Query ClickHouse, read-only. The local engine is started if it is down. Ctrl-C cancels the query.
+
+    A terminal shows a table, or the rows below each other where it is too narrow; a pipe gets tab-separated lines.
 
     A name runs a query of docs/reference/cookbook.md; its parameters are options. Other SQL can have parameters too:
     {name:Type}. Tables and columns: docs/reference/tables.md. Times are UTC in nanoseconds, durations end in _ns.
@@ -54,11 +65,25 @@ def sql(
     if named:
         _list(as_json)
         return
+    if output is not None and (as_json or as_csv or output.suffix not in FORMATS):
+        exit_with("sql", BAD_INPUT, f"--output {output}: the name has the format, one of {', '.join(FORMATS)}")
     statement, values = _statement([*([query] if query is not None else []), *context.args])
     if text:
         echo(statement)
         return
-    _execute(statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
+    if output is None:
+        _execute(statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
+        return
+    part = output.with_name(f".{output.name}.{os.getpid()}")
+    try:
+        with part.open("wb") as file:
+            _execute(statement, values, FORMATS[output.suffix], file)
+        part.replace(output)  # a reader sees the old file or the whole new one
+    except OSError as error:
+        exit_with("sql", BAD_INPUT, f"{output}: {error.strerror}")
+    finally:
+        part.unlink(missing_ok=True)
+    echo(f"written: {output}", err=True)
 
 
 def _statement(arguments: list[str]) -> tuple[str, dict[str, str]]:
@@ -80,8 +105,8 @@ def _statement(arguments: list[str]) -> tuple[str, dict[str, str]]:
     return _named(statement, values)
 
 
-def _execute(statement: str, values: dict[str, str], output_format: str) -> None:
-    """Print the answer of a statement. Raises typer.Exit with FAILED."""
+def _execute(statement: str, values: dict[str, str], output_format: str, file: BinaryIO | None = None) -> None:
+    """Print the answer of a statement, or write it to `file`. Raises typer.Exit with FAILED."""
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
@@ -92,7 +117,7 @@ def _execute(statement: str, values: dict[str, str], output_format: str) -> None
     try:
         with ensure_engine(config):
             client = connect(config, reader=True, timeout_s=600, database=config.clickhouse.database)
-            has_rows = run_statement(client, statement, values, output_format)
+            has_rows = run_statement(client, statement, values, output_format, file)
             if not has_rows and values.get("job"):
                 _note(client, values["job"], values.get("run", ""))
     except (ClickHouseFailed, StackError) as error:

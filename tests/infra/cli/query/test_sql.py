@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 
+import pyarrow.parquet as pq
 import pytest
 from pydantic import SecretStr
+from rich.console import Console
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query.sql import app
@@ -18,7 +20,7 @@ from drumline.infra.clickhouse.client import PermanentError, TransientError, fai
 from drumline.infra.clickhouse.migrate import migrate
 from drumline.infra.localstack.ephemeral import ephemeral_settings
 from drumline.infra.sqlshell.hints import unsupported_statement_hint
-from drumline.infra.sqlshell.output import cells, run_statement
+from drumline.infra.sqlshell.output import cells, laid_out, run_statement
 
 
 class ServerError(Exception):
@@ -70,8 +72,7 @@ def test_cells_with_control_characters_are_printed_escaped_and_in_full(capsys):
     assert run_statement(Answer(), "SELECT 1", {}, "")
     shown = capsys.readouterr().out
     assert r"n\x1b[2J" in shown
-    assert r"a\x1b]0;x\x07\u202e\x9bb " in shown
-    assert "│ c " in shown, "a line break stays one"
+    assert r"a\x1b]0;x\x07\u202e\x9bb\nc" in shown, "one row is one line"
     assert all(char.isprintable() for char in shown.replace("\n", ""))
 
 
@@ -150,8 +151,38 @@ def test_three_shapes_of_the_same_answer(run_sql):
     assert "2026-01-02 03:04:05.123456789" in table.stdout, "no digit is lost"
     rows = [json.loads(line) for line in run_sql("--json", stdin=QUERY + ";\n").stdout.splitlines()]
     assert rows == [{"n": i, "t": "2026-01-02 03:04:05.123456789", "x": None} for i in (0, 1)]
+    assert [line.split("\t")[0] for line in table.stdout.splitlines()] == ["n", "0", "1"], "a pipe gets plain lines"
     read = list(csv.DictReader(io.StringIO(run_sql("--csv", QUERY).stdout)))
     assert [row["n"] for row in read] == ["0", "1"]
+
+
+def printed(names, rows, width):
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(laid_out(names, rows, width))
+    return console.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_row_that_is_too_wide_for_the_terminal_is_shown_downwards_and_nothing_is_cut(width):
+    names, row = [f"column_{i}" for i in range(12)], [str(10**15 + i) for i in range(12)]
+    text = printed(names, [row, row], width)
+    assert all(text.count(cell) == 2 for cell in row), "also in 80 columns every digit is there"
+    assert text.count("row 2") == 1
+    assert "│ 1 " in printed(["n"], [["1"]], width)
+    assert "c\n" in printed(["n"], [["a\nc"]], width).replace(" │", ""), "a line break stays one"
+
+
+@pytest.mark.stack
+def test_an_answer_is_written_as_a_file_whose_name_has_the_format(run_sql, tmp_path):
+    for name in ("rows.parquet", "rows.csv"):
+        assert run_sql(QUERY.replace("NULL AS", "'' AS"), "-o", str(tmp_path / name)).returncode == 0
+    assert pq.read_table(tmp_path / "rows.parquet")["n"].to_pylist() == [0, 1]
+    assert (tmp_path / "rows.csv").read_text().splitlines()[0] == '"n","t","x"'
+    wrong = run_sql("SELECT 1", "-o", str(tmp_path / "rows.xls"))
+    assert wrong.returncode == 2
+    assert ".parquet" in wrong.stderr
+    assert run_sql("SELECT nothing", "-o", str(tmp_path / "other.csv")).returncode == 1
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("other")) == []
 
 
 @pytest.mark.stack
