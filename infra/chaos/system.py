@@ -110,7 +110,8 @@ class System:
             base = base or seen
             if seen is None or base is None:
                 continue
-            if all(seen.done[group] > base.done[group] or seen.lag.get(group) == 0 for group in target.stalls):
+            lag = {**seen.lag, "published": len(self.load.spools())}
+            if all(seen.done[group] > base.done[group] or lag[group] == 0 for group in target.stalls):
                 return time.monotonic() - killed_s
         text = "was halted and woken" if target.signal == "stop" else "was killed"
         groups = ", ".join(sorted(target.stalls))

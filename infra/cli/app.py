@@ -9,6 +9,7 @@ import importlib
 import signal
 import sys
 from types import FrameType
+from typing import Any
 
 import click
 import typer
@@ -89,7 +90,7 @@ class TyperCommand(click.Command):
         if before in (signal.SIG_DFL, signal.default_int_handler):  # SIG_DFL: main.py
             signal.signal(signal.SIGINT, interrupt)
         try:
-            typer.main.get_command(self._app).main(args=ctx.args, prog_name=ctx.command_path)
+            _with_short_help(typer.main.get_command(self._app)).main(args=ctx.args, prog_name=ctx.command_path)
         except KeyboardInterrupt:  # before typer is ready for it: click would print "Aborted!" and exit with 1
             sys.exit(INTERRUPTED)
         except Exception:
@@ -100,6 +101,14 @@ class TyperCommand(click.Command):
             )  # confluent_kafka answers a Ctrl-C in the middle of its C code with a TypeError of its own
         finally:
             signal.signal(signal.SIGINT, before or signal.SIG_DFL)  # None: not Python's
+
+
+def _with_short_help(command: Any) -> Any:
+    """Let the command and its subcommands take -h too. typer's commands are not click's."""
+    command.context_settings = {**command.context_settings, "help_option_names": ["-h", "--help"]}
+    for child in getattr(command, "commands", {}).values():
+        _with_short_help(child)
+    return command
 
 
 class LazyCommands(click.Group):

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaException
 from rich.console import Console
 from typer.testing import CliRunner
 
-from drumline.infra.chaos import chaos_run, load
+from drumline.infra.chaos import chaos_run, load, system
 from drumline.infra.chaos.chaos_run import Plan, deck
 from drumline.infra.chaos.halts import SHORTEST_S, Halts
 from drumline.infra.chaos.interrupted_work import of_sink, of_worker, pending
@@ -331,6 +331,19 @@ def test_recovery_counts_from_the_last_kill_only():
             "recovery_p50_s": 4.0, "recovery_max_s": 4.0, "halted_s": 0,
         }
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("spools", [[], ["waiting"]])
+def test_an_agent_that_has_published_all_before_the_first_look_has_recovered(monkeypatch, spools):
+    monkeypatch.setattr(system, "RECOVERY_S", 0.05)
+    seen = SimpleNamespace(done={"published": 7}, lag={})
+    agent = SimpleNamespace(tick=lambda: seen, load=SimpleNamespace(spools=lambda: spools))
+    [target] = targets("agent", ("stop",))
+    if spools:
+        with pytest.raises(system.Stuck, match="published does not move"):
+            system.System.wait_recovered(agent, target, time.monotonic(), None)
+    else:
+        assert system.System.wait_recovered(agent, target, time.monotonic(), None) < 0.05
 
 
 def test_what_a_kill_interrupted():
