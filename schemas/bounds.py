@@ -73,6 +73,7 @@ LAG = Bound("time", "400 days before to after the other ranks", -LONGEST_NS, LON
 SUM = Bound("sum", "width of ClickHouse's Int64", 0, _LONG)
 BYTES = Bound("number of bytes", "1 PiB, more than the memory of 5,000 GPUs", 0, 1 << 50)
 READING = Bound("reading", "doubles hold every whole number up to it; -1 = not supported", -1, 1 << 53)
+HOST_READING = Bound("reading", "doubles hold every whole number up to it; -1 = unknown", -1, 1 << 53)
 MASK = Bound("bit mask", "NVML defines 9 bits; -1 = not supported", -1, 1 << 53)
 PERCENT = Bound("percentage", "fans may exceed 100; -1 = not supported", -1, 1_000)
 SEVERITY = Bound("severity", "insufficient data to critical", -1, 3)
@@ -134,7 +135,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (DURATION, "duration_ns gpu_duration_ns covered_ns min_ns max_ns p50_ns p95_ns p99_ns"),
     (DURATION, "step_ns worst_longest_ns worst_own_ns"),
     (SHARE_NS, "compute_ns compute_overlapped_ns copy_ns copy_total_ns copy_pageable_ns comm_ns comm_exposed_ns"),
-    (SHARE_NS, "idle_ns launch_late_ns sync_ns input_ns"),
+    (SHARE_NS, "idle_ns launch_late_ns sync_ns input_ns load_ns gc_ns checkpoint_ns"),
     (LAG, "lag_ns"),
     (SUM, "gpu_ns busy_ns wait_ns lateness_ns exposed_wait_ns hidden_wait_ns floor_ns blocks"),
     (LOST, "lost_ns"),
@@ -151,6 +152,11 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (READING, "memory_used memory_total power_mw energy_mj temperature sm_clock memory_clock"),
     (READING, "pcie_rx_kbps pcie_tx_kbps nvlink_rx_kbps nvlink_tx_kbps ecc_uncorrected xid processes"),
     (MASK, "throttle_reasons"),
+    (SHARE_NS, "interval_ns"),
+    (HOST_READING, "main_cpu_ns main_wait_ns main_blocked_ns block_io_ns main_switches main_preempted"),
+    (HOST_READING, "other_cpu_ns other_wait_ns most_wait_ns threads major_faults rss_bytes throttled_ns"),
+    (HOST_READING, "cpu_pressure_ns io_pressure_ns memory_pressure_ns"),
+    (HOST_READING, "host_cpu_pressure_ns host_io_pressure_ns host_memory_pressure_ns"),
     (SIZE_32, "grid_x grid_y grid_z block_x block_y block_z shared_static shared_dynamic"),
     (UNLIMITED_16, "registers depth"),
     (UNLIMITED_32, "stream correlation cluster_x shared_executed local_per_thread graph id parent_id block_max"),

@@ -23,6 +23,7 @@ class Topic(StrEnum):
     STEP = "gpu.step.v1"
     RANGE = "gpu.range.v1"
     DEVICE = "gpu.device.v1"
+    HOST = "gpu.host.v1"
     KERNEL_FREQUENCY = "gpu.kernel-frequency.v1"
     MEMCPY_BANDWIDTH = "gpu.memcpy-bandwidth.v1"
     LATENESS = "gpu.lateness.v1"
@@ -72,6 +73,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.STEP, "job", 7 * DAY_MS),
     TopicSpec(Topic.RANGE, "process id", 3 * DAY_MS),
     TopicSpec(Topic.DEVICE, "job, or GPU UUID where no job runs", 7 * DAY_MS),
+    TopicSpec(Topic.HOST, "job", 7 * DAY_MS),
     TopicSpec(Topic.KERNEL_FREQUENCY, "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.MEMCPY_BANDWIDTH, "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.LATENESS, "job", 7 * DAY_MS, derived=True),

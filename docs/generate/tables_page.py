@@ -33,7 +33,7 @@ The tables and views of the database `gpu` (`DRUMLINE_CLICKHOUSE__DATABASE`), fr
 - `job` comes first in every key: name it, and a time range, and little is read.
 """
 GROUPS = {
-    "Events": ("kernels", "memcpys", "collectives", "steps", "ranges", "device_samples"),
+    "Events": ("kernels", "memcpys", "collectives", "steps", "ranges", "device_samples", "host_samples"),
     "Results": ("stragglers", "lateness", "kernel_frequency", "memcpy_bandwidth"),
     "Dimensions": ("jobs", "processes", "kernel_names"),
     "Rollups": (

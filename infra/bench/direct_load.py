@@ -42,7 +42,7 @@ def stages(config: StragglerConfig) -> list[tuple[Collection[str], Stage]]:
         ((Topic.KERNEL,), ProcessWindows({}, windows, KernelFrequency())),
         ((Topic.MEMCPY,), ProcessWindows({}, windows, MemcpyBandwidth())),
         ((Topic.COLLECTIVE,), CommunicatorStage({}, config)),
-        ((Topic.LATENESS, Topic.STEP, Topic.DEVICE), JobStage({}, config)),
+        ((Topic.LATENESS, Topic.STEP, Topic.DEVICE, Topic.HOST), JobStage({}, config)),
     ]
 
 

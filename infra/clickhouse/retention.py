@@ -8,14 +8,15 @@ from drumline.infra.config.settings import Settings
 #: table -> the column that retention counts from.
 RETENTION_CLOCK = {
     "kernels": "start", "memcpys": "start", "collectives": "start", "ranges": "start", "steps": "start",
-    "device_samples": "time", "kernel_frequency_versions": "window_start", "memcpy_bandwidth_versions": "window_start",
+    "device_samples": "time", "host_samples": "time",
+    "kernel_frequency_versions": "window_start", "memcpy_bandwidth_versions": "window_start",
     "lateness_versions": "published", "stragglers_versions": "published", "processes_versions": "published",
     "ledger": "published", "ranks_per_second": "second", "kernels_per_minute": "minute", "memcpys_per_minute": "minute",
     "devices_per_minute": "minute", "records_per_minute": "minute",
 }  # fmt: skip
 
 #: Tables whose old rows may move to a cheaper volume: the large ones.
-TIERED = frozenset({"kernels", "memcpys", "collectives", "ranges", "device_samples"})
+TIERED = frozenset({"kernels", "memcpys", "collectives", "ranges", "device_samples", "host_samples"})
 
 
 def retention_changes(client: Client, settings: Settings) -> list[tuple[str, str]]:

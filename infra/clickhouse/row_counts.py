@@ -18,6 +18,7 @@ STORED = {
     "gpu.step.v1": "steps",
     "gpu.range.v1": "ranges",
     "gpu.device.v1": "device_samples",
+    "gpu.host.v1": "host_samples",
 }
 
 

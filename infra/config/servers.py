@@ -83,6 +83,7 @@ class RetentionSettings(SettingsModel):
     ranges: int = Field(14, ge=0, description="NVTX ranges; days")
     steps: int = Field(180, ge=0, description="steps; days")
     device_samples: int = Field(90, ge=0, description="NVML samples; days")
+    host_samples: int = Field(30, ge=0, description="samples of processes; days")
     kernel_frequency: int = Field(90, ge=0, description="rolling kernel frequency; days")
     memcpy_bandwidth: int = Field(90, ge=0, description="rolling memcpy bandwidth; days")
     lateness: int = Field(14, ge=0, description="lateness of ranks; days")
@@ -99,7 +100,7 @@ class RetentionSettings(SettingsModel):
 class TieringSettings(SettingsModel):
     """Move older events to a cheaper volume of one of the server's storage policies, by event time.
 
-    `drumline migrate` applies it to kernels, memcpys, collectives, ranges and device samples.
+    `drumline migrate` applies it to kernels, memcpys, collectives, ranges, and samples of devices and hosts.
     """
 
     storage_policy: str = Field(

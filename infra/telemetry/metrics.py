@@ -236,6 +236,7 @@ AGENT_RING_DROPPED = _counter(
 )  # fmt: skip
 AGENT_RING_BEHIND = _gauge("agent", "ring_behind_records", "records in all rings that are not published yet")
 AGENT_GPUS = _gauge("agent", "gpus", "GPUs that are sampled; 0: NVML is not available")
+AGENT_SAMPLED = _gauge("agent", "sampled_processes", "processes whose counters in /proc are sampled")
 AGENT_XIDS = _counter("agent", "xid_events_total", "XID events reported by NVML")
 AGENT_ARCHIVED = _counter("agent", "archived_bytes_total", "compressed bytes accepted by the storage")
 AGENT_ARCHIVE_BACKLOG = _gauge("agent", "archive_backlog_bytes", "bytes of segments that wait for the storage")

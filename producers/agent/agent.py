@@ -7,6 +7,7 @@ sink's ledger recognises it.
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,7 @@ from drumline.producers.agent.cursor import Cursor
 from drumline.producers.agent.discovery import FolderDiscovery
 from drumline.producers.agent.producer import KafkaSender
 from drumline.producers.agent.tailer import SpoolTailer
+from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.layout import BadSpool
@@ -80,6 +82,7 @@ class Agent:
         tails: by folder name.
         gpus: uuid and model by process, from NVML's thread.
         processes: envelopes of the processes that are alive on this host; other threads may read it.
+        recorded: the same, with what may be read of them.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class Agent:
         self._finished = self._start = 0
         self.tails: dict[str, SpoolTailer] = {}
         self.processes: Sequence[Mapping[str, Any]] = ()
+        self.recorded: Sequence[RecordedProcess] = ()
         metrics.AGENT_AGE.set_function(lambda: sender.age_s)
 
     def run(self, last: Callable[[], None] = lambda: None) -> None:
@@ -167,10 +171,25 @@ class Agent:
             if tail.problem and tail.problem != before:
                 log.warning("a spool folder is blocked", folder=name, problem=tail.problem)
         self.processes = [tail.seen.process for tail in self.tails.values() if tail.seen and not tail.writer_exited]
+        self.recorded = self._recorded()
         waiting = self._no_registry and any(tail.problem == self._no_registry for tail in self.tails.values())
         self._health.set_reason("registry", self._no_registry if waiting else "")
         self._save()
         self._observe()
+
+    def _recorded(self) -> list[RecordedProcess]:
+        """Return the processes of jobs that are alive. What a record states of a user counts for that user only."""
+        rings, agent_user, result = self._rings.sources(), os.geteuid(), []
+        for tail in self.tails.values():
+            if tail.seen is None or tail.writer_exited or not tail.seen.process.get("job"):
+                continue
+            record = tail.seen.process
+            source = rings.get(str(record.get("process_id"))) if tail.folder.user == agent_user else None
+            if source is not None:
+                result.append(RecordedProcess(record, *source, is_certain=True))
+            else:
+                result.append(RecordedProcess(record, int(record.get("pid", 0)), tail.folder.user))
+        return result
 
     def _open_folders(self) -> None:
         """Begin to publish the folders that are new."""

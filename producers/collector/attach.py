@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from drumline.producers.collector import cupti as cupti_library
-from drumline.producers.collector import decoder_process, marks
+from drumline.producers.collector import decoder_process, host_time, marks
 from drumline.producers.collector.collector import Collector
 from drumline.producers.collector.event_socket import event_sockets
 from drumline.producers.collector.marks import scope, step
@@ -199,6 +199,7 @@ def _use_cupti(cupti: cupti_library.Cupti | None, policy: Policy, active_profile
     global _attached, _status
     _attached = Attachment(cupti or cupti_library.load(prepare()), policy, active_profiler)
     _status, marks.decoder = "attached", _attached.mark
+    host_time.install_waiting()
     atexit.register(_end)
     if util := sys.modules.get("multiprocessing.util"):  # a process that it forked ends without atexit
         util.Finalize(None, _end, exitpriority=-1_000)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from drumline.producers.collector import host_time
 from drumline.producers.ipc.events import FIRST_MARK_ID, MARK_BEGIN, MARK_END
 from drumline.producers.nccl_profiler.library import GRAPH_REPLAY, RANGE_BEGIN, RANGE_END, STEP_MARK
 
@@ -36,10 +37,11 @@ _api_numbers_steps = False
 
 
 class StepSeries:
-    """Steps of one source; each ends where the next begins."""
+    """Steps of one source; each ends where the next begins. Its mark carries the host's time in the one before."""
 
     def __init__(self, name: str, source: int) -> None:
         self._name, self._source, self._id = name, source, 0
+        self._host: tuple[int, ...] = ()
 
     def begin(self, number: int) -> None:
         """Begin a step. Where the job numbers its steps itself, those of optimizers are not in the ring."""
@@ -47,11 +49,12 @@ class StepSeries:
         _scan()
         if self._source == FROM_API:
             _api_numbers_steps = True
+        sums, self._host = host_time.since(self._host)
         if self._source == FROM_API or not _api_numbers_steps:
-            _to_ring(STEP_MARK, number, "", self._source)
+            _to_ring(STEP_MARK, number, sums, self._source)
         if decoder is not None:
             if self._id:
-                decoder(MARK_END, self._id, "")
+                decoder(MARK_END, self._id, sums)
             self._id = _new_id()
             decoder(MARK_BEGIN, self._id, f"{self._name} {number}")
 

@@ -13,7 +13,7 @@ import weakref
 from importlib import import_module
 from typing import Any
 
-from drumline.producers.collector import attach, marks
+from drumline.producers.collector import attach, host_time, marks
 from drumline.producers.ipc.events import warn
 from drumline.producers.nccl_profiler import library
 
@@ -44,6 +44,7 @@ def cuda_used() -> None:
         return
     attach.place, attach.current_profiler = place, running_profiler
     if attach.attach(active_profiler=running_profiler()):
+        host_time.install()
         with contextlib.suppress(Exception):
             optimizers = import_module("torch.optim.optimizer")  # torch.optim hides it under its own name
             optimizers.register_optimizer_step_post_hook(_Steps())

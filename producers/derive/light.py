@@ -16,6 +16,7 @@ from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
 from drumline.producers.derive.nccl.calls import ordinals
 from drumline.producers.derive.steps.budget import gpu_intervals, intervals, unknown_budgets
+from drumline.producers.derive.steps.host_columns import UNKNOWN, host_columns
 from drumline.producers.derive.steps.steps import Steps
 from drumline.schemas.columns import Array
 
@@ -111,8 +112,8 @@ def _steps(operations: Operations, known: Array, steps: Steps) -> Table:
             "comm_exposed_ns": np.where(has, comm_ns, -1),
             "idle_ns": np.where(has, end - start - busy_ns, -1),
             "launch_late_ns": unknown,
-            "sync_ns": unknown,
             "input_ns": unknown,
+            **host_columns([UNKNOWN] * len(start)),
             "kernels": none,
             "blocks": none,
             "collectives": count,

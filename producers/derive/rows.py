@@ -21,6 +21,7 @@ from drumline.producers.derive.steps.budget import (
     pageable,
     unknown_budgets,
 )
+from drumline.producers.derive.steps.host_columns import marked_sums
 from drumline.producers.derive.steps.inference import find_period, inferred_steps
 from drumline.producers.derive.steps.steps import INFERRED, STEP_PATTERN, Steps, marked_steps
 from drumline.schemas.columns import Array
@@ -105,6 +106,7 @@ def derive(
         gpu=gpu,
         pageable=pageable(activity.copies),
         input_ranges=input_time(ranges),
+        host=marked_sums(activity.markers, steps),
     )
     return Derived(
         kernels=kernels,

@@ -75,7 +75,7 @@ def mark(kind: int, number: int, name: str = "", count: int = 0) -> bool:
     Args:
         kind: STEP_MARK (the step `number` begins, -1: none does), RANGE_BEGIN, RANGE_END or GRAPH_REPLAY.
         number: the step, or the id of the range or graph.
-        name: of a range; what goes beyond NAME_BYTES is cut off.
+        name: of a range, or the sums of the step before (ipc/host_sums.py); what goes beyond NAME_BYTES is cut off.
         count: of a step, the source of its number.
     """
     plugin = load()

@@ -84,7 +84,7 @@ struct record {
       uint32_t captured; /* number of the API call that was captured into a CUDA graph (1, 2, ...); 0 = none was */
       uint32_t plan;     /* operations with one number (1, 2, ...) are one kernel; 0 = not known */
     };
-    char name[MARK_NAME_BYTES]; /* of a mark: UTF-8, filled up with zero bytes */
+    char name[MARK_NAME_BYTES]; /* of a mark: UTF-8, filled up with zero bytes; of a step: sums (ipc/host_sums.py) */
   };
 };
 _Static_assert(sizeof(struct comm_entry) == COMM_BYTES, "communicator");

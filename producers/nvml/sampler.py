@@ -5,8 +5,6 @@ nothing.
 from __future__ import annotations
 
 import importlib
-import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,14 +13,9 @@ from typing import Any
 
 import structlog
 
-from drumline.infra.config.settings import Settings
-from drumline.infra.runtime.version import drumline_version
 from drumline.infra.telemetry import metrics
-from drumline.producers.batches.process_record import process_record
-from drumline.producers.identity import Identity, process_id
 from drumline.producers.nvml.batches import DeviceBatches, jobs_on
 from drumline.producers.nvml.samples import UNKNOWN, Gpu, NoXidEvents, Nvml, NvmlLost, NvmlMissing
-from drumline.producers.spool.quota import PROCESSES, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
 from drumline.schemas.batch import encode
 from drumline.schemas.model import model
@@ -33,8 +26,6 @@ log = structlog.get_logger()
 #: Time until NVML is opened again after a GPU or the driver was lost; s.
 REOPEN_S = 15.0
 COLUMNS = tuple(column.name for column in model(Topic.DEVICE).columns)
-#: Bound of the spool; bytes.
-SPOOL_BYTES = 16 << 20
 #: Longest wait for an event, so that `stop` is fast; s.
 EVENT_WAIT_S = 0.5
 
@@ -67,7 +58,7 @@ class SamplerOptions:
 class DeviceSampler(threading.Thread):
     """Samples every GPU once a period, and at once when an XID event occurs.
 
-    A thread of its own; `drumline agent` starts it and calls `stop`, which closes the spool. It blocks in NVML calls.
+    A thread of its own; `drumline agent` starts it and calls `stop`. It blocks in NVML calls.
     `processes` returns the envelopes of the processes that are alive on this host. `gpus`: GPU of each process.
     """
 
@@ -85,10 +76,9 @@ class DeviceSampler(threading.Thread):
         self.gpus: dict[int, dict[str, str]] = {}
 
     def stop(self) -> None:
-        """Stop the thread and close the spool."""
+        """Stop the thread."""
         self._halt.set()
         self.join(5.0)
-        self._spool.close()
 
     def run(self) -> None:
         """Sample until `stop`; ends without it only where there is no NVML at all."""
@@ -162,26 +152,3 @@ class DeviceSampler(threading.Thread):
             self._reported = text
             log.warning("NVML is lost, it is opened again", error=self._reported)
         self._halt.wait(REOPEN_S)
-
-
-def device_sampler(settings: Settings, processes: Callable[[], Sequence[Mapping[str, Any]]]) -> DeviceSampler:
-    """Return the sampler of this host with its spool: the agent is a process like the others, without a job."""
-    now_ns, host = time.time_ns(), socket.gethostname()
-    identity = Identity(
-        job="",
-        run=str(now_ns),
-        rank=-1,
-        local_rank=-1,
-        world_size=0,
-        host=host,
-        gpu_uuid="",
-        process_id=process_id("agent", host, os.getpid(), now_ns),
-        pid=os.getpid(),
-        start_ns=now_ns,
-        source="agent",
-        versions={"drumline": drumline_version()},
-    )
-    record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
-    spool = SpoolWriter(settings.spool.root, record, SpoolLimits(SPOOL_BYTES, host_bytes))
-    batches = DeviceBatches(identity.process_id, host)
-    return DeviceSampler(spool, batches, processes, SamplerOptions(settings.agent.gpu_s, identity.versions))

@@ -66,6 +66,10 @@ class RingFolder:
         """Return whether no ring is there that could be read."""
         return not self._rings
 
+    def sources(self) -> dict[str, tuple[int, int]]:
+        """Return the processes that write rings and are known: process id -> (pid, user)."""
+        return {r.process_id: (r.pid, r.ring.about.st_uid) for r in self._rings.values() if r.process_id and r.pid}
+
     def round(self, now_ns: int) -> None:
         """Read what is due. Raises nothing for what lies in the folder."""
         if self._clock() < self._due:

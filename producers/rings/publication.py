@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,18 @@ class RingProcess:
         writer = BatchWriter(process, self._emit)
         self._derivation = RingDerivation(writer, self._state)
         self._spool = self._open_spool(ring_record(process, header, self._state), resumed)
+
+    @property
+    def process_id(self) -> str:
+        """Return the id under which its rows are published; "" before the first."""
+        return "" if self._derivation is None else self._derivation.writer.identity.process_id
+
+    @cached_property
+    def pid(self) -> int:
+        """Return the process, as this pid namespace numbers it; 0 = not known."""
+        with suppress(OSError):
+            return self.ring.process()
+        return 0
 
     def _gpu(self) -> Mapping[str, str]:
         return self._gpus.get(self.ring.process(), {}) if self._gpus else {}

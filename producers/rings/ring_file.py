@@ -20,7 +20,7 @@ from drumline.producers.spool.layout import BadSpool
 from drumline.schemas.columns import Array
 
 LAYOUT, MAGIC = 1, 0x676E69725F6C6D64
-HEADER_BYTES, COMM_BYTES, RECORD_BYTES, MAX_COMMS = 4_096, 96, 96, 1_024
+HEADER_BYTES, COMM_BYTES, RECORD_BYTES, MAX_COMMS, MARK_NAME_BYTES = 4_096, 96, 96, 1_024, 32
 LEAST_RECORDS, MOST_RECORDS = 64, 1 << 20
 #: Offset of the NAME=VALUE texts in the header.
 ENVIRONMENT = 512
@@ -98,6 +98,13 @@ class BadRing(ValueError):
 
 class NotReady(Exception):
     """The process has not finished creating the file."""
+
+
+def mark_names(marks: Array) -> list[str]:
+    """Return the names of marks."""
+    at = RECORD_BYTES - MARK_NAME_BYTES
+    names = np.ascontiguousarray(marks).view(np.uint8).reshape(-1, RECORD_BYTES)[:, at:]
+    return [row.tobytes().rstrip(b"\0").decode(errors="replace") for row in names]
 
 
 def written(records: Array, position: int) -> Array:

@@ -14,6 +14,7 @@ import numpy as np
 from drumline.producers.activity.table import Table
 from drumline.producers.batches.live import BatchWriter, FeedProgress
 from drumline.producers.derive.light import Operations, light_rows
+from drumline.producers.derive.steps.host_columns import host_columns
 from drumline.producers.derive.steps.steps import INFERRED, Steps
 from drumline.producers.rings.operations import as_operations, clock_offset, outcomes, taken
 from drumline.producers.rings.replays import replayed
@@ -134,7 +135,8 @@ class RingDerivation:
         newest = int(steps.number[-1]) if len(closed) else last.number if last else -1
         progress = progress._replace(complete_step=newest)
         if new.rows:
-            table = Table({**new.columns, "skipped": skipped}, new.dictionaries)
+            host = host_columns(segments.host_of(closed))
+            table = Table({**new.columns, **host, "skipped": skipped}, new.dictionaries)
             self.writer.write(Topic.STEP, table, progress, steps_from=state.steps_from)
             state.counts["skipped_steps"] += int(skipped.sum())
         fresh = rows.collectives["communicator"] != hashes[_BEFORE]

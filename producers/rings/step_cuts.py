@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from drumline.producers.derive.steps.host_columns import UNKNOWN
 from drumline.producers.derive.steps.steps import API, MARKER, OPTIMIZER
+from drumline.producers.ipc.host_sums import from_text
 from drumline.producers.rings.operations import REPORT_NS
-from drumline.producers.rings.ring_file import Kind, written
+from drumline.producers.rings.ring_file import Kind, mark_names, written
 from drumline.producers.rings.state import RingState
 from drumline.schemas.columns import Array
 
@@ -52,6 +55,7 @@ class Segments:
         paused: the job had switched the recording off, for some time of it; bool.
         held: records at the begin of a segment that need not be read again.
         holds: whether the last one waits although it is in no step.
+        host: sums of host time of each but the last, see ipc/host_sums.py; none = unknown.
     """
 
     begin: Array
@@ -61,6 +65,11 @@ class Segments:
     paused: Array
     held: int = 1
     holds: bool = False
+    host: Sequence[tuple[int, ...]] = ()
+
+    def host_of(self, segments: Array) -> list[tuple[int, ...]]:
+        """Return the sums of host time of these segments."""
+        return [self.host[segment] if segment < len(self.host) else UNKNOWN for segment in segments.tolist()]
 
     def of(self, at: Array) -> Array:
         """Return the segment of each position."""
@@ -99,6 +108,7 @@ def marked_segments(records: Array, state: RingState) -> Segments:
         np.append([state.open.start_ns], records["host_ns"][begin].astype(np.int64)),
         np.array(offsets, np.int64),
         paused,
+        host=[from_text(name) for name in mark_names(records[begin])],
     )
 
 

@@ -97,7 +97,9 @@ class _Rule:
     enums: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # column -> label -> number
 
 
-_STEP_NULLS = frozenset({"copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns"})
+_STEP_NULLS = frozenset(
+    {"copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns", "load_ns", "gc_ns", "checkpoint_ns"}
+)
 _RULES: dict[Topic, _Rule] = {
     Topic.PROCESS: _Rule("processes", upsert=True, also=("local_rank", "world_size")),
     Topic.KERNEL: _Rule("kernels", clock="start_ns"),
@@ -109,6 +111,11 @@ _RULES: dict[Topic, _Rule] = {
         "device_samples",
         clock="time_ns",
         nullable=frozenset(c.name for c in model(Topic.DEVICE).columns if c.name != "time_ns"),
+    ),
+    Topic.HOST: _Rule(
+        "host_samples",
+        clock="time_ns",
+        nullable=frozenset(c.name for c in model(Topic.HOST).columns if c.name not in ("time_ns", "interval_ns")),
     ),
     Topic.KERNEL_FREQUENCY: _Rule("kernel_frequency", upsert=True, clock="window_start_ns"),
     Topic.MEMCPY_BANDWIDTH: _Rule("memcpy_bandwidth", upsert=True, clock="window_start_ns"),

@@ -8,8 +8,8 @@ from drumline.streams.stragglers.sources import Place, Source
 from drumline.streams.stragglers.state import NO_ROWS, Cells, JobState
 from drumline.streams.stragglers.step_rows import STEP_ROW
 
-#: Kind of a key -> number of its parts before the run, which may hold any character (state.py, gpu_samples.py).
-_RUN_AT = {"s": 3, "l": 3, "c": 2, "d": 3, "v": 2, "h": 1}
+#: Kind of a key -> number of its parts before the run, which may hold any character (state.py, sample_state.py).
+_RUN_AT = {"s": 3, "l": 3, "c": 2, "d": 3, "p": 3, "v": 2, "h": 1}
 
 
 def run_of_key(name: str) -> str | None:
@@ -37,8 +37,8 @@ def restore_key(state: JobState, name: str) -> None:
         if head["pipeline"]:
             state.pipelines[communicator] = frozenset(head["pipeline"])
         state.job, state.world_size = head["job"], max(state.world_size, head["world_size"])
-    elif kind == "d":
-        state.samples.buckets.setdefault(int(parts[1]), set()).add(int(parts[0]))
+    elif kind in state.samples:
+        state.samples[kind].buckets.setdefault(int(parts[1]), set()).add(int(parts[0]))
     elif kind == "v":
         head = unpack_rows(store[name], NO_ROWS).head
         state.published[int(parts[0])] = head

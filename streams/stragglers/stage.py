@@ -24,6 +24,7 @@ from drumline.streams.stragglers.alarm import load_alarm
 from drumline.streams.stragglers.analysis.baseline import load_baseline
 from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
+from drumline.streams.stragglers.analysis.verdict_rows import Samples
 from drumline.streams.stragglers.restore import restore_key, run_of_key
 from drumline.streams.stragglers.stalled import add_silent_ranks, mark_silent, stalled_window
 from drumline.streams.stragglers.state import NO_ROWS, JobState, Store
@@ -35,7 +36,7 @@ RANK_BYTES = 600
 
 
 class JobStage(IsolatedStage[str, JobState]):
-    """Evaluates the windows of each run from gpu.lateness.v1, gpu.step.v1 and gpu.device.v1. A `Stage`.
+    """Evaluates the windows of each run from gpu.lateness.v1, gpu.step.v1, and samples of GPUs and hosts. A `Stage`.
 
     Publish the batches that the methods return, keyed by job, then call `mark_sent` for each.
     """
@@ -94,7 +95,7 @@ class JobStage(IsolatedStage[str, JobState]):
             self._state(unit).apply_lateness(batch, offset, now_ns)
         else:
             if unit in self.states:  # samples do not begin a run
-                self.states[unit].apply_device(batch, offset, now_ns)
+                self.states[unit].apply_samples(batch, offset)
             return []
         state = self.states[unit]
         last = self._through(state, now_ns)
@@ -207,11 +208,11 @@ class JobStage(IsolatedStage[str, JobState]):
             baseline=load_baseline((head["baseline"] for head in earlier), self.config, data.light),
             world_size=world_size(state, window),
             hosts=state.sources.hosts,
-            samples=partial(state.device_rows, window),
+            samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)),
             inferred=any(source.steps_from == INFERRED for source in state.sources.ranks.values()),
         )
         verdict = replace(evaluate_window(data, context, self.config), hidden=hidden)
-        if any(row.cause.cause == "slow_compute" for row in verdict.rows):
+        if any(row.cause.cause in ("slow_compute", "host_stall") for row in verdict.rows):
             state.watched[window] = span_ns
         return self._publish(state, window, verdict, span_ns, now_ns)
 

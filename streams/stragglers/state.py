@@ -8,7 +8,7 @@ Keys of the store:
 - v|window|run: the head of the published verdict.
 - h|run: the horizon. Rows of windows before it are being deleted one by one, and are incomplete.
 
-Keys of GPU samples: gpu_samples.py. A batch rewrites only the values that its rows fall in. The index in memory is
+Keys of samples: sample_state.py. A batch rewrites only the values that its rows fall in. The index in memory is
 rebuilt by `restore_jobs`.
 """
 
@@ -22,16 +22,18 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds import HIDDEN, KINDS
+from drumline.schemas.topics import Topic
 from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, PIPELINE
-from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW
-from drumline.streams.stragglers.gpu_samples import SampleState
+from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleState
 from drumline.streams.stragglers.sources import Place, Sources
 from drumline.streams.stragglers.step_rows import STEP_ROW, latest_steps, step_rows
 
 Store = MutableMapping[str, bytes]
 NO_ROWS = np.dtype([("none", "u1")])
+#: Interval of a sample of a process that still counts, ns; of a longer one nobody knows which part is the window's.
+LONGEST_SAMPLE_NS = 10_000_000_000
 
 
 @dataclass(slots=True)
@@ -54,7 +56,7 @@ class JobState:
         windows: window -> its stored rows.
         dirty: windows to evaluate.
         published: window -> head of the verdict that was returned last (`JobStage`).
-        watched: window -> (start, end) in ns, for windows whose cause depends on GPU samples.
+        watched: window -> (start, end) in ns, for windows whose cause depends on samples.
         horizon: first window that still takes rows.
         too_old, duplicates: rows that came for dropped windows; batches that were applied before.
     """
@@ -69,7 +71,7 @@ class JobState:
         self.windows: dict[int, Cells] = {}
         self.dirty: set[int] = set()
         self.published: dict[int, dict[str, Any]] = {}
-        self.samples = SampleState(store, run)
+        self.samples = {kind.key: SampleState(store, run, kind) for kind in (DEVICE, HOST)}
         self.watched: dict[int, tuple[int, int]] = {}
         self.horizon = 0
         self.too_old, self.duplicates = 0, 0
@@ -160,19 +162,31 @@ class JobState:
         head |= {"world_size": self.world_size, "pipeline": sorted(self.pipelines.get(communicator, ()))}
         self.store[key("c", communicator, self.run)] = pack_rows(offset, head, np.zeros(0, NO_ROWS))
 
-    def apply_device(self, batch: Batch, offset: int, now_ns: int) -> None:
-        """Apply a gpu.device.v1 batch: windows whose cause depends on its samples are evaluated again."""
-        times = self.samples.apply(batch, offset)
+    def apply_samples(self, batch: Batch, offset: int) -> None:
+        """Apply a gpu.device.v1 or gpu.host.v1 batch: windows whose cause depends on samples are evaluated again."""
+        kind = HOST if batch.topic == Topic.HOST else DEVICE
+        times = self.samples[kind.key].apply(batch, offset)
         if times is not None:
             self.dirty |= {w for w, (start, end) in self.watched.items() if times[0] <= end and start <= times[1]}
 
     def device_rows(self, window: int, rank: int) -> Rows:
         """Return the samples of a rank's GPU during its steps in a window."""
+        return self.samples[DEVICE.key].rows(rank, *self._span(window, rank))
+
+    def host_rows(self, window: int, rank: int) -> Rows:
+        """Return the samples of a rank's process whose intervals lie in its steps of a window, if in part."""
+        start_ns, end_ns = self._span(window, rank)
+        rows = self.samples[HOST.key].rows(rank, start_ns, end_ns + LONGEST_SAMPLE_NS if end_ns else 0)
+        begun: Rows = rows[rows["time_ns"] - rows["interval_ns"] < end_ns]
+        return begun
+
+    def _span(self, window: int, rank: int) -> tuple[int, int]:
+        """Return begin and end of a rank's steps in a window, (0, 0) without steps; ns of its host."""
         record = self.rank_rows(window, rank)
         if record is None or not len(record.rows):
-            return np.zeros(0, SAMPLE_ROW)
+            return 0, 0
         ends = record.rows["start_ns"] + record.rows["duration_ns"]
-        return self.samples.rows(rank, int(record.rows["start_ns"].min()), int(ends.max()))
+        return int(record.rows["start_ns"].min()), int(ends.max())
 
     def _update_pipeline(self, communicator: str, ranks: Iterable[int]) -> None:
         """Set the ranks of a pipeline. After a change all windows are evaluated again: it decides on the peers."""
@@ -216,7 +230,8 @@ class JobState:
         self.drop_before(1 << 60)
         for window in self.published:
             self.store.pop(key("v", window, self.run), None)
-        self.samples.forget()
+        for samples in self.samples.values():
+            samples.forget()
         for communicator in self.sources.communicators:
             self.store.pop(key("c", communicator, self.run), None)
         self.store.pop(key("h", self.run), None)

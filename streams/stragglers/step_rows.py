@@ -11,7 +11,7 @@ from drumline.streams.lateness.state import NCCL
 #: Columns that verdicts use; ns except `kernels` and `blocks`, -1 = unknown.
 BUDGET = (
     *("gpu_duration_ns", "compute_ns", "compute_overlapped_ns", "copy_ns", "comm_exposed_ns", "idle_ns"),
-    *("copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns", "kernels", "blocks"),
+    *("copy_pageable_ns", "sync_ns", "input_ns", "load_ns", "gc_ns", "checkpoint_ns", "kernels", "blocks"),
 )
 #: `light`: 1 = measured by NCCL, without other kernels.
 STEP_ROW = np.dtype(

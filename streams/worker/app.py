@@ -25,7 +25,10 @@ from drumline.streams.worker.partition_store import PartitionStore
 
 #: The topics that the worker reads and writes; all have the same number of partitions. It reads its own lateness and
 #: ticks.
-READ = (Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.LATENESS, Topic.TICK)
+READ = (
+    *(Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.HOST),
+    *(Topic.LATENESS, Topic.TICK),
+)
 #: Limits of a container, cgroups v2 and v1; a file that is missing, or says "max", limits nothing.
 MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 WRITTEN = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER)
@@ -64,7 +67,7 @@ def wirings(settings: Settings) -> list[Wiring]:
     def rolling(reducer: Reducer) -> Callable[[PartitionStore], Stage]:
         return lambda store: ProcessWindows(store, windows, reducer, budget)
 
-    inputs = (Topic.LATENESS, Topic.STEP, Topic.DEVICE)
+    inputs = (Topic.LATENESS, Topic.STEP, Topic.DEVICE, Topic.HOST)
     return [
         Wiring("kernel-frequency", (Topic.KERNEL,), rolling(KernelFrequency())),
         Wiring("memcpy-bandwidth", (Topic.MEMCPY,), rolling(MemcpyBandwidth())),

@@ -16,7 +16,7 @@ from drumline.infra.cli import app as cli
 from drumline.infra.cli.app import root
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime import version
-from drumline.producers.nvml.sampler import device_sampler
+from drumline.producers.agent.own_samples import OwnSamples
 from drumline.sinks.kafka.dead_letters import headers
 
 
@@ -29,8 +29,9 @@ def uninstalled(monkeypatch):
 
 
 def test_the_agent_starts(tmp_path):
-    sampler = device_sampler(Settings(spool={"root": tmp_path}), list)
-    assert sampler._options.versions == {"drumline": "0+unknown"}
+    samples = OwnSamples(Settings(spool={"root": tmp_path}), SimpleNamespace(processes=[], recorded=[], gpus={}))
+    samples.stop()
+    assert samples._spool._process["versions"]["drumline"] == "0+unknown"
 
 
 def test_a_dead_letter_names_the_version():

@@ -170,7 +170,7 @@ def decode_all(folder, topics=None):
     straggler, windows = StragglerConfig(window_steps=5), WindowConfig()
     stages = [
         ((Topic.COLLECTIVE,), CommunicatorStage({}, straggler)),
-        ((Topic.LATENESS, Topic.STEP, Topic.DEVICE), JobStage({}, straggler)),
+        ((Topic.LATENESS, Topic.STEP, Topic.DEVICE, Topic.HOST), JobStage({}, straggler)),
         ((Topic.KERNEL,), ProcessWindows({}, windows, KernelFrequency())),
         ((Topic.MEMCPY,), ProcessWindows({}, windows, MemcpyBandwidth())),
     ]

@@ -75,13 +75,15 @@ class Recorder:
     def memset(self, start: int, end: int, *, rank: int = 0) -> None:
         self._add("memset", start=start, duration=end - start, bytes=4, memory_kind=3, rank=rank)
 
-    def range(self, name: str, start: int, end: int | None, *, rank: int = 0, domain: str = "") -> int:
+    def range(
+        self, name: str, start: int, end: int | None, *, rank: int = 0, domain: str = "", end_name: str = ""
+    ) -> int:
         """An NVTX range; `end` None = never closed. Returns its id."""
         self._range += 1
         ids = {"id": self._range, "domain": domain, "rank": rank}
         self._add("marker", flags=2, timestamp=start, name=name, **ids)
         if end is not None:
-            self._add("marker", flags=4, timestamp=end, **ids)
+            self._add("marker", flags=4, timestamp=end, name=end_name, **ids)
         return self._range
 
     def call(

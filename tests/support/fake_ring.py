@@ -17,9 +17,9 @@ class FakeRing(RingWriter):
         self.mark(int(on), host_ns, kind=Kind.RECORD)
         self.paused = not on
 
-    def mark(self, number, host_ns, count=0, kind=Kind.STEP_MARK):
+    def mark(self, number, host_ns, count=0, kind=Kind.STEP_MARK, name=b""):
         """Write a mark."""
-        super().mark(number, host_ns, count, kind)
+        super().mark(number, host_ns, count, kind, name)
         self.records["function"][(int(self.header[HeaderField.WRITTEN]) - 1) % self.capacity] = self.paused
 
     def running(self, call_ns, comm=0, **fields):

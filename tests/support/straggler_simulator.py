@@ -10,7 +10,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 
 MS = 1_000_000
-UNKNOWN = ("copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns")
+UNKNOWN = ("copy_pageable_ns", "sync_ns", "input_ns", "load_ns", "gc_ns", "checkpoint_ns")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,8 @@ from drumline.streams.stragglers.stage import JobStage
 
 RANKS, STEPS, COLLECTIVES = 1024, 40, 24
 STEP_NS, BEGIN_NS = 1_000_000_000, 10**18
+#: Columns of steps that are not known here.
+UNKNOWN = ("copy_pageable_ns", "sync_ns", "input_ns", "load_ns", "gc_ns", "checkpoint_ns")
 #: Cores.
 TARGET = 1.0
 
@@ -48,7 +50,7 @@ def job(ranks: int, steps: int, collectives: int, late: int) -> Iterator[tuple[i
             columns |= {"operation": np.zeros(collectives, "u1"), "bytes": np.full(collectives, 1 << 20)}
             more = {"communicator": "c", "operations": operations, "rows": collectives}
             yield begin + STEP_NS, Batch(Topic.COLLECTIVE, {**head, **more}, columns)
-            budget = dict.fromkeys(("copy_pageable_ns", "launch_late_ns", "sync_ns", "input_ns"), -1)
+            budget = dict.fromkeys(UNKNOWN, -1)
             budget |= {"step": step, "start_ns": begin, "duration_ns": STEP_NS, "gpu_duration_ns": STEP_NS}
             budget |= {"compute_ns": STEP_NS * 8 // 10, "copy_ns": 0, "compute_overlapped_ns": 0, "skipped": 0}
             budget |= {"comm_exposed_ns": waited, "idle_ns": STEP_NS // 5 - waited, "kernels": 1000, "blocks": 100_000}

@@ -19,6 +19,7 @@ from drumline.producers.rings.ring_file import (
     HEADER_BYTES,
     LAYOUT,
     MAGIC,
+    MARK_NAME_BYTES,
     MAX_COMMS,
     RECORD,
     HeaderField,
@@ -108,7 +109,7 @@ class RingWriter:
         self._publish(at, new)
         return at
 
-    def mark(self, number: int, host_ns: int, count: int = 0, kind: Kind = Kind.STEP_MARK) -> None:
+    def mark(self, number: int, host_ns: int, count: int = 0, kind: Kind = Kind.STEP_MARK, name: bytes = b"") -> None:
         """Write a mark."""
         if kind is Kind.STEP_MARK:
             self.step = number
@@ -116,6 +117,7 @@ class RingWriter:
             new = np.zeros(1, RECORD)
             new["kind"], new["step"], new["sequence"], new["count"] = kind, self.step, np.uint64(number % 2**64), count
             new["comm"], new["host_ns"], new["progress"] = 0xFFFF, host_ns, (at + 1) << 32
+            new.view(np.uint8)[-MARK_NAME_BYTES:][: len(name)] = np.frombuffer(name, np.uint8)
             self._publish(np.array([at]), new)
 
     def _publish(self, at: Array, new: Array) -> None:

@@ -61,7 +61,11 @@ class Writer:
 
     def record(self, draft: Draft, attack: str) -> HostileRecord:
         """Return the record of a draft, with the key that its producer would use."""
-        text = draft["job"] if self.topic in (Topic.STEP, Topic.LATENESS, Topic.STRAGGLER) else draft["process_id"]
+        text = (
+            draft["job"]
+            if self.topic in (Topic.STEP, Topic.HOST, Topic.LATENESS, Topic.STRAGGLER)
+            else draft["process_id"]
+        )
         if self.topic == Topic.COLLECTIVE:
             text = b"%s:%s" % tuple(part if isinstance(part, bytes) else part.encode() for part in (draft["job"], "c"))
         elif self.topic == Topic.DEVICE:

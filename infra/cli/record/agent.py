@@ -38,7 +38,8 @@ def agent(
     A batch stays in the spool until Kafka acknowledged it. Kafka may be down for any time: the spool fills, then its
     oldest batches are evicted and counted. A killed agent resumes where it was; sinks detect batches published twice.
 
-    It also samples this host's GPUs (NVML, gpu.device.v1, DRUMLINE_AGENT__GPU_S) and publishes XID events at once. With
+    It also samples this host's GPUs (NVML, gpu.device.v1, DRUMLINE_AGENT__GPU_S) and publishes XID events at once, and
+    the recorded processes (/proc, gpu.host.v1, DRUMLINE_AGENT__HOST_S), where their user is its own or it is root. With
     DRUMLINE_ARCHIVE__URL=s3://bucket/prefix it archives published segments, compressed.
 
     Runs until SIGTERM (exit 0) or Ctrl-C (exit 130). The first signal waits for Kafka, a second one does not.
@@ -61,8 +62,8 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
     from drumline.infra.telemetry.health import Health, serve_health
     from drumline.producers.agent.agent import Agent, AgentOptions, deleted
     from drumline.producers.agent.cursor import Cursor, OtherAgent
+    from drumline.producers.agent.own_samples import OwnSamples
     from drumline.producers.agent.producer import KafkaSender
-    from drumline.producers.nvml.sampler import device_sampler
     from drumline.producers.spool.layout import IDENTITY
     from drumline.producers.spool.location import make_root
     from drumline.schemas.topics import RAW_TOPICS
@@ -93,10 +94,9 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
         config, cursor, KafkaSender(config, topics), codec(config), health,
         AgentOptions(stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted),
     )  # fmt: skip
-    sampler = None if until_empty or config.agent.gpu_s == 0 else device_sampler(config, lambda: program.processes)
-    if sampler is not None:
-        sampler.gpus = program.gpus
-        sampler.start()
+    samples = None
+    if not until_empty and (config.agent.gpu_s or config.agent.host_s):
+        samples = OwnSamples(config, program)
 
     def go_on() -> bool:
         health.heartbeat()
@@ -104,7 +104,7 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
 
     waiting = 0
     try:
-        program.run(last=sampler.stop if sampler is not None else lambda: None)
+        program.run(last=samples.stop if samples is not None else lambda: None)
         if archiver is not None and until_empty:
             waiting = archiver.drain(go_on)
     except OtherAgent as error:  # the spool was removed and another agent came first

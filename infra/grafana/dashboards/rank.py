@@ -160,18 +160,16 @@ PEERS = Panel(
 SLOWEST = Panel(
     "table",
     "Slowest steps",
-    "Of this rank; each leads to its kernels. Late launches need launch records, input needs ranges around data "
-    "loading: - without them.",
+    "Of this rank; each leads to its kernels. Times of the host need PyTorch, waiting for the GPU CUPTI: - without.",
     PanelQuery(
         f"""
-        SELECT step, start, duration_ns, compute_ns, copy_ns, comm_exposed_ns, idle_ns, launch_late_ns, input_ns,
-            kernels,
+        SELECT step, start, duration_ns, compute_ns, copy_ns, comm_exposed_ns, idle_ns, load_ns, gc_ns,
+            checkpoint_ns, sync_ns, kernels,
             toUnixTimestamp64Milli(start) - 1 AS from_ms, toUnixTimestamp64Milli(end_time) + 1 AS to_ms
         FROM steps WHERE {_THIS_RANK} AND @start ORDER BY duration_ns DESC LIMIT 50
         """,
-        "step:n start:t duration_ns:n compute_ns:n copy_ns:n comm_exposed_ns:n idle_ns:n launch_late_ns:n input_ns:n "
-        "kernels:n "
-        "from_ms:n to_ms:n",
+        "step:n start:t duration_ns:n compute_ns:n copy_ns:n comm_exposed_ns:n idle_ns:n load_ns:n gc_ns:n "
+        "checkpoint_ns:n sync_ns:n kernels:n from_ms:n to_ms:n",
         "table",
     ),
     unit="ns",

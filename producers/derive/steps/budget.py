@@ -9,7 +9,8 @@ into the next step.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from drumline.producers.activity.activity import HOST_COPIES, HOST_TO_HOST, end_
 from drumline.producers.activity.intervals import IntervalUnion, union
 from drumline.producers.activity.table import Table
 from drumline.producers.derive.nccl import names as nccl
+from drumline.producers.derive.steps.host_columns import UNKNOWN, host_columns
 from drumline.producers.derive.steps.steps import Steps
 from drumline.schemas.columns import Array
 
@@ -58,6 +60,7 @@ class StepInputs:
         gpu: see gpu_busy().
         pageable: see pageable(); None = unknown.
         input_ranges: see input_time(); None = unknown.
+        host: columns of host_columns.py; none = unknown.
     """
 
     last_collective_ns: Array
@@ -68,6 +71,7 @@ class StepInputs:
     gpu: GpuBusy
     pageable: IntervalUnion | None = None
     input_ranges: IntervalUnion | None = None
+    host: Mapping[str, Array] = field(default_factory=dict)
 
 
 def gpu_busy(kernels: Table, is_nccl: Array, copies: Table) -> GpuBusy:
@@ -177,8 +181,8 @@ def budgets(steps: Steps, inputs: StepInputs) -> Table:
             "comm_exposed_ns": any_busy - compute_or_copy,
             "idle_ns": (end - start) - any_busy,
             "launch_late_ns": unknown,
-            "sync_ns": unknown,
             "input_ns": input_idle,
+            **(inputs.host or host_columns([UNKNOWN] * len(start))),
             "kernels": high - low,
             "blocks": total[high] - total[low],
             "collectives": inputs.collectives,

@@ -16,12 +16,20 @@ from drumline.streams.stragglers.analysis.window_data import (
 )
 
 #: Budget component -> the cause that it indicates. Their sum is a rank's own time (attribution.py).
-COMPONENTS = {"idle_ns": "host_stall", "copy_ns": "slow_copy", "compute_ns": "slow_compute"}
+HOST_STALL = "host_stall"
+COMPONENTS = {"idle_ns": HOST_STALL, "copy_ns": "slow_copy", "compute_ns": "slow_compute"}
 #: The cause of an excess of compute in light steps, where the work is not known.
 SLOW_GPU = "slow_gpu"
-#: Parts of a component that only some producers know (-1 otherwise) -> the detail of the cause that they indicate.
+#: Parts of a component that only some producers know (-1 otherwise) -> the detail of the cause that they indicate. They
+#: may lie in each other: the first that is large enough counts. Others may wait for the GPU too, so that comes last.
 DETAILS = {
-    "idle_ns": {"input_ns": "data_loading", "sync_ns": "host_sync", "launch_late_ns": "launch_late"},
+    "idle_ns": {
+        "gc_ns": "garbage_collection",
+        "checkpoint_ns": "checkpoint",
+        "load_ns": "data_loader",
+        "input_ns": "data_loader",
+        "sync_ns": "synchronisation",
+    },
     "copy_ns": {"copy_pageable_ns": "pageable"},
 }
 
@@ -83,19 +91,17 @@ class _MemberBudget:
         compute = float(np.nansum(self.values("compute_ns")[self.member])) if self.group.baseline is None else 0.0
         return compute / (compute - compute_excess) if compute > compute_excess > 0.0 else 1.0
 
-    def detail(self, component: str, excess: float) -> str:
-        """Return the part that makes up most of a component's excess.
+    def parts(self, component: str) -> dict[str, float]:
+        """Return the excess of the parts of a component that are known.
 
         A rank that has none of a part where its peers have some may report -1.
         """
-        for column, detail in DETAILS.get(component, {}).items():
-            if not (self.data.budget[column][self.group.members[self.member]] >= 0).any():
-                continue
-            values = np.maximum(self.values(column), 0.0)
-            part = float(np.nansum((values - peer_median(self.group, values))[self.member]))
-            if part >= self.config.cause_share * excess:
-                return detail
-        return ""
+        out = {}
+        for column in DETAILS.get(component, {}):
+            if (self.data.budget[column][self.group.members[self.member]] >= 0).any():
+                values = np.maximum(self.values(column), 0.0)
+                out[column] = float(np.nansum((values - peer_median(self.group, values))[self.member]))
+        return out
 
 
 def find_cause(
@@ -141,7 +147,11 @@ def find_cause(
         return Cause(SLOW_GPU, "", _confidence(share, config), excess_ns, ratios, slowdown)
     alike = all(1 <= config.equal_ratio * ratio <= config.equal_ratio**2 for ratio in ratios.values())
     detail = "" if leading != "compute_ns" else "same_work" if alike else "other_work"
-    detail = detail or budget.detail(leading, gains[leading])
+    parts = budget.parts(leading)
+    large = (column for column in parts if parts[column] >= config.cause_share * gains[leading])
+    detail = detail or next((DETAILS[leading][column] for column in large), "")
+    if leading == "idle_ns":
+        excess_ns |= {column: round(part) for column, part in parts.items()}
     return Cause(COMPONENTS[leading], detail, _confidence(share, config), excess_ns, ratios, slowdown)
 
 

@@ -21,8 +21,9 @@ from drumline.streams.stragglers.analysis.peers import lockstep_groups
 from drumline.streams.stragglers.analysis.pipelines import pipeline_windows, ranks_without_peers, stage_members
 from drumline.streams.stragglers.analysis.slow_link import SlowLink, find_slow_link, summarize_links
 from drumline.streams.stragglers.analysis.verdict_rows import (
+    NO_SAMPLES,
     RankVerdict,
-    SamplesOf,
+    Samples,
     grouped,
     insufficient_job_row,
     job_row,
@@ -47,14 +48,14 @@ class WindowContext:
         baseline: of the windows before.
         world_size: ranks of the job as configured, 0 = unknown.
         hosts: rank -> host.
-        samples: rank -> samples of its GPU; None = there are none.
+        samples: rank -> samples of its GPU, and of its process; None = there are none.
         inferred: the job marks no steps; evidence states it.
     """
 
     baseline: Baseline = field(default_factory=Baseline)
     world_size: int = 0
     hosts: Mapping[int, str] = field(default_factory=dict)
-    samples: SamplesOf | None = None
+    samples: Samples = NO_SAMPLES
     inferred: bool = False
 
 
@@ -231,7 +232,7 @@ def _evaluate_job(
 
 
 def _late_stages(
-    behind: WindowData, samples: SamplesOf | None, config: StragglerConfig, stages: Mapping[int, Ints]
+    behind: WindowData, samples: Samples, config: StragglerConfig, stages: Mapping[int, Ints]
 ) -> dict[int, RankVerdict]:
     """Return rank -> row, of ranks that hold a pipeline back together with their whole stage.
 

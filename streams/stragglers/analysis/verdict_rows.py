@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,9 +12,10 @@ from drumline.streams.core.records import Rows
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 from drumline.streams.lateness.collective_join import OPERATIONS
 from drumline.streams.stragglers.analysis.attribution import Attribution
-from drumline.streams.stragglers.analysis.cause import NO_CAUSE, Cause, find_cause
+from drumline.streams.stragglers.analysis.cause import HOST_STALL, NO_CAUSE, Cause, find_cause
 from drumline.streams.stragglers.analysis.gpu_cause import PEERS, device_detail
 from drumline.streams.stragglers.analysis.groups import groups_late, labels
+from drumline.streams.stragglers.analysis.host_cause import NO_CPU, host_detail
 from drumline.streams.stragglers.analysis.job_change import JobRegression
 from drumline.streams.stragglers.analysis.slow_link import SlowLink
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
@@ -23,8 +24,18 @@ from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow,
 WHOLE_JOB = -1
 #: Ranks of a group that each of its rows names; of larger groups it has the number. All in each would be n^2.
 LATE_TOGETHER = 64
-#: Rank -> SAMPLE_ROW rows of its GPU during its steps of the window.
+#: Rank -> its samples during its steps of the window.
 SamplesOf = Callable[[int], Rows]
+
+
+class Samples(NamedTuple):
+    """Samples of the ranks' GPUs (SAMPLE_ROW) and processes (HOST_ROW); None = there are none."""
+
+    gpu: SamplesOf | None = None
+    host: SamplesOf | None = None
+
+
+NO_SAMPLES = Samples()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +74,7 @@ def rank_row(
     attribution: Attribution,
     index: int,
     baseline_compute_ns: float | None,
-    samples: SamplesOf | None,
+    samples: Samples,
     config: StragglerConfig,
 ) -> RankVerdict:
     """Return the row of the rank at `index` of `data.ranks`. `baseline_compute_ns`: see `find_cause`."""
@@ -76,11 +87,18 @@ def rank_row(
     peers = group if group.baseline is not None else next(g for g in data.lockstep_groups if index in g.members)
     cause = find_cause(data, peers, _row(peers, index), config, baseline_compute_ns, lost)
     more: dict[str, object] = {}
-    if samples is not None and cause.detail == "same_work":
-        peer_ranks = data.ranks[peers.members[peers.members != index]].tolist()
-        peer_samples = [samples(peer) for peer in peer_ranks[:: -(-len(peer_ranks) // PEERS)]]
-        detail, more = device_detail(samples(rank), peer_samples, cause.slowdown, config)
+    peer_ranks = data.ranks[peers.members[peers.members != index]].tolist()
+    peer_ranks = peer_ranks[:: max(1, -(-len(peer_ranks) // PEERS))]
+    if samples.gpu is not None and cause.detail == "same_work":
+        of_peers = [samples.gpu(peer) for peer in peer_ranks]
+        detail, more = device_detail(samples.gpu(rank), of_peers, cause.slowdown, config)
         cause = replace(cause, detail=detail or cause.detail)
+    if samples.host is not None and cause.cause == HOST_STALL:
+        time_ns, idle_ns = float(np.nansum(data.budget["gpu_duration_ns"][index])), cause.excess_ns["idle_ns"]
+        of_peers = [samples.host(peer) for peer in peer_ranks]
+        detail, numbers = host_detail(samples.host(rank), of_peers, time_ns, idle_ns, config)
+        more = {"host": numbers} if numbers else {}
+        cause = replace(cause, detail=detail if detail in NO_CPU else cause.detail or detail)
     if group.guessed:
         cause, more = replace(cause, confidence="low"), {**more, "communicators": "guessed"}
     evidence = {

@@ -147,6 +147,7 @@ def sampling(tmp_path):
     yield start
     for sampler in running:
         sampler.stop()
+        sampler._spool.close()
         assert not sampler.is_alive()
 
 

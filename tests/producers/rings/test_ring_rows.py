@@ -72,6 +72,23 @@ def test_steps_and_their_collectives_are_published_once_a_later_step_has_begun(r
     assert reader.batches[-1].envelope["complete_step"] == 2
 
 
+@pytest.mark.parametrize("most", [7, 50])
+def test_a_step_has_the_hosts_time_that_the_mark_behind_it_carries(ring, most):
+    for number, name in enumerate((b"", b"2,0,0", b"64,c8,a,1", b"no sums", b"")):
+        ring.mark(number, BEGIN + number * 10 * MS, name=name)
+        call = BEGIN + number * 10 * MS + np.arange(1, 5) * MS
+        ring.operations(call, call + 1_000, call + 2_000)
+    reader = Reader(ring)
+    for _ in range(30):
+        reader.round(most=most)
+    assert reader.rows(Topic.STEP, "step", "load_ns", "gc_ns", "checkpoint_ns", "sync_ns") == [
+        (0, 20_000, 0, 0, -1),
+        (1, MS, 2 * MS, 100_000, 10_000),
+        (2, -1, -1, -1, -1),
+        (3, -1, -1, -1, -1),
+    ]
+
+
 @pytest.mark.parametrize("most", [3, 50])
 def test_rows_are_the_same_however_the_ring_is_read(tmp_path, most):
     results = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, SUSPECT, StragglerConfig
 from drumline.streams.stragglers.analysis.gpu_cause import SAMPLE_ROW, device_detail
 from drumline.streams.stragglers.analysis.groups import groups_late, labels
+from drumline.streams.stragglers.analysis.host_cause import SAMPLED
 
 JOB = -1
 
@@ -284,6 +286,45 @@ def test_samples_refine_the_cause_whenever_they_come(late_ns):
             stream.append((int(at[-1]) + late_ns, Batch("gpu.device.v1", head, columns)))
     details = rows_of(sorted(stream, key=lambda item: item[0]), "detail", "details")
     assert [rows[1] for rows in details.values()] == ["throttled"] * 3
+
+
+def host_samples(rank, second, **more):
+    """A batch of gpu.host.v1 with the sample of a second."""
+    at = 10**18 + (second + 1) * 1000 * MS
+    row = {"time_ns": at, "interval_ns": 1000 * MS, **dict.fromkeys(SAMPLED, 0), "block_io_ns": -1, **more}
+    head = {"job": "job", "run": "run", "rank": rank, "rows": 1}
+    return at, Batch(Topic.HOST, head, {name: np.array([value]) for name, value in row.items()})
+
+
+@pytest.mark.parametrize("late_ns", [0, 900 * MS])
+@pytest.mark.parametrize(
+    ("more", "detail"),
+    [
+        ({"main_wait_ns": 190 * MS}, "cpu_contention"),
+        ({"throttled_ns": 190 * MS}, "cpu_throttled"),
+        ({"main_blocked_ns": 310 * MS, "major_faults": 99}, "page_faults"),
+        ({"main_blocked_ns": 310 * MS}, "disk"),
+        ({"main_wait_ns": 20 * MS}, ""),
+    ],
+)
+def test_samples_of_processes_give_a_stalled_host_its_detail(more, detail, late_ns):
+    stream = list(batches(simulate(ddp(4), 36, (Fault(1, "idle", 20 * MS),))))
+    for second, rank in product(range(4), range(4)):
+        at, batch = host_samples(rank, second, **(more if rank == 1 else {}))
+        stream.append((at + late_ns, batch))
+    job = sorted(stream, key=lambda item: item[0])
+    assert [rows[1] for rows in rows_of(job, "detail", "details").values()] == [detail] * 3
+    assert [rows[0] for rows in rows_of(job, "detail", "details").values()] == [""] * 3
+    if detail:
+        evidence = [json.loads(rows[1]) for rows in rows_of(job, "evidence_json", "evidence").values()]
+        assert all(max(values["host"].values()) > 100 * MS for values in evidence)
+
+
+def test_samples_of_processes_give_healthy_windows_no_detail():
+    stream = list(batches(simulate(ddp(4), 36)))
+    stream += [host_samples(rank, second, main_wait_ns=100 * MS * rank) for second, rank in product(range(4), range(4))]
+    job = sorted(stream, key=lambda item: item[0])
+    assert {detail for rows in rows_of(job, "detail", "details").values() for detail in rows.values()} == {""}
 
 
 def test_a_slow_link_does_not_clear_because_a_rank_is_late_for_a_while():

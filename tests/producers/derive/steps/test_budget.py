@@ -49,11 +49,25 @@ def test_known_budget(tmp_path):
         "launch_late_ns": -1,
         "sync_ns": -1,
         "input_ns": -1,
+        "load_ns": -1,
+        "gc_ns": -1,
+        "checkpoint_ns": -1,
         "kernels": 2,
         "blocks": 10,
         "collectives": 1,
         "skipped": 0,
     }
+
+
+def test_the_end_of_a_marked_step_carries_the_hosts_time(tmp_path):
+    recorder = Recorder()
+    recorder.range("step 0", T0, T0 + 100 * US, domain="drumline", end_name="2,1,0,ff")
+    recorder.kernel(GEMM, T0 + 20 * US, T0 + 60 * US)
+    recorder.call("ncclAllReduce", T0 + 40 * US)
+    recorder.kernel(ALL_REDUCE, T0 + 70 * US, T0 + 80 * US)
+    derived = one_step(recorder, tmp_path)
+    host = [derived[name] // US for name in ("load_ns", "gc_ns", "checkpoint_ns", "sync_ns")]
+    assert host == [20, 10, 0, 2_550]
 
 
 def test_idle_in_a_range_that_gets_input_is_input_time(tmp_path):

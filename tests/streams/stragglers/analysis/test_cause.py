@@ -12,11 +12,13 @@ from drumline.streams.stragglers.analysis.cause import find_cause
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
 from drumline.streams.stragglers.step_rows import BUDGET
 
+HOST_PARTS = ("load_ns", "gc_ns", "checkpoint_ns", "sync_ns")
+
 
 def table(**more: float) -> tuple[WindowData, CommunicatorWindow]:
     """Four ranks over two steps; rank 1 has `more` of some components in each step."""
     plain = {"compute_ns": 50.0, "idle_ns": 5.0, "copy_ns": 1.0, "kernels": 100.0, "blocks": 1000.0}
-    plain |= {"launch_late_ns": -1.0, "sync_ns": -1.0, "input_ns": -1.0, "gpu_duration_ns": 100.0}
+    plain |= dict.fromkeys((*HOST_PARTS, "input_ns"), -1.0) | {"gpu_duration_ns": 100.0}
     budget = {name: np.full((4, 2), plain.get(name, 0.0)) for name in BUDGET}
     for name, value in more.items():
         budget[name][1] += value
@@ -39,7 +41,7 @@ def table(**more: float) -> tuple[WindowData, CommunicatorWindow]:
         ({"compute_ns": 12, "idle_ns": 13, "blocks": 250, "kernels": 20}, "slow_compute", "more_work", "high"),
         ({"compute_ns": 3, "idle_ns": 30, "blocks": 250}, "host_stall", "", "high"),
         ({"copy_ns": 30, "blocks": 250}, "slow_copy", "", "high"),
-        ({"idle_ns": 30, "input_ns": 29}, "host_stall", "data_loading", "high"),
+        ({"idle_ns": 30, "input_ns": 29}, "host_stall", "data_loader", "high"),
         ({"copy_ns": 30, "copy_pageable_ns": 28}, "slow_copy", "pageable", "high"),
         ({"copy_ns": 30, "copy_pageable_ns": 3}, "slow_copy", "", "high"),
         ({"compute_ns": -5, "idle_ns": -5}, "unknown", "", "low"),
@@ -50,11 +52,42 @@ def test_cause(more, cause, detail, confidence):
     assert (result.cause, result.detail, result.confidence) == (cause, detail, confidence)
 
 
-def test_idle_in_the_input_range_is_data_loading_where_it_is_known():
+def test_idle_in_the_input_range_is_the_data_loaders_where_it_is_known():
     window, group = table(idle_ns=30)
     window.budget["input_ns"][:] = 0.0
     window.budget["input_ns"][1] = 25.0
-    assert find_cause(window, group, 1, StragglerConfig()).detail == "data_loading"
+    assert find_cause(window, group, 1, StragglerConfig()).detail == "data_loader"
+
+
+#: Times of rank 1 in each step beside 2 ns of all ranks, of 30 ns that it is idle for longer -> detail.
+HOST_TIMES = {
+    "loader": ({"load_ns": 25}, "data_loader"),
+    "collector": ({"gc_ns": 20}, "garbage_collection"),
+    "collector within the loader": ({"gc_ns": 20, "load_ns": 25}, "garbage_collection"),
+    "checkpoint": ({"checkpoint_ns": 40}, "checkpoint"),
+    "checkpoint that waits for the GPU": ({"checkpoint_ns": 29, "sync_ns": 28}, "checkpoint"),
+    "waiting for the GPU": ({"sync_ns": 30}, "synchronisation"),
+    "too little of each": ({"load_ns": 15, "gc_ns": 10, "sync_ns": 5}, ""),
+    "nothing more than its peers": ({}, ""),
+    "its peers wait for it": ({"sync_ns": -2}, ""),
+}
+
+
+@pytest.mark.parametrize(("times", "detail"), HOST_TIMES.values(), ids=HOST_TIMES)
+def test_the_hosts_time_in_a_part_is_the_detail_where_it_explains_the_idle_time(times, detail):
+    window, group = table(idle_ns=30)
+    for name in HOST_PARTS:
+        window.budget[name][:] = 2.0
+        window.budget[name][1] += times.get(name, 0)
+    result = find_cause(window, group, 1, StragglerConfig())
+    assert (result.cause, result.detail) == ("host_stall", detail)
+    assert {name: result.excess_ns[name] for name in times} == {name: 2 * ns for name, ns in times.items()}
+
+
+def test_times_of_the_host_that_only_one_rank_knows_explain_its_idle_time():
+    window, group = table(idle_ns=30)
+    window.budget["load_ns"][1] = 25.0
+    assert find_cause(window, group, 1, StragglerConfig()).detail == "data_loader"
 
 
 #: compute of all ranks, of rank 1 more, idle of rank 1 more, loss over two steps -> cause and what compute explains.

@@ -1,0 +1,67 @@
+"""The agent's own samples of its host: of GPUs and of recorded processes, in a spool of their own."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from drumline.infra.config.settings import Settings
+from drumline.infra.runtime.version import drumline_version
+from drumline.producers.agent.agent import Agent
+from drumline.producers.batches.process_record import process_record
+from drumline.producers.host.process_sampler import HostBatches, HostSampler
+from drumline.producers.identity import Identity, process_id
+from drumline.producers.nvml.batches import DeviceBatches
+from drumline.producers.nvml.sampler import DeviceSampler, SamplerOptions
+from drumline.producers.spool.quota import PROCESSES, SpoolLimits
+from drumline.producers.spool.writer import SpoolWriter
+
+#: Bound of the spool; bytes.
+SPOOL_BYTES = 16 << 20
+
+
+class OwnSamples:
+    """Threads that sample this host, so that an outage of Kafka loses nothing: the agent is a process like the others,
+    without a job.
+
+    `drumline agent` makes one and calls `stop`. It may block in NVML calls.
+    """
+
+    def __init__(self, settings: Settings, program: Agent) -> None:
+        now_ns, host = time.time_ns(), socket.gethostname()
+        identity = Identity(
+            job="",
+            run=str(now_ns),
+            rank=-1,
+            local_rank=-1,
+            world_size=0,
+            host=host,
+            gpu_uuid="",
+            process_id=process_id("agent", host, os.getpid(), now_ns),
+            pid=os.getpid(),
+            start_ns=now_ns,
+            source="agent",
+            versions={"drumline": drumline_version()},
+        )
+        record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
+        self._spool = SpoolWriter(settings.spool.root, record, SpoolLimits(SPOOL_BYTES, host_bytes))
+        self._threads: list[DeviceSampler | HostSampler] = []
+        if settings.agent.gpu_s:
+            options = SamplerOptions(settings.agent.gpu_s, identity.versions)
+            gpus = DeviceSampler(
+                self._spool, DeviceBatches(identity.process_id, host), lambda: program.processes, options
+            )
+            gpus.gpus = program.gpus
+            self._threads.append(gpus)
+        if settings.agent.host_s:
+            batches = HostBatches(identity.process_id, host)
+            self._threads.append(HostSampler(self._spool, batches, lambda: program.recorded, settings.agent.host_s))
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop the threads and close the spool."""
+        for thread in self._threads:
+            thread.stop()
+        self._spool.close()

@@ -1,0 +1,139 @@
+"""Samples of all recorded processes of a host: rows of gpu.host.v1."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import structlog
+
+from drumline.producers.host.cgroups import PRESSURES, UNKNOWN, Cgroup, Pressure, cgroup_of, cgroup_root, increase
+from drumline.producers.host.counters import ProcessCounters, ProcessEnded
+from drumline.producers.host.targets import NotReadable, RecordedProcess, find_pid
+
+log = structlog.get_logger()
+
+
+class ProcessSample(NamedTuple):
+    """One row: the process, its number on this host, and the columns."""
+
+    process: RecordedProcess
+    pid: int
+    row: Mapping[str, int]
+
+
+class _Sampled:
+    """State of one process between two samples."""
+
+    def __init__(self, process: RecordedProcess, pid: int, counters: ProcessCounters, now: float) -> None:
+        self.process, self.pid, self.counters = process, pid, counters
+        self.cgroup, self.at = cgroup_of(counters.cgroup()), now
+        self.before: dict[str, int] = {}
+
+
+class HostSamples:
+    """Reads the processes of this host. Used by one thread.
+
+    `proc`, `cgroups`: where those file systems are mounted. `clock`: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        proc: Path = Path("/proc"),
+        cgroups: Path = Path("/sys/fs/cgroup"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._proc, self._root, self._clock = proc, cgroup_root(cgroups), clock
+        self._boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._has_delays = _enabled(proc / "sys/kernel/task_delayacct")
+        self._host = Pressure(proc / "pressure", PRESSURES, "host_")
+        self._sampled: dict[str, _Sampled] = {}
+        self._cgroups: dict[str, Cgroup] = {}
+        self._left_out: set[str] = set()
+
+    @property
+    def processes(self) -> int:
+        """Return the number of processes that are read."""
+        return len(self._sampled)
+
+    def follow(self, processes: Iterable[RecordedProcess]) -> None:
+        """Read these processes from now on; what may not be read is logged once."""
+        wanted: dict[str, RecordedProcess] = {}
+        places = set()
+        for process in processes:
+            place = (process.record["job"], process.record["run"], process.record["rank"])
+            if process.record["job"] and place not in places:  # a process with two sources is read once
+                places.add(place)
+                wanted[str(process.record["process_id"])] = process
+        for name in self._sampled.keys() - wanted.keys():
+            self._forget(name)
+        for name, sampled in self._sampled.items():
+            sampled.process = wanted[name]  # its rank and GPU may be known only later
+        self._left_out &= wanted.keys()
+        for name in wanted.keys() - self._sampled.keys() - self._left_out:
+            try:
+                pid = find_pid(wanted[name], self._proc, self._boot_ns, os.geteuid())
+                counters = ProcessCounters(self._proc / str(pid), self._has_delays)
+            except (NotReadable, OSError, ValueError, IndexError, StopIteration) as error:
+                self._left_out.add(name)
+                log.warning("no samples of a process", process=name, rank=wanted[name].record["rank"], why=str(error))
+                continue
+            self._sampled[name] = sampled = _Sampled(wanted[name], pid, counters, self._clock())
+            if sampled.cgroup not in self._cgroups:
+                self._cgroups[sampled.cgroup] = Cgroup(self._root, sampled.cgroup)
+            try:
+                sampled.before = self._totals(sampled, {})[0]
+            except ProcessEnded:
+                self._forget(name)
+
+    def poll(self) -> None:
+        """Look at the main threads; a share of these polls is the share of time that they spend in a state."""
+        for sampled in self._sampled.values():
+            sampled.counters.poll()
+
+    def read(self, now_ns: int) -> Iterator[ProcessSample]:
+        """Yield a row for each process, of the time since its last one."""
+        shared = {f"cgroup {path}": cgroup.read() for path, cgroup in self._cgroups.items()}
+        shared["host"] = self._host.read()
+        for name, sampled in list(self._sampled.items()):
+            try:
+                totals, since = self._totals(sampled, shared)
+            except ProcessEnded:
+                self._forget(name)
+                continue
+            now = self._clock()
+            interval_ns, sampled.at = round((now - sampled.at) * 1e9), now
+            counters = sampled.counters
+            blocked = interval_ns * counters.blocked // counters.polls if counters.polls else UNKNOWN
+            counters.blocked = counters.polls = 0
+            row = {**increase(sampled.before, totals), **since}
+            sampled.before = totals
+            row |= {"time_ns": now_ns, "interval_ns": interval_ns, "main_blocked_ns": blocked}
+            yield ProcessSample(sampled.process, sampled.pid, row)
+
+    def close(self) -> None:
+        """Close all files."""
+        for name in list(self._sampled):
+            self._forget(name)
+        self._host.close()
+
+    def _totals(self, sampled: _Sampled, shared: Mapping[str, Any]) -> tuple[dict[str, int], dict[str, int]]:
+        totals, since = sampled.counters.read()
+        of_cgroup = shared.get(f"cgroup {sampled.cgroup}") or self._cgroups[sampled.cgroup].read()
+        return {**totals, **of_cgroup, **(shared.get("host") or self._host.read())}, since
+
+    def _forget(self, name: str) -> None:
+        sampled = self._sampled.pop(name)
+        sampled.counters.close()
+        if sampled.cgroup not in {other.cgroup for other in self._sampled.values()}:
+            self._cgroups.pop(sampled.cgroup).close()
+
+
+def _enabled(path: Path) -> bool:
+    try:
+        return path.read_text().strip() == "1"
+    except OSError:
+        return False

@@ -1,0 +1,110 @@
+"""Sampling of this host's recorded processes, into the agent's own spool."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import structlog
+
+from drumline.infra.telemetry import metrics
+from drumline.producers.host.cgroups import UNKNOWN
+from drumline.producers.host.host_samples import HostSamples, ProcessSample
+from drumline.producers.host.targets import RecordedProcess
+from drumline.producers.spool.writer import SpoolWriter
+from drumline.schemas.batch import Batch, encode
+from drumline.schemas.bounds import bounds
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+log = structlog.get_logger()
+
+#: Mean time between two polls at the main threads; s. It varies, so that no job's steps keep time with it.
+POLL_S = 0.05
+
+
+class HostBatches:
+    """Makes the batches of one host's samples, with sequences per key under the agent's process id."""
+
+    def __init__(self, process_id: str, host: str) -> None:
+        self._process_id, self._host = process_id, host
+        self._sequence: Counter[str] = Counter()
+
+    def batch(self, sample: ProcessSample) -> tuple[str, Batch]:
+        """Return (key, batch) of one sample."""
+        record, row = sample.process.record, sample.row
+        key, now_ns = str(record["job"]), row["time_ns"]
+        envelope: dict[str, Any] = {
+            **{name: record.get(name, -1) for name in ("rank", "local_rank")},
+            **{name: record.get(name, "") for name in ("job", "run", "gpu_uuid")},
+            "world_size": record.get("world_size", 0),
+            "host": record.get("host") or self._host,
+            "process_id": self._process_id,
+            "sequence": self._sequence[key],
+            "rows": 1,
+            "base_time_ns": now_ns,
+            "watermark_ns": now_ns,
+            "sent_ns": now_ns,
+            "pid": sample.pid,
+        }
+        self._sequence[key] += 1
+        limits = bounds(Topic.HOST)
+        columns = {}
+        for column in model(Topic.HOST).columns:
+            value = row.get(column.name, UNKNOWN)
+            inside = limits[column.name].low <= value <= limits[column.name].high
+            columns[column.name] = np.array([value if inside else UNKNOWN], column.dtype)
+        return key, Batch(Topic.HOST, envelope, columns)
+
+
+class HostSampler(threading.Thread):
+    """Samples the recorded processes once a period; `drumline agent` starts it and calls `stop`.
+
+    `processes` returns those that are alive now. The spool is another's, and closed by it.
+    """
+
+    def __init__(
+        self,
+        spool: SpoolWriter,
+        batches: HostBatches,
+        processes: Callable[[], Iterable[RecordedProcess]],
+        period_s: float,
+        samples: HostSamples | None = None,
+    ) -> None:
+        super().__init__(name="host", daemon=True)
+        self._spool, self._batches, self._processes, self._period_s = spool, batches, processes, period_s
+        self._samples = samples or HostSamples()
+        self._halt = threading.Event()
+
+    def stop(self) -> None:
+        """Stop the thread."""
+        self._halt.set()
+        self.join(5.0)
+
+    def run(self) -> None:
+        """Sample until `stop`."""
+        problem = ""
+        due = time.monotonic() + self._period_s
+        while not self._halt.wait(POLL_S * random.uniform(0.5, 1.5) if self._samples.processes else self._period_s):
+            try:
+                self._samples.poll()
+                if time.monotonic() >= due:
+                    due = max(due + self._period_s, time.monotonic())
+                    self._sample()
+            except Exception as error:  # nothing that /proc shows must end the sampling of a host
+                if (text := f"{type(error).__name__}: {error}") != problem:
+                    problem = text
+                    log.warning("processes cannot be sampled now", problem=text)
+        self._samples.close()
+
+    def _sample(self) -> None:
+        for sample in self._samples.read(time.time_ns()):
+            key, batch = self._batches.batch(sample)
+            self._spool.append(str(Topic.HOST), key, encode(model(Topic.HOST), batch), 1)
+        self._samples.follow(self._processes())
+        metrics.AGENT_SAMPLED.set(self._samples.processes)

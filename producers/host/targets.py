@@ -1,0 +1,70 @@
+"""Finds the process of this host that a record is about, as far as the agent may read it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Largest difference between the start of a process and what its record states: ticks, and clocks that were set; ns.
+SAME_START_NS = 2_000_000_000
+#: Fields of /proc/PID/stat behind the name of the program, from 0 (proc_pid_stat(5) counts them from 3).
+STATE, MAJOR_FAULTS, THREADS, START_TICKS, RSS_PAGES, BLOCK_IO_TICKS = 0, 9, 17, 19, 21, 39
+
+
+class NotReadable(Exception):
+    """The process of a record is not there, or belongs to somebody else."""
+
+
+@dataclass(frozen=True)
+class RecordedProcess:
+    """A process of this host that records.
+
+    Attributes:
+        record: envelope of its gpu.process.v1 record.
+        pid: of this pid namespace where `is_certain`, else as the process sees itself.
+        user: who wrote the record; no process of another user is read for it.
+        is_certain: the kernel gave the pid (lock of a ring), not the process.
+    """
+
+    record: Mapping[str, Any]
+    pid: int
+    user: int
+    is_certain: bool = False
+
+
+def stat_fields(text: bytes) -> list[bytes]:
+    """Return the fields of /proc/PID/stat behind the name of the program, which may hold spaces and brackets."""
+    return text.rpartition(b")")[2].split()
+
+
+def find_pid(process: RecordedProcess, proc: Path, boot_ns: int, user: int) -> int:
+    """Return the number of a recorded process below `proc`. Raises NotReadable, OSError.
+
+    `boot_ns`: time at which this host was started. `user`: of the agent, who reads its own processes, root all. A
+    process in a container has another number here: it is found by start and the number that it sees itself.
+    """
+    if user not in (0, process.user):
+        raise NotReadable(f"it belongs to user {process.user}, the agent runs as user {user}")
+    if process.is_certain:
+        candidates: Iterable[int] = (process.pid,)
+    else:
+        candidates = (process.pid, *(int(name) for name in os.listdir(proc) if name.isdigit()))
+    for pid in candidates:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            folder = proc / str(pid)
+            if folder.stat().st_uid == process.user and (process.is_certain or _is_same(folder, process, boot_ns)):
+                return pid
+    raise NotReadable(f"no process {process.pid} of user {process.user} is to be seen from here")
+
+
+def _is_same(folder: Path, process: RecordedProcess, boot_ns: int) -> bool:
+    ticks = int(stat_fields((folder / "stat").read_bytes())[START_TICKS])
+    start_ns = boot_ns + ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    if abs(start_ns - int(process.record.get("start_ns", 0))) > SAME_START_NS:
+        return False
+    numbers = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("NSpid:"))
+    return int(numbers.split()[-1]) == process.pid

@@ -1,0 +1,81 @@
+"""Causes on a late rank's host: samples of its process against those of its peers (gpu.host.v1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from drumline.schemas.batch import Batch
+from drumline.streams.core.records import Rows
+from drumline.streams.core.thresholds import StragglerConfig
+
+#: Columns that verdicts use; -1 = unknown.
+SAMPLED = ("main_wait_ns", "most_wait_ns", "throttled_ns", "main_blocked_ns", "block_io_ns", "major_faults")
+HOST_ROW = np.dtype([("time_ns", "<i8"), ("interval_ns", "<i8"), *((name, "<i8") for name in SAMPLED)])
+#: Details that are named whatever the job did in that time: it wanted to run and had no CPU.
+NO_CPU = frozenset({"cpu_throttled", "cpu_contention"})
+#: Least time in uninterruptible sleep that was sampled, not measured: six looks, as a healthy process is met there now
+#: and then (in 100 looks that meet it with 0.5 % each, six do once in 80,000 windows).
+LEAST_BLOCKED_NS = 300_000_000
+#: Longest time of one page fault: disks and network file systems answer sooner.
+LONGEST_FAULT_NS = 100_000_000
+
+
+def host_rows(batch: Batch) -> Rows:
+    """Return the HOST_ROW rows of a gpu.host.v1 batch."""
+    rows = np.zeros(batch.rows, HOST_ROW)
+    for name in HOST_ROW.names or ():
+        rows[name] = batch.columns[name]
+    return rows
+
+
+def host_detail(
+    samples: Rows, peers: Sequence[Rows], time_ns: float, excess_ns: float, config: StragglerConfig
+) -> tuple[str, dict[str, int]]:
+    """Return (detail, evidence) of a rank whose GPU was idle for `excess_ns` more than its peers', of `time_ns`.
+
+    A part of the host's time explains it where the process had more of it than its median peer, by `cause_share` of
+    the excess. The details, in this order:
+
+    - cpu_throttled: the process's cgroup had used up its CPU quota.
+    - cpu_contention: main thread, or the thread that waited longest, could run and had no CPU.
+    - page_faults: the main thread waited for the disk, and memory was read from there.
+    - disk: it waited for the disk, without page faults.
+    - "": the samples do not decide.
+
+    Evidence: what the rank had more of than its peers, over `time_ns`.
+    """
+    peers = [rows for rows in peers if len(rows)]
+    if not len(samples) or not peers:
+        return "", {}
+
+    def more(*names: str, most: float = 1.0) -> float:
+        rate = _rate(samples, names, most)
+        known = [value for rows in peers if (value := _rate(rows, names, most)) >= 0]
+        return (rate - float(np.median(known))) * time_ns if rate >= 0 and known else 0.0
+
+    throttled = more("throttled_ns")
+    waited = more("main_wait_ns", "most_wait_ns")
+    measured = bool((samples["block_io_ns"] >= 0).any())
+    blocked = more("block_io_ns" if measured else "main_blocked_ns")
+    faults = more("major_faults", most=np.inf)
+    evidence = {"throttled_ns": throttled, "run_queue_ns": waited, "disk_ns": blocked, "major_faults": faults}
+    numbers = {name: round(value) for name, value in evidence.items() if round(value) > 0}
+    enough = config.cause_share * excess_ns
+    if throttled >= enough:
+        return "cpu_throttled", numbers
+    if waited - max(throttled, 0.0) >= enough:  # a throttled thread waits too
+        return "cpu_contention", numbers
+    seen = measured or int(samples["main_blocked_ns"].sum()) >= LEAST_BLOCKED_NS
+    if blocked >= enough and seen:
+        return ("page_faults" if faults * LONGEST_FAULT_NS >= blocked else "disk"), numbers
+    return "", numbers
+
+
+def _rate(rows: Rows, names: Sequence[str], most: float) -> float:
+    """Return the sum of columns per ns, at most `most`; -1 = unknown."""
+    known = rows[np.all([rows[name] >= 0 for name in names], axis=0) & (rows["interval_ns"] > 0)]
+    if not len(known):
+        return -1.0
+    return min(most, sum(float(known[name].sum()) for name in names) / float(known["interval_ns"].sum()))

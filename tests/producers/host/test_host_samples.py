@@ -1,0 +1,220 @@
+"""Reads recorded processes: real ones, which do what makes a rank late."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from drumline.producers.host.cgroups import Cgroup, Pressure, cgroup_of, cgroup_root, increase
+from drumline.producers.host.host_samples import HostSamples
+from drumline.producers.host.process_sampler import HostBatches
+from drumline.producers.host.targets import NotReadable, RecordedProcess, find_pid, stat_fields
+from drumline.schemas.batch import decode, encode
+from drumline.schemas.keys import record_key
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+S = 1_000_000_000
+BOOT_NS = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def start_ns(pid):
+    ticks = int(stat_fields(Path(f"/proc/{pid}/stat").read_bytes())[19])
+    return BOOT_NS + ticks * S // os.sysconf("SC_CLK_TCK")
+
+
+def recorded(pid, rank=0, **more):
+    record = {"job": "j", "run": "r", "rank": rank, "process_id": f"p{pid}", "start_ns": start_ns(pid), "pid": pid}
+    return RecordedProcess({**record, **more}, pid, os.geteuid())
+
+
+@pytest.fixture
+def child():
+    """Start a program in Python: child(code) -> it, ready when it has printed a line."""
+    running = []
+
+    def start(code, *arguments):
+        process = subprocess.Popen([sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, text=True)
+        running.append(process)
+        process.stdout.readline()
+        return process
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def sampled(*processes, seconds=0.6, polls=12):
+    """Rows of these processes over a time, by rank."""
+    samples = HostSamples()
+    samples.follow(processes)
+    for _ in range(polls):
+        time.sleep(seconds / polls)
+        samples.poll()
+    rows = {sample.process.record["rank"]: sample.row for sample in samples.read(time.time_ns())}
+    samples.close()
+    return rows
+
+
+ON_ONE_CPU = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); print(flush=True)\n"
+BURN = ON_ONE_CPU + "while True: pass"
+IDLE = "import time; print(flush=True); time.sleep(60)"
+THREAD = ON_ONE_CPU + "import threading\ndef burn():\n while True: pass\nthreading.Thread(target=burn).start()\nburn()"
+
+
+def test_a_process_without_a_cpu_waits_in_the_run_queue(child):
+    rows = sampled(*(recorded(child(BURN).pid, rank) for rank in range(3)), recorded(child(IDLE).pid, 3))
+    for rank in range(3):
+        assert rows[rank]["main_wait_ns"] > 0.3 * rows[rank]["interval_ns"]
+    assert rows[3]["main_wait_ns"] < 0.2 * rows[3]["interval_ns"]
+    assert rows[3]["main_cpu_ns"] < 50_000_000
+    assert rows[0]["main_preempted"] > 0
+    assert rows[3]["threads"] == 1
+    assert rows[3]["rss_bytes"] > 1 << 20
+
+
+def test_threads_beside_the_main_one_are_counted_apart(child):
+    row = sampled(recorded(child(THREAD).pid))[0]
+    assert row["threads"] == 2
+    assert row["other_cpu_ns"] > 0
+    assert row["most_wait_ns"] == row["other_wait_ns"] > 0
+
+
+FAULTS = """
+import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
+print(flush=True)
+while True:
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    with mmap.mmap(file, 0, prot=mmap.PROT_READ) as view:
+        view.madvise(mmap.MADV_RANDOM)
+        sum(view[at] for at in range(0, len(view), 4096))
+"""
+
+
+def test_memory_that_is_read_from_disk_is_a_major_fault(child, tmp_path):
+    path = tmp_path / "data"
+    path.write_bytes(os.urandom(4 << 20))
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as view:
+            before = int(stat_fields(Path("/proc/self/stat").read_bytes())[9])
+            sum(view[at] for at in range(0, len(view), 4096))
+    if int(stat_fields(Path("/proc/self/stat").read_bytes())[9]) == before:
+        pytest.skip("this file system keeps its pages in memory")
+    rows = sampled(recorded(child(FAULTS, str(path)).pid, 0), recorded(child(IDLE).pid, 1))
+    assert rows[0]["major_faults"] > 100
+    assert rows[1]["major_faults"] == 0
+
+
+def test_an_ended_process_has_no_row_and_its_files_are_closed(child):
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    process, samples = child(IDLE), HostSamples()
+    samples.follow([recorded(process.pid)])
+    process.kill()
+    process.wait()
+    assert list(samples.read(1)) == []
+    assert samples.processes == 0
+    samples.close()
+    process.stdout.close()
+    assert len(os.listdir("/proc/self/fd")) <= before
+
+
+def test_a_process_with_two_records_is_read_once(child):
+    pid, samples = child(IDLE).pid, HostSamples()
+    samples.follow([recorded(pid), recorded(pid, process_id="other"), recorded(pid, job="", process_id="agent")])
+    assert len(list(samples.read(1))) == 1
+    samples.follow([])
+    assert samples.processes == 0
+    samples.close()
+
+
+def test_a_process_that_is_not_the_records_is_not_read(child):
+    pid = child(IDLE).pid
+    same = recorded(pid)
+    assert find_pid(same, Path("/proc"), BOOT_NS, os.geteuid()) == pid
+    for wrong in (
+        recorded(pid, start_ns=start_ns(pid) - 3 * S),
+        RecordedProcess(same.record, 0, same.user),
+        RecordedProcess(same.record, pid, same.user + 1),
+        RecordedProcess(same.record, pid, same.user + 1, is_certain=True),
+    ):
+        with pytest.raises(NotReadable):
+            find_pid(wrong, Path("/proc"), BOOT_NS, 0)
+
+
+def test_an_agent_that_is_not_root_reads_its_own_users_processes_only():
+    me = recorded(os.getpid())
+    assert find_pid(me, Path("/proc"), BOOT_NS, me.user) == os.getpid()
+    with pytest.raises(NotReadable, match="the agent runs as user 4711"):
+        find_pid(me, Path("/proc"), BOOT_NS, 4711)
+
+
+def test_what_may_not_be_read_is_logged_once(capsys):
+    samples = HostSamples()
+    foreign = RecordedProcess(recorded(os.getpid()).record, os.getpid(), os.geteuid() + 1)
+    for _ in range(3):
+        samples.follow([foreign])
+    samples.close()
+    assert capsys.readouterr().out.count("no samples of a process") == 1
+
+
+def test_a_process_in_a_container_is_found_by_its_start_and_its_own_number(tmp_path):
+    stat = "{} (python x) S " + " ".join(["0"] * 18) + " 700 " + "0 " * 30
+    for pid, inner in ((900, 7), (901, 8)):
+        folder = tmp_path / str(pid)
+        folder.mkdir()
+        (folder / "stat").write_text(stat.format(pid))
+        (folder / "status").write_text(f"Name:\tpython\nNSpid:\t{pid}\t{inner}\n")
+    record = {"start_ns": 700 * S // os.sysconf("SC_CLK_TCK")}
+    assert find_pid(RecordedProcess(record, 8, os.geteuid()), tmp_path, 0, 0) == 901
+
+
+def test_counters_of_a_cgroup_and_of_those_above_it(tmp_path):
+    inner = tmp_path / "pod" / "main"
+    inner.mkdir(parents=True)
+    (tmp_path / "pod" / "cpu.stat").write_text("usage_usec 9\nnr_throttled 2\nthrottled_usec 1500\n")
+    (inner / "cpu.stat").write_text("usage_usec 9\nthrottled_usec 500\n")
+    (inner / "io.pressure").write_text("some avg10=0.00 total=70\nfull avg10=0.00 total=30\n")
+    cgroup = Cgroup(tmp_path, cgroup_of("4:memory:/x\n0::/pod/main\n"))
+    expected = {"throttled_ns": 2_000_000, "io_pressure_ns": 70_000, "cpu_pressure_ns": -1, "memory_pressure_ns": -1}
+    assert cgroup.read() == expected
+    cgroup.close()
+    assert Cgroup(tmp_path, "").read()["throttled_ns"] == -1
+    assert cgroup_root(tmp_path) == tmp_path
+    host = Pressure(Path("/proc/pressure"), ("cpu", "io", "memory"), "host_")
+    assert set(host.read()) == {"host_cpu_pressure_ns", "host_io_pressure_ns", "host_memory_pressure_ns"}
+
+
+def test_a_difference_of_unknown_or_fallen_counters_is_unknown():
+    assert increase({"a": 1, "b": -1, "c": 5}, {"a": 4, "b": 2, "c": 3, "d": 1}) == {"a": 3, "b": -1, "c": -1, "d": -1}
+
+
+def test_a_sample_is_a_record_under_its_job_with_one_row():
+    samples = HostSamples()
+    samples.follow([recorded(os.getpid(), rank=3, world_size=8, host="h", gpu_uuid="GPU-1")])
+    samples.poll()
+    batches = HostBatches("agent", "h")
+    for sequence in range(2):
+        [sample] = samples.read(time.time_ns())
+        key, batch = batches.batch(sample)
+        batch = decode(model(Topic.HOST), encode(model(Topic.HOST), batch))
+        assert key == record_key(batch) == "j"
+        envelope = batch.envelope
+        assert (envelope["rank"], envelope["sequence"], envelope["process_id"]) == (3, sequence, "agent")
+        assert envelope["pid"] == os.getpid()
+        assert batch.columns["interval_ns"][0] > 0
+        assert batch.columns["main_cpu_ns"][0] >= 0
+        assert batch.columns["main_switches"][0] >= 0
+    samples.close()

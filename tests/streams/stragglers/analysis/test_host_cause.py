@@ -1,0 +1,93 @@
+"""Names what a late rank's host did, from samples of its process and of its peers'."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.stragglers.analysis.host_cause import HOST_ROW, SAMPLED, host_detail
+
+S, MS = 1_000_000_000, 1_000_000
+CONFIG = StragglerConfig()
+HEALTHY = dict.fromkeys(SAMPLED, 0) | {"main_wait_ns": 10 * MS, "most_wait_ns": 5 * MS, "block_io_ns": -1}
+
+
+def samples(seconds: int = 10, **more: int) -> np.ndarray:
+    """Samples of one process, a second each."""
+    rows = np.zeros(seconds, HOST_ROW)
+    rows["time_ns"], rows["interval_ns"] = np.arange(seconds) * S, S
+    for name, value in {**HEALTHY, **more}.items():
+        rows[name] = value
+    return rows
+
+
+#: Its samples a second, of 10 s in which its GPU was idle for 1 s more than its peers' -> detail.
+LATE = {
+    "main thread has no CPU": ({"main_wait_ns": 90 * MS}, "cpu_contention"),
+    "the thread of backward has none": ({"most_wait_ns": 80 * MS}, "cpu_contention"),
+    "both in part": ({"main_wait_ns": 50 * MS, "most_wait_ns": 45 * MS}, "cpu_contention"),
+    "a quota": ({"throttled_ns": 90 * MS, "main_wait_ns": 90 * MS}, "cpu_throttled"),
+    "a quota of many CPUs": ({"throttled_ns": 5 * S}, "cpu_throttled"),
+    "a quota explains little": ({"throttled_ns": 10 * MS, "main_wait_ns": 100 * MS}, "cpu_contention"),
+    "memory from disk": ({"main_blocked_ns": 100 * MS, "major_faults": 50}, "page_faults"),
+    "disk": ({"main_blocked_ns": 100 * MS}, "disk"),
+    "disk, few faults": ({"main_blocked_ns": 400 * MS, "major_faults": 1}, "disk"),
+    "disk, measured": ({"block_io_ns": 70 * MS}, "disk"),
+    "disk seen, measured as none": ({"block_io_ns": 0, "main_blocked_ns": 100 * MS}, ""),
+    "blocked too seldom": ({"main_blocked_ns": 29 * MS}, ""),
+    "faults that cost no time": ({"major_faults": 5_000}, ""),
+    "half CPU, half disk": ({"main_wait_ns": 60 * MS, "main_blocked_ns": 50 * MS}, ""),
+    "nothing": ({}, ""),
+    "unknown": (dict.fromkeys(SAMPLED, -1), ""),
+}
+
+
+@pytest.mark.parametrize(("more", "detail"), LATE.values(), ids=LATE)
+def test_the_detail_is_what_the_process_had_more_of_than_its_peers(more, detail):
+    peer = samples(block_io_ns=0 if "block_io_ns" in more else -1)
+    named, _ = host_detail(samples(**more), [peer] * 3, 10 * S, S, CONFIG)
+    assert named == detail
+
+
+@pytest.mark.parametrize("more", [more for more, detail in LATE.values() if detail])
+def test_what_all_ranks_have_explains_no_rank(more):
+    assert host_detail(samples(**more), [samples(**more)] * 3, 10 * S, S, CONFIG)[0] == ""
+
+
+def test_one_peer_that_waits_as_long_does_not_hide_it():
+    peers = [samples(main_wait_ns=90 * MS), samples(), samples()]
+    assert host_detail(samples(main_wait_ns=90 * MS), peers, 10 * S, S, CONFIG)[0] == "cpu_contention"
+
+
+@pytest.mark.parametrize(("late", "peers"), [(samples(0), [samples()]), (samples(main_wait_ns=S), [samples(0)])])
+def test_nothing_is_named_without_samples_of_both(late, peers):
+    assert host_detail(late, peers, 10 * S, S, CONFIG) == ("", {})
+
+
+def test_the_numbers_are_of_the_window_and_beyond_the_peers():
+    late = samples(main_wait_ns=90 * MS, major_faults=3)
+    _, numbers = host_detail(late, [samples()] * 2, 10 * S, S, CONFIG)
+    assert numbers == {"run_queue_ns": 800 * MS, "major_faults": 30}
+
+
+def test_no_detail_in_healthy_noise():
+    dice = np.random.default_rng(7)
+    for _ in range(200):
+        ranks = []
+        for _ in range(4):
+            rows = samples()
+            rows["main_wait_ns"] = dice.exponential(5 * MS, len(rows))
+            rows["most_wait_ns"] = dice.exponential(5 * MS, len(rows))
+            rows["main_blocked_ns"] = 50 * MS * dice.binomial(20, 0.005, len(rows))
+            rows["major_faults"] = dice.poisson(0.2, len(rows))
+            ranks.append(rows)
+        assert host_detail(ranks[0], ranks[1:], 10 * S, 0.5 * S, CONFIG)[0] == ""
+
+
+def test_few_looks_that_met_it_blocked_are_no_proof():
+    late = samples(main_blocked_ns=0)
+    late["main_blocked_ns"][:5] = 50 * MS
+    assert host_detail(late, [samples()] * 3, 10 * S, S // 4, CONFIG)[0] == ""
+    late["main_blocked_ns"][5] = 50 * MS
+    assert host_detail(late, [samples()] * 3, 10 * S, S // 4, CONFIG)[0] == "disk"
