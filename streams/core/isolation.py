@@ -138,8 +138,8 @@ class IsolatedStage(ABC, Generic[Unit, State]):
         units = list(self.states)
         first = units.index(self._resume) if self._resume in self.states else 0
         self._resume = None
-        for unit in units[first:] + units[:first]:
-            if len(out) >= self.budget.limits.tick_results:
+        for number, unit in enumerate(units[first:] + units[:first]):
+            if number >= self.budget.limits.tick_units or len(out) >= self.budget.limits.tick_results:
                 self._resume = unit
                 break
             results, _ = self._attempt(unit, partial(self._tick, unit, now_ns, caught_up))

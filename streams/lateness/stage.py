@@ -14,6 +14,7 @@ from drumline.schemas.batch import Batch, dictionary
 from drumline.schemas.keys import derived_process_id
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
+from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import Rows, key, pack_rows, stacked, unit_parts, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
@@ -46,7 +47,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
 
     def __init__(self, store: Store, config: StragglerConfig, budget: StateBudget | None = None) -> None:
         super().__init__(store, budget)
-        self.config = config
+        self.config, self.counts = config, InputCounts()
         self._in_flight: InFlight[Key, list[int]] = InFlight()  # steps of each batch
         self._restore()
         for state in self.states.values():
@@ -60,12 +61,12 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     @property
     def too_old(self) -> int:
         """Return the number of rows that came for steps already dropped."""
-        return sum(state.too_old for state in self.states.values())
+        return self.counts.too_old
 
     @property
     def duplicates(self) -> int:
         """Return the number of batches that were applied before."""
-        return sum(state.duplicates for state in self.states.values())
+        return self.counts.duplicates
 
     def _unit_of(self, batch: Batch) -> Key:
         return batch.envelope["run"], batch.envelope["communicator"]
@@ -138,7 +139,7 @@ class CommunicatorStage(IsolatedStage[Key, CommunicatorState]):
     def _state(self, run: str, communicator: str) -> CommunicatorState:
         where = (run, communicator)
         if where not in self.states:
-            self.states[where] = CommunicatorState(self.store, run, communicator, self.config.max_steps)
+            self.states[where] = CommunicatorState(self.store, run, communicator, self.config.max_steps, self.counts)
         return self.states[where]
 
     def _frontier(self, state: CommunicatorState, now_ns: int) -> int:

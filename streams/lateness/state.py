@@ -20,6 +20,7 @@ import numpy as np
 
 from drumline.schemas.batch import Batch
 from drumline.streams.core.frontier import Frontier
+from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, unpack_rows
 from drumline.streams.lateness.collective_join import COLLECTIVE_ROW, KIND, OTHER, merge, operation_number
 
@@ -79,17 +80,18 @@ class CommunicatorState:
         first_seen_ns: worker's clock at the first batch, 0 = none yet.
         light: it has light rows.
         patterns: use of sends and receives -> number of steps with it.
-        too_old, duplicates: rows that came for dropped steps; batches that were applied before.
+        counts: of the stage; rows for dropped steps are too old.
     """
 
-    def __init__(self, store: Store, run: str, communicator: str, max_steps: int) -> None:
+    def __init__(self, store: Store, run: str, communicator: str, max_steps: int, counts: InputCounts) -> None:
         self.store, self.run, self.communicator, self._max_steps = store, run, communicator, max_steps
+        self.counts = counts
         self.job, self.world_size = "", 0
         self.members: dict[int, Member] = {}
         self.frontier = Frontier(self.members.values)
         self.dirty: set[int] = set()
         self.emitted, self.sequence, self.horizon = -1, 0, 0
-        self.too_old, self.duplicates, self.first_seen_ns = 0, 0, 0
+        self.first_seen_ns = 0
         self.light = False
         self.patterns: Counter[str] = Counter()
         self._cache: dict[str, tuple[bytes, StateRecord]] = {}
@@ -148,7 +150,7 @@ class CommunicatorState:
         self.light |= envelope.get("source") == NCCL
         rows = newest_steps(received, self._max_steps)
         rows = rows[rows["step"] >= self.horizon]
-        self.too_old += len(received) - len(rows)
+        self.counts.too_old += len(received) - len(rows)
         complete = int(envelope["complete_step"])
         chunks = set(np.unique(rows["step"] // CHUNK_STEPS).tolist())
         if complete > member.complete and complete >= self.horizon:
@@ -160,7 +162,7 @@ class CommunicatorState:
             is_new = self._apply_chunk(chunk, rank, rows[rows["step"] // CHUNK_STEPS == chunk], offset, head)
             is_duplicate |= not is_new
             member.chunks.add(chunk)
-        self.duplicates += is_duplicate
+        self.counts.duplicates += is_duplicate
         before, member.complete = member.complete, max(member.complete, complete)
         self.frontier.advance(before, member.complete)
 

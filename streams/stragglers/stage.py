@@ -17,6 +17,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.streams.core.budget import StateBudget
 from drumline.streams.core.in_flight import InFlight
+from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.isolation import IsolatedStage
 from drumline.streams.core.records import key, pack_rows
 from drumline.streams.core.thresholds import StragglerConfig
@@ -43,7 +44,7 @@ class JobStage(IsolatedStage[str, JobState]):
 
     def __init__(self, store: Store, config: StragglerConfig, budget: StateBudget | None = None) -> None:
         super().__init__(store, budget)
-        self.config = config
+        self.config, self.counts = config, InputCounts()
         self._in_flight: InFlight[str, tuple[Batch, dict[str, Any]]] = InFlight()  # with the head to store
         self._restore()
         for state in self.states.values():
@@ -57,12 +58,12 @@ class JobStage(IsolatedStage[str, JobState]):
     @property
     def too_old(self) -> int:
         """Return the number of rows that came for windows already dropped."""
-        return sum(state.too_old for state in self.states.values())
+        return self.counts.too_old
 
     @property
     def duplicates(self) -> int:
         """Return the number of batches of steps and lateness that were applied before."""
-        return sum(state.duplicates for state in self.states.values())
+        return self.counts.duplicates
 
     def _unit_of(self, batch: Batch) -> str:
         return str(batch.envelope["run"])
@@ -151,7 +152,7 @@ class JobStage(IsolatedStage[str, JobState]):
 
     def _state(self, run: str) -> JobState:
         if run not in self.states:
-            self.states[run] = JobState(self.store, run, self.config)
+            self.states[run] = JobState(self.store, run, self.config, self.counts)
         return self.states[run]
 
     @property

@@ -23,6 +23,7 @@ import numpy as np
 from drumline.schemas.batch import Batch
 from drumline.schemas.bounds import HIDDEN, KINDS
 from drumline.schemas.topics import Topic
+from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, PIPELINE
@@ -58,11 +59,11 @@ class JobState:
         published: window -> head of the verdict that was returned last (`JobStage`).
         watched: window -> (start, end) in ns, for windows whose cause depends on samples.
         horizon: first window that still takes rows.
-        too_old, duplicates: rows that came for dropped windows; batches that were applied before.
+        counts: of the stage; rows for dropped windows are too old.
     """
 
-    def __init__(self, store: Store, run: str, config: StragglerConfig) -> None:
-        self.store, self.run, self.config = store, run, config
+    def __init__(self, store: Store, run: str, config: StragglerConfig, counts: InputCounts) -> None:
+        self.store, self.run, self.config, self.counts = store, run, config, counts
         self.job, self.world_size, self.sequence = "", 0, 0
         self.settled = False
         self.sources = Sources()
@@ -74,7 +75,6 @@ class JobState:
         self.samples = {kind.key: SampleState(store, run, kind) for kind in (DEVICE, HOST)}
         self.watched: dict[int, tuple[int, int]] = {}
         self.horizon = 0
-        self.too_old, self.duplicates = 0, 0
 
     @property
     def awaits_sources(self) -> bool:
@@ -102,7 +102,7 @@ class JobState:
         self.job, self.world_size = envelope["job"], max(self.world_size, int(envelope["world_size"]))
         received = step_rows(batch)
         rows = newest_steps(received, self.config.max_steps)
-        self.too_old += len(received) - len(rows)
+        self.counts.too_old += len(received) - len(rows)
         window_of = rows["step"] // self.config.window_steps
         touched = self._accepted(np.unique(window_of).tolist(), window_of)
         if complete >= 0 and self.config.window_of(complete) >= self.horizon:
@@ -122,7 +122,7 @@ class JobState:
             self.windows.setdefault(window, Cells()).ranks.add(rank)
             if len(new):
                 self.dirty.add(window)
-        self.duplicates += is_duplicate
+        self.counts.duplicates += is_duplicate
 
     def apply_lateness(self, batch: Batch, offset: int, now_ns: int) -> None:
         """Apply a gpu.lateness.v1 batch: its steps replace the stored ones, except those from this offset or later."""
@@ -137,7 +137,7 @@ class JobState:
         known = [OPERATIONS.index(name) for name in envelope["operations"]]
         rows["worst_operation"] = np.array(known, "u1")[columns["worst_operation"]]
         rows = newest_steps(rows, self.config.max_steps)
-        self.too_old += batch.rows - len(rows)
+        self.counts.too_old += batch.rows - len(rows)
         kinds: dict[int, list[Any]] = {}
         for step, operation, *rest in zip(*(envelope[name] for name in KINDS), strict=True):
             kinds.setdefault(step, []).append([envelope["operations"][operation], *rest])
@@ -156,7 +156,7 @@ class JobState:
             self.windows.setdefault(window, Cells()).lateness.add((step, communicator))
             if old is None or old.rows.tobytes() != new.tobytes() or old.head["hidden"] != lists["hidden"]:
                 self.dirty.add(window)
-        self.duplicates += is_duplicate
+        self.counts.duplicates += is_duplicate
         self._update_pipeline(communicator, envelope["rank_list"] if envelope["point_to_point"] == PIPELINE else ())
         head = {"complete": source.complete, "ranks": self.members[communicator], "job": self.job}
         head |= {"world_size": self.world_size, "pipeline": sorted(self.pipelines.get(communicator, ()))}
@@ -197,8 +197,8 @@ class JobState:
             self.dirty |= {window for window, cells in self.windows.items() if cells.ranks}
 
     def _accepted(self, windows: list[int], window_of: Any) -> set[int]:
-        """Return the windows that still take rows; rows of the others are counted in `too_old`."""
-        self.too_old += int((window_of < self.horizon).sum())
+        """Return the windows that still take rows; rows of the others are counted as too old."""
+        self.counts.too_old += int((window_of < self.horizon).sum())
         return {window for window in windows if window >= self.horizon}
 
     def drop_before(self, window: int) -> None:

@@ -47,7 +47,7 @@ def count_output(batch: Batch) -> None:
 def count_drops(name: str, stage: Stage, counted: Drops) -> Drops:
     """Add to the counters what a stage dropped since `counted`; return the value to pass next time.
 
-    A stage's counts fall when it drops a run; those rows have been counted already.
+    Called after each record: a stage may not add up its units for it. A count that falls is not taken back.
     """
     now = Drops(*(int(getattr(stage, field, 0)) for field in STAGE_COUNTS))
     batches = {"duplicate": metrics.STREAM_DUPLICATES, "conflict": metrics.STREAM_CONFLICTS}

@@ -202,6 +202,19 @@ def test_a_record_of_90000_windows_costs_no_more_than_the_steps_that_are_kept():
     assert stage.too_old == 90_000 - 4096 // 20 - 1
 
 
+def test_what_was_too_late_stays_counted_when_its_run_is_forgotten():
+    """It was counted in each unit and summed after each record: with 5,000 runs in the partition that took 3 ms."""
+    stage = JobStage({}, StragglerConfig())
+    stage.on_batch(step(5_000, 1), 0, 10**18)
+    stage.on_batch(step(5_000, 1), 0, 10**18)
+    before = stage.too_old, stage.duplicates
+    assert before == (2 * (5_000 - 4096), 1)
+    for now_ns in (10**18, 10**18 + StragglerConfig().forget_ns + 1):
+        stage.on_tick(now_ns, True)
+    assert not stage.states
+    assert (stage.too_old, stage.duplicates) == before
+
+
 def test_a_record_of_300000_chunks_costs_no_more_than_the_steps_that_are_kept():
     n = 300_000
     envelope = {"job": "evil", "run": "evil", "rank": 0, "world_size": 2, "host": "h", "gpu_uuid": "g", "rows": n}

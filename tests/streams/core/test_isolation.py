@@ -259,3 +259,12 @@ def test_a_tick_leaves_units_to_the_next_one_and_forgets_none():
     for _ in range(4):
         lab.tick()
     assert len(lab.results) == len(lab.sent) == 20
+
+
+def test_a_tick_visits_a_bounded_number_of_units_and_the_next_one_the_others():
+    """60,000 units took 0.3 s of each second, and the records of all jobs waited."""
+    lab = windows(*map(str, range(10)), tick_units=4)
+    lab.tick()
+    for sent in (8, 16, 20, 20):
+        lab.tick(lab.config.idle_ns / S + 1)
+        assert len(lab.sent) == sent
