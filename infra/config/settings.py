@@ -56,7 +56,10 @@ class StreamSettings(SettingsModel):
     window_steps: int = Field(20, ge=2, description="steps of a straggler window")
     price_per_gpu_hour: float = Field(0.0, ge=0, description="price of a GPU-hour in verdicts; any currency")
     state_mb: int | None = Field(
-        None, ge=16, description="state above which no new jobs are taken in; none = a quarter of the memory; MB"
+        None,
+        ge=16,
+        description="state above which no new jobs are taken in; 320 keeps a worker below 600 MB; none = a quarter of "
+        "the memory; MB",
     )
     data_dir: Path | None = Field(None, description="working directory; none = `stream` in the local stack's state")
     instance: str = Field("", description="static group membership: a name per worker; a restart needs no rebalance")

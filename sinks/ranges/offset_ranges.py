@@ -66,6 +66,8 @@ class Intervals:
     Small while the integers are nearly contiguous.
     """
 
+    __slots__ = ("_first", "_last")
+
     def __init__(self, values: Iterable[int] = ()) -> None:
         self._first: list[int] = []
         self._last: list[int] = []

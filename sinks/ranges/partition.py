@@ -15,7 +15,7 @@ from drumline.schemas.epochs import is_fenced
 from drumline.sinks.ranges.duplicates import KNOWN_DEAD_LETTER, Duplicates, Place
 from drumline.sinks.ranges.intent import MAX_BYTES, Intent, write_intent
 from drumline.sinks.ranges.offset_ranges import OffsetRange
-from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
+from drumline.sinks.ranges.record import OBJECT_BYTES, Disposition, RangeEntry, Record
 from drumline.sinks.ranges.rejection import InsertRejection
 from drumline.sinks.tables.blocks import DAY_NS, MAX_ROWS
 from drumline.sinks.tables.tables import SinkTable
@@ -148,6 +148,11 @@ class PartitionState:
         """Return True if the partition may be fetched from."""
         held = self.parked is not None or self.deferred is not None or self.unreadable >= 0 or self.flooded
         return self.opened and not held
+
+    @property
+    def memory(self) -> int:
+        """Return about how many bytes of memory the collected records take; most of it where they are short."""
+        return self.bytes + OBJECT_BYTES * len(self.entries)
 
     def counts_as_decoded(self, offset: int) -> bool:
         """Return True if the pending intent counts the record as decoded; its version may have had other bounds."""

@@ -17,6 +17,9 @@ from drumline.schemas.topics import DERIVED_TOPICS
 from drumline.sinks.tables.blocks import TIME_END_NS, row_count, time_span, unstorable
 from drumline.sinks.tables.tables import SinkTable
 
+#: Python objects of a record beside its bytes. Measured: 3.4 to 5.7 kB for a batch of one row.
+OBJECT_BYTES = 6_000
+
 
 class Disposition(StrEnum):
     """Names the fate of one record.
@@ -88,6 +91,11 @@ class RangeEntry:
     content: int = 0
     epoch: int | None = None
     source: str = ""
+
+    @property
+    def memory(self) -> int:
+        """Return about how many bytes of memory the entry takes."""
+        return self.size + OBJECT_BYTES
 
     @property
     def names(self) -> int:

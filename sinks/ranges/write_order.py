@@ -17,8 +17,8 @@ TOGETHER, VERDICTS = 8, 4
 
 def is_full(states: Collection[PartitionState], settings: SinkSettings) -> bool:
     """Return whether so much is collected that it must be written before more is read."""
-    rows, size = sum(state.rows for state in states), sum(state.bytes for state in states)
-    return rows >= PRESSURE * settings.flush_rows or size >= PRESSURE * RANGE_BYTES
+    rows, memory = sum(state.rows for state in states), sum(state.memory for state in states)
+    return rows >= PRESSURE * settings.flush_rows or memory >= PRESSURE * RANGE_BYTES
 
 
 def next_to_write(states: Collection[PartitionState], settings: SinkSettings, now: float) -> list[PartitionState]:

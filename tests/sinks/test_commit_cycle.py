@@ -9,6 +9,7 @@ from drumline.infra.config.settings import Settings
 from drumline.schemas.topics import Topic
 from drumline.sinks.commit_cycle import CommitCycle
 from drumline.sinks.ranges.intent import read_metadata
+from drumline.sinks.ranges.offset_ranges import Intervals
 from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState, RangeStage
 from drumline.sinks.ranges.record import Disposition, RangeEntry, Record
 from drumline.sinks.tables.tables import table
@@ -99,3 +100,17 @@ def test_ranges_that_clickhouse_rejects_are_bounded_by_their_bytes(cycle):
     assert not cycle.run.deferred_are_full
     cycle.state.deferred.entries.extend(cycle.state.entries)
     assert cycle.run.deferred_are_full
+
+
+def test_what_is_known_of_producers_is_bounded_over_all_partitions(cycle, monkeypatch):
+    """Each of 36 partitions kept 20,000; the largest are read again."""
+    monkeypatch.setattr("drumline.sinks.commit_cycle.MAX_IDENTITIES", 100)
+    peers = [PartitionState(table(Topic.KERNEL), number, "id", 0, opened=True) for number in range(3)]
+    for number, peer in enumerate(peers):
+        cycle.run._kafka.states[Topic.KERNEL.value, number] = peer
+        peer.duplicates.history.update({(str(i), ""): Intervals() for i in range((number + 1) * 25)})
+    collect(cycle.state, [1])
+    cycle.lanes.rejects = False
+    cycle.run.cut(never)
+    cycle.run.advance(never)
+    assert [len(peer.duplicates.history) for peer in peers] == [25, 50, 0]

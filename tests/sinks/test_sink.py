@@ -8,7 +8,7 @@ from drumline.infra.config.settings import Settings
 from drumline.schemas.codec import Codec
 from drumline.schemas.topics import Topic
 from drumline.sinks.ranges.partition import RANGE_BYTES, PartitionState
-from drumline.sinks.ranges.record import Record
+from drumline.sinks.ranges.record import OBJECT_BYTES, Record
 from drumline.sinks.ranges.write_order import PRESSURE
 from drumline.sinks.sink import Sink
 from drumline.sinks.tables.tables import table
@@ -43,3 +43,11 @@ def test_no_more_is_taken_than_memory_allows(waiting):
     waiting.sink._worked_s, waiting.size[0] = 60.0, 1 << 20
     waiting.sink._collect()
     assert 1_000 - len(waiting.offsets) == (PRESSURE * RANGE_BYTES) >> 20
+
+
+def test_short_records_count_with_the_memory_of_their_objects(waiting, monkeypatch):
+    """200,000 of one row each, as many as two ranges have rows, were 1.4 GB beside 60 MB of bytes."""
+    monkeypatch.setattr("drumline.sinks.ranges.write_order.PRESSURE", 0.1)
+    waiting.sink._worked_s = 60.0
+    waiting.sink._collect()
+    assert 1_000 - len(waiting.offsets) == -(-RANGE_BYTES // 10 // (OBJECT_BYTES + 2))
