@@ -114,10 +114,15 @@ class Reader:
         numbers = self.consumer.list_topics(self.topic, timeout=10).topics[self.topic].partitions
         return sum(self._ends(number)[1] for number in numbers)
 
-    def until(self, done, timeout_s=60.0):
-        """Read until done(self.batches); the batches. Fails when time is up."""
-        deadline = time.monotonic() + timeout_s
+    def until(self, done, timeout_s=60.0, progress=None):
+        """Read until done(self.batches); the batches. Fails when time is up.
+
+        `progress`: returns a value; time starts again whenever it changes, or a batch comes.
+        """
+        deadline, before = time.monotonic() + timeout_s, None
         while not done(self.batches):
+            if progress is not None and (now := (len(self.batches), progress())) != before:
+                deadline, before = time.monotonic() + timeout_s, now
             assert time.monotonic() < deadline, f"{len(self.batches)} batches of {self.topic} in {timeout_s} s"
             message = self.consumer.poll(0.2)
             if message is not None and message.error() is None:
