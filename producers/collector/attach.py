@@ -34,6 +34,9 @@ from drumline.producers.nccl_profiler import library
 DRAIN_S = 2.0
 #: Most decoders of a process: one that was killed is replaced, but not for ever.
 MAX_DECODERS = 5
+#: Versions of CUPTI (cuptiGetVersion) that go after a window of `auto`. 13.0.85: 334 times, each followed by a window
+#: without a lost kernel (docs/results/gpu-sessions.md). Others were not tried.
+FINALIZED_VERSIONS = (130001,)
 #: Variables that name a libcupti. Other profilers set them, and so does `prepare`, for this process and its children.
 _INJECTION_VARIABLES = ("CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH")
 __all__ = ["attach", "scope", "status", "step"]
@@ -55,10 +58,13 @@ class Attachment:
     def __init__(self, cupti: cupti_library.Cupti, policy: Policy, active_profiler: str = "") -> None:
         self.pool: BufferPool = new_pool(policy)
         self.decoder, self._decoders_started, self._cupti, self._policy = 0, 0, cupti, str(policy)
+        self._finalizes = policy.mode == AUTO and cupti.version() in FINALIZED_VERSIONS
         self._place: dict[str, int] = {}
         self._gpus: list[dict[str, str]] = []
         callbacks = cupti_library.Callbacks()
-        self.collector = Collector(cupti, self.pool, callbacks, self.send_event, self._revive_decoder)
+        self.collector = Collector(
+            cupti, self.pool, callbacks, self.send_event, self._revive_decoder, self._may_finalize, self._finalized
+        )
         self._start_decoder()
         if active_profiler:
             self.collector.yield_to(active_profiler)
@@ -106,6 +112,19 @@ class Attachment:
             self._gpus = facts["gpus"] = visible
         if facts:
             self.send_event({"event": "place", **facts})
+
+    def _may_finalize(self) -> bool:
+        """Return whether no CUDA graph is known that a CUPTI which goes would break."""
+        return self._finalizes and not marks.graph_was_captured and not self.pool.header[Header.GRAPHS]
+
+    def _finalized(self) -> None:
+        """Let the job's marks look for the next window: CUPTI begins in the thread that marks."""
+
+        def resume() -> None:
+            if self.collector.resume():
+                marks.at_mark = None
+
+        marks.at_mark = resume
 
     def send_event(self, event: dict[str, Any]) -> None:
         """Send an event (JSON values) to the decoder, or drop and count it."""

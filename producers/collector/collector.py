@@ -41,6 +41,8 @@ class Collector:
 
     `send_event`: takes events for the decoder (JSON values); must not raise or block.
     `revive_decoder`: restarts a decoder that has died, and returns whether it did.
+    `may_finalize`: whether CUPTI may go once a policy has switched recording off for good. `finalized`: called when it
+    has gone; `resume` brings it back.
     `state`: "off", "on", "window" (between windows), "yielded" (to another profiler), "decoder_stalled",
     "failed: REASON" or "closed".
     """
@@ -52,8 +54,11 @@ class Collector:
         callbacks: cupti_library.Callbacks,
         send_event: Callable[[dict[str, Any]], None],
         revive_decoder: Callable[[], bool],
+        may_finalize: Callable[[], bool] = lambda: False,
+        finalized: Callable[[], object] = lambda: None,
     ) -> None:
         self.state = "off"
+        self._may_finalize, self._finalized, self._has_recorded = may_finalize, finalized, False
         self._pool, self._send_event, self._revive_decoder = pool, send_event, revive_decoder
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
         self._recorder = ActivityRecorder(cupti, pool, callbacks, self._thread)
@@ -114,6 +119,23 @@ class Collector:
             self._stop.set()
             self._fail(f"{type(error).__name__}: {error}")
 
+    def resume(self) -> bool:
+        """Begin again with a CUPTI that has gone, if the policy wants it now; return whether it did. Never raises.
+
+        Call it in a thread of the job that is in no NVTX call.
+        """
+        try:
+            with self._lock:
+                if not (self._alive and self._recorder.finalized and self._policy().on_at(time.time_ns())):
+                    return False
+                if not (self._active_profilers or self._broken):
+                    self._begin()
+            return True
+        except Exception as error:
+            self._stop.set()
+            self._fail(f"{type(error).__name__}: {error}")
+            return True
+
     def close(self, seconds: float = 2.0) -> None:
         """Flush everything and detach from CUPTI; takes at most about `seconds`."""
         if not self._alive or self.state == "closed":
@@ -130,6 +152,8 @@ class Collector:
     def _begin(self) -> None:
         """Subscribe and switch on what the policy wants, from nothing. `self._lock` is held."""
         policy = self._policy()
+        if self._recorder.finalized and not policy.on_at(time.time_ns()):
+            return
         self._recorder.subscribe()
         if policy.on_at(time.time_ns()):
             self._switch(True, str(policy))
@@ -175,7 +199,7 @@ class Collector:
         if self._begin_at and time.monotonic() >= self._begin_at and not self._active_profilers:
             self._begin_at = 0.0
             self._begin()
-        wanted = policy.on_at(now) and not self._active_profilers and not stalled
+        wanted = policy.on_at(now) and not (self._active_profilers or stalled or self._recorder.finalized)
         if wanted and not self._recorder.on and time.monotonic() >= self._retry_at:
             self._switch(True, str(policy))
         elif self._recorder.on and not wanted:
@@ -185,6 +209,12 @@ class Collector:
         if self._recorder.on or (self._recorder.draining and not self._active_profilers):
             self._recorder.flush()
         self._recorder.learn_sizes()
+        is_over = not (wanted or self._recorder.on) and policy.changes_in(now) == float("inf")
+        if is_over and self._has_recorded and not (stalled or self._active_profilers or self._recorder.draining):
+            if self._may_finalize():
+                self._recorder.finalize()
+                self._finalized()
+            self._has_recorded = False
         if self._active_profilers:
             self.state = "yielded"
         elif stalled:
@@ -235,6 +265,7 @@ class Collector:
             self.state = "on"
         now = time.time_ns()
         if self._recorder.on:
+            self._has_recorded = True
             self._missing_kernels.recording_started(now)
         outcome = {"on": self._recorder.on, "time_ns": now, "why": reason, "refused": bool(result)}
         self._send_event({"event": "recording", **outcome})

@@ -27,6 +27,7 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "cuptiActivityGetNumDroppedRecords": (_VOID, _U32, _VOID),
     "cuptiActivityRegisterTimestampCallback": (_VOID,),
     "cuptiGetVersion": (_VOID,),
+    "cuptiFinalize": (),
 }
 FLUSH_FORCED = 1
 #: CUptiResult values that are handled.
@@ -60,6 +61,7 @@ class Cupti:
     cuptiActivityGetNumDroppedRecords: Callable[..., int]  # noqa: N815
     cuptiActivityRegisterTimestampCallback: Callable[..., int]  # noqa: N815
     cuptiGetVersion: Callable[..., int]  # noqa: N815
+    cuptiFinalize: Callable[..., int]  # noqa: N815
 
     def address(self, name: str) -> int:
         """Return the address of a function, for C to call."""

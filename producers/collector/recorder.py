@@ -34,14 +34,14 @@ class ActivityRecorder:
 
     Owned by Collector, which calls it under its lock, from any thread. CUPTI calls block while a GPU hangs.
 
-    `on`: recording is on. `displaced`: another profiler has used CUPTI since. `thread`: the collector's, whose CPU time
-    in flushes is counted.
+    `on`: recording is on. `finalized`: CUPTI is gone until `subscribe`; nothing else calls it. `displaced`: another
+    profiler has used CUPTI since. `thread`: the collector's, whose CPU time in flushes is counted.
     """
 
     def __init__(
         self, cupti: cupti_library.Cupti, pool: BufferPool, callbacks: cupti_library.Callbacks, thread: threading.Thread
     ) -> None:
-        self.on = self.displaced = False
+        self.on = self.displaced = self.finalized = False
         self._cupti, self._pool, self._callbacks, self._thread = cupti, pool, callbacks, thread
         begin = ctypes.addressof(ctypes.c_char.from_buffer(pool.memory))
         # For ever: a thread of CUPTI may still write into it when Python has ended and would unmap it.
@@ -59,6 +59,7 @@ class ActivityRecorder:
         another thread meanwhile crashes the process, and NCCL makes one when it starts (docs/design/cupti-issues.md).
         Done once; an error shows in `start`.
         """
+        self.finalized = False
         if not self._subscribed and not self._cupti.cuptiActivityEnable(KINDS[-1]):
             self._cupti.cuptiActivityDisable(KINDS[-1])
             self._subscribed = True
@@ -70,7 +71,18 @@ class ActivityRecorder:
 
     def release(self) -> None:
         """Switch off the kind that stays on: at the end, for another profiler, and after an error."""
-        self._cupti.cuptiActivityDisable(KEPT)
+        if not self.finalized:
+            self._cupti.cuptiActivityDisable(KEPT)
+
+    def finalize(self) -> None:
+        """Let CUPTI go, which slows every launch until then; the next `subscribe` brings it back.
+
+        Call it when recording is off and nothing is outstanding.
+        """
+        self.release()
+        self.flush(cupti_library.FLUSH_FORCED)
+        self.finalized = self._cupti.cuptiFinalize() == cupti_library.SUCCESS
+        self.displaced, self._subscribed = True, False
 
     @property
     def draining(self) -> bool:
@@ -106,6 +118,8 @@ class ActivityRecorder:
 
     def stop(self) -> None:
         """Switch recording off."""
+        if self.finalized:
+            return
         self.record_launches(False)
         for kind in reversed(KINDS):
             self._cupti.cuptiActivityDisable(kind)
@@ -121,6 +135,8 @@ class ActivityRecorder:
 
     def flush(self, flag: int = 0) -> None:
         """Make CUPTI return completed buffers, or all of them (FLUSH_FORCED)."""
+        if self.finalized:
+            return
         begin, cpu = time.monotonic_ns(), time.thread_time_ns()
         self._cupti.cuptiActivityFlushAll(flag)
         took = time.monotonic_ns() - begin
@@ -136,6 +152,8 @@ class ActivityRecorder:
         Reads the first buffers, those with a kind that the decoder lacks, and the rest at the end (`last`), after which
         nothing can answer. It costs a call per record, so it is rare.
         """
+        if self.finalized:
+            return
         sizes, wanted = self._pool.sizes, self._pool.header[Header.WANTED_KIND]
         until, done = time.monotonic() + LEARN_S, self._pool.done()
         for number in reversed(done) if last else done:

@@ -187,6 +187,8 @@ class Session:
         output = self._begin(now_ns)
         output.report_losses(self._reader.dropped, now_ns)
         if decoded is not None:
+            if decoded.kernels.rows and decoded.kernels["graph"].any():
+                self.pool.header[Header.GRAPHS] = 1
             output.take(number, decoded, now_ns)
         if decoded is None or decoded.invalid["kernels"]:
             output.unread(now_ns)

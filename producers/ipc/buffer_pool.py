@@ -56,6 +56,7 @@ class Header(IntEnum):
     DENIED_LAST_NS = 25  # G last denied request
     FOREIGN_SEEN = 26  # D of FOREIGN, number already handled
     NO_KERNELS_SINCE_NS = 27  # D since when steps have no kernel; 0 = they have
+    GRAPHS = 28  # D 1 = kernels of a CUDA graph were recorded
     DROPPED_REPORTED = 31  # D of CUPTI_DROPPED, number already reported, by any decoder of this process
 
 

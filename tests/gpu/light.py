@@ -1,8 +1,10 @@
 """Measure what only two GPUs can show of the light tier, in nine minutes; called by light.sh: light.py OUT [PART...]
 
 Parts: agree (NCCL's plugin against CUPTI in one run), graph, kill, window (what CUPTI costs before, in and after a deep
-window), graphcost (replays of a graph: plain, light, and light without graphs), launch and gpu (step time under each
-mode against plain, and recording on against off in one process). A part that fails is reported, and the next begins.
+window), cycles (CUPTI goes and comes back again and again: is a kernel missing?), graphcost (replays of a graph: plain,
+light, and light without graphs), launch and gpu (step time under each mode against plain, and recording on against off
+in one process). A part that fails is reported, and the next begins. LIGHT_WINDOW_SECONDS: time in which `window` is
+repeated. LIGHT_RANKS: 1 for `window` and `cycles` on one GPU.
 LIGHT_SECONDS: time for all; `launch` gets what the parts after it leave. LIGHT_MODES, LIGHT_ROUNDS: of launch and gpu.
 """
 
@@ -36,6 +38,8 @@ END = time.monotonic() + float(os.environ.get("LIGHT_SECONDS", "500"))
 ROUNDS = int(os.environ.get("LIGHT_ROUNDS", "14"))
 MODES = os.environ.get("LIGHT_MODES", "plain light").split()
 #: Time that parts after `launch` need; s.
+RANKS = int(os.environ.get("LIGHT_RANKS", "2"))
+WINDOW_S, CYCLES_S = float(os.environ.get("LIGHT_WINDOW_SECONDS", "1")), 75
 NEEDED_S = {"agree": 45, "graph": 35, "kill": 35, "window": 125, "graphcost": 40, "gpu": 85}
 results: dict[str, object] = {}
 
@@ -53,14 +57,14 @@ def start(
     """
     spool.mkdir(exist_ok=True)
     command = [sys.executable, JOB, how]
-    shared = {**os.environ, "WORLD_SIZE": "2", "STORE_FILE": str(spool / f".store-{time.monotonic_ns()}")}
+    shared = {**os.environ, "WORLD_SIZE": str(RANKS), "STORE_FILE": str(spool / f".store-{time.monotonic_ns()}")}
     shared["DRUMLINE_RINGS__GRAPHS"] = graphs
     if policy:
         shared = environment(shared, command, LaunchOptions(job=how, run="r", policy=policy, spool=str(spool)))
         shared = load_plugin(shared, Policy(LIGHT)) if plugin else shared
         make_rings(shared)
     cores = sorted(os.sched_getaffinity(0))
-    halves = [cores[: len(cores) // 2], cores[len(cores) // 2 :]]
+    halves = [cores[rank * len(cores) // RANKS : (rank + 1) * len(cores) // RANKS] for rank in range(RANKS)]
     return [
         subprocess.Popen(
             ["taskset", "-c", ",".join(map(str, halves[rank])), *command],
@@ -70,7 +74,7 @@ def start(
             text=True,
             **pipes,
         )
-        for rank in range(2)
+        for rank in range(RANKS)
     ]
 
 
@@ -283,18 +287,18 @@ def graphcost(work: Path) -> dict[str, object]:
 
 def window(work: Path) -> dict[str, object]:
     """Step time of a launch-bound DDP job before a deep window, in it, after it, and when CUPTI is gone."""
-    spool, measured_values = work / "window", {}
+    spool, measured_values = work / f"window-{time.monotonic_ns()}", {}
     plain = start("window", "", spool, stdin=subprocess.PIPE)
     recorded = start("window", "auto", spool, stdin=subprocess.PIPE)
 
     try:
         for ranks in (plain, recorded):
             request(ranks, "")
-        steps = max(10, int(0.6e3 / request(plain, "steps 30")["ms"]))
+        steps = max(6, int(0.25e3 / request(plain, "steps 30")["ms"]))
 
         def phase(name: str) -> None:
             blocks = []
-            for number in range(10):
+            for number in range(24):
                 order = (plain, recorded) if number % 2 else (recorded, plain)
                 pair = [request(ranks, f"steps {steps}") for ranks in order]
                 blocks.append(pair if number % 2 else pair[::-1])
@@ -330,6 +334,36 @@ def window(work: Path) -> dict[str, object]:
         measured_values["error"] = f"{type(error).__name__}: {error}"
     finish(plain + recorded)
     return measured_values
+
+
+def windows(work: Path) -> dict[str, object]:
+    """Step time in and after a window, relative to that before it, of the same two processes."""
+    rounds: list[dict[str, object]] = []
+    until = time.monotonic() + WINDOW_S
+    while not rounds or time.monotonic() < until:
+        rounds.append(window(work))
+    complete = [r for r in rounds if "error" not in r]
+    names = [name for name, value in complete[0].items() if "ratio" in value and name != "before"] if complete else []
+    relative = {name: [r[name]["ratio"] / r["before"]["ratio"] for r in complete] for name in names}
+    means = {name: np.round(ratios.mean_ratio(v, [1.0] * len(v)), 4).tolist() for name, v in relative.items()}
+    return {"relative to before, +-": means, "each": relative, "rounds": rounds}
+
+
+def cycles(work: Path) -> dict[str, object]:
+    """CUPTI on, off and gone again and again, in the thread that steps and in another one beside it."""
+    out: dict[str, object] = {}
+    for thread in ("same", "other"):
+        os.environ |= {"CYCLE_THREAD": thread, "CYCLE_SECONDS": str(CYCLES_S)}
+        spool = work / f"cycles-{thread}"
+        ranks = start("cycles", "always", spool)
+        lines = end(ranks, CYCLES_S + 120)[0].splitlines()
+        time.sleep(3)
+        rows = json.loads(lines[-1])["rows"]
+        at = np.sort(spool_rows(spool, ranks[0].pid, "gpu.kernel.v1")["start_ns"])
+        kernels = [int(np.searchsorted(at, row["off"]) - np.searchsorted(at, row["on"])) for row in rows]
+        out[thread] = {"results": Counter(row["result"] for row in rows), "kernels in each": Counter(kernels)}
+        report(f"cycles, {thread} thread: {out[thread]}")
+    return out
 
 
 def overhead(
@@ -412,7 +446,8 @@ def main() -> None:
             "agree": lambda: agree(work),
             "graph": lambda: graph(work),
             "kill": lambda: kill(work),
-            "window": lambda: window(work),
+            "window": lambda: windows(work),
+            "cycles": lambda: cycles(work),
             "graphcost": lambda: graphcost(work),
             "launch": lambda: overhead(work, "ddp_launch_bound", MODES, ROUNDS, 4, END - 40 - after_launch),
             "gpu": lambda: overhead(

@@ -3,25 +3,29 @@
 HOW: collectives (of each kind and size, on one communicator), graph (a CUDA graph of four all_reduce, replayed), killed
 (prints a line after each step, until it is killed), graphcost (replays, as many as its standard input says), window
 (blocks of steps as its standard input says: `steps N`, or a name of PHASES, which changes what CUPTI does in this
-process). Prints JSON objects, one a line.
+process), cycles (CUPTI comes and goes). Prints JSON objects, one a line.
 """
 
 import ctypes
+import gc
 import json
 import os
 import sys
+import threading
 import time
 
 import torch
 import torch.distributed as dist
 
 import drumline
-from drumline.infra.bench.overhead.ddp_job import ddp_launch_bound, recorded_operations, timed
+from drumline.infra.bench.overhead.ddp_job import ddp_launch_bound, pin_threads, recorded_operations, timed
 
 how, rank = sys.argv[1], int(os.environ["RANK"])
 torch.cuda.set_device(rank)
 store = f"file://{os.environ['STORE_FILE']}"
-dist.init_process_group("nccl", store, rank=rank, world_size=2, device_id=torch.device("cuda", rank))
+dist.init_process_group(
+    "nccl", store, rank=rank, world_size=int(os.environ["WORLD_SIZE"]), device_id=torch.device("cuda", rank)
+)
 
 
 def report(**values: object) -> None:
@@ -115,6 +119,9 @@ def window() -> None:
     """Blocks of a job whose host is the limit, while CUPTI is not there, on, off, and gone."""
     step = ddp_launch_bound(torch, wrapped)
     timed(torch, step, 20)
+    gc.freeze()
+    gc.disable()
+    pin_threads()
     report(ready=True)
     for line in sys.stdin:
         name, _, number = line.strip().partition(" ")
@@ -123,6 +130,37 @@ def window() -> None:
         else:
             torch.cuda.synchronize()
             report(**PHASES[name]())
+
+
+def cycles() -> None:
+    """Six steps recorded, CUPTI finalised by this thread or by another one, four steps without it, and again."""
+    from drumline.producers.collector import attach
+
+    step = ddp_launch_bound(torch, wrapped)
+    timed(torch, step, 20)
+    collector, rows = attach.attached().collector, []
+    until = time.monotonic() + float(os.environ["CYCLE_SECONDS"])
+    while time.monotonic() < until:
+        row = {"on": time.time_ns()}
+        for _ in range(6):
+            step()
+        row["off"] = time.time_ns()
+
+        def leave(row: dict[str, int] = row) -> None:
+            collector.yield_to("cycle")
+            row |= {"result": finalized()["cuptiFinalize"]}
+            collector._recorder._subscribed = False
+
+        thread = threading.Thread(target=leave)
+        thread.start()
+        if os.environ["CYCLE_THREAD"] == "same":
+            thread.join()
+        for _ in range(4):
+            step()
+        thread.join()
+        collector.resume_after("cycle")
+        rows.append(row)
+    report(rows=rows)
 
 
 def state() -> dict[str, object]:
@@ -146,6 +184,14 @@ def finalized() -> dict[str, object]:
 
 
 PHASES = {"state": state, "closed": closed, "finalized": finalized}
-{"collectives": collectives, "graph": graph, "graphcost": graphcost, "killed": killed, "window": window}[how]()
+HOW = {
+    "collectives": collectives,
+    "graph": graph,
+    "graphcost": graphcost,
+    "killed": killed,
+    "window": window,
+    "cycles": cycles,
+}
+HOW[how]()
 dist.barrier()
 dist.destroy_process_group()

@@ -166,9 +166,35 @@ def auto() -> None:
     fake.play(raw.shifted(time.time_ns() - first_ns(raw), 9_000_000), raw.positions)
     settled()
     file.unlink()
-    while fake.enabled:
+    while fake.enabled or not (fake.finalized or marks.graph_was_captured):
         time.sleep(0.01)
+    if marks.graph_was_captured:
+        time.sleep(recorder.DRAIN_S + 1)
+        assert (fake.finalized, fake.kept) == (0, True), "a graph's next replay would fail"
     print_decoder()
+
+
+def windows() -> None:
+    """A second window after CUPTI has gone: it comes back in the thread that marks, and records."""
+    auto()
+    assert fake.subscribed == 0
+    attach.step(6)
+    assert fake.subscribed == 0, "no window yet"
+    (Path(os.environ["DRUMLINE_SPOOL__ROOT"]) / "policy").write_text("always")
+    while not fake.subscribed:
+        attach.step(7)
+        time.sleep(0.01)
+    assert fake.subscribed == threading.get_ident()
+    while len(fake.enabled) < 5:
+        time.sleep(0.01)
+    fake.play(raw.shifted(time.time_ns() - first_ns(raw), 9_000_000), raw.positions)
+    settled()
+
+
+def captured() -> None:
+    """As `auto`, in a process that captured a CUDA graph."""
+    marks.graph_was_captured = True
+    auto()
 
 
 def main() -> None:
@@ -186,8 +212,8 @@ def main() -> None:
         recorder.ActivityRecorder.keep = lambda _: 1 // 0
         os.environ["DRUMLINE_COLLECT__POLICY"] = "off"
     atexit.register(left, os.getpid())
-    if how == "auto":
-        auto()
+    if how in ("auto", "windows", "captured"):
+        {"auto": auto, "windows": windows, "captured": captured}[how]()
         return
     policy, profiler = "off" if how in ("late", "refused_off") else "", "a profiler" if how == "yielded" else ""
     assert attach.attach(policy, cupti=fake.bound(), active_profiler=profiler)

@@ -468,6 +468,19 @@ def test_under_auto_cupti_comes_with_the_first_window_and_rests_after_it(tmp_pat
     assert process["policy"].startswith("off")
 
 
+def test_after_a_window_cupti_goes_and_the_next_window_brings_it_back(tmp_path):
+    done, _report = run(tmp_path, "windows", DRUMLINE_RINGS__FOLDER=str(tmp_path / "spool" / ".rings"))
+    assert (done.returncode, done.stderr) == (0, "")
+    (folder,) = (path.parent for path in (tmp_path / "spool").glob("*/identity.json"))
+    published, _process = batches(tmp_path, folder)
+    assert rows(published)["gpu.kernel.v1"] == 2 * RAW_BUFFER_KERNELS
+
+
+def test_a_process_that_captured_a_graph_keeps_cupti_whose_end_would_break_it(tmp_path):
+    done, _report = run(tmp_path, "captured", DRUMLINE_RINGS__FOLDER=str(tmp_path / "spool" / ".rings"))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_settings_that_are_not_made_are_the_agents():
     agents = SpoolSettings()
     assert spool_root({}) == agents.root

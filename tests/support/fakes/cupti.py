@@ -173,6 +173,7 @@ class FakeCupti:
     `subscribed`: the thread that enabled something first; 0 = none yet. `kept`: whether copies between GPUs are on.
     `racy`: kernels that are switched on beside a thread that launches, with no kind of the GPU's on, are never recorded
     (`loses_kernels`), as with CUPTI at times; copies between GPUs help if they were switched on first (`holds`).
+    `finalized`: times that CUPTI was let go; nothing of it is on then.
     `silent`: no kernel is recorded until they are switched on again: another library gave its subscriber back."""
 
     def __init__(self) -> None:
@@ -192,6 +193,8 @@ class FakeCupti:
         self.cuptiActivityGetNextRecord = ctypes.CFUNCTYPE(i, VOID, SIZE, VOID)(self._next)
         self.cuptiActivityGetNumDroppedRecords = ctypes.CFUNCTYPE(i, VOID, U32, VOID)(self._drops)
         self.cuptiActivityRegisterTimestampCallback = ctypes.CFUNCTYPE(i, VOID)(self._clock)
+        self.finalized = 0
+        self.cuptiFinalize = ctypes.CFUNCTYPE(i)(self._finalize)
         self.cuptiGetVersion = ctypes.CFUNCTYPE(i, VOID)(self._version)
 
     def bound(self) -> Cupti:
@@ -296,6 +299,12 @@ class FakeCupti:
 
     def _clock(self, function):
         self.clock = ctypes.CFUNCTYPE(ctypes.c_uint64)(function)
+        return 0
+
+    def _finalize(self):
+        assert not self.enabled, "switched off before"
+        assert not self.kept
+        self.finalized, self.subscribed, self._request = self.finalized + 1, 0, None
         return 0
 
     def _version(self, version):
