@@ -24,10 +24,12 @@ class Topic(StrEnum):
     RANGE = "gpu.range.v1"
     DEVICE = "gpu.device.v1"
     HOST = "gpu.host.v1"
+    PROGRESS = "gpu.progress.v1"
     KERNEL_FREQUENCY = "gpu.kernel-frequency.v1"
     MEMCPY_BANDWIDTH = "gpu.memcpy-bandwidth.v1"
     LATENESS = "gpu.lateness.v1"
     STRAGGLER = "gpu.straggler.v1"
+    HANG = "gpu.hang.v1"
     TICK = "drumline.tick.v1"
 
 
@@ -74,10 +76,12 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.RANGE, "process id", 3 * DAY_MS),
     TopicSpec(Topic.DEVICE, "job, or GPU UUID where no job runs", 7 * DAY_MS),
     TopicSpec(Topic.HOST, "job", 7 * DAY_MS),
+    TopicSpec(Topic.PROGRESS, "job", 3 * DAY_MS),
     TopicSpec(Topic.KERNEL_FREQUENCY, "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.MEMCPY_BANDWIDTH, "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.LATENESS, "job", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.STRAGGLER, "job", 30 * DAY_MS, derived=True),
+    TopicSpec(Topic.HANG, "job", 30 * DAY_MS, derived=True),
     TopicSpec(Topic.TICK, "none; one empty record per partition and second", HOUR_MS, derived=True, dead_letters=False),
 )
 

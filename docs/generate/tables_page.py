@@ -34,8 +34,8 @@ The tables and views of the database `gpu` (`DRUMLINE_CLICKHOUSE__DATABASE`), fr
 """
 GROUPS = {
     "Events": ("kernels", "memcpys", "collectives", "steps", "ranges", "device_samples", "host_samples"),
-    "Results": ("stragglers", "lateness", "kernel_frequency", "memcpy_bandwidth"),
-    "Dimensions": ("jobs", "processes", "kernel_names"),
+    "Results": ("stragglers", "hangs", "hangs_now", "lateness", "kernel_frequency", "memcpy_bandwidth"),
+    "Dimensions": ("jobs", "processes", "progress", "kernel_names"),
     "Rollups": (
         "kernels_per_minute",
         "ranks_per_second",

@@ -17,6 +17,7 @@ SPREAD = {
     "records_per_minute": BY_JOB,
     "lateness_versions": BY_JOB,
     "stragglers_versions": BY_JOB,
+    "hangs_versions": BY_JOB,
 }
 BY_RANK = "cityHash64(job, rank)"
 

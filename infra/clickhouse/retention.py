@@ -11,6 +11,7 @@ RETENTION_CLOCK = {
     "device_samples": "time", "host_samples": "time",
     "kernel_frequency_versions": "window_start", "memcpy_bandwidth_versions": "window_start",
     "lateness_versions": "published", "stragglers_versions": "published", "processes_versions": "published",
+    "progress_versions": "published", "hangs_versions": "published",
     "ledger": "published", "ranks_per_second": "second", "kernels_per_minute": "minute", "memcpys_per_minute": "minute",
     "devices_per_minute": "minute", "records_per_minute": "minute",
 }  # fmt: skip

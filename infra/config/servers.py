@@ -88,6 +88,8 @@ class RetentionSettings(SettingsModel):
     memcpy_bandwidth: int = Field(90, ge=0, description="rolling memcpy bandwidth; days")
     lateness: int = Field(14, ge=0, description="lateness of ranks; days")
     stragglers: int = Field(365, ge=0, description="verdicts; days")
+    progress: int = Field(14, ge=0, description="progress of ranks; days")
+    hangs: int = Field(365, ge=0, description="jobs that stood still; days")
     processes: int = Field(365, ge=0, description="identities of processes; days")
     ledger: int = Field(365, ge=0, description="stored Kafka records; days")
     ranks_per_second: int = Field(30, ge=0, description="rollup per second and rank; days")

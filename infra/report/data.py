@@ -36,6 +36,7 @@ class ReportData:
     step_times: list[Row]
     windows: Row
     episodes: list[Row]
+    hangs: list[Row]
     cost: list[Row]
     lateness: list[Row]
     kernels: list[Row]
@@ -103,6 +104,7 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
         step_times=query(queries.STEPS, {**scope, **bins}),
         windows=windows,
         episodes=query(queries.EPISODES, scope),
+        hangs=query(queries.HANGS, scope),
         cost=query(queries.COST, scope),
         lateness=query(queries.LATENESS, {**scope, **window_bins}),
         kernels=query(queries.KERNELS, scope),

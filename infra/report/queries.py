@@ -85,6 +85,19 @@ FROM (
 
 EPISODES = f"{episodes(f'{_SCOPE} AND {_WINDOW}')} ORDER BY gpu_seconds DESC LIMIT 200"
 
+# Times for which the job stood still: those that counted as hung, and one that lasts. The run's last rows end as it
+# begins.
+HANGS = f"""
+SELECT h.episode AS episode, max(h.state = 'hung') AS hung,
+       argMax(h.state, h.revision) IN ('standing', 'hung') AS lasts,
+       argMaxIf(h.note, h.revision, h.note != '') AS note, toString(min(h.start)) AS started,
+       dateDiff('second', min(h.start), max(h.time)) AS seconds
+FROM hangs AS h WHERE {_SCOPE} AND rank = -1
+    AND subtractSeconds(h.start, 60) <= {{until:DateTime64(9, 'UTC')}}
+    AND h.time >= {{since:DateTime64(9, 'UTC')}}
+GROUP BY episode HAVING hung OR lasts ORDER BY episode DESC LIMIT 5
+"""
+
 # Cost by rank and cause: GPU-seconds add up over ranks and windows, lost time of several ranks does not.
 COST = f"""
 SELECT rank, anyLast(s.host) AS host, cause, sum(lost_ns) / 1e9 AS lost_s, sum(gpu_seconds_lost) AS gpu_seconds

@@ -92,6 +92,17 @@ def by_rank(data: ReportData) -> list[Row]:
 
 def summary(data: ReportData, most: int = 5) -> list[str]:
     """Return sentences, the most important first."""
+    return [*map(_hang, data.hangs), *_late_ranks(data, most)]
+
+
+def _hang(row: Row) -> str:
+    begin = f"The job has stood still since {row['started'][:19]} UTC"
+    if not row["lasts"]:
+        begin = f"The job stood still for {span(row['seconds'])} at {row['started'][:19]} UTC"
+    return f"{begin}: {row['note']}"
+
+
+def _late_ranks(data: ReportData, most: int) -> list[str]:
     windows, evaluated = int(data.windows["windows"]), int(data.windows["evaluated"])
     if not windows:
         return [

@@ -46,6 +46,12 @@ SELECT rank, first_step, last_step, state, cause, detail, lost_share, gpu_second
 FROM ({episodes(_RUN)}) ORDER BY last_step DESC, gpu_seconds DESC LIMIT {{most:UInt32}}
 """
 
+# Only while it stands still; `note` says for whom it waits.
+HANG = f"""
+SELECT h.state AS state, h.reason AS reason, h.note AS note, dateDiff('second', h.start, now64(3)) AS seconds
+FROM hangs_now AS h WHERE {_RUN} AND rank = -1 AND h.state IN ('standing', 'hung')
+"""
+
 # late_rows counts from the start of a worker's windows on; the largest is the newest.
 QUALITY = """
 SELECT sum(r.dead_letters) AS dead, sum(r.duplicates) AS duplicates, sum(r.dropped_rows) AS dropped_rows
@@ -63,7 +69,7 @@ JOBS_SHOWN, VERDICTS_SHOWN = 8, 6
 
 @dataclass(frozen=True)
 class Detail:
-    """Holds one run: its ranks, the newest window of steps, the newest verdicts, and losses."""
+    """Holds one run: ranks, the newest window of steps, the newest verdicts, losses, and whether it stands still."""
 
     job: str
     run: str
@@ -74,6 +80,7 @@ class Detail:
     duplicates: int = 0
     dropped_rows: int = 0
     late_rows: int = 0
+    hang: list[Row] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -111,6 +118,7 @@ def snapshot(query: Query, job: str) -> TopSnapshot:
             steps=query(STEPS, {**scope, **times}),
             window=window,
             verdicts=query(VERDICTS, {**scope, "most": VERDICTS_SHOWN}),
+            hang=query(HANG, scope),
             **query(QUALITY, scope)[0],
             **query(LATE, scope)[0],
         ),

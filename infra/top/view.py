@@ -37,6 +37,7 @@ def view(seen: TopSnapshot, width: int, height: int, header: str, error: str = "
         return Group(*parts, Text(seen.missing or nothing))
     parts += [_jobs(seen.jobs, width), Text()]
     used_lines = OTHER_LINES + ACTION_LINES + -(-len(error) // width) + len(seen.jobs) + len(seen.detail.verdicts)
+    used_lines += sum(-(-len(row["note"]) // width) + 1 for row in seen.detail.hang)
     parts += _detail(seen.detail, width, max(3, height - used_lines))
     return Group(*parts)
 
@@ -97,6 +98,7 @@ def _detail(detail: Detail, width: int, most: int) -> list[RenderableType]:
     else:
         title += f"steps {whole['first_step']} to {whole['last_step']}, the last that could be evaluated"
     parts: list[RenderableType] = [Text(title, style="bold", no_wrap=True, overflow="ellipsis")]
+    parts += [_hang(row) for row in detail.hang]
     parts.append(_ranks(detail, width, most))
     hidden = max(0, len({row["rank"] for row in detail.steps} | _evaluated_ranks(detail)) - most)
     if hidden:
@@ -107,6 +109,12 @@ def _detail(detail: Detail, width: int, most: int) -> list[RenderableType]:
     doubled = f"; {detail.duplicates:,} came twice, stored once" if detail.duplicates else ""
     parts.append(Text(f"rows and records: {counts}{doubled}", style="red" if any(lost.values()) else "dim"))
     return parts
+
+
+def _hang(row: Row) -> Text:
+    since = f"{row['seconds']:.0f} s" if row["seconds"] < 120 else f"{row['seconds'] / 60:.0f} min"
+    text = f"{row['state']} for {since}: {row['note']}"
+    return Text(escape_controls(text), style="bold red" if row["state"] == "hung" else "bold yellow")
 
 
 def _evaluated_ranks(detail: Detail) -> set[int]:

@@ -31,6 +31,8 @@ log = structlog.get_logger()
 #: Interval at which rings are read; s. Half of the CPU time of a round is the same however much is read. A ring of
 #: 32,768 records holds 16 s at 2,000 operations a second.
 ROUND_S = 2.0
+#: The same while a process calls and ends nothing: its job may stand still; s.
+STILL_ROUND_S = 1.0
 #: Time after which a round ends, and the next one goes on with the next ring; s.
 MOST_ROUND_S = 0.5
 #: Most files of the folder that are looked at.
@@ -74,7 +76,8 @@ class RingFolder:
         """Read what is due. Raises nothing for what lies in the folder."""
         if self._clock() < self._due:
             return
-        self._due = self._clock() + ROUND_S
+        is_still = any(ring.is_still for ring in self._rings.values())
+        self._due = self._clock() + (STILL_ROUND_S if is_still else ROUND_S)
         try:
             if self._folder.parent.is_dir():  # the root of a spool that was removed is left to whoever creates it again
                 make_root(self._folder)

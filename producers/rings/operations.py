@@ -23,7 +23,7 @@ _FUNCTIONS = np.array(
           for name in FUNCTIONS)], np.uint8,
 )  # fmt: skip
 _BYTES = np.array(DATATYPE_BYTES, np.uint64)
-_POINT_TO_POINT = [FUNCTIONS.index(name) + 1 for name in ("Send", "Recv")]
+POINT_TO_POINT = [FUNCTIONS.index(name) + 1 for name in ("Send", "Recv")]
 _FAR = np.iinfo(np.int64).max
 
 
@@ -62,7 +62,7 @@ def outcomes(records: Array, ranks: Array, now_ns: int, *, ended: bool) -> Outco
     reported = np.flatnonzero(full & (seen < now_ns - REPORT_NS))
     np.maximum.at(latest, comm[reported], reported)
     passed = even & (np.arange(len(records)) < latest[comm])
-    none = np.isin(records["function"], _POINT_TO_POINT) & (records["peer"] == ranks[comm])
+    none = np.isin(records["function"], POINT_TO_POINT) & (records["peer"] == ranks[comm])
     done = (full | passed | none) & (called < now_ns - CALL_NS)
     if ended:
         done = np.ones(len(records), bool)

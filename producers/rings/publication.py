@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from drumline.infra.telemetry import metrics
-from drumline.producers.batches.live import BatchWriter
+from drumline.producers.batches.live import BatchWriter, FeedProgress
 from drumline.producers.nccl_profiler.library import TIMED_INTERFACE
 from drumline.producers.rings.checkpoint import Checkpoint, SpoolFrame
 from drumline.producers.rings.identity_of_ring import ring_identity, ring_record
+from drumline.producers.rings.process_state import process_state
+from drumline.producers.rings.progress import progress_table
 from drumline.producers.rings.ring_file import COMM, MAX_COMMS, BadRing, HeaderField, RingFile, RingHeader
 from drumline.producers.rings.ring_rows import RingDerivation
 from drumline.producers.rings.state import RingState
@@ -27,6 +29,8 @@ from drumline.schemas.topics import Topic
 
 #: Interval of the process's record; ns.
 REPORT_NS = 10_000_000_000
+#: Time without a call, an end or a mark after which a process is asked about; ns.
+STILL_NS = 2_000_000_000
 #: What a process's identity has from its communicators and NVML; the same ones may be gone later.
 _LEARNED = ("rank", "world_size", "gpu_uuid", "gpu_model")
 OpenSpool = Callable[[Mapping[str, Any], tuple[str, int]], SpoolWriter]
@@ -42,6 +46,7 @@ class RingProcess:
     this host's processes; another thread adds to it.
 
     `finished`: all is in the spool, and the process has ended. `behind`: records that are not published yet.
+    `is_still`: the process neither called nor ended an operation in the last seconds.
     """
 
     def __init__(self, ring: RingFile, checkpoint: Checkpoint, open_spool: OpenSpool, gpus: Gpus) -> None:
@@ -51,7 +56,7 @@ class RingProcess:
         self._derivation: RingDerivation | None = None
         self._communicators = np.zeros(MAX_COMMS, COMM)
         self._report_at = self._lost_state = 0
-        self.finished, self.behind = False, 0
+        self.finished, self.is_still, self.behind = False, False, 0
         self._state, self._saved, self._saved_position = RingState(), "", 0
         self._restore()
         self._counted = self._counts(self.ring.header())
@@ -63,6 +68,7 @@ class RingProcess:
         if saved is None:
             self._lost_state = self._state.position = header[HeaderField.READ]
             self._state.dropped_seen = header[HeaderField.DROPPED] if self._lost_state else 0
+            self._state.uncounted = self._lost_state > 0
             return
         try:
             folder, segment = saved[0]["spool"]
@@ -111,15 +117,25 @@ class RingProcess:
             else:
                 dropped = header[HeaderField.DROPPED]
                 tight = len(records) > self.ring.capacity // 2
-                self._derivation.advance(
-                    RingView(records, self._communicators, now_ns, dropped, ended and whole, tight, not whole)
-                )
+                view = RingView(records, self._communicators, now_ns, dropped, ended and whole, tight, not whole)
+                if whole:
+                    self._write_progress(view, header)
+                self._derivation.advance(view)
             if ended and whole:
                 self._derivation.writer.finish(now_ns, state.last.number if state.last else -1)
             self._commit(self._spool)
             self._report(header, now_ns, final=ended and whole)
         self.behind = written - state.position
         self.finished = ended and whole
+
+    def _write_progress(self, view: RingView, header: RingHeader) -> None:
+        """Publish how far the process is, before the other rows: then all that is not published is in the view."""
+        assert self._derivation is not None
+        state = process_state(self.ring, header, view.ended, self.is_still)
+        table = progress_table(view, self._state, state)
+        self.is_still = table.rows > 0 and int(table["quiet_ns"][0]) > STILL_NS
+        if table.rows:
+            self._derivation.writer.write(Topic.PROGRESS, table, FeedProgress(view.now_ns, 0))
 
     def remove(self, directory: int) -> None:
         """Delete ring and checkpoint: all is in the spool. Raises OSError."""

@@ -88,7 +88,11 @@ FUNCTIONS = (
     "Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce", "SendRecv", "Send", "Recv", "AlltoAll", "Scatter",
     "Gather", "AllGatherV", "PutSignal", "Signal", "WaitSignal",
 )  # fmt: skip
-#: `datatype` -> bytes of an element; of 0, an unknown one, too.
+#: `datatype` -> name, and bytes of an element; of 0, an unknown one, too.
+DATATYPES = (
+    "", "int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16",
+    "float8e4m3", "float8e5m2",
+)  # fmt: skip
 DATATYPE_BYTES = (1, 1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
 
 

@@ -17,6 +17,7 @@ from drumline.producers.derive.light import Operations, light_rows
 from drumline.producers.derive.steps.host_columns import host_columns
 from drumline.producers.derive.steps.steps import INFERRED, Steps
 from drumline.producers.rings.operations import as_operations, clock_offset, outcomes, taken
+from drumline.producers.rings.progress import note_passed
 from drumline.producers.rings.replays import replayed
 from drumline.producers.rings.ring_file import MAX_COMMS, MOST_READ, Kind, written
 from drumline.producers.rings.state import LastStep, OpenStep, RingState
@@ -73,6 +74,7 @@ class RingDerivation:
         if unmarked:
             unmarked.publish(cut.end)
         state.counts["operations"] += len(number)
+        note_passed(records[: cut.end], view.communicators, state)
         state.position += cut.end
         state.damaged = [(first, last) for first, last in state.damaged if last > state.position]
 

@@ -60,6 +60,10 @@ class RingState:
         period: calls of a step of a job that marks none (CallPeriod.symbols); none = not known.
         calls_since, last_communicator: calls since the last such step, and the index of the last one.
         replays: launches of CUDA graphs before `position` whose operations lie behind it.
+        passed: what was called before `position` in each communicator (hash as text): number of collectives, and of
+            the last one function, datatype and elements.
+        moved_ns: host time of the last call, end or mark before `position`.
+        uncounted: operations were not recorded, so `passed` lacks some.
         counts: for the process's record.
     """
 
@@ -80,6 +84,9 @@ class RingState:
     calls_since: int = 0
     last_communicator: int = 0
     replays: list[Replay] = field(default_factory=list)
+    passed: dict[str, list[int]] = field(default_factory=dict)
+    moved_ns: int = 0
+    uncounted: bool = False
     counts: Counter[str] = field(default_factory=Counter)
 
     def to_json(self) -> dict[str, Any]:

@@ -117,12 +117,14 @@ _RULES: dict[Topic, _Rule] = {
         clock="time_ns",
         nullable=frozenset(c.name for c in model(Topic.HOST).columns if c.name not in ("time_ns", "interval_ns")),
     ),
+    Topic.PROGRESS: _Rule("progress", upsert=True),
     Topic.KERNEL_FREQUENCY: _Rule("kernel_frequency", upsert=True, clock="window_start_ns"),
     Topic.MEMCPY_BANDWIDTH: _Rule("memcpy_bandwidth", upsert=True, clock="window_start_ns"),
     Topic.LATENESS: _Rule("lateness", upsert=True),
     Topic.STRAGGLER: _Rule(
         "stragglers", upsert=True, plain=frozenset({"evidence_json"}), enums={"severity": SEVERITIES}
     ),
+    Topic.HANG: _Rule("hangs", upsert=True, plain=frozenset({"note"})),
 }
 
 _ABSOLUTE = ("start_ns", "end_ns", "time_ns")

@@ -13,6 +13,8 @@ from drumline.schemas.topics import Topic
 from drumline.streams.core.budget import StateBudget, StateLimits
 from drumline.streams.core.stage import Stage
 from drumline.streams.core.thresholds import StragglerConfig
+from drumline.streams.hangs.config import HangConfig
+from drumline.streams.hangs.stage import HangStage
 from drumline.streams.lateness.stage import CommunicatorStage
 from drumline.streams.stragglers.stage import JobStage
 from drumline.streams.windows.kernel_frequency import KernelFrequency
@@ -27,11 +29,11 @@ from drumline.streams.worker.partition_store import PartitionStore
 #: ticks.
 READ = (
     *(Topic.KERNEL, Topic.MEMCPY, Topic.COLLECTIVE, Topic.STEP, Topic.DEVICE, Topic.HOST),
-    *(Topic.LATENESS, Topic.TICK),
+    *(Topic.PROGRESS, Topic.LATENESS, Topic.TICK),
 )
 #: Limits of a container, cgroups v2 and v1; a file that is missing, or says "max", limits nothing.
 MEMORY_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-WRITTEN = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER)
+WRITTEN = (Topic.KERNEL_FREQUENCY, Topic.MEMCPY_BANDWIDTH, Topic.LATENESS, Topic.STRAGGLER, Topic.HANG)
 
 
 def straggler_config(settings: Settings) -> StragglerConfig:
@@ -63,6 +65,7 @@ def wirings(settings: Settings) -> list[Wiring]:
     """
     windows, stragglers = WindowConfig.of(settings.stream), straggler_config(settings)
     budget = StateBudget(StateLimits(worker_bytes=state_bytes(settings)))
+    hangs = HangConfig(hung_ns=round(settings.stream.hung_s * 1e9))
 
     def rolling(reducer: Reducer) -> Callable[[PartitionStore], Stage]:
         return lambda store: ProcessWindows(store, windows, reducer, budget)
@@ -73,6 +76,7 @@ def wirings(settings: Settings) -> list[Wiring]:
         Wiring("memcpy-bandwidth", (Topic.MEMCPY,), rolling(MemcpyBandwidth())),
         Wiring("communicator", (Topic.COLLECTIVE,), lambda store: CommunicatorStage(store, stragglers, budget)),
         Wiring("job", inputs, lambda store: JobStage(store, stragglers, budget)),
+        Wiring("hangs", (Topic.PROGRESS,), lambda store: HangStage(store, hangs, budget)),
     ]
 
 

@@ -7,7 +7,8 @@ from drumline.schemas.keys import derived_process_id, record_key
 from drumline.schemas.topics import TOPICS, Topic
 
 ENVELOPE = {"job": "train", "process_id": "p-1", "communicator": "00000000000000ab", "gpu_uuid": "GPU-1"}
-BY_JOB = (Topic.STEP, Topic.DEVICE, Topic.HOST, Topic.LATENESS, Topic.STRAGGLER)
+_BY = (Topic.STEP, Topic.DEVICE, Topic.HOST, Topic.PROGRESS)
+BY_JOB = (*_BY, Topic.LATENESS, Topic.STRAGGLER, Topic.HANG)
 
 
 @pytest.mark.parametrize("topic", [spec.topic for spec in TOPICS if spec.topic is not Topic.TICK])

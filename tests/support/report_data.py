@@ -39,6 +39,7 @@ def report_data(**changes):
                        for s in steps],
         "windows": {"windows": 10, "evaluated": 10, "first": 0, "last": 199, "evaluated_s": 100.0, "steps_skipped": 0},
         "episodes": [episode],
+        "hangs": [],
         "cost": [{"rank": 3, "host": "node-b", "cause": "slow_copy", "lost_s": 4.1, "gpu_seconds": 12.3}],
         "lateness": [{"bin": b, "rank": r, "late_ms": b * r / 100} for b in range(0, 200, 20) for r in range(4)],
         "kernels": [{"name": "_Z4gemmv", "short": "gemm", "family": "gemm", "launches": 10, "gpu_s": 1.5, "p50_us": 2.0,

@@ -131,6 +131,42 @@ STALLED = Rule(
     "24 hours, so that the alert stays while the job hangs.",
     ("drumline-job", "steps"), _JOB, for_s=60, no_data="OK",
 )  # fmt: skip
+
+
+def _hung(value: str, ref: str) -> Values:
+    """Return a row for each rank that a hung job waits for, or for the job (`all`) where none is named."""
+    return Values(
+        f"""
+        SELECT job, run, if(number < 0, 'all', toString(number)) AS rank,
+            if(number < 0, 'any host', host) AS host, reason, operation, note,
+            toFloat64(if(state = 'hung', {value}, 0)) AS value
+        FROM (
+            SELECT job, run, h.rank AS number, host, h.state AS state, h.reason AS reason, operation, note,
+                h.start AS since,
+                countIf(h.rank >= 0) OVER (PARTITION BY job, run) AS named
+            FROM hangs_now AS h WHERE (job, run) IN ({ACTIVE_RUNS})
+        ) WHERE number >= 0 OR named = 0
+        """,
+        ref,
+    )
+
+
+HUNG = Rule(
+    "drumline-job-hung", "Job hung", "critical",
+    (_hung("dateDiff('second', since, $__toTime_ms)", "A"),),
+    "gt", (0.0,), 86_400,
+    "{{ $labels.job }} is hung: rank {{ $labels.rank }} on {{ $labels.host }} ({{ $labels.reason }} "
+    "{{ $labels.operation }})",
+    "{{ $labels.note }} Run {{ $labels.run }} has stood still for {{ humanizeDuration $values.A.Value }}. Rank `all`: "
+    "no rank could be named.",
+    "Look at the named rank: its log, and `py-spy dump --pid PID`. `not_called`: what its Python does instead. `gone`, "
+    "`stopped`: who ended or stopped its process. `mismatch`, `deadlock`: a fault of the program. `not_started`, "
+    "`not_ended`: its GPU and link (XID, `nvidia-smi`). Then end the job: it goes on from its checkpoint.",
+    "State `hung` of `hangs`: no rank has called or ended an operation of NCCL for `DRUMLINE_STREAM__HUNG_S` (120 s) "
+    "while others wait. Longer checkpoints and evaluations of one rank: raise it. Needs NCCL's plugin (policy `auto`, "
+    "the default, or `light`). The alert is resolved when the job goes on or is over.",
+    ("drumline-job", "hangs"), _JOB,
+)  # fmt: skip
 _MIB = 1 << 20
 BANDWIDTH = Rule(
     "drumline-collective-bandwidth", "Collectives slower than before", "warning",
@@ -194,5 +230,5 @@ PAGEABLE = Rule(
     ("drumline-memcpy", "pageable"), {**_JOB, "rank": "rank"}, for_s=60,
 )  # fmt: skip
 
-JOBS = Group("drumline-jobs", 30, (WARNING, CRITICAL, STALLED))
+JOBS = Group("drumline-jobs", 30, (WARNING, CRITICAL, HUNG, STALLED))
 LINKS = Group("drumline-links", 60, (BANDWIDTH, PAGEABLE))

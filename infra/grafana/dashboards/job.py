@@ -197,6 +197,29 @@ PLACES = Panel(
     empty="no process of this job is known",
 )
 
+HANGS = Panel(
+    "table",
+    "Times at which the job stood still",
+    "States of each: standing after 10 s, hung when ranks have waited for DRUMLINE_STREAM__HUNG_S, moving or over at "
+    "its end. Named are the ranks that the others wait for.",
+    PanelQuery(
+        """
+        SELECT h.time AS at, h.state AS state, toUInt8(h.state = 'hung') AS pages,
+            if(h.rank < 0, 'all', toString(h.rank)) AS rank, h.host AS host,
+            h.reason AS reason, h.operation AS operation, h.note AS note
+        FROM hangs AS h WHERE @job AND @run AND h.time >= $__fromTime_ms AND h.time <= $__toTime_ms
+        ORDER BY h.time DESC, h.rank LIMIT 500
+        """,
+        "at:t state:s pages:n rank:s host:s reason:s operation:s note:s",
+        "table",
+    ),
+    unit="none",
+    width=24,
+    fields={"pages": Field(thresholds=ANY)},
+    key="hangs",
+    empty="the job did not stand still in this time range",
+)
+
 JOB_BOARD = Dashboard(
     "drumline-job",
     "Job",
@@ -208,6 +231,7 @@ JOB_BOARD = Dashboard(
         (late_ranks("@job AND @run"),),
         (lost_share("@job AND @run AND rank >= 0"), BUSY),
         (LAUNCHES, FAMILIES),
+        (HANGS,),
         (PLACES,),
     ),
     (JOB, RUN),

@@ -42,6 +42,19 @@ def shift(column, seconds):
 AGAIN = "arrayJoin(range(0, 1200, 13))"
 
 
+def hang(db, job, revision, state, *ranks, reason="not_called"):
+    """Rows of `hangs` for a recorded job: the job's, and one for each rank that is named."""
+    rows = ", ".join(
+        f"('{job}', '{RUN}', {rank}, '{'' if rank < 0 else 'node-a'}', 1, {revision}, '{state}', "
+        f"fromUnixTimestamp64Milli({round(db.last * 1000)}), "
+        f"fromUnixTimestamp64Milli({round(db.last * 1000) + 10_000 + revision}), "
+        f"'{reason}', 'AllReduce', 41, 'Rank {rank} has not called AllReduce 41.', now64(3), {revision})"
+        for rank in (-1, *ranks)
+    )
+    columns = "job, run, rank, host, episode, revision, state, start, time, reason, operation, number, note"
+    db.writer.command(f"INSERT INTO hangs_versions ({columns}, published, _offset) VALUES {rows}")
+
+
 @pytest.fixture(scope="module")
 def healthy(db):
     """The healthy phase again and again for 20 minutes: all that any rule reads, also what is bad in no rule's eyes."""
@@ -62,6 +75,7 @@ def healthy(db):
     db.copy("processes_versions", "healthy", policy="'on: always'", published=f"{shift('published', AGAIN)} AS later",
             _offset="toUInt64(toUnixTimestamp(later))")  # fmt: skip
     db.copy("stragglers_versions", "healthy", f"window_start {phase} AND rank >= 0", **windows, **suspect)
+    hang(db, "healthy", 0, "standing", 0)  # rank 0 saves a checkpoint
     return db.first + 1200
 
 
@@ -285,6 +299,24 @@ def test_dead_letters_when_recorded_records_are_rejected(db):
     assert not fired(run(db, "drumline-dead-letters", db.last, db.last))
     db.copy("ledger", "", "topic = 'gpu.step.v1'", disposition="'dead_letter'")
     assert fired(run(db, "drumline-dead-letters", db.last, db.last)) == [{"topic": "gpu.step.v1"}]
+
+
+def test_a_hung_job_names_rank_host_operation_and_reason_until_it_goes_on(db):
+    uid = "drumline-job-hung"
+    for job in ("standing", "hung", "hung, unknown", "moving"):
+        db.copy("ledger", job, published=shift("published", TICKS))
+        hang(db, job, 0, "standing", 2)
+    assert not fired(run(db, uid, db.last + 130, db.last + 130))
+    hang(db, "hung", 1, "hung", 2)
+    hang(db, "hung, unknown", 1, "hung", reason="insufficient_data")
+    hang(db, "moving", 1, "hung", 2)
+    hang(db, "moving", 2, "moving", 2)
+    evaluator = run(db, uid, db.last + 130, db.last + 130)
+    assert {(a["job"], a["rank"]) for a in fired(evaluator)} == {("hung", "2"), ("hung, unknown", "all")}
+    [alert] = fired(evaluator, job="hung")
+    summary = evaluator.rendered(evaluator.rule.summary, alert)
+    assert summary == "hung is hung: rank 2 on node-a (not_called AllReduce)"
+    assert "has not called AllReduce 41. Run" in evaluator.rendered(evaluator.rule.description, alert)
 
 
 def test_quarantine_when_a_recorded_verdict_of_the_job_states_it(db):

@@ -223,3 +223,13 @@ def test_names_with_control_characters_are_drawn_and_shown_escaped():
     assert shown.count(f"a{escaped}b") >= 2, "in the chart and in the table"
     assert f"job{escaped}" in shown
     assert not set(chars) & set(shown)
+
+
+def test_times_at_which_the_job_stood_still_come_first():
+    row = {"episode": 1, "hung": 1, "lasts": 0, "note": "Rank 1 has not called AllReduce 41.",
+           "started": "2026-01-02 00:00:10.000000000", "seconds": 200}  # fmt: skip
+    sentences = report_text.summary(report_data(hangs=[row, {**row, "lasts": 1}]))
+    assert sentences[:2] == [
+        "The job stood still for 200 s at 2026-01-02 00:00:10 UTC: Rank 1 has not called AllReduce 41.",
+        "The job has stood still since 2026-01-02 00:00:10 UTC: Rank 1 has not called AllReduce 41.",
+    ]

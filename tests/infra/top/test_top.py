@@ -52,6 +52,15 @@ def test_ranks_verdicts_losses_and_freshness_are_shown():
     assert "7 dropped, 2 late, 0 unreadable" in shown
 
 
+@pytest.mark.parametrize(("state", "seconds", "expected"), [("standing", 30, "30 s"), ("hung", 3_600, "60 min")])
+def test_a_job_that_stands_still_has_a_line_with_its_reason(state, seconds, expected):
+    seen = snapshot()
+    row = {"state": state, "reason": "not_called", "seconds": seconds, "note": "Rank 1 has not called AllReduce 41."}
+    seen.detail.hang.append(row)
+    assert f"{state} for {expected}: Rank 1 has not called AllReduce 41." in text(seen)
+    assert "has not called" not in text(snapshot())
+
+
 def test_the_alarm_is_shown_not_what_one_window_was_on_its_own():
     seen = snapshot()
     [verdict] = [row for row in seen.detail.window if row["rank"] == 3]

@@ -473,6 +473,44 @@ static void job(void) {
   destroy(&comm);
 }
 
+/* A rank of a job that hangs at step STEPS in the way HOW, if it is rank 1; the others go on to wait in NCCL. Steps of
+ * 50 ms have one operation in each of two communicators, all ranks in both. The parent ends the process. */
+static void hang(void) {
+  enum { MS = 1000000 };
+  const char *how = getenv("HOW");
+  const uint64_t begin = (uint64_t)from_environment("BEGIN_MS") * MS;
+  const int rank = (int)from_environment("RANK"), ranks = (int)from_environment("WORLD_SIZE");
+  const int steps = (int)from_environment("STEPS"), to_blame = rank == 1;
+#define HOW(NAME) (to_blame && !strcmp(how, NAME))
+  struct comm comms[2] = {create(11, rank, ranks, "world"), create(22, rank, ranks, "data")};
+  for (int step = 0; step <= steps; step++) {
+    const uint64_t at = begin + 50ull * MS * (uint64_t)step;
+    const bool hangs = step == steps;
+    wait_until(at);
+    mark(2, step, NULL, 1);
+    if (hangs && HOW("stop")) raise(SIGSTOP);
+    if (hangs && HOW("kill")) raise(SIGKILL);
+    if (hangs && HOW("exit")) exit(0);
+    if (hangs && HOW("sleep")) for (;;) pause(); /* also a lock, a loader, an exception that is caught */
+    for (int i = 0; i < 2; i++) {
+      struct comm *comm = &comms[hangs && HOW("order") ? 1 - i : i];
+      struct operation op = make(comm, false);
+      op.channels = 2;
+      op.sequence = (uint64_t)step;
+      if (hangs && HOW("operation")) op.function = 2; /* AllGather */
+      if (hangs && HOW("size")) op.count *= 2;
+      op.api_call = start_api_call(comm, &op, false);
+      launch(comm, &op, 1);
+      const uint64_t now = realtime();
+      if (hangs && HOW("gpu")) for (;;) pause(); /* its GPU does not come to the operation */
+      void *channels[2] = {start_channel(comm, op.handle, 0, now), start_channel(comm, op.handle, 1, now)};
+      if (hangs) for (;;) pause(); /* it waits */
+      wait_until(now + 2 * MS);
+      for (int channel = 0; channel < 2; channel++) stop_channel(channels[channel], now + 2 * MS);
+    }
+  }
+}
+
 static uint64_t cpu_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -513,7 +551,7 @@ int main(int count, char **arguments) {
   static const struct { const char *name; void (*run)(void); } scenarios[] = {
     {"one", one}, {"grouped", grouped}, {"full", full}, {"damaged", damaged}, {"unknown", unknown}, {"forked", forked}, {"killed", killed},
     {"churn", churn}, {"many", many}, {"reopened", reopened}, {"marks", marks}, {"paused", paused}, {"graph", graph}, {"threads", threads}, {"race", race},
-    {"chain", chain}, {"job", job}, {"bench", bench}};
+    {"chain", chain}, {"job", job}, {"hang", hang}, {"bench", bench}};
   if (count != 4) return 3;
   version = atoi(arguments[2]);
   load(arguments[1]);

@@ -1,0 +1,169 @@
+"""Progress of a process in each of its NCCL communicators: rows of gpu.progress.v1. Pure.
+
+Each record holds all communicators, so a reader needs the newest one only. Collectives are counted from the beginning
+of a communicator: NCCL's own numbers repeat in replays of CUDA graphs, and are per function.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from drumline.producers.activity.table import Table
+from drumline.producers.derive.nccl.names import hash_text
+from drumline.producers.rings.operations import POINT_TO_POINT, outcomes, taken
+from drumline.producers.rings.ring_file import DATATYPE_BYTES, DATATYPES, FUNCTIONS, MAX_COMMS, Kind, written
+from drumline.producers.rings.state import RingState
+from drumline.producers.rings.step_cuts import RingView
+from drumline.schemas.bounds import bounds
+from drumline.schemas.columns import Array
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+#: States of a process.
+RUNNING, STOPPED, KILLED, EXITED = STATES = ("running", "stopped", "killed", "exited")
+#: Time for which a closed communicator is published: who waits in it is known long before; ns.
+CLOSED_NS = 900_000_000_000
+#: Age of a call from which it is published as this old; ns.
+OLDEST_NS = 365 * 86_400_000_000_000
+#: Most sends and receives of a record that have not ended.
+MOST_OPEN = 256
+_OPERATIONS = ("", *FUNCTIONS)
+
+
+def last_moved_ns(records: Array, state: RingState) -> int:
+    """Return the host time of the last call, end or mark; 0 = none is known."""
+    is_written = written(records, state.position)
+    operations = records[is_written & (records["kind"] == Kind.OPERATION)]
+    times = (records["host_ns"][is_written], operations["seen_ns"])
+    return max(state.moved_ns, *(int(np.minimum(values, np.uint64(1 << 62)).max(initial=0)) for values in times))
+
+
+def note_passed(records: Array, communicators: Array, state: RingState) -> None:
+    """Note in the state what lies in the records that it is about to pass."""
+    state.moved_ns = last_moved_ns(records, state)
+    state.uncounted |= bool((records["kind"] == Kind.RECORD).any())
+    operations = _operations(records, communicators, state)
+    operations = taken(operations, ~np.isin(operations["function"], POINT_TO_POINT))
+    for index in np.unique(operations["comm"]).tolist():
+        called = operations[operations["comm"] == index]
+        name, last = str(int(communicators["id"][index])), called[-1]
+        count = state.passed.get(name, [0])[0] + len(called)
+        state.passed[name] = [count, int(last["function"]), int(last["datatype"]), int(last["count"])]
+    if len(state.passed) > MAX_COMMS:
+        known = {str(number) for number in communicators["id"].tolist()}
+        state.passed = {name: value for name, value in state.passed.items() if name in known}
+
+
+def progress_table(view: RingView, state: RingState, process: str) -> Table:
+    """Return the rows: one for each communicator, and one for each peer that a send or receive is open with.
+
+    `process`: its state (STATES). Whoever writes a ring may write any number: what the contract does not allow is cut.
+    """
+    comms = view.communicators
+    operations = _operations(view.records, comms, state)
+    outcome = outcomes(operations, comms["rank"], view.now_ns, ended=False)
+    started = ((operations["progress"] >> np.uint64(16)) & np.uint64(0xFFFF) > 0) | outcome.done
+    is_peer = np.isin(operations["function"], POINT_TO_POINT)
+    steps = view.records["step"][written(view.records, state.position)]
+    uncounted = state.uncounted or view.dropped > 0 or bool((view.records["kind"] == Kind.RECORD).any())
+    shared = {
+        "exact": int(not uncounted),
+        "step": int(steps[-1]) if len(steps) else state.newest,
+        "quiet_ns": max(0, view.now_ns - last_moved_ns(view.records, state)),
+        "state": STATES.index(process),
+    }
+    rows: list[dict[str, int]] = []
+    published = _published(comms, view.now_ns)
+    for index in published:
+        entry = comms[index]
+        of_comm = operations["comm"] == index
+        its = {**shared, "comm_rank": int(entry["rank"]), "ranks": int(entry["ranks"])}
+        its["closed"] = int(entry["closed_ns"] > 0)
+        collectives = np.flatnonzero(of_comm & ~is_peer)
+        done, begun = outcome.done[collectives], started[collectives]
+        rows.append(its | _collectives(taken(operations, collectives), done, begun, entry, state))
+        open_peers = np.flatnonzero(of_comm & is_peer & ~outcome.done)[:MOST_OPEN]
+        first = np.unique(operations["peer"][open_peers], return_index=True)[1]
+        for at in open_peers[first].tolist():
+            counts = {"called": 1, "begun": int(started[at]), "ended": 0, "peer": int(operations["peer"][at])}
+            rows.append(its | counts | _described(operations[at]) | _last())
+    for row in rows:
+        row["start_ns"] = min(max(row["start_ns"], view.now_ns - OLDEST_NS), view.now_ns)
+    return _table(rows, [hash_text(int(comms["id"][index])) for index in published])
+
+
+def _operations(records: Array, communicators: Array, state: RingState) -> Array:
+    """Return the operations of known communicators, in the order of their calls."""
+    is_operation = (records["kind"] == Kind.OPERATION) & written(records, state.position)
+    comm = records["comm"] % MAX_COMMS
+    is_operation &= (records["comm"] < MAX_COMMS) & (records["generation"] == communicators["generation"][comm])
+    return taken(records, is_operation)
+
+
+def _published(communicators: Array, now_ns: int) -> list[int]:
+    """Return the places of the communicators that are open, or were closed a short time ago."""
+    closed = communicators["closed_ns"]
+    recent = closed > np.uint64(max(0, now_ns - CLOSED_NS))
+    used = (communicators["generation"] > 0) & (communicators["id"] > 0) & (communicators["ranks"] > 0)
+    return list(np.flatnonzero(used & ((closed == 0) | recent)).tolist())
+
+
+def _collectives(called: Array, done: Array, started: Array, entry: Array, state: RingState) -> dict[str, int]:
+    """Return the counts of a communicator's collectives, the first that has not ended, and the one before it.
+
+    `called`: those behind the ring's position.
+    """
+    before = state.passed.get(str(int(entry["id"])), [])
+    passed = before[0] if before else 0
+    waiting, begun = np.flatnonzero(~done), np.flatnonzero(started)
+    at = int(waiting[0]) if len(waiting) else len(called) - 1
+    row = {
+        "peer": -1,
+        "called": passed + len(called),
+        "begun": passed + (int(begun[-1]) + 1 if len(begun) else 0),
+        "ended": passed + (at if len(waiting) else len(called)),
+    }
+    last = _last(*before[1:])
+    if at >= 1:
+        last = _last(*(int(called[at - 1][name]) for name in ("function", "datatype", "count")))
+    if at >= 0:
+        return row | _described(called[at]) | last
+    operation = {"operation": last["last_operation"], "datatype": last["last_datatype"], "bytes": 0}
+    return row | operation | {"elements": last["last_elements"], "start_ns": int(entry["created_ns"])} | _last()
+
+
+def _described(record: Array) -> dict[str, int]:
+    datatype = int(record["datatype"]) if record["datatype"] < len(DATATYPES) else 0
+    return {
+        "operation": int(record["function"]) if record["function"] < len(_OPERATIONS) else 0,
+        "datatype": datatype,
+        "elements": int(record["count"]),
+        "bytes": int(record["count"]) * DATATYPE_BYTES[datatype],
+        "start_ns": int(record["host_ns"]),
+    }
+
+
+def _last(function: int = 0, datatype: int = 0, elements: int = 0) -> dict[str, int]:
+    known = function if function < len(_OPERATIONS) else 0
+    return {
+        "last_operation": known,
+        "last_datatype": datatype if datatype < len(DATATYPES) else 0,
+        "last_elements": elements,
+    }
+
+
+def _table(rows: list[dict[str, int]], communicators: list[str]) -> Table:
+    limits = bounds(Topic.PROGRESS)
+    places = np.cumsum([0, *(row["peer"] < 0 for row in rows)])[1:] - 1  # of each row's communicator
+    columns: dict[str, Array] = {}
+    for column in model(Topic.PROGRESS).columns:
+        if column.name == "communicator":
+            columns[column.name] = places.astype(column.dtype)
+            continue
+        limit = limits[column.name]
+        low, high = (0, len(_OPERATIONS)) if column.dictionary else (int(limit.low), int(limit.high))
+        values = [min(max(row[column.name], low), high) for row in rows]
+        columns[column.name] = np.array(values, column.dtype)
+    texts = {"operations": _OPERATIONS, "datatypes": DATATYPES, "last_operations": _OPERATIONS}
+    texts |= {"last_datatypes": DATATYPES, "states": STATES}
+    return Table(columns, {"communicators": communicators, **texts})

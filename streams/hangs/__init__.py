@@ -1,0 +1,1 @@
+"""Jobs that stand still: which rank, in which operation, and why."""

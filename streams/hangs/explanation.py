@@ -1,0 +1,185 @@
+"""The ranks that a standing job waits for, and the reason. Pure.
+
+Ranks and rendezvous are nodes of a graph: a rank waits in its rendezvous, a rendezvous waits for the ranks that block
+it. Who blocks and waits for nobody is named; who waits is not. A rendezvous that nobody blocks does not end by itself:
+its ranks called different things, or a GPU or link does not finish. If all who block wait too, they wait for each
+other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from drumline.streams.hangs.snapshot import ProcessProgress, ProgressRow
+from drumline.streams.hangs.waiting import Awaited, Participant, Rendezvous, find_rendezvous
+
+#: Operations whose ranks may have different numbers of elements.
+_UNEVEN = ("AllGatherV",)
+
+
+class Reason(StrEnum):
+    """Reasons of gpu.hang.v1, the most telling first."""
+
+    ENDED = "gone"
+    STOPPED = "stopped"
+    MISMATCH = "mismatch"
+    DEADLOCK = "deadlock"
+    NOT_CALLED = "not_called"
+    NOT_STARTED = "not_started"
+    NOT_ENDED = "not_ended"
+    INSUFFICIENT = "insufficient_data"
+    NO_OPERATION = "no_operation"
+    SILENT = "silent"
+
+
+@dataclass(frozen=True)
+class NamedRank:
+    """Holds a rank that is named, and the operation that it is about: `row` is one that waits in it, or its own."""
+
+    process: ProcessProgress
+    reason: Reason
+    row: ProgressRow
+    number: int
+    waiting: int
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """Explains a standstill.
+
+    Attributes:
+        reason: of the job.
+        named: ranks, each once.
+        row, number, waiting: the operation that most ranks wait in, its number, and how many do; None = none do.
+        known, ranks: of the ranks of its communicator, those whose progress is known, and all.
+    """
+
+    reason: Reason
+    named: tuple[NamedRank, ...] = ()
+    row: ProgressRow | None = None
+    number: int = 0
+    waiting: int = 0
+    known: int = 0
+    ranks: int = 0
+
+
+#: id of a process -> rendezvous that it waits in.
+_Joined = Mapping[int, Sequence[Rendezvous]]
+
+
+def explain(processes: Sequence[ProcessProgress]) -> Standstill:
+    """Return why a job stands still. `processes`: those whose newest progress is known, ended ones too."""
+    points = find_rendezvous(processes)
+    if not points:
+        return Standstill(Reason.NO_OPERATION)
+    joined: dict[int, list[Rendezvous]] = defaultdict(list)
+    for point in points:
+        for member in point.waiting:
+            joined[id(member.process)].append(point)
+    named: dict[int, NamedRank] = {}
+    for point in points:
+        for candidate in _attributed(point, joined):
+            kept = named.get(id(candidate.process))
+            if kept is None or candidate.waiting > kept.waiting:
+                named[id(candidate.process)] = candidate
+    if not named and all(point.awaited in (Awaited.CALL, Awaited.START) for point in points):
+        named = _circle(points, joined)
+    order = list(Reason)
+    ordered = tuple(sorted(named.values(), key=lambda rank: (order.index(rank.reason), rank.process.rank)))
+    reason = ordered[0].reason if ordered else _reason(points)
+    about = [point for point in points if not ordered or point.communicator == ordered[0].row.communicator]
+    wanted = Awaited.UNKNOWN if reason is Reason.INSUFFICIENT else Awaited.END
+    point = max(about, key=lambda point: (point.awaited is wanted and not ordered, len(point.waiting)))
+    waiting = 0 if reason is Reason.NOT_STARTED and not ordered else len(point.waiting)
+    known = len(point.members)
+    return Standstill(reason, ordered, point.row, point.number, waiting, known, known + max(0, point.missing))
+
+
+def _attributed(point: Rendezvous, joined: _Joined) -> list[NamedRank]:
+    """Return the ranks that a rendezvous waits for and that wait for nobody; of one that does not end, who differ."""
+    if point.awaited is Awaited.END:
+        return _different(point)
+    if point.awaited is Awaited.UNKNOWN:  # whoever else is missing, these differ
+        return [rank for rank in _different(point) if rank.reason is not Reason.NOT_ENDED]
+    reason = Reason.NOT_CALLED if point.awaited is Awaited.CALL else Reason.NOT_STARTED
+    return [
+        NamedRank(m.process, _state(m) or reason, point.row, point.number, len(point.waiting))
+        for m in point.blocking
+        if m.process.has_ended or all(other is point for other in joined.get(id(m.process), ()))
+    ]
+
+
+def _state(member: Participant) -> Reason | None:
+    if member.process.has_ended:
+        return Reason.ENDED
+    return Reason.STOPPED if member.process.state == "stopped" else None
+
+
+def _different(point: Rendezvous) -> list[NamedRank]:
+    """Return the ranks of a rendezvous that all have called and that does not end, where some differ from others."""
+    count, members, number = len(point.waiting), point.members, point.number
+    if stopped := [m for m in members if _state(m) is Reason.STOPPED]:
+        return [NamedRank(m.process, Reason.STOPPED, point.row, number, count) for m in stopped]
+    if not number:
+        return []
+    calls = {id(m): call for m in members if (call := _call(m.row, number))}
+    counts = Counter(calls.values())
+    if len(counts) > 1:
+        common = max(counts, key=lambda call: counts[call])
+        different = [m for m in members if calls.get(id(m), common) != common]
+        different.append(min((m for m in members if calls.get(id(m)) == common), key=lambda m: m.process.rank))
+        return [
+            NamedRank(m.process, Reason.MISMATCH, _row_of(m.row, number), number, counts[calls[id(m)]])
+            for m in different
+        ]
+    late = [m for m in members if m.row.ended < number]
+    if len(late) == len(members) or all(m.row.begun <= m.row.ended for m in late):
+        return []
+    return [NamedRank(m.process, Reason.NOT_ENDED, point.row, number, count) for m in late]
+
+
+def _call(row: ProgressRow, number: int) -> tuple[str, str, int] | None:
+    """Return operation, type and size of what a rank called under a number; None = not known any more."""
+    if row.ended not in (number - 1, number):
+        return None
+    called = _row_of(row, number)
+    return called.operation, called.datatype, 0 if called.operation in _UNEVEN else called.elements
+
+
+def _row_of(row: ProgressRow, number: int) -> ProgressRow:
+    """Return the row with what the rank called under a number: its open operation, or the one before."""
+    if row.ended != number or row.called == row.ended:
+        return row
+    return row._replace(
+        operation=row.last_operation, datatype=row.last_datatype, elements=row.last_elements, bytes=0
+    )  # fmt: skip
+
+
+def _circle(points: Sequence[Rendezvous], joined: _Joined) -> dict[int, NamedRank]:
+    """Return ranks that wait for each other: each of them waits, in its operation, for the next."""
+    path: list[tuple[Participant, Rendezvous]] = []
+    places: dict[int, int] = {}
+    point, member = points[0], points[0].waiting[0]
+    while id(member.process) not in places:
+        places[id(member.process)] = len(path)
+        path.append((member, point))
+        member = point.blocking[0]
+        point = next(other for other in joined[id(member.process)] if other is not point)
+    circle = path[places[id(member.process)] :]
+    return {
+        id(m.process): NamedRank(m.process, Reason.DEADLOCK, point.row, point.number, len(point.waiting))
+        for m, point in circle
+    }
+
+
+def _reason(points: Sequence[Rendezvous]) -> Reason:
+    """Return the reason where no rank can be named."""
+    if any(point.awaited is Awaited.UNKNOWN for point in points):
+        return Reason.INSUFFICIENT
+    ending = [point for point in points if point.awaited is Awaited.END]
+    if any(m.row.begun > m.row.ended for point in ending for m in point.waiting):
+        return Reason.NOT_ENDED
+    return Reason.NOT_STARTED if ending else Reason.INSUFFICIENT

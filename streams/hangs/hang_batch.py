@@ -1,0 +1,121 @@
+"""Conversion of a standstill into a gpu.hang.v1 batch."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from drumline.schemas.batch import Batch, dictionary
+from drumline.schemas.keys import derived_process_id
+from drumline.schemas.topics import Topic
+from drumline.streams.hangs.explanation import NamedRank, Reason, Standstill
+from drumline.streams.hangs.snapshot import ProgressRow
+
+WHOLE_JOB = -1
+#: column -> its dictionary.
+_TEXTS = {
+    "host": "hosts",
+    "gpu_uuid": "gpu_uuids",
+    "reason": "reasons",
+    "communicator": "communicators",
+    "operation": "operations",
+    "datatype": "datatypes",
+    "note": "notes",
+}
+_NUMBERS = {"rank": "<i4", "number": "<i8", "elements": "<i8", "bytes": "<i8", "waiting": "<i4", "step": "<i8"}
+
+
+@dataclass(frozen=True)
+class HangRow:
+    """Holds a row of gpu.hang.v1."""
+
+    rank: int
+    host: str = ""
+    gpu_uuid: str = ""
+    reason: str = ""
+    communicator: str = ""
+    operation: str = ""
+    datatype: str = ""
+    number: int = 0
+    elements: int = 0
+    bytes: int = 0
+    waiting: int = 0
+    step: int = -1
+    note: str = ""
+
+
+def standing_rows(explanation: Standstill, most_named: int) -> list[HangRow]:
+    """Return the rows of a standstill: the job's, and one for each of at most `most_named` ranks."""
+    named, row = explanation.named, explanation.row
+    rows = [_row(rank) for rank in named[:most_named]]
+    note = " ".join(row.note for row in rows[:4]) if rows else _job_note(explanation)
+    if len(named) > 4:
+        note += f" {len(named)} ranks are named."
+    known: dict[str, Any] = {} if row is None else _shown(row)
+    known |= {"number": explanation.number, "waiting": explanation.waiting}
+    return [HangRow(WHOLE_JOB, reason=explanation.reason, note=note, **known), *rows]
+
+
+def _row(named: NamedRank) -> HangRow:
+    process, rows = named.process, named.process.progress()
+    return HangRow(
+        process.rank, process.host, process.gpu_uuid, named.reason,
+        number=named.number, waiting=named.waiting, step=rows[0].step if rows else -1,
+        note=f"Rank {process.rank} {_sentence(named)}.", **_shown(named.row),
+    )  # fmt: skip
+
+
+def _shown(row: ProgressRow) -> dict[str, Any]:
+    names = ("communicator", "operation", "datatype", "elements", "bytes")
+    return {name: getattr(row, name) for name in names}
+
+
+def _operation(row: ProgressRow, number: int) -> str:
+    size = f" of {row.elements:,} {row.datatype}" if row.datatype else ""
+    name = f"{row.operation or 'operation'} {number}" if number else row.operation or "an operation"
+    return f"{name}{size} in communicator {row.communicator} ({row.ranks} ranks)"
+
+
+def _sentence(named: NamedRank) -> str:
+    operation = _operation(named.row, named.number)
+    peers = "1 rank waits" if named.waiting == 1 else f"{named.waiting} ranks wait"
+    return {
+        Reason.ENDED: f"has ended; {peers} for it in {operation}",
+        Reason.STOPPED: f"is stopped by a signal; {peers} for it in {operation}",
+        Reason.MISMATCH: f"called {operation}; others called another operation, type or size under that number",
+        Reason.DEADLOCK: f"waits in {operation} for a rank that waits for it",
+        Reason.NOT_CALLED: f"has not called {operation}; {peers} in it",
+        Reason.NOT_STARTED: f"called {operation}, but its GPU is busy and has not begun it; {peers} in it",
+        Reason.NOT_ENDED: f"does not end {operation}, which others have ended: its GPU or link",
+    }[named.reason]
+
+
+def _job_note(explanation: Standstill) -> str:
+    if explanation.row is None:
+        return "No rank waits in an operation of NCCL, and none calls one."
+    operation = _operation(explanation.row, explanation.number)
+    if explanation.reason is Reason.INSUFFICIENT:
+        known = f"the progress of {explanation.known} of its {explanation.ranks} ranks is known"
+        return f"{explanation.waiting} ranks wait in {operation}; {known}."
+    if explanation.reason is Reason.NOT_STARTED:
+        return f"All ranks called {operation}; no GPU has begun it."
+    return f"All ranks began {operation}, and none ends it: a link, or a GPU."
+
+
+def hang_batch(rows: Sequence[HangRow], envelope: dict[str, Any]) -> Batch:
+    """Return the batch of rows. `envelope`: job, run, state, episode, revision, sequence and times."""
+    texts = {name: dictionary(getattr(row, name) for row in rows) for name in _TEXTS}
+    columns = {name: np.array(texts[name][1], "<u4") for name in _TEXTS}
+    columns |= {name: np.array([getattr(row, name) for row in rows], dtype) for name, dtype in _NUMBERS.items()}
+    dictionaries = {_TEXTS[name]: strings for name, (strings, _) in texts.items()}
+    process = derived_process_id(Topic.HANG, envelope["run"])
+    return Batch(Topic.HANG, {**envelope, "process_id": process, "rows": len(rows), **dictionaries}, columns)
+
+
+def digest(state: str, rows: Sequence[HangRow]) -> str:
+    """Return a hash of a result without its times and revision."""
+    return hashlib.blake2b(repr((state, rows)).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,242 @@
+"""The hang stage: says when a job stands still, for which ranks it waits, and why (gpu.hang.v1).
+
+A job stands still when none of its processes moves. How long that is, each agent measures by its own clock, so clocks
+are never compared, and a delayed record is no standstill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from drumline.schemas.batch import Batch
+from drumline.streams.core.budget import StateBudget, Store
+from drumline.streams.core.in_flight import InFlight
+from drumline.streams.core.isolation import IsolatedStage
+from drumline.streams.core.records import key, pack_rows, unit_parts, unpack_rows
+from drumline.streams.hangs.config import HangConfig
+from drumline.streams.hangs.explanation import Reason, Standstill, explain
+from drumline.streams.hangs.hang_batch import WHOLE_JOB, HangRow, digest, hang_batch, standing_rows
+from drumline.streams.hangs.snapshot import ProcessProgress
+
+NO_ROWS = np.dtype([("none", "u1")])
+#: Kind of a key -> number of its parts before the run: h|run, what is published; e|process|run, a process that ended.
+_RUN_AT = {"h": 1, "e": 2}
+#: A process and a row of its record, as Python objects. Estimated.
+PROCESS_BYTES, ROW_BYTES = 1_500, 120
+MOVING, STANDING, HUNG, OVER = "moving", "standing", "hung", "over"
+
+
+@dataclass(slots=True)
+class JobProgress:
+    """Keeps the state of one run.
+
+    Attributes:
+        processes: process id -> its newest progress.
+        busy: processes that moved a short time ago.
+        silent: processes whose agent has sent nothing for some time, although the worker had no lag.
+        head: what was published last: episode, revision, state, start_ns, named ranks, digest, sequence.
+        first_seen_ns: worker's clock at the first record or tick since the restart.
+        changed: the explanation may be another one.
+        explained: the last explanation, and the processes that were silent then.
+        rows: of all processes.
+    """
+
+    job: str = ""
+    world_size: int = 0
+    processes: dict[str, ProcessProgress] = field(default_factory=dict)
+    busy: set[str] = field(default_factory=set)
+    silent: set[str] = field(default_factory=set)
+    head: dict[str, Any] = field(default_factory=lambda: {"episode": 0, "revision": 0, "state": MOVING, "sequence": 0})
+    first_seen_ns: int = 0
+    changed: bool = True
+    explained: tuple[Standstill, int] | None = None
+    rows: int = 0
+
+    @property
+    def stands(self) -> bool:
+        """Return whether it stands still, as published."""
+        return self.head["state"] in (STANDING, HUNG)
+
+
+class HangStage(IsolatedStage[str, JobProgress]):
+    """Evaluates the progress of each run (gpu.progress.v1). A `Stage`."""
+
+    def __init__(self, store: Store, config: HangConfig, budget: StateBudget | None = None) -> None:
+        super().__init__(store, budget)
+        self.config = config
+        self.duplicates = 0
+        self._in_flight: InFlight[str, tuple[Batch, dict[str, Any]]] = InFlight()  # with the head to store
+        self._restore()
+
+    @property
+    def open_windows(self) -> int:
+        """Return the number of results that are not acknowledged."""
+        return len(self._in_flight)
+
+    def _unit_of(self, batch: Batch) -> str:
+        return str(batch.envelope["run"])
+
+    def _unit_of_key(self, name: str) -> str | None:
+        parts = unit_parts(name, _RUN_AT)
+        return None if parts is None else parts[0]
+
+    def _memory_of(self, state: JobProgress) -> int:
+        return PROCESS_BYTES * len(state.processes) + ROW_BYTES * state.rows
+
+    def _run_of(self, unit: str) -> str:
+        return unit
+
+    def _restore_key(self, unit: str, name: str) -> str:
+        state, head = self.states.setdefault(unit, JobProgress()), unpack_rows(self.store[name], NO_ROWS).head
+        if name[0] == "h":
+            state.head, state.world_size = head["published"], head["world_size"]
+        else:
+            process = ProcessProgress.from_json(head["process"])
+            state.processes[name.split("|", 2)[1]], state.rows = process, state.rows + len(process.rows)
+        state.job = head["job"]
+        return state.job
+
+    def _apply(self, unit: str, batch: Batch, offset: int, now_ns: int) -> list[Batch]:
+        """Take in the newest progress of a process."""
+        state = self.states.setdefault(unit, JobProgress())
+        state.first_seen_ns = state.first_seen_ns or now_ns
+        envelope, process_id = batch.envelope, str(batch.envelope["process_id"])
+        before = state.processes.get(process_id)
+        if not batch.rows:  # a heartbeat
+            return []
+        if before is not None and int(envelope["sequence"]) <= before.sequence:
+            self.duplicates += 1
+            return []
+        process = ProcessProgress.of(batch, now_ns)
+        state.processes[process_id] = process
+        state.rows += batch.rows - (0 if before is None else _size(before))
+        state.changed |= before is None or before.mark != process.mark
+        state.job, state.world_size = envelope["job"], max(state.world_size, int(envelope["world_size"]))
+        is_busy = not process.has_ended and process.quiet_ns < self.config.standing_ns
+        (state.busy.add if is_busy else state.busy.discard)(process_id)
+        state.silent.discard(process_id)
+        if process.has_ended:  # it sends no more
+            value = {"job": state.job, "process": process.to_json()}
+            self.store[key("e", process_id, unit)] = pack_rows(-1, value, np.zeros(0, NO_ROWS))
+        if bool(state.busy) == state.stands:
+            return self._evaluate(unit, state, now_ns)
+        return []
+
+    def _tick(self, unit: str, now_ns: int, caught_up: bool) -> list[Batch]:
+        """Leave silent processes out, and evaluate the run.
+
+        Lag makes a process silent, but no job stand still: all records of a job lie in one partition, in their order.
+        """
+        state, config = self.states[unit], self.config
+        state.first_seen_ns = state.first_seen_ns or now_ns
+        for name, process in state.processes.items() if caught_up else ():
+            process.seen_ns = process.seen_ns or now_ns
+            if not process.has_ended and now_ns - process.seen_ns > config.silent_ns:
+                state.silent.add(name)
+                state.busy.discard(name)
+        last_ns = max((process.seen_ns for process in state.processes.values()), default=state.first_seen_ns)
+        last_ns = last_ns or state.first_seen_ns
+        if caught_up and now_ns - last_ns > self.forget_after(config.forget_ns) and not state.stands:
+            self._forget(unit)
+            return []
+        return self._evaluate(unit, state, now_ns, now_ns - last_ns if caught_up else 0)
+
+    def _evaluate(self, unit: str, state: JobProgress, now_ns: int, silent_ns: int = 0) -> list[Batch]:
+        """Return what changed. `silent_ns`: time without any record of the run."""
+        config = self.config
+        if state.busy:
+            return self._publish_end(unit, state, MOVING, "", now_ns)
+        if now_ns - state.first_seen_ns < config.join_ns:
+            return []
+        known = [process for name, process in state.processes.items() if name not in state.silent]
+        quiet_ns = min((process.quiet_ns for process in known if not process.has_ended), default=0)
+        if not quiet_ns:
+            is_complete = len(known) >= state.world_size or silent_ns > config.silent_ns
+            if known and len(known) == len(state.processes) and is_complete:
+                return self._publish_end(unit, state, OVER, "", now_ns)
+            is_over = silent_ns > config.over_ns
+            return self._publish_end(unit, state, OVER, Reason.SILENT, now_ns) if is_over else []
+        if state.changed or state.explained is None or state.explained[1] != len(known):
+            state.explained, state.changed = (explain(known), len(known)), False
+        explanation, _ = state.explained
+        if explanation.row is None and quiet_ns < config.hung_ns:  # nobody waits: they may compute
+            return self._publish_end(unit, state, MOVING, "", now_ns)
+        name = HUNG if quiet_ns >= config.hung_ns and explanation.waiting else STANDING
+        rows = standing_rows(explanation, config.most_named)
+        start_ns = state.head["start_ns"] if state.stands else now_ns - quiet_ns
+        return self._publish(unit, state, name, rows, start_ns, now_ns)
+
+    def _publish_end(self, unit: str, state: JobProgress, name: str, reason: str, now_ns: int) -> list[Batch]:
+        """Return the last result of a standstill, which takes back every name."""
+        if not state.stands:
+            return []
+        state.changed = True
+        rows = [HangRow(WHOLE_JOB, reason=reason), *(HangRow(*named) for named in state.head["named"])]
+        return self._publish(unit, state, name, rows, state.head["start_ns"], now_ns)
+
+    def _publish(
+        self, unit: str, state: JobProgress, name: str, rows: Sequence[HangRow], start_ns: int, now_ns: int
+    ) -> list[Batch]:
+        """Return a result as a batch, or nothing if it is the published one."""
+        before, now = state.head, digest(name, rows)
+        if before.get("digest") == now and before["state"] == name:
+            return []
+        head = {
+            "episode": before["episode"] + (not state.stands),
+            "revision": before["revision"] + 1 if state.stands else 0,
+            "state": name,
+            "start_ns": start_ns,
+            "sequence": before["sequence"] + 1,
+            "digest": now,
+            "named": [[row.rank, row.host, row.gpu_uuid] for row in rows if row.rank != WHOLE_JOB],
+        }
+        envelope = {
+            "job": state.job,
+            "run": unit,
+            "world_size": state.world_size,
+            "sequence": before["sequence"],
+            "base_time_ns": now_ns,
+            "sent_ns": now_ns,
+            "episode": head["episode"],
+            "revision": head["revision"],
+            "state": name,
+            "start_ns": start_ns,
+            "time_ns": now_ns,
+            "ranks_seen": len({process.rank for process in state.processes.values()}),
+        }
+        batch = hang_batch(rows, envelope)
+        state.head = head
+        self._in_flight.add(unit, envelope["sequence"], (batch, head), now_ns)
+        return [batch]
+
+    def _mark_sent(self, unit: str, batch: Batch) -> None:
+        """Store the batch as what is published."""
+        sent = self._in_flight.settle(unit, int(batch.envelope["sequence"]))
+        if sent is not None and unit in self.states and self.states[unit].head["sequence"] == sent[1]["sequence"]:
+            state = self.states[unit]
+            value = {"job": state.job, "world_size": state.world_size, "published": sent[1]}
+            self.store[key("h", unit)] = pack_rows(-1, value, np.zeros(0, NO_ROWS))
+
+    def _resend(self, now_ns: int) -> list[Batch]:
+        """Return the results that were not acknowledged for too long; a superseded one must not follow the newer."""
+        out = []
+        for unit, sequence, (batch, head) in self._in_flight.expired(now_ns - self.config.resend_ns):
+            self._in_flight.settle(unit, sequence)
+            if unit in self.states and self.states[unit].head["sequence"] == head["sequence"]:
+                self._in_flight.add(unit, sequence, (batch, head), now_ns)
+                out.append(batch)
+        return out
+
+    def _forget(self, unit: str) -> None:
+        """Delete all state of a run."""
+        for process_id in self.states.pop(unit).processes:
+            self.store.pop(key("e", process_id, unit), None)
+        self.store.pop(key("h", unit), None)
+
+
+def _size(process: ProcessProgress) -> int:
+    return len(process.rows) if process.batch is None else process.batch.rows

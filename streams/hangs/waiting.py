@@ -1,0 +1,113 @@
+"""Waiting of ranks in their communicators: what they wait in, and for whom. Pure.
+
+Ranks of a communicator meet in each of its collectives, in the order of their calls. So the first that has not ended
+everywhere is the one that ranks wait in: for those that have not called it, or else for those whose GPU has not begun
+it. If all have, the operation itself does not end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from drumline.streams.hangs.snapshot import ProcessProgress, ProgressRow
+
+
+class Awaited(Enum):
+    """Classifies what ranks wait for.
+
+    `CALL`: others call. `START`: others' GPUs begin. `END`: the operation ends. `UNKNOWN`: a rank whose progress is not
+    known.
+    """
+
+    CALL = "call"
+    START = "start"
+    END = "end"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Participant:
+    """Holds a process and its row of a communicator."""
+
+    process: ProcessProgress
+    row: ProgressRow
+
+
+@dataclass(frozen=True)
+class Rendezvous:
+    """Describes a collective, a send or a receive that ranks wait in.
+
+    Attributes:
+        number: of the collective, from 1; 0 = not known.
+        row: of a rank that waits.
+        members: those that are known.
+        waiting: members that called it.
+        blocking: members that the others wait for.
+        awaited: what they wait for.
+        missing: members that are not known.
+    """
+
+    communicator: str
+    number: int
+    row: ProgressRow
+    members: Sequence[Participant]
+    waiting: Sequence[Participant]
+    blocking: Sequence[Participant]
+    awaited: Awaited
+    missing: int = 0
+
+
+def find_rendezvous(processes: Sequence[ProcessProgress]) -> list[Rendezvous]:
+    """Return what ranks wait in: at most one collective of a communicator, and sends and receives by rank."""
+    communicators: dict[str, dict[int, Participant]] = {}
+    open_peers: dict[tuple[str, int], list[Participant]] = {}
+    for process in sorted(processes, key=lambda process: process.seen_ns):  # of two of one rank the newer one counts
+        for row in process.progress():
+            member = Participant(process, row)
+            if row.peer < 0:
+                communicators.setdefault(row.communicator, {})[row.comm_rank] = member
+            elif not process.has_ended:
+                open_peers.setdefault((row.communicator, row.comm_rank), []).append(member)
+    result = []
+    for communicator, ranks in communicators.items():
+        if point := _collective(communicator, [ranks[number] for number in sorted(ranks)]):
+            result.append(point)
+    for (communicator, comm_rank), members in open_peers.items():
+        for member in members:
+            peer = communicators.get(communicator, {}).get(member.row.peer)
+            answers = open_peers.get((communicator, member.row.peer), ())
+            result.append(_peer_wait(member, peer, any(answer.row.peer == comm_rank for answer in answers)))
+    return result
+
+
+def _collective(communicator: str, members: Sequence[Participant]) -> Rendezvous | None:
+    waiting = [m for m in members if m.row.called > m.row.ended and not m.process.has_ended]
+    if not waiting:
+        return None
+    number = min(m.row.ended for m in waiting) + 1 if all(m.row.exact for m in members) else 0
+    if number:
+        waiting = [m for m in waiting if m.row.ended < number]
+        blocking = [m for m in members if m.row.called < number or (m.process.has_ended and m.row.ended < number)]
+    else:  # what is not numbered is only known to be open or not
+        blocking = [m for m in members if m.row.called == m.row.ended or m.process.has_ended]
+    row, missing = waiting[0].row, max(m.row.ranks for m in members) - len(members)
+    awaited = Awaited.CALL
+    if not blocking and missing > 0:
+        awaited = Awaited.UNKNOWN
+    elif not blocking:
+        running = [m for m in waiting if m.row.begun > m.row.ended]
+        blocking = [m for m in waiting if m.row.begun <= m.row.ended] if running else []
+        awaited = Awaited.START if blocking else Awaited.END
+        waiting = running or waiting
+    return Rendezvous(communicator, number, row, members, waiting, blocking, awaited, missing)
+
+
+def _peer_wait(member: Participant, peer: Participant | None, is_answered: bool) -> Rendezvous:
+    row, waiting = member.row, [member]
+    if peer is None:
+        return Rendezvous(row.communicator, 0, row, waiting, waiting, [], Awaited.UNKNOWN, 1)
+    if is_answered and not peer.process.has_ended:
+        return Rendezvous(row.communicator, 0, row, [member, peer], waiting, [], Awaited.END)
+    return Rendezvous(row.communicator, 0, row, [member, peer], waiting, [peer], Awaited.CALL)

@@ -1,0 +1,239 @@
+"""Progress of processes, from their rings: pure, and of real processes that hang, up to the rank that is named."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+from support.fake_nccl import COMPILER, PROGRAMS
+from support.fake_ring import MS, FakeRing
+
+from drumline.producers.batches.live import BatchWriter, FeedProgress
+from drumline.producers.identity import Identity
+from drumline.producers.nccl_profiler import library
+from drumline.producers.rings.host_rings import RingFolder
+from drumline.producers.rings.progress import MOST_OPEN, progress_table
+from drumline.producers.rings.ring_file import FUNCTIONS, HeaderField
+from drumline.producers.rings.ring_rows import RingDerivation
+from drumline.producers.rings.state import RingState
+from drumline.producers.rings.step_cuts import RingView
+from drumline.producers.spool.frames import SEGMENT_MAGIC, Frame, scan
+from drumline.producers.spool.quota import SpoolLimits
+from drumline.schemas.batch import decode
+from drumline.schemas.bounds_check import check
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+from drumline.streams.hangs.config import HangConfig
+from drumline.streams.hangs.stage import HangStage
+
+BEGIN, SECOND = 10**18, 10**9
+LATER = BEGIN + 3_600 * SECOND
+IDENTITY = Identity("job", "run", 0, 0, 2, "host", "GPU-0", "process", source="nccl")
+ALL_REDUCE = FUNCTIONS.index("AllReduce") + 1
+
+
+class Reader:
+    """Publishes the progress of a ring, then derives; keeps the state as JSON, as a killed agent does."""
+
+    def __init__(self, ring):
+        self.ring, self.state = ring, RingState()
+
+    def round(self, now_ns=LATER, state="running"):
+        self.state = RingState.from_json(json.loads(json.dumps(self.state.to_json())))
+        end, batches = int(self.ring.header[HeaderField.WRITTEN]), []
+        records = self.ring.records[np.arange(self.state.position, end) % self.ring.capacity].copy()
+        view = RingView(records, self.ring.comms.copy(), now_ns, int(self.ring.header[HeaderField.DROPPED]))
+        writer = BatchWriter(IDENTITY, lambda topic, key, batch: batches.append(batch))
+        if (table := progress_table(view, self.state, state)).rows:
+            writer.write(Topic.PROGRESS, table, FeedProgress(now_ns, 0))
+        RingDerivation(writer, self.state).advance(view)
+        self.ring.header[HeaderField.READ] = self.state.position
+        [batch] = [batch for batch in batches if batch.topic == Topic.PROGRESS] or [None]
+        if batch is None:
+            return []
+        check(batch, now_ns // 10**6)
+        texts = {
+            name: batch.strings(name, f"{name}s").tolist()
+            for name in ("communicator", "operation", "datatype", "last_operation", "state")
+        }
+        numbers = {name: values.tolist() for name, values in batch.columns.items() if name not in texts}
+        rows = zip(*(texts | numbers).values(), strict=True)
+        return sorted((dict(zip(texts | numbers, row, strict=True)) for row in rows), key=lambda row: row["peer"])
+
+
+@pytest.fixture
+def ring(tmp_path):
+    ring = FakeRing(tmp_path)
+    ring.communicator()
+    return ring
+
+
+def counts(row):
+    return row["called"], row["begun"], row["ended"]
+
+
+def test_collectives_are_counted_from_the_beginning_however_often_the_ring_is_read(ring):
+    reader, whole = Reader(ring), 0
+    for part in range(4):
+        ring.train(3, BEGIN + part * 10**9, first=3 * part)
+        whole += 12
+        [row] = reader.round()
+        assert counts(row) == (whole, whole, whole)
+        assert (row["communicator"], row["operation"], row["exact"], row["closed"]) == (
+            "0000000000c0ffee",
+            "AllReduce",
+            1,
+            0,
+        )
+    assert reader.state.position > 0
+    ring.running(BEGIN + 5 * 10**9, channels=2)
+    ring.running(BEGIN + 6 * 10**9, channels=2, function="AllGather", count=77)
+    [row] = reader.round()
+    assert counts(row) == (whole + 2, whole, whole)
+    assert (row["operation"], row["elements"], row["datatype"], row["bytes"]) == ("AllReduce", 1_000, "float32", 4_000)
+    assert row["quiet_ns"] == LATER - (BEGIN + 6 * 10**9)
+    assert row["step"] == 12
+
+
+def test_an_operation_that_began_on_the_gpu_and_the_one_before_it_are_described(ring):
+    ring.operations(BEGIN, BEGIN + MS, BEGIN + 2 * MS, function="AllGather", count=5)
+    at = ring.running(BEGIN + 3 * MS)
+    ring.records["progress"][at] += 1 << 16
+    [row] = Reader(ring).round()
+    assert counts(row) == (2, 2, 1)
+    assert (row["operation"], row["last_operation"], row["last_elements"]) == ("AllReduce", "AllGather", 5)
+
+
+def test_a_communicator_without_operations_is_published_and_a_closed_one_for_some_minutes(ring):
+    ring.communicator(hash_=7, rank=1, ranks=4)
+    ring.comms["created_ns"] = BEGIN
+    reader = Reader(ring)
+    rows = reader.round()
+    assert {(row["communicator"][-1], row["comm_rank"], row["ranks"], row["operation"]) for row in rows} == {
+        ("e", 0, 2, ""), ("7", 1, 4, ""),
+    }  # fmt: skip
+    ring.comms["closed_ns"][1] = LATER - 60 * SECOND
+    assert {row["communicator"][-1]: row["closed"] for row in reader.round()} == {"e": 0, "7": 1}
+    assert [row["communicator"][-1] for row in reader.round(LATER + 3_600 * SECOND)] == ["e"]
+
+
+def test_sends_and_receives_that_do_not_end_have_a_row_for_each_peer(ring):
+    for peer in (1, 1, 0):  # 0 is the rank itself
+        ring.running(BEGIN, function="Recv", peer=peer)
+    for _ in range(2 * MOST_OPEN):
+        ring.running(BEGIN, function="Send", peer=1)
+    rows = Reader(ring).round()
+    assert [(row["peer"], row["operation"], counts(row)) for row in rows] == [
+        (-1, "", (0, 0, 0)),
+        (1, "Recv", (1, 0, 0)),
+    ]
+
+
+@pytest.mark.parametrize("way", ["dropped", "paused", "lost state"])
+def test_counts_are_not_exact_when_operations_were_not_recorded(ring, way):
+    reader = Reader(ring)
+    ring.train(1, BEGIN)
+    if way == "dropped":
+        ring.header[HeaderField.DROPPED] = 1
+    elif way == "paused":
+        ring.record(False, BEGIN + 60 * MS)
+    else:
+        reader.state.uncounted = True
+    for _ in range(2):
+        assert [row["exact"] for row in reader.round()] == [0]
+
+
+def test_whatever_a_ring_holds_is_inside_the_contract(ring):
+    random = np.random.default_rng(3)
+    ring.comms[:].view(np.uint8)[:] = random.integers(0, 256, ring.comms.nbytes, np.uint8)
+    at = ring.operations(np.full(64, BEGIN), BEGIN, BEGIN)
+    kept = ring.records[at]
+    ring.records[at] = np.frombuffer(random.bytes(kept.nbytes), kept.dtype)
+    for name in ("number", "kind"):
+        ring.records[name][at] = kept[name]
+    ring.records["comm"][at] = np.arange(64)
+    ring.records["generation"][at] = ring.comms["generation"][:64]
+    assert len(Reader(ring).round()) > 0
+
+
+def test_a_ring_without_communicators_has_no_progress(tmp_path):
+    ring = FakeRing(tmp_path)
+    ring.train(1, BEGIN)
+    ring.header[HeaderField.COMMS] = 0
+    assert Reader(ring).round() == []
+
+
+WAYS = {
+    "sleep": {1: "not_called"}, "stop": {1: "stopped"}, "kill": {1: "gone"}, "exit": {1: "gone"},
+    "gpu": {1: "not_started"}, "operation": {0: "mismatch", 1: "mismatch"}, "size": {0: "mismatch", 1: "mismatch"},
+    "order": {0: "deadlock", 1: "deadlock"},
+}  # fmt: skip
+STEPS = 6
+
+
+class Agent:
+    """The part of an agent that reads rings, and a hang stage that gets what it spools, in real time."""
+
+    def __init__(self, root, config):
+        self.root, self.stage = root, HangStage({}, config)
+        self.folder = RingFolder(root / ".rings", root, SpoolLimits(), time.monotonic)
+        self.seen, self.results = set(), {}
+
+    def round(self):
+        self.folder._due = float("-inf")
+        self.folder.round(time.time_ns())
+        for segment in self.root.glob("[!.]*/*.seg"):
+            for frame in scan(segment.read_bytes()[len(SEGMENT_MAGIC) :], complete=True):
+                if isinstance(frame, Frame) and frame.topic == Topic.PROGRESS:
+                    batch = decode(model(frame.topic), frame.body)
+                    place = batch.envelope["process_id"], batch.envelope["sequence"]
+                    if place not in self.seen:
+                        self.seen.add(place)
+                        self._take(self.stage.on_batch(batch, 0, time.time_ns()))
+        self._take(self.stage.on_tick(time.time_ns(), True))
+
+    def _take(self, batches):
+        for batch in batches:
+            reasons = batch.strings("reason", "reasons").tolist()
+            named = dict(zip(batch.columns["rank"].tolist(), reasons, strict=True))
+            operation = batch.strings("operation", "operations")[0], int(batch.columns["number"][0])
+            self.results[batch.envelope["run"]] = batch.envelope["state"], named, operation
+            self.stage.mark_sent(batch)
+
+
+@pytest.mark.skipif(library.path() is None, reason="drumline was installed without a C compiler")
+@pytest.mark.timeout(60)
+def test_real_processes_that_hang_in_any_way_are_named(tmp_path):
+    program, root = tmp_path / "fake-nccl", tmp_path / "spool"
+    subprocess.run([*COMPILER, "-o", program, PROGRAMS / "fake_nccl.c", "-ldl", "-lpthread"], check=True)
+    root.mkdir()
+    agent = Agent(root, HangConfig(standing_ns=2 * SECOND, join_ns=SECOND))
+    begin_ms = time.time_ns() // MS + 500
+    processes = {}
+    expected = {how: {-1: next(iter(reasons.values())), **reasons} for how, reasons in WAYS.items()}
+    try:
+        for how in WAYS:
+            for rank in range(2):
+                variables = {"RANK": rank, "WORLD_SIZE": 2, "BEGIN_MS": begin_ms, "STEPS": STEPS, "HOW": how}
+                variables |= {"DRUMLINE_JOB": how, "DRUMLINE_RUN": how, "DRUMLINE_RINGS__FOLDER": root / ".rings"}
+                environment = {name: str(value) for name, value in variables.items()}
+                command = [program, str(library.path()), "5", "hang"]
+                processes[how, rank] = subprocess.Popen(command, env={"PATH": os.environ["PATH"], **environment})
+        until = time.monotonic() + 30
+        while {how: named for how, (_, named, _) in agent.results.items()} != expected and time.monotonic() < until:
+            agent.round()
+            for process in processes.values():
+                process.poll()
+            time.sleep(0.3)
+        assert {how: named for how, (_, named, _) in agent.results.items()} == expected
+        assert {state for state, _, _ in agent.results.values()} == {"standing"}
+        number = {how: operation for how, (_, _, operation) in agent.results.items()}
+        assert set(number.values()) == {("AllReduce", STEPS + 1)}
+    finally:
+        for process in processes.values():
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        agent.folder.close()

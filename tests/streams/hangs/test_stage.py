@@ -1,0 +1,171 @@
+"""The hang stage as a processor: evaluations that end, restarts, silence, lag, ends of jobs, quarantine."""
+
+from __future__ import annotations
+
+import pytest
+from support.standing_job import SECOND, Job
+
+WORLD = {"c0": [0, 1, 2, 3]}
+MINUTE = 60
+
+
+def pause(job, seconds, rank=0):
+    """Rank 0 evaluates or saves a checkpoint while the others wait."""
+    job.ranks[rank].host_stalls = True
+    job.run_for(seconds)
+    job.ranks[rank].host_stalls = False
+    job.run_for(20)
+
+
+def test_evaluations_of_one_rank_are_standing_name_it_and_no_page():
+    job = Job(WORLD).run_for(20)
+    for _ in range(20):
+        pause(job, 90)
+    assert job.states == ["standing", "moving"] * 20
+    assert {row["rank"] for rows in job.rows for row in rows} == {-1, 0}
+    assert [rows[0]["episode"] for rows in job.rows[::2]] == list(range(1, 21))
+    long = Job(WORLD, hung_ns=600 * SECOND).run_for(20)
+    pause(long, 6 * MINUTE)
+    assert long.states == ["standing", "moving"]
+
+
+def test_a_job_that_goes_on_takes_back_the_names():
+    job = Job(WORLD).run_for(20)
+    pause(job, 130, rank=2)
+    assert job.states == ["standing", "hung", "moving"]
+    assert [(row["rank"], row["reason"]) for row in job.rows[-1]] == [(-1, ""), (2, "")]
+    assert [rows[0]["revision"] for rows in job.rows] == [0, 1, 2]
+    assert len({rows[0]["start_ns"] for rows in job.rows}) == 1
+
+
+def test_a_moving_job_publishes_nothing_however_long_its_steps_are():
+    job = Job(WORLD).run_for(20)
+    for rank in job.ranks.values():
+        rank.host_stalls = True  # nobody waits: all compute
+    job.run_for(100)
+    assert job.rows == []
+    job.run_for(60)
+    assert job.states == ["standing"]
+    assert job.rows[-1][0]["reason"] == "no_operation"
+
+
+@pytest.mark.parametrize("state", ["exited", "killed"])
+def test_a_job_whose_processes_have_ended_does_not_stand_still(state):
+    job = Job(WORLD).run_for(20)
+    for rank in job.ranks.values():
+        rank.state = state
+    job.run_for(200)
+    assert job.rows == []
+
+
+def test_a_job_that_is_killed_while_it_hangs_is_over():
+    job = Job(WORLD).run_for(20)
+    job.ranks[1].host_stalls = True
+    job.run_for(130)
+    for rank in job.ranks.values():
+        rank.state = "killed"
+    job.run_for(3)
+    assert job.states == ["standing", "hung", "over"]
+    assert [(row["rank"], row["reason"]) for row in job.rows[-1]] == [(-1, ""), (1, "")]
+
+
+def test_a_job_whose_agents_fall_silent_is_over_after_a_minute_and_not_hung():
+    job = Job(WORLD).run_for(20)
+    job.ranks[1].host_stalls = True
+    job.run_for(15)
+    for rank in job.ranks.values():
+        rank.silent = True
+    job.run_for(90)
+    assert job.states == ["standing", "over"]
+    assert job.rows[-1][0]["reason"] == "silent"
+
+
+def test_a_host_that_dies_is_insufficient_data_for_those_that_wait_for_it():
+    job = Job(WORLD).run_for(20)
+    job.ranks[2].silent = job.ranks[3].silent = True
+    job.ranks[2].host_stalls = job.ranks[3].host_stalls = True
+    job.run_for(40)
+    assert job.named == {}
+    assert job.rows[-1][0]["reason"] == "insufficient_data"
+
+
+def test_a_restarted_worker_goes_on_with_what_is_published():
+    job = Job(WORLD).run_for(20)
+    job.ranks[1].state = "killed"
+    job.run_for(20)
+    job.restart()
+    job.run_for(120)
+    assert job.states == ["standing", "hung"]
+    assert job.named == {1: ("gone", "AllReduce", 21)}
+
+
+def test_what_was_not_acknowledged_is_sent_again_with_the_same_number():
+    job = Job(WORLD).run_for(20)
+    job.ranks[1].host_stalls, job.unacknowledged = True, True
+    job.run_for(15)
+    job.restart()
+    job.run_for(45)
+    assert len(job.rows) >= 2
+    assert {(rows[0]["state"], rows[0]["episode"], rows[0]["revision"]) for rows in job.rows} == {("standing", 1, 0)}
+
+
+def test_lag_makes_no_process_silent_and_hides_no_standstill():
+    job = Job(WORLD, lag=True).run_for(20)
+    job.ranks[1].host_stalls = True
+    job.run_for(12)
+    for rank in job.ranks.values():
+        rank.silent = True  # their records wait in Kafka
+    job.run_for(200)
+    assert job.states == ["standing"]
+    assert list(job.named) == [1]
+
+
+def test_repeated_and_late_records_change_nothing():
+    job = Job(WORLD).run_for(20)
+    old = job.batch(job.ranks[1])
+    job.ranks[1].host_stalls = True
+    job.run_for(30)
+    before = job.named
+    for offset in range(3):
+        job.take(job.stage.on_batch(old, offset, job.now))
+    job.run_for(5)
+    assert job.named == before
+    assert job.stage.duplicates == 3
+
+
+def test_state_is_deleted_with_the_run_and_bounded_by_its_processes():
+    job = Job(WORLD).run_for(20)
+    for rank in job.ranks.values():
+        rank.state = "exited"
+    job.run_for(5)
+    assert len(job.store) == 4
+    for _ in range(2):
+        job.now += 2 * 3_600 * SECOND
+        job.stage.on_tick(job.now, True)
+    assert job.store == {}
+    assert job.stage.states == {}
+
+
+def test_one_of_hundreds_of_ranks_is_named():
+    ranks = list(range(300))
+    job = Job({"c0": ranks}).run_for(1)
+    job.ranks[7].host_stalls = True
+    job.run_for(1)
+    for rank in job.ranks.values():
+        rank.moved = job.now - 11 * SECOND
+    for _ in range(6):
+        job.now += SECOND
+        job.publish()
+        job.take(job.stage.on_tick(job.now, True))
+    assert list(job.named) == [7]
+    assert job.rows[-1][0]["waiting"] == 299
+
+
+def test_a_process_that_is_stopped_while_the_job_stands_still_changes_the_reason():
+    job = Job(WORLD).run_for(20)
+    job.ranks[1].host_stalls = True
+    job.run_for(12)
+    job.ranks[1].state = "stopped"
+    job.run_for(2)
+    assert job.states == ["standing", "standing"]
+    assert job.named == {1: ("stopped", "AllReduce", 21)}
