@@ -24,6 +24,7 @@ _SAVER = "torch.distributed.checkpoint.state_dict_saver"
 #: (module with the function, its path there, other modules that may have it too, part). Wrapped once it is imported.
 _FUNCTIONS = (
     ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", (), LOAD),
+    ("torch.utils.data.dataloader", "DataLoader.__iter__", (), LOAD),  # starts workers in each epoch
     ("torch.serialization", "save", ("torch",), CHECKPOINT),
     (_SAVER, "save", ("torch.distributed.checkpoint",), CHECKPOINT),
     (_SAVER, "async_save", ("torch.distributed.checkpoint",), CHECKPOINT),

@@ -36,7 +36,7 @@ def host_detail(
     """Return (detail, evidence) of a rank whose GPU was idle for `excess_ns` more than its peers', of `time_ns`.
 
     A part of the host's time explains it where the process had more of it than its median peer, by `cause_share` of
-    the excess. The details, in this order:
+    the excess. The details; of the last three the one that explains more:
 
     - cpu_throttled: the process's cgroup had used up its CPU quota.
     - cpu_contention: main thread, or the thread that waited longest, could run and had no CPU.
@@ -65,12 +65,14 @@ def host_detail(
     enough = config.cause_share * excess_ns
     if throttled >= enough:
         return "cpu_throttled", numbers
-    if waited - max(throttled, 0.0) >= enough:  # a throttled thread waits too
+    waited -= max(throttled, 0.0)  # a throttled thread waits too
+    if not measured and int(samples["main_blocked_ns"].sum()) < LEAST_BLOCKED_NS:
+        blocked = 0.0
+    if max(waited, blocked) < enough:
+        return "", numbers
+    if waited >= blocked:
         return "cpu_contention", numbers
-    seen = measured or int(samples["main_blocked_ns"].sum()) >= LEAST_BLOCKED_NS
-    if blocked >= enough and seen:
-        return ("page_faults" if faults * LONGEST_FAULT_NS >= blocked else "disk"), numbers
-    return "", numbers
+    return ("page_faults" if faults * LONGEST_FAULT_NS >= blocked else "disk"), numbers
 
 
 def _rate(rows: Rows, names: Sequence[str], most: float) -> float:

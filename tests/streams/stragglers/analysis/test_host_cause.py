@@ -38,6 +38,7 @@ LATE = {
     "blocked too seldom": ({"main_blocked_ns": 29 * MS}, ""),
     "faults that cost no time": ({"major_faults": 5_000}, ""),
     "half CPU, half disk": ({"main_wait_ns": 60 * MS, "main_blocked_ns": 50 * MS}, ""),
+    "after each read it waits for a CPU": ({"main_wait_ns": 80 * MS, "main_blocked_ns": 150 * MS}, "disk"),
     "nothing": ({}, ""),
     "unknown": (dict.fromkeys(SAMPLED, -1), ""),
 }
