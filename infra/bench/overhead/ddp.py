@@ -31,8 +31,8 @@ from drumline.producers.spool.location import make_rings
 RANKS = 2
 #: Blocks of each mode in a round; every second one is in the opposite order.
 BLOCKS = 8
-#: Length of a block with the recording on or off; s.
-PAIRED_BLOCK_S = 0.6
+#: Length of a block with the recording on or off; s. Short: the host's speed drifts by 10 to 30 % within seconds.
+PAIRED_BLOCK_S = 0.15
 #: Steps by which the length of a block is estimated.
 ESTIMATED = 5
 #: Longest time until a process is ready, and of a block beyond its own length; s.

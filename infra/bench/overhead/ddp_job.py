@@ -28,8 +28,8 @@ from drumline.producers.collector import marks
 from drumline.producers.nccl_profiler import library
 from drumline.producers.rings.ring_file import HeaderField
 
-#: Steps of a new process, and of each turn, before anything is timed.
-WARM_UP, SETTLE = 20, 5
+#: Steps of a new process, of each turn, and after the recording was switched, before anything is timed.
+WARM_UP, SETTLE, SWITCHED = 20, 5, 1
 
 
 def ddp_launch_bound(torch: Any, wrap: Callable[[Any], Any]) -> Callable[[], None]:
@@ -91,13 +91,13 @@ def recorded_operations() -> tuple[int, int]:
     return header[HeaderField.WRITTEN], header[HeaderField.INTERFACE]
 
 
-def timed(torch: Any, step: Callable[[], None], steps: int) -> dict[str, Any]:
+def timed(torch: Any, step: Callable[[], None], steps: int, settle: int = SETTLE) -> dict[str, Any]:
     """Run steps and return mean and median of their times, and the mean CPU of all threads of the process; ms a step.
 
     The median is of the host's times: of the steps themselves only if each waits for the GPU.
     """
     gc.collect()
-    for _ in range(SETTLE):
+    for _ in range(settle):
         step()
     torch.distributed.barrier()
     torch.cuda.synchronize()
@@ -125,7 +125,7 @@ def paired(torch: Any, step: Callable[[], None], steps: int, pairs: int) -> dict
             marks.ring = library.mark if on else None
             if not library.record(on):
                 raise RuntimeError("recording can't be switched: no ring, or DRUMLINE_RINGS__RECORDS is too small")
-            blocks[on].append(timed(torch, step, steps))
+            blocks[on].append(timed(torch, step, steps, SWITCHED))
     library.record(True)
     marks.ring = library.mark
     if dropped := ring_header()[HeaderField.DROPPED]:

@@ -49,7 +49,7 @@ def test_a_process_switches_its_recording_between_blocks_in_an_order_that_altern
     monkeypatch.setattr(ddp_job.marks, "ring", None)
     monkeypatch.setattr(ddp_job.library, "record", lambda on: done.append(on) or True)
     blocks = ddp_job.paired(torch, lambda: done.append("step"), 2, 2)
-    block = ["barrier", *["step"] * ddp_job.SETTLE, "barrier", "step", "step"]
+    block = ["barrier", *["step"] * ddp_job.SWITCHED, "barrier", "step", "step"]
     order = [[*block[:1], on, *block[1:]] for on in (True, False, False, True)]
     assert done == [*(event for events in order for event in events), True]
     assert [len(blocks[side]) for side in ("on", "off")] == [2, 2]
@@ -74,7 +74,7 @@ def test_modes_run_in_turn_and_the_order_changes(monkeypatch, tmp_path):
             return {"ms": 10.0, "cpu_ms": 1.0, "records": 0.0}
 
         def run_pairs(self, workload, steps, pairs, seconds):
-            assert (self.mode, steps, pairs % 2) == ("light", 60, 0)
+            assert (self.mode, steps, pairs % 2) == ("light", 15, 0)
             return [({"ms": 10.1, "cpu_ms": 2.0}, {"ms": 10.0, "cpu_ms": 1.0})] * pairs
 
         def finish(self):
