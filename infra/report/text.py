@@ -150,6 +150,10 @@ def _sentence(data: ReportData, row: Row) -> str:
     return sentence + "."
 
 
+#: Times of a late rank's process in the evidence (streams/stragglers/analysis/host_cause.py) -> their meaning.
+HOST_TIMES = {"throttled_ns": "throttled", "run_queue_ns": "without a CPU", "disk_ns": "waiting for a disk"}
+
+
 def evidence(text: str) -> list[str]:
     """Return the evidence of a verdict as texts; [] where there is none. `text`: evidence_json."""
     try:
@@ -164,6 +168,10 @@ def evidence(text: str) -> list[str]:
         parts = [f"{name} {value / 1e6:+,.1f} ms" for name, value in sorted(excess.items(), key=lambda i: -i[1])
                  if abs(value) >= 1e5]  # fmt: skip
         texts.append("against its peers: " + (", ".join(parts) or "nothing of 0.1 ms"))
+    if host := _numbers(values.get("host")):
+        times = [f"{host[name] / 1e6:,.1f} ms {text}" for name, text in HOST_TIMES.items() if name in host]
+        times += [f"{host['major_faults']:,.0f} major page faults"] * ("major_faults" in host)
+        texts.append("its process had more than its peers': " + ", ".join(times))
     if ratios := _numbers(values.get("ratios")):
         texts.append(", ".join(f"{value:.2f} times their {name}" for name, value in ratios.items()))
     if "ratio" in values:

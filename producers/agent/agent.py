@@ -26,7 +26,7 @@ from drumline.producers.agent.cursor import Cursor
 from drumline.producers.agent.discovery import FolderDiscovery
 from drumline.producers.agent.producer import KafkaSender
 from drumline.producers.agent.tailer import SpoolTailer
-from drumline.producers.host.targets import RecordedProcess
+from drumline.producers.host.targets import RecordedProcess, recorded_process
 from drumline.producers.rings.host_rings import RingFolder
 from drumline.producers.spool.directory import SpoolDirectory
 from drumline.producers.spool.layout import BadSpool
@@ -181,14 +181,10 @@ class Agent:
         """Return the processes of jobs that are alive. What a record states of a user counts for that user only."""
         rings, agent_user, result = self._rings.sources(), os.geteuid(), []
         for tail in self.tails.values():
-            if tail.seen is None or tail.writer_exited or not tail.seen.process.get("job"):
-                continue
-            record = tail.seen.process
-            source = rings.get(str(record.get("process_id"))) if tail.folder.user == agent_user else None
-            if source is not None:
-                result.append(RecordedProcess(record, *source, is_certain=True))
-            else:
-                result.append(RecordedProcess(record, int(record.get("pid", 0)), tail.folder.user))
+            if tail.seen is not None and not tail.writer_exited:
+                ring = rings.get(tail.seen.process_id) if tail.folder.user == agent_user else None
+                process = recorded_process(tail.seen.process, tail.folder.user, ring)
+                result += [process] if process is not None else []
         return result
 
     def _open_folders(self) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from drumline.producers.host.cgroups import UNKNOWN, CounterFile, number_after
 from drumline.producers.host.targets import BLOCK_IO_TICKS, MAJOR_FAULTS, RSS_PAGES, STATE, THREADS, stat_fields
 
-#: Most threads of a process that are read.
-MOST_THREADS = 1_024
+#: Most threads of a process that are read. Files of more than KEPT_FILES are opened for each reading.
+MOST_THREADS, KEPT_FILES = 512, 256
 _TICK_NS, _PAGE = 1_000_000_000 // os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
@@ -63,15 +63,13 @@ class ProcessCounters:
             names = os.listdir(self._folder / "task")[:MOST_THREADS]
         except OSError:
             raise ProcessEnded from None
-        for name in self._threads.keys() - set(names):
-            self._threads.pop(name).close()
-            self._totals.pop(name, None)
+        for name in self._totals.keys() - set(names):
+            del self._totals[name]
+            if name in self._threads:
+                self._threads.pop(name).close()
         main, rest = (UNKNOWN, UNKNOWN), []
         for name in names:
-            file = self._threads.get(name)
-            if file is None:
-                file = self._threads[name] = CounterFile(self._folder / "task" / name / "schedstat")
-            numbers = file.text().split()
+            numbers = self._thread(name).split()
             if len(numbers) < 2:
                 continue
             total = int(numbers[0]), int(numbers[1])
@@ -90,6 +88,15 @@ class ProcessCounters:
             "other_wait_ns": sum(waited) if main[0] >= 0 else UNKNOWN,
             "most_wait_ns": max(waited, default=0) if main[0] >= 0 else UNKNOWN,
         }
+
+    def _thread(self, name: str) -> bytes:
+        file = self._threads.get(name) or CounterFile(self._folder / "task" / name / "schedstat")
+        text = file.text()
+        if len(self._threads) < KEPT_FILES or name in self._threads:
+            self._threads[name] = file
+        else:
+            file.close()
+        return text
 
     def cgroup(self) -> str:
         """Return the content of its file of cgroups; "" where it cannot be read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,9 @@ from drumline.producers.host.counters import ProcessCounters, ProcessEnded
 from drumline.producers.host.targets import NotReadable, RecordedProcess, find_pid
 
 log = structlog.get_logger()
+
+#: Most processes of one user that are read: a user takes neither files nor CPU time of the agent from the others.
+MOST_OF_USER = 64
 
 
 class ProcessSample(NamedTuple):
@@ -53,6 +57,7 @@ class HostSamples:
         self._sampled: dict[str, _Sampled] = {}
         self._cgroups: dict[str, Cgroup] = {}
         self._left_out: set[str] = set()
+        self._many: set[int] = set()
 
     @property
     def processes(self) -> int:
@@ -62,12 +67,17 @@ class HostSamples:
     def follow(self, processes: Iterable[RecordedProcess]) -> None:
         """Read these processes from now on; what may not be read is logged once."""
         wanted: dict[str, RecordedProcess] = {}
-        places = set()
+        places, users = set(), Counter[int]()
         for process in processes:
             place = (process.record["job"], process.record["run"], process.record["rank"])
-            if process.record["job"] and place not in places:  # a process with two sources is read once
+            if place not in places:  # a process with two sources is read once
                 places.add(place)
-                wanted[str(process.record["process_id"])] = process
+                users[process.user] += 1
+                if users[process.user] <= MOST_OF_USER:
+                    wanted[str(process.record["process_id"])] = process
+        if (many := {user for user, count in users.items() if count > MOST_OF_USER}) - self._many:
+            log.warning("a user has too many processes: some are not sampled", users=sorted(many), most=MOST_OF_USER)
+        self._many = many
         for name in self._sampled.keys() - wanted.keys():
             self._forget(name)
         for name, sampled in self._sampled.items():

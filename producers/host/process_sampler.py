@@ -40,10 +40,8 @@ class HostBatches:
         record, row = sample.process.record, sample.row
         key, now_ns = str(record["job"]), row["time_ns"]
         envelope: dict[str, Any] = {
-            **{name: record.get(name, -1) for name in ("rank", "local_rank")},
-            **{name: record.get(name, "") for name in ("job", "run", "gpu_uuid")},
-            "world_size": record.get("world_size", 0),
-            "host": record.get("host") or self._host,
+            **{name: record[name] for name in ("job", "run", "rank", "local_rank", "world_size", "gpu_uuid")},
+            "host": record["host"] or self._host,
             "process_id": self._process_id,
             "sequence": self._sequence[key],
             "rows": 1,

@@ -9,10 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drumline.schemas.bounds import bounds
+from drumline.schemas.topics import Topic
+
 #: Largest difference between the start of a process and what its record states: ticks, and clocks that were set; ns.
 SAME_START_NS = 2_000_000_000
 #: Fields of /proc/PID/stat behind the name of the program, from 0 (proc_pid_stat(5) counts them from 3).
 STATE, MAJOR_FAULTS, THREADS, START_TICKS, RSS_PAGES, BLOCK_IO_TICKS = 0, 9, 17, 19, 21, 39
+
+
+#: What samples take over from a record; numbers besides the start.
+_TEXTS = ("job", "run", "host", "gpu_uuid", "process_id")
+_NUMBERS = ("rank", "local_rank", "world_size", "pid")
 
 
 class NotReadable(Exception):
@@ -24,7 +32,7 @@ class RecordedProcess:
     """A process of this host that records.
 
     Attributes:
-        record: envelope of its gpu.process.v1 record.
+        record: fields of its gpu.process.v1 record.
         pid: of this pid namespace where `is_certain`, else as the process sees itself.
         user: who wrote the record; no process of another user is read for it.
         is_certain: the kernel gave the pid (lock of a ring), not the process.
@@ -34,6 +42,32 @@ class RecordedProcess:
     pid: int
     user: int
     is_certain: bool = False
+
+
+def recorded_process(
+    record: Mapping[str, Any], user: int, ring: tuple[int, int] | None = None
+) -> RecordedProcess | None:
+    """Return the process of a record that `user` wrote; None for one of no job, or that no producer writes.
+
+    `ring`: pid and user of the ring that the agent wrote the record from.
+    """
+    limits, texts = bounds(Topic.HOST), {name: record.get(name, "") for name in _TEXTS}
+    numbers = {name: record.get(name, 0) for name in (*_NUMBERS, "start_ns")}
+    if not all(_is_text(text, limits["job"].length) for text in texts.values()):
+        return None
+    if not all(type(number) is int for number in numbers.values()) or not texts["job"]:
+        return None
+    if not all(limits[name].low <= numbers[name] <= limits[name].high for name in _NUMBERS):
+        return None
+    process = {**texts, **numbers}
+    if ring is not None:
+        return RecordedProcess(process, *ring, is_certain=True)
+    return RecordedProcess(process, numbers["pid"], user)
+
+
+def _is_text(value: object, most: int) -> bool:
+    """Return whether a value of JSON is a text that a record can hold: half of a surrogate pair is none."""
+    return isinstance(value, str) and len(value) <= most and value.encode(errors="ignore").decode() == value
 
 
 def stat_fields(text: bytes) -> list[bytes]:

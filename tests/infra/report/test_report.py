@@ -87,6 +87,12 @@ def test_evidence_is_text_and_nonsense_is_left_out():
         assert report_text.evidence(nonsense) == []
 
 
+def test_what_the_host_did_is_text():
+    text = json.dumps({"host": {"run_queue_ns": 812_000_000, "disk_ns": 30_000_000, "major_faults": 1_200}})
+    expected = "812.0 ms without a CPU, 30.0 ms waiting for a disk, 1,200 major page faults"
+    assert report_text.evidence(text) == [f"its process had more than its peers': {expected}"]
+
+
 def test_every_cause_that_verdicts_name_has_a_meaning():
     schema = json.loads((ROOT / "schemas/avro/gpu.straggler.v1.avsc").read_text())
     [causes] = [f["doc"] for f in schema["fields"] if f["name"] == "causes"]

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
+from drumline.producers.host import counters, host_samples
 from drumline.producers.host.cgroups import Cgroup, Pressure, cgroup_of, cgroup_root, increase
 from drumline.producers.host.host_samples import HostSamples
 from drumline.producers.host.process_sampler import HostBatches
-from drumline.producers.host.targets import NotReadable, RecordedProcess, find_pid, stat_fields
+from drumline.producers.host.targets import NotReadable, RecordedProcess, find_pid, recorded_process, stat_fields
 from drumline.schemas.batch import decode, encode
 from drumline.schemas.keys import record_key
 from drumline.schemas.model import model
@@ -32,6 +33,7 @@ def start_ns(pid):
 
 def recorded(pid, rank=0, **more):
     record = {"job": "j", "run": "r", "rank": rank, "process_id": f"p{pid}", "start_ns": start_ns(pid), "pid": pid}
+    record |= {"local_rank": rank, "world_size": 8, "host": "h", "gpu_uuid": "GPU-1"}
     return RecordedProcess({**record, **more}, pid, os.geteuid())
 
 
@@ -117,6 +119,23 @@ def test_memory_that_is_read_from_disk_is_a_major_fault(child, tmp_path):
     assert rows[1]["major_faults"] == 0
 
 
+def test_threads_beyond_the_files_that_stay_open_are_read_too(child, monkeypatch):
+    monkeypatch.setattr(counters, "KEPT_FILES", 1)
+    row = sampled(recorded(child(THREAD).pid))[0]
+    assert row["main_cpu_ns"] > 0
+    assert row["other_cpu_ns"] > 0
+
+
+def test_a_user_with_too_many_processes_is_read_in_part(monkeypatch, capsys):
+    monkeypatch.setattr(host_samples, "MOST_OF_USER", 2)
+    samples = HostSamples()
+    for _ in range(2):
+        samples.follow(recorded(os.getpid(), rank, process_id=f"p{rank}") for rank in range(4))
+    assert samples.processes == 2
+    assert capsys.readouterr().out.count("too many processes") == 1
+    samples.close()
+
+
 def test_an_ended_process_has_no_row_and_its_files_are_closed(child):
     gc.collect()
     before = len(os.listdir("/proc/self/fd"))
@@ -133,11 +152,27 @@ def test_an_ended_process_has_no_row_and_its_files_are_closed(child):
 
 def test_a_process_with_two_records_is_read_once(child):
     pid, samples = child(IDLE).pid, HostSamples()
-    samples.follow([recorded(pid), recorded(pid, process_id="other"), recorded(pid, job="", process_id="agent")])
+    samples.follow([recorded(pid), recorded(pid, process_id="other")])
     assert len(list(samples.read(1))) == 1
     samples.follow([])
     assert samples.processes == 0
     samples.close()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"pid": pid} for pid in ("1", True, -1)),
+        *({"rank": rank} for rank in (1 << 40, None)),
+        *({"job": job} for job in ("", ["j"], chr(0xD800))),
+        *({"start_ns": "x"}, {"run": {}}, {"gpu_uuid": "x" * 5_000}, {"process_id": 7}),
+    ],
+)
+def test_a_record_that_no_producer_writes_is_about_no_process(wrong):
+    record = recorded(os.getpid()).record
+    assert recorded_process(record, 5) == RecordedProcess(record, os.getpid(), 5)
+    assert recorded_process(record, 0, (77, 5)) == RecordedProcess(record, 77, 5, is_certain=True)
+    assert recorded_process({**record, **wrong}, 5) is None
 
 
 def test_a_process_that_is_not_the_records_is_not_read(child):
@@ -203,7 +238,7 @@ def test_a_difference_of_unknown_or_fallen_counters_is_unknown():
 
 def test_a_sample_is_a_record_under_its_job_with_one_row():
     samples = HostSamples()
-    samples.follow([recorded(os.getpid(), rank=3, world_size=8, host="h", gpu_uuid="GPU-1")])
+    samples.follow([recorded(os.getpid(), rank=3)])
     samples.poll()
     batches = HostBatches("agent", "h")
     for sequence in range(2):

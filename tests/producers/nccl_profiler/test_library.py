@@ -11,6 +11,7 @@ import pytest
 from support.fake_nccl import only
 
 from drumline.producers.nccl_profiler import library
+from drumline.producers.rings.ring_file import mark_names
 
 
 def run(program: str, folder: Path | None) -> str:
@@ -31,6 +32,13 @@ def test_marks_of_the_job_come_before_nccl_and_into_the_file_of_its_plugin(tmp_p
     assert ring.records["step"].tolist() == [3, 3, 4]
     assert ring.records["count"].tolist() == [1, 0, 0]
     assert ring.name(1) == "é" * 16
+
+
+def test_a_mark_of_a_step_carries_the_sums_of_the_step_before(tmp_path):
+    run("library.mark(library.STEP_MARK, 3, '64,c8,a,1', 1)", tmp_path)
+    ring = only(tmp_path)
+    assert mark_names(ring.records[:1]) == ["64,c8,a,1"]
+    assert ring.records["count"].tolist() == [1]
 
 
 def test_the_file_is_locked_while_its_process_lives_and_by_none_of_its_children(tmp_path):
