@@ -5,6 +5,8 @@ from __future__ import annotations
 from page import NOTE, REFERENCE, sentence, write
 
 from drumline.infra.guidance.causes import CAUSES
+from drumline.infra.guidance.entry import Entry
+from drumline.infra.guidance.hangs import HANGS
 
 PAGE = REFERENCE / "causes.md"
 HEAD = f"""{NOTE.format(name="causes_page")}# Causes
@@ -22,11 +24,16 @@ def page() -> str:
     parts = [HEAD]
     for entry in CAUSES:
         title = f"## {entry.name}" if not entry.detail else f"### {entry.name}"
-        parts.append(
-            f"{title}\n\n`{entry.cause}`{f', `{entry.detail}`' if entry.detail else ''}: {entry.meaning}.\n\n"
-            f"- Check: {sentence(entry.check)}\n- Do: {sentence(entry.act)}\n"
-        )
+        parts.append(_entry(title, entry))
+    parts.append("## Hangs\n\nReasons for which a job that stands still (`hangs`) names a rank.\n")
+    parts += [_entry(f"### {entry.detail.replace('_', ' ')}", entry) for entry in HANGS]
     return "\n".join(parts)
+
+
+def _entry(title: str, entry: Entry) -> str:
+    name = ", ".join(f"`{text}`" for text in (entry.cause, entry.detail) if text)
+    check, act = sentence(entry.check), sentence(entry.act)
+    return f"{title}\n\n{name}: {entry.meaning}.\n\n- Check: {check}\n- Do: {act}\n"
 
 
 if __name__ == "__main__":

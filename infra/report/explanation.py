@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from drumline.infra.guidance.causes import guidance
+from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import queries
 from drumline.infra.report.data import Query, Row, find_run
-from drumline.infra.report.text import evidence, seconds, share, subject
+from drumline.infra.report.text import evidence, hang, seconds, share, subject
 from drumline.infra.runtime.terminal import escape_controls
 
 #: Ranks that are explained without `--rank`.
@@ -60,8 +61,18 @@ class Explanation:
         ]
 
 
-def explain(query: Query, job: str, run: str, rank: int | None) -> tuple[Row, list[Explanation], Row]:
-    """Return the run, its explanations, the most expensive rank first, and the counts of its windows.
+def hang_lines(rows: list[Row]) -> list[str]:
+    """Return when the job stood still, for whom it waits, and what to do."""
+    lines = []
+    for row in rows:
+        entry = hang_guidance(row["reason"])
+        lines.append(hang(row))
+        lines += [f"  check     {entry.check}", f"  do        {entry.act}"] if entry else []
+    return lines
+
+
+def explain(query: Query, job: str, run: str, rank: int | None) -> tuple[Row, list[Explanation], Row, list[Row]]:
+    """Return the run, its explanations, the most expensive rank first, the counts of its windows, and its hangs.
 
     Raises NoSuchRun, and the query's ClickHouseFailed.
     """
@@ -74,7 +85,7 @@ def explain(query: Query, job: str, run: str, rank: int | None) -> tuple[Row, li
         by_rank.setdefault(row["rank"], []).append(row)
     ranked = sorted(by_rank.values(), key=lambda rows: -sum(row["gpu_seconds"] for row in rows))
     texts = [_explanation(job, chosen["run"], rows, float(windows["evaluated_s"])) for rows in ranked]
-    return chosen, texts[: None if rank is not None else MOST_RANKS], windows
+    return chosen, texts[: None if rank is not None else MOST_RANKS], windows, query(queries.HANGS, scope)
 
 
 def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float) -> Explanation:

@@ -90,7 +90,8 @@ EPISODES = f"{episodes(f'{_SCOPE} AND {_WINDOW}')} ORDER BY gpu_seconds DESC LIM
 HANGS = f"""
 SELECT h.episode AS episode, max(h.state = 'hung') AS hung,
        argMax(h.state, h.revision) IN ('standing', 'hung') AS lasts,
-       argMaxIf(h.note, h.revision, h.note != '') AS note, toString(min(h.start)) AS started,
+       argMaxIf(h.note, h.revision, h.note != '') AS note,
+       argMaxIf(h.reason, h.revision, h.reason != '') AS reason, toString(min(h.start)) AS started,
        dateDiff('second', min(h.start), max(h.time)) AS seconds
 FROM hangs AS h WHERE {_SCOPE} AND rank = -1
     AND subtractSeconds(h.start, 60) <= {{until:DateTime64(9, 'UTC')}}

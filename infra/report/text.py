@@ -92,10 +92,11 @@ def by_rank(data: ReportData) -> list[Row]:
 
 def summary(data: ReportData, most: int = 5) -> list[str]:
     """Return sentences, the most important first."""
-    return [*map(_hang, data.hangs), *_late_ranks(data, most)]
+    return [*map(hang, data.hangs), *_late_ranks(data, most)]
 
 
-def _hang(row: Row) -> str:
+def hang(row: Row) -> str:
+    """Return the sentence of a time for which the job stood still."""
     begin = f"The job has stood still since {row['started'][:19]} UTC"
     if not row["lasts"]:
         begin = f"The job stood still for {span(row['seconds'])} at {row['started'][:19]} UTC"

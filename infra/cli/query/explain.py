@@ -36,7 +36,7 @@ def explain(
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.infra.report.data import NoSuchRun
     from drumline.infra.report.explanation import explain as load
-    from drumline.infra.report.explanation import no_verdict
+    from drumline.infra.report.explanation import hang_lines, no_verdict
 
     config = settings()
     with (
@@ -45,12 +45,14 @@ def explain(
         ensure_engine(config),
     ):
         client = connect(config, reader=True, database=config.clickhouse.database)
-        chosen, texts, windows = load(lambda sql, values: rows(client, sql, values), job, run, rank)
+        chosen, texts, windows, hangs = load(lambda sql, values: rows(client, sql, values), job, run, rank)
     if as_json:
         verdicts = [text.as_json() for text in texts]
         counts = {"windows": int(windows["windows"]), "evaluated": int(windows["evaluated"])}
-        echo(json.dumps({"job": job, "run": chosen["run"], **counts, "verdicts": verdicts}))
+        echo(json.dumps({"job": job, "run": chosen["run"], **counts, "hangs": hangs, "verdicts": verdicts}))
         return
     echo(f"{escape_controls(job)}, run {escape_controls(chosen['run'])}, {chosen['ranks']} ranks")
+    for line in hang_lines(hangs):
+        echo(escape_controls(line))
     for line in [line for text in texts for line in text.lines()] or [no_verdict(windows, rank)]:
         echo(escape_controls(line))

@@ -1,12 +1,14 @@
 """The guidance: every cause and detail that the stages name has an entry, and every entry says something."""
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
 
 from drumline.infra.grafana.alerts import causes as alert_causes
 from drumline.infra.guidance.causes import CAUSES, guidance
+from drumline.infra.guidance.hangs import hang_guidance
 
 ROOT = Path(__file__).parents[3]
 
@@ -34,6 +36,17 @@ def test_an_entry_can_be_read_alone(entry):
     for text in (entry.check, entry.act):
         assert text[0].isupper()
         assert text[-1] in ".?"
+
+
+def test_every_reason_of_a_hang_has_an_entry_that_can_be_read_alone():
+    schema = json.loads((ROOT / "schemas/avro/gpu.hang.v1.avsc").read_text())
+    [reasons] = [f["doc"] for f in schema["fields"] if f["name"] == "reasons"]
+    for reason in reasons.split(";")[0].split(", "):
+        entry = hang_guidance(reason)
+        assert entry, reason
+        assert entry.meaning[0].islower()
+        assert entry.check
+        assert entry.act
 
 
 def test_names_are_unique_and_an_unknown_detail_has_its_causes_entry():

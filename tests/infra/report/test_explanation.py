@@ -2,7 +2,7 @@
 
 from support.report_data import report_data
 
-from drumline.infra.report.explanation import _explanation, no_verdict
+from drumline.infra.report.explanation import _explanation, hang_lines, no_verdict
 
 
 def test_one_screen_states_who_why_what_it_cost_and_what_to_do():
@@ -20,3 +20,11 @@ def test_no_late_rank_and_insufficient_data_are_different_answers():
     assert "insufficient data" in no_verdict({"evaluated": 0}, None)
     assert no_verdict({"evaluated": 4}, None) == "no rank holds this job back, in 4 windows of steps"
     assert no_verdict({"evaluated": 4}, 2).startswith("rank 2 does not")
+
+
+def test_a_job_that_stands_still_is_explained_first():
+    row = {"reason": "not_called", "started": "2026-01-02 03:04:05", "lasts": 1, "seconds": 7, "note": "rank 2 ..."}
+    sentence, check, act = hang_lines([row])
+    assert sentence == "The job has stood still since 2026-01-02 03:04:05 UTC: rank 2 ..."
+    assert "py-spy dump" in check
+    assert "checkpoint" in act
