@@ -65,15 +65,17 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
     started = ((operations["progress"] >> np.uint64(16)) & np.uint64(0xFFFF) > 0) | outcome.done
     is_peer = np.isin(operations["function"], POINT_TO_POINT)
     steps = view.records["step"][written(view.records, state.position)]
+    published = _published(comms, view.now_ns)
+    opened = (int(comms[name][index]) for index in published for name in ("created_ns", "closed_ns"))
+    moved_ns = max(last_moved_ns(view.records, state), *(time_ns for time_ns in opened if time_ns <= view.now_ns), 0)
     uncounted = state.uncounted or view.dropped > 0 or bool((view.records["kind"] == Kind.RECORD).any())
     shared = {
         "exact": int(not uncounted),
         "step": int(steps[-1]) if len(steps) else state.newest,
-        "quiet_ns": max(0, view.now_ns - last_moved_ns(view.records, state)),
+        "quiet_ns": max(0, view.now_ns - moved_ns),
         "state": STATES.index(process),
     }
     rows: list[dict[str, int]] = []
-    published = _published(comms, view.now_ns)
     for index in published:
         entry = comms[index]
         of_comm = operations["comm"] == index

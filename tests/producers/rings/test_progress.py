@@ -115,6 +115,7 @@ def test_a_communicator_without_operations_is_published_and_a_closed_one_for_som
     assert {(row["communicator"][-1], row["comm_rank"], row["ranks"], row["operation"]) for row in rows} == {
         ("e", 0, 2, ""), ("7", 1, 4, ""),
     }  # fmt: skip
+    assert {row["quiet_ns"] for row in rows} == {LATER - BEGIN}
     ring.comms["closed_ns"][1] = LATER - 60 * SECOND
     assert {row["communicator"][-1]: row["closed"] for row in reader.round()} == {"e": 0, "7": 1}
     assert [row["communicator"][-1] for row in reader.round(LATER + 3_600 * SECOND)] == ["e"]
