@@ -28,6 +28,7 @@ OLDEST_NS = 365 * 86_400_000_000_000
 #: Most sends and receives of a record that have not ended.
 MOST_OPEN = 256
 _OPERATIONS = ("", *FUNCTIONS)
+_IS_PEER = np.isin(np.arange(256), POINT_TO_POINT)
 
 
 def last_moved_ns(records: Array, state: RingState) -> int:
@@ -42,11 +43,11 @@ def note_passed(records: Array, communicators: Array, state: RingState) -> None:
     """Note in the state what lies in the records that it is about to pass."""
     state.moved_ns = last_moved_ns(records, state)
     state.uncounted |= bool((records["kind"] == Kind.RECORD).any())
-    operations = _operations(records, communicators, state)
-    operations = taken(operations, ~np.isin(operations["function"], POINT_TO_POINT))
-    for index in np.unique(operations["comm"]).tolist():
-        called = operations[operations["comm"] == index]
-        name, last = str(int(communicators["id"][index])), called[-1]
+    is_collective = _is_operation(records, communicators, state) & ~_IS_PEER[records["function"]]
+    comm = np.where(is_collective, records["comm"], MAX_COMMS)
+    for index in np.flatnonzero(np.bincount(comm, minlength=MAX_COMMS)[:MAX_COMMS]).tolist():
+        called = np.flatnonzero(comm == index)
+        name, last = str(int(communicators["id"][index])), records[called[-1]]
         count = state.passed.get(name, [0])[0] + len(called)
         state.passed[name] = [count, int(last["function"]), int(last["datatype"]), int(last["count"])]
     if len(state.passed) > MAX_COMMS:
@@ -60,10 +61,10 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
     `process`: its state (STATES). Whoever writes a ring may write any number: what the contract does not allow is cut.
     """
     comms = view.communicators
-    operations = _operations(view.records, comms, state)
+    operations = taken(view.records, _is_operation(view.records, comms, state))
     outcome = outcomes(operations, comms["rank"], view.now_ns, ended=False)
     started = ((operations["progress"] >> np.uint64(16)) & np.uint64(0xFFFF) > 0) | outcome.done
-    is_peer = np.isin(operations["function"], POINT_TO_POINT)
+    is_peer = _IS_PEER[operations["function"]]
     steps = view.records["step"][written(view.records, state.position)]
     published = _published(comms, view.now_ns)
     opened = (int(comms[name][index]) for index in published for name in ("created_ns", "closed_ns"))
@@ -83,7 +84,7 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
         its["closed"] = int(entry["closed_ns"] > 0)
         collectives = np.flatnonzero(of_comm & ~is_peer)
         done, begun = outcome.done[collectives], started[collectives]
-        rows.append(its | _collectives(taken(operations, collectives), done, begun, entry, state))
+        rows.append(its | _collectives(operations, collectives, done, begun, entry, state))
         open_peers = np.flatnonzero(of_comm & is_peer & ~outcome.done)[:MOST_OPEN]
         first = np.unique(operations["peer"][open_peers], return_index=True)[1]
         for at in open_peers[first].tolist():
@@ -94,12 +95,12 @@ def progress_table(view: RingView, state: RingState, process: str) -> Table:
     return _table(rows, [hash_text(int(comms["id"][index])) for index in published])
 
 
-def _operations(records: Array, communicators: Array, state: RingState) -> Array:
-    """Return the operations of known communicators, in the order of their calls."""
+def _is_operation(records: Array, communicators: Array, state: RingState) -> Array:
+    """Return which records are operations of known communicators: bool."""
     is_operation = (records["kind"] == Kind.OPERATION) & written(records, state.position)
     comm = records["comm"] % MAX_COMMS
     is_operation &= (records["comm"] < MAX_COMMS) & (records["generation"] == communicators["generation"][comm])
-    return taken(records, is_operation)
+    return np.asarray(is_operation, bool)
 
 
 def _published(communicators: Array, now_ns: int) -> list[int]:
@@ -110,10 +111,12 @@ def _published(communicators: Array, now_ns: int) -> list[int]:
     return list(np.flatnonzero(used & ((closed == 0) | recent)).tolist())
 
 
-def _collectives(called: Array, done: Array, started: Array, entry: Array, state: RingState) -> dict[str, int]:
+def _collectives(
+    operations: Array, called: Array, done: Array, started: Array, entry: Array, state: RingState
+) -> dict[str, int]:
     """Return the counts of a communicator's collectives, the first that has not ended, and the one before it.
 
-    `called`: those behind the ring's position.
+    `called`: places of those behind the ring's position.
     """
     before = state.passed.get(str(int(entry["id"])), [])
     passed = before[0] if before else 0
@@ -127,9 +130,9 @@ def _collectives(called: Array, done: Array, started: Array, entry: Array, state
     }
     last = _last(*before[1:])
     if at >= 1:
-        last = _last(*(int(called[at - 1][name]) for name in ("function", "datatype", "count")))
+        last = _last(*(int(operations[called[at - 1]][name]) for name in ("function", "datatype", "count")))
     if at >= 0:
-        return row | _described(called[at]) | last
+        return row | _described(operations[called[at]]) | last
     operation = {"operation": last["last_operation"], "datatype": last["last_datatype"], "bytes": 0}
     return row | operation | {"elements": last["last_elements"], "start_ns": int(entry["created_ns"])} | _last()
 

@@ -84,5 +84,4 @@ def test_a_hanging_rank_is_named_in_the_store_and_the_job_goes_over_to_hung_and_
     assert f"Rank 1 has not called AllReduce {STEPS + 1}" in pipeline.drumline(
         "report", "--job", "sleep", "-o", str(tmp_path / "report.html")
     )
-    for how in JOBS:
-        assert pipeline.audit(how)["clean"]
+    assert pipeline.audit("sleep")["clean"]
