@@ -97,6 +97,7 @@ LABELS = Bound("text", "a text for each row", length=2_048, items=MAX_ROWS)
 OPERATIONS = Bound("operation", "its index has 8 bits", length=256, items=256)
 NAMES = Bound("name", "demangled C++ names have some thousand characters", length=1 << 16, items=MAX_ROWS)
 EVIDENCE = Bound("evidence", "a row has some hundred characters", length=1 << 16, items=MAX_ROWS, total=16 << 20)
+STACKS = Bound("stack", "64 frames of 64 characters", length=4_096, items=256, total=1 << 19)
 NOTE = Bound("text", "free text of people and programs", length=1 << 16)
 NOTES = Bound("text", "free texts of people and programs", length=1 << 16, items=1_024)
 RANK_LIST = Bound("rank", RANK.reason, RANK.low, RANK.high, items=MAX_ROWS)
@@ -113,19 +114,22 @@ def _kinds(bound: Bound) -> Bound:
 
 #: Bound -> its fields. `topic:field` counts more than `field`. Indices of a dictionary are not listed: INDEX.
 _FIELDS: tuple[tuple[Bound, str], ...] = (
-    (IDENTITY, "job run host gpu_uuid process_id communicator k8s_namespace k8s_pod slurm_job"),
+    (IDENTITY, "job run host gpu_uuid process_id communicator k8s_namespace k8s_pod slurm_job sampled_process"),
     (IDENTITIES, "hosts gpu_uuids communicators"),
-    (LABEL, "gpu_model source steps_from point_to_point gpu.hang.v1:state"),
+    (LABEL, "gpu_model source steps_from point_to_point gpu.hang.v1:state verdict role"),
     (LABELS, "causes details states groups confidences reasons gpu.hang.v1:notes"),
+    (LABELS, "functions files callers gpu.stack.v1:threads"),
+    (STACKS, "stacks"),
     (NAMES, "names domains"),
     (OPERATIONS, "operations datatypes last_operations last_datatypes"),
     (EVIDENCE, "evidence"),
     (NOTE, "policy"),
     (NOTES, "labels versions collector"),
-    (RANK, "rank local_rank gpu_index comm_rank peer"),
+    (RANK, "rank local_rank gpu_index comm_rank peer named_rank"),
     (RANKS, "world_size ranks ranks_seen waiting"),
     (RANK_LIST, "rank_list"),
     (NUMBER, "pid ordinal worst_ordinal gpu.lateness.v1:collectives"),
+    (NUMBER, "samples samples_total gil_samples gil_polls gil_waiting stacks_left_out thread_id line"),
     (ROWS, "rows"),
     (COUNT, "sequence dropped_before revision late_rows steps_used steps_skipped kernels collectives launches copies"),
     (COUNT, "called begun ended elements last_elements number episode"),
@@ -163,7 +167,7 @@ _FIELDS: tuple[tuple[Bound, str], ...] = (
     (UNLIMITED_32, "stream correlation cluster_x shared_executed local_per_thread graph id parent_id block_max"),
     (UNLIMITED_64, "graph_node"),
     (UNLIMITED_8, "kind src_kind dst_kind"),
-    (FLAG, "is_async skipped changed exact closed"),
+    (FLAG, "is_async skipped changed exact closed is_main"),
     (SEVERITY, "severity"),
     (SHARE, "lost_share"),
     (AMOUNT, "gpu_seconds_lost money_lost"),

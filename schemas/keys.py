@@ -10,7 +10,9 @@ import uuid
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 
-_KEYED_BY_JOB = frozenset({Topic.STEP, Topic.HOST, Topic.PROGRESS, Topic.LATENESS, Topic.STRAGGLER, Topic.HANG})
+_KEYED_BY_JOB = frozenset(
+    {Topic.STEP, Topic.HOST, Topic.PROGRESS, Topic.STACK, Topic.LATENESS, Topic.STRAGGLER, Topic.HANG}
+)
 
 
 def record_key(batch: Batch) -> str:

@@ -25,6 +25,7 @@ class Topic(StrEnum):
     DEVICE = "gpu.device.v1"
     HOST = "gpu.host.v1"
     PROGRESS = "gpu.progress.v1"
+    STACK = "gpu.stack.v1"
     KERNEL_FREQUENCY = "gpu.kernel-frequency.v1"
     MEMCPY_BANDWIDTH = "gpu.memcpy-bandwidth.v1"
     LATENESS = "gpu.lateness.v1"
@@ -77,6 +78,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     TopicSpec(Topic.DEVICE, "job, or GPU UUID where no job runs", 7 * DAY_MS),
     TopicSpec(Topic.HOST, "job", 7 * DAY_MS),
     TopicSpec(Topic.PROGRESS, "job", 3 * DAY_MS),
+    TopicSpec(Topic.STACK, "job", 7 * DAY_MS),
     TopicSpec(Topic.KERNEL_FREQUENCY, "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.MEMCPY_BANDWIDTH, "process id", 7 * DAY_MS, derived=True),
     TopicSpec(Topic.LATENESS, "job", 7 * DAY_MS, derived=True),

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from drumline.infra.config.settings import Settings, SinkSettings, StreamSetting
 from drumline.infra.kafka.drain import wait_stored
 from drumline.infra.localstack.ephemeral import environment, ephemeral_settings, running_stack
 from drumline.infra.runtime.processes import ManagedProcess, check_all
+from drumline.producers.stacks.folding import fold
+from drumline.producers.stacks.speedscope import read_samples
 
 TESTS = Path(__file__).parents[2] / "tests"
 PAGE = TESTS.parent / "docs" / "reference" / "cookbook.md"
@@ -78,10 +81,33 @@ def real_pipeline(state: Path) -> Iterator[Settings]:
             waited = wait_stored(settings, 400, lambda: check_all(programs))
             if not waited:
                 raise RuntimeError(f"not drained: {waited.reason}")
+            add_stacks(settings)
         finally:
             for program in programs:
                 program.stop()
         yield settings
+
+
+def add_stacks(settings: Settings) -> None:
+    """Store stacks of other programs, recorded by py-spy, as those of demo's rank 2 and a peer."""
+    verdict = {"job": "demo", "run": "r1", "verdict": "straggler", "named_rank": 2, "first_step": 40, "last_step": 44}
+    verdict |= {"window_start": "2026-01-02 00:00:00.000000000", "time": "2026-01-02 00:00:10.000000000"}
+    lines = []
+    for rank, role, kind in ((2, "culprit", "gil"), (0, "peer", "sleep")):
+        outputs = [(TESTS / "data" / "py_spy" / f"{kind}{part}.json").read_bytes() for part in ("", ".holders")]
+        samples, holders = map(read_samples, outputs)
+        stacks = fold({min(thread.number for thread in samples)}, samples, holders)
+        sampling = {
+            "rank": rank,
+            "role": role,
+            "host": "h",
+            "sampled_process": f"p{rank}",
+            "samples_total": stacks.total,
+        }
+        sampling |= {"gil_polls": stacks.total, "gil_waiting": 46 if kind == "gil" else 0}
+        lines += [json.dumps({**verdict, **sampling, **asdict(row)}) for row in stacks.rows]
+    client = clickhouse.connect(settings, database=settings.clickhouse.database)
+    clickhouse.insert_once(client, "stacks", "\n".join(lines).encode(), "stacks", "JSONEachRow")
 
 
 def asker(settings: Settings) -> Callable[[Query], Answer]:

@@ -18,6 +18,7 @@ SPREAD = {
     "lateness_versions": BY_JOB,
     "stragglers_versions": BY_JOB,
     "hangs_versions": BY_JOB,
+    "stacks": BY_JOB,
 }
 BY_RANK = "cityHash64(job, rank)"
 

@@ -11,7 +11,8 @@ CAUSES: tuple[Entry, ...] = (
     Entry(
         "host_stall", "",
         "its host gave the GPU nothing to do while the others waited",
-        "Compare the rank's main thread with a healthy peer's: a stack (`py-spy dump --pid PID`), CPU and run queue "
+        "Compare the rank's main thread with a healthy peer's: `drumline sql hot-stacks --job JOB` (or `py-spy dump "
+        "--pid PID`), CPU and run queue "
         "(`pidstat -u -w -t -p PID 1`).",
         "Move the slow host work out of the step, or to all ranks at once. If only this host is slow, drain it.",
     ),

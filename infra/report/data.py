@@ -37,6 +37,7 @@ class ReportData:
     windows: Row
     episodes: list[Row]
     hangs: list[Row]
+    stacks: list[Row]
     cost: list[Row]
     lateness: list[Row]
     kernels: list[Row]
@@ -105,6 +106,7 @@ def load(query: Query, job: str, run: str, since: str, until: str, price_per_gpu
         windows=windows,
         episodes=query(queries.EPISODES, scope),
         hangs=query(queries.HANGS, scope),
+        stacks=query(queries.STACKS, scope),
         cost=query(queries.COST, scope),
         lateness=query(queries.LATENESS, {**scope, **window_bins}),
         kernels=query(queries.KERNELS, scope),

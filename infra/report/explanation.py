@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from drumline.infra.guidance.causes import guidance
@@ -19,7 +19,10 @@ MOST_RANKS = 5
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Explains the most expensive episode of a rank (-1: the job as a whole). Costs are of all its episodes."""
+    """Explains the most expensive episode of a rank (-1: the job as a whole). Costs are of all its episodes.
+
+    `place`: where its main thread was when it was sampled last, "" where it was not.
+    """
 
     rank: int
     host: str
@@ -38,6 +41,7 @@ class Explanation:
     check: str
     act: str
     commands: list[str]
+    place: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """Return the explanation as `drumline explain --json` prints it."""
@@ -55,6 +59,7 @@ class Explanation:
             f"  cause     {cause} (confidence {self.confidence})",
             f"  meaning   {self.meaning}",
             f"  evidence  {'; '.join(self.evidence) or 'none'}",
+            *([f"  python    {self.place}"] if self.place else []),
             f"  check     {self.check}",
             f"  do        {self.act}",
             *(f"  next      {command}" for command in self.commands),
@@ -84,8 +89,24 @@ def explain(query: Query, job: str, run: str, rank: int | None) -> tuple[Row, li
     for row in episodes:
         by_rank.setdefault(row["rank"], []).append(row)
     ranked = sorted(by_rank.values(), key=lambda rows: -sum(row["gpu_seconds"] for row in rows))
-    texts = [_explanation(job, chosen["run"], rows, float(windows["evaluated_s"])) for rows in ranked]
+    places: dict[int, str] = {}
+    for row in query(queries.STACKS, scope):
+        if row["is_main"] and row["rank"] not in places:
+            places[row["rank"]] = place_of(row)
+    texts = []
+    for rows in ranked:
+        text = _explanation(job, chosen["run"], rows, float(windows["evaluated_s"]))
+        texts.append(replace(text, place=places.get(text.rank, "")))
     return chosen, texts[: None if rank is not None else MOST_RANKS], windows, query(queries.HANGS, scope)
+
+
+def place_of(row: Row) -> str:
+    """Return where a main thread was, from a row of `hot_stacks`."""
+    text = f"{row['at']}, {row['culprit_share']:.0%} of the time"
+    text += f" (a healthy rank: {row['peer_share']:.0%})" if row["peers"] else ""
+    if row["finding"]:
+        text += f"; waits for the GIL, which is held by {row['gil_holder']}"
+    return escape_controls(text)
 
 
 def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float) -> Explanation:

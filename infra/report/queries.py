@@ -99,6 +99,18 @@ FROM hangs AS h WHERE {_SCOPE} AND rank = -1
 GROUP BY episode HAVING hung OR lasts ORDER BY episode DESC LIMIT 5
 """
 
+# Where the Python of named ranks was and that of their peers was not, newest sampling first.
+STACKS = f"""
+SELECT h.rank AS rank, h.host AS host, h.verdict AS verdict, h.first_step AS first_step, h.last_step AS last_step,
+       toString(h.sampled) AS sampled, h.position AS position, h.is_main AS is_main, h.thread AS thread,
+       h.culprit_share AS culprit_share, h.peer_share AS peer_share, h.peers AS peers, h.at AS at, h.stack AS stack,
+       h.finding AS finding, h.gil_wait_share AS gil_wait_share, h.gil_holder AS gil_holder
+FROM hot_stacks AS h
+WHERE {_SCOPE} AND subtractSeconds(h.window_start, 60) <= {{until:DateTime64(9, 'UTC')}}
+    AND h.sampled >= {{since:DateTime64(9, 'UTC')}}
+ORDER BY h.sampled DESC, rank, position LIMIT 100
+"""
+
 # Cost by rank and cause: GPU-seconds add up over ranks and windows, lost time of several ranks does not.
 COST = f"""
 SELECT rank, anyLast(s.host) AS host, cause, sum(lost_ns) / 1e9 AS lost_s, sum(gpu_seconds_lost) AS gpu_seconds

@@ -238,6 +238,12 @@ AGENT_RING_BEHIND = _gauge("agent", "ring_behind_records", "records in all rings
 AGENT_GPUS = _gauge("agent", "gpus", "GPUs that are sampled; 0: NVML is not available")
 AGENT_SAMPLED = _gauge("agent", "sampled_processes", "processes whose counters in /proc are sampled")
 AGENT_XIDS = _counter("agent", "xid_events_total", "XID events reported by NVML")
+AGENT_STACKS = _counter(
+    "agent",
+    "stack_samplings_total",
+    "samplings of Python stacks for a verdict, by outcome: sampled, denied, failed, old, budget, off",
+    "outcome",
+)
 AGENT_ARCHIVED = _counter("agent", "archived_bytes_total", "compressed bytes accepted by the storage")
 AGENT_ARCHIVE_BACKLOG = _gauge("agent", "archive_backlog_bytes", "bytes of segments that wait for the storage")
 AGENT_ARCHIVE_DROPPED = _counter(

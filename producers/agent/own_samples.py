@@ -1,4 +1,4 @@
-"""The agent's own samples of its host: of GPUs and of recorded processes, in a spool of their own."""
+"""The agent's own samples of its host: of GPUs, recorded processes and their stacks, in a spool of their own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from drumline.producers.nvml.batches import DeviceBatches
 from drumline.producers.nvml.sampler import DeviceSampler, SamplerOptions
 from drumline.producers.spool.quota import PROCESSES, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
+from drumline.producers.stacks.stack_sampler import StackSampler, stack_sampler
+from drumline.schemas.codec import Codec
 
 #: Bound of the spool; bytes.
 SPOOL_BYTES = 16 << 20
@@ -28,7 +30,8 @@ class OwnSamples:
     `drumline agent` makes one and calls `stop`. It may block in NVML calls.
     """
 
-    def __init__(self, settings: Settings, program: Agent) -> None:
+    def __init__(self, settings: Settings, program: Agent, codec: Codec) -> None:
+        """Start them. `codec`: of no other thread."""
         now_ns, host = time.time_ns(), socket.gethostname()
         identity = Identity(
             job="",
@@ -46,7 +49,7 @@ class OwnSamples:
         )
         record, host_bytes = process_record(os.environ, identity), PROCESSES * (settings.spool.max_mb << 20)
         self._spool = SpoolWriter(settings.spool.root, record, SpoolLimits(SPOOL_BYTES, host_bytes))
-        self._threads: list[DeviceSampler | HostSampler] = []
+        self._threads: list[DeviceSampler | HostSampler | StackSampler] = []
         if settings.agent.gpu_s:
             options = SamplerOptions(settings.agent.gpu_s, identity.versions)
             gpus = DeviceSampler(
@@ -57,6 +60,10 @@ class OwnSamples:
         if settings.agent.host_s:
             batches = HostBatches(identity.process_id, host)
             self._threads.append(HostSampler(self._spool, batches, lambda: program.recorded, settings.agent.host_s))
+        if settings.agent.stacks:
+            self._threads.append(
+                stack_sampler(settings, codec, self._spool, identity.process_id, lambda: program.recorded)
+            )
         for thread in self._threads:
             thread.start()
 

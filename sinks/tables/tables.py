@@ -118,6 +118,7 @@ _RULES: dict[Topic, _Rule] = {
         nullable=frozenset(c.name for c in model(Topic.HOST).columns if c.name not in ("time_ns", "interval_ns")),
     ),
     Topic.PROGRESS: _Rule("progress", upsert=True),
+    Topic.STACK: _Rule("stacks", clock="time_ns", plain=frozenset({"stack"})),
     Topic.KERNEL_FREQUENCY: _Rule("kernel_frequency", upsert=True, clock="window_start_ns"),
     Topic.MEMCPY_BANDWIDTH: _Rule("memcpy_bandwidth", upsert=True, clock="window_start_ns"),
     Topic.LATENESS: _Rule("lateness", upsert=True),

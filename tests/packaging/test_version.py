@@ -17,6 +17,7 @@ from drumline.infra.cli.app import root
 from drumline.infra.config.settings import Settings
 from drumline.infra.runtime import version
 from drumline.producers.agent.own_samples import OwnSamples
+from drumline.schemas.codec import Codec
 from drumline.sinks.kafka.dead_letters import headers
 
 
@@ -29,7 +30,8 @@ def uninstalled(monkeypatch):
 
 
 def test_the_agent_starts(tmp_path):
-    samples = OwnSamples(Settings(spool={"root": tmp_path}), SimpleNamespace(processes=[], recorded=[], gpus={}))
+    program = SimpleNamespace(processes=[], recorded=[], gpus={})
+    samples = OwnSamples(Settings(spool={"root": tmp_path}), program, Codec())
     samples.stop()
     assert samples._spool._process["versions"]["drumline"] == "0+unknown"
 

@@ -63,7 +63,7 @@ class Writer:
         """Return the record of a draft, with the key that its producer would use."""
         text = (
             draft["job"]
-            if self.topic in (Topic.STEP, Topic.HOST, Topic.LATENESS, Topic.STRAGGLER)
+            if self.topic in (Topic.STEP, Topic.HOST, Topic.STACK, Topic.LATENESS, Topic.STRAGGLER)
             else draft["process_id"]
         )
         if self.topic == Topic.COLLECTIVE:

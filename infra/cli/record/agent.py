@@ -39,7 +39,9 @@ def agent(
     oldest batches are evicted and counted. A killed agent resumes where it was; sinks detect batches published twice.
 
     It also samples this host's GPUs (NVML, gpu.device.v1, DRUMLINE_AGENT__GPU_S) and publishes XID events at once, and
-    the recorded processes (/proc, gpu.host.v1, DRUMLINE_AGENT__HOST_S), where their user is its own or it is root. With
+    the recorded processes (/proc, gpu.host.v1, DRUMLINE_AGENT__HOST_S), where their user is its own or it is root. When
+    a verdict names one of them, it samples the Python stacks of it and of a peer without stopping them (gpu.stack.v1,
+    DRUMLINE_AGENT__STACKS). With
     DRUMLINE_ARCHIVE__URL=s3://bucket/prefix it archives published segments, compressed.
 
     Runs until SIGTERM (exit 0) or Ctrl-C (exit 130). The first signal waits for Kafka, a second one does not.
@@ -95,8 +97,8 @@ def _run(config: Settings, until_empty: bool) -> NoReturn:
         AgentOptions(stopping=stopping, until_empty=until_empty, done=archiver.take if archiver else deleted),
     )  # fmt: skip
     samples = None
-    if not until_empty and (config.agent.gpu_s or config.agent.host_s):
-        samples = OwnSamples(config, program)
+    if not until_empty and (config.agent.gpu_s or config.agent.host_s or config.agent.stacks):
+        samples = OwnSamples(config, program, codec(config))
 
     def go_on() -> bool:
         health.heartbeat()

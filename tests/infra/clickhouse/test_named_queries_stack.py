@@ -33,6 +33,7 @@ def fill(settings):
     client = clickhouse.connect(settings)
     for job, folder in cookbook.JOBS.items():
         load(client, settings, JobCopy(folder, job, "r1"))
+    cookbook.add_stacks(settings)
 
 
 @pytest.fixture(scope="module")

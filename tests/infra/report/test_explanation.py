@@ -2,7 +2,7 @@
 
 from support.report_data import report_data
 
-from drumline.infra.report.explanation import _explanation, hang_lines, no_verdict
+from drumline.infra.report.explanation import _explanation, hang_lines, no_verdict, place_of
 
 
 def test_one_screen_states_who_why_what_it_cost_and_what_to_do():
@@ -14,6 +14,15 @@ def test_one_screen_states_who_why_what_it_cost_and_what_to_do():
     assert "pin_memory=True" in text
     assert "drumline sql around-verdict --job 'job'\"'\"'s' --run r --rank 3" in text
     assert len(lines) <= 10
+
+
+def test_the_line_where_a_sampled_rank_was_is_stated():
+    [row] = report_data().stacks
+    assert place_of(row) == (
+        "collate (/job/train.py:88), 90% of the time (a healthy rank: 10%); waits for the GIL, which is held by "
+        "tokenizer: encode (/job/text.py:7)"
+    )
+    assert place_of({**row, "peers": 0, "finding": "", "at": "a\x1b[31m"}) == "a\\x1b[31m, 90% of the time"
 
 
 def test_no_late_rank_and_insufficient_data_are_different_answers():

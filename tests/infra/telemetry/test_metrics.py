@@ -40,7 +40,7 @@ UNITS = (
     "recoveries",
 )
 UNITS += ("partitions", "windows", "bytes", "processes", "folders", "gpus", "events", "units", "halts")
-UNITS += ("rings", "operations")
+UNITS += ("rings", "operations", "samplings")
 
 
 def value(program, name, **labels):

@@ -1,0 +1,111 @@
+"""Decides when a process of this host is sampled: limits of each job and of the host. Time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from drumline.producers.host.targets import RecordedProcess
+from drumline.producers.stacks.verdicts import Verdict
+
+#: Shortest time between two verdicts of a job that are followed; s of Kafka's time, the same for all agents.
+PERIOD_S = 60.0
+#: Age at which a verdict is not followed any more, since the stacks are no longer its; s.
+MOST_AGE_S = 60.0
+#: Verdicts of a job that are followed a day: 24 minutes of sampling at most.
+MOST_PER_DAY = 240
+#: Samplings of this host a day, whatever jobs it has.
+MOST_SAMPLINGS_PER_DAY = 960
+#: Jobs whose last verdict is remembered.
+MOST_JOBS = 4_096
+DAY_S = 86_400
+CULPRIT, PEER = "culprit", "peer"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """One process to sample now."""
+
+    verdict: Verdict
+    role: str
+    named_rank: int
+    process: RecordedProcess
+
+
+@dataclass(slots=True)
+class _JobLimit:
+    at_s: float
+    day: int
+    followed: int = 1
+
+
+@dataclass(slots=True)
+class SamplingPlan:
+    """Decides which verdicts are followed. Not thread-safe.
+
+    Limits of a job count the verdicts, by Kafka's time, also where no process of this host is concerned: so agents of
+    several hosts follow the same ones. `skipped`: samplings left out, by reason.
+    """
+
+    skipped: dict[str, int] = field(default_factory=dict)
+    _jobs: dict[str, _JobLimit] = field(default_factory=dict)
+    _day: int = -1
+    _sampled: int = 0
+
+    def samplings(self, verdict: Verdict, processes: Sequence[RecordedProcess], now_s: float) -> list[Sampling]:
+        """Return what this host samples for a verdict, culprits first. `now_s`: since the epoch, of this host."""
+        if not self._accepts(verdict):
+            return []
+        roles = [(rank, CULPRIT, rank) for rank in verdict.named]
+        if verdict.peer >= 0 and verdict.named:
+            roles.append((verdict.peer, PEER, verdict.named[0]))
+        wanted = []
+        for rank, role, named_rank in roles:
+            process = _process_with(verdict, rank, processes)
+            if process is not None:
+                wanted.append(Sampling(verdict, role, named_rank, process))
+        if wanted and now_s - verdict.at_s > MOST_AGE_S:
+            return self._skip("old", len(wanted))
+        return self._within_budget(wanted, now_s)
+
+    def _accepts(self, verdict: Verdict) -> bool:
+        """Count the verdict for its job, and return whether the job's limits allow it."""
+        day = int(verdict.at_s // DAY_S)
+        limit = self._jobs.get(verdict.job)
+        if limit is None:
+            if len(self._jobs) >= MOST_JOBS:
+                del self._jobs[min(self._jobs, key=lambda job: self._jobs[job].at_s)]
+            self._jobs[verdict.job] = _JobLimit(verdict.at_s, day)
+            return True
+        if 0 <= verdict.at_s - limit.at_s < PERIOD_S:
+            return False
+        followed = limit.followed if limit.day == day else 0
+        if followed >= MOST_PER_DAY:
+            return False
+        self._jobs[verdict.job] = _JobLimit(verdict.at_s, day, followed + 1)
+        return True
+
+    def _within_budget(self, wanted: list[Sampling], now_s: float) -> list[Sampling]:
+        if (day := int(now_s // DAY_S)) != self._day:
+            self._day, self._sampled = day, 0
+        if self._sampled + len(wanted) > MOST_SAMPLINGS_PER_DAY:
+            return self._skip("budget", len(wanted))
+        self._sampled += len(wanted)
+        return wanted
+
+    def _skip(self, reason: str, samplings: int) -> list[Sampling]:
+        self.skipped[reason] = self.skipped.get(reason, 0) + samplings
+        return []
+
+
+def _process_with(verdict: Verdict, rank: int, processes: Sequence[RecordedProcess]) -> RecordedProcess | None:
+    """Return the process of a rank on this host: of several, the first one that started."""
+    candidates = [
+        process
+        for process in processes
+        if process.record.get("job") == verdict.job
+        and process.record.get("run") == verdict.run
+        and process.record.get("rank") == rank
+        and process.pid > 0
+    ]
+    return min(candidates, key=lambda process: int(process.record.get("start_ns", 0)), default=None)

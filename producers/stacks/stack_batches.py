@@ -1,0 +1,68 @@
+"""Sampled stacks as batches of gpu.stack.v1."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from drumline.producers.stacks.plan import Sampling
+from drumline.producers.stacks.sampling_run import Recorded
+from drumline.schemas.batch import Batch, dictionary
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+_DICTIONARIES = {
+    "thread": "threads", "stack": "stacks", "function": "functions", "file": "files", "caller": "callers",
+}  # fmt: skip
+
+
+class StackBatches:
+    """Makes the batches of one host's samplings, with sequences per job under the agent's process id."""
+
+    def __init__(self, process_id: str) -> None:
+        self._process_id = process_id
+        self._sequence: Counter[str] = Counter()
+
+    def batch(self, sampling: Sampling, recorded: Recorded, start_ns: int, end_ns: int) -> Batch:
+        """Return the batch of one sampling, whose key is its job."""
+        process, verdict, stacks = sampling.process.record, sampling.verdict, recorded.stacks
+        job = verdict.job
+        envelope: dict[str, Any] = {
+            "job": job,
+            "run": verdict.run,
+            "rank": int(process["rank"]),
+            "local_rank": int(process.get("local_rank", -1)),
+            "world_size": int(process.get("world_size", 0)),
+            "host": str(process.get("host", "")),
+            "gpu_uuid": str(process.get("gpu_uuid", "")),
+            "process_id": self._process_id,
+            "sequence": self._sequence[job],
+            "rows": len(stacks.rows),
+            "base_time_ns": start_ns,
+            "watermark_ns": start_ns,
+            "sent_ns": end_ns,
+            "sampled_process": str(process["process_id"]),
+            "pid": recorded.pid,
+            "verdict": verdict.kind,
+            "role": sampling.role,
+            "named_rank": sampling.named_rank,
+            "first_step": verdict.first_step,
+            "last_step": verdict.last_step,
+            "window_start_ns": verdict.window_start_ns,
+            "time_ns": start_ns,
+            "duration_ns": end_ns - start_ns,
+            "samples_total": stacks.total,
+            "gil_polls": recorded.gil_polls,
+            "gil_waiting": recorded.gil_waiting,
+            "stacks_left_out": stacks.left_out,
+        }
+        self._sequence[job] += 1
+        columns: dict[str, Any] = {}
+        for column in model(Topic.STACK).columns:
+            values: list[Any] = [getattr(row, column.name) for row in stacks.rows]
+            if column.name in _DICTIONARIES:
+                envelope[_DICTIONARIES[column.name]], values = dictionary(values)
+            columns[column.name] = np.array(values, column.dtype)
+        return Batch(Topic.STACK, envelope, columns)

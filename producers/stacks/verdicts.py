@@ -1,0 +1,96 @@
+"""Parts of a verdict that ask for a sampling: the ranks it names, and the peer that each of them is compared with.
+
+Every agent reads the same record, and each decides by the record alone, so they agree without talking to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from drumline.schemas.batch import Batch
+from drumline.schemas.topics import Topic
+
+#: Cause of a straggler that stacks explain.
+HOST_STALL = "host_stall"
+#: Severity from which a rank is sampled; a test holds it equal to the stream processor's.
+WARNING = 2
+#: Most ranks of a record that are sampled as culprits: those that cost most. A mismatch names two.
+MOST_NAMED = 2
+#: Reason of a hang that names a process which has exited.
+EXITED = "gone"
+#: Ranks of which the peer of a hang is chosen, the lowest ones.
+MOST_RANKS = 1 << 16
+STRAGGLER, HANG = "straggler", "hang"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Ranks that one record names.
+
+    `at_s`: when Kafka took the record; s since the epoch. `named`: ranks, those that cost most first. `peer`: the rank
+    for comparison, -1 = none.
+    """
+
+    kind: str
+    job: str
+    run: str
+    at_s: float
+    named: tuple[int, ...]
+    peer: int
+    first_step: int = -1
+    last_step: int = -1
+    window_start_ns: int = 0
+
+
+def straggler(batch: Batch, at_s: float) -> Verdict | None:
+    """Return what a record of gpu.straggler.v1 asks for, None for nothing."""
+    envelope, columns = batch.envelope, batch.columns
+    ranks, severities = columns["rank"].tolist(), columns["severity"].tolist()
+    costs, hosts = columns["lost_ns"].tolist(), batch.strings("host", "hosts").tolist()
+    causes = batch.strings("cause", "causes").tolist()
+    late = [
+        (-cost, rank, host)
+        for rank, severity, cost, host, cause in zip(ranks, severities, costs, hosts, causes, strict=True)
+        if rank >= 0 and severity >= WARNING and cause == HOST_STALL
+    ]
+    if not late:
+        return None
+    late.sort()
+    named = tuple(rank for _, rank, _ in late[:MOST_NAMED])
+    healthy = [(rank, host) for rank, severity, host in zip(ranks, severities, hosts, strict=True) if severity == 0]
+    return Verdict(
+        STRAGGLER, str(envelope["job"]), str(envelope["run"]), at_s, named, _peer(healthy, late[0][2]),
+        int(envelope["first_step"]), int(envelope["last_step"]), int(envelope["window_start_ns"]),
+    )  # fmt: skip
+
+
+def _peer(healthy: list[tuple[int, str]], host: str) -> int:
+    """Return the lowest rank that is not named, on the host of the worst one if there is one; -1 = none."""
+    ranks = [(place != host, rank) for rank, place in healthy if rank >= 0]
+    return min(ranks)[1] if ranks else -1
+
+
+def hang(batch: Batch, at_s: float) -> Verdict | None:
+    """Return what a record of gpu.hang.v1 asks for, None for nothing: its rows are the ranks that it names."""
+    envelope = batch.envelope
+    if envelope["state"] not in ("standing", "hung"):
+        return None
+    reasons = batch.strings("reason", "reasons").tolist()
+    ranks = zip(batch.columns["rank"].tolist(), reasons, strict=True)
+    listed = sorted({rank for rank, reason in ranks if rank >= 0 and reason not in ("", EXITED)})
+    if not listed:
+        return None
+    named = set(listed)
+    peer = next((rank for rank in range(min(int(envelope["world_size"]), MOST_RANKS)) if rank not in named), -1)
+    return Verdict(
+        HANG, str(envelope["job"]), str(envelope["run"]), at_s, tuple(listed[:MOST_NAMED]), peer,
+        window_start_ns=int(envelope["start_ns"]),
+    )  # fmt: skip
+
+
+#: Topic -> what its records ask for.
+READERS: Mapping[str, Callable[[Batch, float], Verdict | None]] = MappingProxyType(
+    {Topic.STRAGGLER: straggler, Topic.HANG: hang}
+)

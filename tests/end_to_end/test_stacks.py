@@ -1,0 +1,90 @@
+"""A verdict names a rank: the agent samples its process and a peer, and ClickHouse has the stacks with their line."""
+
+import os
+import socket
+import time
+from contextlib import ExitStack
+
+import numpy as np
+import psutil
+import pytest
+from confluent_kafka import Producer
+from support.labs.agent import process
+from support.labs.python_jobs import python_job
+from support.pipeline import Pipeline
+
+from drumline.infra.kafka.config import producer_config
+from drumline.infra.localstack.clickhouse.engine import wait_until
+from drumline.infra.runtime.processes import ManagedProcess
+from drumline.producers.spool.quota import SpoolLimits
+from drumline.producers.spool.writer import SpoolWriter
+from drumline.schemas.batch import Batch
+from drumline.schemas.codec import Codec
+from drumline.schemas.topics import Topic
+
+RANKS = ("busy", "gil")
+
+
+def verdict(job, window):
+    """Rank 1 stalls, rank 0 does not."""
+    now = time.time_ns()
+    texts = {"hosts": [""], "gpu_uuids": [""], "causes": ["ok", "host_stall"], "details": [""], "states": ["ok"],
+             "evidence": ["{}"], "groups": [""], "confidences": ["high"]}  # fmt: skip
+    columns = {"rank": np.array([-1, 0, 1]), "severity": np.array([0, 0, 2]), "cause": np.array([0, 0, 1]),
+               "lost_ns": np.array([0, 0, 1_000])}  # fmt: skip
+    steps = {"first_step": 20 * window, "last_step": 20 * window + 19, "window_start_ns": now, "window_end_ns": now}
+    return Batch(
+        Topic.STRAGGLER,
+        {"job": job, "run": "r", "world_size": 2, "process_id": "w", "sequence": window, "rows": 3,
+         "base_time_ns": now, **steps, **texts}, columns,
+    )  # fmt: skip
+
+
+@pytest.mark.long  # a sink and an agent
+@pytest.mark.stack
+@pytest.mark.timeout(180)
+def test_a_verdict_leads_to_the_line_that_holds_the_lock(clean_stack, environment_of, tmp_path):
+    pipeline = Pipeline(clean_stack, environment_of(clean_stack), tmp_path)
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    pipeline.environment |= {"DRUMLINE_SPOOL__ROOT": str(spool), "PATH": os.environ["PATH"]}
+    pipeline.drumline("topics", "apply")
+    pipeline.drumline("migrate")
+    del pipeline.programs["stream"]
+    pipeline.programs["agent"] = ManagedProcess("agent", ["agent"], tmp_path / "agent.log", pipeline.environment)
+    with ExitStack() as stack:
+        jobs = [stack.enter_context(python_job(tmp_path, kind)) for kind in RANKS]
+        for rank, job in enumerate(jobs):
+            start_ns = int(psutil.Process(job.pid).create_time() * 1e9)
+            named = process(f"p{rank}", job="j", run="r", rank=rank, local_rank=rank, world_size=2, pid=job.pid,
+                            host=socket.gethostname(), start_ns=start_ns)  # fmt: skip
+            stack.callback(SpoolWriter(spool, named, SpoolLimits()).close)
+        stack.enter_context(pipeline.running())
+        producer, windows = Producer(producer_config(clean_stack, "test")), iter(range(1_000))
+        seen = "SELECT count() AS n FROM stacks WHERE samples > 0"
+
+        def stored():
+            """A verdict a second, as the agent follows those that come after it has begun."""
+            batch = verdict("j", next(windows))
+            producer.produce(Topic.STRAGGLER, value=Codec().encode(batch), key="j")
+            producer.flush(10)
+            time.sleep(1)
+            return pipeline.query(seen)[0]["n"] >= 3
+
+        assert wait_until(stored, 60), (tmp_path / "agent.log").read_text()
+        hot = pipeline.query("SELECT * FROM hot_stacks ORDER BY position")
+        samplings = pipeline.query(
+            "SELECT rank, role, named_rank, any(pid) AS pid, max(samples_total) AS n, uniqExact(_offset) AS records "
+            "FROM stacks GROUP BY 1, 2, 3 ORDER BY 1"
+        )
+        assert wait_until(lambda: pipeline.audit("r")["clean"], 30)
+    assert [(row["rank"], row["role"], row["named_rank"], row["pid"], row["records"]) for row in samplings] == [
+        (0, "peer", 1, jobs[0].pid, 1), (1, "culprit", 1, jobs[1].pid, 1),
+    ]  # fmt: skip
+    assert min(row["n"] for row in samplings) > 50, "2 s at 50 Hz"
+    assert {(row["rank"], row["verdict"], row["finding"], row["peers"]) for row in hot} == {
+        (1, "straggler", "python_lock", 1),
+    }  # fmt: skip
+    assert hot[0]["gil_holder"] == f"tokenizer: tokenize ({jobs[1].path}:7)"
+    [main] = [row["at"] for row in hot if row["is_main"] and row["culprit_share"] > 0.5]
+    assert main == f"train ({jobs[1].path}:11)"

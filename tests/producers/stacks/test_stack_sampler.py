@@ -1,0 +1,85 @@
+"""The sampler's thread: what it emits, and what it leaves alone."""
+
+import os
+import time
+
+import numpy as np
+import psutil
+import pytest
+from support.labs.python_jobs import python_job
+
+from drumline.infra.telemetry import metrics
+from drumline.producers.host.targets import RecordedProcess
+from drumline.producers.stacks.plan import CULPRIT, Sampling, SamplingPlan
+from drumline.producers.stacks.sampling_run import py_spy
+from drumline.producers.stacks.stack_batches import StackBatches
+from drumline.producers.stacks.stack_sampler import StackSampler, StackSources, is_off
+from drumline.producers.stacks.verdicts import HANG, Verdict
+from drumline.schemas.batch import decode, encode
+from drumline.schemas.bounds_check import check
+from drumline.schemas.model import model
+from drumline.schemas.topics import Topic
+
+
+def local(pid, user=None):
+    envelope = {"job": "j", "run": "r", "rank": 1, "host": "h", "pid": pid, "process_id": "p1"}
+    start_ns = int(psutil.Process(pid).create_time() * 1e9) if psutil.pid_exists(pid) else 1
+    return RecordedProcess({**envelope, "start_ns": start_ns}, pid, os.geteuid() if user is None else user)
+
+
+def sampler(emit, processes=(), off=False, verdicts=()):
+    waiting = list(verdicts)
+
+    class Follower:
+        def poll(self, seconds):
+            if waiting:
+                return waiting.pop(0)
+            built._halt.set()
+            return None
+
+        def close(self):
+            waiting.clear()
+
+    sources = StackSources(Follower(), lambda: processes, emit, lambda: off, length_s=1)
+    built = StackSampler(SamplingPlan(), StackBatches("agent"), sources)
+    return built
+
+
+def outcome(name):
+    return metrics.REGISTRIES["agent"].get_sample_value("drumline_agent_stack_samplings_total", {"outcome": name}) or 0
+
+
+def test_a_sampling_becomes_a_record_within_its_bounds(tmp_path):
+    batches = []
+    verdict = Verdict(HANG, "j", "r", time.time(), (1,), 0, window_start_ns=time.time_ns())
+    with python_job(tmp_path, "sleep") as job:
+        time.sleep(0.2)
+        sampler(batches.append).sample([Sampling(verdict, CULPRIT, 1, local(job.pid))], py_spy())
+    [batch] = batches
+    record = model(Topic.STACK)
+    stored = decode(record, encode(record, batch))
+    check(stored, time.time_ns() // 1_000_000)
+    envelope = stored.envelope
+    assert (envelope["rank"], envelope["role"], envelope["verdict"], envelope["pid"]) == (1, CULPRIT, HANG, job.pid)
+    assert (envelope["process_id"], envelope["sampled_process"], envelope["sequence"]) == ("agent", "p1", 0)
+    assert envelope["samples_total"] > 20
+    assert np.all(stored.columns["samples"] == envelope["samples_total"])
+    assert stored.strings("caller", "callers").tolist() == [f"load ({job.path}:4)"]
+
+
+@pytest.mark.parametrize("reason", ["policy", "another user's", "exited"])
+def test_a_process_that_must_not_be_sampled_is_left_alone_and_counted(reason):
+    batches, verdict = [], Verdict(HANG, "j", "r", time.time(), (1,), -1)
+    process = {"policy": local(os.getpid()), "another user's": local(os.getpid(), 54_321), "exited": local(2**22 + 1)}
+    name = {"policy": "off", "another user's": "failed", "exited": "failed"}[reason]
+    before = outcome(name)
+    sampler(batches.append, [process[reason]], reason == "policy", [verdict]).run()
+    assert not batches
+    assert outcome(name) == before + 1
+
+
+@pytest.mark.parametrize(("text", "off"), [("off", True), ("auto", False), ("", False), ("nonsense", False)])
+def test_the_hosts_policy_off_forbids_sampling(tmp_path, text, off):
+    (tmp_path / "policy").write_text(text)
+    assert is_off(tmp_path / "policy") is off
+    assert not is_off(tmp_path / "missing")

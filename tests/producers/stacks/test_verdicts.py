@@ -1,0 +1,75 @@
+"""Records of verdicts ask for samplings: ranks that stall on their host or stand still, and a healthy peer."""
+
+import numpy as np
+import pytest
+
+from drumline.producers.stacks.verdicts import READERS, WARNING, hang, straggler
+from drumline.schemas.batch import Batch, dictionary
+from drumline.schemas.topics import DERIVED_TOPICS, Topic
+from drumline.streams.core.thresholds import WARNING as STREAMS_WARNING
+
+
+def record(*rows, **envelope):
+    """`rows`: (rank, severity, cause, lost_ns, host)."""
+    ranks, severities, causes, lost, hosts = zip(*rows, strict=True)
+    names, host = dictionary(hosts)
+    kinds, cause = dictionary(causes)
+    window = {"first_step": 20, "last_step": 39, "window_start_ns": 5}
+    columns = {"rank": ranks, "severity": severities, "lost_ns": lost, "host": host, "cause": cause}
+    return Batch(
+        Topic.STRAGGLER, {"job": "j", "run": "r", "hosts": names, "causes": kinds, **window, **envelope},
+        {name: np.array(values) for name, values in columns.items()},
+    )  # fmt: skip
+
+
+def test_the_severity_is_the_stream_processors():
+    assert WARNING == STREAMS_WARNING
+    assert set(READERS) <= DERIVED_TOPICS
+
+
+def test_a_stalled_rank_is_named_and_a_healthy_rank_of_its_host_is_the_peer():
+    verdict = straggler(record((-1, 2, "ok", 9, ""), (0, 0, "ok", 0, "a"), (1, 0, "ok", 0, "b"), (2, 0, "ok", 0, "b"),
+                               (3, 2, "host_stall", 7, "b")), 12.5)  # fmt: skip
+    assert (verdict.named, verdict.peer, verdict.at_s) == ((3,), 1, 12.5)
+    assert (verdict.first_step, verdict.last_step, verdict.window_start_ns) == (20, 39, 5)
+
+
+def test_the_two_ranks_that_cost_most_are_named_and_no_late_rank_is_a_peer():
+    verdict = straggler(record((0, 1, "host_stall", 3, "a"), (1, 3, "host_stall", 5, "a"), (2, 2, "host_stall", 9, "a"),
+                               (3, 2, "host_stall", 4, "a"), (4, 0, "ok", 0, "b")), 0)  # fmt: skip
+    assert (verdict.named, verdict.peer) == ((2, 1), 4)
+
+
+def test_without_a_healthy_rank_there_is_no_peer():
+    assert straggler(record((0, 2, "host_stall", 3, "a"), (1, -1, "insufficient_data", 0, "a")), 0).peer == -1
+
+
+@pytest.mark.parametrize(
+    "row", [(0, 1, "host_stall", 3, "a"), (0, 3, "slow_compute", 3, "a"), (-1, 3, "host_stall", 3, ""),
+            (0, 0, "ok", 0, "a")],
+)  # fmt: skip
+def test_what_stacks_do_not_explain_asks_for_nothing(row):
+    assert straggler(record(row), 0) is None
+
+
+def standstill(state="standing", rows=((-1, "not_called"), (1, "not_called")), world_size=4):
+    reasons, reason = dictionary(text for _, text in rows)
+    envelope = {"job": "j", "run": "r", "state": state, "start_ns": 77, "world_size": world_size, "reasons": reasons}
+    columns = {"rank": np.array([rank for rank, _ in rows]), "reason": np.array(reason)}
+    return Batch("gpu.hang.v1", envelope, columns)
+
+
+@pytest.mark.parametrize("state", ["standing", "hung"])
+def test_a_rank_that_others_wait_for_is_named_and_the_lowest_other_rank_is_the_peer(state):
+    verdict = hang(standstill(state), 3.0)
+    assert (verdict.kind, verdict.named, verdict.peer, verdict.window_start_ns) == ("hang", (1,), 0, 77)
+    assert hang(standstill(rows=((0, "mismatch"), (1, "mismatch"), (2, "mismatch"))), 0).named == (0, 1)
+    assert hang(standstill(rows=((0, "mismatch"), (1, "mismatch"))), 0).peer == 2
+
+
+@pytest.mark.parametrize(
+    "batch", [standstill("moving"), standstill("over"), standstill(rows=((1, "gone"),)), standstill(rows=((-1, "x"),)),
+              standstill(rows=((1, ""),))],
+)  # fmt: skip
+def test_a_job_that_moves_and_a_process_that_exited_ask_for_nothing(batch):
+    assert hang(batch, 0) is None
