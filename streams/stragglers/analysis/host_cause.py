@@ -47,7 +47,7 @@ def host_detail(
     Evidence: what the rank had more of than its peers, over `time_ns`.
     """
     peers = [rows for rows in peers if len(rows)]
-    if not len(samples) or not peers:
+    if not len(samples) or not peers or excess_ns <= 0:
         return "", {}
 
     def more(*names: str, most: float = 1.0) -> float:

@@ -66,6 +66,10 @@ def test_nothing_is_named_without_samples_of_both(late, peers):
     assert host_detail(late, peers, 10 * S, S, CONFIG) == ("", {})
 
 
+def test_no_excess_needs_no_detail():
+    assert host_detail(samples(main_wait_ns=S), [samples()], 10 * S, 0, CONFIG) == ("", {})
+
+
 def test_the_numbers_are_of_the_window_and_beyond_the_peers():
     late = samples(main_wait_ns=90 * MS, major_faults=3)
     _, numbers = host_detail(late, [samples()] * 2, 10 * S, S, CONFIG)
