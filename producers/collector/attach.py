@@ -63,7 +63,7 @@ class Attachment:
         self._gpus: list[dict[str, str]] = []
         callbacks = cupti_library.Callbacks()
         self.collector = Collector(
-            cupti, self.pool, callbacks, self.send_event, self._revive_decoder, self._may_finalize, self._finalized
+            cupti, self.pool, callbacks, self.send_event, self._revive_decoder, self._may_finalize
         )
         self._start_decoder()
         if active_profiler:
@@ -114,17 +114,8 @@ class Attachment:
             self.send_event({"event": "place", **facts})
 
     def _may_finalize(self) -> bool:
-        """Return whether no CUDA graph is known that a CUPTI which goes would break."""
+        """Return whether no CUDA graph is known that a CUPTI which goes would break; the decoder has read all."""
         return self._finalizes and not marks.graph_was_captured and not self.pool.header[Header.GRAPHS]
-
-    def _finalized(self) -> None:
-        """Let the job's marks look for the next window: CUPTI begins in the thread that marks."""
-
-        def resume() -> None:
-            if self.collector.resume():
-                marks.at_mark = None
-
-        marks.at_mark = resume
 
     def send_event(self, event: dict[str, Any]) -> None:
         """Send an event (JSON values) to the decoder, or drop and count it."""
@@ -218,6 +209,8 @@ def _use_cupti(cupti: cupti_library.Cupti | None, policy: Policy, active_profile
     global _attached, _status
     _attached = Attachment(cupti or cupti_library.load(prepare()), policy, active_profiler)
     _status, marks.decoder = "attached", _attached.mark
+    if policy.mode == AUTO:
+        marks.at_mark = _attached.collector.resume
     host_time.install_waiting()
     atexit.register(_end)
     if util := sys.modules.get("multiprocessing.util"):  # a process that it forked ends without atexit

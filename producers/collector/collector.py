@@ -41,8 +41,7 @@ class Collector:
 
     `send_event`: takes events for the decoder (JSON values); must not raise or block.
     `revive_decoder`: restarts a decoder that has died, and returns whether it did.
-    `may_finalize`: whether CUPTI may go once a policy has switched recording off for good. `finalized`: called when it
-    has gone; `resume` brings it back.
+    `may_finalize`: whether CUPTI may go once a policy has switched recording off for good; `resume` brings it back.
     `state`: "off", "on", "window" (between windows), "yielded" (to another profiler), "decoder_stalled",
     "failed: REASON" or "closed".
     """
@@ -55,10 +54,9 @@ class Collector:
         send_event: Callable[[dict[str, Any]], None],
         revive_decoder: Callable[[], bool],
         may_finalize: Callable[[], bool] = lambda: False,
-        finalized: Callable[[], object] = lambda: None,
     ) -> None:
         self.state = "off"
-        self._may_finalize, self._finalized, self._has_recorded = may_finalize, finalized, False
+        self._may_finalize, self._has_begun_window = may_finalize, False
         self._pool, self._send_event, self._revive_decoder = pool, send_event, revive_decoder
         self._thread = threading.Thread(target=self._run, name="drumline", daemon=True)
         self._recorder = ActivityRecorder(cupti, pool, callbacks, self._thread)
@@ -71,6 +69,7 @@ class Collector:
         self._decoder_stall, self._buffer_stall = StallDetector(FLUSH_S), StallDetector(FLUSH_S)
         self._missing_kernels = MissingKernelDetector()
         self._profiler_on_demand = "KINETO_USE_DAEMON" in os.environ  # as PyTorch reads it
+        self._is_shared = self._profiler_on_demand  # another profiler has state in CUPTI, which would go too
         self._begin_at = 0.0
 
     def start(self) -> None:
@@ -95,7 +94,7 @@ class Collector:
         with self._lock:
             first = not self._active_profilers
             self._active_profilers = [*(name for name in self._active_profilers if name != profiler), profiler]
-            self._recorder.displaced = True
+            self._recorder.displaced = self._is_shared = True
             if first and self._alive and not self._broken:  # on a second call CUPTI is the other's already
                 self._release(f"{profiler} uses CUPTI")
                 self.state = "yielded"
@@ -119,22 +118,26 @@ class Collector:
             self._stop.set()
             self._fail(f"{type(error).__name__}: {error}")
 
-    def resume(self) -> bool:
-        """Begin again with a CUPTI that has gone, if the policy wants it now; return whether it did. Never raises.
+    def resume(self) -> None:
+        """Begin again with a CUPTI that has gone, if the policy wants it now. Never raises.
 
-        Call it in a thread of the job that is in no NVTX call.
+        Call it in a thread of the job that is in no NVTX call. It waits for the lock only while CUPTI is gone: then
+        nobody is in a call that a hanging GPU blocks.
         """
+        if not self._recorder.finalized:
+            return
         try:
             with self._lock:
-                if not (self._alive and self._recorder.finalized and self._policy().on_at(time.time_ns())):
-                    return False
-                if not (self._active_profilers or self._broken):
+                if self._alive and not (self._active_profilers or self._broken or self._begin_at):
                     self._begin()
-            return True
         except Exception as error:
             self._stop.set()
             self._fail(f"{type(error).__name__}: {error}")
-            return True
+
+    def wait_for_finalize(self) -> None:
+        """Wait until CUPTI has gone, if it is about to: a CUDA graph that is captured meanwhile would break."""
+        with self._lock:
+            pass
 
     def close(self, seconds: float = 2.0) -> None:
         """Flush everything and detach from CUPTI; takes at most about `seconds`."""
@@ -152,8 +155,10 @@ class Collector:
     def _begin(self) -> None:
         """Subscribe and switch on what the policy wants, from nothing. `self._lock` is held."""
         policy = self._policy()
-        if self._recorder.finalized and not policy.on_at(time.time_ns()):
-            return
+        if self._recorder.finalized:
+            if not policy.uses_cupti:
+                return
+            self._has_begun_window = True
         self._recorder.subscribe()
         if policy.on_at(time.time_ns()):
             self._switch(True, str(policy))
@@ -209,12 +214,11 @@ class Collector:
         if self._recorder.on or (self._recorder.draining and not self._active_profilers):
             self._recorder.flush()
         self._recorder.learn_sizes()
-        is_over = not (wanted or self._recorder.on) and policy.changes_in(now) == float("inf")
-        if is_over and self._has_recorded and not (stalled or self._active_profilers or self._recorder.draining):
-            if self._may_finalize():
+        is_over = not (policy.uses_cupti or self._recorder.on or self._active_profilers)
+        if is_over and self._has_begun_window and not (self._recorder.draining or self._pool.done()):
+            if self._may_finalize() and not self._is_shared:
                 self._recorder.finalize()
-                self._finalized()
-            self._has_recorded = False
+            self._has_begun_window = False
         if self._active_profilers:
             self.state = "yielded"
         elif stalled:
@@ -265,7 +269,7 @@ class Collector:
             self.state = "on"
         now = time.time_ns()
         if self._recorder.on:
-            self._has_recorded = True
+            self._has_begun_window = True
             self._missing_kernels.recording_started(now)
         outcome = {"on": self._recorder.on, "time_ns": now, "why": reason, "refused": bool(result)}
         self._send_event({"event": "recording", **outcome})

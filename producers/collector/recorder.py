@@ -82,7 +82,10 @@ class ActivityRecorder:
         self.release()
         self.flush(cupti_library.FLUSH_FORCED)
         self.finalized = self._cupti.cuptiFinalize() == cupti_library.SUCCESS
-        self.displaced, self._subscribed = True, False
+        if self.finalized:
+            self.displaced, self._subscribed = True, False
+        else:
+            self.keep()
 
     @property
     def draining(self) -> bool:

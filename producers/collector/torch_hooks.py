@@ -115,6 +115,8 @@ def graphs(kind: Any) -> None:
     @functools.wraps(begin)
     def captured(graph: Any, *arguments: Any, **named: Any) -> Any:
         marks.graph_was_captured = True
+        if attachment := attach.attached():
+            attachment.collector.wait_for_finalize()
         if pauses:
             library.record(False)
         with contextlib.suppress(Exception):

@@ -21,7 +21,7 @@ from support.fakes.cupti import MULTIPLE_SUBSCRIBERS, FakeCupti, Job, RawBuffer,
 from drumline.producers.collector import attach, collector, marks, recorder, watchdog
 from drumline.producers.decoder.cupti_layout import KERNEL, MEMCPY, PEER_COPY
 from drumline.producers.ipc.buffer_pool import Header
-from drumline.producers.ipc.policy import ALWAYS, COLLECTIVES, OFF
+from drumline.producers.ipc.policy import ALWAYS, AUTO, COLLECTIVES, DUTY, OFF
 
 STEP_NS = 10_000_000
 # What CUPTI points to lives as long as the process.
@@ -187,8 +187,34 @@ def windows() -> None:
     assert fake.subscribed == threading.get_ident()
     while len(fake.enabled) < 5:
         time.sleep(0.01)
+    os.kill(attach.attached().decoder, signal.SIGSTOP)
     fake.play(raw.shifted(time.time_ns() - first_ns(raw), 9_000_000), raw.positions)
+    attach.attached().pool.header[Header.MODE] = AUTO
+    time.sleep(recorder.DRAIN_S + 4 * collector.FLUSH_S)
+    assert (fake.enabled, fake.finalized) == (set(), 1), "what the decoder has not read may be of a CUDA graph"
+    os.kill(attach.attached().decoder, signal.SIGCONT)
     settled()
+
+
+def resumed() -> None:
+    """A profiler has CUPTI in the second window; for the third, of `duty`, CUPTI comes back, and stays: it has the
+    profiler's state."""
+    auto()
+    collecting, header = attach.attached().collector, attach.attached().pool.header
+    collecting.yield_to("a profiler")
+    for mode in (ALWAYS, AUTO):
+        header[Header.MODE] = mode
+        attach.step(6)
+    assert fake.subscribed == 0, "CUPTI is the profiler's"
+    collecting.resume_after("a profiler")
+    assert fake.subscribed == 0, "no window"
+    header[Header.WINDOW_NS], header[Header.PERIOD_NS], header[Header.MODE] = 1, 86_400_000_000_000, DUTY
+    attach.step(7)
+    assert (fake.subscribed, fake.kept) == (threading.get_ident(), True), "before the window, in a thread that marks"
+    assert not fake.enabled
+    header[Header.MODE] = AUTO
+    time.sleep(recorder.DRAIN_S + 2 * collector.FLUSH_S)
+    assert (fake.finalized, fake.kept) == (1, True)
 
 
 def captured() -> None:
@@ -212,8 +238,8 @@ def main() -> None:
         recorder.ActivityRecorder.keep = lambda _: 1 // 0
         os.environ["DRUMLINE_COLLECT__POLICY"] = "off"
     atexit.register(left, os.getpid())
-    if how in ("auto", "windows", "captured"):
-        {"auto": auto, "windows": windows, "captured": captured}[how]()
+    if how in ("auto", "windows", "resumed", "captured"):
+        {"auto": auto, "windows": windows, "resumed": resumed, "captured": captured}[how]()
         return
     policy, profiler = "off" if how in ("late", "refused_off") else "", "a profiler" if how == "yielded" else ""
     assert attach.attach(policy, cupti=fake.bound(), active_profiler=profiler)

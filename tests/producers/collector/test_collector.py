@@ -476,6 +476,11 @@ def test_after_a_window_cupti_goes_and_the_next_window_brings_it_back(tmp_path):
     assert rows(published)["gpu.kernel.v1"] == 2 * RAW_BUFFER_KERNELS
 
 
+def test_cupti_that_has_gone_comes_back_after_a_profiler_and_before_the_first_window_of_duty(tmp_path):
+    done, _report = run(tmp_path, "resumed", DRUMLINE_RINGS__FOLDER=str(tmp_path / "spool" / ".rings"))
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_process_that_captured_a_graph_keeps_cupti_whose_end_would_break_it(tmp_path):
     done, _report = run(tmp_path, "captured", DRUMLINE_RINGS__FOLDER=str(tmp_path / "spool" / ".rings"))
     assert (done.returncode, done.stderr) == (0, "")
