@@ -134,18 +134,25 @@ STALLED = Rule(
 
 
 def _hung(value: str, ref: str) -> Values:
-    """Return a row for each rank that a hung job waits for, or for the job (`all`) where none is named."""
+    """Return a row for each rank that a hung job waits for, or for the job (`all`) where none is named.
+
+    `line`: where its main thread was when it was sampled first, so that the label does not change while it lasts.
+    """
     return Values(
         f"""
         SELECT job, run, if(number < 0, 'all', toString(number)) AS rank,
             if(number < 0, 'any host', host) AS host, reason, operation, note,
-            toFloat64(if(state = 'hung', {value}, 0)) AS value
+            if(line != '', line, 'not sampled') AS line, toFloat64(if(state = 'hung', {value}, 0)) AS value
         FROM (
             SELECT job, run, h.rank AS number, host, h.state AS state, h.reason AS reason, operation, note,
                 h.start AS since,
                 countIf(h.rank >= 0) OVER (PARTITION BY job, run) AS named
             FROM hangs_now AS h WHERE (job, run) IN ({ACTIVE_RUNS})
-        ) WHERE number >= 0 OR named = 0
+        ) AS standing LEFT JOIN (
+            SELECT job, run, named_rank AS number, window_start AS since, argMin(s.at, (s.time, -s.samples)) AS line
+            FROM stacks AS s WHERE verdict = 'hang' AND role = 'culprit' AND is_main = 1
+            GROUP BY job, run, number, since
+        ) AS sampled USING (job, run, number, since) WHERE number >= 0 OR named = 0
         """,
         ref,
     )
@@ -158,10 +165,11 @@ HUNG = Rule(
     "{{ $labels.job }} is hung: rank {{ $labels.rank }} on {{ $labels.host }} ({{ $labels.reason }} "
     "{{ $labels.operation }})",
     "{{ $labels.note }} Run {{ $labels.run }} has stood still for {{ humanizeDuration $values.A.Value }}. Rank `all`: "
-    "no rank could be named.",
-    "Look at the named rank: its log, and `py-spy dump --pid PID`. `not_called`: what its Python does instead. `gone`, "
-    "`stopped`: who ended or stopped its process. `mismatch`, `deadlock`: a fault of the program. `not_started`, "
-    "`not_ended`: its GPU and link (XID, `nvidia-smi`). Then end the job: it goes on from its checkpoint.",
+    "no rank could be named. Its Python: {{ $labels.line }}.",
+    "Look at the named rank: its log, and `drumline sql hot-stacks --job JOB`. `not_called`: what its Python does "
+    "instead. `gone`, `stopped`: who ended or stopped its process. `mismatch`, `deadlock`: a fault of the program. "
+    "`not_started`, `not_ended`: its GPU and link (XID, `nvidia-smi`). Then end the job: it "
+    "goes on from its checkpoint.",
     "State `hung` of `hangs`: no rank has called or ended an operation of NCCL for `DRUMLINE_STREAM__HUNG_S` (120 s) "
     "while others wait. Longer checkpoints and evaluations of one rank: raise it. Needs NCCL's plugin (policy `auto`, "
     "the default, or `light`). The alert is resolved when the job goes on or is over.",

@@ -311,12 +311,21 @@ def test_a_hung_job_names_rank_host_operation_and_reason_until_it_goes_on(db):
     hang(db, "hung, unknown", 1, "hung", reason="insufficient_data")
     hang(db, "moving", 1, "hung", 2)
     hang(db, "moving", 2, "moving", 2)
+    for second, line in ((15, 88), (75, 89)):  # sampled twice; its label stays
+        start = f"fromUnixTimestamp64Milli({round(db.last * 1000)})"
+        db.writer.command(
+            "INSERT INTO stacks (job, run, rank, named_rank, verdict, role, is_main, samples, window_start, time, "
+            "caller) "
+            f"SELECT 'hung', '{RUN}', 2, 2, 'hang', 'culprit', 1, 99, {start}, {start} + {second}, "
+            f"'save (/job/train.py:{line})'"
+        )
     evaluator = run(db, uid, db.last + 130, db.last + 130)
     assert {(a["job"], a["rank"]) for a in fired(evaluator)} == {("hung", "2"), ("hung, unknown", "all")}
     [alert] = fired(evaluator, job="hung")
     summary = evaluator.rendered(evaluator.rule.summary, alert)
     assert summary == "hung is hung: rank 2 on node-a (not_called AllReduce)"
     assert "has not called AllReduce 41. Run" in evaluator.rendered(evaluator.rule.description, alert)
+    assert "Its Python: save (/job/train.py:88)." in evaluator.rendered(evaluator.rule.description, alert)
 
 
 def test_quarantine_when_a_recorded_verdict_of_the_job_states_it(db):
