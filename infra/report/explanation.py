@@ -138,10 +138,12 @@ def _quoted(text: str) -> str:
     return shlex.quote(escape_controls(text))
 
 
-def no_verdict(windows: Row, rank: int | None) -> str:
-    """Return the sentence for a run, or a rank of it, that no verdict names."""
+def no_verdict(windows: Row, rank: int | None, ranks: int) -> str:
+    """Return the sentence for a run of `ranks` ranks, or a rank of it, that no verdict names."""
     evaluated = int(windows["evaluated"])
     if not evaluated:
+        if ranks == 1:
+            return "insufficient data: the job has one rank, which has no peers, and too few steps of its own so far"
         return (
             "insufficient data: no window of steps could be evaluated; is a stream worker up, "
             "and are all ranks recorded?"

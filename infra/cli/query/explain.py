@@ -54,5 +54,5 @@ def explain(
     echo(f"{escape_controls(job)}, run {escape_controls(chosen['run'])}, {chosen['ranks']} ranks")
     for line in hang_lines(hangs):
         echo(escape_controls(line))
-    for line in [line for text in texts for line in text.lines()] or [no_verdict(windows, rank)]:
+    for line in [line for text in texts for line in text.lines()] or [no_verdict(windows, rank, int(chosen["ranks"]))]:
         echo(escape_controls(line))

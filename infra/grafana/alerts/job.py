@@ -25,9 +25,9 @@ def _late(value: str, ref: str) -> Values:
     """
     return Values(
         f"""
-        SELECT job, run, rank, host, gpu, value FROM (
+        SELECT job, run, rank, host, if(number < 0, 'all', places.gpu) AS gpu, value FROM (
             SELECT job, run, s.rank AS number, if(number < 0, 'all', toString(number)) AS rank,
-                argMax(s.host, window_end) AS host, toFloat64({value}) AS value
+                if(number < 0, 'all hosts', argMax(s.host, window_end)) AS host, toFloat64({value}) AS value
             FROM stragglers AS s WHERE (job, run) IN ({ACTIVE_RUNS}) AND @window AND {IN_FORCE}
             GROUP BY job, run, number HAVING countIf(@bad) > 0
         ) AS late LEFT JOIN (

@@ -111,6 +111,16 @@ def test_a_straggler_that_becomes_critical_stays_a_warning_and_its_labels_hold_n
         assert set(alert) == {"job", "run", "rank", "host", "gpu"}
 
 
+def test_a_straggler_that_is_the_whole_job_has_no_empty_words_in_its_message(db):
+    db.copy("ledger", "together")
+    db.copy("stragglers_versions", "together", "rank = 3", rank="-1", host="''", cause="'slow_link'", detail="''")
+    end = db.phase("slow_copy")[1] / 1e9
+    evaluator = run(db, "drumline-straggler-critical", end, end)
+    [alert] = fired(evaluator, job="together")
+    assert (alert["rank"], alert["host"], alert["gpu"]) == ("all", "all hosts", "all")
+    assert "(slow link)" in evaluator.rendered(evaluator.rule.summary, alert)
+
+
 def test_straggler_alert_resolves_when_the_stream_clears_its_level(db):
     evaluator = run(db, "drumline-straggler-critical", db.first, db.last + 30)
     named = {labels["rank"] for labels in map(dict, evaluator.alerts)}

@@ -26,9 +26,10 @@ def test_the_line_where_a_sampled_rank_was_is_stated():
 
 
 def test_no_late_rank_and_insufficient_data_are_different_answers():
-    assert "insufficient data" in no_verdict({"evaluated": 0}, None)
-    assert no_verdict({"evaluated": 4}, None) == "no rank holds this job back, in 4 windows of steps"
-    assert no_verdict({"evaluated": 4}, 2).startswith("rank 2 does not")
+    assert "are all ranks recorded?" in no_verdict({"evaluated": 0}, None, 2)
+    assert "has no peers" in no_verdict({"evaluated": 0}, None, 1)
+    assert no_verdict({"evaluated": 4}, None, 2) == "no rank holds this job back, in 4 windows of steps"
+    assert no_verdict({"evaluated": 4}, 2, 4).startswith("rank 2 does not")
 
 
 def test_a_job_that_stands_still_is_explained_first():
