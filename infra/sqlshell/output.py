@@ -37,7 +37,7 @@ def run_statement(
     try:
         if client.command("SELECT getSetting('readonly')") == 0:  # this user may write; this program must not
             limits["readonly"] = 2
-        own_format = re.search(r"\bFORMAT\s+\w+\s*$", statement, re.IGNORECASE) is not None
+        own_format = has_format(statement)
         if form or own_format:
             with client.raw_stream(
                 statement, parameters=values, fmt=None if own_format else form, settings=limits
@@ -70,6 +70,11 @@ def run_statement(
         raise
     except Exception as error:
         raise failure(error) from None
+
+
+def has_format(statement: str) -> bool:
+    """Return whether a statement ends with a FORMAT of its own."""
+    return re.search(r"\bFORMAT\s+\w+\s*$", statement, re.IGNORECASE) is not None
 
 
 def cells(line: str) -> list[str]:

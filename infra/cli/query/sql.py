@@ -74,6 +74,10 @@ def sql(
     if output is None:
         _execute(statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
         return
+    from drumline.infra.sqlshell.output import has_format
+
+    if has_format(statement):
+        exit_with("sql", BAD_INPUT, f"--output {output}: the name has the format; leave FORMAT out of the statement")
     part = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         with part.open("wb") as file:

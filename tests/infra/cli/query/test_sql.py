@@ -47,6 +47,12 @@ def test_errors_become_one_sentence_and_a_decision(error, kind, text):
     assert (type(created), str(created)) == (kind, text)
 
 
+def test_a_file_is_in_the_format_that_its_name_states(tmp_path):
+    done = CliRunner().invoke(app, ["-o", str(tmp_path / "rows.parquet"), "SELECT 1 FORMAT JSON"])
+    assert (done.exit_code, list(tmp_path.iterdir())) == (2, [])
+    assert "leave FORMAT out" in done.output
+
+
 def test_without_a_server_or_tables_the_message_names_the_next_command(tmp_path):
     settings = ephemeral_settings(tmp_path)
     settings.clickhouse.password = SecretStr("x")
