@@ -37,7 +37,7 @@ class JitterHistory:
         named: ranks that were named in the window before.
         led: rank that lost most in the window before, and in how many windows in a row, less those in which its loss
             alone was enough to name it.
-        newest: rows of `steps` of the window before, if it named ranks: to those it is no turn.
+        newest: rows of `steps` of the window before, if it named ranks: no turn where they are late again.
     """
 
     steps: Floats = field(default_factory=lambda: np.zeros((0, 2)))
@@ -46,10 +46,13 @@ class JitterHistory:
     led: tuple[int, int] = (-1, 0)
     newest: int = 0
 
-    def of_peers(self, rank: int) -> tuple[Floats, Floats, int]:
-        """Return what turns of other ranks cost, in steps and in windows, and the number of steps."""
+    def of_peers(self, rank: int, late: set[int]) -> tuple[Floats, Floats, int]:
+        """Return what turns of other ranks cost, in steps and in windows, and the number of steps.
+
+        `late`: ranks that are late now: one that was named in the window before was at fault there.
+        """
         steps, windows = self.steps, self.windows
-        if rank in self.named and self.newest:
+        if self.newest and self.named & late:
             steps, windows = steps[: -self.newest], windows[:-1]
         return steps[steps[:, 0] != rank, 1], windows[windows[:, 0] != rank, 1], len(steps)
 
@@ -122,13 +125,16 @@ def find_consistent_ranks(
     late = attribution.share >= config.suspect
     steady = attribution.share * typical / np.maximum(per_step, 1.0) >= config.suspect
     leader = int(np.argmax(np.where(steady, typical, 0.0))) if steady.any() else -1
+    late_ranks = set(data.ranks[late].tolist())
     is_consistent, led = np.zeros(len(data.ranks), bool), (-1, 0)
     for index in np.flatnonzero(late).tolist():
         rank, lost_ns = int(data.ranks[index]), float(attribution.lost_ns[index])
         seen = losses[index][np.isfinite(losses[index])]
-        of_peers, windows_of_peers, steps = history.of_peers(rank)
+        of_peers, windows_of_peers, steps = history.of_peers(rank, late_ranks)
         tail = max(_upper(of_peers), _upper(-seen), _upper(windows_of_peers))
         chance = len(late) * _chance(seen, lost_ns, of_peers, steps, int(sizes[index]))
+        if not steps and _has_late_peers(losses, index):
+            chance = 1.0  # turns of some steps each, and no earlier window that could show them
         before = history.led[1] if rank == history.led[0] and index == leader else 0
         ratios = [config.jitter_ratio - windows * math.log10(2.0) for windows in (0, before)]
         at_once, by_now = (chance <= 0.1**ratio and per_step[index] >= ratio * tail for ratio in ratios)
@@ -145,6 +151,13 @@ def find_consistent_ranks(
         kept["steps"] = latest[:: -(-len(latest) // STEPS)].tolist()
         kept["windows"] = _latest(typical[:, None], data.ranks)[0].tolist()
     return Lateness(losses, is_consistent, kept)
+
+
+def _has_late_peers(losses: Floats, index: int) -> bool:
+    """Return whether a peer is late in steps in which the rank is not."""
+    row = np.nan_to_num(losses[index])
+    peers = np.nan_to_num(np.delete(losses, index, axis=0), nan=0.0).max(0, initial=0.0)
+    return bool(((row < row.mean() / 2) & (peers >= row.mean() / 2)).any())
 
 
 def step_losses(data: WindowData, config: StragglerConfig) -> tuple[Floats, Floats]:
@@ -173,8 +186,8 @@ def _chance(seen: Floats, lost_ns: float, of_peers: Floats, steps: int, size: in
     least = seen.mean() / 2
     rate = (float((of_peers >= least).sum()) / (size - 1) + 1 / size) / (steps + 1)
     late, count = int((seen >= least).sum()), len(seen)
-    if not steps and late < 0.9 * count:
-        return 1.0  # turns of some steps each, and no earlier window that could show them
+    if not steps:
+        return float(size) ** -late  # each late step falls on any rank
     return sum(math.comb(count, k) * rate**k * (1 - rate) ** (count - k) for k in range(late, count + 1))
 
 
