@@ -132,7 +132,7 @@ def find_consistent_ranks(
         seen = losses[index][np.isfinite(losses[index])]
         of_peers, windows_of_peers, steps = history.of_peers(rank, late_ranks)
         tail = max(_upper(of_peers), _upper(-seen), _upper(windows_of_peers))
-        chance = len(late) * _chance(seen, lost_ns, of_peers, steps, int(sizes[index]))
+        chance = sizes[index] * _chance(seen, lost_ns, of_peers, steps, int(sizes[index]))
         if not steps and _has_late_peers(losses, index):
             chance = 1.0  # turns of some steps each, and no earlier window that could show them
         before = history.led[1] if rank == history.led[0] and index == leader else 0
