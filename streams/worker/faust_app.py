@@ -24,6 +24,7 @@ from drumline.streams.worker.checks.preflight import WorkerTopics
 from drumline.streams.worker.clock import StreamClock
 from drumline.streams.worker.decoder import RecordDecoder
 from drumline.streams.worker.faust_config import SESSION_S, faust_settings
+from drumline.streams.worker.faust_patches.commits import commit_as_member
 from drumline.streams.worker.faust_patches.fencing import ChangelogFencing
 from drumline.streams.worker.faust_patches.fetch import limit_fetch_delay
 from drumline.streams.worker.faust_patches.reconnect import slow_down_reconnects
@@ -81,6 +82,7 @@ class StreamWorker:
         self._clock = StreamClock()
         slow_down_reconnects()
         limit_unpacking()
+        commit_as_member()
         self.app: Any = faust.App(**faust_settings(settings, self._working_directory.path, topics.partitions))
         self._output = OutputProducer(self.app, codec)
         send, ids = self._output.send, topics.ids
