@@ -46,6 +46,11 @@ class JitterHistory:
     led: tuple[int, int] = (-1, 0)
     newest: int = 0
 
+    def of_one(self, rank: int) -> Floats:
+        """Return what turns of a rank cost, in steps."""
+        costs: Floats = self.steps[self.steps[:, 0] == rank, 1]
+        return costs
+
     def of_peers(self, rank: int, late: set[int]) -> tuple[Floats, Floats, int]:
         """Return what turns of other ranks cost, in steps and in windows, and the number of steps.
 
@@ -132,7 +137,7 @@ def find_consistent_ranks(
         seen = losses[index][np.isfinite(losses[index])]
         of_peers, windows_of_peers, steps = history.of_peers(rank, late_ranks)
         tail = max(_upper(of_peers), _upper(-seen), _upper(windows_of_peers))
-        chance = sizes[index] * _chance(seen, lost_ns, of_peers, steps, int(sizes[index]))
+        chance = sizes[index] * _chance(seen, lost_ns, history.of_one(rank), of_peers, steps, int(sizes[index]))
         if not steps and _has_late_peers(losses, index):
             chance = 1.0  # turns of some steps each, and no earlier window that could show them
         before = history.led[1] if rank == history.led[0] and index == leader else 0
@@ -175,20 +180,27 @@ def step_losses(data: WindowData, config: StragglerConfig) -> tuple[Floats, Floa
     return losses, sizes
 
 
-def _chance(seen: Floats, lost_ns: float, of_peers: Floats, steps: int, size: int) -> float:
+def _chance(seen: Floats, lost_ns: float, of_one: Floats, of_peers: Floats, steps: int, size: int) -> float:
     """Return the probability that a rank of a group of `size` is late in as many steps of a window as this one is.
 
     `seen`: its losses; it is late where it loses half of its mean. `of_peers`: what turns of its peers cost in `steps`
-    earlier steps. Each step is late by chance, as often as those were, and the late rank is any of the group.
+    earlier steps, `of_one`: what the rank's did. Each step is late by chance, as often as those were, and the late rank
+    is any of the group: in this window, and in all steps so far.
     """
     if 2.0 * seen.sum() <= lost_ns or size < 2:
         return 0.0  # most of `lost_ns` is hidden in compute: only its size counts
     least = seen.mean() / 2
     rate = (float((of_peers >= least).sum()) / (size - 1) + 1 / size) / (steps + 1)
     late, count = int((seen >= least).sum()), len(seen)
-    if not steps:
-        return float(size) ** -late  # each late step falls on any rank
-    return sum(math.comb(count, k) * rate**k * (1 - rate) ** (count - k) for k in range(late, count + 1))
+    if not steps:  # each late step falls on any rank; that none is much shorter than the others is no chance
+        return float(size) ** -late if late < count else 0.0
+    before = int((of_one >= least).sum())
+    return min(_at_least(late, count, rate), _at_least(before + late, steps + count, rate))
+
+
+def _at_least(hits: int, count: int, rate: float) -> float:
+    """Return the probability of so many hits or more of `count`."""
+    return sum(math.comb(count, k) * rate**k * (1 - rate) ** (count - k) for k in range(hits, count + 1))
 
 
 def _typical(losses: Floats, per_step: Floats) -> Floats:
