@@ -185,9 +185,9 @@ def serve_health(program: Program, port: int, health: Health, address: str = HOS
         server = HealthServer(port, REGISTRIES[program], health, address)
     except OSError as error:
         log.warning(
-            "no metrics and no health: cannot listen; set another port, or 0 for none",
+            "no metrics and no health: cannot listen; set another port or address, or port 0 for none",
             address=f"{address}:{port}",
-            setting=f"DRUMLINE_{program.upper()}__METRICS_PORT",
+            setting=f"DRUMLINE_{program.upper()}__METRICS_PORT, DRUMLINE_METRICS_ADDRESS",
             error=error.strerror,
         )
         return None

@@ -22,8 +22,9 @@ class PrometheusRule:
 
 
 def _rise(name: str, metric: str, meaning: str, action: str) -> PrometheusRule:
-    """Return the alert on a counter that has risen in 15 minutes. It sees the first event of a series too."""
-    return PrometheusRule(name, f"{metric} - ({metric} offset 15m or {metric} * 0) > 0", "warning", meaning, action)
+    """Return the alert on a counter that has risen in 15 minutes: also by the first event of a new series."""
+    expr = f"increase({metric}[15m]) > 0 or ({metric} unless {metric} offset 15m) > 0"
+    return PrometheusRule(name, expr, "warning", meaning, action)
 
 
 #: A worker that has acknowledged nothing for a minute.

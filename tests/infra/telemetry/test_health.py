@@ -113,7 +113,9 @@ def test_only_this_machine_is_answered(server):
 def test_a_port_in_use_is_a_warning_that_names_the_setting(server, health):
     with capture_logs() as logs:
         assert serve_health("stream", server.server_port, health) is None
-    assert [(line["log_level"], line["setting"]) for line in logs] == [("warning", "DRUMLINE_STREAM__METRICS_PORT")]
+    assert [(line["log_level"], line["setting"]) for line in logs] == [
+        ("warning", "DRUMLINE_STREAM__METRICS_PORT, DRUMLINE_METRICS_ADDRESS")
+    ]
     assert str(server.server_port) in logs[0]["address"]
 
 
@@ -124,7 +126,7 @@ def test_port_0_is_no_server(health, monkeypatch):
 
 def test_the_programs_of_one_host_have_ports_of_their_own(monkeypatch):
     monkeypatch.delenv("DRUMLINE_STREAM__METRICS_PORT", raising=False)
-    monkeypatch.delenv("DRUMLINE_SINK__METRICS_PORT", raising=False)
+    monkeypatch.delenv("DRUMLINE_SINK__METRICS_PORT, DRUMLINE_METRICS_ADDRESS", raising=False)
     settings = Settings()
     local = settings.local
     ports = [settings.stream.metrics_port, settings.sink.metrics_port, local.kafka_port, local.controller_port]

@@ -22,6 +22,8 @@ CASES = {
     "one that waited for a moment": ({'drumline_sink_ready{instance="h:1"}': "1x5 0 1x20"}, []),
     "the first event of a counter": ({"drumline_stream_halts_total": "_x12 1x20"}, ["DrumlineWorkerHalted"]),
     "an event that is long over": ({"drumline_stream_halts_total": "1x40"}, []),
+    "an event after a restart": ({"drumline_stream_halts_total": "5x10 0 0 0 0 0 0 1x14"}, ["DrumlineWorkerHalted"]),
+    "a restart without an event": ({"drumline_stream_halts_total": "5x10 0x25"}, []),
     "a clock that is behind": ({"drumline_stream_clock_skew_seconds": "-300x30"}, ["DrumlineClockSkew"]),
     "a worker that falls behind": (
         {"drumline_stream_lag_records": "0+100x30", "drumline_stream_last_commit_age_seconds": "0+60x30"},
