@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 Rows = NDArray[np.void]
 _PREFIX = struct.Struct("<BqI")
 #: Raise it with every change of the packed data: fields of rows, names in heads. test_state_version.py guards it.
-_VERSION = 7
+_VERSION = 6
 
 
 class UnreadableValue(ValueError):

@@ -58,12 +58,6 @@ class StragglerConfig:
     #: Kernels and blocks within this ratio are the same work.
     equal_ratio: float = 1.01
 
-    #: A rank is late beyond the turns that ranks take (jitter.py) if it loses this many times the 90 % quantile of what
-    #: turns of other ranks cost.
-    jitter_ratio: float = 3.0
-    #: One late step names a rank by itself if it is longer by this many steps.
-    pause_steps: float = 10.0
-
     #: Healthy windows that make up the baseline, and the number of them that it needs.
     baseline_windows: int = 16
     baseline_windows_min: int = 3

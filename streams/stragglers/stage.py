@@ -23,7 +23,6 @@ from drumline.streams.core.records import key, pack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.stragglers.alarm import load_alarm
 from drumline.streams.stragglers.analysis.baseline import load_baseline
-from drumline.streams.stragglers.analysis.jitter import load_history, without_losses
 from drumline.streams.stragglers.analysis.light_overlap import hidden_as_compute
 from drumline.streams.stragglers.analysis.verdict import INFERRED, WindowContext, WindowVerdict, evaluate_window
 from drumline.streams.stragglers.analysis.verdict_rows import Samples
@@ -208,7 +207,6 @@ class JobStage(IsolatedStage[str, JobState]):
         data, hidden = hidden_as_compute(data, earlier[-1]["hidden"] if earlier else {}, self.config)
         context = WindowContext(
             baseline=load_baseline((head["baseline"] for head in earlier), self.config, data.light),
-            history=load_history([head["jitter"] for head in earlier], self.config),
             world_size=world_size(state, window),
             hosts=state.sources.hosts,
             samples=Samples(partial(state.device_rows, window), partial(state.host_rows, window)),
@@ -224,9 +222,7 @@ class JobStage(IsolatedStage[str, JobState]):
     ) -> list[Batch]:
         """Return the verdict on a window as a batch, or nothing if it is the published one. `span_ns`: host times."""
         before = max((w for w in state.published if w < window), default=None)
-        known = (
-            {"alarms": {}, "summaries": {}, "hidden": {}, "jitter": {}} if before is None else state.published[before]
-        )
+        known = {"alarms": {}, "summaries": {}, "hidden": {}} if before is None else state.published[before]
         alarms = {int(rank): load_alarm(old) for rank, old in known["alarms"].items()}
         verdict = add_silent_ranks(verdict, alarms)
         alarms |= alarms_after(alarms, verdict, window, self.config)
@@ -240,7 +236,6 @@ class JobStage(IsolatedStage[str, JobState]):
             "summaries": known["summaries"] | {str(row.rank): summarize(row, alarms[row.rank]) for row in verdict.rows},
             "baseline": verdict.baseline,
             "hidden": known["hidden"] if verdict.hidden is None else verdict.hidden,
-            "jitter": without_losses(known["jitter"]) if verdict.jitter is None else verdict.jitter,
         }
         if head is not None and head["digest"] == kept["digest"]:
             head.update(kept)

@@ -27,7 +27,6 @@ from drumline.streams.core.input_counts import InputCounts
 from drumline.streams.core.records import Rows, StateRecord, key, newest_steps, pack_rows, stacked, unpack_rows
 from drumline.streams.core.thresholds import StragglerConfig
 from drumline.streams.lateness.collective_join import LATENESS_ROW, OPERATIONS, PIPELINE
-from drumline.streams.stragglers.analysis.jitter import is_healthy
 from drumline.streams.stragglers.sample_state import DEVICE, HOST, SampleState
 from drumline.streams.stragglers.sources import Place, Sources
 from drumline.streams.stragglers.step_rows import STEP_ROW, latest_steps, step_rows
@@ -219,12 +218,10 @@ class JobState:
                 self.store.pop(key("l", step, communicator, self.run), None)
         self.dirty = {w for w in self.dirty if w >= self.horizon}
         self.watched = {w: span for w, span in self.watched.items() if w >= self.horizon}
-        # The baseline must outlast a fault of any length, and so must what turns cost.
+        # The baseline must outlast a fault of any length.
         closed = [w for w in sorted(self.published) if w < self.horizon]  # the others may be evaluated again
-        last = slice(-self.config.baseline_windows, None)
-        baseline = set([w for w in closed if self.published[w]["baseline"]][last])
-        baseline |= set([w for w in closed if is_healthy(self.published[w]["jitter"])][last])
-        for old in set(closed[: -self.config.history_windows]) - baseline:
+        baseline = [w for w in closed if self.published[w]["baseline"]][-self.config.baseline_windows :]
+        for old in set(closed[: -self.config.history_windows]) - set(baseline):
             del self.published[old]
             self.store.pop(key("v", old, self.run), None)
 

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, StragglerConfig
 from drumline.streams.stragglers.analysis.attribution import Attribution, attribute_lost_time
 from drumline.streams.stragglers.analysis.baseline import Baseline, same_work, summarize_window
-from drumline.streams.stragglers.analysis.cause import NO_CAUSE, SLOW_GPU, Cause
+from drumline.streams.stragglers.analysis.cause import SLOW_GPU, Cause
 from drumline.streams.stragglers.analysis.cost import priced
-from drumline.streams.stragglers.analysis.jitter import JitterHistory, Lateness, find_consistent_ranks, find_jitter
 from drumline.streams.stragglers.analysis.job_change import JobRegression, find_job_regression
 from drumline.streams.stragglers.analysis.light_overlap import Hidden
 from drumline.streams.stragglers.analysis.overlap import hidden_wait
@@ -47,7 +46,6 @@ class WindowContext:
 
     Attributes:
         baseline: of the windows before.
-        history: what lateness by turns cost in the windows before.
         world_size: ranks of the job as configured, 0 = unknown.
         hosts: rank -> host.
         samples: rank -> samples of its GPU, and of its process; None = there are none.
@@ -55,7 +53,6 @@ class WindowContext:
     """
 
     baseline: Baseline = field(default_factory=Baseline)
-    history: JitterHistory = field(default_factory=JitterHistory)
     world_size: int = 0
     hosts: Mapping[int, str] = field(default_factory=dict)
     samples: Samples = NO_SAMPLES
@@ -73,7 +70,6 @@ class WindowVerdict:
         step_ns: median length of a step.
         baseline: what later windows compare with; {} if a rank was late, a link slow, or the data insufficient.
         hidden: of light windows (light_overlap.py); None = as after the window before.
-        jitter: of `Lateness`, what later windows compare with; None = as after the window before, without its losses.
     """
 
     rows: tuple[RankVerdict, ...]
@@ -83,7 +79,6 @@ class WindowVerdict:
     step_ns: int
     baseline: dict[str, Any]
     hidden: Hidden | None = None
-    jitter: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -141,12 +136,10 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         data = replace(data, communicators=[*data.communicators, *groups])
         attribution = _attribute(data, baseline_step, config)
     coverage = _coverage(data, attribution, without_peers, context.world_size, config)
-    lateness = find_consistent_ranks(data, attribution, context.history, config)
-    rows = grouped(_rank_rows(data, attribution, lateness, coverage, context, config), data, context.hosts)
+    rows = grouped(_rank_rows(data, attribution, coverage, context, config), data, context.hosts)
     has_late_ranks = any(row.names_rank for row in rows)
-    has_jitter = any(row.share >= config.suspect and not row.names_rank for row in rows)
-    evaluated, link, regression, jitter = coverage.job_evaluable, None, None, None
-    if evaluated and not has_late_ranks and not has_jitter:
+    evaluated, link, regression = coverage.job_evaluable, None, None
+    if evaluated and not has_late_ranks:
         evaluated, link, regression = _evaluate_job(data, context.baseline, coverage.complete, config)
     if regression is not None and data.pipelines:
         behind = replace(data, communicators=pipeline_windows(data, context.baseline, config), lockstep_groups=[])
@@ -154,13 +147,11 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
             rows = grouped([_replaced(row, late.get(row.rank)) for row in rows], data, context.hosts)
             data = replace(data, communicators=[*data.communicators, *behind.communicators])
             has_late_ranks, regression = True, None
-    if evaluated and not has_late_ranks and link is None and regression is None:
-        jitter = find_jitter(data, lateness, attribution, config)
     detail = FEW_STEPS if coverage.few_steps else ""
-    rows.insert(0, job_row(link or regression or jitter, config) if evaluated else insufficient_job_row(detail))
+    rows.insert(0, job_row(link, regression, config) if evaluated else insufficient_job_row(detail))
     if context.inferred:
         rows = [replace(row, evidence={**row.evidence, "steps_from": INFERRED}) for row in rows]
-    is_healthy = evaluated and not has_late_ranks and not has_jitter and link is None
+    is_healthy = evaluated and not has_late_ranks and link is None
     length = step_length(data)
     used = int(attribution.steps.max(initial=0))
     return WindowVerdict(
@@ -170,7 +161,6 @@ def evaluate_window(data: WindowData, context: WindowContext, config: StragglerC
         steps_skipped=len(data.steps) - used,
         step_ns=round(float(np.nanmedian(length))) if np.isfinite(length).any() else 0,
         baseline=_kept(data) if is_healthy else {},
-        jitter=lateness.kept if coverage.quorate else None,
     )
 
 
@@ -203,25 +193,17 @@ def _coverage(
 
 
 def _rank_rows(
-    data: WindowData,
-    attribution: Attribution,
-    lateness: Lateness,
-    coverage: _Coverage,
-    context: WindowContext,
-    config: StragglerConfig,
+    data: WindowData, attribution: Attribution, coverage: _Coverage, context: WindowContext, config: StragglerConfig
 ) -> list[RankVerdict]:
-    """Return a row for each rank. Ranks that are late by turns only are not named; their loss is in their rows."""
+    """Return a row for each rank."""
     baseline_step = context.baseline.job_step(config)
     comparable_work = bool(baseline_step) and same_work(data, baseline_step, config.equal_ratio)
     baseline_compute_ns = baseline_step["compute_ns"] if comparable_work else None
     wait, late = totals(data)
     rows = []
     for index, rank in enumerate(data.ranks.tolist()):
-        if coverage.quorate and coverage.enough[index] and lateness.is_consistent[index]:
+        if coverage.quorate and coverage.enough[index]:
             row = rank_row(data, attribution, index, baseline_compute_ns, context.samples, config)
-        elif coverage.quorate and coverage.enough[index]:
-            lost, share = round(float(attribution.lost_ns[index])), float(attribution.share[index])
-            row = RankVerdict(rank, OK, NO_CAUSE, lost, share)
         else:
             row = _insufficient_row(rank, coverage, index, int(attribution.steps[index]))
         rows.append(replace(row, wait_ns=wait[index], lateness_ns=late[index]))

@@ -16,7 +16,6 @@ from drumline.streams.stragglers.analysis.cause import HOST_STALL, NO_CAUSE, Cau
 from drumline.streams.stragglers.analysis.gpu_cause import PEERS, device_detail
 from drumline.streams.stragglers.analysis.groups import groups_late, labels
 from drumline.streams.stragglers.analysis.host_cause import NO_CPU, host_detail
-from drumline.streams.stragglers.analysis.jitter import JobJitter
 from drumline.streams.stragglers.analysis.job_change import JobRegression
 from drumline.streams.stragglers.analysis.slow_link import SlowLink
 from drumline.streams.stragglers.analysis.window_data import CommunicatorWindow, WindowData
@@ -158,20 +157,17 @@ def insufficient_job_row(detail: str) -> RankVerdict:
     return RankVerdict(WHOLE_JOB, INSUFFICIENT, Cause("insufficient_data", detail))
 
 
-def job_row(finding: SlowLink | JobRegression | JobJitter | None, config: StragglerConfig) -> RankVerdict:
-    """Return the row of a job that was evaluated: a slow link, a slower job, ranks that are late by turns, or none."""
-    if finding is None:
-        return RankVerdict(WHOLE_JOB, OK, NO_CAUSE)
-    severity, evidence = SUSPECT, dict[str, Any]()
-    if isinstance(finding, SlowLink):
+def job_row(link: SlowLink | None, regression: JobRegression | None, config: StragglerConfig) -> RankVerdict:
+    """Return the row of a job that was evaluated: a slow link, a slower job, or neither."""
+    if link is not None:
         cause = Cause("slow_link", "above_own_history", "medium")
-        evidence = {"communicator": finding.communicator, "operation": finding.operation}
-        evidence |= {"bytes": finding.bytes, "ratio": finding.ratio}
-        severity = config.severity(finding.share)
-    elif isinstance(finding, JobRegression):
-        cause = Cause("changed_job", finding.detail, "medium")
-        evidence = {"ratio": finding.ratio, "grew_ns": finding.grew_ns}
-    else:
-        cause = Cause("jitter", finding.detail, "medium")
-        evidence = {"turns": {str(rank): round(share, 4) for rank, share in finding.ranks.items()}}
-    return RankVerdict(WHOLE_JOB, severity, cause, round(finding.lost_ns), finding.share, evidence=evidence)
+        evidence: dict[str, Any] = {"communicator": link.communicator, "operation": link.operation}
+        evidence |= {"bytes": link.bytes, "ratio": link.ratio}
+        severity, lost = config.severity(link.share), round(link.lost_ns)
+        return RankVerdict(WHOLE_JOB, severity, cause, lost, link.share, evidence=evidence)
+    if regression is not None:
+        cause = Cause("changed_job", regression.detail, "medium")
+        evidence = {"ratio": regression.ratio, "grew_ns": regression.grew_ns}
+        lost = round(regression.lost_ns)
+        return RankVerdict(WHOLE_JOB, SUSPECT, cause, lost, regression.share, evidence=evidence)
+    return RankVerdict(WHOLE_JOB, OK, NO_CAUSE)
