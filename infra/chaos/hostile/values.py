@@ -96,7 +96,7 @@ def plausible(model: RecordModel, source: dict[str, Any], rows: int, first_step:
     for name, kind in model.envelope.items():
         blank: Any = {"string": "x", "double": 0.0, "boolean": False, "array<string>": ["a", "b"], "array<int>": [0, 1]}
         draft[name] = blank.get(kind, [1, 2] if kind.startswith("array") else {"k": "v"} if "map" in kind else 1)
-        if name.endswith("_ns") and kind == "long" and name != "step_ns":
+        if name.endswith("_ns") and kind == "long" and name not in ("step_ns", "duration_ns"):
             draft[name] = now_ns
     draft |= {"rows": rows, "dropped_before": 0, "complete_step": first_step + rows - 1, "first_step": first_step}
     draft |= {

@@ -204,7 +204,7 @@ HANGS = Panel(
     "its end. Named are the ranks that the others wait for.",
     PanelQuery(
         """
-        SELECT h.time AS at, h.state AS state, toUInt8(h.state = 'hung') AS pages,
+        SELECT h.time AS at, h.state AS state, CAST(h.state, 'String') = 'hung' AS pages,
             if(h.rank < 0, 'all', toString(h.rank)) AS rank, h.host AS host,
             h.reason AS reason, h.operation AS operation, h.note AS note
         FROM hangs AS h WHERE @job AND @run AND h.time >= $__fromTime_ms AND h.time <= $__toTime_ms

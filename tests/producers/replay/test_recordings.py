@@ -76,7 +76,7 @@ def test_demo_rows_in_are_rows_out(demo):
     assert rows["gpu.range.v1"] == (recorded("marker") - 4) / 2  # each rank's communicator creation never ended
     assert rows["gpu.step.v1"] == 4 * 126
     assert rows["gpu.process.v1"] == 4
-    assert dict(rows) == {str(k): v for k, v in RecordedJob(DEMO_RECORDING).rows.items()}
+    assert dict(rows) == {str(k): v for k, v in RecordedJob(DEMO_RECORDING).rows.items() if v}
 
 
 def test_demo_invariants(demo):

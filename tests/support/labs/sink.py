@@ -47,7 +47,9 @@ def any_batch(topic: Topic, rows: int, process: str, sequence: int, seed: int = 
     }  # fmt: skip
     envelope = {name: value for name, value in envelope.items() if name in shape.envelope}
     for name in shape.topic_fields:
-        if name in ("window_start_ns", "window_end_ns", "start_ns") and name not in {c.name for c in shape.columns}:
+        if name in ("window_start_ns", "window_end_ns", "start_ns", "time_ns") and name not in {
+            c.name for c in shape.columns
+        }:
             envelope[name] = NOW_NS + (10**10 if name == "window_end_ns" else 0)
     columns = {}
     for column in shape.columns:
