@@ -15,9 +15,23 @@ from drumline.producers.ipc.host_sums import COLUMNS, from_text, to_text
 MS = 1_000_000
 
 
+class PlayedClock:
+    """A clock that goes on only by its sleep."""
+
+    now_ns = 0
+
+    def sleep(self, seconds):
+        self.now_ns += round(seconds * 1e9)
+
+
+clock = PlayedClock()
+
+
 @pytest.fixture
 def torch(monkeypatch):
-    """Install the hooks into stand-ins of PyTorch's modules, with functions that sleep for 20 ms."""
+    """Install the hooks into stand-ins of PyTorch's modules, with functions that take 20 ms of a played clock."""
+    monkeypatch.setattr(clock, "now_ns", 0)
+    monkeypatch.setattr(host_time, "perf_counter_ns", lambda: clock.now_ns)
     monkeypatch.setattr(host_time, "_totals", [0, 0, 0, 0])
     monkeypatch.setattr(host_time, "_inside", [False] * 4)
     monkeypatch.setattr(host_time, "_pending", [])
@@ -25,7 +39,7 @@ def torch(monkeypatch):
     monkeypatch.setattr(host_time, "_with_waiting", False)
 
     def sleeping(*arguments, **named):
-        time.sleep(0.02)
+        clock.sleep(0.02)
         return arguments, named
 
     class Loader:
@@ -56,7 +70,7 @@ def spent(before=()):
     return dict(zip(COLUMNS, (ns // MS for ns in from_text(text)), strict=True))
 
 
-def test_loading_saving_and_collecting_are_summed_apart(torch):
+def test_loading_saving_and_collecting_are_summed_apart(torch, monkeypatch):
     gc.collect()
     host_time.install()
     loader = torch("torch.utils.data.dataloader")._BaseDataLoaderIter()
@@ -67,6 +81,7 @@ def test_loading_saving_and_collecting_are_summed_apart(torch):
     assert 20 <= sums["load_ns"] < 40
     assert 20 <= sums["checkpoint_ns"] < 40
     assert (sums["gc_ns"], sums["sync_ns"]) == (0, -1)
+    monkeypatch.setattr(host_time, "perf_counter_ns", time.perf_counter_ns)
     rubbish = [[] for _ in range(200_000)]
     for part in rubbish:
         part.append(part)
@@ -79,7 +94,7 @@ def test_loading_saving_and_collecting_are_summed_apart(torch):
 def test_what_is_imported_later_is_measured_from_then_on(torch, monkeypatch):
     host_time.install()
     saver, package = ModuleType(host_time._SAVER), ModuleType("torch.distributed.checkpoint")
-    saver.save = package.save = saver.async_save = lambda state: time.sleep(0.02)
+    saver.save = package.save = saver.async_save = lambda state: clock.sleep(0.02)
     monkeypatch.setitem(sys.modules, host_time._SAVER, saver)
     monkeypatch.setitem(sys.modules, package.__name__, package)
     host_time.since(())
@@ -105,7 +120,7 @@ def test_other_threads_do_not_count(torch):
 
 def test_an_error_passes_and_its_time_counts(torch):
     def failing():
-        time.sleep(0.02)
+        clock.sleep(0.02)
         raise StopIteration("the end")
 
     host_time.install()
