@@ -171,6 +171,8 @@ class SinkConsumer:
         ]
         if not offsets:
             return
+        if not self._consumer.memberid():  # Kafka accepts a commit of any client while the group has no members
+            raise TransientKafkaError(f"no member of group {self._settings.sink.group} any more: nothing is committed")
         try:
             answers = self._consumer.commit(offsets=offsets, asynchronous=False) or []
         except KafkaException as error:

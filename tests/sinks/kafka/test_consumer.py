@@ -32,6 +32,17 @@ def test_a_member_that_is_out_for_good_ends_the_sink(consumer):
         consumer.poll(0)
 
 
+def test_a_sink_whose_session_expired_commits_nothing(consumer, monkeypatch):
+    """librdkafka drops the member id then; a halted broker that expired all members accepts commits without one."""
+    requests = []
+    client = SimpleNamespace(memberid=lambda: "", commit=lambda **request: requests.append(request), close=lambda: None)
+    monkeypatch.setattr(consumer, "_consumer", client)
+    state = consumer.states[Topic.KERNEL.value, 2] = PartitionState(table(Topic.KERNEL), 2, "id", 40)
+    with pytest.raises(TransientKafkaError, match="no member"):
+        consumer.commit([(state, 40, "", -1)])
+    assert requests == []
+
+
 def test_a_message_marks_the_end_by_its_code(consumer):
     message = "Fatal consumer error: Broker: Static consumer fenced by other consumer with same group.instance.id"
     with pytest.raises(Fenced, match="fenced"):
