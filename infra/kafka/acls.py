@@ -41,18 +41,25 @@ class ExistingTopic:
 
 
 def require_acls(
-    settings: Settings, client_id: str, topics: Rights, groups: Rights | None = None, *, optional: Rights | None = None
+    settings: Settings,
+    client_id: str,
+    topics: Rights,
+    groups: Rights | None = None,
+    *,
+    optional: Rights | None = None,
+    is_patient: bool = False,
 ) -> dict[str, ExistingTopic]:
     """Return all of `topics`, and those of `optional` that exist, by name. Blocks for up to about 10 s a request.
 
-    Brokers that do not report authorized operations are taken to allow all.
+    Brokers that do not report authorized operations are taken to allow all. `is_patient`: a program that waits for a
+    broker, also where nothing listens.
 
     Raises:
         BrokerUnreachable: retry later.
         KafkaAccessDenied: fatal; names every missing ACL.
         MissingTopics: fatal.
     """
-    probe = ConnectionProbe(settings)
+    probe = ConnectionProbe(settings, is_patient=is_patient)
     admin = AdminClient(probe.silence(client_config(settings, client_id)))
     probe.metadata(admin)
     wanted = {**topics, **(optional or {})}

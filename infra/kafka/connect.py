@@ -10,12 +10,18 @@ import re
 import time
 from typing import Any
 
+import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import State, held
 from drumline.infra.runtime import tls
+from drumline.infra.runtime.listeners import connect_error
+
+log = structlog.get_logger()
 
 TIMEOUT_S = 10.0
+HINT = "`drumline up` starts the local one; DRUMLINE_KAFKA__BOOTSTRAP names another"
 #: The broker denies an operation: an ACL is missing.
 DENIED = frozenset({
     KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -63,14 +69,30 @@ def silence_librdkafka(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "log_level": 0, "error_cb": lambda error: None}
 
 
+def require_listener(settings: Settings, is_patient: bool = False) -> None:
+    """Check that a broker's address takes a TCP connection. Raises BrokerUnreachable at once where none does.
+
+    With `is_patient`, for programs that wait for a broker, it is logged instead. A local stack that is starting counts.
+    """
+    starting = not settings.kafka.bootstrap and held(State.of(settings).lock)
+    if starting or not (reason := connect_error(f"Kafka at {settings.bootstrap}", addresses(settings))):
+        return
+    text = f"no Kafka broker answers at {settings.bootstrap} ({reason})"
+    if not is_patient:
+        raise BrokerUnreachable(f"{text}. {HINT}")
+    log.warning(f"{text}; waiting for one. {HINT}")
+
+
 class ConnectionProbe:
     """Connects a new client within a time limit, and finds the reason where it fails.
 
-    Create the client from `silence(config)`, then call `metadata(client)`. For one client and one thread.
+    Create the client from `silence(config)`, then call `metadata(client)`. For one client and one thread. `is_patient`:
+    a program that waits for a broker, also where nothing listens.
     """
 
-    def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S) -> None:
-        self._settings, self._timeout_s = settings, timeout_s
+    def __init__(self, settings: Settings, timeout_s: float = TIMEOUT_S, is_patient: bool = False) -> None:
+        self._settings, self._timeout_s, self._is_patient = settings, timeout_s, is_patient
+        self._is_checked = False
         self._errors: list[KafkaError] = []
 
     def silence(self, config: dict[str, Any]) -> dict[str, Any]:
@@ -86,8 +108,11 @@ class ConnectionProbe:
 
         Raises:
             KafkaAccessDenied: as soon as the broker has rejected the client.
-            BrokerUnreachable: after the timeout.
+            BrokerUnreachable: after the timeout; at once where nothing listens.
         """
+        if not self._is_checked:
+            require_listener(self._settings, self._is_patient)
+            self._is_checked = True
         deadline, wait_s = time.monotonic() + self._timeout_s, 1.0
         while True:
             try:
@@ -136,7 +161,7 @@ class ConnectionProbe:
         elif "PLAINTEXT" not in protocol and any("SSL" in error.str() for error in self._errors):
             hint = f"nothing there uses TLS, and DRUMLINE_KAFKA__SECURITY_PROTOCOL is {protocol}"
         else:
-            hint = "`drumline up` starts the local one; DRUMLINE_KAFKA__BOOTSTRAP names another"
+            hint = HINT
         where = f"{settings.bootstrap} within {self._timeout_s:g} s ({error.name()})"
         return BrokerUnreachable(f"no Kafka broker answers at {where}. {hint}")
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]  # stubs do not export them
 
 from drumline.infra.config.settings import Settings
 from drumline.infra.kafka.acls import acl_error
@@ -25,6 +26,25 @@ GROUP = "drumline-tail"
 
 class NoSuchTopic(LookupError):
     """The broker does not have the topic."""
+
+
+def without_empty(settings: Settings, topics: Collection[str]) -> list[str]:
+    """Return the topics without those that are known to be empty, by one request for all. Blocks.
+
+    A topic of which the broker does not answer stays: `read` has the reason. Raises BrokerUnreachable.
+    """
+    probe = ConnectionProbe(settings)
+    admin = AdminClient(probe.silence(client_config(settings, "drumline-tail")))
+    listed = probe.metadata(admin).topics
+    partitions = [
+        TopicPartition(name, number) for name in topics if name in listed for number in listed[name].partitions
+    ]
+    ends = []
+    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):  # type: ignore[no-untyped-call]
+        futures = admin.list_offsets(dict.fromkeys(partitions, spec), request_timeout=TIMEOUT_S) if partitions else {}
+        ends.append({place: future.exception() or future.result().offset for place, future in futures.items()})
+    filled = {place.topic for place in partitions if ends[0][place] != ends[1][place]}  # errors are never equal
+    return [name for name in topics if name in filled or name not in {place.topic for place in partitions}]
 
 
 def read(

@@ -45,6 +45,13 @@ def audit(
 
 def _audit(job: str, run: str) -> AuditReport:
     """Return the report. Raises typer.Exit with UNDECIDED if Kafka or ClickHouse does not answer."""
+    from drumline.infra.kafka.connect import BrokerUnreachable, require_listener
+
+    config = settings()
+    try:
+        require_listener(config)  # before an engine is started for the audit
+    except BrokerUnreachable as error:
+        exit_with("audit", UNDECIDED, f"cannot decide: {error}")
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, with_hint
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
@@ -52,7 +59,6 @@ def _audit(job: str, run: str) -> AuditReport:
     from drumline.sinks.audit.kafka_side import KafkaFacts, KafkaUnreachable
     from drumline.sinks.audit.queries import Queries
 
-    config = settings()
     try:
         with ensure_engine(config):
             queries = Queries(connect(config, timeout_s=300), config, job, run)

@@ -38,22 +38,24 @@ def list_dead_letters(as_json: AsJson = False) -> None:
     object: "groups", and "records", the distinct records per topic.
     """
     from drumline.infra.deadletters.listing import grouped
-    from drumline.schemas.topics import TOPICS
+    from drumline.infra.kafka.tail import without_empty
+    from drumline.schemas.topics import TOPICS, dlq
 
+    names = {dlq(spec.topic): spec.topic.value for spec in TOPICS if spec.dead_letters}
     with _exit_on_error():
-        groups, records = grouped(entry for spec in TOPICS if spec.dead_letters for entry in _read(spec.topic.value))
+        groups, records = grouped(e for name in without_empty(settings(), names) for e in _read(names[name]))
     if as_json:
         echo(json.dumps({"groups": [group.as_json() for group in groups], "records": records}))
         return
     if not groups:
         echo("no dead letters")
         return
-    names = ("topic", "reason", "by", "letters", "records", "bytes", "first", "last")
+    columns = ("topic", "reason", "by", "letters", "records", "bytes", "first", "last")
     table = Table(box=None, pad_edge=False)
-    for name in names:
+    for name in columns:
         table.add_column(name, justify="right" if name in ("letters", "records", "bytes") else "left")
     for group in groups:
-        values = [group.as_json()[name] for name in names]
+        values = [group.as_json()[name] for name in columns]
         table.add_row(*(f"{v:,}" if isinstance(v, int) else escape(escape_controls(v)) for v in values))
     terminal_console(width=max(terminal_console().width, 120)).print(table)
     echo("; ".join(f"{topic}: {count:,} records in all" for topic, count in records.items()))

@@ -102,7 +102,7 @@ def _require_acls(config: Settings, topics: list[Topic]) -> None:
 
     rights = {name.value: ("READ",) for name in topics}
     rights |= {dlq(spec.topic): ("WRITE",) for spec in TOPICS if spec.topic in topics and spec.dead_letters}
-    require_acls(config, "drumline-sink", rights, {config.sink.group: ("READ",)})
+    require_acls(config, "drumline-sink", rights, {config.sink.group: ("READ",)}, is_patient=True)
 
 
 def _build(config: Settings, topics: list[Topic], accept_loss: bool, stopping: ShutdownSignal, health: Health) -> Sink:

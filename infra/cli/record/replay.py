@@ -75,21 +75,30 @@ def _publish(
     spool: Path | None,
 ) -> ReplaySummary:
     """Publish the recorded job. Raises typer.Exit with BAD_INPUT or FAILED if it cannot start."""
+    from drumline.infra.kafka.connect import BrokerUnreachable, require_listener
+    from drumline.producers.replay.trace import load_manifest
+
+    try:
+        manifest = load_manifest(folder, phases=True)  # only to pick healthy ranks for --ranks
+    except ValueError as error:  # BadTrace
+        exit_with("replay", BAD_INPUT, str(error))
+    try:
+        if spool is None:
+            require_listener(settings())  # before what takes seconds
+    except BrokerUnreachable as error:
+        exit_with("replay", FAILED, str(error))
     from drumline.infra.kafka.acls import MissingTopics, require_acls
-    from drumline.infra.kafka.connect import BrokerUnreachable
     from drumline.infra.kafka.registry import codec
     from drumline.producers.replay.publisher import Publisher
     from drumline.producers.replay.recording import RecordedJob
     from drumline.producers.replay.replay import ReplayOptions, Target
     from drumline.producers.replay.replay import replay as publish
     from drumline.producers.replay.spool_target import SpoolTarget
-    from drumline.producers.replay.trace import load_manifest
     from drumline.schemas.errors import BadSchema, RegistryUnavailable
 
     try:
-        manifest = load_manifest(folder, phases=True)  # only to pick healthy ranks for --ranks
         recording = RecordedJob(folder, job=job, ranks=ranks, loop=loop, manifest=manifest)
-    except ValueError as error:  # BadTrace, BadRanks
+    except ValueError as error:  # BadRanks, and again BadTrace
         exit_with("replay", BAD_INPUT, str(error))
     publisher: Target
     try:

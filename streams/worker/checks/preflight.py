@@ -70,7 +70,7 @@ def preflight(
     """
     app = settings.stream.app_id
     needed, logs = required_acls(reads, writes, [changelog(app, stage) for stage in stages])
-    existing = require_acls(settings, "drumline-stream", needed, {app: ("READ",)}, optional=logs)
+    existing = require_acls(settings, "drumline-stream", needed, {app: ("READ",)}, optional=logs, is_patient=True)
     names = sorted({str(name) for name in (*reads, *writes)})
     counts = {existing[name].partitions for name in names}
     if len(counts) > 1:

@@ -254,6 +254,7 @@ def test_foreign_text_steers_no_terminal(monkeypatch):
     monkeypatch.setattr(
         command_dlq, "_read", lambda topic: [parse_dead_letter(message, topic)] if topic == TOPIC else []
     )
+    monkeypatch.setattr("drumline.infra.kafka.tail.without_empty", lambda _, names: list(names))
     for command in (["list"], ["show", TOPIC]):
         answer = CliRunner().invoke(command_dlq.app, command)
         assert answer.exit_code == 0, answer.exception

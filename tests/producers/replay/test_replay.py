@@ -170,6 +170,7 @@ def on_the_command_line(monkeypatch):
     client = FakeClient()
     monkeypatch.setattr(publisher_module, "Producer", lambda config: client)
     monkeypatch.setattr(kafka_access, "require_acls", lambda settings, client_id, topics: None)
+    monkeypatch.setattr("drumline.infra.kafka.connect.require_listener", lambda settings: None)
     return client
 
 
