@@ -45,3 +45,15 @@ RANKS = f"""
             AND run != '' AND @produced GROUP BY job, run
     ) AS runs USING (job, run)
 """
+#: When the last record of any producer was published, while a process that did not report its end was recorded until
+#: then; no row otherwise.
+LAST_RECORD = f"""
+    SELECT max(last_published) AS last_record FROM records_per_minute WHERE @minute AND @produced
+    HAVING last_record <= (
+        SELECT max(last_report) + INTERVAL {ACTIVE_S} SECOND FROM (
+            SELECT argMax(policy, p.published) AS reported, max(p.published) AS last_report
+            FROM processes AS p WHERE @published GROUP BY job, run, rank
+            HAVING reported != '' AND NOT startsWith(reported, 'off: end of the process')
+        )
+    )
+"""

@@ -1,13 +1,12 @@
 """Alert rules on drumline itself, as far as rows in ClickHouse show it.
 
-A sink that is down leaves no rows, as a fleet without jobs does: watch /readyz and its metrics for that
-(docs/reference/metrics.md).
+That nothing arrives shows a pipeline that is down while live processes are known; infra/prometheus names the program.
 """
 
 from __future__ import annotations
 
 from drumline.infra.grafana.alerts.rule import Group, Rule, Values
-from drumline.infra.grafana.liveness import RANKS
+from drumline.infra.grafana.liveness import LAST_RECORD, RANKS
 from drumline.infra.grafana.thresholds import LAG_S, SILENT_S
 
 LAG = Rule(
@@ -101,4 +100,21 @@ SILENT = Rule(
     ("drumline-health", "silent"), {}, for_s=60,
 )  # fmt: skip
 
+ARRIVES = Rule(
+    "drumline-nothing-arrives", "Nothing arrives", "critical",
+    (Values(f"SELECT toFloat64(dateDiff('second', last_record, $__toTime_ms)) AS value FROM ({LAST_RECORD})"),),
+    "gt", (SILENT_S,), 86_400,
+    "No job's data has arrived for {{ humanizeDuration $values.A.Value }}",
+    "Processes that did not report their end were recorded until then, and none has been since: the sink, Kafka or all "
+    "agents are down. Stragglers and hangs are not seen meanwhile. No data is lost as long as spools and Kafka's "
+    "retention last.",
+    "`drumline status`, then the log and `/readyz` of sink, broker and agents: start what is down. If the only job was "
+    "killed together with its decoders, nothing is wrong: the alert ends with the next job.",
+    "Every live process reports each 10 s; 60 s is longer than a restart of a sink or broker. A fleet whose jobs all "
+    "reported their end is idle, and raises no alert. Data is missed for 24 hours.",
+    ("drumline-health", "lag"), {},
+)  # fmt: skip
+
+#: More often than the other rules: it is the one that shows that those see nothing.
+ARRIVAL = Group("drumline-arrival", 30, (ARRIVES,))
 PIPELINE = Group("drumline-pipeline", 60, (LAG, DROPS, DEAD_LETTERS, QUARANTINE, SILENT))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from drumline.infra.grafana.alerts.device import DEVICES
 from drumline.infra.grafana.alerts.job import JOBS, LINKS
-from drumline.infra.grafana.alerts.pipeline import PIPELINE
+from drumline.infra.grafana.alerts.pipeline import ARRIVAL, PIPELINE
 from drumline.infra.grafana.alerts.rule import CONDITION, Group, Rule, link
 from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.model import FOLDER_UID, PLUGIN, SOURCE_UID, Json
 from drumline.infra.grafana.render.dashboard import panel_ids
 
-GROUPS: tuple[Group, ...] = (JOBS, LINKS, DEVICES, PIPELINE)
+GROUPS: tuple[Group, ...] = (JOBS, LINKS, DEVICES, ARRIVAL, PIPELINE)
 
 
 def rules() -> list[Rule]:
