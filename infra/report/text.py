@@ -6,6 +6,7 @@ Texts are plain; the page escapes them.
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 from drumline.infra.guidance.causes import guidance
@@ -116,6 +117,8 @@ def _late_ranks(data: ReportData, most: int) -> list[str]:
             "is not known which rank held the job back."
         ]
     sentences, named = [], by_rank(data)
+    if len(named) > 1:
+        sentences.append(f"In all, this job lost {_cost(data, named)}.")
     for row in named[:most]:
         sentences.append(_sentence(data, row))
     if len(named) > most:
@@ -134,21 +137,35 @@ def _late_ranks(data: ReportData, most: int) -> list[str]:
 def _sentence(data: ReportData, row: Row) -> str:
     episodes = [e for e in data.episodes if e["rank"] == row["rank"]]
     worst = max(episodes, key=lambda e: e["gpu_seconds"], default=None)
-    lost = share(row["lost_s"], float(data.windows["evaluated_s"]))
     verb = "lost" if row["rank"] == WHOLE_JOB else "cost this job"
-    sentence = f"{subject(row)} {verb} {lost} of its time: {seconds(row['gpu_seconds'])}"
-    if price := money(data, row["gpu_seconds"]):
-        sentence += f", {price} at {data.price_per_gpu_hour:g} per GPU-hour"
+    sentence = f"{subject(row)} {verb} {_cost(data, [row])}"
     if worst is not None:
         steps = f"steps {worst['first_step']} to {worst['last_step']}"
         if len(episodes) == 1:
             sentence += f", in {steps}"
         else:
-            sentence += f", {len(episodes)} times, the most expensive in {steps}"
+            sentence += f", {len(episodes)} times{_period(episodes)}, the most expensive in {steps}"
         text = meaning(worst["cause"], worst["detail"])
         sentence += f". Cause: {worst['cause'].replace('_', ' ')}" + (f"; {text}" if text else "")
         sentence += f" (confidence {worst['confidence']})"
     return sentence + "."
+
+
+def _cost(data: ReportData, rows: list[Row]) -> str:
+    """Return share of the job's time, GPU time and money of these rows together."""
+    lost_s, gpu_seconds = (sum(row[name] for row in rows) for name in ("lost_s", "gpu_seconds"))
+    text = f"{share(lost_s, float(data.windows['evaluated_s']))} of its time: {seconds(gpu_seconds)}"
+    price = money(data, gpu_seconds)
+    return f"{text}, {price} at {data.price_per_gpu_hour:g} per GPU-hour" if price else text
+
+
+def _period(episodes: list[Row]) -> str:
+    """Return the distance of three or more episodes in steps, if it is the same within a tenth; else ""."""
+    first = sorted(e["first_step"] for e in episodes)
+    gaps = [after - before for before, after in pairwise(first)]
+    if len(gaps) < 2 or max(gaps) - min(gaps) > max(gaps) / 10:
+        return ""
+    return f", every {round(sum(gaps) / len(gaps))} steps"
 
 
 #: Times of a late rank's process in the evidence (streams/stragglers/analysis/host_cause.py) -> their meaning.

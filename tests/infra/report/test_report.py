@@ -107,6 +107,23 @@ def test_a_rank_that_was_late_several_times_is_not_late_mostly_in_one_of_them():
     assert "2 times, the most expensive in steps 100 to 139" in sentence
 
 
+def test_a_fault_that_comes_back_at_one_distance_is_stated_with_it():
+    row = report_data().episodes[0]
+    first = [{**row, "first_step": step, "last_step": step + 19} for step in (100, 216, 330, 446)]
+    [sentence, *_] = report_text.summary(report_data(episodes=first))
+    assert "4 times, every 115 steps, the most expensive" in sentence
+    [sentence, *_] = report_text.summary(report_data(episodes=[*first, {**row, "first_step": 700, "last_step": 719}]))
+    assert "5 times, the most expensive" in sentence
+
+
+def test_the_costs_of_several_ranks_are_added_up_in_the_first_sentence():
+    row = report_data().cost[0]
+    cost = [row, {**row, "rank": 1, "lost_s": 3.0, "gpu_seconds": 9.0}]
+    [total, worst, *_] = report_text.summary(report_data(cost=cost, price_per_gpu_hour=3600.0))
+    assert total == "In all, this job lost 7.1% of its time: 21.3 GPU-seconds, 21.30 at 3600 per GPU-hour."
+    assert worst.startswith("Rank 3")
+
+
 def test_page_shows_every_part_and_loads_nothing():
     text = page(report_data(), CREATED)
     reader = Reader(text)
