@@ -19,7 +19,7 @@ from drumline.infra.runtime.processes import ManagedProcess
 SHIPPED = Path(__file__).parents[2] / "infra" / "prometheus"
 PROGRAMS = ("stream", "sink", "agent")
 #: From a kill to its alert; s.
-BAR_S = 120.0
+TARGET_S = 120.0
 
 
 class Prometheus:
@@ -38,19 +38,19 @@ class Prometheus:
                 ["prometheus", f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
                  f"--web.listen-address=127.0.0.1:{self._port}"], stdout=log, stderr=log)  # fmt: skip
 
-    def ask(self, path):
+    def query(self, path):
         with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/api/v1/{path}", timeout=5) as answer:
             return json.load(answer)["data"]
 
     def up(self):
         try:
-            targets = self.ask("targets?state=active")["activeTargets"]
+            targets = self.query("targets?state=active")["activeTargets"]
         except OSError:
             return 0
         return sum(target["health"] == "up" for target in targets)
 
     def firing(self):
-        alerts = [alert for alert in self.ask("alerts")["alerts"] if alert["state"] == "firing"]
+        alerts = [alert for alert in self.query("alerts")["alerts"] if alert["state"] == "firing"]
         return {(alert["labels"]["alertname"], alert["labels"].get("instance", "")) for alert in alerts}
 
     def close(self):
@@ -87,10 +87,10 @@ def test_every_part_that_is_killed_has_an_alert_within_two_minutes(
     took = {}
 
     def fires(name, *wanted):
-        took[name] = round(wait_until(lambda: set(wanted) <= prometheus.firing(), BAR_S))
+        took[name] = round(wait_until(lambda: set(wanted) <= prometheus.firing(), TARGET_S))
 
     @contextmanager
-    def gone(server):
+    def killed(server):
         """Its supervisor, which would start it at once, is halted."""
         [supervisor] = own_processes(clean_stack)["supervisor"]
         supervisor.suspend()
@@ -103,7 +103,7 @@ def test_every_part_that_is_killed_has_an_alert_within_two_minutes(
     try:
         with pipeline.running():
             wait_until(lambda: prometheus.up() == len(PROGRAMS), 60)
-            wait_until(lambda: not prometheus.ask("query?query=drumline_stream_ready==0")["result"], 60)
+            wait_until(lambda: not prometheus.query("query?query=drumline_stream_ready==0")["result"], 60)
             time.sleep(30)
             assert prometheus.firing() == set()
             for name in PROGRAMS:
@@ -111,11 +111,11 @@ def test_every_part_that_is_killed_has_an_alert_within_two_minutes(
                 fires(name, ("DrumlineProgramDown", at[name]))
                 pipeline.programs[name].start()
             wait_until(lambda: not prometheus.firing(), 120)
-            with gone("engine"):
+            with killed("engine"):
                 fires("engine", ("DrumlineNotReady", at["sink"]))
             wait_for_stack()
             wait_until(lambda: not prometheus.firing(), 180)
-            with gone("broker"):
+            with killed("broker"):
                 fires("broker", *(("DrumlineNotReady", at[name]) for name in ("stream", "sink")))
     finally:
         prometheus.close()

@@ -394,24 +394,24 @@ def test_silent_producer_stays_for_hours_while_others_go_on_and_ends_with_its_re
 
 
 #: Days later, as the rule is about all jobs together; s.
-ALONE = 10 * 86_400
+DAYS_LATER_S = 10 * 86_400
 
 
 def test_nothing_arrives_while_recorded_processes_live_and_is_over_with_the_next_record(db):
-    uid, last = "drumline-nothing-arrives", db.last + ALONE
-    report(db, "live", (0, 1, 2, 3), f"{ALONE}")
+    uid, last = "drumline-nothing-arrives", db.last + DAYS_LATER_S
+    report(db, "live", (0, 1, 2, 3), f"{DAYS_LATER_S}")
     evaluator = run(db, uid, last + 30, last + 120)
     assert evaluator.firing() == [{}]
     for hour in (3600, 7200):
         evaluator.evaluate(last + hour)
         assert evaluator.firing() == [{}], hour
-    report(db, "live", (0, 0), f"{ALONE + 7260}")
+    report(db, "live", (0, 0), f"{DAYS_LATER_S + 7260}")
     evaluator.evaluate(last + 7280)
     assert evaluator.firing() == []
 
 
 def test_a_fleet_whose_jobs_reported_their_end_is_idle(db):
-    report(db, "ended", (0, 1, 2, 3), f"{3 * ALONE}")
-    report(db, "ended", (0, 1, 2, 3), f"{3 * ALONE + 10}", "off: end of the process")
-    last = db.last + 3 * ALONE
+    report(db, "ended", (0, 1, 2, 3), f"{3 * DAYS_LATER_S}")
+    report(db, "ended", (0, 1, 2, 3), f"{3 * DAYS_LATER_S + 10}", "off: end of the process")
+    last = db.last + 3 * DAYS_LATER_S
     assert run(db, "drumline-nothing-arrives", last + 30, last + 300).firing() == []
