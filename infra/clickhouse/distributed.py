@@ -6,6 +6,8 @@ repeated insert finds its deduplication token, and a new version of a row finds 
 
 from __future__ import annotations
 
+import re
+
 from drumline.infra.clickhouse.client import Client, command, rows
 from drumline.infra.clickhouse.migrate import migrations
 from drumline.infra.clickhouse.roles import check_name
@@ -50,6 +52,6 @@ def distribute(client: Client, database: str, cluster: str, into: str) -> list[s
             if statement.startswith("CREATE OR REPLACE VIEW"):
                 command(client, statement)
                 names.append(statement.split(f"{into}.", 1)[1].split()[0])
-            elif "ADD COLUMN" in statement:  # a table that is there already
+            elif re.search("(ADD|COMMENT) COLUMN", statement):  # of a view, or of a table that is there already
                 command(client, statement)
     return names
