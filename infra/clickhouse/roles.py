@@ -30,7 +30,12 @@ def statements(database: str, cluster: str = "", users: dict[str, str] | None = 
     result = [part.strip() for part in filled.split(";\n") if part.strip()]
     result = [part.removesuffix(";") for part in result]
     for role, user in (users or {}).items():
-        result += [f"GRANT{on} drumline_{role} TO `{user}`", f"ALTER USER `{user}`{on} DEFAULT ROLE drumline_{role}"]
+        # The writer creates the database, and a user cannot log in while its default database is missing.
+        default = "" if role == "writer" else f" DEFAULT DATABASE {database}"
+        result += [
+            f"GRANT{on} drumline_{role} TO `{user}`",
+            f"ALTER USER `{user}`{on} DEFAULT ROLE drumline_{role}{default}",
+        ]
     return result
 
 

@@ -59,6 +59,7 @@ def prepare_engine(settings: Settings) -> Child:
             "drumline.infra.localstack.clickhouse.process",
             str(state.clickhouse),
             str(state.logs),
+            settings.clickhouse.database,
         ],
         cwd=str(conf),
         log=str(state.logs / "engine.log"),

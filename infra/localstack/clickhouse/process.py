@@ -1,4 +1,4 @@
-"""The local ClickHouse engine as a process: `python -m drumline.infra.localstack.clickhouse.process FOLDER LOGS`.
+"""The local ClickHouse engine as a process: `python -m ...localstack.clickhouse.process FOLDER LOGS DATABASE`.
 
 It ends when its stdin is closed.
 
@@ -49,7 +49,9 @@ SYSTEM = [
     "/sys/devices/system",
     "/sys/fs/cgroup",
 ]
+#: The database is there before anyone logs in: the readers' default database must exist.
 STATEMENTS = """
+CREATE DATABASE IF NOT EXISTS {database};
 SYSTEM START LISTEN HTTP;
 SYSTEM START LISTEN TCP;
 SELECT * FROM file('/dev/stdin', 'LineAsString')
@@ -88,7 +90,7 @@ def load_binding(folder: Path) -> Any:
 
 def main() -> int:
     """Run the engine until its stdin is closed; return the exit code."""
-    folder, logs = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    folder, logs, database = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve(), sys.argv[3]
     os.umask(0o077)
     wheel = wheel_folder()
     python = [Path(sys.prefix), Path(sys.base_prefix)]
@@ -99,7 +101,7 @@ def main() -> int:
     binding = load_binding(wheel)
     os.chdir(folder / "conf")  # config.xml is read from the working directory
     # TabSeparated becomes the default format of HTTP answers, which clients rely on.
-    binding.query(STATEMENTS, "TabSeparated", path=str(folder / "data"))
+    binding.query(STATEMENTS.format(database=database), "TabSeparated", path=str(folder / "data"))
     return 0
 
 

@@ -38,6 +38,11 @@ def test_both_readers_have_the_same_grants_and_the_local_engine_has_them():
     assert not any(re.search("INSERT|ALTER|CREATE|DROP", grant) for grant in grants)
 
 
+def test_readers_begin_in_the_database_and_the_writer_who_creates_it_does_not():
+    altered = [text for text in statements("gpu", "", USERS) if text.startswith("ALTER USER")]
+    assert [text.endswith(" DEFAULT DATABASE gpu") for text in altered] == [False, True, True]
+
+
 @pytest.mark.parametrize("name", ["x; DROP DATABASE gpu", "a b", "`x`", "x\n"])
 def test_names_that_are_no_names_are_refused(name):
     with pytest.raises(BadName):

@@ -78,6 +78,11 @@ def test_readers_read_our_tables_and_the_catalogue(clean_stack: Settings, table:
 
 
 @pytest.mark.parametrize("user", ["analyst", "grafana"])
+def test_readers_begin_in_our_database_without_naming_it(stack: Settings, user: str) -> None:
+    assert query(stack, "SELECT currentDatabase()", user) == stack.clickhouse.database
+
+
+@pytest.mark.parametrize("user", ["analyst", "grafana"])
 @pytest.mark.parametrize(
     "statement",
     [
