@@ -7,14 +7,10 @@ from pathlib import Path
 import yaml
 from page import write
 
+from drumline.infra.grafana.provisioning.rules import duration
 from drumline.infra.telemetry.prometheus_rules import RULES
 
 PAGE = Path(__file__).parents[2] / "infra" / "prometheus" / "rules.yml"
-
-
-def duration(seconds: int) -> str:
-    """Format as Prometheus does: 0s, 1m."""
-    return f"{seconds // 60}m" if seconds and seconds % 60 == 0 else f"{seconds}s"
 
 
 def page() -> str:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+def cause_text(cause: str, detail: str = "") -> str:
+    """Return cause and detail as people write them: "host stall, page faults"."""
+    return ", ".join(part.replace("_", " ") for part in (cause, detail) if part)
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Explains one cause, or one detail of it.
@@ -23,4 +28,4 @@ class Entry:
     @property
     def name(self) -> str:
         """Return cause and detail in words."""
-        return ", ".join(part.replace("_", " ") for part in (self.cause, self.detail) if part)
+        return cause_text(self.cause, self.detail)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from drumline.infra.guidance.causes import guidance
+from drumline.infra.guidance.entry import cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import queries
 from drumline.infra.report.data import Query, Row, find_run
@@ -49,14 +50,13 @@ class Explanation:
 
     def lines(self) -> list[str]:
         """Return the text of one screen."""
-        cause = ", ".join(part.replace("_", " ") for part in (self.cause, self.detail) if part)
         steps = f"steps {self.first_step} to {self.last_step}"
         when = f"{steps}, {self.started[:19]} UTC" + (f", and {self.episodes - 1} times more" * (self.episodes > 1))
         name = subject({"rank": self.rank, "host": self.host})
         return [
             f"{name}: {self.state}, {self.share_of_time} of the job's time, {seconds(self.gpu_seconds)}",
             f"  when      {when}",
-            f"  cause     {cause} (confidence {self.confidence})",
+            f"  cause     {cause_text(self.cause, self.detail)} (confidence {self.confidence})",
             f"  meaning   {self.meaning}",
             f"  evidence  {'; '.join(self.evidence) or 'none'}",
             *([f"  python    {self.place}"] if self.place else []),

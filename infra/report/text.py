@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from drumline.infra.guidance.causes import guidance
+from drumline.infra.guidance.entry import cause_text
 from drumline.infra.report.data import ReportData, Row
 
 #: An alarm in force, from least to worst.
@@ -146,7 +147,7 @@ def _sentence(data: ReportData, row: Row) -> str:
         else:
             sentence += f", {len(episodes)} times{_period(episodes)}, the most expensive in {steps}"
         text = meaning(worst["cause"], worst["detail"])
-        sentence += f". Cause: {worst['cause'].replace('_', ' ')}" + (f"; {text}" if text else "")
+        sentence += f". Cause: {cause_text(worst['cause'])}" + (f"; {text}" if text else "")
         sentence += f" (confidence {worst['confidence']})"
     return sentence + "."
 

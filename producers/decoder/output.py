@@ -15,8 +15,7 @@ from drumline.producers.ipc.buffer_pool import BufferPool, Header
 from drumline.producers.ipc.policy import COLLECTIVES
 from drumline.producers.live.derivation import IncrementalDerivation
 from drumline.producers.spool.writer import SpoolWriter
-from drumline.schemas.batch import Batch, encode
-from drumline.schemas.model import model
+from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 
 
@@ -89,6 +88,6 @@ class SpoolOutput:
         self.live.lost(now_ns, (min(since_ns or now_ns, self.live.complete_until_ns or now_ns), now_ns))
 
     def _emit(self, topic: Topic, key: str, batch: Batch) -> None:
-        self.spool.append(str(topic), key, encode(model(topic), batch), batch.rows)
+        self.spool.append_batch(key, batch)
         if self._reading >= 0:
             self._pool.count_sent(self._reading)

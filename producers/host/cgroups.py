@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-UNKNOWN = -1
+from drumline.producers.batches.sample_envelopes import UNKNOWN
+
 #: Kinds of pressure, and the columns of the cgroup's and the host's.
 PRESSURES = ("cpu", "io", "memory")
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from drumline.producers.host.cgroups import PRESSURES, UNKNOWN, Cgroup, Pressure, cgroup_of, cgroup_root, increase
+from drumline.producers.batches.sample_envelopes import UNKNOWN
+from drumline.producers.host.cgroups import PRESSURES, Cgroup, Pressure, cgroup_of, cgroup_root, increase
 from drumline.producers.host.counters import ProcessCounters, ProcessEnded
-from drumline.producers.host.targets import NotReadable, RecordedProcess, find_pid
+from drumline.producers.host.targets import NotReadable, RecordedProcess, boot_ns, find_pid
 
 log = structlog.get_logger()
 
@@ -51,7 +52,7 @@ class HostSamples:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._proc, self._root, self._clock = proc, cgroup_root(cgroups), clock
-        self._boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._boot_ns = boot_ns()
         self._has_delays = _enabled(proc / "sys/kernel/task_delayacct")
         self._host = Pressure(proc / "pressure", PRESSURES, "host_")
         self._sampled: dict[str, _Sampled] = {}

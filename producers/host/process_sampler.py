@@ -5,21 +5,16 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
 
-import numpy as np
 import structlog
 
 from drumline.infra.telemetry import metrics
-from drumline.producers.host.cgroups import UNKNOWN
+from drumline.producers.batches.sample_envelopes import SampleEnvelopes, readings
 from drumline.producers.host.host_samples import HostSamples, ProcessSample
 from drumline.producers.host.targets import RecordedProcess
 from drumline.producers.spool.writer import SpoolWriter
-from drumline.schemas.batch import Batch, encode
-from drumline.schemas.bounds import bounds
-from drumline.schemas.model import model
+from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
@@ -32,32 +27,14 @@ class HostBatches:
     """Makes the batches of one host's samples, with sequences per key under the agent's process id."""
 
     def __init__(self, process_id: str, host: str) -> None:
-        self._process_id, self._host = process_id, host
-        self._sequence: Counter[str] = Counter()
+        self._envelopes = SampleEnvelopes(process_id, host)
 
     def batch(self, sample: ProcessSample) -> tuple[str, Batch]:
         """Return (key, batch) of one sample."""
         record, row = sample.process.record, sample.row
-        key, now_ns = str(record["job"]), row["time_ns"]
-        envelope: dict[str, Any] = {
-            **{name: record[name] for name in ("job", "run", "rank", "local_rank", "world_size", "gpu_uuid")},
-            "host": record["host"] or self._host,
-            "process_id": self._process_id,
-            "sequence": self._sequence[key],
-            "rows": 1,
-            "base_time_ns": now_ns,
-            "watermark_ns": now_ns,
-            "sent_ns": now_ns,
-            "pid": sample.pid,
-        }
-        self._sequence[key] += 1
-        limits = bounds(Topic.HOST)
-        columns = {}
-        for column in model(Topic.HOST).columns:
-            value = row.get(column.name, UNKNOWN)
-            inside = limits[column.name].low <= value <= limits[column.name].high
-            columns[column.name] = np.array([value if inside else UNKNOWN], column.dtype)
-        return key, Batch(Topic.HOST, envelope, columns)
+        key = str(record["job"])
+        envelope = {**self._envelopes.envelope(key, record, row["time_ns"]), "pid": sample.pid}
+        return key, Batch(Topic.HOST, envelope, readings(Topic.HOST, row))
 
 
 class HostSampler(threading.Thread):
@@ -103,6 +80,6 @@ class HostSampler(threading.Thread):
     def _sample(self) -> None:
         for sample in self._samples.read(time.time_ns()):
             key, batch = self._batches.batch(sample)
-            self._spool.append(str(Topic.HOST), key, encode(model(Topic.HOST), batch), 1)
+            self._spool.append_batch(key, batch)
         self._samples.follow(self._processes())
         metrics.AGENT_SAMPLED.set(self._samples.processes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -75,10 +76,15 @@ def stat_fields(text: bytes) -> list[bytes]:
     return text.rpartition(b")")[2].split()
 
 
-def find_pid(process: RecordedProcess, proc: Path, boot_ns: int, user: int) -> int:
+def boot_ns() -> int:
+    """Return the time at which this host was started, by its clock of now; ns since the epoch."""
+    return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+
+
+def find_pid(process: RecordedProcess, proc: Path, started_ns: int, user: int) -> int:
     """Return the number of a recorded process below `proc`. Raises NotReadable, OSError.
 
-    `boot_ns`: time at which this host was started. `user`: of the agent, who reads its own processes, root all. A
+    `started_ns`: time at which this host was started. `user`: of the agent, who reads its own processes, root all. A
     process in a container has another number here: it is found by start and the number that it sees itself.
     """
     if user not in (0, process.user):
@@ -90,14 +96,14 @@ def find_pid(process: RecordedProcess, proc: Path, boot_ns: int, user: int) -> i
     for pid in candidates:
         with suppress(FileNotFoundError, ProcessLookupError):
             folder = proc / str(pid)
-            if folder.stat().st_uid == process.user and (process.is_certain or _is_same(folder, process, boot_ns)):
+            if folder.stat().st_uid == process.user and (process.is_certain or _is_same(folder, process, started_ns)):
                 return pid
     raise NotReadable(f"no process {process.pid} of user {process.user} is to be seen from here")
 
 
-def _is_same(folder: Path, process: RecordedProcess, boot_ns: int) -> bool:
+def _is_same(folder: Path, process: RecordedProcess, started_ns: int) -> bool:
     ticks = int(stat_fields((folder / "stat").read_bytes())[START_TICKS])
-    start_ns = boot_ns + ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    start_ns = started_ns + ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     if abs(start_ns - int(process.record.get("start_ns", 0))) > SAME_START_NS:
         return False
     numbers = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("NSpid:"))

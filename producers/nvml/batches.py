@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-import numpy as np
-
-from drumline.producers.nvml.samples import UNKNOWN
+from drumline.producers.batches.sample_envelopes import SampleEnvelopes, readings
 from drumline.schemas.batch import Batch
-from drumline.schemas.bounds import bounds
-from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
 
@@ -41,18 +36,12 @@ def _newer(process: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return int(process.get("start_ns", 0)) > int(other.get("start_ns", 0))
 
 
-def _bounded(name: str, value: int) -> int:
-    """Return a reading, or UNKNOWN outside the bounds of the contract: drivers use the largest number for "none"."""
-    limits = bounds(Topic.DEVICE)[name]
-    return value if limits.low <= value <= limits.high else UNKNOWN
-
-
 class DeviceBatches:
     """Makes the batches of one host's samples, with sequences per key under the agent's process id."""
 
     def __init__(self, process_id: str, host: str) -> None:
-        self._process_id, self.host = process_id, host
-        self._sequence: Counter[str] = Counter()
+        self.host = host
+        self._envelopes = SampleEnvelopes(process_id, host)
 
     def batches(
         self, uuid: str, index: int, row: Mapping[str, int], jobs: Mapping[str, Mapping[str, Any]]
@@ -60,23 +49,6 @@ class DeviceBatches:
         """Yield (key, batch) of one sample; `row` has every column of the schema."""
         for job, process in (jobs or {"": {}}).items():
             key = job or uuid
-            now_ns = row["time_ns"]
-            envelope = {
-                "job": job,
-                "run": str(process.get("run", "")),
-                "rank": int(process.get("rank", -1)),
-                "local_rank": int(process.get("local_rank", -1)),
-                "world_size": int(process.get("world_size", 0)),
-                "host": str(process.get("host", "")) or self.host,
-                "gpu_uuid": uuid,
-                "process_id": self._process_id,
-                "sequence": self._sequence[key],
-                "rows": 1,
-                "base_time_ns": now_ns,
-                "watermark_ns": now_ns,
-                "sent_ns": now_ns,
-                "gpu_index": index,
-            }
-            self._sequence[key] += 1
-            columns = {c.name: np.array([_bounded(c.name, row[c.name])], c.dtype) for c in model(Topic.DEVICE).columns}
-            yield key, Batch(Topic.DEVICE, envelope, columns)
+            envelope = self._envelopes.envelope(key, {**process, "job": job, "gpu_uuid": uuid}, row["time_ns"])
+            columns = readings(Topic.DEVICE, row)
+            yield key, Batch(Topic.DEVICE, {**envelope, "gpu_index": index}, columns)

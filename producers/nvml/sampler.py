@@ -14,10 +14,10 @@ from typing import Any
 import structlog
 
 from drumline.infra.telemetry import metrics
+from drumline.producers.batches.sample_envelopes import UNKNOWN
 from drumline.producers.nvml.batches import DeviceBatches, jobs_on
-from drumline.producers.nvml.samples import UNKNOWN, Gpu, NoXidEvents, Nvml, NvmlLost, NvmlMissing
+from drumline.producers.nvml.samples import Gpu, NoXidEvents, Nvml, NvmlLost, NvmlMissing
 from drumline.producers.spool.writer import SpoolWriter
-from drumline.schemas.batch import encode
 from drumline.schemas.model import model
 from drumline.schemas.topics import Topic
 
@@ -143,7 +143,7 @@ class DeviceSampler(threading.Thread):
         row["xid"] = xid
         jobs = jobs_on(gpu.uuid, pids, self._batches.host, self._processes())
         for key, batch in self._batches.batches(gpu.uuid, gpu.index, row, jobs):
-            self._spool.append(str(Topic.DEVICE), key, encode(model(Topic.DEVICE), batch), 1)
+            self._spool.append_batch(key, batch)
         return gpu in nvml.gpus
 
     def _lost(self, error: Exception) -> None:

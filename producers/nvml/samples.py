@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-UNKNOWN = -1
+from drumline.producers.batches.sample_envelopes import UNKNOWN
+
 #: A scope that means all links of the GPU (nvml.h, NVML_FI_DEV_NVLINK_THROUGHPUT_*).
 ALL_LINKS = 0xFFFFFFFF
 

@@ -10,8 +10,7 @@ from drumline.infra.runtime import spool_defaults
 from drumline.producers.replay.recording import TimedBatch
 from drumline.producers.spool.quota import HostSpools, SpoolLimits
 from drumline.producers.spool.writer import SpoolWriter
-from drumline.schemas.batch import encode
-from drumline.schemas.model import IDENTITY, model
+from drumline.schemas.model import IDENTITY
 from drumline.schemas.topics import Topic
 
 
@@ -54,7 +53,7 @@ class SpoolTarget:
                 spools=self._host_spools,
             )
         if topic != Topic.PROCESS:
-            self._spools[process].append(topic, timed.key, encode(model(topic), batch), batch.rows)
+            self._spools[process].append_batch(timed.key, batch)
 
     def wait(self, seconds: float) -> None:
         """Sleep."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+from drumline.producers.host.targets import STATE, stat_fields
 from drumline.producers.rings.progress import EXITED, KILLED, RUNNING, STOPPED
 from drumline.producers.rings.ring_file import HeaderField, RingFile, RingHeader
 
@@ -16,8 +18,7 @@ def process_state(ring: RingFile, header: RingHeader, ended: bool, is_still: boo
         return RUNNING
     try:
         pid = ring.process()
-        with open(f"/proc/{pid}/stat") as status:
-            code = status.read().rpartition(")")[2].split()[0] if pid else ""
+        state = stat_fields(Path(f"/proc/{pid}/stat").read_bytes())[STATE] if pid else b""
     except (OSError, IndexError, ValueError):  # it has just ended, or the kernel shows no processes
         return RUNNING
-    return STOPPED if code in ("T", "t") else RUNNING
+    return STOPPED if state in (b"T", b"t") else RUNNING

@@ -20,6 +20,8 @@ from typing import Any
 from drumline.producers.spool.frames import DATA, Losses, add_losses, head, loss_frames, lost
 from drumline.producers.spool.quota import HostSpools, SpoolLimits
 from drumline.producers.spool.writer_files import WriterFiles
+from drumline.schemas.batch import Batch, encode
+from drumline.schemas.model import model
 
 #: Time until the next attempt after a failure to create the folder or a segment; s.
 RETRY_S = 2.0
@@ -94,6 +96,10 @@ class SpoolWriter:
             self._lost[topic] += rows
             self._guarded(lambda: add_losses(self._pending, lost(topic, key, rows, body)), quiet=True)
             return False
+
+    def append_batch(self, key: str, batch: Batch) -> bool:
+        """Append one batch as `append` does."""
+        return self.append(str(batch.topic), key, encode(model(batch.topic), batch), batch.rows)
 
     def identify(self, process: Mapping[str, Any]) -> None:
         """Update the identity with newly known fields (GPU, versions)."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from drumline.producers.host.targets import START_TICKS, NotReadable, RecordedProcess, find_pid, stat_fields
+from drumline.producers.host.targets import START_TICKS, NotReadable, RecordedProcess, boot_ns, find_pid, stat_fields
 
 PROC = Path("/proc")
 #: Number of CAP_SYS_PTRACE (linux/capability.h).
@@ -63,9 +62,8 @@ def subject(process: RecordedProcess, agent_user: int, may_all: bool, proc: Path
             f"processes of user {process.user} are not sampled: the agent is user {agent_user}; run it as root, as "
             "that user, or with CAP_SYS_PTRACE"
         )
-    boot_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     try:
-        pid = find_pid(process, proc, boot_ns, process.user)
+        pid = find_pid(process, proc, boot_ns(), process.user)
     except (NotReadable, OSError, ValueError, IndexError, StopIteration) as error:
         raise NoProcess(str(error)) from None
     return Subject.of(pid, int(process.record.get("pid", 0)), proc)

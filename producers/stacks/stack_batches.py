@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
 
+from drumline.producers.batches.sample_envelopes import SampleEnvelopes
 from drumline.producers.stacks.plan import Sampling
 from drumline.producers.stacks.sampling_run import Recorded
 from drumline.schemas.batch import Batch, dictionary
@@ -22,26 +22,13 @@ class StackBatches:
     """Makes the batches of one host's samplings, with sequences per job under the agent's process id."""
 
     def __init__(self, process_id: str) -> None:
-        self._process_id = process_id
-        self._sequence: Counter[str] = Counter()
+        self._envelopes = SampleEnvelopes(process_id)
 
     def batch(self, sampling: Sampling, recorded: Recorded, start_ns: int, end_ns: int) -> Batch:
         """Return the batch of one sampling, whose key is its job."""
         process, verdict, stacks = sampling.process.record, sampling.verdict, recorded.stacks
-        job = verdict.job
-        envelope: dict[str, Any] = {
-            "job": job,
-            "run": verdict.run,
-            "rank": int(process["rank"]),
-            "local_rank": int(process.get("local_rank", -1)),
-            "world_size": int(process.get("world_size", 0)),
-            "host": str(process.get("host", "")),
-            "gpu_uuid": str(process.get("gpu_uuid", "")),
-            "process_id": self._process_id,
-            "sequence": self._sequence[job],
-            "rows": len(stacks.rows),
-            "base_time_ns": start_ns,
-            "watermark_ns": start_ns,
+        about = {**process, "job": verdict.job, "run": verdict.run}
+        envelope = self._envelopes.envelope(verdict.job, about, start_ns, len(stacks.rows)) | {
             "sent_ns": end_ns,
             "sampled_process": str(process["process_id"]),
             "pid": recorded.pid,
@@ -58,7 +45,6 @@ class StackBatches:
             "gil_waiting": recorded.gil_waiting,
             "stacks_left_out": stacks.left_out,
         }
-        self._sequence[job] += 1
         columns: dict[str, Any] = {}
         for column in model(Topic.STACK).columns:
             values: list[Any] = [getattr(row, column.name) for row in stacks.rows]

@@ -22,10 +22,8 @@ from drumline.producers.stacks.permission import Denied, NoProcess, may_trace_al
 from drumline.producers.stacks.plan import Sampling, SamplingPlan
 from drumline.producers.stacks.sampling_run import LENGTH_S, RATE, NoPySpy, Recording, SamplingFailed, py_spy
 from drumline.producers.stacks.stack_batches import StackBatches
-from drumline.schemas.batch import Batch, encode
+from drumline.schemas.batch import Batch
 from drumline.schemas.codec import Codec
-from drumline.schemas.model import model
-from drumline.schemas.topics import Topic
 
 log = structlog.get_logger()
 
@@ -149,7 +147,7 @@ def stack_sampler(
     """Return the sampler of this host. `spool`: the agent's own; `process_id`: the agent's."""
 
     def emit(batch: Batch) -> None:
-        spool.append(str(Topic.STACK), str(batch.envelope["job"]), encode(model(Topic.STACK), batch), batch.rows)
+        spool.append_batch(str(batch.envelope["job"]), batch)
 
     def jobs() -> set[str]:
         return {str(process.record.get("job", "")) for process in processes()}

@@ -59,10 +59,6 @@ class WindowConfig:
         """Return the starts of the panes that a window consists of."""
         return range(window, window + self.window_ns, self.hop_ns)
 
-    def pane_is_closed(self, pane: int, watermark_ns: int) -> bool:
-        """Return whether the pane takes no more rows: its earliest window and the grace are over."""
-        return pane + self.hop_ns + self.grace_ns <= watermark_ns
-
     def pane_is_done(self, pane: int, watermark_ns: int) -> bool:
         """Return whether no window needs the pane any more."""
         return pane + self.window_ns + self.grace_ns <= watermark_ns

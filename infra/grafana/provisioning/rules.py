@@ -22,7 +22,7 @@ def rules() -> list[Rule]:
 
 
 def duration(seconds: int) -> str:
-    """Format as Grafana does: 90s, 5m."""
+    """Format as Grafana and Prometheus do: 90s, 5m."""
     return f"{seconds // 60}m" if seconds and seconds % 60 == 0 else f"{seconds}s"
 
 
