@@ -41,6 +41,8 @@ def _command(command: Any, path: str, level: str) -> str:
     parts = [f"{level} {path}\n", _prose(command.help or ""), f"```\n{usage}{' COMMAND' if below else ''}\n```\n"]
     rows = []
     for parameter in command.params:
+        if getattr(parameter, "hidden", False):
+            continue
         if not parameter.help:
             raise ValueError(f"{path}: {parameter.name} has no help text")
         rows.append((_names(parameter), sentence(parameter.help), _default(parameter)))

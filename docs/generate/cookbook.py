@@ -53,8 +53,8 @@ every query.
 Quantiles of kernels (p50, p95, p99) come from rollups' sketches and are within 1%; those of steps, lateness and scopes
 are exact.
 
-`--job`, `--run` (one start of the job; without, all of them), `--since`, `--until` (UTC) and `--limit` mean the same
-everywhere; `drumline sql --list` names the options of each query.
+`--job`, `--run` (one start of the job; without, the newest, or all with `--all-runs`), `--since`, `--until` and
+`--limit` mean the same everywhere; `drumline sql NAME --help` explains the options of a query.
 """
 
 

@@ -19,9 +19,9 @@ FOLDER = resources.files("drumline.infra.clickhouse") / "sql"
 #: Parameters with the same meaning in all queries: name -> (default, None = required; meaning).
 COMMON: dict[str, tuple[str | None, str]] = {
     "job": (None, "the job"),
-    "run": ("", "one run of the job; empty = all of them"),
-    "since": ("1970-01-01 00:00:00", "from when on; UTC"),
-    "until": ("2106-01-01 00:00:00", "until when; UTC"),
+    "run": ("", "one run of the job"),
+    "since": ("1970-01-01 00:00:00", "from when on"),
+    "until": ("2106-01-01 00:00:00", "until when"),
     "limit": ("20", "rows at most"),
 }
 _PLACE = re.compile(r"\{(\w+):((?:[^{}'()]|\([^()]*\))+)\}")
@@ -100,6 +100,12 @@ def parse(name: str, text: str) -> Query:
     arguments = shlex.split(fields.get("try", ""))
     example = {flag.removeprefix("--"): value for flag, value in zip(arguments[::2], arguments[1::2], strict=True)}
     return Query(name, head[0], fields["theme"], " ".join(notes), example, parameters, sql)
+
+
+def takes_newest_run(query: Query) -> bool:
+    """Return whether the query is about one job, and not a comparison of runs: people mean its newest run."""
+    defaults = {parameter.name: parameter.default for parameter in query.parameters}
+    return "run" in defaults and "other_run" not in defaults and defaults.get("job", "") is None
 
 
 def adhoc(sql: str) -> Query:

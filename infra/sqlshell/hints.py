@@ -13,7 +13,7 @@ HINTS = {
     202: "too many queries at a time for this user; wait for one of them, or cancel one",
     241: "the query needs more memory than this user may use; read less, or aggregate before joining",
     396: "the result is too large; use LIMIT, aggregate, or read parts with --csv",
-    457: "the value does not fit the parameter's type; `drumline sql --list` shows types",
+    457: "the value does not fit the parameter's type; `drumline sql QUESTION --help` shows types",
     497: "this user may not do that; readers have docs/reference/tables.md and the catalogue: docs/guide/security.md",
 }
 _READS_ONLY = (

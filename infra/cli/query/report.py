@@ -14,6 +14,7 @@ from drumline.infra.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT
 from drumline.infra.runtime.terminal import echo
+from drumline.infra.runtime.times import BadTime, clickhouse_time, parse_time
 
 app = typer.Typer(add_completion=False)
 
@@ -24,9 +25,12 @@ def report(
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path("report.html"),
     run: Annotated[str, typer.Option(help="A run of it; default: the newest.")] = "",
     since: Annotated[
-        str, typer.Option("--from", help="Only from this time on: 2026-11-21T10:40, UTC without an offset.")
+        str,
+        typer.Option(help="Only from this time on: 1h, 90m or 2d ago, now, or YYYY-MM-DDThh:mm (UTC, or an offset)."),
     ] = "",
-    until: Annotated[str, typer.Option("--to", help="Only until this time.")] = "",
+    until: Annotated[str, typer.Option(help="Only until this time.")] = "",
+    former_since: Annotated[str, typer.Option("--from", hidden=True)] = "",
+    former_until: Annotated[str, typer.Option("--to", hidden=True)] = "",
     price: Annotated[
         float | None, typer.Option(min=0, help="Of a GPU-hour; default DRUMLINE_STREAM__PRICE_PER_GPU_HOUR.")
     ] = None,
@@ -49,9 +53,10 @@ def report(
     from drumline.infra.report.text import summary
 
     config = settings()
-    start, end = _time("--from", since), _time("--to", until)
+    since, until = since or former_since, until or former_until
+    start, end = _time("--since", since), _time("--until", until)
     if start and end and start >= end:
-        exit_with("report", BAD_INPUT, f"--from {since} is not before --to {until}")
+        exit_with("report", BAD_INPUT, f"--since {since} is not before --until {until}")
     cost = config.stream.price_per_gpu_hour if price is None else price
     with (
         exit_on_error("report", NoSuchRun, code=BAD_INPUT),
@@ -79,15 +84,7 @@ def report(
 
 def _time(name: str, text: str) -> str:
     """Return a time in the form of ClickHouse's DateTime64(9, 'UTC'). Exits with BAD_INPUT if it is no time."""
-    if not text:
-        return ""
     try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        exit_with(
-            "report",
-            BAD_INPUT,
-            f"{name} {text!r} is no time; write it as 2026-11-21T10:40 or 2026-11-21T10:40:07.5+01:00",
-        )
-    time = time.astimezone(UTC) if time.tzinfo else time
-    return f"{time:%Y-%m-%d %H:%M:%S.%f}"
+        return clickhouse_time(parse_time(text, datetime.now(UTC))) if text else ""
+    except BadTime as error:
+        exit_with("report", BAD_INPUT, f"{name} {error}")

@@ -4,29 +4,51 @@ from __future__ import annotations
 
 import json
 import os
-import re
+import shutil
 import sys
+from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
+from typer.core import TyperCommand
 
-from drumline.infra.cli.console import exit_with
+from drumline.infra.cli.console import exit_on_error, exit_with
 from drumline.infra.config.settings import settings
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED
-from drumline.infra.runtime.terminal import echo, terminal_console
+from drumline.infra.runtime.terminal import echo
 
 if TYPE_CHECKING:
     from drumline.infra.clickhouse.client import Client
+    from drumline.infra.sqlshell.request import Request
 
-app = typer.Typer(add_completion=False)
 #: Ending of a file's name -> ClickHouse's format.
 FORMATS = {".parquet": "Parquet", ".arrow": "Arrow", ".csv": "CSVWithNames", ".tsv": "TSVWithNames",
            ".jsonl": "JSONEachRow"}  # fmt: skip
-_NAME = re.compile(r"[a-z][a-z0-9-]*")
+#: Characters of a line where the output is no terminal.
+WIDTH = 160
 
 
-@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+class QueryCommand(TyperCommand):
+    """Prints the help of a named question where its name is given beside --help."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; end with a question's help."""
+        if {"-h", "--help"} & set(args):
+            from drumline.infra.clickhouse.queries import queries
+            from drumline.infra.sqlshell.questions import question_help
+
+            if query := next((queries()[name] for name in args if name in queries()), None):
+                echo(question_help(query, _width()))
+                ctx.exit()
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command(cls=QueryCommand, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def sql(
     context: typer.Context,
     query: Annotated[
@@ -36,7 +58,10 @@ def sql(
         ),
     ] = None,
     named: Annotated[
-        bool, typer.Option("--list", help="Name the queries of the cookbook, with their parameters.")
+        bool, typer.Option("--list", help="Name the queries of the cookbook, with their parameters and types.")
+    ] = False,
+    all_runs: Annotated[
+        bool, typer.Option("--all-runs", help="A named query of a job: over all its runs; default: the newest.")
     ] = False,
     text: Annotated[bool, typer.Option("--print", help="Print the named query's SQL; do not run it.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row, streamed.")] = False,
@@ -50,8 +75,13 @@ def sql(
 
     A terminal shows a table, or the rows below each other where it is too narrow; a pipe gets tab-separated lines.
 
-    A name runs a query of docs/reference/cookbook.md; its parameters are options. Other SQL can have parameters too:
-    {name:Type}. Tables and columns: docs/reference/tables.md. Times are UTC in nanoseconds, durations end in _ns.
+    A name runs a query of docs/reference/cookbook.md; its parameters are options: `drumline sql NAME --help`. It is
+    about the newest run of --job, unless --run or --all-runs is given. Other SQL can have parameters too:
+    {name:Type}. Tables and columns: docs/reference/tables.md. Times are UTC in nanoseconds, durations end in _ns. A
+    time is given as 1h, 90m or 2d (ago), now, or YYYY-MM-DDThh:mm, UTC unless an offset is given.
+
+    Exit codes: 0 answered. 1 ClickHouse does not answer, or rejects the query. 2 no such job or run, or wrong input.
+
     Examples:
 
     \b
@@ -67,21 +97,23 @@ def sql(
         return
     if output is not None and (as_json or as_csv or output.suffix not in FORMATS):
         exit_with("sql", BAD_INPUT, f"--output {output}: the name has the format, one of {', '.join(FORMATS)}")
-    statement, values = _statement([*([query] if query is not None else []), *context.args])
-    if text:
-        echo(statement)
-        return
+    with _exit_on_bad_request():
+        request = _request([*([query] if query is not None else []), *context.args, *["--all-runs"] * all_runs])
+        if text:
+            echo(request.query.sql)
+            return
+        request.values(datetime.now(UTC))  # before an engine is started
     if output is None:
-        _execute(statement, values, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
+        _execute(request, "JSONEachRow" if as_json else "CSVWithNames" if as_csv else "")
         return
     from drumline.infra.sqlshell.output import has_format
 
-    if has_format(statement):
+    if has_format(request.query.sql):
         exit_with("sql", BAD_INPUT, f"--output {output}: the name has the format; leave FORMAT out of the statement")
     part = output.with_name(f".{output.name}.{os.getpid()}")
     try:
         with part.open("wb") as file:
-            _execute(statement, values, FORMATS[output.suffix], file)
+            _execute(request, FORMATS[output.suffix], file)
         part.replace(output)  # a reader sees the old file or the whole new one
     except OSError as error:
         exit_with("sql", BAD_INPUT, f"{output}: {error.strerror}")
@@ -90,40 +122,37 @@ def sql(
     echo(f"written: {output}", err=True)
 
 
-def _statement(arguments: list[str]) -> tuple[str, dict[str, str]]:
-    """Return the SQL of the arguments, or of standard input, and its parameters. Raises typer.Exit."""
-    from drumline.infra.sqlshell.hints import unsupported_statement_hint
+def _exit_on_bad_request() -> AbstractContextManager[None]:
+    from drumline.infra.sqlshell.request import BadRequest
 
-    texts, values = _options(arguments)
-    if len(texts) > 1:
-        exit_with("sql", BAD_INPUT, f"one query, please; did you forget quotes? (got {len(texts)} arguments)")
-    if not texts and sys.stdin.isatty():
-        exit_with(
-            "sql", BAD_INPUT, 'no query; give one: drumline sql "SELECT ...", pipe it in, or see drumline sql --list'
-        )
-    statement = (texts[0] if texts else sys.stdin.read()).strip().rstrip(";").strip()
-    if not statement:
-        exit_with("sql", BAD_INPUT, "the query is empty")
-    if advice := unsupported_statement_hint(statement):
-        exit_with("sql", BAD_INPUT, advice)
-    return _named(statement, values)
+    return exit_on_error("sql", BadRequest, code=BAD_INPUT)
 
 
-def _execute(statement: str, values: dict[str, str], output_format: str, file: BinaryIO | None = None) -> None:
-    """Print the answer of a statement, or write it to `file`. Raises typer.Exit with FAILED."""
+def _request(arguments: list[str]) -> Request:
+    """Return the query of the arguments, or of standard input. Raises BadRequest, and typer.Exit without any."""
+    from drumline.infra.sqlshell.request import parse_request
+
+    if not any(argument and not argument.startswith("--") for argument in arguments):
+        if sys.stdin.isatty():
+            text = 'no query; give one: drumline sql "SELECT ...", pipe it in, or see drumline sql --list'
+            exit_with("sql", BAD_INPUT, text)
+        arguments = [*arguments, sys.stdin.read()]
+    return parse_request(arguments)
+
+
+def _execute(request: Request, output_format: str, file: BinaryIO | None = None) -> None:
+    """Print the answer, or write it to `file`. Raises typer.Exit with FAILED or BAD_INPUT."""
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
+    from drumline.infra.report.data import NoSuchRun
     from drumline.infra.sqlshell.hints import HINTS
-    from drumline.infra.sqlshell.output import run_statement
 
     config = settings()
     try:
-        with ensure_engine(config):
+        with ensure_engine(config), _exit_on_bad_request(), exit_on_error("sql", NoSuchRun, code=BAD_INPUT):
             client = connect(config, reader=True, timeout_s=600, database=config.clickhouse.database)
-            has_rows = run_statement(client, statement, values, output_format, file)
-            if not has_rows and values.get("job"):
-                _note(client, values["job"], values.get("run", ""))
+            answer(client, request, output_format, file)
     except (ClickHouseFailed, StackError) as error:
         hint = HINTS.get(getattr(error, "code", 0), "")
         exit_with("sql", FAILED, f"{error}; {hint}" if hint else str(error))
@@ -131,64 +160,50 @@ def _execute(statement: str, values: dict[str, str], output_format: str, file: B
         sys.stderr.close()
 
 
-def _options(arguments: list[str]) -> tuple[list[str], dict[str, str]]:
-    """Return (plain arguments, parameters): `--name value` and `--name=value` are parameters."""
-    texts, values = list[str](), dict[str, str]()
-    rest = iter(arguments)
-    for text in rest:
-        flag = re.match(r"--([A-Za-z]\w*)(?:=(.*))?$", text, re.DOTALL)
-        if flag is None:
-            texts.append(text)
-            continue
-        value = flag[2] if flag[2] is not None else next(rest, None)
-        if value is None:
-            exit_with("sql", BAD_INPUT, f"--{flag[1]} needs a value")
-        values[flag[1]] = value or ""
-    return texts, values
+def answer(client: Client, request: Request, output_format: str = "", file: BinaryIO | None = None) -> None:
+    """Print the answer of a request, and the run that it is about; or write it to `file`.
 
+    Raises NoSuchRun where the job or the run is not stored, BadRequest and ClickHouseFailed.
+    """
+    from drumline.infra.clickhouse.client import rows
+    from drumline.infra.report.data import find_run
+    from drumline.infra.sqlshell.output import run_statement
 
-def _named(statement: str, values: dict[str, str]) -> tuple[str, dict[str, str]]:
-    """Return the SQL of a named query with all parameters; other SQL with those given."""
-    from drumline.infra.clickhouse.queries import BadParameters, UnknownQuery, adhoc
-    from drumline.infra.clickhouse.queries import query as find
+    job, run, note = request.given.get("job", ""), request.given.get("run", ""), ""
 
-    try:
-        query = find(statement) if _NAME.fullmatch(statement) else adhoc(statement)
-        return query.sql, query.values(values)
-    except (UnknownQuery, BadParameters) as error:
-        exit_with("sql", BAD_INPUT, str(error))
+    def find() -> tuple[str, int]:
+        chosen, more_runs = find_run(lambda sql, parameters: rows(client, sql, parameters), job, run)
+        return str(chosen["run"]), len(more_runs)
+
+    if job and request.wants_newest_run:
+        newest, more_runs = find()
+        request = request.of_run(newest)
+        more = (
+            f", the newest of {more_runs + 1}; --all-runs or --run NAME for others" if more_runs else ", the only one"
+        )
+        note = f"run {newest}{more}"
+    has_rows = run_statement(client, request.query.sql, request.values(datetime.now(UTC)), output_format, file)
+    if job and not has_rows:
+        find()
+    if note:
+        echo(note, err=not sys.stdout.isatty())
 
 
 def _list(as_json: bool) -> None:
-    from rich.table import Table
-
     from drumline.infra.clickhouse.queries import queries
+    from drumline.infra.sqlshell.questions import question_list
 
     all_queries = queries().values()
-    if as_json:
-        for entry in all_queries:
-            parameters = [
-                {"name": p.name, "type": p.type, "default": p.default, "about": p.about} for p in entry.parameters
-            ]
-            line = {"name": entry.name, "question": entry.question, "theme": entry.theme, "parameters": parameters}
-            echo(json.dumps(line))
+    if not as_json:
+        echo(question_list(all_queries, _width()))
         return
-    view = Table("query", "question", "parameters (* required)", box=None, pad_edge=False)
-    theme = ""
     for entry in all_queries:
-        if entry.theme != theme:
-            theme = entry.theme
-            view.add_row(f"\n[bold]{theme}[/bold]")
-        view.add_row(entry.name, entry.question, " ".join(p.name + "*" * (p.default is None) for p in entry.parameters))
-    terminal_console(width=None if sys.stdout.isatty() else 160).print(view)
+        parameters = [
+            {"name": p.name, "type": p.type, "default": p.default, "about": p.about} for p in entry.parameters
+        ]
+        line = {"name": entry.name, "question": entry.question, "theme": entry.theme, "parameters": parameters}
+        echo(json.dumps(line))
 
 
-def _note(client: Client, job: str, run: str) -> None:
-    """Print a note where a query has no rows because its job or run is not stored."""
-    from drumline.infra.clickhouse.client import rows
-    from drumline.infra.report.data import NoSuchRun, find_run
-
-    try:
-        find_run(lambda sql, parameters: rows(client, sql, parameters), job, run)
-    except NoSuchRun as reason:
-        echo(f"drumline sql: {reason}", err=True)
+def _width() -> int:
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH

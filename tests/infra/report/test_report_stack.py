@@ -241,5 +241,5 @@ def test_what_cannot_be_done_is_reported(drumline, tmp_path):
     assert (done.returncode, done.stderr) == (2, "drumline report: no job 'none' is stored; nothing is stored yet\n")
     done = drumline("report", "--job", "x", "--from", "noon")
     assert done.returncode == 2
-    assert "--from 'noon' is no time" in done.stderr
+    assert "--since 'noon' is no time" in done.stderr
     assert [*tmp_path.iterdir()] == []

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 
 import pyarrow.parquet as pq
 import pytest
@@ -230,8 +231,56 @@ def test_mistakes_are_named(run_sql):
     assert run_sql(" ; ").returncode == 2
     assert run_sql("--json", "--csv", "SELECT 1").returncode == 2
     empty = run_sql("--json", "top-kernels", "--job", "nope")
-    assert (empty.returncode, empty.stdout) == (0, "")
+    assert (empty.returncode, empty.stdout) == (2, "")
     assert empty.stderr == "drumline sql: no job 'nope' is stored; nothing is stored yet\n"
+
+
+@pytest.mark.stack
+def test_a_question_is_about_the_newest_run_unless_another_is_named(run_sql, clean_stack):
+    client = clickhouse.connect(clean_stack, database=clean_stack.clickhouse.database)
+    began = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=3)
+    for run, hours in (("old", 0), ("new", 2)):
+        time_of = f"'{began + timedelta(hours=hours):%F %T}'"
+        for sql in (
+            "INSERT INTO kernels (job, run, name, start, duration_ns) VALUES "
+            f"('x', '{run}', 'k', {time_of}, {1000 + 1000 * hours})",
+            "INSERT INTO ledger (topic, published, disposition, job, run, rows) VALUES "
+            f"('gpu.kernel.v1', {time_of}, 'stored', 'x', '{run}', 1)",
+        ):
+            clickhouse.command(client, sql)
+    client.close()
+
+    def kernels(*arguments):
+        done = run_sql("top-kernels", "--job", "x", *arguments)
+        return [line.split("\t")[5] for line in done.stdout.splitlines()[1:]], done.stderr
+
+    assert kernels() == (["3"], "run new, the newest of 2; --all-runs or --run NAME for others\n")
+    assert kernels("--run", "old") == (["1"], "")
+    between = began + timedelta(hours=1)
+    assert kernels("--since", "100m", "--all-runs")[0] == ["3"]
+    assert kernels("--until", f"{between:%F %T}", "--all-runs")[0] == ["1"]
+    unknown = run_sql("top-kernels", "--job", "x", "--run", "z")
+    assert (unknown.returncode, unknown.stderr) == (2, "drumline sql: job 'x' has no run 'z'; there are: new, old\n")
+
+
+def test_a_question_explains_its_parameters():
+    text = CliRunner().invoke(app, ["around-verdict", "--help"]).output
+    for line in ("--rank      Int32   required    the rank that the verdict names", "--run       String  newest  "):
+        assert line in text
+    assert "drumline sql around-verdict --job demo --rank 2 --limit 8" in text
+    assert "--all-runs" not in CliRunner().invoke(app, ["jobs", "-h"]).output
+    assert "Query ClickHouse, read-only" in CliRunner().invoke(app, ["--help"]).output
+    listed = CliRunner().invoke(app, ["--list"]).output
+    assert "--kernel* String --job* String --run String --since TIME" in listed
+
+
+def test_the_sql_of_a_question_is_printed_without_parameters():
+    printed_sql = CliRunner().invoke(app, ["--print", "stragglers"])
+    assert (printed_sql.exit_code, printed_sql.output.split()[0]) == (0, "SELECT")
+    missing = CliRunner().invoke(app, ["stragglers"])
+    assert (missing.exit_code, "stragglers needs --job" in missing.stderr) == (2, True)
+    time_of = CliRunner().invoke(app, ["stragglers", "--job", "x", "--since", "noon"])
+    assert (time_of.exit_code, "--since 'noon' is no time; write 1h" in time_of.stderr) == (2, True)
 
 
 @pytest.mark.stack
