@@ -155,6 +155,22 @@ def light_phases(phases: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
+def recommended_window(phases: Sequence[Mapping[str, Any]], most: int) -> int:
+    """Return the largest window of steps, at most `most`, that fits the counted phases; `most` where none does.
+
+    Windows begin at multiples of their length. Two of them fit wholly into each fault phase, one into the others.
+    """
+    counted = [phase for phase in phases if phase.get("counted")]
+
+    def fits(steps: int) -> bool:
+        return all(
+            (int(p["last_step"]) + 1) // steps + int(-p["first_step"] // steps) >= (2 if p.get("fault_ranks") else 1)
+            for p in counted
+        )
+
+    return next((steps for steps in range(most, 1, -1) if fits(steps)), most) if counted else most
+
+
 def evaluate_phases(phases: Sequence[Mapping[str, Any]], rows: Iterable[VerdictRow]) -> EvaluationReport:
     """Score rows against the manifest's phases, in their order. Raises BadManifest."""
     verdicts = list(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from drumline.infra.guidance.causes import guidance
 from drumline.infra.guidance.entry import cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import queries
-from drumline.infra.report.data import Query, Row, find_run
+from drumline.infra.report.data import LISTED, NoSuchRun, Query, Row, find_run
 from drumline.infra.report.text import evidence, hang, seconds, share, subject
 from drumline.infra.runtime.terminal import escape_controls
 
@@ -83,6 +84,8 @@ def explain(query: Query, job: str, run: str, rank: int | None) -> tuple[Row, li
     """
     chosen, _ = find_run(query, job, run)
     scope = {"job": job, "run": chosen["run"], "since": chosen["started"], "until": chosen["ended"]}
+    if rank is not None and rank >= 0:
+        require_rank([row["rank"] for row in query(queries.RANKS, scope)], rank, chosen["run"])
     windows = query(queries.WINDOWS, scope)[0]
     episodes = [row for row in query(queries.EPISODES, scope) if rank in (None, row["rank"])]
     by_rank: dict[int, list[Row]] = {}
@@ -98,6 +101,19 @@ def explain(query: Query, job: str, run: str, rank: int | None) -> tuple[Row, li
         text = _explanation(job, chosen["run"], rows, float(windows["evaluated_s"]))
         texts.append(replace(text, place=places.get(text.rank, "")))
     return chosen, texts[: None if rank is not None else MOST_RANKS], windows, query(queries.HANGS, scope)
+
+
+def require_rank(ranks: Sequence[int], rank: int, run: str) -> None:
+    """Check that a run with these ranks, in order, has this one; one without any may. Raises NoSuchRun."""
+    if ranks and rank not in ranks:
+        spans: list[list[int]] = []
+        for number in ranks:
+            if spans and number == spans[-1][1] + 1:
+                spans[-1][1] = number
+            else:
+                spans.append([number, number])
+        listed = ", ".join(f"{first} to {last}" if first < last else f"{first}" for first, last in spans[:LISTED])
+        raise NoSuchRun(f"run {run} has no rank {rank}; its ranks are {listed}" + ", ..." * (len(spans) > LISTED))
 
 
 def place_of(row: Row) -> str:

@@ -20,6 +20,8 @@ FROM jobs AS j INNER JOIN ({LAST_RECORDS}) AS h USING (job, run) WHERE job = {{j
 ORDER BY h.last_record DESC LIMIT 50
 """
 
+RANKS = "SELECT DISTINCT rank FROM processes WHERE job = {job:String} AND run = {run:String} ORDER BY rank LIMIT 65536"
+
 JOBS = f"SELECT job FROM ({LAST_RECORDS}) GROUP BY job ORDER BY max(last_record) DESC LIMIT 50"
 
 _UTC = "DateTime64(9, 'UTC')"

@@ -24,6 +24,7 @@ from drumline.infra.evaluate.scoring import (
     VerdictRow,
     evaluate_phases,
     light_phases,
+    recommended_window,
 )
 from drumline.infra.runtime.exit_codes import BAD_INPUT, FAILED, INTERRUPTED, OK
 from drumline.infra.runtime.terminal import echo, terminal_console
@@ -35,7 +36,10 @@ app = typer.Typer(add_completion=False)
 def evaluate(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="a recorded job: Parquet tables and manifest.json")],
     window_steps: Annotated[
-        int | None, typer.Option(min=2, help="steps a window; default: DRUMLINE_STREAM__WINDOW_STEPS, 20")
+        int | None,
+        typer.Option(
+            min=2, help="steps a window; default: what fits the phases, at most DRUMLINE_STREAM__WINDOW_STEPS"
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print one JSON object")] = False,
     side_by_side: Annotated[
@@ -63,7 +67,7 @@ def evaluate(
         if light and side_by_side:
             raise ValueError("--light and --compare: the other methods need kernels; use one of them")
         phases = light_phases(read_phases(folder)) if light else read_phases(folder)
-        steps = window_steps or settings().stream.window_steps
+        steps = window_steps or recommended_window(phases, settings().stream.window_steps)
         rows = list(straggler_rows(folder, steps, quiet=as_json, light=light))
         report = evaluate_phases(phases, rows)
         if side_by_side:

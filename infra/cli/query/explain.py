@@ -29,7 +29,7 @@ def explain(
     Of each rank it shows the most expensive episode, and the cost of all. The local engine is started if it is down.
 
     Exit codes: 0 explained, also if no rank is late or there is not enough data: it states which. 1 ClickHouse does not
-    answer. 2 no such job or run.
+    answer. 2 no such job, run or rank.
     """
     from drumline.infra.clickhouse.client import ClickHouseFailed, connect, rows
     from drumline.infra.config.state_dir import StackError

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from drumline.infra.cli.query.evaluate import app, read_phases, remarks, without_phases
-from drumline.infra.evaluate.scoring import INSUFFICIENT, BadManifest, VerdictRow, evaluate_phases
+from drumline.infra.evaluate.scoring import INSUFFICIENT, BadManifest, VerdictRow, evaluate_phases, recommended_window
 
 HEALTHY = {"phase": "healthy", "fault_ranks": [], "first_step": 0, "last_step": 19, "accepted_causes": []}
 FAULT = {"phase": "late", "fault_ranks": [2], "first_step": 20, "last_step": 42, "accepted_causes": ["host_stall"]}
@@ -170,3 +170,20 @@ def test_the_copy_under_evaluation_has_no_phases(tmp_path):
     assert json.loads((copy / "manifest.json").read_text()) == {"world_size": 4}
     assert (copy / "kernel.parquet").read_bytes() == b"x"
     assert "host_stall" not in (copy / "manifest.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("phases", "most", "steps"),
+    [
+        ([(0, 23, []), (24, 43, [1]), (44, 53, [])], 20, 6),
+        ([(0, 199, [1])], 20, 20),
+        ([(0, 24, []), (25, 39, [0]), (40, 54, [])], 20, 5),
+        ([(0, 1, [])], 20, 2),
+        ([(1, 1, [])], 20, 20),
+        ([], 12, 12),
+    ],
+)
+def test_the_window_fits_the_phases_of_the_recording(phases, most, steps):
+    declared = [{"first_step": a, "last_step": b, "fault_ranks": r, "counted": True} for a, b, r in phases]
+    assert recommended_window(declared, most) == steps
+    assert recommended_window([{**phase, "counted": False} for phase in declared], most) == most

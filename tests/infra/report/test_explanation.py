@@ -1,8 +1,10 @@
 """`drumline explain`: what it states of a stored job, and where there is nothing is to be explained."""
 
+import pytest
 from support.report_data import report_data
 
-from drumline.infra.report.explanation import _explanation, hang_lines, no_verdict, place_of
+from drumline.infra.report.data import NoSuchRun
+from drumline.infra.report.explanation import _explanation, hang_lines, no_verdict, place_of, require_rank
 
 
 def test_one_screen_states_who_why_what_it_cost_and_what_to_do():
@@ -38,3 +40,10 @@ def test_a_job_that_stands_still_is_explained_first():
     assert sentence == "The job has stood still since 2026-01-02 03:04:05 UTC: rank 2 ..."
     assert "py-spy dump" in check
     assert "checkpoint" in act
+
+
+def test_a_rank_that_does_not_exist_is_no_healthy_rank():
+    with pytest.raises(NoSuchRun, match=r"^run r has no rank 9; its ranks are 0 to 3, 6$"):
+        require_rank([0, 1, 2, 3, 6], 9, "r")
+    require_rank([0, 1], 1, "r")
+    require_rank([], 7, "r")
