@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from drumline.infra.config.unknown_variables import InvalidVariables
 from drumline.infra.runtime.exit_codes import BAD_INPUT, INTERRUPTED
+from drumline.infra.runtime.extras import extra_of
 from drumline.infra.runtime.terminal import echo
 from drumline.infra.runtime.version import drumline_version
 
@@ -167,7 +168,9 @@ def main() -> None:
             echo(f"drumline: {message if message != text else f'{name}: {message}'}", err=True)
         sys.exit(BAD_INPUT)
     except ModuleNotFoundError as error:
-        extra = error.name if error.name and "[" in error.name else "drumline[all]"
+        name = error.name or ""
+        command = next((text for text in sys.argv[1:] if text in MODULES), "")
+        extra = name if "[" in name else f"drumline[{extra_of(name, command)}]"
         echo(f"drumline: {error}; install the extra that has it: pip install '{extra}'", err=True)
         sys.exit(BAD_INPUT)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import socket
 
-import psutil
-
 from drumline.infra.config.state_dir import StackError
 
 
 def holder(port: int) -> str:
     """Return the listening process as text for a message; "" where the system does not report it."""
+    import psutil  # of the extra `local`; readers of a remote server do without
+
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:

@@ -1,4 +1,4 @@
-"""The extra `gpu` brings all that the programs of a GPU host import."""
+"""The extras `gpu` and `sql` bring all that the programs of a GPU host, and of people who ask, import."""
 
 import json
 import subprocess
@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from drumline.infra.cli.app import MODULES
+from drumline.infra.runtime.extras import extra_of
 
 WITHOUT = """
 import importlib, json, sys
@@ -42,14 +43,16 @@ def installed_with(name: str, extras: frozenset[str]) -> set[str]:
     return names
 
 
+def hidden_without(extra: str) -> list[str]:
+    """Modules that are here and do not come with an extra."""
+    allowed = installed_with("drumline", frozenset({extra}))
+    owners = packages_distributions().items()
+    return [module for module, names in owners if not {canonicalize_name(name) for name in names} & allowed]
+
+
 @pytest.mark.parametrize("command", ["run", "agent", "doctor", "config"])
 def test_a_gpu_nodes_programs_start_with_what_their_extra_brings_and_nothing_else(command):
-    allowed = installed_with("drumline", frozenset({"gpu"}))
-    hidden = [
-        module
-        for module, owners in packages_distributions().items()
-        if not {canonicalize_name(owner) for owner in owners} & allowed
-    ]
+    hidden = hidden_without("gpu")
     assert "faust" in hidden
     modules = ["drumline.infra.cli.app", f"drumline.infra.cli.{MODULES[command]}"]
     if command != "config":
@@ -61,3 +64,28 @@ def test_a_gpu_nodes_programs_start_with_what_their_extra_brings_and_nothing_els
     child = [sys.executable, "-c", WITHOUT, json.dumps(hidden), *modules]
     done = subprocess.run(child, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr[-800:]
+
+
+def test_who_asks_a_remote_server_needs_no_engine():
+    hidden = hidden_without("sql")
+    assert {"psutil", "chdb", "faust"} <= set(hidden)
+    modules = [f"drumline.infra.cli.{MODULES[command]}" for command in ("sql", "report", "explain")]
+    modules += [f"drumline.infra.{name}" for name in ("localstack.clickhouse.engine", "report.page", "sqlshell.output")]
+    child = [sys.executable, "-c", WITHOUT, json.dumps(hidden), *modules]
+    done = subprocess.run(child, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr[-800:]
+
+
+@pytest.mark.parametrize(
+    ("module", "command", "extra"),
+    [
+        ("clickhouse_connect", "sink", "sinks"),
+        ("clickhouse_connect.driver", "explain", "sql"),
+        ("psutil", "up", "local"),
+        ("faust", "stream", "streams"),
+        ("vl_convert", "report", "report"),
+        ("no_such_module", "sql", "all"),
+    ],
+)
+def test_a_missing_package_names_the_extra_that_has_it(module, command, extra):
+    assert extra_of(module, command) == extra

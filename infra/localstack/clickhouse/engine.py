@@ -7,6 +7,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -68,8 +69,13 @@ def log_tail(log: Path, lines: int = 5) -> str:
 def temporary_engine(settings: Settings) -> Iterator[None]:
     """Run the engine as a child of this process inside the block.
 
-    Raises StackError: a port is in use, or the end of the engine's log.
+    Raises StackError: it is not installed, a port is in use, or the end of the engine's log.
     """
+    if find_spec("chdb") is None:
+        raise StackError(
+            "the local ClickHouse engine is not installed: pip install 'drumline[local]', or name your server with "
+            "DRUMLINE_CLICKHOUSE__URL"
+        )
     require_free(engine_ports(settings))
     child = prepare_engine(settings)
     child.start(time.monotonic())
