@@ -18,8 +18,8 @@ Limits are the constants that the panels draw (`infra/grafana/thresholds.py`); t
 worker. Each message has a summary, its subject, what to do, and a link to the panel with job, run or host chosen.
 The link covers the time from an hour before the alert began until its end.
 
-No data raises no alert: a fleet without jobs is silent, and so is one whose sinks are down. Watch `/readyz` and the
-[metrics](metrics.md) of the programs for that.
+No data raises no alert, but [Nothing arrives](#nothing-arrives). `infra/prometheus` has rules that name the program
+that is down ([metrics](metrics.md)).
 
 """
 
@@ -31,13 +31,18 @@ def page() -> str:
         (f"[{r.title}](#{_anchor(r.title)})", r.severity, f"{interval_s} s", f"{r.for_s} s") for r, interval_s in rules
     ]
     parts = [HEAD + table(("rule", "severity", "evaluated every", "pending for"), overview)]
-    parts += [f"## {rule.title}\n\n{_action(rule)}\n\n{rule.reason}\n\nPanel: {_panel(rule)}.\n" for rule, _ in rules]
+    parts += [f"## {rule.title}\n\n{_action(rule)}\n\n{rule.reason}{_own(rule)}\n\nPanel: {_panel(rule)}.\n" for rule, _ in rules]
     return "\n".join(parts)
 
 
 def _action(rule: Rule) -> str:
     by_cause = rule.action.startswith("{{ if eq $values.CAUSE")
     return f"What to do: {'it depends on the cause, see [causes](causes.md).' if by_cause else rule.action}"
+
+
+def _own(rule: Rule) -> str:
+    """Return how jobs get a limit of their own."""
+    return f" Other limit for a job: `drumline limits set {rule.own.name}=VALUE --job JOB`." if rule.own else ""
 
 
 def _anchor(title: str) -> str:

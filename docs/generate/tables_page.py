@@ -43,7 +43,7 @@ GROUPS = {
         "devices_per_minute",
         "records_per_minute",
     ),
-    "Bookkeeping": ("ledger",),
+    "Bookkeeping": ("ledger", "alert_limits"),
 }
 RETENTION = """## How the schema changes
 

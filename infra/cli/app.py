@@ -51,6 +51,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
         "sink": "Write topics to ClickHouse, exactly once.",
         "audit": "Prove that no row was lost or doubled.",
         "dlq": "Count, show and replay dead letters.",
+        "limits": "Give some jobs limits of their own in alert rules.",
         "grafana": "Write, apply, compare and fetch dashboards and alert rules.",
         "config": "Print the settings in force, without secrets.",
     }),

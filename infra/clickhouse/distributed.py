@@ -21,6 +21,7 @@ SPREAD = {
     "stragglers_versions": BY_JOB,
     "hangs_versions": BY_JOB,
     "stacks": BY_JOB,
+    "alert_limits_versions": "cityHash64(name)",
 }
 BY_RANK = "cityHash64(job, rank)"
 

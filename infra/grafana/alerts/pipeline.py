@@ -5,14 +5,16 @@ That nothing arrives shows a pipeline that is down while live processes are know
 
 from __future__ import annotations
 
-from drumline.infra.grafana.alerts.rule import Group, Rule, Values
+from drumline.infra.grafana.alerts.rule import Group, Rule, Values, with_limit
+from drumline.infra.grafana.limits import LAG as LAG_LIMIT
+from drumline.infra.grafana.limits import SILENT as SILENT_LIMIT
 from drumline.infra.grafana.liveness import LAST_RECORD, RANKS
 from drumline.infra.grafana.thresholds import LAG_S, SILENT_S
 
 LAG = Rule(
     "drumline-pipeline-lag", "Results lag behind", "warning",
     (
-        Values(
+        *with_limit(
             """
             SELECT job, run, toFloat64(dateDiff('second', results, raw)) AS value FROM (
                 SELECT job, run, maxIf(last_published, topic = 'gpu.kernel.v1' AND rows > 0) AS raw,
@@ -21,17 +23,18 @@ LAG = Rule(
                 FROM records_per_minute AS r WHERE @minute AND run != '' GROUP BY job, run
                     HAVING toUnixTimestamp(raw) > 0
             )
-            """
+            """,
+            LAG_LIMIT,
         ),
     ),
     "gt", (LAG_S,), 1800,
-    "{{ $labels.job }}: results are {{ humanizeDuration $values.A.Value }} behind what is stored",
+    "{{ $labels.job }}: results are {{ humanizeDuration $values.VALUE.Value }} behind what is stored",
     "Run {{ $labels.run }}: raw kernels come in, rolling windows made of them do not. Is a worker up "
     "(its `/readyz` and log)? If so, how far is it behind (`drumline_stream_lag_records`)?",
     "Start the worker if it is down; add workers if it is too slow.",
     "Windows are 10 s and close 30 s after late rows at most; 120 s is a worker that is down, restarting again and "
     "again, or too slow.",
-    ("drumline-health", "lag"), {}, for_s=60,
+    ("drumline-health", "lag"), {}, for_s=60, own=LAG_LIMIT,
 )  # fmt: skip
 DROPS = Rule(
     "drumline-rows-dropped", "Rows dropped", "warning",
@@ -86,10 +89,10 @@ QUARANTINE = Rule(
 )  # fmt: skip
 SILENT = Rule(
     "drumline-silent-producer", "Silent producer", "warning",
-    (Values(f"SELECT job, run, toString(rank) AS rank, host, silent_s AS value FROM ({RANKS})"),),
+    with_limit(f"SELECT job, run, toString(rank) AS rank, host, silent_s AS value FROM ({RANKS})", SILENT_LIMIT),
     "gt", (SILENT_S,), 86_400,
     "{{ $labels.job }}: rank {{ $labels.rank }} on {{ $labels.host }} is silent",
-    "Run {{ $labels.run }}: its process has not reported for {{ humanizeDuration $values.A.Value }}, while the job "
+    "Run {{ $labels.run }}: its process has not reported for {{ humanizeDuration $values.VALUE.Value }}, while the job "
     "continues. The host or its agent is down (run `drumline doctor` there), or the process or its decoder was killed. "
     "Its last report: `drumline sql collecting --job {{ $labels.job }}`.",
     "Start the agent of the host, or look for the process's end in the job's log.",
@@ -97,7 +100,7 @@ SILENT = Rule(
     "than a restart of the agent. A process that reported its end is not silent, nor are the ranks of a job that is "
     "not active. Ranks of the last 24 hours are checked, so that the alert stays while one is silent. Replays report "
     "once, and are left out.",
-    ("drumline-health", "silent"), {}, for_s=60,
+    ("drumline-health", "silent"), {}, for_s=60, own=SILENT_LIMIT,
 )  # fmt: skip
 
 ARRIVES = Rule(

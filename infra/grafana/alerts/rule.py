@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from drumline.infra.grafana.limits import Limit, scaled
 from drumline.infra.grafana.model import sql
 
 NoData = Literal["OK", "NoData", "Alerting", "KeepLast"]
@@ -27,6 +28,11 @@ class Values:
         return sql(self.text)
 
 
+def with_limit(text: str, limit: Limit) -> tuple[Values, Values]:
+    """Return what is compared (scaled where a job has a limit of its own) and, as VALUE, what messages show."""
+    return Values(scaled(text, limit)), Values(text, "VALUE")
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Describes an alert rule. Times in s.
@@ -35,7 +41,7 @@ class Rule:
     missing: evaluations after which an alert whose row is missing is resolved.
     shows: dashboard uid and panel key; `selects`: variable -> label for the link.
     action: what the person does who gets the message.
-    reason: of the limit, for docs/reference/alerts.md.
+    reason: of the limit, for docs/reference/alerts.md. own: the limit that a job may have of its own.
     """
 
     uid: str
@@ -56,6 +62,7 @@ class Rule:
     missing: int = 2
     no_data: NoData = "OK"
     until_s: int = 0
+    own: Limit | None = None
 
 
 @dataclass(frozen=True, slots=True)

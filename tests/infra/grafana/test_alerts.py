@@ -4,6 +4,10 @@ Recordings have stragglers and pageable copies; for faults that no recording has
 time, as the test's name states. Evaluated by grafana_evaluator.py, not by Grafana.
 """
 
+import json
+import subprocess
+import sys
+
 import pytest
 from support.grafana_evaluator import Evaluator, breached
 from support.grafana_stack import JOB, RUN, stored
@@ -415,3 +419,66 @@ def test_a_fleet_whose_jobs_reported_their_end_is_idle(db):
     report(db, "ended", (0, 1, 2, 3), f"{3 * DAYS_LATER_S + 10}", "off: end of the process")
     last = db.last + 3 * DAYS_LATER_S
     assert run(db, "drumline-nothing-arrives", last + 30, last + 300).firing() == []
+
+
+def limit(db, name, value, job="*", label="", cleared=0):
+    """A limit that a person set."""
+    db.writer.command(
+        "INSERT INTO alert_limits_versions (name, job, label, value, changed, cleared) "
+        f"VALUES ('{name}', '{job}', '{label}', {value}, now64(3), {cleared})"
+    )
+
+
+def test_a_limit_of_its_own_holds_for_the_jobs_that_it_names_and_until_it_is_cleared(db):
+    for job in ("own_a", "own_b", "ownXa"):
+        report(db, job, (0, 1, 2, 3), "0")
+        report(db, job, (0, 2, 3), TICKS)
+    limit(db, "silent_s", "inf", "own_*")
+    limit(db, "silent_s", "60", "own_b")
+    assert [silent(db, job) for job in ("own_a", "own_b", "ownXa")] == [set(), {"1"}, {"1"}]
+    limit(db, "silent_s", "inf", "own_*", cleared=1)
+    assert silent(db, "own_a") == {"1"}
+
+
+def test_a_limit_for_a_label_holds_for_jobs_that_were_run_with_it_and_a_jobs_own_goes_before(db):
+    end = db.phase("slow_copy")[1] / 1e9
+    for job, labels in (("plain", "map()"), ("vision", "map('team', 'vision')"), ("strict", "map('team', 'vision')")):
+        db.copy("ledger", job)
+        db.copy("processes_versions", job, labels=labels)
+        db.copy("stragglers_versions", job)
+    limit(db, "straggler_share", "0.99", "*", "team=vision")
+    limit(db, "straggler_share", "0.01", "strict")
+    evaluator = run(db, "drumline-straggler-critical", end, end)
+    assert {job: len(fired(evaluator, job=job)) for job in ("plain", "vision", "strict")} == {
+        "plain": 1, "vision": 0, "strict": 1}  # fmt: skip
+    limit(db, "straggler_share", "0.99", "*", "team=vision", cleared=1)
+
+
+def test_a_longer_pause_that_a_job_may_take_is_no_stall(db):
+    for job in ("evaluates long", "hangs"):
+        keep_reporting(db, job, "on: always")
+    limit(db, "stalled_s", "3600", "evaluates *")
+    evaluator = stalls(db)
+    assert [len(fired(evaluator, job=job)) for job in ("evaluates long", "hangs")] == [0, 1]
+
+
+def test_limits_are_set_shown_and_cleared_by_the_command(db, environment_of):
+    def drumline(*args, code=0):
+        command = [sys.executable, "-m", "drumline.infra.cli.app", "limits", *args]
+        done = subprocess.run(command, env=environment_of(db.settings), capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        return done.stdout
+
+    chosen = ("--job", "shown-*", "--label", "team=vision")
+    drumline("set", "stalled_s=3600", "bandwidth_ratio=off", *chosen, "--note", "evaluates for long")
+    shown = [row for row in json.loads(drumline("show", "--json")) if row["job"] == "shown-*"]
+    assert {(row["name"], row["value"], row["label"], row["note"]) for row in shown} == {
+        ("stalled_s", "3600", "team=vision", "evaluates for long"),
+        ("bandwidth_ratio", "off", "team=vision", "evaluates for long"),
+    }
+    assert "stalled_s of jobs shown-* with label team=vision is cleared" in drumline("clear", "stalled_s", *chosen)
+    assert [row["name"] for row in json.loads(drumline("show", "--json")) if row["job"] == "shown-*"] == [
+        "bandwidth_ratio"
+    ]
+    drumline("set", "no_limit=1", code=2)
+    drumline("set", "stalled_s=-1", code=2)

@@ -1,0 +1,113 @@
+"""Alert rules on jobs that stand still."""
+
+from __future__ import annotations
+
+from drumline.infra.grafana.alerts.rule import Rule, Values
+from drumline.infra.grafana.limits import STALLED as STALLED_LIMIT
+from drumline.infra.grafana.limits import limits_of_jobs
+from drumline.infra.grafana.liveness import ACTIVE_RUNS, NOT_RECORDED
+from drumline.infra.grafana.thresholds import ACTIVE_S, STALLED_PAUSES, STALLED_S, STALLED_STEPS
+
+_JOB = {"job": "job", "run": "run"}
+
+
+def _stalled(value: str, ref: str) -> Values:
+    """Return a row for each active and recorded run. Steps are read only for runs without one for STALLED_S."""
+    return Values(
+        f"""
+        WITH recorded AS (
+            SELECT job, run, maxIf(last_published, @produced) AS last_record,
+                maxIf(time_max, topic = 'gpu.step.v1' AND rows > 0) AS last_step
+            FROM records_per_minute WHERE @minute AND run != '' AND (job, run) NOT IN ({NOT_RECORDED})
+            GROUP BY job, run
+            HAVING last_record > $__toTime_ms - INTERVAL {ACTIVE_S} SECOND AND last_step > $__fromTime_ms
+        ), active_jobs AS (
+            SELECT job, run, last_record, last_step, ifNull(own_limit, {STALLED_S}) AS least_s
+            FROM recorded LEFT JOIN (
+                SELECT job, run, toNullable(own_limit) AS own_limit FROM ({limits_of_jobs(STALLED_LIMIT)})
+            ) AS own USING (job, run)
+        ), suspects AS (
+            SELECT job, run, last_step FROM active_jobs WHERE dateDiff('second', last_step, last_record) > least_s
+        )
+        SELECT job, run, toFloat64({value}) AS value FROM (
+            SELECT job, run, dateDiff('second', greatest(last_step, last_end), last_record) AS ago_s,
+                greatest(least_s, {STALLED_STEPS} * longest_s, {STALLED_PAUSES} * pause_s) AS limit_s
+            FROM active_jobs LEFT JOIN (
+                SELECT job, run, max(addNanoseconds(s.start, s.duration_ns)) AS last_end,
+                    max(s.duration_ns) / 1e9 AS longest_s,
+                    arrayMax(arrayDifference(arraySort(groupUniqArray(toUnixTimestamp(s.start))))) AS pause_s
+                FROM steps AS s INNER JOIN suspects USING (job, run)
+                WHERE $__timeFilter_ms(start) AND job IN (SELECT job FROM suspects)
+                    AND start >= (SELECT min(last_step) FROM suspects) - INTERVAL 1 HOUR
+                    AND start >= last_step - INTERVAL 1 HOUR
+                GROUP BY job, run
+            ) AS stepping USING (job, run)
+        )
+        """,
+        ref,
+    )
+
+
+STALLED = Rule(
+    "drumline-job-stalled", "Job stalled", "critical",
+    (_stalled("ago_s / limit_s", "A"), _stalled("ago_s", "AGO"), _stalled("limit_s", "LIMIT")),
+    "gt", (1.0,), 86_400,
+    "{{ $labels.job }} has finished no step for {{ humanizeDuration $values.AGO.Value }}",
+    "Run {{ $labels.run }}: its processes are active and recorded, and by its last hour a step should have come within "
+    "{{ humanizeDuration $values.LIMIT.Value }}. Hung collective, deadlock, or an evaluation or checkpoint longer than "
+    "any in that hour.",
+    "Is it an evaluation or a checkpoint? If not, find the rank that did not call the collective that the others wait "
+    "in: stacks of all ranks (`py-spy dump --pid PID`). Then end and restart the job.",
+    "Fires without a step for 5 times the longest step, and for twice the longest time from step to step, of the hour "
+    "before the last one. Evaluations and checkpoints count in that time. The least is 300 s: half of the 10 minutes "
+    "after which PyTorch by default ends a job whose NCCL collective hangs. A first "
+    "evaluation of more than 6 minutes does fire: give such jobs a limit of their own. Runs that are not recorded now "
+    "(policy `off`, another profiler) or "
+    "only in windows (`duty`) are left out, and so are jobs that ended: they are silent. The last step is searched in "
+    "24 hours, so that the alert stays while the job hangs.",
+    ("drumline-job", "steps"), _JOB, for_s=60, no_data="OK", own=STALLED_LIMIT,
+)  # fmt: skip
+
+
+def _hung(value: str, ref: str) -> Values:
+    """Return a row for each rank that a hung job waits for, or for the job (`all`) where none is named.
+
+    `line`: where its main thread was when it was sampled first, so that the label does not change while it lasts.
+    """
+    return Values(
+        f"""
+        SELECT job, run, if(number < 0, 'all', toString(number)) AS rank,
+            if(number < 0, 'any host', host) AS host, reason, operation, note,
+            if(line != '', line, 'not sampled') AS line, toFloat64(if(state = 'hung', {value}, 0)) AS value
+        FROM (
+            SELECT job, run, h.rank AS number, host, h.state AS state, h.reason AS reason, operation, note,
+                h.start AS since,
+                countIf(h.rank >= 0) OVER (PARTITION BY job, run) AS named
+            FROM hangs_now AS h WHERE (job, run) IN ({ACTIVE_RUNS})
+        ) AS standing LEFT JOIN (
+            SELECT job, run, named_rank AS number, window_start AS since, argMin(s.at, (s.time, -s.samples)) AS line
+            FROM stacks AS s WHERE verdict = 'hang' AND role = 'culprit' AND is_main = 1
+            GROUP BY job, run, number, since
+        ) AS sampled USING (job, run, number, since) WHERE number >= 0 OR named = 0
+        """,
+        ref,
+    )
+
+
+HUNG = Rule(
+    "drumline-job-hung", "Job hung", "critical",
+    (_hung("dateDiff('second', since, $__toTime_ms)", "A"),),
+    "gt", (0.0,), 86_400,
+    "{{ $labels.job }} is hung: rank {{ $labels.rank }} on {{ $labels.host }} ({{ $labels.reason }} "
+    "{{ $labels.operation }})",
+    "{{ $labels.note }} Run {{ $labels.run }} has stood still for {{ humanizeDuration $values.A.Value }}. Rank `all`: "
+    "no rank could be named. Its Python: {{ $labels.line }}.",
+    "Look at the named rank: its log, and `drumline sql hot-stacks --job JOB`. `not_called`: what its Python does "
+    "instead. `gone`, `stopped`: who ended or stopped its process. `mismatch`, `deadlock`: a fault of the program. "
+    "`not_started`, `not_ended`: its GPU and link (XID, `nvidia-smi`). Then end the job: it "
+    "goes on from its checkpoint.",
+    "State `hung` of `hangs`: no rank has called or ended an operation of NCCL for `DRUMLINE_STREAM__HUNG_S` (120 s) "
+    "while others wait. Longer checkpoints and evaluations of one rank: raise it. Needs NCCL's plugin (policy `auto`, "
+    "the default, or `light`). The alert is resolved when the job goes on or is over.",
+    ("drumline-job", "hangs"), _JOB,
+)  # fmt: skip
