@@ -31,8 +31,12 @@ def page() -> str:
         (f"[{r.title}](#{_anchor(r.title)})", r.severity, f"{interval_s} s", f"{r.for_s} s") for r, interval_s in rules
     ]
     parts = [HEAD + table(("rule", "severity", "evaluated every", "pending for"), overview)]
-    parts += [f"## {rule.title}\n\n{_action(rule)}\n\n{rule.reason}{_own(rule)}\n\nPanel: {_panel(rule)}.\n" for rule, _ in rules]
+    parts += [_section(rule) for rule, _ in rules]
     return "\n".join(parts)
+
+
+def _section(rule: Rule) -> str:
+    return f"## {rule.title}\n\n{_action(rule)}\n\n{rule.reason}{_own(rule)}\n\nPanel: {_panel(rule)}.\n"
 
 
 def _action(rule: Rule) -> str:
