@@ -36,7 +36,7 @@ def page() -> str:
 
 
 def _section(rule: Rule) -> str:
-    return f"## {rule.title}\n\n{_action(rule)}\n\n{rule.reason}{_own(rule)}\n\nPanel: {_panel(rule)}.\n"
+    return f"## {rule.title}\n\n{_action(rule)}\n\n{rule.reason}{_job_limit(rule)}\n\nPanel: {_panel(rule)}.\n"
 
 
 def _action(rule: Rule) -> str:
@@ -44,9 +44,13 @@ def _action(rule: Rule) -> str:
     return f"What to do: {'it depends on the cause, see [causes](causes.md).' if by_cause else rule.action}"
 
 
-def _own(rule: Rule) -> str:
+def _job_limit(rule: Rule) -> str:
     """Return how jobs get a limit of their own."""
-    return f" Other limit for a job: `drumline limits set {rule.own.name}=VALUE --job JOB`." if rule.own else ""
+    return (
+        f" Other limit for a job: `drumline limits set {rule.job_limit.name}=VALUE --job JOB`."
+        if rule.job_limit
+        else ""
+    )
 
 
 def _anchor(title: str) -> str:

@@ -78,13 +78,13 @@ WARNING = Rule(
     "4% of the job's time or more in two of three windows of steps. Recurrence and hysteresis are the stream "
     "processor's, so the rule waits no longer. A verdict counts for 15 minutes, or four times as long as its window of "
     "steps where that is longer, while the job is active.",
-    _STRAGGLERS, _JOB, own=STRAGGLER,
+    _STRAGGLERS, _JOB, job_limit=STRAGGLER,
 )  # fmt: skip
 CRITICAL = Rule(
     "drumline-straggler-critical", "Straggler, critical", "critical", _LATE,
     "gt", (LEVEL_CRITICAL - 0.5,), 86_400, _SUMMARY, _DESCRIPTION, _ACTION,
     "Level `critical` in force: 20% or more, every fifth step is lost.",
-    _STRAGGLERS, _JOB, own=STRAGGLER,
+    _STRAGGLERS, _JOB, job_limit=STRAGGLER,
 )  # fmt: skip
 
 
@@ -122,7 +122,7 @@ BANDWIDTH = Rule(
     "1.3 times the time for the same collectives, the limit of the verdict `slow_link`; shortest durations of "
     "healthy windows "
     "vary by some percent.",
-    ("drumline-stragglers", "bandwidth"), _JOB, for_s=300, own=BANDWIDTH_LIMIT,
+    ("drumline-stragglers", "bandwidth"), _JOB, for_s=300, job_limit=BANDWIDTH_LIMIT,
 )  # fmt: skip
 PAGEABLE = Rule(
     "drumline-memcpy-pageable", "Flood of pageable copies", "warning",
@@ -150,7 +150,7 @@ PAGEABLE = Rule(
     "4% of the rank's active time, the share at which a straggler is a warning: copies from pageable memory block "
     "the stream "
     "and cannot overlap.",
-    ("drumline-memcpy", "pageable"), {**_JOB, "rank": "rank"}, for_s=60, own=PAGEABLE_LIMIT,
+    ("drumline-memcpy", "pageable"), {**_JOB, "rank": "rank"}, for_s=60, job_limit=PAGEABLE_LIMIT,
 )  # fmt: skip
 
 JOBS = Group("drumline-jobs", 30, (WARNING, CRITICAL, HUNG, STALLED))

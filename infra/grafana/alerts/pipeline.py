@@ -34,7 +34,7 @@ LAG = Rule(
     "Start the worker if it is down; add workers if it is too slow.",
     "Windows are 10 s and close 30 s after late rows at most; 120 s is a worker that is down, restarting again and "
     "again, or too slow.",
-    ("drumline-health", "lag"), {}, for_s=60, own=LAG_LIMIT,
+    ("drumline-health", "lag"), {}, for_s=60, job_limit=LAG_LIMIT,
 )  # fmt: skip
 DROPS = Rule(
     "drumline-rows-dropped", "Rows dropped", "warning",
@@ -100,7 +100,7 @@ SILENT = Rule(
     "than a restart of the agent. A process that reported its end is not silent, nor are the ranks of a job that is "
     "not active. Ranks of the last 24 hours are checked, so that the alert stays while one is silent. Replays report "
     "once, and are left out.",
-    ("drumline-health", "silent"), {}, for_s=60, own=SILENT_LIMIT,
+    ("drumline-health", "silent"), {}, for_s=60, job_limit=SILENT_LIMIT,
 )  # fmt: skip
 
 ARRIVES = Rule(

@@ -41,7 +41,7 @@ class Rule:
     missing: evaluations after which an alert whose row is missing is resolved.
     shows: dashboard uid and panel key; `selects`: variable -> label for the link.
     action: what the person does who gets the message.
-    reason: of the limit, for docs/reference/alerts.md. own: the limit that a job may have of its own.
+    reason: of the limit, for docs/reference/alerts.md. job_limit: the limit that a job may have of its own.
     """
 
     uid: str
@@ -62,7 +62,7 @@ class Rule:
     missing: int = 2
     no_data: NoData = "OK"
     until_s: int = 0
-    own: Limit | None = None
+    job_limit: Limit | None = None
 
 
 @dataclass(frozen=True, slots=True)

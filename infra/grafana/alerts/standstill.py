@@ -65,7 +65,7 @@ STALLED = Rule(
     "(policy `off`, another profiler) or "
     "only in windows (`duty`) are left out, and so are jobs that ended: they are silent. The last step is searched in "
     "24 hours, so that the alert stays while the job hangs.",
-    ("drumline-job", "steps"), _JOB, for_s=60, no_data="OK", own=STALLED_LIMIT,
+    ("drumline-job", "steps"), _JOB, for_s=60, no_data="OK", job_limit=STALLED_LIMIT,
 )  # fmt: skip
 
 
