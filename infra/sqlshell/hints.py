@@ -35,3 +35,9 @@ def unsupported_statement_hint(statement: str) -> str:
     start = statement[comments.end() :] if (comments := _COMMENTS.match(statement)) else statement
     hints = (hint for pattern, hint in _UNSUPPORTED.items() if re.match(rf"(?:{pattern})\b", start, re.IGNORECASE))
     return next(hints, "")
+
+
+def with_remedy(error: Exception) -> str:
+    """Return the text of an error of ClickHouse, with a remedy where there is one."""
+    hint = HINTS.get(getattr(error, "code", 0), "")
+    return f"{error}; {hint}" if hint else str(error)

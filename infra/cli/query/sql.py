@@ -54,7 +54,8 @@ def sql(
     query: Annotated[
         str | None,
         typer.Argument(
-            help="One SQL statement, may end with FORMAT X; or a query's name. Standard input when left out."
+            help="One SQL statement, may end with FORMAT X; or a query's name. Without: an interactive shell on a "
+            "terminal, else standard input."
         ),
     ] = None,
     named: Annotated[
@@ -97,6 +98,16 @@ def sql(
         return
     if output is not None and (as_json or as_csv or output.suffix not in FORMATS):
         exit_with("sql", BAD_INPUT, f"--output {output}: the name has the format, one of {', '.join(FORMATS)}")
+    if (
+        query is None
+        and not context.args
+        and sys.stdin.isatty()
+        and sys.stdout.isatty()
+        and output is None
+        and not text
+    ):
+        _interactive()
+        return
     with _exit_on_bad_request():
         request = _request([*([query] if query is not None else []), *context.args, *["--all-runs"] * all_runs])
         if text:
@@ -132,7 +143,7 @@ def _request(arguments: list[str]) -> Request:
     """Return the query of the arguments, or of standard input. Raises BadRequest, and typer.Exit without any."""
     from drumline.infra.sqlshell.request import parse_request
 
-    if not any(argument and not argument.startswith("--") for argument in arguments):
+    if not any(not argument.startswith("--") for argument in arguments):
         if sys.stdin.isatty():
             text = 'no query; give one: drumline sql "SELECT ...", pipe it in, or see drumline sql --list'
             exit_with("sql", BAD_INPUT, text)
@@ -146,7 +157,7 @@ def _execute(request: Request, output_format: str, file: BinaryIO | None = None)
     from drumline.infra.config.state_dir import StackError
     from drumline.infra.localstack.clickhouse.engine import ensure_engine
     from drumline.infra.report.data import NoSuchRun
-    from drumline.infra.sqlshell.hints import HINTS
+    from drumline.infra.sqlshell.hints import with_remedy
 
     config = settings()
     try:
@@ -154,10 +165,34 @@ def _execute(request: Request, output_format: str, file: BinaryIO | None = None)
             client = connect(config, reader=True, timeout_s=600, database=config.clickhouse.database)
             answer(client, request, output_format, file)
     except (ClickHouseFailed, StackError) as error:
-        hint = HINTS.get(getattr(error, "code", 0), "")
-        exit_with("sql", FAILED, f"{error}; {hint}" if hint else str(error))
+        exit_with("sql", FAILED, with_remedy(error))
     except BrokenPipeError:  # `| head` has ended
         sys.stderr.close()
+
+
+def _interactive() -> None:
+    """Read and run lines until the end of input; the engine stays up meanwhile."""
+    from drumline.infra.clickhouse.client import ClickHouseFailed, connect
+    from drumline.infra.config.state_dir import StackError
+    from drumline.infra.localstack.clickhouse.engine import ensure_engine
+    from drumline.infra.report.data import NoSuchRun
+    from drumline.infra.sqlshell.hints import with_remedy
+    from drumline.infra.sqlshell.interactive import load_catalogue, loop, prompt_session
+    from drumline.infra.sqlshell.request import BadRequest
+
+    config = settings()
+    with exit_on_error("sql", ClickHouseFailed, StackError), ensure_engine(config):
+        client = connect(config, reader=True, timeout_s=600, database=config.clickhouse.database)
+        session = prompt_session(config.local.state / "sql_history", load_catalogue(client))
+
+        def execute(request: Request) -> None:
+            try:
+                answer(client, request)
+            except ClickHouseFailed as error:
+                raise BadRequest(with_remedy(error)) from None
+
+        echo(f"{config.clickhouse_url}, database {config.clickhouse.database}, read-only; `help` lists commands")
+        loop(lambda: session.prompt("sql> "), execute, (BadRequest, NoSuchRun))
 
 
 def answer(client: Client, request: Request, output_format: str = "", file: BinaryIO | None = None) -> None:
