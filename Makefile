@@ -12,7 +12,7 @@ JOBS ?= 4
 LOCKS := infra/requirements
 EXTRAS_dev := dev
 EXTRAS_all := all gpu archive build
-EXTRAS_image := streams sinks gpu archive report build
+EXTRAS_image := streams sinks gpu archive report serve build
 
 # Generators of docs/generate, each of one page of docs/reference.
 PAGES_MADE := prometheus_files settings_page cli_page metrics_page alerts_page causes_page dashboards_page collector_status_page bounds_page tables_page cookbook

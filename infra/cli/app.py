@@ -39,6 +39,7 @@ GROUPS: tuple[tuple[str, str, dict[str, str]], ...] = (
     ("Ask: what happened, why, and what it cost", "query", {
         "top": "Watch running jobs: ranks, step times, lateness, verdicts.",
         "explain": "Explain who held a job back, and what to do.",
+        "serve": "Serve the web page: jobs, ranks, causes, questions.",
         "report": "Write an HTML page about a job: stragglers, causes, cost.",
         "sql": "Query ClickHouse, read-only, with SQL or a named query.",
         "evaluate": "Score the straggler verdicts of a recording with known faults.",

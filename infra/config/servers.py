@@ -1,4 +1,4 @@
-"""Settings of Kafka, ClickHouse, the archive and Grafana: addresses, users, certificates, secrets and retention."""
+"""Settings of Kafka, ClickHouse, archive, Grafana and web page: addresses, users, certificates, secrets, retention."""
 
 from __future__ import annotations
 
@@ -188,4 +188,26 @@ class GrafanaSettings(SettingsModel):
         check_certificates(("GRAFANA__CA", self.ca))
         check_url("GRAFANA__URL", self.url)
         check_url("GRAFANA__CLICKHOUSE_URL", self.clickhouse_url)
+        return self
+
+
+class ServeSettings(SettingsModel):
+    """The web page of `drumline serve`."""
+
+    address: str = Field("127.0.0.1", description="address to listen on; others than loopback need a token")
+    port: int = Field(18080, ge=0, le=65535, description="port; 0 = any free one")
+    hosts: str = Field("", description="names, comma separated, by which browsers reach it, beside this host's own")
+    url: str = Field("", description="http(s)://host:port by which people reach it; commands print links to it")
+    token: SecretStr | None = Field(None, description="token that browsers must send; none = no token")
+    token_file: Path | None = Field(None, description="file with that token")
+    certificate: Path | None = Field(None, description="certificate, PEM, for https; none = http")
+    key: Path | None = Field(None, description="private key of that certificate, PEM, without password")
+
+    @model_validator(mode="after")
+    def _secrets(self) -> ServeSettings:
+        self.token = read_secret("SERVE__TOKEN", self.token, self.token_file)
+        if self.token is not None and len(self.token.get_secret_value()) < 16:
+            raise ValueError("DRUMLINE_SERVE__TOKEN_FILE (or ..._TOKEN) needs 16 characters or more")
+        check_certificates(("", None), ("SERVE__CERTIFICATE", self.certificate), ("SERVE__KEY", self.key))
+        check_url("SERVE__URL", self.url)
         return self

@@ -16,7 +16,13 @@ from typing import Literal
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from drumline.infra.config.servers import ArchiveSettings, ClickHouseSettings, GrafanaSettings, KafkaSettings
+from drumline.infra.config.servers import (
+    ArchiveSettings,
+    ClickHouseSettings,
+    GrafanaSettings,
+    KafkaSettings,
+    ServeSettings,
+)
 from drumline.infra.config.unknown_variables import InvalidVariables, find_unknown_variables
 from drumline.infra.config.validation import SettingsModel
 from drumline.infra.runtime import spool_defaults
@@ -134,6 +140,7 @@ class Settings(BaseSettings):
     agent: AgentSettings = AgentSettings()
     archive: ArchiveSettings = ArchiveSettings()
     grafana: GrafanaSettings = GrafanaSettings()
+    serve: ServeSettings = ServeSettings()
     metrics_address: str = Field(
         "127.0.0.1", description="address of /metrics, /healthz and /readyz; a pod's probes need 0.0.0.0 or ::"
     )

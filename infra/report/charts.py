@@ -6,8 +6,10 @@ escapes what it writes, and labels axes and marks for screen readers.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 from math import ceil, floor, log10
 from statistics import median
@@ -38,13 +40,23 @@ CONFIG: Spec = {
 
 
 def svg(spec: Spec) -> str:
-    """Draw a chart. The text is safe to put into a page as it is.
+    """Draw a chart. The text is safe to put into a page as it is. A chart that was drawn lately is not drawn again.
 
     Control characters are escaped: XML has none of them, and vl-convert aborts the process where a label has one.
     """
+    return _drawn(json.dumps(_drawable({"width": WIDTH, "config": CONFIG, **spec})))
+
+
+def warm_up() -> None:
+    """Draw an empty chart: the first one takes seconds, in which the library is loaded."""
+    svg({"data": {"values": []}, "mark": "point"})
+
+
+@lru_cache(128)
+def _drawn(spec: str) -> str:
     import vl_convert
 
-    return vl_convert.vegalite_to_svg(_drawable({"width": WIDTH, "config": CONFIG, **spec}), vl_version="6.4")
+    return vl_convert.vegalite_to_svg(spec, vl_version="6.4")
 
 
 def _drawable(value: Any) -> Any:
@@ -184,12 +196,20 @@ def device(data: ReportData, column: str, title: str) -> Spec | None:
     """
     values = [{"second": r["second"], "series": f"rank {r['rank']}", "rank": r["rank"], "value": r[column]}
               for r in data.device_times if r[column] is not None]  # fmt: skip
-    if not values:
-        return None
-    unit, seconds = next(((unit, s) for unit, s in (("h", 3600), ("min", 60)) if data.length_s >= 10 * s), ("s", 1))
-    values = [{**row, "at": row["second"] / seconds} for row in values]
     if len({row["rank"] for row in values}) > SERIES:
         values = _spread(values)
+    return over_time(values, data.length_s, title, zero=column == "util")
+
+
+def over_time(values: list[Row], length_s: float, title: str, zero: bool = False) -> Spec | None:
+    """Return lines over the time from the start; None without values.
+
+    `values`: rows with `second`, `value`, `series`, and `rank`, which orders the series.
+    """
+    if not values:
+        return None
+    unit, seconds = next(((unit, s) for unit, s in (("h", 3600), ("min", 60)) if length_s >= 10 * s), ("s", 1))
+    values = [{**row, "at": row["second"] / seconds} for row in values]
     names = list(dict.fromkeys(row["series"] for row in sorted(values, key=lambda row: row["rank"])))
     scale = {"domain": names, "range": [f"var(--series-{i + 1})" for i in range(len(names))]}
     return {
@@ -197,9 +217,9 @@ def device(data: ReportData, column: str, title: str) -> Spec | None:
         "mark": {"type": "line", "strokeWidth": 1.5},
         "encoding": {
             "x": _field("at", "quantitative", f"{unit} from the start", axis={"grid": False, "tickCount": 5},
-                        scale={"domain": [0, data.length_s / seconds], "nice": False}),
+                        scale={"domain": [0, length_s / seconds], "nice": False}),
             "y": _field("value", "quantitative", title, axis={"tickCount": 4, **_NUMBERS},
-                        scale={"zero": column == "util", "nice": 4}),
+                        scale={"zero": zero, "nice": 4}),
             "color": _field("series", "nominal", None, scale=scale, legend={"symbolType": "stroke"}),
         },
     }  # fmt: skip
@@ -208,10 +228,10 @@ def device(data: ReportData, column: str, title: str) -> Spec | None:
 def _spread(values: list[Row]) -> list[Row]:
     at: dict[float, list[float]] = defaultdict(list)
     for row in values:
-        at[row["at"]].append(row["value"])
+        at[row["second"]].append(row["value"])
     kinds: dict[str, Callable[[list[float]], float]] = {"lowest GPU": min, "middle GPU": median, "highest GPU": max}
     return [
-        {"at": time, "series": name, "rank": order, "value": pick(samples)}
+        {"second": time, "series": name, "rank": order, "value": pick(samples)}
         for time, samples in at.items()
         for order, (name, pick) in enumerate(kinds.items())
     ]

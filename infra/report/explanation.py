@@ -77,13 +77,15 @@ def hang_lines(rows: list[Row]) -> list[str]:
     return lines
 
 
-def explain(query: Query, job: str, run: str, rank: int | None) -> tuple[Row, list[Explanation], Row, list[Row]]:
+def explain(
+    query: Query, job: str, run: str, rank: int | None, since: str = "", until: str = ""
+) -> tuple[Row, list[Explanation], Row, list[Row]]:
     """Return the run, its explanations, the most expensive rank first, the counts of its windows, and its hangs.
 
-    Raises NoSuchRun, and the query's ClickHouseFailed.
+    `since`, `until`: as in data.load. Raises NoSuchRun, and the query's ClickHouseFailed.
     """
     chosen, _ = find_run(query, job, run)
-    scope = {"job": job, "run": chosen["run"], "since": chosen["started"], "until": chosen["ended"]}
+    scope = {"job": job, "run": chosen["run"], "since": since or chosen["started"], "until": until or chosen["ended"]}
     if rank is not None and rank >= 0:
         require_rank([row["rank"] for row in query(queries.RANKS, scope)], rank, chosen["run"])
     windows = query(queries.WINDOWS, scope)[0]

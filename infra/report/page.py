@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from importlib import metadata, resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drumline.infra.report import charts, text
 from drumline.infra.report.data import ReportData
 from drumline.infra.runtime.terminal import LAYOUT, escape_controls
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 #: Column of a GPU sample -> (unit on the axis, caption).
 DEVICES = {
@@ -23,31 +27,60 @@ def page(data: ReportData, created: datetime | None = None) -> str:
     """Return the HTML of the whole report; all text from the job is escaped. `created`: time shown as that of the
     report.
     """
-    from jinja2 import Environment, StrictUndefined
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            **sections(data),
+            style=style(),
+            summary=text.summary(data),
+            version=metadata.version("drumline"),
+            created=f"{created or datetime.now(UTC):%Y-%m-%d %H:%M}",
+        )
+    )
+
+
+def style() -> str:
+    """Return the style sheet, which is safe to put into a page as it is."""
     from markupsafe import Markup
 
-    source = (resources.files("drumline.infra.report") / "page.html").read_text("utf-8")
-    drawn = {name: Markup(charts.svg(spec)) for name, spec in _charts(data).items()}
-    environment = Environment(
+    return Markup((resources.files("drumline.infra.report") / "style.css").read_text("utf-8"))
+
+
+@lru_cache
+def environment(*templates: str) -> Environment:
+    """Return the environment of the report's templates, and of those in the folder `templates` of other packages.
+
+    It escapes all text, and control characters too.
+    """
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    folders = [PackageLoader(package, "templates") for package in templates]
+    return Environment(
+        loader=ChoiceLoader([*folders, PackageLoader("drumline.infra.report", "")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         finalize=lambda value: escape_controls(value, LAYOUT) if type(value) is str else value,
     )
-    return environment.from_string(source).render(
-        d=data,
-        summary=text.summary(data),
-        text=text,
-        charts=dict.fromkeys(("steps", "lateness", "kernels", "memcpys"), "") | drawn,
-        devices=[(name, caption) for name, (_, caption) in DEVICES.items() if name in drawn],
-        shown_ranks=len({row["rank"] for row in data.lateness}),
-        total_s=data.ranks * data.length_s,
-        kernel_s=sum(row["gpu_s"] for row in data.families),
-        copy_name=charts.copy_name,
-        number=_number,
-        version=metadata.version("drumline"),
-        created=f"{created or datetime.now(UTC):%Y-%m-%d %H:%M}",
-    )
+
+
+def sections(data: ReportData) -> dict[str, Any]:
+    """Return the variables of sections.html: the data, and the charts as drawn."""
+    from markupsafe import Markup
+
+    drawn = {name: Markup(charts.svg(spec)) for name, spec in _charts(data).items()}
+    return {
+        "d": data,
+        "text": text,
+        "charts": dict.fromkeys(("steps", "lateness", "kernels", "memcpys"), "") | drawn,
+        "devices": [(name, caption) for name, (_, caption) in DEVICES.items() if name in drawn],
+        "shown_ranks": len({row["rank"] for row in data.lateness}),
+        "total_s": data.ranks * data.length_s,
+        "kernel_s": sum(row["gpu_s"] for row in data.families),
+        "copy_name": charts.copy_name,
+        "number": _number,
+    }
 
 
 def _charts(data: ReportData) -> dict[str, charts.Spec]:

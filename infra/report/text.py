@@ -62,8 +62,15 @@ def seconds(value: float) -> str:
 
 def money(data: ReportData, gpu_seconds: float) -> str:
     """Return the cost at the report's price; "" where none is set."""
-    cost = gpu_seconds / 3600 * data.price_per_gpu_hour
-    return "" if not data.price_per_gpu_hour else f"{cost:,.2f}" if cost >= 1 or cost == 0 else f"{cost:.2g}"
+    return cost(data.price_per_gpu_hour, gpu_seconds)
+
+
+def cost(price_per_gpu_hour: float, gpu_seconds: float) -> str:
+    """Return the cost of GPU time; "" where no price is set."""
+    amount_of_money = gpu_seconds / 3600 * price_per_gpu_hour
+    if not price_per_gpu_hour:
+        return ""
+    return f"{amount_of_money:,.2f}" if amount_of_money >= 1 or not amount_of_money else f"{amount_of_money:.2g}"
 
 
 def span(seconds: float) -> str:

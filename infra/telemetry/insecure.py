@@ -15,7 +15,7 @@ log = logging.getLogger("drumline.security")
 def kafka_exposure(settings: Settings) -> list[str]:
     """Return a sentence for each exposure of the connections to Kafka and the registry."""
     kafka, warnings = settings.kafka, []
-    away = any(not _loopback(server.strip().rsplit(":", 1)[0]) for server in settings.bootstrap.split(","))
+    away = any(not is_loopback(server.strip().rsplit(":", 1)[0]) for server in settings.bootstrap.split(","))
     where = f"Kafka at {settings.bootstrap}"
     if kafka.sasl_password is not None and not kafka.security_protocol.startswith("SASL"):
         warnings.append(f"{where} gets no password: DRUMLINE_KAFKA__SECURITY_PROTOCOL is {kafka.security_protocol}")
@@ -53,12 +53,13 @@ def warn_once(text: str) -> None:
 
 def _url_exposure(server: str, url: str, setting: str) -> list[str]:
     parts = urlsplit(url)
-    if parts.scheme == "https" or _loopback(parts.hostname or ""):
+    if parts.scheme == "https" or is_loopback(parts.hostname or ""):
         return []
     return [f"the password for {server} and everything else can be read on the way to {url}; {setting} may be https"]
 
 
-def _loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach the address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

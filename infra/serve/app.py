@@ -1,0 +1,281 @@
+"""The application: addresses of the pages, and what a person sees where something is missing or down."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib import metadata, resources
+from itertools import groupby
+from typing import Any
+from urllib.parse import quote, unquote, urlencode
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from drumline.infra.clickhouse.client import NOT_MIGRATED, ClickHouseFailed, with_hint
+from drumline.infra.clickhouse.queries import UnknownQuery
+from drumline.infra.clickhouse.queries import query as named_query
+from drumline.infra.config.settings import Settings
+from drumline.infra.config.state_dir import StackError
+from drumline.infra.guidance.causes import CAUSES
+from drumline.infra.guidance.hangs import HANGS
+from drumline.infra.report import charts, text
+from drumline.infra.report.data import NoSuchRun
+from drumline.infra.report.explanation import hang_lines, no_verdict
+from drumline.infra.report.page import environment, sections, style
+from drumline.infra.runtime.times import BadTime, clickhouse_time, parse_time
+from drumline.infra.serve import fleet, question_form, timeline
+from drumline.infra.serve.access import Application, Guard
+from drumline.infra.serve.database import Database
+from drumline.infra.serve.job_page import MOST_RANKS, is_live, job_page
+from drumline.infra.serve.rank_page import PARTS, rank_page
+from drumline.infra.sqlshell.request import BadRequest
+from drumline.infra.top.data import JOBS
+from drumline.infra.top.view import age
+
+#: Time between two refreshes of a page while data come, and while none come; s.
+LIVE_S, STILL_S = 3, 20
+
+
+class BadAddress(ValueError):
+    """A part of the address is not what the page takes; the message names it."""
+
+
+def application(settings: Settings) -> Application:
+    """Return the application behind its guard."""
+    pages = Pages(settings)
+    routes = [
+        Route("/", pages.fleet),
+        Route("/job/{rest:path}", pages.of_job),
+        Route("/questions", pages.questions),
+        Route("/question/{name}", pages.question),
+        Route("/causes", pages.causes),
+        Route("/cause/{name}", pages.cause),
+        Route("/static/{name}", pages.static),
+        Route("/healthz", pages.health),
+    ]
+    handlers: Mapping[Any, Any] = {
+        NoSuchRun: pages.no_such_run,
+        UnknownQuery: pages.bad_request,
+        BadRequest: pages.bad_request,
+        BadAddress: pages.bad_request,
+        ClickHouseFailed: pages.no_answer,
+        StackError: pages.no_answer,
+        404: pages.not_found,
+    }
+    return Guard(Starlette(routes=routes, exception_handlers=handlers), settings.serve)
+
+
+class Pages:
+    """The pages; safe for several threads. Each method answers one kind of address."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._price = settings.stream.price_per_gpu_hour
+        self._database = Database(settings)
+        self._environment = environment("drumline.infra.serve")
+        self._environment.globals.update(
+            text=text, job_url=job_url, age=lambda seconds: age(seconds).plain, words=_spaced, price=self._price,
+            cost=lambda seconds: text.cost(self._price, seconds), signed=_signed, version=metadata.version("drumline"),
+        )  # fmt: skip
+        folder = resources.files("drumline.infra.serve") / "static"
+        self._files = {
+            "style.css": (str(style()) + (folder / "style.css").read_text("utf-8"), "text/css"),
+            "live.js": ((folder / "live.js").read_text("utf-8"), "text/javascript"),
+        }
+
+    def fleet(self, request: Request) -> Response:
+        """Show the newest run of each job."""
+        sort = request.query_params.get("sort", "state")
+        jobs = fleet.fleet(self._database.query, sort)
+        live = any(not job.has_ended for job in jobs)
+        return self._page("fleet.html", jobs=jobs, sort=sort, most=fleet.MOST_JOBS, every=LIVE_S if live else STILL_S)
+
+    def of_job(self, request: Request) -> Response:
+        """Show a job, a rank of it, or a step of it: names may have any character, slashes too."""
+        path = request.scope.get("raw_path") or quote(request.scope["path"]).encode()
+        parts = [unquote(part) for part in path.decode("latin-1").split("?")[0].strip("/").split("/")][1:]
+        run = request.query_params.get("run", "")
+        if len(parts) == 1 and parts[0]:
+            return self._job(request, parts[0], run)
+        if len(parts) == 3 and parts[1] == "rank":
+            return self._rank(request, parts[0], run, _number("rank", parts[2]))
+        if len(parts) == 3 and parts[1] == "step":
+            rank = request.query_params.get("rank", "")
+            return self._step(parts[0], run, _number("step", parts[2]), _number("rank", rank) if rank else None)
+        return self.not_found(request, None)
+
+    def _job(self, request: Request, job: str, run: str) -> Response:
+        since, until = _times(request)
+        page = job_page(self._database.query, job, run, since, until, self._price)
+        shown = len(page.ranks) if request.query_params.get("ranks") == "all" else MOST_RANKS
+        stands = [row for row in page.data.hangs if row["lasts"]]
+        return self._page(
+            "job.html", p=page, shown=shown, given_run=run, summary=text.summary(page.data, most=1),
+            hangs=[hang_lines([row]) for row in stands], rank_url=lambda rank: job_url(job, run, rank=rank),
+            every=LIVE_S if page.is_live else STILL_S, **{k: v for k, v in sections(page.data).items() if k != "text"},
+        )  # fmt: skip
+
+    def _rank(self, request: Request, job: str, run: str, rank: int) -> Response:
+        since, until = _times(request)
+        page = rank_page(self._database.query, job, run, rank, since, until)
+        name = page.run["run"]
+        drawn = None
+        if page.bad_step:
+            try:
+                step = timeline.step_page(self._database.query, job, name, page.bad_step[0], rank)
+                drawn = (step, _safe(timeline.svg(step)))
+            except NoSuchRun:
+                drawn = None
+        return self._page(
+            "rank.html", p=page, given_run=run, step=drawn, parts=PARTS, kinds=timeline.KINDS,
+            devices=[(caption, _safe(charts.svg(spec))) for caption, spec in page.devices.items()],
+            sentence=no_verdict(page.windows, rank, int(page.run["ranks"])),
+            every=LIVE_S if is_live(self._database.query, job, name) else STILL_S,
+            scope=f"--job {shlex.quote(job)} --run {shlex.quote(name)}",
+        )  # fmt: skip
+
+    def _step(self, job: str, run: str, step: int, rank: int | None) -> Response:
+        page = timeline.step_page(self._database.query, job, run, step, rank)
+        drawn = _safe(timeline.svg(page))
+        return self._page("step.html", p=page, given_run=run, svg=drawn, kinds=timeline.KINDS, every=0)
+
+    def questions(self, _: Request) -> Response:
+        """List the named questions."""
+        return self._page("questions.html", themes=question_form.themes(), every=0)
+
+    def question(self, request: Request) -> Response:
+        """Show the form of a question, and its answer once it was sent; or the answer as a file."""
+        named = named_query(request.path_params["name"])
+        sent = dict(request.query_params)
+        if (ending := sent.pop("format", "")) in question_form.FILES:
+            form, media = question_form.FILES[ending]
+            parts = self._database.stream(named.sql, question_form.values(self._database, named, sent), form)
+            first = next(parts, b"")  # an error of the query comes before the headers are sent
+
+            def body() -> Any:
+                yield first
+                yield from parts
+
+            name = f'attachment; filename="{named.name}.{ending}"'
+            return StreamingResponse(body(), media_type=media, headers={"Content-Disposition": name})
+        answer = question_form.answer(self._database, named, sent) if sent else None
+        jobs = [row["job"] for row in self._database.query(JOBS, {"job": "", "most": fleet.MOST_JOBS})]
+        command = " ".join(
+            ["drumline sql", named.name, *(f"--{k} {shlex.quote(v)}" for k, v in sent.items() if v.strip())]
+        )
+        query = urlencode(sent)
+        return self._page(
+            "question.html", q=named, sent=sent, answer=answer, most=question_form.MOST_ROWS, jobs=jobs,
+            command=command, query=query, files=list(question_form.FILES), every=0,
+            status=400 if answer and answer.problem else 200,
+        )  # fmt: skip
+
+    def causes(self, _: Request) -> Response:
+        """List the causes of verdicts and the reasons of a standstill."""
+        return self._page("causes.html", causes=_by_cause(), every=0)
+
+    def cause(self, request: Request) -> Response:
+        """Explain one cause and its details: the target of links in alerts."""
+        name = request.path_params["name"]
+        entries = _by_cause().get(name)
+        if entries is None:
+            return self.not_found(request, None)
+        return self._page("cause.html", name=name, entries=entries, every=0)
+
+    def static(self, request: Request) -> Response:
+        """Return the style sheet or the script."""
+        content, media = self._files.get(request.path_params["name"], ("", ""))
+        if not media:
+            return self.not_found(request, None)
+        return Response(content, media_type=media, headers={"Cache-Control": "max-age=3600"})
+
+    def health(self, _: Request) -> Response:
+        """Answer a probe; it does not query."""
+        return Response("ok\n", media_type="text/plain")
+
+    def no_such_run(self, _: Request, error: Exception) -> Response:
+        """Show which jobs there are."""
+        jobs = [row["job"] for row in self._database.query(JOBS, {"job": "", "most": fleet.MOST_JOBS})]
+        return self._page("missing.html", status=404, message=str(error), jobs=jobs, every=0)
+
+    def not_found(self, request: Request, _: Exception | None) -> Response:
+        """Answer for an address that is no page."""
+        return self._page("missing.html", status=404, message=f"There is no page {request.url.path}", jobs=[], every=0)
+
+    def bad_request(self, _: Request, error: Exception) -> Response:
+        """Answer for a value that is no run, time, number or question."""
+        return self._page("missing.html", status=400, message=str(error), jobs=[], every=0)
+
+    def no_answer(self, _: Request, error: Exception) -> Response:
+        """Show what to start; the page comes by itself when the server answers."""
+        code = getattr(error, "code", 0)
+        is_up = bool(code) and code not in NOT_MIGRATED
+        local = not self._settings.clickhouse.url and not code
+        return self._page(
+            "down.html",
+            status=500 if is_up else 503,
+            message=with_hint(error),
+            is_up=is_up,
+            is_local=local,
+            every=LIVE_S,
+        )
+
+    def _page(self, template: str, *, status: int = 200, **variables: Any) -> Response:
+        now = f"{datetime.now(UTC):%H:%M:%S} UTC"
+        return HTMLResponse(self._environment.get_template(template).render(now=now, **variables), status)
+
+
+def job_url(job: str, run: str = "", rank: int | None = None, step: int | None = None, **more: Any) -> str:
+    """Return the address of a job, or of a rank or step of it; these addresses are stable."""
+    path = f"/job/{quote(job, safe='')}" + (f"/rank/{rank}" if rank is not None and step is None else "")
+    if step is not None:
+        path += f"/step/{step}"
+        more["rank"] = rank
+    query = urlencode({name: value for name, value in {"run": run, **more}.items() if value not in ("", None)})
+    return path + (f"?{query}" if query else "")
+
+
+def _by_cause() -> dict[str, list[Any]]:
+    return {name: list(group) for name, group in groupby((*CAUSES, *HANGS), lambda entry: entry.cause)}
+
+
+def _spaced(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _signed(value: float) -> str:
+    return "0.00" if abs(value) < 0.005 else f"{value:+,.2f}"
+
+
+def _safe(svg: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(svg)
+
+
+def _number(name: str, value: str) -> int:
+    try:
+        return max(-1, min(int(value), (1 << 31) - 1 if name == "rank" else (1 << 63) - 1))
+    except ValueError:
+        raise BadAddress(f"{name} {value!r} is no number") from None
+
+
+def _times(request: Request) -> tuple[str, str]:
+    """Return `from` and `to` as ClickHouse reads them: forms of parse_time, or ms since the epoch as in Grafana."""
+    return _time("from", request), _time("to", request)
+
+
+def _time(name: str, request: Request) -> str:
+    text_of_time = request.query_params.get(name, "").strip()
+    if not text_of_time:
+        return ""
+    try:
+        if text_of_time.isdigit():
+            return clickhouse_time(datetime.fromtimestamp(int(text_of_time) / 1e3, UTC))
+        return clickhouse_time(parse_time(text_of_time, datetime.now(UTC)))
+    except (BadTime, ValueError, OverflowError, OSError) as error:
+        raise BadAddress(f"{name}: {error}") from None

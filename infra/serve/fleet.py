@@ -1,0 +1,92 @@
+"""The fleet page: the newest run of each job, those that need somebody first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from drumline.infra.report.data import Query, Row
+from drumline.infra.report.text import LEVELS
+from drumline.infra.serve import queries
+from drumline.infra.top.data import JOBS
+
+#: Jobs on the page: those with the newest data.
+MOST_JOBS = 100
+#: Time without a record after which a job counts as ended; s.
+ENDED_S = 120.0
+
+
+@dataclass(frozen=True)
+class FleetJob:
+    """The newest run of a job. `now`: worst rank of its newest window of steps; `costliest`: that of the run;
+    named: ranks that cost something.
+
+    level: "hung", "standing", the alarm in force, "ok", "unknown" (no window could be evaluated), or "ended".
+    """
+
+    job: str
+    run: str
+    ranks: int
+    hosts: int
+    age_s: float
+    dropped_rows: int
+    level: str
+    hang: Row | None
+    now: Row | None
+    costliest: Row | None
+    gpu_seconds: float
+    named: int
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether its producers have sent nothing for a while, and it does not stand still."""
+        return self.level == "ended"
+
+
+#: Worst first.
+ORDER = ("hung", "standing", *reversed(LEVELS), "unknown", "ok", "ended")
+_SORTS: dict[str, Callable[[FleetJob], Any]] = {
+    "state": lambda job: (ORDER.index(job.level), job.age_s if job.has_ended else 0, -job.gpu_seconds, job.job),
+    "job": lambda job: job.job,
+    "ranks": lambda job: (-job.ranks, job.job),
+    "lost": lambda job: (-job.gpu_seconds, job.job),
+    "data": lambda job: (job.age_s, job.job),
+}
+SORTS = tuple(_SORTS)
+
+
+def fleet(query: Query, sort: str = "state") -> list[FleetJob]:
+    """Return the jobs in the order of a column of SORTS. Raises the query's errors."""
+    rows = query(JOBS, {"job": "", "most": MOST_JOBS})
+    if not rows:
+        return []
+    names = {"jobs": [row["job"] for row in rows], "runs": [row["run"] for row in rows]}
+    verdicts = {(row["job"], row["run"]): row for row in query(queries.FLEET_VERDICTS, names)}
+    hangs = {(row["job"], row["run"]): row for row in query(queries.FLEET_HANGS, {})}
+    jobs = [
+        _job(row, verdicts.get((row["job"], row["run"])), hangs.get((row["job"], row["run"])))  #
+        for row in rows
+    ]
+    return sorted(jobs, key=_SORTS.get(sort, _SORTS["state"]))
+
+
+def _job(row: Row, verdict: Row | None, hang: Row | None) -> FleetJob:
+    now = costliest = None
+    if verdict and verdict["last_step"] > 0:
+        now = dict(zip(("rank", "host", "state", "cause", "detail", "lost_share"), verdict["now"], strict=True))
+    if verdict and verdict["gpu_seconds"] > 0:
+        costliest = dict(zip(("rank", "host", "cause", "detail", "gpu_seconds"), verdict["costliest"], strict=True))
+    if hang:
+        level = hang["state"]
+    elif row["age_s"] > ENDED_S:
+        level = "ended"
+    elif now is None:
+        level = "unknown"
+    else:
+        level = now["state"] if now["state"] in LEVELS else "ok"
+    return FleetJob(
+        row["job"], row["run"], int(row["ranks"]), int(row["hosts"]), max(0.0, row["age_s"]), int(row["dropped_rows"]),
+        level, hang, now, costliest, float(verdict["gpu_seconds"]) if verdict else 0.0,
+        int(verdict["named"]) if verdict else 0,
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+"""The page of a job: its run, its ranks with the worst first, and what the report shows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from drumline.infra.report.data import Query, ReportData, Row, load
+from drumline.infra.report.text import LEVELS, by_rank
+from drumline.infra.serve.fleet import ENDED_S
+from drumline.infra.top.data import JOBS, WINDOW
+
+#: Ranks in the table, without `?ranks=all`.
+MOST_RANKS = 32
+
+
+@dataclass(frozen=True)
+class RankLine:
+    """A rank of the table. `now`: row of the newest window of steps; `cost`, `cause`: of the run; `episodes`: count."""
+
+    rank: int
+    host: str
+    now: Row | None
+    level: str
+    gpu_seconds: float
+    lost_s: float
+    cause: str
+    detail: str
+    episodes: int
+
+
+@dataclass(frozen=True)
+class JobPage:
+    """Holds what the page of a job shows. `bad_step`: number and rank of the step to look at; None without one."""
+
+    data: ReportData
+    ranks: list[RankLine]
+    window: Row | None
+    bad_step: tuple[int, int] | None
+    is_live: bool
+
+
+def job_page(query: Query, job: str, run: str, since: str, until: str, price: float) -> JobPage:
+    """Load the page. Raises NoSuchRun and the query's errors."""
+    data = load(query, job, run, since, until, price)
+    window = query(WINDOW, {"job": job, "run": data.run["run"]})
+    whole = next((row for row in window if row["rank"] == -1), None)
+    live = is_live(query, job, data.run["run"])
+    return JobPage(data, _ranks(data, window, live), whole, bad_step(data.episodes), live)
+
+
+def is_live(query: Query, job: str, run: str) -> bool:
+    """Return whether a run is the newest of its job and its producers send data. Raises the query's errors."""
+    rows = query(JOBS, {"job": job, "most": 1})
+    return bool(rows) and rows[0]["run"] == run and rows[0]["age_s"] < ENDED_S
+
+
+def _ranks(data: ReportData, window: list[Row], live: bool) -> list[RankLine]:
+    now = {row["rank"]: row for row in window if row["rank"] >= 0}
+    costs = {row["rank"]: row for row in by_rank(data) if row["rank"] >= 0}
+    lines = []
+    for rank in now.keys() | costs.keys():
+        row, cost = now.get(rank), costs.get(rank)
+        named = [episode for episode in data.episodes if episode["rank"] == rank]
+        worst = max(named, key=lambda episode: episode["gpu_seconds"], default={})
+        lines.append(
+            RankLine(
+                rank=rank,
+                host=(row or cost or {}).get("host", ""),
+                now=row,
+                level=row["state"] if row else "",
+                gpu_seconds=cost["gpu_seconds"] if cost else 0.0,
+                lost_s=cost["lost_s"] if cost else 0.0,
+                cause=worst.get("cause", ""),
+                detail=worst.get("detail", ""),
+                episodes=len(named),
+            )
+        )
+    # After the end of a run its last window is no more than any other.
+    return sorted(lines, key=lambda line: (-_level(line) if live else 0, -line.gpu_seconds, -_late(line), line.rank))
+
+
+def _level(line: RankLine) -> int:
+    return LEVELS.index(line.level) if line.level in LEVELS else -1
+
+
+def _late(line: RankLine) -> float:
+    return float(line.now["late_ms"]) if line.now else 0.0
+
+
+def bad_step(episodes: list[Row], rank: int | None = None) -> tuple[int, int] | None:
+    """Return the step and rank of the most expensive episode's evidence, else the begin of that episode."""
+    candidates = [row for row in episodes if row["rank"] >= 0 and rank in (None, row["rank"])]
+    worst = max(candidates, key=lambda row: row["gpu_seconds"], default=None)
+    if worst is None:
+        return None
+    try:
+        values: Any = json.loads(worst["evidence"])
+        step = values["collective"]["step"]
+    except (ValueError, KeyError, TypeError):
+        step = worst["first_step"]
+    return (int(step), worst["rank"]) if isinstance(step, int) else (worst["first_step"], worst["rank"])

@@ -1,0 +1,144 @@
+"""Queries of the pages beside those of the report and of `drumline top`: each reads rollups, or a bounded time."""
+
+from __future__ import annotations
+
+_RUNS = "SELECT arrayJoin(arrayZip({jobs:Array(String)}, {runs:Array(String)}))"
+_LEVEL = "indexOf(['suspect', 'warning', 'critical'], s.state)"
+_SCOPE = "job = {job:String} AND run = {run:String}"
+
+# Of each run: what it lost, the rank that cost most, and the worst rank of its newest window of steps.
+FLEET_VERDICTS = f"""
+SELECT job, run, sum(r.lost) AS gpu_seconds, countIf(r.rank >= 0 AND r.lost > 0) AS named,
+       argMax((r.rank, r.host, r.why.1, r.why.2, r.lost), r.lost) AS costliest,
+       argMax((r.rank, r.host, r.now.1, r.now.2, r.now.3, r.now.4), r.newest) AS now, max(r.newest).1 AS last_step
+FROM (
+    SELECT job, run, rank, anyLast(s.host) AS host, sumIf(s.gpu_seconds_lost, s.severity >= 'suspect') AS lost,
+           argMaxIf((s.cause, s.detail), s.lost_ns, s.severity >= 'suspect') AS why,
+           maxIf((s.last_step, {_LEVEL}, s.lost_ns), s.severity >= 'ok') AS newest,
+           argMaxIf((s.state, s.cause, s.detail, s.lost_share), s.last_step, s.severity >= 'ok') AS now
+    FROM stragglers AS s WHERE (job, run) IN ({_RUNS}) GROUP BY job, run, rank
+) AS r GROUP BY job, run
+"""
+
+# Jobs that stand still, by run.
+FLEET_HANGS = """
+SELECT h.job AS job, h.run AS run, h.state AS state, h.reason AS reason, h.note AS note,
+       dateDiff('second', h.start, now64(3)) AS seconds
+FROM hangs_now AS h WHERE h.rank = -1 AND h.state IN ('standing', 'hung')
+"""
+
+# The identity of a rank: its newest process.
+PROCESS = f"""
+SELECT host, gpu_uuid, gpu_index, gpu_model, pid, k8s_namespace, k8s_pod, slurm_job, policy, labels, versions
+FROM processes WHERE {_SCOPE} AND rank = {{rank:Int32}} ORDER BY published DESC LIMIT 1
+"""
+
+_TIME = "start <= {until:DateTime64(9, 'UTC')} AND start >= {since:DateTime64(9, 'UTC')}"
+# Mean parts of a step, of the rank and of the middle of its peers; ms.
+BUDGET = f"""
+SELECT this, quantileExactInclusive(0.5)(mean_step) AS step_ms,
+       quantileExactInclusive(0.5)(mean_compute) AS compute_ms, quantileExactInclusive(0.5)(mean_copy) AS copy_ms,
+       quantileExactInclusive(0.5)(mean_communication) AS communication_ms,
+       quantileExactInclusive(0.5)(mean_idle) AS idle_ms, count() AS ranks
+FROM (
+    SELECT rank = {{rank:Int32}} AS this, rank, avg(gpu_duration_ns) / 1e6 AS mean_step,
+           avg(compute_ns) / 1e6 AS mean_compute, avg(copy_ns) / 1e6 AS mean_copy,
+           avg(comm_exposed_ns) / 1e6 AS mean_communication, avg(idle_ns) / 1e6 AS mean_idle
+    FROM steps WHERE {_SCOPE} AND {_TIME} AND step BETWEEN {{first:Int64}} AND {{last:Int64}} AND skipped = 0
+      AND gpu_duration_ns > 0 GROUP BY rank
+) GROUP BY this ORDER BY this DESC
+"""
+
+# Kernels whose time differs most between the rank and the mean of its peers, in whole minutes.
+KERNELS = f"""
+SELECT k.name AS name, n.short AS short, n.family AS family, k.gpu_s AS gpu_s, k.launches AS launches,
+       k.peers_gpu_s AS peers_gpu_s, k.peers_launches AS peers_launches
+FROM (
+    SELECT name, sumIf(k.gpu_ns, rank = {{rank:Int32}}) / 1e9 AS gpu_s,
+           sumIf(k.launches, rank = {{rank:Int32}}) AS launches,
+           sumIf(k.gpu_ns, rank != {{rank:Int32}}) / 1e9 / greatest(1, {{peers:UInt32}}) AS peers_gpu_s,
+           sumIf(k.launches, rank != {{rank:Int32}}) / greatest(1, {{peers:UInt32}}) AS peers_launches
+    FROM kernels_per_minute AS k
+    WHERE {_SCOPE} AND minute BETWEEN toStartOfMinute({{since:DateTime64(9, 'UTC')}})
+      AND toStartOfMinute({{until:DateTime64(9, 'UTC')}})
+    GROUP BY name ORDER BY abs(gpu_s - peers_gpu_s) DESC LIMIT 8
+) AS k LEFT ANY JOIN kernel_names AS n ON n.name = k.name ORDER BY abs(gpu_s - peers_gpu_s) DESC
+"""
+
+# The GPU of the rank and the mean of its peers' over time.
+DEVICE_TIMES = f"""
+WITH greatest({{length_ns:Int64}} / {{bins:Int64}}, 1) AS width
+SELECT intDiv(dateDiff('nanosecond', {{since:DateTime64(9, 'UTC')}}, time), toInt64(width)) * width / 1e9 AS second,
+       if(d.rank = {{rank:Int32}}, 0, 1) AS series, avg(util_gpu) AS util, avg(power_mw) / 1e3 AS power_w,
+       avg(d.sm_clock) AS clock_mhz, avg(d.temperature) AS celsius
+FROM device_samples AS d
+WHERE {_SCOPE} AND rank >= 0 AND time BETWEEN {{since:DateTime64(9, 'UTC')}} AND {{until:DateTime64(9, 'UTC')}}
+GROUP BY second, series ORDER BY second, series
+"""
+
+# The process of the rank beside the mean of its peers': shares of time.
+HOST = f"""
+SELECT this, sum(main_cpu_ns) / sum(interval_ns) AS main_cpu, sum(main_wait_ns) / sum(interval_ns) AS main_wait,
+       sum(main_blocked_ns) / sum(interval_ns) AS blocked, sum(throttled_ns) / sum(interval_ns) AS throttled,
+       sum(major_faults) * 1e9 / sum(interval_ns) AS faults_per_s,
+       sum(host_cpu_pressure_ns) / sum(interval_ns) AS cpu_pressure,
+       sum(host_io_pressure_ns) / sum(interval_ns) AS io_pressure,
+       sum(host_memory_pressure_ns) / sum(interval_ns) AS memory_pressure, max(rss_bytes) / 1e9 AS rss_gb
+FROM (SELECT *, rank = {{rank:Int32}} AS this FROM host_samples
+      WHERE {_SCOPE} AND time BETWEEN {{since:DateTime64(9, 'UTC')}} AND {{until:DateTime64(9, 'UTC')}})
+GROUP BY this ORDER BY this DESC
+"""
+
+# The steps of ranks under one number; a step of a rank begins with the end of the last collective before it.
+STEP = f"""
+SELECT rank, host, source, toString(gpu_start) AS begin, gpu_duration_ns / 1e6 AS step_ms,
+       compute_ns / 1e6 AS compute_ms, copy_ns / 1e6 AS copy_ms, comm_ns / 1e6 AS communication_ms,
+       idle_ns / 1e6 AS idle_ms
+FROM steps WHERE {_SCOPE} AND step = {{step:Int64}} AND {_TIME} AND gpu_duration_ns > 0 ORDER BY rank
+"""
+
+# Lateness of the ranks in a step; the largest number of it first.
+STEP_LATENESS = f"""
+SELECT rank, sum(lateness_ns) / 1e6 AS late_ms, sum(wait_ns) / 1e6 AS wait_ms FROM lateness
+WHERE {_SCOPE} AND step = {{step:Int64}} GROUP BY rank ORDER BY late_ms DESC
+"""
+
+# What ran in each of `bins` parts of the step, by rank: ns of each kind.
+_BINS = """arrayJoin(range(
+    toUInt32(greatest(0, intDiv((toInt64(e.begin_ns) - b.begin_ns) * {bins:Int64}, b.length_ns))),
+    toUInt32(least({bins:Int64},
+             1 + intDiv((toInt64(e.begin_ns) + e.ns - b.begin_ns) * {bins:Int64}, b.length_ns)))))"""
+STEP_WORK = f"""
+WITH arrayJoin(arrayZip({{ranks:Array(Int32)}}, {{begins:Array(Int64)}})) AS pair
+SELECT rank, bin, kind, sum(part) AS ns FROM (
+    SELECT rank, kind, {_BINS} AS bin,
+           greatest(0, least(e.begin_ns + e.ns, b.begin_ns + intDiv((bin + 1) * b.length_ns, {{bins:Int64}}))
+                       - greatest(e.begin_ns, b.begin_ns + intDiv(bin * b.length_ns, {{bins:Int64}}))) AS part
+    FROM (
+        SELECT rank, multiIf(n.family = 'nccl', 'communication', n.family IN ('gemm', 'attention', 'convolution'),
+                             'matrix', 'other') AS kind,
+               toInt64(toUnixTimestamp64Nano(start)) AS begin_ns, toInt64(duration_ns) AS ns
+        FROM kernels AS k LEFT ANY JOIN kernel_names AS n ON n.name = k.name
+        WHERE {_SCOPE} AND rank IN ({{ranks:Array(Int32)}}) AND {_TIME}
+        UNION ALL
+        SELECT rank, 'copy', toInt64(toUnixTimestamp64Nano(start)), toInt64(duration_ns) FROM memcpys
+        WHERE {_SCOPE} AND rank IN ({{ranks:Array(Int32)}}) AND {_TIME} AND kind != 64
+    ) AS e INNER JOIN (SELECT pair.1 AS rank, pair.2 AS begin_ns, {{length_ns:Int64}} AS length_ns) AS b USING (rank)
+    WHERE e.begin_ns < b.begin_ns + b.length_ns AND e.begin_ns + e.ns > b.begin_ns
+) GROUP BY rank, bin, kind ORDER BY rank, bin, kind
+"""
+
+# Collectives of the step, on the ranks.
+STEP_COLLECTIVES = f"""
+SELECT rank, communicator, operation, bytes, ordinal, toInt64(toUnixTimestamp64Nano(start)) AS begin_ns,
+       duration_ns AS ns, min(duration_ns) OVER (PARTITION BY communicator, ordinal) AS shortest_ns
+FROM collectives WHERE {_SCOPE} AND step = {{step:Int64}} AND rank IN ({{ranks:Array(Int32)}})
+ORDER BY rank, ns DESC LIMIT 4000
+"""
+
+# Times for which the job waited for this rank.
+RANK_HANGS = f"""
+SELECT h.state AS state, h.reason AS reason, h.note AS note, h.operation AS operation, h.step AS step,
+       toString(h.start) AS started, dateDiff('second', h.start, h.time) AS seconds
+FROM hangs_now AS h WHERE {_SCOPE} AND h.rank = {{rank:Int32}}
+"""

@@ -1,0 +1,79 @@
+"""The named questions of `drumline sql` as forms, their answers as a table or a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+
+from drumline.infra.clickhouse.client import ClickHouseFailed
+from drumline.infra.clickhouse.queries import Query as NamedQuery
+from drumline.infra.clickhouse.queries import queries
+from drumline.infra.report.data import NoSuchRun, find_run
+from drumline.infra.serve.database import Database
+from drumline.infra.sqlshell.hints import HINTS
+from drumline.infra.sqlshell.request import BadRequest, Request
+
+#: Rows of the table on the page; files have all.
+MOST_ROWS = 500
+#: Ending of a file -> (ClickHouse's format, media type).
+FILES = {"csv": ("CSVWithNames", "text/csv; charset=utf-8"), "parquet": ("Parquet", "application/vnd.apache.parquet")}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer of a question: names of columns, which of them are numbers, and rows as text. problem: instead."""
+
+    names: list[str]
+    numbers: list[bool]
+    rows: list[list[str]]
+    problem: str = ""
+
+    @property
+    def is_cut(self) -> bool:
+        """Return whether there are more rows than shown."""
+        return len(self.rows) > MOST_ROWS
+
+
+def themes() -> list[tuple[str, list[NamedQuery]]]:
+    """Return all questions by theme, in the cookbook's order."""
+    return [(theme, list(group)) for theme, group in groupby(queries().values(), lambda query: query.theme)]
+
+
+def values(database: Database, named: NamedQuery, sent: Mapping[str, str]) -> dict[str, str]:
+    """Return the parameters of a form that was sent, as `drumline sql` takes them: an empty field has its default,
+    and a question about one run is about the newest.
+
+    Raises BadRequest, NoSuchRun, and errors of the query for the newest run.
+    """
+    names = {parameter.name for parameter in named.parameters}
+    given = {name: text.strip() for name, text in sent.items() if name in names and text.strip()}
+    request = Request(named, given, is_named=True)
+    if request.wants_newest_run and given.get("job"):
+        chosen, _ = find_run(database.query, given["job"], "")
+        request = request.of_run(chosen["run"])
+    return request.values(datetime.now(UTC))
+
+
+def answer(database: Database, named: NamedQuery, sent: Mapping[str, str]) -> Answer:
+    """Run a question. An error of its values is the answer's problem; raises ClickHouseFailed if no answer comes."""
+    try:
+        names, rows = database.text(named.sql, values(database, named, sent), MOST_ROWS)
+    except (BadRequest, NoSuchRun) as error:
+        return Answer([], [], [], str(error).replace("--", ""))
+    except ClickHouseFailed as error:
+        if not error.code:
+            raise
+        hint = HINTS.get(error.code, "").replace("`drumline sql --list` shows types", "the field names its type")
+        return Answer([], [], [], f"{error}{f'; {hint}' if hint else ''}")
+    numbers = [bool(rows) and all(_is_number(row[place]) for row in rows) for place in range(len(names))]
+    return Answer(names, numbers, rows)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return text == "NULL"
+    return True

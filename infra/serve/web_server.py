@@ -1,0 +1,73 @@
+"""The server of the web page.
+
+`python -m drumline.infra.serve.web_server STATE` is the one beside a kept demo: STATE only marks it as a process of
+that local stack, so that `drumline down` stops it.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+
+from drumline.infra.config.servers import ServeSettings
+from drumline.infra.config.settings import Settings
+from drumline.infra.serve.access import require_safe
+
+
+class CannotServe(RuntimeError):
+    """The address cannot be used; the message names the setting to change."""
+
+
+def listen(settings: ServeSettings) -> socket.socket:
+    """Bind the address. Raises AccessNotSafe, CannotServe."""
+    require_safe(settings)
+    try:
+        [family, kind, protocol, _, address] = socket.getaddrinfo(
+            settings.address, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(64)
+    except OSError as error:
+        raise CannotServe(
+            f"cannot listen on {settings.address} port {settings.port}: {error.strerror}; "
+            "set DRUMLINE_SERVE__PORT (or --port) to a free one"
+        ) from None
+    return listener
+
+
+def page_address(settings: ServeSettings, listener: socket.socket) -> str:
+    """Return the address for a browser."""
+    host = "127.0.0.1" if settings.address in ("0.0.0.0", "::", "") else settings.address
+    scheme = "https" if settings.certificate else "http"
+    return settings.url.rstrip("/") or f"{scheme}://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
+
+
+def serve(settings: Settings, listener: socket.socket) -> None:
+    """Answer requests until SIGINT or SIGTERM. No access log: addresses may have the token."""
+    import uvicorn
+
+    from drumline.infra.report import charts
+    from drumline.infra.serve.app import application
+
+    chosen = settings.serve
+    threading.Thread(target=charts.warm_up, daemon=True).start()
+    config = uvicorn.Config(
+        application(settings), log_level="warning", access_log=False, server_header=False, proxy_headers=False,
+        lifespan="off", ws="none", limit_concurrency=128, timeout_keep_alive=20, timeout_graceful_shutdown=3,
+        ssl_certfile=chosen.certificate, ssl_keyfile=chosen.key, ssl_version=ssl.PROTOCOL_TLS_SERVER,
+    )  # fmt: skip
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def main() -> None:
+    """Serve with the settings of the environment."""
+    from drumline.infra.config.settings import settings
+
+    serve(settings(), listen(settings().serve))
+
+
+if __name__ == "__main__":
+    main()
