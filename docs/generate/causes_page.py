@@ -33,7 +33,7 @@ def page() -> str:
 def _entry(title: str, entry: Entry) -> str:
     name = ", ".join(f"`{text}`" for text in (entry.cause, entry.detail) if text)
     check, act = sentence(entry.check), sentence(entry.act)
-    return f"{title}\n\n{name}: {entry.meaning}.\n\n- Check: {check}\n- Do: {act}\n"
+    return f"{title}\n\n{name}: {entry.meaning}.\n\n- Check: {check}\n- Do: {act}\n- Escalate to: {entry.escalate}.\n"
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ The order is part of the alert rules: a query gives the number of an entry, and 
 
 from __future__ import annotations
 
-from drumline.infra.guidance.entry import Entry
+from drumline.infra.guidance.entry import DRUMLINE, HOST, NETWORK, Entry
 
 CAUSES: tuple[Entry, ...] = (
     Entry(
@@ -20,7 +20,7 @@ CAUSES: tuple[Entry, ...] = (
         "host_stall", "data_loader",
         "it waited for its input data",
         "Compare `load_ns` in its steps with its peers'; look at CPU and disk of its loader's workers.",
-        "More workers or prefetching, faster storage, or less work a sample. The job's owner does that.",
+        "More workers or prefetching, faster storage, or less work a sample.",
     ),
     Entry(
         "host_stall", "garbage_collection",
@@ -38,19 +38,21 @@ CAUSES: tuple[Entry, ...] = (
         "host_stall", "synchronisation",
         "its host waited for the GPU before it launched more work",
         "Compare `sync_ns` in its steps with its peers': `torch.cuda.synchronize()`, `.item()`. Only CUPTI has it.",
-        "Take the call out of the step, or make it rare: log every n-th step. The job's owner does that.",
+        "Take the call out of the step, or make it rare: log every n-th step.",
     ),
     Entry(
         "host_stall", "cpu_contention",
         "its threads could run and had no CPU",
         "Look at `run_queue_ns` in the evidence; `main_wait_ns`, `most_wait_ns` in `host_samples`; `pidstat -t`.",
         "Move what else runs on these CPUs, give ranks CPUs of their own, or set fewer threads (`OMP_NUM_THREADS`).",
+        HOST,
     ),
     Entry(
         "host_stall", "cpu_throttled",
         "its cgroup had used up its CPU quota",
         "Look at `throttled_ns` in the evidence and in `host_samples`; `cpu.stat` of its cgroup.",
         "Raise the limit of the container (Kubernetes: CPU limit), or take it away.",
+        HOST,
     ),
     Entry(
         "host_stall", "page_faults",
@@ -63,6 +65,7 @@ CAUSES: tuple[Entry, ...] = (
         "its main thread waited for a disk",
         "Look at `disk_ns` in the evidence; `iostat -x 1` on its host.",
         "Take the access out of the training's thread, or use faster storage.",
+        HOST,
     ),
     Entry(
         "slow_compute", "",
@@ -74,13 +77,14 @@ CAUSES: tuple[Entry, ...] = (
         "slow_compute", "more_work",
         "it had more to compute than the other ranks",
         "Compare batch size, sequence lengths and tokens of the rank with a peer's: its kernels have more blocks.",
-        "Balance the work: sort or pack sequences, or move layers between pipeline stages. The job's owner does that.",
+        "Balance the work: sort or pack sequences, or move layers between pipeline stages.",
     ),
     Entry(
         "slow_compute", "same_work",
         "its GPU took longer for the same work",
         "Compare clocks, temperature and throttle reasons of the GPU with a peer's on the dashboard Devices.",
         "If it is always the same GPU, drain the host and run its diagnosis.",
+        HOST,
     ),
     Entry(
         "slow_compute", "other_work",
@@ -93,6 +97,7 @@ CAUSES: tuple[Entry, ...] = (
         "other processes used its GPU",
         "Run `nvidia-smi` on the host: which other processes hold this GPU?",
         "End or move the other process; give jobs whole GPUs.",
+        HOST,
     ),
     Entry(
         "slow_compute", "throttled",
@@ -100,12 +105,14 @@ CAUSES: tuple[Entry, ...] = (
         "Look at clocks, power, temperature and throttle reasons of the GPU on the dashboard Devices.",
         "Heat or power: check cooling and supply of the host, and drain it until they are well. A power cap: set the "
         "same one on all hosts.",
+        HOST,
     ),
     Entry(
         "slow_compute", "slow_part",
         "its GPU was slower at the same work and the same clock",
         "Run the same job on another GPU: does the fault stay with the GPU? Look for remapped rows and PCIe errors.",
         "Drain the host, run its diagnosis, and have the GPU replaced if that repeats it.",
+        HOST,
     ),
     Entry(
         "slow_gpu", "",
@@ -113,6 +120,7 @@ CAUSES: tuple[Entry, ...] = (
         "Record kernels of this rank and of a peer for a few minutes: `drumline run --policy always`, or the policy "
         "file on its host.",
         "Act on what the next verdict names: more work, a shared GPU, a low clock or a slow copy.",
+        HOST,
     ),
     Entry(
         "slow_copy", "",
@@ -120,12 +128,13 @@ CAUSES: tuple[Entry, ...] = (
         "Compare bandwidth of its copies with a peer's on the dashboard Memcpy, and the PCIe link "
         "(`nvidia-smi -q -d PCIE`).",
         "A narrow or slow link: drain the host. More bytes than its peers: copy less, or overlap copies with compute.",
+        HOST,
     ),
     Entry(
         "slow_copy", "pageable",
         "it copied from or to pageable host memory; pinned memory is faster",
         "The dashboard Memcpy shows pageable copies of the rank.",
-        "Use pinned memory (`pin_memory=True`) and `non_blocking=True`. The job's owner does that.",
+        "Use pinned memory (`pin_memory=True`) and `non_blocking=True`.",
     ),
     Entry(
         "slow_link", "",
@@ -133,6 +142,7 @@ CAUSES: tuple[Entry, ...] = (
         "Compare the hosts of the named communicator: link state and errors (`ibstat`, `ethtool -S`, "
         "`nvidia-smi nvlink -e`).",
         "Ask the network's owner to check these ports; move the job off the link if it stays slow.",
+        NETWORK,
     ),
     Entry(
         "changed_job", "",
@@ -145,6 +155,7 @@ CAUSES: tuple[Entry, ...] = (
         "no single part of its time explains it",
         "Look at its steps beside a peer's: compute, copies, idle and communication on the dashboard Rank.",
         "Record for longer; if it stays, report the job with `drumline report`.",
+        DRUMLINE,
     ),
     Entry(
         "unknown", "mixed",
@@ -157,6 +168,7 @@ CAUSES: tuple[Entry, ...] = (
         "too few ranks or steps could be compared for a verdict",
         "Is every rank recorded? `drumline sql collecting --job JOB` and `drumline doctor` on its hosts show it.",
         "Record all ranks of the job with the same policy.",
+        DRUMLINE,
     ),
     Entry(
         "insufficient_data", "no_peers",
@@ -175,12 +187,14 @@ CAUSES: tuple[Entry, ...] = (
         "in most steps of the window too few ranks could be compared",
         "Look for skipped steps and dropped rows: `drumline sql collecting --job JOB`.",
         "Policy `duty` records some steps only; use `light`, `auto` or `always` for verdicts in every window.",
+        DRUMLINE,
     ),
     Entry(
         "insufficient_data", "other_source",
         "its rows come from another source than most ranks'",
         "Which ranks are recorded by NCCL's plugin, and which by CUPTI? `drumline sql collecting --job JOB`.",
         "Give all ranks the same policy.",
+        DRUMLINE,
     ),
     Entry(
         "insufficient_data", "stalled",
@@ -193,6 +207,14 @@ CAUSES: tuple[Entry, ...] = (
         "its steps stopped while other ranks' go on",
         "Does its process live? Does the agent of its host publish (`/readyz`, its log)?",
         "Restart the agent, or look for the process's end in the job's log.",
+        HOST,
+    ),
+    Entry(
+        "insufficient_data", "quarantine",
+        "the stream worker dropped the job's state after an error, or as it was too large",
+        "`evidence_json` of its row names stage and error; the worker's log has the traceback.",
+        "None: the job is taken up again after 10 minutes. Report the error.",
+        DRUMLINE,
     ),
 )  # fmt: skip
 

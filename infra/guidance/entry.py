@@ -10,13 +10,19 @@ def cause_text(cause: str, detail: str = "") -> str:
     return ", ".join(part.replace("_", " ") for part in (cause, detail) if part)
 
 
+#: To whom a person turns who cannot do it.
+JOB, HOST, NETWORK = "the owner of the job", "the owner of the host", "the owner of the network"
+DRUMLINE = "the operator of drumline"
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """Explains one cause, or one detail of it.
 
     meaning: clause about the rank, without a capital, as the report writes it.
     check: how to see that it is so.
-    act: what ends it, and who does that.
+    act: what ends it.
+    escalate: who is asked if the person paged cannot do it.
     """
 
     cause: str
@@ -24,6 +30,7 @@ class Entry:
     meaning: str
     check: str
     act: str
+    escalate: str = JOB
 
     @property
     def name(self) -> str:

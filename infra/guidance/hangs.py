@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from drumline.infra.guidance.entry import Entry
+from drumline.infra.guidance.entry import DRUMLINE, HOST, NETWORK, Entry
 
 _RESTART = "Then end the job; it goes on from its checkpoint."
 
@@ -30,18 +30,21 @@ HANGS: tuple[Entry, ...] = (
         "it called the operation, and its GPU has not begun it",
         "Look for a kernel that does not end, and for XIDs: `nvidia-smi`, `dmesg` on its host.",
         f"A faulty GPU: drain the host. {_RESTART}",
+        HOST,
     ),
     Entry(
         "hung", "not_ended",
         "its GPU began the operation and does not end it, or all did",
         "Look at links and peers of the communicator: `nvidia-smi nvlink -e`, `ibstat`, XIDs.",
         f"A broken link: drain its host. {_RESTART}",
+        NETWORK,
     ),
     Entry(
         "hung", "stopped",
         "its process is stopped by a signal",
         "See who stopped it: a debugger, a scheduler, a frozen cgroup. Its state is T in `ps`.",
         "Let it go on: `kill -CONT PID`.",
+        HOST,
     ),
     Entry(
         "hung", "gone",
@@ -54,6 +57,7 @@ HANGS: tuple[Entry, ...] = (
         "no data of it has come since",
         "Does its host answer? Is the agent there up (`/readyz`)?",
         "Bring host or agent back; if the host is lost, end the job.",
+        HOST,
     ),
     Entry(
         "hung", "no_operation",
@@ -66,6 +70,7 @@ HANGS: tuple[Entry, ...] = (
         "not all ranks of the communicator are known, so none is named",
         "Which ranks are recorded? `drumline sql collecting --job JOB`.",
         "Record all ranks with policy `auto` or `light`; look at the silent ones first.",
+        DRUMLINE,
     ),
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from drumline.infra.guidance.causes import guidance
-from drumline.infra.guidance.entry import cause_text
+from drumline.infra.guidance.entry import DRUMLINE, cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import queries
 from drumline.infra.report.data import LISTED, NoSuchRun, Query, Row, find_run
@@ -42,6 +42,7 @@ class Explanation:
     evidence: list[str]
     check: str
     act: str
+    escalate: str
     commands: list[str]
     place: str = ""
 
@@ -63,6 +64,7 @@ class Explanation:
             *([f"  python    {self.place}"] if self.place else []),
             f"  check     {self.check}",
             f"  do        {self.act}",
+            f"  escalate  to {self.escalate}",
             *(f"  next      {command}" for command in self.commands),
         ]
 
@@ -73,7 +75,11 @@ def hang_lines(rows: list[Row]) -> list[str]:
     for row in rows:
         entry = hang_guidance(row["reason"])
         lines.append(hang(row))
-        lines += [f"  check     {entry.check}", f"  do        {entry.act}"] if entry else []
+        lines += (
+            [f"  check     {entry.check}", f"  do        {entry.act}", f"  escalate  to {entry.escalate}"]
+            if entry
+            else []
+        )
     return lines
 
 
@@ -148,6 +154,7 @@ def _explanation(job: str, run: str, rows: list[Row], evaluated_s: float) -> Exp
         evidence=evidence(worst["evidence"]),
         check=entry.check if entry else "",
         act=entry.act if entry else "",
+        escalate=entry.escalate if entry else DRUMLINE,
         commands=[f"drumline sql around-verdict {scope}"] if worst["rank"] >= 0 else [f"drumline report {scope}"],
     )
 

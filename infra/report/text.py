@@ -40,7 +40,7 @@ def meaning(cause: str, detail: str) -> str:
 def action(cause: str, detail: str) -> str:
     """Return how to check a cause and what to do about it; "" for an unknown one."""
     entry = guidance(cause, detail)
-    return f"{entry.check} {entry.act}" if entry else ""
+    return f"{entry.check} {entry.act} Escalate to {entry.escalate}." if entry else ""
 
 
 def subject(row: Row) -> str:
@@ -126,7 +126,7 @@ def _late_ranks(data: ReportData, most: int) -> list[str]:
         ]
     sentences, named = [], by_rank(data)
     if len(named) > 1:
-        sentences.append(f"In all, this job lost {_cost(data, named)}.")
+        sentences.append(_total(data, named))
     for row in named[:most]:
         sentences.append(_sentence(data, row))
     if len(named) > most:
@@ -146,7 +146,8 @@ def _sentence(data: ReportData, row: Row) -> str:
     episodes = [e for e in data.episodes if e["rank"] == row["rank"]]
     worst = max(episodes, key=lambda e: e["gpu_seconds"], default=None)
     verb = "lost" if row["rank"] == WHOLE_JOB else "cost this job"
-    sentence = f"{subject(row)} {verb} {_cost(data, [row])}"
+    lost = share(row["lost_s"], float(data.windows["evaluated_s"]))
+    sentence = f"{subject(row)} {verb} {lost} of its time: {_priced(data, row['gpu_seconds'])}"
     if worst is not None:
         steps = f"steps {worst['first_step']} to {worst['last_step']}"
         if len(episodes) == 1:
@@ -159,12 +160,15 @@ def _sentence(data: ReportData, row: Row) -> str:
     return sentence + "."
 
 
-def _cost(data: ReportData, rows: list[Row]) -> str:
-    """Return share of the job's time, GPU time and money of these rows together."""
-    lost_s, gpu_seconds = (sum(row[name] for row in rows) for name in ("lost_s", "gpu_seconds"))
-    text = f"{share(lost_s, float(data.windows['evaluated_s']))} of its time: {seconds(gpu_seconds)}"
+def _total(data: ReportData, named: list[Row]) -> str:
+    """Return the sentence on the cost of all ranks: GPU time adds up, lost time of several ranks does not."""
+    total = sum(row["gpu_seconds"] for row in named)
+    return f"In all, this job lost {share(total, data.ranks * data.length_s)} of its GPU time: {_priced(data, total)}."
+
+
+def _priced(data: ReportData, gpu_seconds: float) -> str:
     price = money(data, gpu_seconds)
-    return f"{text}, {price} at {data.price_per_gpu_hour:g} per GPU-hour" if price else text
+    return seconds(gpu_seconds) + (f", {price} at {data.price_per_gpu_hour:g} per GPU-hour" if price else "")
 
 
 def _period(episodes: list[Row]) -> str:

@@ -15,7 +15,8 @@ def test_one_screen_states_who_why_what_it_cost_and_what_to_do():
     assert "slow copy, pageable" in text
     assert "pin_memory=True" in text
     assert "drumline sql around-verdict --job 'job'\"'\"'s' --run r --rank 3" in text
-    assert len(lines) <= 10
+    assert "escalate  to the owner of the job" in text
+    assert len(lines) <= 11
 
 
 def test_the_line_where_a_sampled_rank_was_is_stated():
@@ -36,10 +37,11 @@ def test_no_late_rank_and_insufficient_data_are_different_answers():
 
 def test_a_job_that_stands_still_is_explained_first():
     row = {"reason": "not_called", "started": "2026-01-02 03:04:05", "lasts": 1, "seconds": 7, "note": "rank 2 ..."}
-    sentence, check, act = hang_lines([row])
+    sentence, check, act, escalate = hang_lines([row])
     assert sentence == "The job has stood still since 2026-01-02 03:04:05 UTC: rank 2 ..."
     assert "py-spy dump" in check
     assert "checkpoint" in act
+    assert escalate == "  escalate  to the owner of the job"
 
 
 def test_a_rank_that_does_not_exist_is_no_healthy_rank():

@@ -120,7 +120,7 @@ def test_the_costs_of_several_ranks_are_added_up_in_the_first_sentence():
     row = report_data().cost[0]
     cost = [row, {**row, "rank": 1, "lost_s": 3.0, "gpu_seconds": 9.0}]
     [total, worst, *_] = report_text.summary(report_data(cost=cost, price_per_gpu_hour=3600.0))
-    assert total == "In all, this job lost 7.1% of its time: 21.3 GPU-seconds, 21.30 at 3600 per GPU-hour."
+    assert total == "In all, this job lost 5.3% of its GPU time: 21.3 GPU-seconds, 21.30 at 3600 per GPU-hour."
     assert worst.startswith("Rank 3")
 
 
