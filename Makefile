@@ -69,7 +69,7 @@ lint: $(VENV)/ready ## Check style, types, imports, documentation
 	@$(BIN)/python tests/style/check_names.py
 
 test: setup lint ## Run lint, then all tests, with a real Kafka and a real ClickHouse engine (JOBS=4 processes)
-	@$(BIN)/pytest -n $(JOBS) --dist loadfile
+	@$(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
 test-long: setup ## Run the long tests: chaos runs, outages, security, benchmarks (real stacks)
 	@$(BIN)/pytest -m long

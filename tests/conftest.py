@@ -30,6 +30,12 @@ from drumline.infra.localstack.processes import own_processes
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with files that have slow tests: at the end no process is left alone with one (make test)."""
+    slow = {item.path for item in items if item.get_closest_marker("stack") or item.get_closest_marker("traces")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session")
 def jars() -> Path:
     """Kafka's jars and a Java to run them. Without, stack tests are skipped; in CI (CI=true) they fail."""

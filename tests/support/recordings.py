@@ -21,6 +21,10 @@ from drumline.streams.offline import latest, verdicts
 TOPICS = {Topic.COLLECTIVE, Topic.STEP}
 
 
+#: Data parallel, and in stages: where a test runs over many recordings, the others are for the long tests.
+SHORT = (DEMO_RECORDING.name, "pipeline")
+
+
 def folders():
     """Every folder of a recorded job: name -> path. The repo's come first."""
     named = [Path(p) for p in os.environ.get("DRUMLINE_TRACES", "").split(os.pathsep) if p]
@@ -41,6 +45,14 @@ def folder(name):
 def other_recordings():
     """Folders of recorded jobs of several ranks with phases, the demo's job left out."""
     return [path for path in folders().values() if path != DEMO_RECORDING and phases(path) and _ranks(path) > 1]
+
+
+def jobs_to_damage():
+    """Parameters for tests that damage every recorded job: those of other kinds of parallelism are long."""
+    return [
+        pytest.param(path, id=path.name, marks=[pytest.mark.traces] + [pytest.mark.long] * (path.name not in SHORT))
+        for path in (DEMO_RECORDING, *other_recordings())
+    ]
 
 
 def phases(folder):

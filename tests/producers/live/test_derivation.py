@@ -284,7 +284,7 @@ def test_lost_kernels_cost_their_steps_and_make_no_wrong_row(lost, most, reporte
     assert 0 <= live.counts["unattributed_collectives"] <= 20 * most
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 @pytest.mark.parametrize(("share", "kept"), [(0.001, 0.9), (0.01, 0.7)])
 def test_lost_kernels_make_no_wrong_row_and_no_wrong_budget(share, kept, seed):
     for rank, damaged in enumerate(mutations.lost(read_trace(DEMO_RECORDING), share, seed, ("kernels",)).activities):

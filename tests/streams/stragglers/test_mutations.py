@@ -7,19 +7,21 @@ from functools import cache
 import numpy as np
 import pytest
 from support import trace_mutations as mutations
-from support.recordings import TOPICS, other_recordings, phases, report, rows, stream, trace
+from support.recordings import TOPICS, jobs_to_damage, phases, report, rows, stream, trace
 
-from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.replay.recording import RecordedJob
 from drumline.schemas.batch import Batch
 from drumline.schemas.topics import Topic
 from drumline.streams.core.thresholds import INSUFFICIENT, OK, WARNING
 
-JOBS = [pytest.param(DEMO_RECORDING, id=DEMO_RECORDING.name)] + [
-    pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in other_recordings()
-]
+JOBS = jobs_to_damage()
 KINDS = ("kernels", "copies", "markers", "payloads")
-LOSSES = [(kind,) for kind in KINDS] + [KINDS]
+LOSSES = [
+    pytest.param(share, kinds, id=f"{share}-{'+'.join(kinds)}", marks=[pytest.mark.long] * (share < least))
+    for least, choices in ((0.01, [(kind,) for kind in KINDS]), (0.001, [KINDS]))
+    for kinds in choices
+    for share in (0.001, 0.01)
+]
 MS = 1_000_000
 CLEAR = 0.10
 
@@ -69,8 +71,7 @@ def unharmed(folder, result):
 
 
 @pytest.mark.parametrize("folder", JOBS)
-@pytest.mark.parametrize("kinds", LOSSES, ids=lambda kinds: "+".join(kinds))
-@pytest.mark.parametrize("share", [0.001, 0.01])
+@pytest.mark.parametrize(("share", "kinds"), LOSSES)
 def test_records_are_lost_at_random(folder, kinds, share):
     for seed in range(2):
         unharmed(folder, rows(stream(folder, mutations.lost(trace(folder), share, seed, kinds))))

@@ -10,10 +10,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 from support import trace_splice as splice
-from support.recordings import other_recordings, phases
+from support.recordings import jobs_to_damage, phases
 from support.straggler_oracle import costs
 
-from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.streams.core.thresholds import INSUFFICIENT, WARNING
 
 MATTERS = 0.05
@@ -24,11 +23,11 @@ LEAD, LENGTH = 20, 40
 
 def jobs():
     """Recordings with healthy steps to mix faults with."""
-    result = [pytest.param(DEMO_RECORDING, id=DEMO_RECORDING.name)]
-    for folder in other_recordings():
-        if any(p["counted"] and not p["fault_ranks"] and not p["accepted_causes"] for p in phases(folder)):
-            result.append(pytest.param(folder, id=folder.name, marks=pytest.mark.traces))
-    return result
+    return [
+        job
+        for job in jobs_to_damage()
+        if any(p["counted"] and not p["fault_ranks"] and not p["accepted_causes"] for p in phases(job.values[0]))
+    ]
 
 
 def faults(folder):

@@ -123,11 +123,16 @@ def test_a_job_that_comes_back_from_a_silence_may_be_read_rank_by_rank_and_topic
     assert seen(result) == published(stream)
 
 
-@pytest.mark.parametrize(("steps", "most"), [(200, 4096), (900, 4096), (400, 96)])
-def test_a_window_evaluated_before_a_ranks_first_batch_is_evaluated_again_however_fast_it_is_overtaken(steps, most):
+@pytest.mark.parametrize(
+    ("steps", "most", "history"),
+    [(200, 4096, 64), (400, 4096, 24), pytest.param(900, 4096, 64, marks=pytest.mark.long), (400, 96, 64)],
+)
+def test_a_window_evaluated_before_a_ranks_first_batch_is_evaluated_again_however_fast_it_is_overtaken(
+    steps, most, history
+):
     """As where spools of a job that is over are published: many steps of each rank at once, hundreds between ticks. By
     more windows than verdicts are kept of, too, or rows."""
-    config = StragglerConfig(window_steps=12, max_steps=most)
+    config = StragglerConfig(window_steps=12, max_steps=most, history_windows=history)
     stream = batches(simulate(SHAPE, steps, (Fault(1, "idle", 25 * MS, first=12, last=35),)))
     begin = [batch for _, batch in stream if batch.columns["step"][0] < 24]
     begin.sort(key=lambda batch: (batch.topic != "gpu.step.v1", batch.envelope["rank"]))

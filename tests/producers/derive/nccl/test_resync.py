@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 from support import trace_mutations as mutations
-from support.recordings import other_recordings, trace
+from support.recordings import jobs_to_damage, trace
 
 from drumline.infra.runtime.resources import DEMO_RECORDING
 from drumline.producers.derive.nccl import names as nccl
@@ -19,9 +19,7 @@ from drumline.producers.derive.steps.steps import Steps
 from drumline.producers.derive.steps.template import find_template, is_subsequence, step_ordinals
 from drumline.producers.replay.recording import measured_from
 
-JOBS = [pytest.param(DEMO_RECORDING, id=DEMO_RECORDING.name)] + [
-    pytest.param(folder, id=folder.name, marks=pytest.mark.traces) for folder in other_recordings()
-]
+JOBS = jobs_to_damage()
 ROW = ("start_ns", "communicator", "operation", "bytes", "step", "ordinal")
 BUDGET = ("step", "gpu_start_ns", "gpu_duration_ns", "collectives")
 
