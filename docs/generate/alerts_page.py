@@ -15,7 +15,8 @@ Which alert rules does drumline have, and why does each limit have its value? [G
 how to install and change them.
 
 Limits are the constants that the panels draw (`infra/grafana/thresholds.py`); those of verdicts belong to the stream
-worker. Each message has a summary, its subject, what to do, and a link to the panel with job, run or host chosen.
+worker. Each message has a summary, its subject, what to do, who else can, and links: to the rule's page of
+`drumline serve` (`DRUMLINE_SERVE__URL`) and to the panel with job, run or host chosen.
 The link covers the time from an hour before the alert began until its end.
 
 No data raises no alert, but [Nothing arrives](#nothing-arrives). `infra/prometheus` has rules that name the program
@@ -36,7 +37,9 @@ def page() -> str:
 
 
 def _section(rule: Rule) -> str:
-    return f"## {rule.title}\n\n{_action(rule)}\n\n{rule.reason}{_job_limit(rule)}\n\nPanel: {_panel(rule)}.\n"
+    escalate = next(group.escalate for group in GROUPS if rule in group.rules)
+    text = f"{_action(rule)}\n\nEscalate to: {escalate}.\n\n{rule.reason}{_job_limit(rule)}"
+    return f"## {rule.title}\n\n{text}\n\nPanel: {_panel(rule)}.\n"
 
 
 def _action(rule: Rule) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 import yaml
 from page import write
 
+from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.grafana.provisioning.rules import duration
 from drumline.infra.telemetry.prometheus_rules import RULES
 
@@ -24,6 +25,7 @@ def page() -> str:
             "annotations": {
                 "summary": f"{{{{ $labels.instance }}}}: {rule.meaning}",
                 "action": f"{rule.action}.",
+                "runbook_url": f"{WEB_PAGE}/alert/{rule.name}",
             },
         }
         for rule in RULES

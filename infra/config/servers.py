@@ -191,13 +191,17 @@ class GrafanaSettings(SettingsModel):
         return self
 
 
+#: Address of the web page by default: links in alerts lead there.
+WEB_PAGE = "http://127.0.0.1:18080"
+
+
 class ServeSettings(SettingsModel):
     """The web page of `drumline serve`."""
 
     address: str = Field("127.0.0.1", description="address to listen on; others than loopback need a token")
     port: int = Field(18080, ge=0, le=65535, description="port; 0 = any free one")
     hosts: str = Field("", description="names, comma separated, by which browsers reach it, beside this host's own")
-    url: str = Field("", description="http(s)://host:port by which people reach it; commands print links to it")
+    url: str = Field("", description="http(s)://host:port by which people reach it; commands and alerts link to it")
     token: SecretStr | None = Field(None, description="token that browsers must send; none = no token")
     token_file: Path | None = Field(None, description="file with that token")
     certificate: Path | None = Field(None, description="certificate, PEM, for https; none = http")

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.config.settings import Settings
 from drumline.infra.grafana.catalog import DASHBOARDS
 from drumline.infra.grafana.model import FOLDER, FOLDER_UID, SOURCE_UID, Json
@@ -144,7 +145,7 @@ class Server:
             yield self._change(f"dashboard {dashboard.title}", {**wanted, "folder": FOLDER_UID}, placed, send)
         alerting = api.alertingprovisioning
         for group in GROUPS:
-            wanted = group_for_http(group)
+            wanted = group_for_http(group, self._settings.serve.url or WEB_PAGE)
             current = self._get(group.name, partial(alerting.get_rule_group, FOLDER_UID, group.name))
             send = partial(alerting.update_rule_group, FOLDER_UID, group.name, wanted)
             yield self._change(f"rules {group.name}", wanted, current, send)

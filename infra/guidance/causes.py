@@ -212,7 +212,7 @@ CAUSES: tuple[Entry, ...] = (
     Entry(
         "insufficient_data", "quarantine",
         "the stream worker dropped the job's state after an error, or as it was too large",
-        "`evidence_json` of its row names stage and error; the worker's log has the traceback.",
+        "Read `evidence_json` of its row: it names stage and error. The worker's log has the traceback.",
         "None: the job is taken up again after 10 minutes. Report the error.",
         DRUMLINE,
     ),

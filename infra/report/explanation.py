@@ -12,6 +12,7 @@ from drumline.infra.guidance.entry import DRUMLINE, cause_text
 from drumline.infra.guidance.hangs import hang_guidance
 from drumline.infra.report import queries
 from drumline.infra.report.data import LISTED, NoSuchRun, Query, Row, find_run
+from drumline.infra.report.rank_state import state_lines
 from drumline.infra.report.text import evidence, hang, seconds, share, subject
 from drumline.infra.runtime.terminal import escape_controls
 
@@ -23,7 +24,7 @@ MOST_RANKS = 5
 class Explanation:
     """Explains the most expensive episode of a rank (-1: the job as a whole). Costs are of all its episodes.
 
-    `place`: where its main thread was when it was sampled last, "" where it was not.
+    `place`: where its main thread was when it was sampled last, "" where it was not. `states`: see state_lines.
     """
 
     rank: int
@@ -45,6 +46,7 @@ class Explanation:
     escalate: str
     commands: list[str]
     place: str = ""
+    states: tuple[str, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return the explanation as `drumline explain --json` prints it."""
@@ -62,6 +64,7 @@ class Explanation:
             f"  meaning   {self.meaning}",
             f"  evidence  {'; '.join(self.evidence) or 'none'}",
             *([f"  python    {self.place}"] if self.place else []),
+            *(f"  {line}" for line in self.states),
             f"  check     {self.check}",
             f"  do        {self.act}",
             f"  escalate  to {self.escalate}",
@@ -105,10 +108,12 @@ def explain(
         if row["is_main"] and row["rank"] not in places:
             places[row["rank"]] = place_of(row)
     texts = []
-    for rows in ranked:
+    for rows in ranked[: None if rank is not None else MOST_RANKS]:
         text = _explanation(job, chosen["run"], rows, float(windows["evaluated_s"]))
-        texts.append(replace(text, place=places.get(text.rank, "")))
-    return chosen, texts[: None if rank is not None else MOST_RANKS], windows, query(queries.HANGS, scope)
+        worst = max(rows, key=lambda row: row["gpu_seconds"])
+        states = state_lines(query, {**scope, **{name: worst[name] for name in ("rank", "started", "ended")}})
+        texts.append(replace(text, place=places.get(text.rank, ""), states=tuple(states)))
+    return chosen, texts, windows, query(queries.HANGS, scope)
 
 
 def require_rank(ranks: Sequence[int], rank: int, run: str) -> None:

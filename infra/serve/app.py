@@ -20,7 +20,9 @@ from drumline.infra.clickhouse.queries import UnknownQuery
 from drumline.infra.clickhouse.queries import query as named_query
 from drumline.infra.config.settings import Settings
 from drumline.infra.config.state_dir import StackError
+from drumline.infra.grafana.provisioning.rules import GROUPS
 from drumline.infra.guidance.causes import CAUSES
+from drumline.infra.guidance.entry import DRUMLINE
 from drumline.infra.guidance.hangs import HANGS
 from drumline.infra.report import charts, text
 from drumline.infra.report.data import NoSuchRun
@@ -33,6 +35,7 @@ from drumline.infra.serve.database import Database
 from drumline.infra.serve.job_page import MOST_RANKS, is_live, job_page
 from drumline.infra.serve.rank_page import PARTS, rank_page
 from drumline.infra.sqlshell.request import BadRequest
+from drumline.infra.telemetry.prometheus_rules import RULES
 from drumline.infra.top.data import JOBS
 from drumline.infra.top.view import age
 
@@ -54,6 +57,7 @@ def application(settings: Settings) -> Application:
         Route("/question/{name}", pages.question),
         Route("/causes", pages.causes),
         Route("/cause/{name}", pages.cause),
+        Route("/alert/{name}", pages.alert),
         Route("/static/{name}", pages.static),
         Route("/healthz", pages.health),
     ]
@@ -185,6 +189,20 @@ class Pages:
         if entries is None:
             return self.not_found(request, None)
         return self._page("cause.html", name=name, entries=entries, every=0)
+
+    def alert(self, request: Request) -> Response:
+        """Explain one alert rule of Grafana (by its uid) or Prometheus (by its name): the target of `runbook_url`."""
+        name = request.path_params["name"]
+        for group in GROUPS:
+            for rule in group.rules:
+                if rule.uid == name:
+                    return self._page("alert.html", title=rule.title, meaning="", rule=rule, limit=rule.reason,
+                                      job_limit=rule.job_limit, escalate=group.escalate, every=0)  # fmt: skip
+        for other in RULES:
+            if other.name == name:
+                return self._page("alert.html", title=name, meaning=other.meaning, rule=other, limit="",
+                                  job_limit=None, escalate=DRUMLINE, every=0)  # fmt: skip
+        return self.not_found(request, None)
 
     def static(self, request: Request) -> Response:
         """Return the style sheet or the script."""

@@ -124,7 +124,9 @@ def generate(
         exit_with("grafana", BAD_INPUT, "--ca is for --tls")
     changed = []
     with _exit_on_error():
-        for path, content in {**dashboard_files(), **provisioning_files(chosen, tls=tls, ca=ca)}.items():
+        for path, content in {
+            **dashboard_files(), **provisioning_files(chosen, tls=tls, ca=ca, web_page=settings().serve.url)
+        }.items():  # fmt: skip
             target = (out or GENERATED) / path.relative_to(GENERATED)
             if target.is_file() and target.read_text() == content:
                 continue

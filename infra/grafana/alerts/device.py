@@ -10,6 +10,7 @@ from drumline.infra.grafana.thresholds import (
     THROTTLED_MINUTES,
     THROTTLED_OF,
 )
+from drumline.infra.guidance.entry import HOST
 
 _REASONS = ((0x8, "HW slowdown"), (0x20, "SW thermal"), (0x40, "HW thermal"), (0x80, "HW power brake"))
 _NAMES = ", ".join(f"if(bitAnd(bits, {bit}) != 0, '{name}', '')" for bit, name in _REASONS)
@@ -104,4 +105,4 @@ IDLE = Rule(
     ("drumline-devices", "utilisation"), _SELECTS, for_s=300,
 )  # fmt: skip
 
-DEVICES = Group("drumline-devices", 60, (THROTTLED, XID, ECC, IDLE))
+DEVICES = Group("drumline-devices", 60, HOST, (THROTTLED, XID, ECC, IDLE))

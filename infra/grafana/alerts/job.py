@@ -10,6 +10,7 @@ from drumline.infra.grafana.limits import PAGEABLE as PAGEABLE_LIMIT
 from drumline.infra.grafana.limits import STRAGGLER, limits_of_jobs
 from drumline.infra.grafana.liveness import ACTIVE_RUNS, IN_FORCE
 from drumline.infra.grafana.thresholds import BANDWIDTH_RATIO, LEVEL_CRITICAL, LEVEL_WARNING, PAGEABLE_SHARE
+from drumline.infra.guidance.entry import JOB, NETWORK
 
 
 def _late(value: str, ref: str, more: str = "", names: str = "") -> Values:
@@ -153,5 +154,5 @@ PAGEABLE = Rule(
     ("drumline-memcpy", "pageable"), {**_JOB, "rank": "rank"}, for_s=60, job_limit=PAGEABLE_LIMIT,
 )  # fmt: skip
 
-JOBS = Group("drumline-jobs", 30, (WARNING, CRITICAL, HUNG, STALLED))
-LINKS = Group("drumline-links", 60, (BANDWIDTH, PAGEABLE))
+JOBS = Group("drumline-jobs", 30, JOB, (WARNING, CRITICAL, HUNG, STALLED))
+LINKS = Group("drumline-links", 60, NETWORK, (BANDWIDTH, PAGEABLE))

@@ -10,6 +10,7 @@ from drumline.infra.grafana.limits import LAG as LAG_LIMIT
 from drumline.infra.grafana.limits import SILENT as SILENT_LIMIT
 from drumline.infra.grafana.liveness import LAST_RECORD, RANKS
 from drumline.infra.grafana.thresholds import LAG_S, SILENT_S
+from drumline.infra.guidance.entry import DRUMLINE
 
 LAG = Rule(
     "drumline-pipeline-lag", "Results lag behind", "warning",
@@ -119,5 +120,5 @@ ARRIVES = Rule(
 )  # fmt: skip
 
 #: More often than the other rules: it is the one that shows that those see nothing.
-ARRIVAL = Group("drumline-arrival", 30, (ARRIVES,))
-PIPELINE = Group("drumline-pipeline", 60, (LAG, DROPS, DEAD_LETTERS, QUARANTINE, SILENT))
+ARRIVAL = Group("drumline-arrival", 30, DRUMLINE, (ARRIVES,))
+PIPELINE = Group("drumline-pipeline", 60, DRUMLINE, (LAG, DROPS, DEAD_LETTERS, QUARANTINE, SILENT))

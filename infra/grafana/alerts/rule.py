@@ -67,10 +67,11 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Holds rules that are evaluated together, every `interval_s`."""
+    """Holds rules that are evaluated together, every `interval_s`. `escalate`: who helps the person paged."""
 
     name: str
     interval_s: int
+    escalate: str
     rules: tuple[Rule, ...]
 
 

@@ -21,6 +21,7 @@ TEMPLATE = """
 {{ .Annotations.summary }}
 {{ .Annotations.description }}
 What to do: {{ .Annotations.action }}
+If you cannot: {{ .Annotations.escalate }}. More: {{ .Annotations.runbook_url }}
 {{ .Annotations.dashboard }}&from={{ (.StartsAt.Add -3600000000000).UnixMilli }}&to={{ if eq .Status "resolved" -}}
 {{ .EndsAt.UnixMilli }}{{ else }}now{{ end }}
 {{ end -}}

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.grafana.catalog import GENERATED
 from drumline.infra.grafana.model import FOLDER, FOLDER_UID, PLUGIN, SOURCE_UID, Json
 from drumline.infra.grafana.provisioning.contacts import ADDRESSES, RECEIVER, TEMPLATE, Contact, policies, receiver
@@ -52,12 +53,13 @@ def _file_source(tls: bool, ca: bool) -> Json:
 
 
 def provisioning_files(
-    contacts: Iterable[Contact] = ("webhook",), *, tls: bool = False, ca: bool = False
+    contacts: Iterable[Contact] = ("webhook",), *, tls: bool = False, ca: bool = False, web_page: str = ""
 ) -> dict[Path, str]:
     """Return path -> content, as committed.
 
     Grafana fails to start on a contact point whose variable is empty, so only chosen ones are written. `tls`: encrypt
     the connection to ClickHouse; `ca`: with a private CA, whose certificate is in a variable.
+    `web_page`: address of `drumline serve`, for links in alerts.
     """
     provider = {
         "name": "drumline",
@@ -76,7 +78,7 @@ def provisioning_files(
             "name": g.name,
             "folder": FOLDER,
             "interval": duration(g.interval_s),
-            "rules": [rule_for_file(r) for r in g.rules],
+            "rules": [rule_for_file(r, web_page or WEB_PAGE) for r in g.rules],
         }
         for g in GROUPS
     ]

@@ -5,6 +5,7 @@ The two name the same fields differently, and drop unknown ones silently.
 
 from __future__ import annotations
 
+from drumline.infra.config.servers import WEB_PAGE
 from drumline.infra.grafana.alerts.device import DEVICES
 from drumline.infra.grafana.alerts.job import JOBS, LINKS
 from drumline.infra.grafana.alerts.pipeline import ARRIVAL, PIPELINE
@@ -57,11 +58,13 @@ def _data(rule: Rule) -> list[Json]:
     return data
 
 
-def _annotations(rule: Rule) -> Json:
+def _annotations(rule: Rule, web_page: str) -> Json:
     return {
         "summary": rule.summary,
         "description": rule.description,
         "action": rule.action,
+        "escalate": next(group.escalate for group in GROUPS if rule in group.rules),
+        "runbook_url": f"{web_page}/alert/{rule.uid}",
         "dashboard": link(rule, _panel_id(rule)),
         "limit": rule.reason,
     }
@@ -73,8 +76,8 @@ def _panel_id(rule: Rule) -> int:
     return panel_ids(dashboards[rule.shows[0]])[rule.shows[1]]
 
 
-def rule_for_file(rule: Rule) -> Json:
-    """Return a rule as files have it."""
+def rule_for_file(rule: Rule, web_page: str) -> Json:
+    """Return a rule as files have it. `web_page`: address of the web page, for links."""
     return {
         "uid": rule.uid,
         "title": rule.title,
@@ -88,12 +91,12 @@ def rule_for_file(rule: Rule) -> Json:
         "execErrState": "Error",
         "isPaused": False,
         "labels": {"severity": rule.severity, "team": "drumline"},
-        "annotations": _annotations(rule),
+        "annotations": _annotations(rule, web_page),
         "data": _data(rule),
     }
 
 
-def group_for_http(group: Group) -> Json:
+def group_for_http(group: Group, web_page: str = WEB_PAGE) -> Json:
     """Return the body of PUT /api/v1/provisioning/folder/UID/rule-groups/NAME."""
     return {
         "title": group.name,
@@ -115,7 +118,7 @@ def group_for_http(group: Group) -> Json:
                 "isPaused": False,
                 "labels": {"severity": rule.severity, "team": "drumline"},
                 "annotations": {
-                    **_annotations(rule),
+                    **_annotations(rule, web_page),
                     "__dashboardUid__": rule.shows[0],
                     "__panelId__": str(_panel_id(rule)),
                 },

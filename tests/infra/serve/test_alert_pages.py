@@ -1,0 +1,47 @@
+"""Each alert leads to a page that states what to do, in Grafana's files and in Prometheus'."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+from starlette.testclient import TestClient
+
+from drumline.infra.config.servers import WEB_PAGE
+from drumline.infra.config.settings import Settings
+from drumline.infra.grafana.provisioning.files import provisioning_files
+from drumline.infra.serve.app import application
+
+ROOT = Path(__file__).parents[3]
+GRAFANA = next(text for path, text in provisioning_files().items() if path.name == "rules.yaml")
+RULES = [
+    rule["annotations"]
+    for text in (GRAFANA, (ROOT / "infra/prometheus/rules.yml").read_text())
+    for group in yaml.safe_load(text)["groups"]
+    for rule in group["rules"]
+]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    return TestClient(application(Settings()), base_url=WEB_PAGE)
+
+
+@pytest.mark.parametrize("annotations", RULES, ids=lambda annotations: annotations["runbook_url"].rsplit("/", 1)[1])
+def test_an_alert_states_what_to_do_and_leads_to_its_page(browser, annotations):
+    assert annotations["action"].rstrip()
+    page = browser.get(urlsplit(annotations["runbook_url"]).path)
+    assert page.status_code == 200
+    assert "<dt>Do</dt>" in page.text
+    assert "<dt>Escalate</dt>" in page.text
+    assert "{{" not in page.text, "a template of Grafana"
+
+
+def test_links_lead_to_the_web_page_of_the_settings():
+    [text] = [t for p, t in provisioning_files(web_page="https://drumline.example").items() if p.name == "rules.yaml"]
+    assert "https://drumline.example/alert/drumline-job-hung" in text
+    assert WEB_PAGE not in text
+
+
+def test_an_unknown_alert_is_not_found(browser):
+    assert browser.get("/alert/other").status_code == 404
