@@ -5,7 +5,8 @@ from __future__ import annotations
 from drumline.infra.config.settings import Settings
 from drumline.infra.telemetry.insecure import kafka_exposure, warn_once
 
-#: The most that a batch may unpack to. librdkafka applies it to zstd only (docs/design/kafka-clients.md).
+#: The most that a batch may unpack to. librdkafka applies it to zstd only: a batch of gzip, lz4 or snappy may take a
+#: thousand times its size of a sink.
 UNPACKED_BYTES = 32 << 20
 
 
@@ -20,7 +21,7 @@ def client_config(settings: Settings, client_id: str) -> dict[str, str | int | f
         "security.protocol": kafka.security_protocol,
         # A broker that was cut off from its controller may report no broker at all, and librdkafka then forgets the
         # last one it knows. Only "rebootstrap" (its default) queries the bootstrap addresses again, though 2.16 not
-        # each time (docs/design/kafka-clients.md).
+        # each time.
         "metadata.recovery.strategy": "rebootstrap",
         # With librdkafka's 100 ms a client without a broker, or rejected by it, tries 20 times a second for all that
         # time, whatever the maximum; so twice. Each client takes 0.5 s longer for its first connection.

@@ -60,7 +60,7 @@ def forgets_its_broker(broker, client, within_s):
 
 
 def test_clients_outlive_a_broker_that_names_no_broker_but_not_all_of_them():
-    """librdkafka 2.16 asks the bootstrap addresses again, or not, as its threads have it (design/kafka-clients.md)."""
+    """librdkafka 2.16 asks the bootstrap addresses again, or not, as its threads have it."""
     for _ in range(10):
         broker = FakeBroker(TOPIC)
         found_again = not forgets_its_broker(broker, client_of(broker), within_s=4)
